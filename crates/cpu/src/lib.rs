@@ -1,0 +1,1 @@
+//! The CPU backend: packed weights, kernels, the thread team and the executor.

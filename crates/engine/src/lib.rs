@@ -1,0 +1,1 @@
+//! Steps over rows: a loaded model, its sequences and what each row wants back.

@@ -1,0 +1,1 @@
+//! The graph IR: values, ops, shapes, lifetimes and the digest of their full identity.

@@ -1,0 +1,1 @@
+//! Architecture files: from GGUF metadata to weights and a graph builder.

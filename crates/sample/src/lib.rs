@@ -1,0 +1,1 @@
+//! Sampling: position-keyed noise and the choice of the next token.

@@ -1,0 +1,1 @@
+//! Sequence state: which positions live in which cells of the backend's memory.

@@ -1,0 +1,1 @@
+//! Tokenizers, chat templates and incremental detokenising, built from GGUF metadata.
