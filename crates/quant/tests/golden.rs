@@ -1,0 +1,59 @@
+//! Every decoder and quantiser against golden data: bytes and values that llama.cpp (build 11434, October 2026) and its
+//! `gguf` package 0.19 produced, in `tests/data/quants`.
+
+use safetensors::SafeTensors;
+use std::fs;
+use verbatim_quant::{DType, dequantize, quantize};
+
+const DEQUANT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/data/quants/dequant.safetensors");
+const QUANTISE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/data/quants/quantise.safetensors");
+
+const ROW: usize = 256;
+
+#[test]
+fn every_decoder_gives_the_golden_bits() {
+    let file = fs::read(DEQUANT).unwrap();
+    let golden = SafeTensors::deserialize(&file).unwrap();
+    let mut types = 0;
+    for name in golden.names().into_iter().filter_map(|name| name.strip_suffix(".bytes")) {
+        let dtype = DType::from_name(name).unwrap();
+        let expected = floats(&golden, &format!("{name}.expected"));
+        let mut decoded = vec![f32::NAN; expected.len()];
+        dequantize(dtype, bytes(&golden, &format!("{name}.bytes")), &mut decoded).unwrap();
+        if let Some(i) = (0..expected.len()).find(|&i| expected[i].to_bits() != decoded[i].to_bits()) {
+            panic!("{name} element {i}: {:?} instead of {:?}", decoded[i], expected[i]);
+        }
+        types += 1;
+    }
+    assert_eq!(types, 27);
+}
+
+#[test]
+fn the_simple_quantisers_give_the_golden_bytes() {
+    use DType::*;
+    let file = fs::read(QUANTISE).unwrap();
+    let golden = SafeTensors::deserialize(&file).unwrap();
+    let input = floats(&golden, "input_f32");
+    for dtype in [F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, TQ1_0, TQ2_0, MXFP4] {
+        let encoded = encode(dtype, &input);
+        let expected = bytes(&golden, &format!("{dtype}.bytes"));
+        if let Some(i) = (0..expected.len()).find(|&i| expected[i] != encoded[i]) {
+            panic!("{dtype} row {}: byte {i} differs", i / dtype.row_bytes(ROW).unwrap());
+        }
+    }
+}
+
+fn encode(dtype: DType, input: &[f32]) -> Vec<u8> {
+    let mut encoded = vec![0xa5; dtype.row_bytes(input.len()).unwrap()];
+    quantize(dtype, input, &mut encoded).unwrap();
+    encoded
+}
+
+fn bytes<'a>(golden: &SafeTensors<'a>, name: &str) -> &'a [u8] {
+    golden.tensor(name).unwrap().data()
+}
+
+fn floats(golden: &SafeTensors, name: &str) -> Vec<f32> {
+    let (numbers, _) = bytes(golden, name).as_chunks::<4>();
+    numbers.iter().map(|number| f32::from_le_bytes(*number)).collect()
+}
