@@ -1,10 +1,10 @@
 //! The IQ formats. IQ4_NL and IQ4_XS index sixteen unevenly spaced levels; the others store groups of 4 or 8 elements
 //! as a point of a [grid](crate::grids) of magnitudes, with the signs beside it.
 
-use crate::bytes::{code, half_at, u16_at, u32_at};
+use crate::bytes::{code, half_at, put_code, put_half, round_to_half, u16_at, u32_at};
 use crate::grids::{self, unpack_4, unpack_8};
-
-const LEN: usize = 256;
+use crate::legacy::inverse_or_zero;
+use crate::search::{self, LEN, Levels};
 
 /// The levels of IQ4_NL and IQ4_XS. Source: ggml.
 const IQ4_LEVELS: [f32; 16] = [
@@ -123,6 +123,51 @@ pub(crate) fn decode_iq1_m(block: &[u8; 56], out: &mut [f32; LEN]) {
         let index = usize::from(block[group]) | usize::from(high & 7) << 8;
         *out = unpack_8(grids::IQ1[index], &IQ1_LEVELS).map(|level| scale * (level + shift));
     }
+}
+
+pub(crate) fn encode_iq4_nl(input: &[f32; 32], block: &mut [u8; 18]) {
+    let d = round_to_half(search::fit_scale::<Iq4, 32>(input));
+    block.fill(0);
+    put_half(block, 0, d);
+    for i in 0..32 {
+        put_code::<4, 16>(&mut block[2..], i, iq4_code(Iq4::nearest(input[i] * inverse_or_zero(d))));
+    }
+}
+
+pub(crate) fn encode_iq4_xs(input: &[f32; LEN], block: &mut [u8; 136]) {
+    let found = search::symmetric::<Iq4, 8, 32>(input, 31.0);
+    block.fill(0);
+    put_half(block, 0, found.d);
+    for sub in 0..8 {
+        let scale = (found.scales[sub] + 32).cast_unsigned();
+        put_code::<2, 1>(&mut block[2..], sub, scale >> 4);
+        put_code::<4, 1>(&mut block[4..], sub, scale);
+    }
+    for i in 0..LEN {
+        put_code::<4, 16>(&mut block[8..], i, iq4_code(found.levels[i]));
+    }
+}
+
+/// [`IQ4_LEVELS`] for the search.
+struct Iq4;
+
+impl Levels for Iq4 {
+    const LOWEST: f32 = IQ4_LEVELS[0];
+    const HIGHEST: f32 = IQ4_LEVELS[15];
+
+    /// Climbs all fifteen steps without a branch: vector code, unlike a binary search.
+    fn nearest(value: f32) -> f32 {
+        let mut level = IQ4_LEVELS[0];
+        for step in IQ4_LEVELS.windows(2) {
+            let (low, high) = (step[0], step[1]);
+            level += if value > (low + high) * 0.5 { high - low } else { 0.0 };
+        }
+        level
+    }
+}
+
+fn iq4_code(level: f32) -> u8 {
+    IQ4_LEVELS.partition_point(|l| *l < level) as u8
 }
 
 /// Eight signs from seven bits: the eighth makes the number of minus signs even.

@@ -21,6 +21,7 @@ mod iq;
 mod k;
 mod legacy;
 mod plain;
+mod search;
 mod ternary;
 
 pub use dtype::{ALL, DType};
@@ -97,6 +98,13 @@ pub fn quantize(dtype: DType, input: &[f32], out: &mut [u8]) -> Result<(), Quant
         DType::TQ1_0 => encode_blocks(input, out, ternary::encode_tq1_0),
         DType::TQ2_0 => encode_blocks(input, out, ternary::encode_tq2_0),
         DType::MXFP4 => encode_blocks(input, out, fp4::encode_mxfp4),
+        DType::Q2_K => encode_blocks(input, out, k::encode_q2_k),
+        DType::Q3_K => encode_blocks(input, out, k::encode_q3_k),
+        DType::Q4_K => encode_blocks(input, out, k::encode_q4_k),
+        DType::Q5_K => encode_blocks(input, out, k::encode_q5_k),
+        DType::Q6_K => encode_blocks(input, out, k::encode_q6_k),
+        DType::IQ4_NL => encode_blocks(input, out, iq::encode_iq4_nl),
+        DType::IQ4_XS => encode_blocks(input, out, iq::encode_iq4_xs),
         _ => return Err(QuantError::NoQuantizer { dtype }),
     }
     Ok(())
@@ -117,8 +125,11 @@ fn largest_magnitude(dtype: DType) -> Option<f32> {
         DType::Q4_0 => Some(8.0 * HALF_MAX),
         DType::Q5_0 => Some(16.0 * HALF_MAX),
         DType::Q8_0 => Some(127.0 * HALF_MAX),
-        // The largest magnitude is itself a field.
+        // The largest magnitude is itself a field, or could become one (the K types would take larger numbers, but
+        // weights that large are a mistake).
         DType::F16 | DType::Q4_1 | DType::Q5_1 | DType::TQ1_0 | DType::TQ2_0 => Some(HALF_MAX),
+        DType::Q2_K | DType::Q3_K | DType::Q4_K | DType::Q5_K | DType::Q6_K => Some(HALF_MAX),
+        DType::IQ4_NL | DType::IQ4_XS => Some(HALF_MAX),
         _ => None,
     }
 }
