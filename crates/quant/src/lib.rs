@@ -1,5 +1,171 @@
-//! Block formats: bytes to f32 and back; the scalar reference for every kernel.
+//! Block formats: bytes to `f32` and back; the scalar reference for every kernel.
+//!
+//! A *block format* stores a fixed number of elements in a fixed number of bytes: a few bits for each and one or more
+//! scales for all. [`dequantize`] reads every weight format that GGUF files have, and the order of its products is
+//! part of the contract: kernels and other engines are compared with it bit for bit. [`quantize`] writes the formats
+//! that need no calibration data.
+//!
+//! One module per family: `plain`, `legacy` (Q4_0 to Q8_0), `k`, `iq` (with its `grids`), `ternary`, `fp4`.
+//! Both functions are pure, allocate nothing, and never panic.
 
+#![forbid(unsafe_code)]
+// Codes, levels and outputs are parallel arrays: an index says so better than zipped iterators do.
+#![allow(clippy::needless_range_loop)]
+
+mod bytes;
 mod dtype;
+mod error;
+mod fp4;
+mod grids;
+mod iq;
+mod k;
+mod legacy;
+mod plain;
+mod search;
+mod ternary;
 
 pub use dtype::{ALL, DType};
+pub use error::QuantError;
+
+/// Decodes `bytes`, whole blocks of `dtype`, into `out`.
+///
+/// Any bytes are valid blocks: a scale that is NaN or infinite gives elements that are so.
+///
+/// # Errors
+/// If `dtype` is not a weight format, `out` is not whole blocks, or `bytes` has not the size that `out` asks for.
+pub fn dequantize(dtype: DType, bytes: &[u8], out: &mut [f32]) -> Result<(), QuantError> {
+    check_sizes(dtype, bytes.len(), out.len())?;
+    match dtype {
+        DType::F32 => decode_blocks(bytes, out, plain::decode_f32),
+        DType::F16 => decode_blocks(bytes, out, plain::decode_f16),
+        DType::BF16 => decode_blocks(bytes, out, plain::decode_bf16),
+        DType::Q4_0 => decode_blocks(bytes, out, legacy::decode_q4_0),
+        DType::Q4_1 => decode_blocks(bytes, out, legacy::decode_q4_1),
+        DType::Q5_0 => decode_blocks(bytes, out, legacy::decode_q5_0),
+        DType::Q5_1 => decode_blocks(bytes, out, legacy::decode_q5_1),
+        DType::Q8_0 => decode_blocks(bytes, out, legacy::decode_q8_0),
+        DType::Q2_K => decode_blocks(bytes, out, k::decode_q2_k),
+        DType::Q3_K => decode_blocks(bytes, out, k::decode_q3_k),
+        DType::Q4_K => decode_blocks(bytes, out, k::decode_q4_k),
+        DType::Q5_K => decode_blocks(bytes, out, k::decode_q5_k),
+        DType::Q6_K => decode_blocks(bytes, out, k::decode_q6_k),
+        DType::IQ1_S => decode_blocks(bytes, out, iq::decode_iq1_s),
+        DType::IQ1_M => decode_blocks(bytes, out, iq::decode_iq1_m),
+        DType::IQ2_XXS => decode_blocks(bytes, out, iq::decode_iq2_xxs),
+        DType::IQ2_XS => decode_blocks(bytes, out, iq::decode_iq2_xs),
+        DType::IQ2_S => decode_blocks(bytes, out, iq::decode_iq2_s),
+        DType::IQ3_XXS => decode_blocks(bytes, out, iq::decode_iq3_xxs),
+        DType::IQ3_S => decode_blocks(bytes, out, iq::decode_iq3_s),
+        DType::IQ4_NL => decode_blocks(bytes, out, iq::decode_iq4_nl),
+        DType::IQ4_XS => decode_blocks(bytes, out, iq::decode_iq4_xs),
+        DType::TQ1_0 => decode_blocks(bytes, out, ternary::decode_tq1_0),
+        DType::TQ2_0 => decode_blocks(bytes, out, ternary::decode_tq2_0),
+        DType::Q1_0 => decode_blocks(bytes, out, ternary::decode_q1_0),
+        DType::Q2_0 => decode_blocks(bytes, out, ternary::decode_q2_0),
+        DType::MXFP4 => decode_blocks(bytes, out, fp4::decode_mxfp4),
+        DType::NVFP4 => decode_blocks(bytes, out, fp4::decode_nvfp4),
+        DType::Q8_1 | DType::Q8_K | DType::I8 | DType::I16 | DType::I32 | DType::I64 | DType::F64 => {
+            return Err(QuantError::NoDecoder { dtype });
+        }
+    }
+    Ok(())
+}
+
+/// Encodes `input`, whole blocks of finite numbers, into `out`.
+///
+/// The result depends on nothing but the block's own elements, so rows and parts of rows can be encoded in parallel.
+/// It is the same on every machine. The legacy, ternary and MXFP4 formats give the bytes that ggml's quantiser gives;
+/// the K and IQ4 formats search for the scales with the least squared error.
+///
+/// # Errors
+/// If `dtype` has no quantiser (see [`can_quantize`]), `input` is not whole blocks, `out` has not the size that
+/// `input` asks for, or an element is not finite or too large for the format.
+pub fn quantize(dtype: DType, input: &[f32], out: &mut [u8]) -> Result<(), QuantError> {
+    let Some(limit) = largest_magnitude(dtype) else {
+        return Err(QuantError::NoQuantizer { dtype });
+    };
+    check_sizes(dtype, out.len(), input.len())?;
+    check_range(dtype, input, limit)?;
+    match dtype {
+        DType::F32 => encode_blocks(input, out, plain::encode_f32),
+        DType::F16 => encode_blocks(input, out, plain::encode_f16),
+        DType::BF16 => encode_blocks(input, out, plain::encode_bf16),
+        DType::Q4_0 => encode_blocks(input, out, legacy::encode_q4_0),
+        DType::Q4_1 => encode_blocks(input, out, legacy::encode_q4_1),
+        DType::Q5_0 => encode_blocks(input, out, legacy::encode_q5_0),
+        DType::Q5_1 => encode_blocks(input, out, legacy::encode_q5_1),
+        DType::Q8_0 => encode_blocks(input, out, legacy::encode_q8_0),
+        DType::TQ1_0 => encode_blocks(input, out, ternary::encode_tq1_0),
+        DType::TQ2_0 => encode_blocks(input, out, ternary::encode_tq2_0),
+        DType::MXFP4 => encode_blocks(input, out, fp4::encode_mxfp4),
+        DType::Q2_K => encode_blocks(input, out, k::encode_q2_k),
+        DType::Q3_K => encode_blocks(input, out, k::encode_q3_k),
+        DType::Q4_K => encode_blocks(input, out, k::encode_q4_k),
+        DType::Q5_K => encode_blocks(input, out, k::encode_q5_k),
+        DType::Q6_K => encode_blocks(input, out, k::encode_q6_k),
+        DType::IQ4_NL => encode_blocks(input, out, iq::encode_iq4_nl),
+        DType::IQ4_XS => encode_blocks(input, out, iq::encode_iq4_xs),
+        _ => return Err(QuantError::NoQuantizer { dtype }),
+    }
+    Ok(())
+}
+
+/// Whether [`quantize`] writes this type. The others need calibration data or are not weight formats.
+pub fn can_quantize(dtype: DType) -> bool {
+    largest_magnitude(dtype).is_some()
+}
+
+/// The largest magnitude for which no scale of the format can overflow; `None` for types without a quantiser.
+fn largest_magnitude(dtype: DType) -> Option<f32> {
+    const HALF_MAX: f32 = 65504.0;
+    match dtype {
+        DType::F32 | DType::MXFP4 => Some(f32::MAX),
+        DType::BF16 => Some(half::bf16::MAX.to_f32()),
+        // The largest code is this many scales.
+        DType::Q4_0 => Some(8.0 * HALF_MAX),
+        DType::Q5_0 => Some(16.0 * HALF_MAX),
+        DType::Q8_0 => Some(127.0 * HALF_MAX),
+        // The largest magnitude is itself a field, or could become one (the K types would take larger numbers, but
+        // weights that large are a mistake).
+        DType::F16 | DType::Q4_1 | DType::Q5_1 | DType::TQ1_0 | DType::TQ2_0 => Some(HALF_MAX),
+        DType::Q2_K | DType::Q3_K | DType::Q4_K | DType::Q5_K | DType::Q6_K => Some(HALF_MAX),
+        DType::IQ4_NL | DType::IQ4_XS => Some(HALF_MAX),
+        _ => None,
+    }
+}
+
+fn check_sizes(dtype: DType, actual: usize, elements: usize) -> Result<(), QuantError> {
+    let expected = dtype.row_bytes(elements).ok_or(QuantError::PartialBlock { dtype, elements })?;
+    if actual != expected {
+        return Err(QuantError::WrongByteCount { dtype, elements, expected, actual });
+    }
+    Ok(())
+}
+
+fn check_range(dtype: DType, input: &[f32], limit: f32) -> Result<(), QuantError> {
+    match input.iter().copied().enumerate().find(|(_, value)| value.is_nan() || value.abs() > limit) {
+        None => Ok(()),
+        Some((index, value)) if !value.is_finite() => Err(QuantError::NotFinite { index, value }),
+        Some((index, value)) => Err(QuantError::OutOfRange { dtype, index, value, limit }),
+    }
+}
+
+fn decode_blocks<const BYTES: usize, const LEN: usize>(
+    bytes: &[u8],
+    out: &mut [f32],
+    decode: impl Fn(&[u8; BYTES], &mut [f32; LEN]),
+) {
+    let (blocks, _) = bytes.as_chunks::<BYTES>();
+    let (outputs, _) = out.as_chunks_mut::<LEN>();
+    blocks.iter().zip(outputs).for_each(|(block, out)| decode(block, out));
+}
+
+fn encode_blocks<const BYTES: usize, const LEN: usize>(
+    input: &[f32],
+    out: &mut [u8],
+    encode: impl Fn(&[f32; LEN], &mut [u8; BYTES]),
+) {
+    let (inputs, _) = input.as_chunks::<LEN>();
+    let (blocks, _) = out.as_chunks_mut::<BYTES>();
+    inputs.iter().zip(blocks).for_each(|(input, block)| encode(input, block));
+}

@@ -1,0 +1,53 @@
+//! Reading and writing the fields of a block.
+
+use half::f16;
+
+/// The half-precision number at byte `at`.
+pub(crate) fn half_at(block: &[u8], at: usize) -> f32 {
+    f16::from_le_bytes([block[at], block[at + 1]]).to_f32()
+}
+
+/// Writes `value`, rounded to nearest even, as a half-precision number at byte `at`.
+pub(crate) fn put_half(block: &mut [u8], at: usize, value: f32) {
+    block[at..at + 2].copy_from_slice(&f16::from_f32(value).to_le_bytes());
+}
+
+/// `value` as the half-precision field of a block will hold it.
+pub(crate) fn round_to_half(value: f32) -> f32 {
+    f16::from_f32(value).to_f32()
+}
+
+/// The 16-bit number at byte `at`.
+pub(crate) fn u16_at(block: &[u8], at: usize) -> u16 {
+    u16::from_le_bytes([block[at], block[at + 1]])
+}
+
+/// The 32-bit number at byte `at`.
+pub(crate) fn u32_at(block: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes([block[at], block[at + 1], block[at + 2], block[at + 3]])
+}
+
+/// The signed value of a byte.
+pub(crate) fn signed(byte: u8) -> f32 {
+    f32::from(byte.cast_signed())
+}
+
+/// Code `i` of an array of `BITS`-bit codes stored in planes: `WIDTH` bytes hold the codes of `WIDTH` consecutive elements
+/// in their lowest bits, those of the next `WIDTH` elements in the bits above, and so on until the bytes are full.
+///
+/// Every format here is such an array, or two (some bits in one, the rest in another).
+pub(crate) fn code<const BITS: usize, const WIDTH: usize>(bytes: &[u8], i: usize) -> u8 {
+    let (byte, shift) = plane_position(BITS, WIDTH, i);
+    bytes[byte] >> shift & (0xff >> (8 - BITS))
+}
+
+/// Sets code `i` of such an array, in which it is still 0. Bits of `code` above the lowest `BITS` are ignored.
+pub(crate) fn put_code<const BITS: usize, const WIDTH: usize>(bytes: &mut [u8], i: usize, code: u8) {
+    let (byte, shift) = plane_position(BITS, WIDTH, i);
+    bytes[byte] |= (code & (0xff >> (8 - BITS))) << shift;
+}
+
+fn plane_position(bits: usize, width: usize, i: usize) -> (usize, usize) {
+    let elements = width * (8 / bits);
+    (i / elements * width + i % width, i % elements / width * bits)
+}
