@@ -33,8 +33,7 @@ impl Part {
         check_count("metadata entries", entry_count, MAX_ENTRIES, MIN_ENTRY_BYTES, cursor)?;
         check_count("tensors", tensor_count, MAX_TENSORS, MIN_TENSOR_BYTES, cursor)?;
 
-        // The counts are known to fit the file, so neither table takes more than a few times the file's
-        // bytes.
+        // The counts fit the file, so neither table takes more than a few times the file's length.
         let mut entries = Vec::with_capacity(entry_count as usize);
         for index in 0..entry_count {
             entries.push(read_entry(cursor, index)?);

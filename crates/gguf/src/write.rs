@@ -39,6 +39,8 @@ pub struct GgufWriter {
     keys: HashSet<String>,
     tensors: Vec<Declared>,
     names: HashSet<String>,
+    /// The data of all tensors, without padding.
+    data_bytes: usize,
     alignment_bytes: usize,
 }
 
@@ -57,6 +59,7 @@ impl GgufWriter {
             keys: HashSet::new(),
             tensors: Vec::new(),
             names: HashSet::new(),
+            data_bytes: 0,
             alignment_bytes: DEFAULT_ALIGNMENT_BYTES,
         }
     }
@@ -107,9 +110,17 @@ impl GgufWriter {
         let dims: Vec<u64> = dims.iter().map(|&dim| dim as u64).collect();
         let shape =
             Shape::new(dtype, &dims).map_err(|problem| GgufError::malformed(tensor_place(name), problem))?;
+        let data_bytes = self.data_bytes.checked_add(shape.byte_len);
+        let Some(data_bytes) = data_bytes.filter(|&bytes| isize::try_from(bytes).is_ok()) else {
+            return Err(GgufError::malformed(
+                tensor_place(name),
+                "all tensors together are longer than any file",
+            ));
+        };
         if !self.names.insert(name.to_string()) {
             return Err(GgufError::Duplicate { what: "tensor", name: quoted(name) });
         }
+        self.data_bytes = data_bytes;
         self.tensors.push(Declared { name: name.to_string(), shape });
         Ok(())
     }
@@ -166,8 +177,8 @@ impl GgufWriter {
         head
     }
 
-    /// Bytes that a tensor takes in the file. A tensor takes at most half of the address space, so this does
-    /// not overflow, and a sum over tensors that exist does not either.
+    /// Bytes that a tensor takes in the file. All of them together stay far below 2^64: `declare` bounds the
+    /// data by half of the address space, and the padding is at most 2^20 bytes for each of 2^20 tensors.
     fn padded(&self, byte_len: usize) -> u64 {
         (byte_len as u64).next_multiple_of(self.alignment_bytes as u64)
     }

@@ -251,6 +251,12 @@ fn the_writer_refuses_what_does_not_fit_its_declarations() {
     writer.declare("b", DType::F32, &[1]).unwrap();
     assert_eq!(writer.declare("a", DType::F32, &[1]).unwrap_err().to_string(), "tensor `a` is given twice");
 
+    let mut huge = writer.clone();
+    huge.declare("c", DType::I8, &[1 << 62]).unwrap();
+    assert!(huge.file_bytes() > 1 << 62);
+    let error = huge.declare("d", DType::I8, &[1 << 62]).unwrap_err().to_string();
+    assert_eq!(error, "tensor `d`: all tensors together are longer than any file");
+
     let mut data = writer.begin(Vec::new()).unwrap();
     let problem = |result: Result<(), GgufError>| result.unwrap_err().to_string();
     assert!(
