@@ -1,0 +1,663 @@
+//! The block formats: how the codes and scales of each lie in a file, how its scales lie when packed, and the numbers
+//! that turn integer sums into a dot product.
+//!
+//! Every format is one of two forms, `d · (q − OFFSET)` or `d · q − m`, with an unsigned code `q` and with `d` and `m`
+//! per 32 columns or per 16 ([`BlockFormat::HALVES`]). A new format is one `impl` here and one line in
+//! [`for_block_kind`](super::packed).
+//!
+//! Sources: the format definitions of ggml (`ggml-common.h`) and the OCP Microscaling specification 1.0 (MXFP4); the
+//! decoders of `verbatim-quant` are the reference that the tests compare with.
+
+use std::array;
+
+use half::f16;
+
+use super::layout::{GROUP_ROWS, unpack};
+use super::simd::Simd;
+
+/// What a packed block format is made of. A *file block* is `32 * BLOCKS` columns of one row.
+pub(super) trait BlockFormat: 'static {
+    /// Bits of a packed code: 2, 3, 4, 5, 6 or 8.
+    const BITS: usize;
+    /// What the codes stand for, if not for themselves.
+    const CODEBOOK: Option<[u8; 16]> = None;
+    /// What is taken from a code to make it signed; 0 in the form with minima.
+    const OFFSET: u8;
+    /// Whether `m` is there.
+    const MINIMA: bool = false;
+    /// Whether scales are per 16 columns, not 32.
+    const HALVES: bool = false;
+
+    /// Blocks of 32 columns in a file block.
+    const BLOCKS: usize;
+    /// Bytes of a file block.
+    const FILE_BYTES: usize;
+    /// Bytes of the packed scales of a file block, all sixteen rows together.
+    const SCALE_BYTES: usize;
+
+    /// The code of column `i` of a file block, below `2^BITS`.
+    fn code(block: &[u8], i: usize) -> u8;
+    /// Writes the scales of a file block as those of row `lane`.
+    fn write_scales(block: &[u8], lane: usize, scales: &mut [u8]);
+    /// The scales of `S::LANES` rows from `lane` on, for block `sub` of a file block.
+    ///
+    /// # Safety
+    /// `scales` points to `SCALE_BYTES` bytes, and the machine has the instruction set of `S`.
+    unsafe fn coefficients<S: Simd>(scales: *const u8, lane: usize, sub: usize) -> Coefficients<S>;
+
+    /// No code stands for more than this.
+    const CODE_MAX: u8 = match Self::CODEBOOK {
+        Some(_) => u8::MAX,
+        None => u8::MAX >> (8 - Self::BITS),
+    };
+
+    /// The unsigned codes of 32 columns, four columns to a vector.
+    ///
+    /// # Safety
+    /// `codes` points to the packed codes of one block, and the machine has the instruction set of `S`.
+    #[inline(always)]
+    unsafe fn codes<S: Simd>(codes: *const u8, lane: usize) -> [S::Bytes; 8] {
+        // SAFETY: as this function asks.
+        unsafe {
+            let mut codes = unpack::<S>(Self::BITS, codes, lane);
+            if let Some(table) = &Self::CODEBOOK {
+                for codes in &mut codes {
+                    *codes = S::look_up(table, *codes);
+                }
+            }
+            codes
+        }
+    }
+}
+
+/// The scales of one block of 32 columns: `[0]` for its first half or all of it, `[1]` for its second half.
+pub(super) struct Coefficients<S: Simd> {
+    pub d: [S::Floats; 2],
+    pub m: [S::Floats; 2],
+}
+
+impl<S: Simd> Coefficients<S> {
+    #[inline(always)]
+    unsafe fn one(d: S::Floats) -> Self {
+        // SAFETY: the caller vouches for the instruction set.
+        unsafe { Self::affine(d, S::splat(0.0)) }
+    }
+
+    #[inline(always)]
+    unsafe fn halves(d: [S::Floats; 2]) -> Self {
+        // SAFETY: the caller vouches for the instruction set.
+        Coefficients { d, m: unsafe { [S::splat(0.0); 2] } }
+    }
+
+    #[inline(always)]
+    unsafe fn affine(d: S::Floats, m: S::Floats) -> Self {
+        Coefficients { d: [d; 2], m: [m; 2] }
+    }
+}
+
+/// Bytes of one half-precision number per row of a group.
+const HALF_ROW: usize = 2 * GROUP_ROWS;
+
+/// Code `i` of an array of `BITS`-bit codes in planes: `WIDTH` bytes hold `WIDTH` neighbours in their lowest bits, the
+/// next `WIDTH` in the bits above those, and so on until the bytes are full. Every code array of every format is one.
+#[inline(always)]
+fn plane_code<const BITS: usize, const WIDTH: usize>(bytes: &[u8], i: usize) -> u8 {
+    let elements = WIDTH * (8 / BITS);
+    let (byte, shift) = (i / elements * WIDTH + i % WIDTH, i % elements / WIDTH * BITS);
+    (bytes[byte] >> shift) & (u8::MAX >> (8 - BITS))
+}
+
+/// Copies the two bytes at `from` to row `lane` of the packed array that starts at byte `array`.
+fn put_half(scales: &mut [u8], array: usize, lane: usize, from: &[u8]) {
+    let at = array + 2 * lane;
+    scales[at..at + 2].copy_from_slice(&from[..2]);
+}
+
+/// The half-precision number whose two bytes are given, times −1: formats that *add* a minimum store it so, and one
+/// form serves both signs.
+fn negated(half: &[u8]) -> [u8; 2] {
+    [half[0], half[1] ^ 0x80]
+}
+
+/// Four bits, `d · (q − 8)`.
+pub(super) struct Q4_0;
+impl BlockFormat for Q4_0 {
+    const BITS: usize = 4;
+    const OFFSET: u8 = 8;
+    const BLOCKS: usize = 1;
+    const FILE_BYTES: usize = 18;
+    const SCALE_BYTES: usize = HALF_ROW;
+
+    fn code(block: &[u8], i: usize) -> u8 {
+        plane_code::<4, 16>(&block[2..], i)
+    }
+
+    fn write_scales(block: &[u8], lane: usize, scales: &mut [u8]) {
+        put_half(scales, 0, lane, block);
+    }
+
+    #[inline(always)]
+    unsafe fn coefficients<S: Simd>(scales: *const u8, lane: usize, _sub: usize) -> Coefficients<S> {
+        // SAFETY: as the trait asks.
+        unsafe { Coefficients::one(S::load_f16(scales.add(2 * lane))) }
+    }
+}
+
+/// Four bits, `d · q + m`.
+pub(super) struct Q4_1;
+impl BlockFormat for Q4_1 {
+    const BITS: usize = 4;
+    const OFFSET: u8 = 0;
+    const MINIMA: bool = true;
+    const BLOCKS: usize = 1;
+    const FILE_BYTES: usize = 20;
+    const SCALE_BYTES: usize = 2 * HALF_ROW;
+
+    fn code(block: &[u8], i: usize) -> u8 {
+        plane_code::<4, 16>(&block[4..], i)
+    }
+
+    fn write_scales(block: &[u8], lane: usize, scales: &mut [u8]) {
+        put_half(scales, 0, lane, block);
+        put_half(scales, HALF_ROW, lane, &negated(&block[2..]));
+    }
+
+    #[inline(always)]
+    unsafe fn coefficients<S: Simd>(scales: *const u8, lane: usize, _sub: usize) -> Coefficients<S> {
+        // SAFETY: as the trait asks.
+        unsafe {
+            let scales = scales.add(2 * lane);
+            Coefficients::affine(S::load_f16(scales), S::load_f16(scales.add(HALF_ROW)))
+        }
+    }
+}
+
+/// Five bits, `d · (q − 16)`.
+pub(super) struct Q5_0;
+impl BlockFormat for Q5_0 {
+    const BITS: usize = 5;
+    const OFFSET: u8 = 16;
+    const BLOCKS: usize = 1;
+    const FILE_BYTES: usize = 22;
+    const SCALE_BYTES: usize = HALF_ROW;
+
+    fn code(block: &[u8], i: usize) -> u8 {
+        plane_code::<4, 16>(&block[6..], i) | plane_code::<1, 1>(&block[2..], i) << 4
+    }
+
+    fn write_scales(block: &[u8], lane: usize, scales: &mut [u8]) {
+        Q4_0::write_scales(block, lane, scales);
+    }
+
+    #[inline(always)]
+    unsafe fn coefficients<S: Simd>(scales: *const u8, lane: usize, sub: usize) -> Coefficients<S> {
+        // SAFETY: as the trait asks.
+        unsafe { Q4_0::coefficients(scales, lane, sub) }
+    }
+}
+
+/// Five bits, `d · q + m`.
+pub(super) struct Q5_1;
+impl BlockFormat for Q5_1 {
+    const BITS: usize = 5;
+    const OFFSET: u8 = 0;
+    const MINIMA: bool = true;
+    const BLOCKS: usize = 1;
+    const FILE_BYTES: usize = 24;
+    const SCALE_BYTES: usize = 2 * HALF_ROW;
+
+    fn code(block: &[u8], i: usize) -> u8 {
+        plane_code::<4, 16>(&block[8..], i) | plane_code::<1, 1>(&block[4..], i) << 4
+    }
+
+    fn write_scales(block: &[u8], lane: usize, scales: &mut [u8]) {
+        Q4_1::write_scales(block, lane, scales);
+    }
+
+    #[inline(always)]
+    unsafe fn coefficients<S: Simd>(scales: *const u8, lane: usize, sub: usize) -> Coefficients<S> {
+        // SAFETY: as the trait asks.
+        unsafe { Q4_1::coefficients(scales, lane, sub) }
+    }
+}
+
+/// Eight bits, `d · q` with a signed q, stored as q + 128.
+pub(super) struct Q8_0;
+impl BlockFormat for Q8_0 {
+    const BITS: usize = 8;
+    const OFFSET: u8 = 128;
+    const BLOCKS: usize = 1;
+    const FILE_BYTES: usize = 34;
+    const SCALE_BYTES: usize = HALF_ROW;
+
+    fn code(block: &[u8], i: usize) -> u8 {
+        block[2 + i] ^ 0x80
+    }
+
+    fn write_scales(block: &[u8], lane: usize, scales: &mut [u8]) {
+        Q4_0::write_scales(block, lane, scales);
+    }
+
+    #[inline(always)]
+    unsafe fn coefficients<S: Simd>(scales: *const u8, lane: usize, sub: usize) -> Coefficients<S> {
+        // SAFETY: as the trait asks.
+        unsafe { Q4_0::coefficients(scales, lane, sub) }
+    }
+}
+
+/// Four bits that name a level of a fixed table, `d · level`.
+pub(super) struct IQ4NL;
+impl BlockFormat for IQ4NL {
+    const BITS: usize = 4;
+    const CODEBOOK: Option<[u8; 16]> = Some(offset_128(IQ4_LEVELS));
+    const OFFSET: u8 = 128;
+    const BLOCKS: usize = 1;
+    const FILE_BYTES: usize = 18;
+    const SCALE_BYTES: usize = HALF_ROW;
+
+    fn code(block: &[u8], i: usize) -> u8 {
+        Q4_0::code(block, i)
+    }
+
+    fn write_scales(block: &[u8], lane: usize, scales: &mut [u8]) {
+        Q4_0::write_scales(block, lane, scales);
+    }
+
+    #[inline(always)]
+    unsafe fn coefficients<S: Simd>(scales: *const u8, lane: usize, sub: usize) -> Coefficients<S> {
+        // SAFETY: as the trait asks.
+        unsafe { Q4_0::coefficients(scales, lane, sub) }
+    }
+}
+
+/// The levels of IQ4_NL and IQ4_XS.
+const IQ4_LEVELS: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
+
+/// The sixteen E2M1 numbers of MXFP4 and NVFP4, doubled so that they are whole.
+const E2M1_DOUBLED: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
+
+const fn offset_128(levels: [i8; 16]) -> [u8; 16] {
+    let mut codes = [0; 16];
+    let mut i = 0;
+    while i < 16 {
+        codes[i] = levels[i].cast_unsigned() ^ 0x80;
+        i += 1;
+    }
+    codes
+}
+
+/// IQ4_NL with six-bit scales per 32 columns, `d · (scale − 32) · level`. Packed: `d`, then the signed scales.
+pub(super) struct IQ4XS;
+impl BlockFormat for IQ4XS {
+    const BITS: usize = 4;
+    const CODEBOOK: Option<[u8; 16]> = IQ4NL::CODEBOOK;
+    const OFFSET: u8 = 128;
+    const BLOCKS: usize = 8;
+    const FILE_BYTES: usize = 136;
+    const SCALE_BYTES: usize = HALF_ROW + 8 * GROUP_ROWS;
+
+    fn code(block: &[u8], i: usize) -> u8 {
+        plane_code::<4, 16>(&block[8..], i)
+    }
+
+    fn write_scales(block: &[u8], lane: usize, scales: &mut [u8]) {
+        put_half(scales, 0, lane, block);
+        for sub in 0..8 {
+            let scale = plane_code::<4, 1>(&block[4..], sub) | plane_code::<2, 1>(&block[2..], sub) << 4;
+            scales[HALF_ROW + sub * GROUP_ROWS + lane] = scale.wrapping_sub(32);
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn coefficients<S: Simd>(scales: *const u8, lane: usize, sub: usize) -> Coefficients<S> {
+        // SAFETY: as the trait asks.
+        unsafe {
+            let d = S::load_f16(scales.add(2 * lane));
+            let scale = S::load_i8(scales.add(HALF_ROW + sub * GROUP_ROWS + lane));
+            Coefficients::one(S::mul(d, scale))
+        }
+    }
+}
+
+/// Four bits, `d · scale · q − dmin · minimum`, six-bit scales and minima per 32 columns. Packed: `d`, `dmin`, then
+/// per 32 columns the scales and the minima as bytes.
+pub(super) struct Q4K;
+impl BlockFormat for Q4K {
+    const BITS: usize = 4;
+    const OFFSET: u8 = 0;
+    const MINIMA: bool = true;
+    const BLOCKS: usize = 8;
+    const FILE_BYTES: usize = 144;
+    const SCALE_BYTES: usize = 2 * HALF_ROW + 8 * 2 * GROUP_ROWS;
+
+    fn code(block: &[u8], i: usize) -> u8 {
+        plane_code::<4, 32>(&block[16..], i)
+    }
+
+    fn write_scales(block: &[u8], lane: usize, scales: &mut [u8]) {
+        put_half(scales, 0, lane, block);
+        put_half(scales, HALF_ROW, lane, &block[2..]);
+        for sub in 0..8 {
+            let (scale, minimum) = six_bit_pair(&block[4..16], sub);
+            let at = 2 * HALF_ROW + sub * 2 * GROUP_ROWS + lane;
+            scales[at] = scale;
+            scales[at + GROUP_ROWS] = minimum;
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn coefficients<S: Simd>(scales: *const u8, lane: usize, sub: usize) -> Coefficients<S> {
+        // SAFETY: as the trait asks.
+        unsafe {
+            let d = S::load_f16(scales.add(2 * lane));
+            let dmin = S::load_f16(scales.add(HALF_ROW + 2 * lane));
+            let subs = scales.add(2 * HALF_ROW + sub * 2 * GROUP_ROWS + lane);
+            let (scale, minimum) = (S::load_u8(subs), S::load_u8(subs.add(GROUP_ROWS)));
+            Coefficients::affine(S::mul(d, scale), S::mul(dmin, minimum))
+        }
+    }
+}
+
+/// Scale and minimum `sub` in the 12 bytes of Q4_K and Q5_K: bytes 0..4 hold the first four scales and 4..8 their
+/// minima, with the high bits of the last four above them; bytes 8..12 hold the low bits of the last four.
+fn six_bit_pair(packed: &[u8], sub: usize) -> (u8, u8) {
+    if sub < 4 {
+        return (packed[sub] & 63, packed[sub + 4] & 63);
+    }
+    let (scale_high, minimum_high, low) = (packed[sub - 4] >> 6, packed[sub] >> 6, packed[sub + 4]);
+    ((low & 15) | (scale_high << 4), (low >> 4) | (minimum_high << 4))
+}
+
+/// Q4_K with five bits.
+pub(super) struct Q5K;
+impl BlockFormat for Q5K {
+    const BITS: usize = 5;
+    const OFFSET: u8 = 0;
+    const MINIMA: bool = true;
+    const BLOCKS: usize = 8;
+    const FILE_BYTES: usize = 176;
+    const SCALE_BYTES: usize = Q4K::SCALE_BYTES;
+
+    fn code(block: &[u8], i: usize) -> u8 {
+        plane_code::<4, 32>(&block[48..], i) | plane_code::<1, 32>(&block[16..], i) << 4
+    }
+
+    fn write_scales(block: &[u8], lane: usize, scales: &mut [u8]) {
+        Q4K::write_scales(block, lane, scales);
+    }
+
+    #[inline(always)]
+    unsafe fn coefficients<S: Simd>(scales: *const u8, lane: usize, sub: usize) -> Coefficients<S> {
+        // SAFETY: as the trait asks.
+        unsafe { Q4K::coefficients(scales, lane, sub) }
+    }
+}
+
+/// Two signed byte scales per block in units of `d`: the packed form of Q3_K, Q6_K.
+#[inline(always)]
+unsafe fn signed_halves<S: Simd>(scales: *const u8, lane: usize, sub: usize) -> Coefficients<S> {
+    // SAFETY: the caller vouches for `HALF_ROW + 16 * GROUP_ROWS` bytes and the instruction set.
+    unsafe {
+        let d = S::load_f16(scales.add(2 * lane));
+        let subs = scales.add(HALF_ROW + 2 * sub * GROUP_ROWS + lane);
+        Coefficients::halves([S::mul(d, S::load_i8(subs)), S::mul(d, S::load_i8(subs.add(GROUP_ROWS)))])
+    }
+}
+
+/// Writes the half at `d` and sixteen byte scales in that form.
+fn put_signed_halves(d: &[u8], subs: [u8; 16], lane: usize, scales: &mut [u8]) {
+    put_half(scales, 0, lane, d);
+    for (sub, scale) in subs.into_iter().enumerate() {
+        scales[HALF_ROW + sub * GROUP_ROWS + lane] = scale;
+    }
+}
+
+/// Six bits, `d · scale · (q − 32)`, signed scales per 16 columns.
+pub(super) struct Q6K;
+impl BlockFormat for Q6K {
+    const BITS: usize = 6;
+    const OFFSET: u8 = 32;
+    const HALVES: bool = true;
+    const BLOCKS: usize = 8;
+    const FILE_BYTES: usize = 210;
+    const SCALE_BYTES: usize = HALF_ROW + 16 * GROUP_ROWS;
+
+    fn code(block: &[u8], i: usize) -> u8 {
+        plane_code::<4, 64>(block, i) | plane_code::<2, 32>(&block[128..], i) << 4
+    }
+
+    fn write_scales(block: &[u8], lane: usize, scales: &mut [u8]) {
+        put_signed_halves(&block[208..], array::from_fn(|sub| block[192 + sub]), lane, scales);
+    }
+
+    #[inline(always)]
+    unsafe fn coefficients<S: Simd>(scales: *const u8, lane: usize, sub: usize) -> Coefficients<S> {
+        // SAFETY: as the trait asks.
+        unsafe { signed_halves(scales, lane, sub) }
+    }
+}
+
+/// Three bits, `d · (scale − 32) · (q − 4)`, six-bit scales per 16 columns.
+pub(super) struct Q3K;
+impl BlockFormat for Q3K {
+    const BITS: usize = 3;
+    const OFFSET: u8 = 4;
+    const HALVES: bool = true;
+    const BLOCKS: usize = 8;
+    const FILE_BYTES: usize = 110;
+    const SCALE_BYTES: usize = Q6K::SCALE_BYTES;
+
+    fn code(block: &[u8], i: usize) -> u8 {
+        plane_code::<2, 32>(&block[32..], i) | plane_code::<1, 32>(block, i) << 2
+    }
+
+    fn write_scales(block: &[u8], lane: usize, scales: &mut [u8]) {
+        let scale = |sub| plane_code::<4, 8>(&block[96..], sub) | plane_code::<2, 4>(&block[104..], sub) << 4;
+        put_signed_halves(&block[108..], array::from_fn(|sub| scale(sub).wrapping_sub(32)), lane, scales);
+    }
+
+    #[inline(always)]
+    unsafe fn coefficients<S: Simd>(scales: *const u8, lane: usize, sub: usize) -> Coefficients<S> {
+        // SAFETY: as the trait asks.
+        unsafe { signed_halves(scales, lane, sub) }
+    }
+}
+
+/// Two bits, `d · scale · q − dmin · minimum`, four-bit scales and minima per 16 columns. Packed: `d`, `dmin`, then per
+/// 32 columns the two halves' scales and the two halves' minima as bytes.
+pub(super) struct Q2K;
+impl BlockFormat for Q2K {
+    const BITS: usize = 2;
+    const OFFSET: u8 = 0;
+    const MINIMA: bool = true;
+    const HALVES: bool = true;
+    const BLOCKS: usize = 8;
+    const FILE_BYTES: usize = 84;
+    const SCALE_BYTES: usize = 2 * HALF_ROW + 8 * 4 * GROUP_ROWS;
+
+    fn code(block: &[u8], i: usize) -> u8 {
+        plane_code::<2, 32>(&block[16..], i)
+    }
+
+    fn write_scales(block: &[u8], lane: usize, scales: &mut [u8]) {
+        put_half(scales, 0, lane, &block[80..]);
+        put_half(scales, HALF_ROW, lane, &block[82..]);
+        for sub in 0..16 {
+            let at = 2 * HALF_ROW + (sub / 2 * 4 + sub % 2) * GROUP_ROWS + lane;
+            scales[at] = block[sub] & 15;
+            scales[at + 2 * GROUP_ROWS] = block[sub] >> 4;
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn coefficients<S: Simd>(scales: *const u8, lane: usize, sub: usize) -> Coefficients<S> {
+        // SAFETY: as the trait asks.
+        unsafe {
+            let d = S::load_f16(scales.add(2 * lane));
+            let dmin = S::load_f16(scales.add(HALF_ROW + 2 * lane));
+            let subs = scales.add(2 * HALF_ROW + sub * 4 * GROUP_ROWS + lane);
+            let byte = |i: usize| S::load_u8(subs.add(i * GROUP_ROWS));
+            Coefficients {
+                d: [S::mul(d, byte(0)), S::mul(d, byte(1))],
+                m: [S::mul(dmin, byte(2)), S::mul(dmin, byte(3))],
+            }
+        }
+    }
+}
+
+/// Four-bit floating point with a power of two per 32 columns. Packed: the power as a bfloat16, which holds every one.
+pub(super) struct Mxfp4;
+impl BlockFormat for Mxfp4 {
+    const BITS: usize = 4;
+    const CODEBOOK: Option<[u8; 16]> = Some(offset_128(E2M1_DOUBLED));
+    const OFFSET: u8 = 128;
+    const BLOCKS: usize = 1;
+    const FILE_BYTES: usize = 17;
+    const SCALE_BYTES: usize = HALF_ROW;
+
+    fn code(block: &[u8], i: usize) -> u8 {
+        plane_code::<4, 16>(&block[1..], i)
+    }
+
+    fn write_scales(block: &[u8], lane: usize, scales: &mut [u8]) {
+        // Half of 2^(exponent − 127), since the levels are doubled; the smallest two are subnormal.
+        let half_scale = match block[0] {
+            exponent @ (0 | 1) => 0x0020 << exponent,
+            exponent => u16::from(exponent - 1) << 7,
+        };
+        put_half(scales, 0, lane, &half_scale.to_le_bytes());
+    }
+
+    #[inline(always)]
+    unsafe fn coefficients<S: Simd>(scales: *const u8, lane: usize, _sub: usize) -> Coefficients<S> {
+        // SAFETY: as the trait asks.
+        unsafe { Coefficients::one(S::load_bf16(scales.add(2 * lane))) }
+    }
+}
+
+/// Four-bit floating point with a small floating-point scale per 16 columns. Packed: the scales as half-precision numbers,
+/// which hold every one.
+pub(super) struct Nvfp4;
+impl BlockFormat for Nvfp4 {
+    const BITS: usize = 4;
+    const CODEBOOK: Option<[u8; 16]> = Mxfp4::CODEBOOK;
+    const OFFSET: u8 = 128;
+    const HALVES: bool = true;
+    const BLOCKS: usize = 2;
+    const FILE_BYTES: usize = 36;
+    const SCALE_BYTES: usize = 4 * HALF_ROW;
+
+    fn code(block: &[u8], i: usize) -> u8 {
+        plane_code::<4, 8>(&block[4..], i)
+    }
+
+    fn write_scales(block: &[u8], lane: usize, scales: &mut [u8]) {
+        for (sub, &scale) in block[..4].iter().enumerate() {
+            put_half(scales, sub * HALF_ROW, lane, &half_of_e4m3(scale).to_le_bytes());
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn coefficients<S: Simd>(scales: *const u8, lane: usize, sub: usize) -> Coefficients<S> {
+        // SAFETY: as the trait asks.
+        unsafe {
+            let scales = scales.add(2 * sub * HALF_ROW + 2 * lane);
+            Coefficients::halves([S::load_f16(scales), S::load_f16(scales.add(HALF_ROW))])
+        }
+    }
+}
+
+/// Half of an E4M3 number (the levels are doubled) without its sign; its one NaN reads as 0.
+fn half_of_e4m3(byte: u8) -> f16 {
+    if byte == 0x7f {
+        return f16::ZERO;
+    }
+    let (exponent, mantissa) = (i32::from((byte >> 3) & 15), f32::from(byte & 7));
+    f16::from_f32(match exponent {
+        0 => mantissa / 1024.0,
+        _ => (1.0 + mantissa / 8.0) * 2f32.powi(exponent - 8),
+    })
+}
+
+/// Trits and two-bit codes, `d · (q − 1)`, with one scale per file block: TQ1_0 and TQ2_0 (256 columns), Q2_0 (64) and
+/// Q1_0 (128, where q is 0 or 2).
+macro_rules! two_bit_format {
+    ($name:ident, $doc:literal, blocks: $blocks:literal, bytes: $bytes:literal, scale_at: $scale_at:literal,
+        |$block:ident, $i:ident| $code:expr) => {
+        #[doc = $doc]
+        pub(super) struct $name;
+        impl BlockFormat for $name {
+            const BITS: usize = 2;
+            const OFFSET: u8 = 1;
+            const BLOCKS: usize = $blocks;
+            const FILE_BYTES: usize = $bytes;
+            const SCALE_BYTES: usize = HALF_ROW;
+
+            fn code($block: &[u8], $i: usize) -> u8 {
+                $code
+            }
+
+            fn write_scales(block: &[u8], lane: usize, scales: &mut [u8]) {
+                put_half(scales, 0, lane, &block[$scale_at..]);
+            }
+
+            #[inline(always)]
+            unsafe fn coefficients<S: Simd>(scales: *const u8, lane: usize, _sub: usize) -> Coefficients<S> {
+                // SAFETY: as the trait asks.
+                unsafe { Coefficients::one(S::load_f16(scales.add(2 * lane))) }
+            }
+        }
+    };
+}
+
+two_bit_format!(Tq1_0, "Five trits to a byte.", blocks: 8, bytes: 54, scale_at: 52, |block, i| trit(block, i));
+two_bit_format!(Tq2_0, "Four trits to a byte.", blocks: 8, bytes: 66, scale_at: 64,
+    |block, i| plane_code::<2, 32>(block, i));
+two_bit_format!(Q1_0, "Signs.", blocks: 4, bytes: 18, scale_at: 0,
+    |block, i| plane_code::<1, 1>(&block[2..], i) << 1);
+two_bit_format!(Q2_0, "Four levels.", blocks: 2, bytes: 18, scale_at: 0,
+    |block, i| plane_code::<2, 1>(&block[2..], i));
+
+/// Trit `i` of TQ1_0. A byte is a fraction in units of 1/256: times 3, its whole part is the next trit.
+fn trit(block: &[u8], i: usize) -> u8 {
+    let (byte, digit) = match i {
+        0..160 => (i % 32, i / 32),
+        160..240 => (32 + (i - 160) % 16, (i - 160) / 16),
+        _ => (48 + (i - 240) % 4, (i - 240) / 4),
+    };
+    let fraction = (0..digit).fold(block[byte], |fraction, _| fraction.wrapping_mul(3));
+    ((u16::from(fraction) * 3) >> 8) as u8
+}
+
+/// Signed bytes with an f32 scale per 16 columns: what the formats become that have no layout of their own, when
+/// every group of 16 decoded weights is whole multiples of one number (see [`super::fit`]). Its file block is made there:
+/// two f32 scales, then 32 codes.
+pub(super) struct Fitted;
+impl BlockFormat for Fitted {
+    const BITS: usize = 8;
+    const OFFSET: u8 = 128;
+    const HALVES: bool = true;
+    const BLOCKS: usize = 1;
+    const FILE_BYTES: usize = 40;
+    const SCALE_BYTES: usize = 2 * 4 * GROUP_ROWS;
+
+    fn code(block: &[u8], i: usize) -> u8 {
+        block[8 + i]
+    }
+
+    fn write_scales(block: &[u8], lane: usize, scales: &mut [u8]) {
+        for half in 0..2 {
+            let at = (half * GROUP_ROWS + lane) * 4;
+            scales[at..at + 4].copy_from_slice(&block[4 * half..4 * half + 4]);
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn coefficients<S: Simd>(scales: *const u8, lane: usize, _sub: usize) -> Coefficients<S> {
+        // SAFETY: as the trait asks.
+        unsafe {
+            let scales = scales.add(4 * lane);
+            Coefficients::halves([S::load_f32(scales), S::load_f32(scales.add(4 * GROUP_ROWS))])
+        }
+    }
+}

@@ -1,0 +1,274 @@
+//! The tile: sixteen output rows by up to eight tokens, over all columns. The one place where products are summed, and so
+//! the home of the row contract.
+//!
+//! Written once over [`Simd`] and compiled per instruction set, weight format and number of tokens. A lane is an output
+//! row, so what one output element goes through is the same whatever the lane count and whatever tokens lie beside it.
+
+use super::activations::ActivationBlock;
+use super::formats::{BlockFormat, Coefficients};
+use super::layout::{BLOCK_COLS, GROUP_ROWS, code_bytes};
+use super::simd::Simd;
+
+/// One tile's operands.
+///
+/// Pointers, because the threads of a product write to interleaved parts of one output, which no slice can say. Who makes
+/// a `Tile` vouches that they are valid as described while it runs, and that nothing else touches the outputs.
+pub(super) struct Tile {
+    /// The group's weights: the codes of a block format, or the numbers of a plain one.
+    pub weights: *const u8,
+    /// The group's scales, of a block format.
+    pub scales: *const u8,
+    pub cols: usize,
+    /// Tokens to compute, from 1 to the tile's `M`.
+    pub tokens: usize,
+    /// The first token's row: `cols` values of f32, or `cols / 32` activation blocks.
+    pub input: *const u8,
+    pub input_stride_bytes: usize,
+    /// Where the first token's first row goes.
+    pub output: *mut f32,
+    pub output_stride: usize,
+    /// Rows of the group that exist, from 1 to 16.
+    pub rows: usize,
+    /// As many numbers as `rows`, or null.
+    pub bias: *const f32,
+    /// What to add to the first token's first row, or null. May be `output`.
+    pub residual: *const f32,
+    pub residual_stride: usize,
+}
+
+/// Weights that are numbers themselves, column by column, sixteen rows to a column.
+pub(super) trait DenseWeights: 'static {
+    /// Bytes of a number.
+    const BYTES: usize;
+    /// # Safety
+    /// `weights` points to `S::LANES` numbers and the machine has the instruction set of `S`.
+    unsafe fn load<S: Simd>(weights: *const u8) -> S::Floats;
+}
+
+/// A tile of a block format, with quantised activations.
+///
+/// Contract, for every output element: blocks of 32 columns ascend; in each, the sum of the products of codes and
+/// activations is an exact integer, [`block_sum`] scales it, and one fused multiply-add takes it into the total.
+///
+/// # Safety
+/// As [`Tile`] says, and the machine has the instruction set of `S`.
+#[inline(always)]
+pub(super) unsafe fn block_tile<S: Simd, F: BlockFormat, const M: usize>(tile: &Tile) {
+    let file_blocks = tile.cols / (BLOCK_COLS * F::BLOCKS);
+    let inputs = token_inputs::<M>(tile);
+    for lane in (0..tile.rows).step_by(S::LANES) {
+        // SAFETY: the strides walk over the operands that the caller vouches for.
+        unsafe {
+            let mut totals = [S::splat(0.0); M];
+            let mut codes = tile.weights;
+            let mut scales = tile.scales;
+            let mut at_block = 0;
+            for _ in 0..file_blocks {
+                for sub in 0..F::BLOCKS {
+                    let weights = F::codes::<S>(codes, lane);
+                    let coefficients = F::coefficients::<S>(scales, lane, sub);
+                    for (total, input) in totals.iter_mut().zip(inputs) {
+                        let input = input.add(at_block);
+                        let sum = block_sum::<S, F>(weights, &coefficients, input);
+                        let scale = S::splat(block_number(input, SCALE_AT));
+                        *total = S::mul_add(sum, scale, *total);
+                    }
+                    codes = codes.add(code_bytes(F::BITS));
+                    at_block += size_of::<ActivationBlock>();
+                }
+                scales = scales.add(F::SCALE_BYTES);
+            }
+            finish::<S, M>(tile, lane, totals);
+        }
+    }
+}
+
+const SCALE_AT: usize = std::mem::offset_of!(ActivationBlock, scale);
+const SUM_AT: usize = std::mem::offset_of!(ActivationBlock, sum);
+const HALF_SUMS_AT: usize = std::mem::offset_of!(ActivationBlock, half_sums);
+
+/// The dot product of 32 weights and 32 activations, short of the activations' scale.
+///
+/// # Safety
+/// `input` points to an [`ActivationBlock`] and the machine has the instruction set of `S`.
+#[inline(always)]
+unsafe fn block_sum<S: Simd, F: BlockFormat>(
+    weights: [S::Bytes; 8],
+    coefficients: &Coefficients<S>,
+    input: *const u8,
+) -> S::Floats {
+    let [d, m] = [&coefficients.d, &coefficients.m];
+    // SAFETY: the offsets stay within the block.
+    unsafe {
+        if !F::HALVES {
+            let sum = block_number(input, SUM_AT);
+            let dot = S::mul(d[0], S::dot(weights, F::CODE_MAX, F::OFFSET, input, sum));
+            return if F::MINIMA { S::mul_sub_from(m[0], S::splat(sum), dot) } else { dot };
+        }
+        let sums = [block_number(input, HALF_SUMS_AT), block_number(input, HALF_SUMS_AT + 4)];
+        let [w0, w1, w2, w3, w4, w5, w6, w7] = weights;
+        let first = S::dot([w0, w1, w2, w3], F::CODE_MAX, F::OFFSET, input, sums[0]);
+        let second = S::dot([w4, w5, w6, w7], F::CODE_MAX, F::OFFSET, input.add(16), sums[1]);
+        let dot = S::mul_add(d[1], second, S::mul(d[0], first));
+        if !F::MINIMA {
+            return dot;
+        }
+        let dot = S::mul_sub_from(m[0], S::splat(sums[0]), dot);
+        S::mul_sub_from(m[1], S::splat(sums[1]), dot)
+    }
+}
+
+#[inline(always)]
+unsafe fn block_number(block: *const u8, at: usize) -> f32 {
+    // SAFETY: the caller vouches for four bytes at `at`.
+    unsafe { block.add(at).cast::<f32>().read_unaligned() }
+}
+
+/// A tile of plain weights, with f32 activations.
+///
+/// Contract, for every output element: columns ascend in runs of 32 (the last may be shorter); in each run the even
+/// columns and the odd ones are two chains of fused multiply-adds from zero, and their sum is added to the total.
+/// Short chains keep the rounding error of long rows small.
+///
+/// # Safety
+/// As [`Tile`] says, and the machine has the instruction set of `S`.
+#[inline(always)]
+pub(super) unsafe fn dense_tile<S: Simd, W: DenseWeights, const M: usize>(tile: &Tile) {
+    let inputs = token_inputs::<M>(tile);
+    let weights_stride = GROUP_ROWS * W::BYTES;
+    for lane in (0..tile.rows).step_by(S::LANES) {
+        // SAFETY: the strides walk over the operands that the caller vouches for.
+        unsafe {
+            let weights = tile.weights.add(lane * W::BYTES);
+            let mut totals = [S::splat(0.0); M];
+            for start in (0..tile.cols).step_by(BLOCK_COLS) {
+                let end = tile.cols.min(start + BLOCK_COLS);
+                let mut even = [S::splat(0.0); M];
+                let mut odd = [S::splat(0.0); M];
+                let mut column = start;
+                while column + 1 < end {
+                    multiply_column::<S, W, M>(
+                        weights.add(column * weights_stride),
+                        &inputs,
+                        column,
+                        &mut even,
+                    );
+                    column += 1;
+                    multiply_column::<S, W, M>(
+                        weights.add(column * weights_stride),
+                        &inputs,
+                        column,
+                        &mut odd,
+                    );
+                    column += 1;
+                }
+                if column < end {
+                    multiply_column::<S, W, M>(
+                        weights.add(column * weights_stride),
+                        &inputs,
+                        column,
+                        &mut even,
+                    );
+                }
+                for m in 0..M {
+                    totals[m] = S::add(totals[m], S::add(even[m], odd[m]));
+                }
+            }
+            finish::<S, M>(tile, lane, totals);
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn multiply_column<S: Simd, W: DenseWeights, const M: usize>(
+    weights: *const u8,
+    inputs: &[*const u8; M],
+    column: usize,
+    chains: &mut [S::Floats; M],
+) {
+    // SAFETY: the caller vouches for the column of weights and of each input.
+    unsafe {
+        let weights = W::load::<S>(weights);
+        for m in 0..M {
+            let input = S::splat(inputs[m].add(column * 4).cast::<f32>().read_unaligned());
+            chains[m] = S::mul_add(weights, input, chains[m]);
+        }
+    }
+}
+
+/// Each token's input; the places beyond the last token repeat it and are not stored.
+#[inline(always)]
+fn token_inputs<const M: usize>(tile: &Tile) -> [*const u8; M] {
+    std::array::from_fn(|m| tile.input.wrapping_add(m.min(tile.tokens - 1) * tile.input_stride_bytes))
+}
+
+/// Adds bias and residual, in this order, and stores.
+///
+/// # Safety
+/// As [`Tile`] says, and the machine has the instruction set of `S`.
+#[inline(always)]
+unsafe fn finish<S: Simd, const M: usize>(tile: &Tile, lane: usize, totals: [S::Floats; M]) {
+    for (token, total) in totals.into_iter().enumerate().take(tile.tokens) {
+        // SAFETY: `lane` is below `rows` and `token` below `tokens`, so the pointers stay within the operands.
+        unsafe {
+            let output = tile.output.add(token * tile.output_stride + lane);
+            let residual = tile.residual.wrapping_add(token * tile.residual_stride + lane);
+            let bias = tile.bias.wrapping_add(lane);
+            if tile.rows - lane >= S::LANES {
+                let mut value = total;
+                if !tile.bias.is_null() {
+                    value = S::add(value, S::load_f32(bias.cast()));
+                }
+                if !tile.residual.is_null() {
+                    value = S::add(value, S::load_f32(residual.cast()));
+                }
+                S::store(output, value);
+            } else {
+                let mut values = [0.0; GROUP_ROWS];
+                S::store(values.as_mut_ptr(), total);
+                for (row, mut value) in values.into_iter().enumerate().take(tile.rows - lane) {
+                    if !tile.bias.is_null() {
+                        value += bias.add(row).read();
+                    }
+                    if !tile.residual.is_null() {
+                        value += residual.add(row).read();
+                    }
+                    output.add(row).write(value);
+                }
+            }
+        }
+    }
+}
+
+/// Plain f32 weights.
+pub(super) struct F32;
+impl DenseWeights for F32 {
+    const BYTES: usize = 4;
+    #[inline(always)]
+    unsafe fn load<S: Simd>(weights: *const u8) -> S::Floats {
+        // SAFETY: as the trait asks.
+        unsafe { S::load_f32(weights) }
+    }
+}
+
+/// IEEE half precision.
+pub(super) struct F16;
+impl DenseWeights for F16 {
+    const BYTES: usize = 2;
+    #[inline(always)]
+    unsafe fn load<S: Simd>(weights: *const u8) -> S::Floats {
+        // SAFETY: as the trait asks.
+        unsafe { S::load_f16(weights) }
+    }
+}
+
+/// The upper half of an f32.
+pub(super) struct Bf16;
+impl DenseWeights for Bf16 {
+    const BYTES: usize = 2;
+    #[inline(always)]
+    unsafe fn load<S: Simd>(weights: *const u8) -> S::Floats {
+        // SAFETY: as the trait asks.
+        unsafe { S::load_bf16(weights) }
+    }
+}

@@ -1,0 +1,477 @@
+//! A weight matrix in the layout that the kernels read.
+
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use thiserror::Error;
+use verbatim_quant::{DType, QuantError, dequantize};
+
+use super::fit::{FITTED_BLOCK_BYTES, fit_block};
+use super::formats::BlockFormat;
+use super::kernel::DenseWeights;
+use super::layout::{self, BLOCK_COLS, GROUP_ROWS, code_bytes};
+use super::simd::Scalar;
+use super::storage::AlignedBytes;
+use crate::team::{TaskCounter, Team};
+
+/// A matrix of `rows` output rows and `cols` input columns, rows interleaved in groups of sixteen.
+///
+/// Memory is that of the file, within 6 %, for the legacy formats, the K formats but Q2_K, IQ4, MXFP4, TQ2_0 and the plain
+/// types (rows are padded to a multiple of 16, and a row group to 64 bytes). Q2_K takes 3.1 bits a weight instead of 2.6,
+/// TQ1_0 2.1 instead of 1.7, Q1_0 2.1 instead of 1.1, Q2_0 2.25 as in the file, NVFP4 5 instead of 4.5. The grid formats
+/// (IQ1, IQ2, IQ3) become bytes with scales, 10 bits a weight. A matrix that does not fit that exactly becomes f32.
+pub struct PackedMatrix {
+    dtype: DType,
+    rows: usize,
+    cols: usize,
+    layout: GroupLayout,
+    storage: AlignedBytes,
+}
+
+/// Why a matrix cannot be packed.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum PackError {
+    /// A dimension is zero.
+    #[error("a matrix of {rows} rows and {cols} columns is empty; weights need at least one of each")]
+    Empty {
+        /// Output rows.
+        rows: usize,
+        /// Input columns.
+        cols: usize,
+    },
+    /// The rows are not whole blocks.
+    #[error(
+        "rows of {cols} columns are not whole blocks of {dtype}, which have {block}; the file is damaged or its format is misread"
+    )]
+    PartialBlock {
+        /// The file's format.
+        dtype: DType,
+        /// Columns of a row.
+        cols: usize,
+        /// Columns of a block.
+        block: usize,
+    },
+    /// The bytes are not those of the shape.
+    #[error("{rows} rows of {cols} {dtype} weights take {expected} bytes, not {actual}")]
+    Size {
+        /// The file's format.
+        dtype: DType,
+        /// Output rows.
+        rows: usize,
+        /// Input columns.
+        cols: usize,
+        /// Bytes given.
+        actual: usize,
+        /// Bytes that the shape asks for; `usize::MAX` if more than memory can have.
+        expected: usize,
+    },
+    /// The format holds no weights.
+    #[error("a weight matrix cannot be of type {0}")]
+    NotWeights(DType),
+    /// Memory ran out.
+    #[error("no memory for {bytes} bytes of packed weights; free some or use a smaller model")]
+    OutOfMemory {
+        /// Bytes asked for.
+        bytes: usize,
+    },
+    /// The decoder refused the bytes.
+    #[error(transparent)]
+    Decode(#[from] QuantError),
+}
+
+/// What a matrix is packed as.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(non_camel_case_types)]
+pub(super) enum Kind {
+    Q4_0,
+    Q4_1,
+    Q5_0,
+    Q5_1,
+    Q8_0,
+    Q2_K,
+    Q3_K,
+    Q4_K,
+    Q5_K,
+    Q6_K,
+    IQ4_NL,
+    IQ4_XS,
+    MXFP4,
+    NVFP4,
+    TQ1_0,
+    TQ2_0,
+    Q1_0,
+    Q2_0,
+    Fitted,
+    F32,
+    F16,
+    BF16,
+}
+
+/// Evaluates one expression with a type parameter standing for the block format, or another for plain weights.
+macro_rules! for_kind {
+    ($kind:expr, $F:ident => $block:expr, $W:ident => $dense:expr) => {
+        for_kind!(@ $kind, $F => $block, $W => $dense,
+            block: Q4_0 Q4_0, Q4_1 Q4_1, Q5_0 Q5_0, Q5_1 Q5_1, Q8_0 Q8_0, Q2_K Q2K, Q3_K Q3K, Q4_K Q4K, Q5_K Q5K,
+                Q6_K Q6K, IQ4_NL IQ4NL, IQ4_XS IQ4XS, MXFP4 Mxfp4, NVFP4 Nvfp4, TQ1_0 Tq1_0, TQ2_0 Tq2_0, Q1_0 Q1_0,
+                Q2_0 Q2_0, Fitted Fitted;
+            dense: F32 F32, F16 F16, BF16 Bf16)
+    };
+    (@ $kind:expr, $F:ident => $block:expr, $W:ident => $dense:expr,
+        block: $($block_kind:ident $format:ident),*; dense: $($dense_kind:ident $weights:ident),*) => {
+        match $kind {
+            $($crate::matrix::packed::Kind::$block_kind => {
+                type $F = $crate::matrix::formats::$format;
+                $block
+            })*
+            $($crate::matrix::packed::Kind::$dense_kind => {
+                type $W = $crate::matrix::kernel::$weights;
+                $dense
+            })*
+        }
+    };
+}
+pub(super) use for_kind;
+
+impl Kind {
+    /// The layout for a file format; `None` for types that are not weights.
+    fn of(dtype: DType) -> Option<Kind> {
+        Some(match dtype {
+            DType::Q4_0 => Kind::Q4_0,
+            DType::Q4_1 => Kind::Q4_1,
+            DType::Q5_0 => Kind::Q5_0,
+            DType::Q5_1 => Kind::Q5_1,
+            DType::Q8_0 => Kind::Q8_0,
+            DType::Q2_K => Kind::Q2_K,
+            DType::Q3_K => Kind::Q3_K,
+            DType::Q4_K => Kind::Q4_K,
+            DType::Q5_K => Kind::Q5_K,
+            DType::Q6_K => Kind::Q6_K,
+            DType::IQ4_NL => Kind::IQ4_NL,
+            DType::IQ4_XS => Kind::IQ4_XS,
+            DType::MXFP4 => Kind::MXFP4,
+            DType::NVFP4 => Kind::NVFP4,
+            DType::TQ1_0 => Kind::TQ1_0,
+            DType::TQ2_0 => Kind::TQ2_0,
+            DType::Q1_0 => Kind::Q1_0,
+            DType::Q2_0 => Kind::Q2_0,
+            DType::IQ1_S | DType::IQ1_M => Kind::Fitted,
+            DType::IQ2_XXS | DType::IQ2_XS | DType::IQ2_S => Kind::Fitted,
+            DType::IQ3_XXS | DType::IQ3_S => Kind::Fitted,
+            DType::F32 => Kind::F32,
+            DType::F16 => Kind::F16,
+            DType::BF16 => Kind::BF16,
+            DType::Q8_1 | DType::Q8_K | DType::F64 => return None,
+            DType::I8 | DType::I16 | DType::I32 | DType::I64 => return None,
+        })
+    }
+}
+
+/// How a row group of one matrix is laid out: first all codes (or plain weights), then all scales.
+#[derive(Clone, Copy)]
+struct GroupLayout {
+    kind: Kind,
+    scales_at: usize,
+    group_bytes: usize,
+}
+
+impl GroupLayout {
+    /// `None` if the sizes overflow.
+    fn new(kind: Kind, cols: usize) -> Option<GroupLayout> {
+        let (weights_bytes, scales_bytes) = for_kind!(kind,
+            F => {
+                let file_blocks = cols / (BLOCK_COLS * F::BLOCKS);
+                let codes = file_blocks.checked_mul(F::BLOCKS * code_bytes(F::BITS))?;
+                (codes, file_blocks.checked_mul(F::SCALE_BYTES)?)
+            },
+            W => (cols.checked_mul(GROUP_ROWS * W::BYTES)?, 0)
+        );
+        let scales_at = weights_bytes.checked_next_multiple_of(64)?;
+        let group_bytes = scales_at.checked_add(scales_bytes)?.checked_next_multiple_of(64)?;
+        Some(GroupLayout { kind, scales_at, group_bytes })
+    }
+}
+
+impl PackedMatrix {
+    /// Packs `bytes`, the row-major data of a GGUF tensor with `rows` rows of `cols` weights.
+    ///
+    /// # Errors
+    /// If the shape is empty, the bytes do not have the shape's size, or memory runs out.
+    pub fn pack(dtype: DType, rows: usize, cols: usize, bytes: &[u8]) -> Result<PackedMatrix, PackError> {
+        PackedMatrix::pack_with(&mut Team::solo(), dtype, rows, cols, bytes)
+    }
+
+    /// [`pack`](Self::pack) with a team of threads.
+    ///
+    /// # Errors
+    /// As for `pack`.
+    pub fn pack_with(
+        team: &mut Team,
+        dtype: DType,
+        rows: usize,
+        cols: usize,
+        bytes: &[u8],
+    ) -> Result<PackedMatrix, PackError> {
+        let kind = Kind::of(dtype).ok_or(PackError::NotWeights(dtype))?;
+        let source = Source::new(dtype, rows, cols, bytes)?;
+        match source.pack_as(team, kind)? {
+            Some(matrix) => Ok(matrix),
+            // Exact in every case: nothing is finer than f32.
+            None => source.pack_as(team, Kind::F32)?.ok_or(PackError::NotWeights(dtype)),
+        }
+    }
+
+    /// Output rows.
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// Input columns.
+    pub fn cols(&self) -> usize {
+        self.cols
+    }
+
+    /// Groups of sixteen rows, the unit of work of [`matmul_groups`](super::matmul_groups); the last may be partly filled.
+    pub fn row_groups(&self) -> usize {
+        self.rows.div_ceil(GROUP_ROWS)
+    }
+
+    /// The format that the weights came in.
+    pub fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    /// Bytes that the packed weights take in memory.
+    pub fn packed_bytes(&self) -> usize {
+        self.storage.len()
+    }
+
+    /// Whether products take activations quantised by [`quantize_row`](super::quantize_row); if not, they take f32.
+    pub fn takes_quantized(&self) -> bool {
+        for_kind!(self.layout.kind, _F => true, _W => false)
+    }
+
+    /// Decodes a row, to the same numbers as `verbatim_quant::dequantize` gives for the row's bytes in the file.
+    ///
+    /// # Panics
+    /// If there is no such row, or `out` does not hold `cols` numbers.
+    pub fn dequantize_row(&self, row: usize, out: &mut [f32]) {
+        assert!(
+            row < self.rows && out.len() == self.cols,
+            "dequantize_row: row {row} into {} numbers; the matrix has {} rows of {} columns",
+            out.len(),
+            self.rows,
+            self.cols,
+        );
+        let (weights, scales) = self.group_pointers(row / GROUP_ROWS);
+        let lane = row % GROUP_ROWS;
+        // SAFETY: the group is laid out for this kind, and `out` has the columns of a row.
+        unsafe {
+            for_kind!(self.layout.kind,
+                F => decode_blocks::<F>(weights, scales, lane, out),
+                W => decode_dense::<W>(weights, lane, out)
+            );
+        }
+    }
+
+    pub(super) fn kind(&self) -> Kind {
+        self.layout.kind
+    }
+
+    /// Where the weights and the scales of a row group start.
+    pub(super) fn group_pointers(&self, group: usize) -> (*const u8, *const u8) {
+        assert!(group < self.row_groups(), "row group {group} of {}", self.row_groups());
+        // SAFETY: the storage has `row_groups` groups, and `scales_at` is within or at the end of one.
+        unsafe {
+            let start = self.storage.as_ptr().add(group * self.layout.group_bytes);
+            (start, start.add(self.layout.scales_at))
+        }
+    }
+}
+
+impl fmt::Debug for PackedMatrix {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "PackedMatrix({} {}×{} as {:?})", self.dtype, self.rows, self.cols, self.layout.kind)
+    }
+}
+
+/// A matrix as the file has it, with its size checked.
+struct Source<'a> {
+    dtype: DType,
+    rows: usize,
+    cols: usize,
+    row_bytes: usize,
+    bytes: &'a [u8],
+}
+
+impl<'a> Source<'a> {
+    fn new(dtype: DType, rows: usize, cols: usize, bytes: &'a [u8]) -> Result<Source<'a>, PackError> {
+        if rows == 0 || cols == 0 {
+            return Err(PackError::Empty { rows, cols });
+        }
+        if !cols.is_multiple_of(dtype.block_len()) {
+            return Err(PackError::PartialBlock { dtype, cols, block: dtype.block_len() });
+        }
+        let row_bytes = dtype.row_bytes(cols).unwrap_or(usize::MAX);
+        let expected = rows.checked_mul(row_bytes).unwrap_or(usize::MAX);
+        if bytes.len() != expected {
+            return Err(PackError::Size { dtype, rows, cols, actual: bytes.len(), expected });
+        }
+        Ok(Source { dtype, rows, cols, row_bytes, bytes })
+    }
+
+    /// `None` if the weights cannot be had exactly in this kind.
+    fn pack_as(&self, team: &mut Team, kind: Kind) -> Result<Option<PackedMatrix>, PackError> {
+        let groups = self.rows.div_ceil(GROUP_ROWS);
+        let layout = GroupLayout::new(kind, self.cols);
+        let total_bytes = layout.and_then(|layout| groups.checked_mul(layout.group_bytes));
+        let (Some(layout), Some(total_bytes)) = (layout, total_bytes) else {
+            return Err(PackError::OutOfMemory { bytes: usize::MAX });
+        };
+        let Some(mut storage) = AlignedBytes::zeroed(total_bytes) else {
+            return Err(PackError::OutOfMemory { bytes: total_bytes });
+        };
+
+        let is_exact = AtomicBool::new(true);
+        let parts = GroupParts::new(storage.as_mut_slice(), layout.group_bytes);
+        let counter = TaskCounter::new();
+        team.run(|_| {
+            let mut scratch = Scratch::default();
+            while is_exact.load(Ordering::Relaxed)
+                && let Some(taken) = counter.take(1, groups)
+            {
+                for group in taken {
+                    // SAFETY: the counter gives every group to one thread only.
+                    let part = unsafe { parts.get(group) };
+                    if !self.pack_group(layout, group, part, &mut scratch) {
+                        is_exact.store(false, Ordering::Relaxed);
+                    }
+                }
+            }
+        });
+        let (dtype, rows, cols) = (self.dtype, self.rows, self.cols);
+        let matrix = PackedMatrix { dtype, rows, cols, layout, storage };
+        Ok(is_exact.into_inner().then_some(matrix))
+    }
+
+    fn pack_group(&self, layout: GroupLayout, group: usize, part: &mut [u8], scratch: &mut Scratch) -> bool {
+        let (weights, scales) = part.split_at_mut(layout.scales_at);
+        let rows = group * GROUP_ROWS..self.rows.min((group + 1) * GROUP_ROWS);
+        for (lane, row) in rows.enumerate() {
+            let bytes = &self.bytes[row * self.row_bytes..(row + 1) * self.row_bytes];
+            let Some(bytes) = self.transcode(layout.kind, bytes, scratch) else { return false };
+            for_kind!(layout.kind,
+                F => pack_blocks::<F>(bytes, lane, weights, scales),
+                W => pack_dense::<W>(bytes, lane, weights)
+            );
+        }
+        true
+    }
+
+    /// The bytes of a row as `kind` takes them: the file's own, or made from the decoded weights. `None` if `kind` cannot
+    /// have them exactly.
+    fn transcode<'b>(&self, kind: Kind, bytes: &'b [u8], scratch: &'b mut Scratch) -> Option<&'b [u8]> {
+        if kind != Kind::Fitted && Kind::of(self.dtype) == Some(kind) {
+            return Some(bytes);
+        }
+        scratch.decoded.resize(self.cols, 0.0);
+        dequantize(self.dtype, bytes, &mut scratch.decoded).ok()?;
+        scratch.bytes.clear();
+        if kind == Kind::F32 {
+            scratch.bytes.extend(scratch.decoded.iter().flat_map(|value| value.to_le_bytes()));
+            return Some(&scratch.bytes);
+        }
+        for values in scratch.decoded.as_chunks::<BLOCK_COLS>().0 {
+            let mut block = [0; FITTED_BLOCK_BYTES];
+            if !fit_block(values, &mut block) {
+                return None;
+            }
+            scratch.bytes.extend(block);
+        }
+        Some(&scratch.bytes)
+    }
+}
+
+/// A thread's room for rows that are transcoded.
+#[derive(Default)]
+struct Scratch {
+    decoded: Vec<f32>,
+    bytes: Vec<u8>,
+}
+
+/// The row groups of a matrix under construction, to be given to different threads.
+struct GroupParts<'a> {
+    start: *mut u8,
+    len: usize,
+    group_bytes: usize,
+    _storage: std::marker::PhantomData<&'a mut [u8]>,
+}
+
+// SAFETY: `get` gives disjoint parts, if its caller keeps to the contract.
+unsafe impl Sync for GroupParts<'_> {}
+
+impl<'a> GroupParts<'a> {
+    fn new(storage: &'a mut [u8], group_bytes: usize) -> GroupParts<'a> {
+        let (start, len) = (storage.as_mut_ptr(), storage.len());
+        GroupParts { start, len, group_bytes, _storage: std::marker::PhantomData }
+    }
+
+    /// # Safety
+    /// No group is asked for twice.
+    #[allow(clippy::mut_from_ref)] // The contract is what makes it exclusive.
+    unsafe fn get(&self, group: usize) -> &'a mut [u8] {
+        let at = group * self.group_bytes;
+        assert!(at + self.group_bytes <= self.len, "a row group beyond the storage");
+        // SAFETY: within the storage, and exclusive by contract.
+        unsafe { std::slice::from_raw_parts_mut(self.start.add(at), self.group_bytes) }
+    }
+}
+
+fn pack_blocks<F: BlockFormat>(bytes: &[u8], lane: usize, weights: &mut [u8], scales: &mut [u8]) {
+    let blocks = weights.chunks_exact_mut(F::BLOCKS * code_bytes(F::BITS));
+    let scales = scales.chunks_exact_mut(F::SCALE_BYTES);
+    for ((block, weights), scales) in bytes.chunks_exact(F::FILE_BYTES).zip(blocks).zip(scales) {
+        F::write_scales(block, lane, scales);
+        for (sub, weights) in weights.chunks_exact_mut(code_bytes(F::BITS)).enumerate() {
+            let codes = std::array::from_fn(|i| F::code(block, sub * BLOCK_COLS + i));
+            layout::pack(F::BITS, &codes, lane, weights);
+        }
+    }
+}
+
+fn pack_dense<W: DenseWeights>(bytes: &[u8], lane: usize, weights: &mut [u8]) {
+    let columns = weights.chunks_exact_mut(GROUP_ROWS * W::BYTES);
+    for (number, column) in bytes.chunks_exact(W::BYTES).zip(columns) {
+        column[lane * W::BYTES..(lane + 1) * W::BYTES].copy_from_slice(number);
+    }
+}
+
+/// # Safety
+/// The pointers are to a row group of format `F` with `out.len()` columns.
+unsafe fn decode_blocks<F: BlockFormat>(weights: *const u8, scales: *const u8, lane: usize, out: &mut [f32]) {
+    for (index, out) in out.as_chunks_mut::<BLOCK_COLS>().0.iter_mut().enumerate() {
+        let (file_block, sub) = (index / F::BLOCKS, index % F::BLOCKS);
+        // SAFETY: the block is one of the row group; `Scalar` runs everywhere.
+        let (codes, coefficients) = unsafe {
+            (
+                F::codes::<Scalar>(weights.add(index * code_bytes(F::BITS)), lane),
+                F::coefficients::<Scalar>(scales.add(file_block * F::SCALE_BYTES), lane, sub),
+            )
+        };
+        for (column, (&code, out)) in codes.as_flattened().iter().zip(out).enumerate() {
+            let half = column / (BLOCK_COLS / 2);
+            let (d, m) = (coefficients.d[half], coefficients.m[half]);
+            let centred = f32::from(i16::from(code) - i16::from(F::OFFSET));
+            *out = if F::MINIMA { d * centred - m } else { d * centred };
+        }
+    }
+}
+
+/// # Safety
+/// `weights` points to a row group of `W` with `out.len()` columns.
+unsafe fn decode_dense<W: DenseWeights>(weights: *const u8, lane: usize, out: &mut [f32]) {
+    for (column, out) in out.iter_mut().enumerate() {
+        // SAFETY: column and lane are of the row group; `Scalar` runs everywhere.
+        *out = unsafe { W::load::<Scalar>(weights.add((column * GROUP_ROWS + lane) * W::BYTES)) };
+    }
+}

@@ -1,0 +1,217 @@
+//! AVX2 with FMA and F16C: eight rows at a time; the byte products go through 16-bit sums that cannot saturate.
+
+use std::arch::x86_64::*;
+
+use super::Simd;
+use crate::matrix::activations::{self, ActivationBlock};
+use crate::matrix::formats::BlockFormat;
+use crate::matrix::kernel::{self, DenseWeights, Tile};
+
+/// Eight lanes.
+#[derive(Clone, Copy)]
+pub(in crate::matrix) struct Avx2;
+
+/// What an i16 lane can hold, in units of the largest |activation|.
+const I16_ROOM: usize = i16::MAX as usize / 127;
+
+// SAFETY (of every `unsafe` below): the callers of `Simd` vouch for the instruction set and the pointers, and all
+// loads and stores are unaligned ones. The small functions are inlined into the `target_feature` ones.
+impl Simd for Avx2 {
+    const LANES: usize = 8;
+    const MAX_TOKENS: usize = 4;
+    type Bytes = __m256i;
+    type Floats = __m256;
+
+    #[target_feature(enable = "avx2,fma,f16c")]
+    unsafe fn run_block_tile<F: BlockFormat, const M: usize>(tile: &Tile) {
+        // SAFETY: as above.
+        unsafe { kernel::block_tile::<Self, F, M>(tile) }
+    }
+
+    #[target_feature(enable = "avx2,fma,f16c")]
+    unsafe fn run_dense_tile<W: DenseWeights, const M: usize>(tile: &Tile) {
+        // SAFETY: as above.
+        unsafe { kernel::dense_tile::<Self, W, M>(tile) }
+    }
+
+    #[target_feature(enable = "avx2,fma,f16c")]
+    unsafe fn quantize_block(values: &[f32; 32]) -> ActivationBlock {
+        // SAFETY: as above.
+        unsafe { activations::quantize_block_avx2(values) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_bytes(bytes: *const u8) -> __m256i {
+        // SAFETY: as above.
+        unsafe { _mm256_loadu_si256(bytes.cast()) }
+    }
+
+    #[inline(always)]
+    unsafe fn splat_byte(byte: u8) -> __m256i {
+        // SAFETY: as above.
+        unsafe { _mm256_set1_epi8(byte as i8) }
+    }
+
+    #[inline(always)]
+    unsafe fn and(a: __m256i, b: __m256i) -> __m256i {
+        // SAFETY: as above.
+        unsafe { _mm256_and_si256(a, b) }
+    }
+
+    #[inline(always)]
+    unsafe fn or(a: __m256i, b: __m256i) -> __m256i {
+        // SAFETY: as above.
+        unsafe { _mm256_or_si256(a, b) }
+    }
+
+    #[inline(always)]
+    unsafe fn shift_right(a: __m256i, count: u32) -> __m256i {
+        // SAFETY: as above.
+        unsafe { _mm256_srl_epi16(a, _mm_cvtsi32_si128(count as i32)) }
+    }
+
+    #[inline(always)]
+    unsafe fn shift_left(a: __m256i, count: u32) -> __m256i {
+        // SAFETY: as above.
+        unsafe { _mm256_sll_epi16(a, _mm_cvtsi32_si128(count as i32)) }
+    }
+
+    #[inline(always)]
+    unsafe fn look_up(table: &[u8; 16], indices: __m256i) -> __m256i {
+        // SAFETY: as above.
+        unsafe {
+            let table = _mm256_broadcastsi128_si256(_mm_loadu_si128(table.as_ptr().cast()));
+            _mm256_shuffle_epi8(table, indices)
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn dot<const N: usize>(
+        weights: [__m256i; N],
+        weight_max: u8,
+        offset: u8,
+        activations: *const u8,
+        sum: f32,
+    ) -> __m256 {
+        // SAFETY: as above.
+        unsafe {
+            if weight_max > 128 {
+                debug_assert_eq!(offset, 128, "wide weights are centred ones");
+                return dot_wide(weights, activations);
+            }
+            let ones = _mm256_set1_epi16(1);
+            // How many pair sums of two products each an i16 lane can take.
+            let pair_sums = I16_ROOM / (2 * usize::from(weight_max));
+            let mut total = _mm256_setzero_si256();
+            let mut narrow = _mm256_setzero_si256();
+            for (chunk, weights) in weights.into_iter().enumerate() {
+                let pairs = _mm256_maddubs_epi16(weights, splat_four(activations.add(4 * chunk)));
+                narrow =
+                    if chunk.is_multiple_of(pair_sums) { pairs } else { _mm256_add_epi16(narrow, pairs) };
+                if (chunk + 1).is_multiple_of(pair_sums) || chunk + 1 == N {
+                    total = _mm256_add_epi32(total, _mm256_madd_epi16(narrow, ones));
+                }
+            }
+            let total = _mm256_cvtepi32_ps(total);
+            if offset == 0 {
+                total
+            } else {
+                _mm256_fnmadd_ps(_mm256_set1_ps(f32::from(offset)), _mm256_set1_ps(sum), total)
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn splat(value: f32) -> __m256 {
+        // SAFETY: as above.
+        unsafe { _mm256_set1_ps(value) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_f32(values: *const u8) -> __m256 {
+        // SAFETY: as above.
+        unsafe { _mm256_loadu_ps(values.cast()) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_f16(values: *const u8) -> __m256 {
+        // SAFETY: as above.
+        unsafe { _mm256_cvtph_ps(_mm_loadu_si128(values.cast())) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_bf16(values: *const u8) -> __m256 {
+        // SAFETY: as above.
+        unsafe {
+            let bits = _mm256_cvtepu16_epi32(_mm_loadu_si128(values.cast()));
+            _mm256_castsi256_ps(_mm256_slli_epi32::<16>(bits))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn load_u8(values: *const u8) -> __m256 {
+        // SAFETY: as above.
+        unsafe { _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64(values.cast()))) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_i8(values: *const u8) -> __m256 {
+        // SAFETY: as above.
+        unsafe { _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(values.cast()))) }
+    }
+
+    #[inline(always)]
+    unsafe fn store(to: *mut f32, values: __m256) {
+        // SAFETY: as above.
+        unsafe { _mm256_storeu_ps(to, values) }
+    }
+
+    #[inline(always)]
+    unsafe fn add(a: __m256, b: __m256) -> __m256 {
+        // SAFETY: as above.
+        unsafe { _mm256_add_ps(a, b) }
+    }
+
+    #[inline(always)]
+    unsafe fn mul(a: __m256, b: __m256) -> __m256 {
+        // SAFETY: as above.
+        unsafe { _mm256_mul_ps(a, b) }
+    }
+
+    #[inline(always)]
+    unsafe fn mul_add(a: __m256, b: __m256, c: __m256) -> __m256 {
+        // SAFETY: as above.
+        unsafe { _mm256_fmadd_ps(a, b, c) }
+    }
+
+    #[inline(always)]
+    unsafe fn mul_sub_from(a: __m256, b: __m256, c: __m256) -> __m256 {
+        // SAFETY: as above.
+        unsafe { _mm256_fnmadd_ps(a, b, c) }
+    }
+}
+
+/// Σ (weight − 128) · activation for weights up to 255, which `maddubs` would saturate on: it multiplies
+/// |weight − 128| ≤ 128 by the activation with the weight's sign moved to it, so a pair sum is at most
+/// 2 · 128 · 127 < 2^15.
+#[inline(always)]
+unsafe fn dot_wide<const N: usize>(weights: [__m256i; N], activations: *const u8) -> __m256 {
+    // SAFETY: the caller vouches for AVX2 and for `4 * N` readable activations.
+    unsafe {
+        let mut total = _mm256_setzero_si256();
+        for (chunk, weights) in weights.into_iter().enumerate() {
+            let centred = _mm256_xor_si256(weights, _mm256_set1_epi8(-128));
+            let signed = _mm256_sign_epi8(splat_four(activations.add(4 * chunk)), centred);
+            let pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(centred), signed);
+            total = _mm256_add_epi32(total, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+        }
+        _mm256_cvtepi32_ps(total)
+    }
+}
+
+/// The same four signed bytes in every lane.
+#[inline(always)]
+unsafe fn splat_four(bytes: *const u8) -> __m256i {
+    // SAFETY: the caller vouches for AVX2 and for four readable bytes.
+    unsafe { _mm256_set1_epi32(bytes.cast::<i32>().read_unaligned()) }
+}

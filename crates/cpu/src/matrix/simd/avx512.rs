@@ -1,0 +1,177 @@
+//! AVX-512 with VNNI: sixteen rows at a time, four columns of each per `vpdpbusd`.
+
+use std::arch::x86_64::*;
+
+use super::Simd;
+use crate::matrix::activations::{self, ActivationBlock};
+use crate::matrix::formats::BlockFormat;
+use crate::matrix::kernel::{self, DenseWeights, Tile};
+
+/// Sixteen lanes.
+#[derive(Clone, Copy)]
+pub(in crate::matrix) struct Avx512;
+
+// SAFETY (of every `unsafe` below): the callers of `Simd` vouch for the instruction set and the pointers, and all
+// loads and stores are unaligned ones. The small functions are inlined into the `target_feature` ones.
+impl Simd for Avx512 {
+    const LANES: usize = 16;
+    const MAX_TOKENS: usize = 8;
+    type Bytes = __m512i;
+    type Floats = __m512;
+
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
+    unsafe fn run_block_tile<F: BlockFormat, const M: usize>(tile: &Tile) {
+        // SAFETY: as above.
+        unsafe { kernel::block_tile::<Self, F, M>(tile) }
+    }
+
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
+    unsafe fn run_dense_tile<W: DenseWeights, const M: usize>(tile: &Tile) {
+        // SAFETY: as above.
+        unsafe { kernel::dense_tile::<Self, W, M>(tile) }
+    }
+
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
+    unsafe fn quantize_block(values: &[f32; 32]) -> ActivationBlock {
+        // SAFETY: as above.
+        unsafe { activations::quantize_block_avx2(values) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_bytes(bytes: *const u8) -> __m512i {
+        // SAFETY: as above.
+        unsafe { _mm512_loadu_si512(bytes.cast()) }
+    }
+
+    #[inline(always)]
+    unsafe fn splat_byte(byte: u8) -> __m512i {
+        // SAFETY: as above.
+        unsafe { _mm512_set1_epi8(byte as i8) }
+    }
+
+    #[inline(always)]
+    unsafe fn and(a: __m512i, b: __m512i) -> __m512i {
+        // SAFETY: as above.
+        unsafe { _mm512_and_si512(a, b) }
+    }
+
+    #[inline(always)]
+    unsafe fn or(a: __m512i, b: __m512i) -> __m512i {
+        // SAFETY: as above.
+        unsafe { _mm512_or_si512(a, b) }
+    }
+
+    #[inline(always)]
+    unsafe fn shift_right(a: __m512i, count: u32) -> __m512i {
+        // SAFETY: as above.
+        unsafe { _mm512_srl_epi16(a, _mm_cvtsi32_si128(count as i32)) }
+    }
+
+    #[inline(always)]
+    unsafe fn shift_left(a: __m512i, count: u32) -> __m512i {
+        // SAFETY: as above.
+        unsafe { _mm512_sll_epi16(a, _mm_cvtsi32_si128(count as i32)) }
+    }
+
+    #[inline(always)]
+    unsafe fn look_up(table: &[u8; 16], indices: __m512i) -> __m512i {
+        // SAFETY: as above.
+        unsafe {
+            let table = _mm512_broadcast_i32x4(_mm_loadu_si128(table.as_ptr().cast()));
+            _mm512_shuffle_epi8(table, indices)
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn dot<const N: usize>(
+        weights: [__m512i; N],
+        _weight_max: u8,
+        offset: u8,
+        activations: *const u8,
+        sum: f32,
+    ) -> __m512 {
+        // SAFETY: as above.
+        unsafe {
+            let mut total = _mm512_setzero_si512();
+            for (chunk, weights) in weights.into_iter().enumerate() {
+                let four = activations.add(4 * chunk).cast::<i32>().read_unaligned();
+                total = _mm512_dpbusd_epi32(total, weights, _mm512_set1_epi32(four));
+            }
+            let total = _mm512_cvtepi32_ps(total);
+            if offset == 0 {
+                total
+            } else {
+                _mm512_fnmadd_ps(_mm512_set1_ps(f32::from(offset)), _mm512_set1_ps(sum), total)
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn splat(value: f32) -> __m512 {
+        // SAFETY: as above.
+        unsafe { _mm512_set1_ps(value) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_f32(values: *const u8) -> __m512 {
+        // SAFETY: as above.
+        unsafe { _mm512_loadu_ps(values.cast()) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_f16(values: *const u8) -> __m512 {
+        // SAFETY: as above.
+        unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(values.cast())) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_bf16(values: *const u8) -> __m512 {
+        // SAFETY: as above.
+        unsafe {
+            let bits = _mm512_cvtepu16_epi32(_mm256_loadu_si256(values.cast()));
+            _mm512_castsi512_ps(_mm512_slli_epi32::<16>(bits))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn load_u8(values: *const u8) -> __m512 {
+        // SAFETY: as above.
+        unsafe { _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128(values.cast()))) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_i8(values: *const u8) -> __m512 {
+        // SAFETY: as above.
+        unsafe { _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(values.cast()))) }
+    }
+
+    #[inline(always)]
+    unsafe fn store(to: *mut f32, values: __m512) {
+        // SAFETY: as above.
+        unsafe { _mm512_storeu_ps(to, values) }
+    }
+
+    #[inline(always)]
+    unsafe fn add(a: __m512, b: __m512) -> __m512 {
+        // SAFETY: as above.
+        unsafe { _mm512_add_ps(a, b) }
+    }
+
+    #[inline(always)]
+    unsafe fn mul(a: __m512, b: __m512) -> __m512 {
+        // SAFETY: as above.
+        unsafe { _mm512_mul_ps(a, b) }
+    }
+
+    #[inline(always)]
+    unsafe fn mul_add(a: __m512, b: __m512, c: __m512) -> __m512 {
+        // SAFETY: as above.
+        unsafe { _mm512_fmadd_ps(a, b, c) }
+    }
+
+    #[inline(always)]
+    unsafe fn mul_sub_from(a: __m512, b: __m512, c: __m512) -> __m512 {
+        // SAFETY: as above.
+        unsafe { _mm512_fnmadd_ps(a, b, c) }
+    }
+}

@@ -1,0 +1,80 @@
+//! The few vector operations that the kernels are written in, and their form on each instruction set.
+//!
+//! A lane is one output row. A kernel never adds across lanes, so one lane of [`Scalar`], eight of AVX2 and sixteen
+//! of AVX-512 run the same operations in the same order on the same numbers, and give the same bits. (A NaN is only
+//! promised to be a NaN: its sign and payload are the machine's affair.)
+
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+mod scalar;
+
+#[cfg(target_arch = "x86_64")]
+pub(super) use avx2::Avx2;
+#[cfg(target_arch = "x86_64")]
+pub(super) use avx512::Avx512;
+pub(super) use scalar::Scalar;
+
+use super::activations::ActivationBlock;
+use super::formats::BlockFormat;
+use super::kernel::{DenseWeights, Tile};
+
+/// `LANES` output rows at a time.
+///
+/// # Safety
+/// Every function may be called only on a machine that has the instruction set, and every pointer must be valid for
+/// what the function reads or writes (`LANES` elements unless it says otherwise). No alignment is asked for.
+pub(super) trait Simd: Copy + 'static {
+    /// Output rows in one vector: 1, 8 or 16.
+    const LANES: usize;
+    /// The most tokens that one tile can have without running out of registers.
+    const MAX_TOKENS: usize;
+
+    /// Four bytes per lane: four neighbouring columns of the lane's row.
+    type Bytes: Copy;
+    /// One f32 per lane.
+    type Floats: Copy;
+
+    /// Runs a tile of a block format; compiled for this instruction set.
+    unsafe fn run_block_tile<F: BlockFormat, const M: usize>(tile: &Tile);
+    /// Runs a tile of plain floating-point weights; compiled for this instruction set.
+    unsafe fn run_dense_tile<W: DenseWeights, const M: usize>(tile: &Tile);
+    /// Quantises 32 activations; every instruction set gives the same block.
+    unsafe fn quantize_block(values: &[f32; 32]) -> ActivationBlock;
+
+    unsafe fn load_bytes(bytes: *const u8) -> Self::Bytes;
+    unsafe fn splat_byte(byte: u8) -> Self::Bytes;
+    unsafe fn and(a: Self::Bytes, b: Self::Bytes) -> Self::Bytes;
+    unsafe fn or(a: Self::Bytes, b: Self::Bytes) -> Self::Bytes;
+    /// Shifts each byte right. Bits may cross from byte to byte: mask out the `count` highest afterwards.
+    unsafe fn shift_right(a: Self::Bytes, count: u32) -> Self::Bytes;
+    /// Shifts each byte left. Bits may cross from byte to byte: mask out the `count` lowest afterwards.
+    unsafe fn shift_left(a: Self::Bytes, count: u32) -> Self::Bytes;
+    /// `table[index]` for each byte; every index is below 16.
+    unsafe fn look_up(table: &[u8; 16], indices: Self::Bytes) -> Self::Bytes;
+    /// The exact value of Σ (weight − offset) · activation over `4 * N` columns, where `activations` points to as
+    /// many signed bytes from −127 to 127, `sum` is their exact sum, and no weight is above `weight_max`.
+    /// All of it stays below 2^24 and so is exact in f32, whatever the order.
+    unsafe fn dot<const N: usize>(
+        weights: [Self::Bytes; N],
+        weight_max: u8,
+        offset: u8,
+        activations: *const u8,
+        sum: f32,
+    ) -> Self::Floats;
+
+    unsafe fn splat(value: f32) -> Self::Floats;
+    unsafe fn load_f32(values: *const u8) -> Self::Floats;
+    unsafe fn load_f16(values: *const u8) -> Self::Floats;
+    unsafe fn load_bf16(values: *const u8) -> Self::Floats;
+    unsafe fn load_u8(values: *const u8) -> Self::Floats;
+    unsafe fn load_i8(values: *const u8) -> Self::Floats;
+    unsafe fn store(to: *mut f32, values: Self::Floats);
+    unsafe fn add(a: Self::Floats, b: Self::Floats) -> Self::Floats;
+    unsafe fn mul(a: Self::Floats, b: Self::Floats) -> Self::Floats;
+    /// `a * b + c`, rounded once.
+    unsafe fn mul_add(a: Self::Floats, b: Self::Floats, c: Self::Floats) -> Self::Floats;
+    /// `c - a * b`, rounded once.
+    unsafe fn mul_sub_from(a: Self::Floats, b: Self::Floats, c: Self::Floats) -> Self::Floats;
+}

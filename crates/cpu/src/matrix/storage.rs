@@ -1,0 +1,54 @@
+//! Memory for packed weights: zeroed, aligned to cache lines, and on huge pages where the system gives them.
+#![allow(unsafe_code)] // `std` has no aligned, fallible, zeroed allocation in safe form.
+
+use std::alloc::{self, Layout};
+use std::ptr::NonNull;
+
+/// A chunk of packed codes is one cache line.
+const ALIGN_BYTES: usize = 64;
+
+/// From this size on, memory is aligned to huge pages: a matrix product reads all of it in one go, and small pages cost
+/// it translation misses.
+const HUGE_PAGE_BYTES: usize = 2 << 20;
+
+/// A fixed number of bytes, aligned to 64.
+pub(super) struct AlignedBytes {
+    start: NonNull<u8>,
+    layout: Layout,
+}
+
+impl AlignedBytes {
+    /// `bytes` zeros; `None` if there is no memory for them, or if there are none.
+    pub(super) fn zeroed(bytes: usize) -> Option<AlignedBytes> {
+        let align = if bytes >= HUGE_PAGE_BYTES { HUGE_PAGE_BYTES } else { ALIGN_BYTES };
+        let layout = Layout::from_size_align(bytes, align).ok().filter(|layout| layout.size() > 0)?;
+        // SAFETY: the layout has a size above zero.
+        let start = NonNull::new(unsafe { alloc::alloc_zeroed(layout) })?;
+        Some(AlignedBytes { start, layout })
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.layout.size()
+    }
+
+    pub(super) fn as_ptr(&self) -> *const u8 {
+        self.start.as_ptr()
+    }
+
+    pub(super) fn as_mut_slice(&mut self) -> &mut [u8] {
+        // SAFETY: the bytes are allocated and initialised, and borrowed as `self` is.
+        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len()) }
+    }
+}
+
+impl Drop for AlignedBytes {
+    fn drop(&mut self) {
+        // SAFETY: allocated with this layout, and nobody can hold a borrow any more.
+        unsafe { alloc::dealloc(self.start.as_ptr(), self.layout) }
+    }
+}
+
+// SAFETY: the bytes are owned, and shared access only reads.
+unsafe impl Send for AlignedBytes {}
+// SAFETY: as above.
+unsafe impl Sync for AlignedBytes {}
