@@ -8,9 +8,11 @@ use crate::memory::AlignedBytes;
 use crate::ops::attention::{self, Span};
 use crate::ops::{elementwise, norm, rope};
 use crate::program::{Bound, Matrix, Outputs, PrepareError, Program, Source, Step};
-use crate::team::{Member, Team, TeamError};
+use crate::team::{Context, Team, TeamError};
 use crate::weights::Weights;
+use std::any::Any;
 use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use verbatim_graph::{Bounds, Graph, Op};
 use verbatim_plan::{Plan, PlanCache, Statistics};
@@ -24,9 +26,12 @@ pub enum ExecutorError {
     /// The instruction set asked for cannot be used.
     #[error(transparent)]
     Isa(#[from] IsaError),
-    /// The thread team could not be started, or a member of it has panicked.
+    /// The thread team could not be started.
     #[error(transparent)]
     Team(#[from] TeamError),
+    /// A thread has panicked. The run's outputs are lost; the executor can go on.
+    #[error("a kernel has failed: {0}")]
+    Panicked(String),
     /// A program was run with weights that it was not made for.
     #[error("the program was prepared for other weights")]
     OtherWeights,
@@ -105,7 +110,8 @@ impl Executor {
             step.tasks.reset();
         }
         let run = Run { isa: self.isa, arena, weights, state, rows };
-        self.team.run(|member| {
+        let threads = &mut self.team;
+        let work = AssertUnwindSafe(|| threads.run(|member| {
             for (phase, steps) in program.phases().iter().enumerate() {
                 for step in &program.steps()[steps.clone()] {
                     run.step(step, member);
@@ -118,8 +124,11 @@ impl Executor {
                     member.barrier();
                 }
             }
-        })?;
-        Ok(Outputs::new(bound))
+        }));
+        match catch_unwind(work) {
+            Ok(()) => Ok(Outputs::new(bound)),
+            Err(panic) => Err(ExecutorError::Panicked(message(&*panic))),
+        }
     }
 }
 
@@ -133,7 +142,7 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
-    fn step(&self, step: &Step, member: &Member<'_>) {
+    fn step(&self, step: &Step, member: &Context<'_>) {
         if step.op.splits_rows() {
             let rows = match step.op.writes_state() {
                 None => step.output.matrix().shape.rows.at(self.rows),
@@ -196,7 +205,7 @@ impl Run<'_> {
     }
 
     /// This thread's share of an op that is dealt out in tasks.
-    fn tasks(&self, step: &Step, member: &Member<'_>) {
+    fn tasks(&self, step: &Step, member: &Context<'_>) {
         match step.op {
             Op::Linear { bias, residual } | Op::QuantizedLinear { bias, residual, .. } => {
                 self.linear(step, bias, residual, member);
@@ -232,7 +241,7 @@ impl Run<'_> {
         attention::attend(self.isa, &span, scale, &q[kv_head * group..][..group], out);
     }
 
-    fn linear(&self, step: &Step, bias: bool, residual: bool, member: &Member<'_>) {
+    fn linear(&self, step: &Step, bias: bool, residual: bool, member: &Context<'_>) {
         let weights = self.weights.matrix(step.operands[1].weight());
         let out = step.output.matrix();
         let tokens = out.shape.rows.at(self.rows);
@@ -279,13 +288,18 @@ impl Run<'_> {
     }
 }
 
+fn message(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no message".into())
+}
+
 /// The rows that are this thread's: the same ones for every op of a phase.
-fn share(rows: usize, member: &Member<'_>) -> Range<usize> {
+fn share(rows: usize, member: &Context<'_>) -> Range<usize> {
     let (index, threads) = (member.index(), member.threads());
     rows * index / threads..rows * (index + 1) / threads
 }
 
 /// Tasks dealt out at once: few enough that threads finish together, many enough that dealing costs nothing.
-fn chunk(tasks: usize, member: &Member<'_>) -> usize {
+fn chunk(tasks: usize, member: &Context<'_>) -> usize {
     (tasks / (member.threads() * 8)).max(1)
 }

@@ -39,13 +39,9 @@ pub enum IsaError {
     #[error("{ISA_VARIABLE}={0:?} is not an instruction set; use scalar, avx2 or avx512, or leave it unset")]
     Unknown(String),
     /// The name is known but the machine, or the architecture of this build, lacks it.
-<<<<<<< HEAD
-    #[error("{ISA_VARIABLE}={0} is not supported by this machine, which has: {1}; leave it unset to use the best")]
-=======
     #[error(
         "{ISA_VARIABLE}={0} is not supported by this machine, which has: {1}; leave it unset to use the best"
     )]
->>>>>>> kernels
     Unsupported(String, String),
 }
 
