@@ -111,20 +111,22 @@ impl Executor {
         }
         let run = Run { isa: self.isa, arena, weights, state, rows };
         let threads = &mut self.team;
-        let work = AssertUnwindSafe(|| threads.run(|member| {
-            for (phase, steps) in program.phases().iter().enumerate() {
-                for step in &program.steps()[steps.clone()] {
-                    run.step(step, member);
-                }
-                member.barrier();
-                if !program.poison_after(phase).is_empty() {
-                    if member.index() == 0 {
-                        run.poison(program.poison_after(phase));
+        let work = AssertUnwindSafe(|| {
+            threads.run(|member| {
+                for (phase, steps) in program.phases().iter().enumerate() {
+                    for step in &program.steps()[steps.clone()] {
+                        run.step(step, member);
                     }
                     member.barrier();
+                    if !program.poison_after(phase).is_empty() {
+                        if member.index() == 0 {
+                            run.poison(program.poison_after(phase));
+                        }
+                        member.barrier();
+                    }
                 }
-            }
-        }));
+            })
+        });
         match catch_unwind(work) {
             Ok(()) => Ok(Outputs::new(bound)),
             Err(panic) => Err(ExecutorError::Panicked(message(&*panic))),
@@ -184,7 +186,9 @@ impl Run<'_> {
                 let position = step.operands[0].matrix().row::<i32>(self.arena, row)[0];
                 rope::angles(position, frequencies, *amplitude, out());
             }
-            Op::Rope { head_dim, layout, .. } => rope::rotate(layout, head_dim, operand(0), operand(1), out()),
+            Op::Rope { head_dim, layout, .. } => {
+                rope::rotate(layout, head_dim, operand(0), operand(1), out())
+            }
             Op::KvWrite { .. } => {
                 self.state.layers()[step.operands[0].state()].write(index(3), operand(1), operand(2));
             }

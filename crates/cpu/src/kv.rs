@@ -78,7 +78,8 @@ impl KvMemory {
     /// Memory for `pages` pages of every layer. It is zeroed, and becomes resident as it is written.
     pub fn new(specs: &[KvSpec], pages: usize) -> Result<KvMemory, KvMemoryError> {
         let layer = |spec: &KvSpec| {
-            let elements = pages.checked_mul(PAGE_CELLS)?.checked_mul(spec.kv_heads.checked_mul(spec.head_dim)?)?;
+            let elements =
+                pages.checked_mul(PAGE_CELLS)?.checked_mul(spec.kv_heads.checked_mul(spec.head_dim)?)?;
             let bytes = |kind: KvType| AlignedBytes::zeroed(elements.checked_mul(kind.bytes())?);
             Some(KvLayer { spec: *spec, k: bytes(spec.k)?, v: bytes(spec.v)? })
         };

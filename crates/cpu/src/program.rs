@@ -285,8 +285,10 @@ impl Program {
             Ok(Step { op: node.op, operands, output, frequencies, tasks: TaskCounter::new() })
         });
         let steps = steps.collect::<Result<_, _>>()?;
-        let inputs = graph.leaves(Lifetime::Input).map(|(tag, id)| {
-            Input { tag, dtype: graph.value(id).dtype, matrix: *source(&plan, id).matrix() }
+        let inputs = graph.leaves(Lifetime::Input).map(|(tag, id)| Input {
+            tag,
+            dtype: graph.value(id).dtype,
+            matrix: *source(&plan, id).matrix(),
         });
         let inputs = inputs.collect();
         let outputs = graph.outputs().iter().map(|&(tag, id)| (tag, *source(&plan, id).matrix())).collect();
@@ -369,7 +371,9 @@ fn check_weights(graph: &Graph, weights: &Weights) -> Result<(), PrepareError> {
     for node in graph.nodes() {
         for (i, &operand) in node.operands.iter().enumerate() {
             let value = graph.value(operand);
-            let (Lifetime::Weight, verbatim_graph::Def::Leaf(tag)) = (value.lifetime, value.def) else { continue };
+            let (Lifetime::Weight, verbatim_graph::Def::Leaf(tag)) = (value.lifetime, value.def) else {
+                continue;
+            };
             let as_matrix = match node.op {
                 Op::Embed { .. } => i == 0,
                 Op::Linear { .. } | Op::QuantizedLinear { .. } => i == 1,
@@ -384,7 +388,8 @@ fn check_weights(graph: &Graph, weights: &Weights) -> Result<(), PrepareError> {
             let found = weight.map(Weight::shape);
             if !fits || found != Some((rows, value.shape.cols)) {
                 let wanted = format!("{} of {}", value.shape, value.dtype);
-                let found = found.map_or("none".into(), |(rows, cols)| format!("[{rows}, {cols}] in another form"));
+                let found =
+                    found.map_or("none".into(), |(rows, cols)| format!("[{rows}, {cols}] in another form"));
                 return Err(PrepareError::Weight { tag, wanted, found });
             }
         }
@@ -437,7 +442,11 @@ impl Slot<'_> {
         Err(BindError::Unknown(self.tag))
     }
 
-    fn fill(self, given_dtype: DType, mut values: impl Iterator<Item = [u8; 4]>) -> Result<Filled, BindError> {
+    fn fill(
+        self,
+        given_dtype: DType,
+        mut values: impl Iterator<Item = [u8; 4]>,
+    ) -> Result<Filled, BindError> {
         self.check(given_dtype, self.count)?;
         let mut given = 0;
         for (place, value) in self.bytes.as_chunks_mut::<4>().0.iter_mut().zip(values.by_ref()) {

@@ -308,9 +308,7 @@ impl Lanes for Avx2 {
     #[inline(always)]
     fn keep_if_ge(self, a: Self::F, b: Self::F, x: Self::F) -> Self::F {
         // SAFETY: as above.
-        unsafe {
-            array::from_fn(|i| _mm256_and_ps(_mm256_cmp_ps::<_CMP_GE_OQ>(a[i], b[i]), x[i]))
-        }
+        unsafe { array::from_fn(|i| _mm256_and_ps(_mm256_cmp_ps::<_CMP_GE_OQ>(a[i], b[i]), x[i])) }
     }
     #[inline(always)]
     fn keep_first(self, count: usize, x: Self::F, fill: f32) -> Self::F {

@@ -56,7 +56,9 @@ fn weights(graph: &Graph, seed: u64) -> Weights {
             let bytes_of_row = value.dtype.row_bytes(cols).expect("whole blocks");
             let mut bytes = vec![0; rows * bytes_of_row];
             match value.dtype {
-                DType::F32 => bytes.copy_from_slice(&numbers.iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<_>>()),
+                DType::F32 => {
+                    bytes.copy_from_slice(&numbers.iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<_>>())
+                }
                 dtype => quantize(dtype, &numbers, &mut bytes).expect("finite"),
             }
             Weight::Matrix(PackedMatrix::pack(value.dtype, rows, cols, &bytes).expect("fits"))
@@ -91,7 +93,8 @@ fn run(
     let bound = program
         .bind(arena, rows, |slot| {
             let count = slot.count();
-            let mut below = |limit: usize| -> Vec<i32> { (0..count).map(|_| random.below(limit) as i32).collect() };
+            let mut below =
+                |limit: usize| -> Vec<i32> { (0..count).map(|_| random.below(limit) as i32).collect() };
             match slot.tag().name {
                 tags::TOKENS => slot.i32(&below(random::VOCABULARY)),
                 tags::POSITIONS => slot.i32(&below(120)),

@@ -45,7 +45,9 @@ pub enum ModelError {
         found: String,
     },
     /// The file has weights that the architecture would ignore.
-    #[error("tensor {name} is not part of the {architecture} architecture as supported; running without it would give wrong text")]
+    #[error(
+        "tensor {name} is not part of the {architecture} architecture as supported; running without it would give wrong text"
+    )]
     Unused {
         /// The tensor.
         name: String,

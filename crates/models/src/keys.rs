@@ -88,7 +88,11 @@ impl<'a> Keys<'a> {
         let heads = self.count("attention.head_count")?;
         let kv_heads = self.optional_count("attention.head_count_kv")?.unwrap_or(heads);
         if !heads.is_multiple_of(kv_heads) {
-            return Err(self.wrong("attention.head_count_kv", kv_heads, format!("a divisor of the {heads} heads")));
+            return Err(self.wrong(
+                "attention.head_count_kv",
+                kv_heads,
+                format!("a divisor of the {heads} heads"),
+            ));
         }
         let head_dim = match self.optional_count("attention.key_length")? {
             Some(head_dim) => head_dim,
@@ -101,10 +105,18 @@ impl<'a> Keys<'a> {
         if let Some(v_dim) = self.optional_count("attention.value_length")?
             && v_dim != head_dim
         {
-            return Err(self.wrong("attention.value_length", v_dim, format!("{head_dim}, as attention.key_length")));
+            return Err(self.wrong(
+                "attention.value_length",
+                v_dim,
+                format!("{head_dim}, as attention.key_length"),
+            ));
         }
         if heads.checked_mul(head_dim).is_none_or(|width| width > 1 << 24) {
-            return Err(self.wrong("attention.head_count", heads, format!("fewer, with heads of {head_dim}")));
+            return Err(self.wrong(
+                "attention.head_count",
+                heads,
+                format!("fewer, with heads of {head_dim}"),
+            ));
         }
         Ok((heads, kv_heads, head_dim))
     }
@@ -162,7 +174,8 @@ impl<'a> Keys<'a> {
             Some(x) if x > 0.0 => Ok(x),
             Some(x) => Err(self.wrong(name, x, "above 0")),
         };
-        let extra = positive("rope.scaling.attn_factor", 1.0)? * positive("rope.scaling.yarn_attn_factor", 1.0)?;
+        let extra =
+            positive("rope.scaling.attn_factor", 1.0)? * positive("rope.scaling.yarn_attn_factor", 1.0)?;
         if let Some(ext_factor) = self.real("rope.scaling.yarn_ext_factor")?
             && ext_factor != 1.0
         {

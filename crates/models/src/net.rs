@@ -2,7 +2,9 @@
 
 use crate::table::{WeightId, WeightSpec};
 use crate::{StepShape, Tap};
-use verbatim_graph::{Activation, Builder, Graph, GraphError, Op, Real, RopeLayout, RopeTable, Shape, Tag, ValueId};
+use verbatim_graph::{
+    Activation, Builder, Graph, GraphError, Op, Real, RopeLayout, RopeTable, Shape, Tag, ValueId,
+};
 use verbatim_quant::DType;
 
 /// The inputs of a step's graph. Which of them are live depends on what the step is asked for.
@@ -107,7 +109,8 @@ impl<'a> Net<'a> {
             crate::WeightForm::Matrix => spec.dtype,
             crate::WeightForm::Vector => DType::F32,
         };
-        let value = self.builder.weight(Tag::indexed("weight", id.0), dtype, Shape::fixed(spec.rows, spec.cols))?;
+        let value =
+            self.builder.weight(Tag::indexed("weight", id.0), dtype, Shape::fixed(spec.rows, spec.cols))?;
         self.weights[index] = Some(value);
         Ok(value)
     }

@@ -62,7 +62,13 @@ impl<'a> Table<'a> {
         self.file.tensor(name).is_some()
     }
 
-    fn take(&mut self, name: &str, form: WeightForm, rows: usize, cols: usize) -> Result<WeightId, ModelError> {
+    fn take(
+        &mut self,
+        name: &str,
+        form: WeightForm,
+        rows: usize,
+        cols: usize,
+    ) -> Result<WeightId, ModelError> {
         let tensor = self.file.require_tensor(name)?;
         let info = tensor.info();
         let expected = match form {
@@ -77,7 +83,10 @@ impl<'a> Table<'a> {
                 expected: format!("{expected:?}"),
             });
         }
-        if matches!(info.dtype(), DType::I8 | DType::I16 | DType::I32 | DType::I64 | DType::F64 | DType::Q8_1 | DType::Q8_K) {
+        if matches!(
+            info.dtype(),
+            DType::I8 | DType::I16 | DType::I32 | DType::I64 | DType::F64 | DType::Q8_1 | DType::Q8_K
+        ) {
             return Err(ModelError::Type { name: name.into(), found: info.dtype().to_string() });
         }
         self.weights.push(WeightSpec { name: name.into(), form, dtype: info.dtype(), rows, cols });
@@ -91,7 +100,8 @@ impl<'a> Table<'a> {
         architecture: &str,
         unread: impl Fn(&str) -> bool,
     ) -> Result<Vec<WeightSpec>, ModelError> {
-        let asked: std::collections::HashSet<&str> = self.weights.iter().map(|spec| spec.name.as_str()).collect();
+        let asked: std::collections::HashSet<&str> =
+            self.weights.iter().map(|spec| spec.name.as_str()).collect();
         match self.file.tensors().iter().find(|info| !asked.contains(info.name()) && !unread(info.name())) {
             Some(info) => {
                 Err(ModelError::Unused { name: info.name().into(), architecture: architecture.into() })

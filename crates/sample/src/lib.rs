@@ -98,7 +98,9 @@ mod tests {
         let mut noise = Philox::from_u64_seed_stream(seed, position);
         let scores: Vec<f64> = logits
             .iter()
-            .map(|&logit| (f64::from(logit) - f64::from(top)) / f64::from(temperature) + gumbel(noise.next_u32()))
+            .map(|&logit| {
+                (f64::from(logit) - f64::from(top)) / f64::from(temperature) + gumbel(noise.next_u32())
+            })
             .collect();
         (0..scores.len()).rev().max_by(|&a, &b| scores[a].total_cmp(&scores[b])).unwrap() as u32
     }

@@ -28,7 +28,9 @@ pub enum StateError {
     #[error("all {0} sequences are in use; wait for one to end")]
     NoSequence(usize),
     /// The sequence would grow past the context.
-    #[error("{wanted} positions are more than the context of {context}; use a larger --ctx or a shorter prompt")]
+    #[error(
+        "{wanted} positions are more than the context of {context}; use a larger --ctx or a shorter prompt"
+    )]
     ContextFull {
         /// Positions that the sequence would have.
         wanted: usize,
@@ -36,7 +38,9 @@ pub enum StateError {
         context: usize,
     },
     /// All pages are in use by other sequences.
-    #[error("{wanted} more pages of {PAGE_CELLS} positions are needed and {free} are free; wait for a sequence to end")]
+    #[error(
+        "{wanted} more pages of {PAGE_CELLS} positions are needed and {free} are free; wait for a sequence to end"
+    )]
     NoPages {
         /// Pages needed.
         wanted: usize,
@@ -78,7 +82,12 @@ impl State {
     ///
     /// # Errors
     /// If there is no memory for so many pages.
-    pub fn new(specs: &[KvSpec], sequences: usize, context: usize, pages: usize) -> Result<State, KvMemoryError> {
+    pub fn new(
+        specs: &[KvSpec],
+        sequences: usize,
+        context: usize,
+        pages: usize,
+    ) -> Result<State, KvMemoryError> {
         let too_many = || KvMemoryError { pages, layers: specs.len() };
         let memory = KvMemory::new(specs, pages)?;
         let entries = sequences.checked_mul(context.div_ceil(PAGE_CELLS)).ok_or_else(too_many)?;
@@ -287,7 +296,10 @@ mod tests {
         let (a, b) = (state.begin().unwrap(), state.begin().unwrap());
         assert_eq!(state.begin(), Err(StateError::NoSequence(2)));
         assert_eq!(state.append(a, 129), Err(StateError::ContextFull { wanted: 129, context: 128 }));
-        assert_eq!(state.append(a, usize::MAX), Err(StateError::ContextFull { wanted: usize::MAX, context: 128 }));
+        assert_eq!(
+            state.append(a, usize::MAX),
+            Err(StateError::ContextFull { wanted: usize::MAX, context: 128 })
+        );
         state.append(a, 128).unwrap();
         assert_eq!(state.append(b, 65), Err(StateError::NoPages { wanted: 2, free: 1 }));
         assert_eq!(state.append(b, 64), Ok(0..64));

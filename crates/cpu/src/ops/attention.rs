@@ -254,7 +254,11 @@ mod tests {
     use crate::kv::{KvMemory, KvSpec, KvType};
     use verbatim_graph::random::Random;
 
-    fn memory(spec: KvSpec, positions: usize, random: &mut Random) -> (KvMemory, Vec<Vec<f32>>, Vec<Vec<f32>>) {
+    fn memory(
+        spec: KvSpec,
+        positions: usize,
+        random: &mut Random,
+    ) -> (KvMemory, Vec<Vec<f32>>, Vec<Vec<f32>>) {
         let memory = KvMemory::new(&[spec], positions.div_ceil(PAGE_CELLS) + 1).expect("small");
         let (mut ks, mut vs) = (vec![], vec![]);
         let row = |random: &mut Random| -> Vec<f32> {
@@ -273,19 +277,26 @@ mod tests {
     fn exact(q: &[f32], ks: &[Vec<f32>], vs: &[Vec<f32>], head: usize, scale: f32) -> Vec<f64> {
         let dim = q.len();
         let at = |row: &Vec<f32>, i: usize| f64::from(row[head * dim + i]);
-        let scores: Vec<f64> =
-            ks.iter().map(|k| (0..dim).map(|i| f64::from(q[i]) * at(k, i)).sum::<f64>() * f64::from(scale)).collect();
+        let scores: Vec<f64> = ks
+            .iter()
+            .map(|k| (0..dim).map(|i| f64::from(q[i]) * at(k, i)).sum::<f64>() * f64::from(scale))
+            .collect();
         let most = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         let total: f64 = scores.iter().map(|s| (s - most).exp()).sum();
-        (0..dim).map(|i| scores.iter().zip(vs).map(|(s, v)| (s - most).exp() * at(v, i)).sum::<f64>() / total).collect()
+        (0..dim)
+            .map(|i| scores.iter().zip(vs).map(|(s, v)| (s - most).exp() * at(v, i)).sum::<f64>() / total)
+            .collect()
     }
 
     #[test]
     fn agrees_with_f64_and_on_every_instruction_set_and_tile() {
         let mut random = Random(11);
-        for (head_dim, k, v) in
-            [(16, KvType::F32, KvType::F32), (64, KvType::F32, KvType::F16), (24, KvType::F16, KvType::F32), (128, KvType::F16, KvType::F16)]
-        {
+        for (head_dim, k, v) in [
+            (16, KvType::F32, KvType::F32),
+            (64, KvType::F32, KvType::F16),
+            (24, KvType::F16, KvType::F32),
+            (128, KvType::F16, KvType::F16),
+        ] {
             let spec = KvSpec { kv_heads: 2, head_dim, k, v };
             let (memory, ks, vs) = memory(spec, 150, &mut random);
             let pages = [3, 2, 1];
@@ -305,7 +316,12 @@ mod tests {
                     for heads in 1..=7 {
                         let mut out = vec![0.0; heads * head_dim];
                         attend(isa, &span, 0.3, &q[..heads * head_dim], &mut out);
-                        assert_eq!(out, reference[..heads * head_dim], "{} {heads} heads of {head_dim}", isa.name());
+                        assert_eq!(
+                            out,
+                            reference[..heads * head_dim],
+                            "{} {heads} heads of {head_dim}",
+                            isa.name()
+                        );
                     }
                 }
             }

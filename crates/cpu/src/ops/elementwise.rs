@@ -125,8 +125,9 @@ mod tests {
     #[test]
     fn activations_agree_with_f64_and_on_every_instruction_set() {
         let exact_silu = |a: f64| a / (1.0 + (-a).exp());
-        let exact_gelu =
-            |a: f64| 0.5 * a * (1.0 + ((2.0 / std::f64::consts::PI).sqrt() * (a + 0.044715 * a * a * a)).tanh());
+        let exact_gelu = |a: f64| {
+            0.5 * a * (1.0 + ((2.0 / std::f64::consts::PI).sqrt() * (a + 0.044715 * a * a * a)).tanh())
+        };
         type Exact<'a> = &'a dyn Fn(f64) -> f64;
         let cases: [(Activation, Exact); 2] =
             [(Activation::Silu, &exact_silu), (Activation::GeluTanh, &exact_gelu)];

@@ -10,9 +10,7 @@ pub(crate) fn frequencies(table: &RopeTable, divisors: Option<&[f32]>) -> (Vec<f
     let base = f64::from(table.base.0);
     let plain = |i: usize| base.powf(-((2 * i) as f64) / table.rotated as f64);
     let (stretched, amplitude): (Vec<f64>, f32) = match table.scaling {
-        RopeScaling::Linear { factor } => {
-            ((0..pairs).map(|i| plain(i) / f64::from(factor.0)).collect(), 1.0)
-        }
+        RopeScaling::Linear { factor } => ((0..pairs).map(|i| plain(i) / f64::from(factor.0)).collect(), 1.0),
         RopeScaling::Yarn { factor, original_context, attention_factor, beta_fast, beta_slow } => {
             // The pair that turns `rotations` times over the original context (YaRN, arXiv 2309.00071, section 3.2).
             let pair_at = |rotations: f32| {

@@ -68,7 +68,18 @@ impl Dense {
         let specs = table.finish(architecture, |_| false)?;
         let eps = keys.rms_epsilon()?;
         let head = Linear { weight: head, bias: None };
-        Ok(Box::new(Dense { hyperparameters, specs, heads, eps, rope, rope_divisors, embedding, layers, norm, head }))
+        Ok(Box::new(Dense {
+            hyperparameters,
+            specs,
+            heads,
+            eps,
+            rope,
+            rope_divisors,
+            embedding,
+            layers,
+            norm,
+            head,
+        }))
     }
 }
 
