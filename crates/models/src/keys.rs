@@ -33,6 +33,21 @@ impl<'a> Keys<'a> {
         if self.metadata.contains(&self.key(name)) { self.count(name).map(Some) } else { Ok(None) }
     }
 
+    /// A truth value.
+    pub(crate) fn flag(&self, name: &str) -> Result<Option<bool>, ModelError> {
+        Ok(self.metadata.get_bool(&self.key(name))?)
+    }
+
+    /// Truth values, one per layer.
+    pub(crate) fn flags(&self, name: &str) -> Result<Option<Vec<bool>>, ModelError> {
+        Ok(self.metadata.get_bool_array(&self.key(name))?)
+    }
+
+    /// A number that may be 0.
+    pub(crate) fn number(&self, name: &str) -> Result<Option<usize>, ModelError> {
+        Ok(self.metadata.get_usize(&self.key(name))?)
+    }
+
     /// A finite number.
     pub(crate) fn real(&self, name: &str) -> Result<Option<f32>, ModelError> {
         let key = self.key(name);

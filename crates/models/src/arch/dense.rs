@@ -1,6 +1,7 @@
-//! What `llama`, `qwen2` and `qwen3` share: a stack of equal layers, each attention and then a gated feed-forward
+//! What `llama`, `qwen2`, `qwen3` and `qwen3moe` share: a stack of equal layers, each attention and then a feed-forward
 //! network, both reading the residual stream through a norm and adding to it.
 
+use crate::ffn::{Ffn, FfnShape};
 use crate::keys::Keys;
 use crate::net::{Heads, Linear, Net};
 use crate::table::{Table, WeightId};
@@ -13,6 +14,7 @@ pub(super) struct Variant {
     pub(super) rope_layout: RopeLayout,
     /// Each head of Q and K has an RMS norm.
     pub(super) head_norms: bool,
+    pub(super) ffn: FfnShape,
 }
 
 pub(super) struct Dense {
@@ -34,7 +36,7 @@ struct Layer {
     head_norms: Option<[WeightId; 2]>,
     attention_output: Linear,
     ffn_norm: WeightId,
-    ffn: [Linear; 3],
+    ffn: Ffn,
 }
 
 impl Dense {
@@ -46,7 +48,6 @@ impl Dense {
         let hyperparameters = keys.hyperparameters(file)?;
         let Hyperparameters { layers, hidden, vocabulary, ref architecture, .. } = hyperparameters;
         let (heads, kv_heads, head_dim) = keys.heads(hidden)?;
-        let ffn = keys.count("feed_forward_length")?;
         let heads = Heads {
             heads,
             kv_heads,
@@ -63,7 +64,7 @@ impl Dense {
         // Without a head of its own the model reads its embeddings backwards.
         let tied = !table.has("output.weight");
         let head = if tied { embedding } else { table.matrix("output.weight", vocabulary, hidden)? };
-        let layers = (0..layers).map(|layer| Layer::open(&mut table, layer, hidden, ffn, heads, &variant));
+        let layers = (0..layers).map(|layer| Layer::open(&mut table, layer, hidden, heads, &variant));
         let layers = layers.collect::<Result<_, _>>()?;
         let specs = table.finish(architecture, |_| false)?;
         let eps = keys.rms_epsilon()?;
@@ -88,7 +89,6 @@ impl Layer {
         table: &mut Table<'_>,
         layer: usize,
         hidden: usize,
-        ffn: usize,
         heads: Heads,
         variant: &Variant,
     ) -> Result<Layer, ModelError> {
@@ -108,11 +108,7 @@ impl Layer {
                 linear("attn_v", kv_width, hidden)?,
             ],
             attention_output: linear("attn_output", hidden, q_width)?,
-            ffn: [
-                linear("ffn_gate", ffn, hidden)?,
-                linear("ffn_up", ffn, hidden)?,
-                linear("ffn_down", hidden, ffn)?,
-            ],
+            ffn: Ffn::open(table, layer, hidden, variant.ffn)?,
             attention_norm: table.vector(&name("attn_norm"), hidden)?,
             ffn_norm: table.vector(&name("ffn_norm"), hidden)?,
             head_norms: if variant.head_norms {
@@ -157,7 +153,7 @@ impl Model for Dense {
             x = net.add(x, attended)?;
 
             let normed = net.rms_norm(x, layer.ffn_norm, self.eps, 1)?;
-            let fed = net.gated_ffn(normed, Activation::Silu, layer.ffn)?;
+            let fed = layer.ffn.build(&mut net, normed, Activation::Silu)?;
             x = net.add(x, fed)?;
             net.tap(Tap::Layer(index as u32), x)?;
         }

@@ -1,9 +1,13 @@
 //! The architectures, one file each.
 
 mod dense;
+mod hybrid;
 mod llama;
 mod qwen2;
 mod qwen3;
+mod qwen35;
+mod qwen35moe;
+mod qwen3moe;
 
 use crate::keys::Keys;
 use crate::{Model, ModelError};
@@ -12,8 +16,14 @@ use verbatim_gguf::GgufFile;
 type Open = fn(&GgufFile, &Keys<'_>) -> Result<Box<dyn Model>, ModelError>;
 
 /// Every architecture by its name in GGUF files.
-const ARCHITECTURES: [(&str, Open); 3] =
-    [("llama", llama::open), ("qwen2", qwen2::open), ("qwen3", qwen3::open)];
+const ARCHITECTURES: [(&str, Open); 6] = [
+    ("llama", llama::open),
+    ("qwen2", qwen2::open),
+    ("qwen3", qwen3::open),
+    ("qwen35", qwen35::open),
+    ("qwen35moe", qwen35moe::open),
+    ("qwen3moe", qwen3moe::open),
+];
 
 pub(crate) fn names() -> Vec<&'static str> {
     ARCHITECTURES.iter().map(|(name, _)| *name).collect()

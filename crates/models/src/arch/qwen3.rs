@@ -2,11 +2,13 @@
 //! of a head does not follow from that of the residual stream.
 
 use super::dense::{Dense, Variant};
+use crate::ffn::FfnShape;
 use crate::keys::Keys;
 use crate::{Model, ModelError};
 use verbatim_gguf::GgufFile;
 use verbatim_graph::RopeLayout;
 
 pub(super) fn open(file: &GgufFile, keys: &Keys<'_>) -> Result<Box<dyn Model>, ModelError> {
-    Dense::open(file, keys, Variant { rope_layout: RopeLayout::Halves, head_norms: true })
+    let ffn = FfnShape::gated(keys)?;
+    Dense::open(file, keys, Variant { rope_layout: RopeLayout::Halves, head_norms: true, ffn })
 }
