@@ -3,7 +3,7 @@
 use crate::ModelError;
 use crate::keys::Keys;
 use crate::net::{Linear, Net};
-use crate::table::{Table, WeightId};
+use crate::table::Table;
 use verbatim_graph::{Activation, Gating, GraphError, MAX_EXPERTS_USED, Op, Real, Router, ValueId};
 
 /// What a file says of its feed-forward networks.
@@ -41,14 +41,14 @@ pub(crate) struct Mixture {
     shape: MixtureShape,
     router: Linear,
     gate_up: GateUp,
-    down: WeightId,
+    down: Linear,
     shared: Option<SharedExpert>,
 }
 
 /// The experts' first two matrices: some files have them stacked in one tensor, an expert's gate above its up.
 enum GateUp {
-    Apart([WeightId; 2]),
-    Together(WeightId),
+    Apart([Linear; 2]),
+    Together(Linear),
 }
 
 /// The expert that every row is given to, weighted by a gate of its own.
@@ -69,7 +69,11 @@ impl FfnShape {
         let used = keys.count("expert_used_count")?;
         if used > experts.min(MAX_EXPERTS_USED) {
             let most = experts.min(MAX_EXPERTS_USED);
-            return Err(keys.wrong("expert_used_count", used, format!("at most {most} of {experts} experts")));
+            return Err(keys.wrong(
+                "expert_used_count",
+                used,
+                format!("at most {most} of {experts} experts"),
+            ));
         }
         match keys.number("expert_gating_func")? {
             None | Some(1) => {}
@@ -158,42 +162,45 @@ impl Mixture {
     ) -> Result<Mixture, ModelError> {
         let MixtureShape { experts, width, shared_width, .. } = shape;
         let weight = |part: &str| format!("{}.weight", name(part));
-        let together = weight("ffn_gate_up_exps");
-        let gate_up = if table.has(&together) {
-            GateUp::Together(table.experts(&together, experts, width.saturating_mul(2), hidden)?)
+        let has_both = table.has(&weight("ffn_gate_up_exps"));
+        let mut stacked = |part: &str, rows, cols| -> Result<Linear, ModelError> {
+            let weight = table.experts(&weight(part), experts, rows, cols)?;
+            let bias = format!("{}.bias", name(part));
+            Ok(Linear { weight, bias: table.optional_expert_vectors(&bias, experts, rows)? })
+        };
+        let gate_up = if has_both {
+            GateUp::Together(stacked("ffn_gate_up_exps", width.saturating_mul(2), hidden)?)
         } else {
-            let [gate, up] = ["ffn_gate_exps", "ffn_up_exps"].map(weight);
-            GateUp::Apart([
-                table.experts(&gate, experts, width, hidden)?,
-                table.experts(&up, experts, width, hidden)?,
-            ])
+            GateUp::Apart([stacked("ffn_gate_exps", width, hidden)?, stacked("ffn_up_exps", width, hidden)?])
+        };
+        let down = stacked("ffn_down_exps", hidden, width)?;
+        let router = Linear {
+            weight: table.matrix(&weight("ffn_gate_inp"), experts, hidden)?,
+            bias: table.optional_vector(&format!("{}.bias", name("ffn_gate_inp")), experts)?,
         };
         let shared = match shared_width {
             None => None,
             Some(width) => {
                 let names = ["ffn_gate_shexp", "ffn_up_shexp", "ffn_down_shexp"].map(&name);
-                let gate = Linear { weight: table.matrix(&weight("ffn_gate_inp_shexp"), 1, hidden)?, bias: None };
+                let gate =
+                    Linear { weight: table.matrix(&weight("ffn_gate_inp_shexp"), 1, hidden)?, bias: None };
                 Some(SharedExpert { gate, ffn: gated(table, names, hidden, width)? })
             }
         };
-        Ok(Mixture {
-            shape,
-            router: Linear { weight: table.matrix(&weight("ffn_gate_inp"), experts, hidden)?, bias: None },
-            gate_up,
-            down: table.experts(&weight("ffn_down_exps"), experts, hidden, width)?,
-            shared,
-        })
+        Ok(Mixture { shape, router, gate_up, down, shared })
     }
 
     fn build(&self, net: &mut Net<'_>, x: ValueId, activation: Activation) -> Result<ValueId, GraphError> {
         let MixtureShape { experts, used, width, router, .. } = self.shape;
         let logits = net.linear(x, self.router)?;
-        let chosen =
-            net.apply(Op::TopExperts { used, gating: router.gating, bias: false }, &[logits])?;
+        let chosen = net.apply(Op::TopExperts { used, gating: router.gating, bias: false }, &[logits])?;
         let weights = net.apply(Op::ExpertWeights(router), &[logits, chosen])?;
-        let product = |net: &mut Net<'_>, x: ValueId, weight: WeightId| {
-            let weight = net.weight(weight)?;
-            net.apply(Op::ExpertLinear { experts, bias: false }, &[x, weight, chosen])
+        let product = |net: &mut Net<'_>, x: ValueId, linear: Linear| {
+            let mut operands = vec![x, net.weight(linear.weight)?, chosen];
+            if let Some(bias) = linear.bias {
+                operands.push(net.weight(bias)?);
+            }
+            net.apply(Op::ExpertLinear { experts, bias: linear.bias.is_some() }, &operands)
         };
         let [gate, up] = match self.gate_up {
             GateUp::Apart([gate, up]) => [product(net, x, gate)?, product(net, x, up)?],

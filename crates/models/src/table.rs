@@ -84,6 +84,20 @@ impl<'a> Table<'a> {
         if self.has(name) { self.vector(name, len).map(Some) } else { Ok(None) }
     }
 
+    /// A vector for each expert, that some files have and others do not.
+    pub(crate) fn optional_expert_vectors(
+        &mut self,
+        name: &str,
+        experts: usize,
+        len: usize,
+    ) -> Result<Option<WeightId>, ModelError> {
+        let stacked = experts.saturating_mul(len);
+        if !self.has(name) {
+            return Ok(None);
+        }
+        self.take(name, WeightForm::Vector, &[len, experts], [1, stacked]).map(Some)
+    }
+
     pub(crate) fn has(&self, name: &str) -> bool {
         self.file.tensor(name).is_some()
     }
