@@ -99,8 +99,11 @@ impl FfnShape {
             Some(width) => width,
             None => keys.count("feed_forward_length")?,
         };
-        let shared_width =
-            if has_shared { Some(keys.count("expert_shared_feed_forward_length")?) } else { None };
+        let shared_width = match keys.optional_count("expert_shared_feed_forward_length")? {
+            _ if !has_shared => None,
+            Some(width) => Some(width),
+            None => Some(keys.count("feed_forward_length")?),
+        };
         let router = Router { gating: Gating::Softmax, normalize: true, scale: Real(scale) };
         Ok(FfnShape::Mixture(MixtureShape { experts, used, width, shared_width, router }))
     }
