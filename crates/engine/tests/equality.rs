@@ -6,13 +6,14 @@ mod common;
 use common::*;
 use verbatim_engine::{Isa, KvType, LoadOptions, Row};
 
-const MODELS: [&str; 9] = [
+const MODELS: [&str; 10] = [
     "models/llama-gqa-tied/model.gguf",
     "models/llama3-rope-untied/model.gguf",
     "models/qwen2-bias/model.gguf",
     "models/qwen3/model.gguf",
     "models/qwen35-hybrid/model.gguf",
     "models/qwen35-hybrid-mtp/model.gguf",
+    "models/qwen35moe-hybrid/model.gguf",
     "models/qwen3moe/model.gguf",
     "quants/model/qwen3-256.Q4_1.gguf",
     "quants/model/qwen3-256.Q4_K_M.gguf",
