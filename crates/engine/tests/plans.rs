@@ -1,33 +1,9 @@
-//! Memory plans of real steps: near the lower bound, built once per bucket, and steps that allocate nothing.
+//! Memory plans of real steps: near the lower bound, and built once per bucket.
 
 mod common;
 
 use common::*;
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::atomic::{AtomicUsize, Ordering};
 use verbatim_engine::{Engine, LoadOptions, Row, Sampler};
-
-/// Counts allocations of all threads.
-struct Counting;
-
-static ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
-
-// SAFETY: hands every call on to the system's allocator.
-#[allow(unsafe_code)]
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: the caller's promises are passed on.
-        unsafe { System.alloc(layout) }
-    }
-    unsafe fn dealloc(&self, start: *mut u8, layout: Layout) {
-        // SAFETY: as above.
-        unsafe { System.dealloc(start, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
 
 /// Prefill of 512, with logits of the last row and of all, then decoding.
 fn exercise(engine: &mut Engine) {
@@ -101,27 +77,5 @@ fn two_hundred_tokens_build_one_plan_per_bucket() {
     if let Some(mut engine) = real_model("smollm2-135m", LoadOptions { threads: 2, ..LoadOptions::default() })
     {
         two_hundred_tokens(&mut engine);
-    }
-}
-
-#[test]
-fn a_steady_decode_step_allocates_nothing() {
-    for model in TINY_MODELS {
-        let mut engine = engine(model, LoadOptions { threads: 2, ..LoadOptions::default() });
-        let sequence = engine.begin().expect("free");
-        let sampler = Sampler::new(0.8, 1).expect("valid");
-        let mut token = 1;
-        let mut most = 0;
-        for step in 0..150 {
-            let before = ALLOCATIONS.load(Ordering::Relaxed);
-            token =
-                engine.advance(sequence, &[token], &sampler, || true).expect("fits").expect("not stopped");
-            let allocated = ALLOCATIONS.load(Ordering::Relaxed) - before;
-            // The first step builds its plan; later ones cross the edges of pages.
-            if step > 0 {
-                most = most.max(allocated);
-            }
-        }
-        assert_eq!(most, 0, "{model}");
     }
 }
