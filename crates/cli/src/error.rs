@@ -3,6 +3,8 @@
 use std::io;
 use std::process::ExitCode;
 
+use crate::standard_io;
+
 /// The command line makes no sense, in a way that the parser cannot see. Ends the program with status 2.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
@@ -15,9 +17,9 @@ pub fn report(error: &anyhow::Error) -> ExitCode {
     if is_broken_pipe(error) {
         return ExitCode::SUCCESS;
     }
-    eprint!("{}", describe(error));
+    standard_io::notify(&describe(error));
     if error.is::<UsageError>() {
-        eprintln!("\nFor more information, try '--help'.");
+        standard_io::notify("\nFor more information, try '--help'.");
         return ExitCode::from(2);
     }
     ExitCode::FAILURE
@@ -36,11 +38,11 @@ fn is_broken_pipe(error: &anyhow::Error) -> bool {
 /// The message and its causes. A cause that the message before it already ends with is not said twice.
 fn describe(error: &anyhow::Error) -> String {
     let mut last = error.to_string();
-    let mut text = format!("error: {last}\n");
+    let mut text = format!("error: {last}");
     for cause in error.chain().skip(1) {
         let cause = cause.to_string();
         if !last.ends_with(&cause) {
-            text.push_str(&format!("  because: {cause}\n"));
+            text.push_str(&format!("\n  because: {cause}"));
         }
         last = cause;
     }
@@ -57,11 +59,11 @@ mod tests {
     fn causes_are_listed_once() {
         let error =
             anyhow::Error::new(io::Error::other("the disk is on fire")).context("cannot write a.gguf");
-        assert_eq!(describe(&error), "error: cannot write a.gguf\n  because: the disk is on fire\n");
+        assert_eq!(describe(&error), "error: cannot write a.gguf\n  because: the disk is on fire");
         let error = error.context("pull failed: cannot write a.gguf");
         assert_eq!(
             describe(&error),
-            "error: pull failed: cannot write a.gguf\n  because: the disk is on fire\n"
+            "error: pull failed: cannot write a.gguf\n  because: the disk is on fire"
         );
     }
 

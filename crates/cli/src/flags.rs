@@ -2,17 +2,18 @@
 //!
 //! The parser, `--help`, the man pages, the shell completions and the environment variables all come from the
 //! definitions in this file. A flag that is given on the command line wins over its environment variable.
-//! Flags that several commands share are in structs of their own ([`ModelFlags`], [`ComputeFlags`], …), so that
-//! a flag means the same thing wherever it appears.
+//! Flags that several commands share are in structs of their own ([`ModelFlags`], [`ComputeFlags`], …), so
+//! that a flag means the same thing wherever it appears.
 //!
-//! There is no `conflicts_with` in this file: clap counts a flag as given when its variable is set, even to "0", so a
-//! variable set for one command would break another. Commands refuse what contradicts itself (see `UsageError`).
+//! There is no `conflicts_with` in this file: clap counts a flag as given when its variable is set, even to
+//! "0", so a variable set for one command would break another. Commands refuse what contradicts itself (see
+//! `UsageError`).
 
 use std::num::{NonZeroU32, NonZeroUsize};
 use std::path::PathBuf;
 
 use clap::builder::FalseyValueParser;
-use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum, ValueHint};
+use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum, ValueHint};
 use clap_complete::Shell;
 
 /// The command line of `verbatim`.
@@ -21,8 +22,8 @@ use clap_complete::Shell;
     name = "verbatim",
     version,
     about = "Run language models on this machine, with the text that the model alone would give",
-    long_about = "Run language models on this machine. The text is bit for bit what the model alone would give, \
-                  whatever the number of threads, requests or drafted tokens.",
+    long_about = "Run language models on this machine. The text is bit for bit what the model alone would \
+                  give, whatever the number of threads, requests or drafted tokens.",
     arg_required_else_help = true
 )]
 pub struct Cli {
@@ -119,7 +120,13 @@ pub struct GenerateFlags {
     #[arg(short = 'n', long, value_name = "N", env = "VERBATIM_MAX_TOKENS")]
     pub max_tokens: Option<u32>,
     /// Temperature: 0 always takes the likeliest token
-    #[arg(long = "temp", value_name = "T", env = "VERBATIM_TEMP", default_value = "0", value_parser = temperature)]
+    #[arg(
+        long = "temp",
+        value_name = "T",
+        env = "VERBATIM_TEMP",
+        default_value = "0",
+        value_parser = temperature
+    )]
     pub temperature: f32,
     /// Seed of the sampler; the same seed gives the same text
     #[arg(long, value_name = "SEED", env = "VERBATIM_SEED", default_value = "0")]
@@ -148,7 +155,7 @@ pub struct RunArgs {
     #[command(flatten)]
     pub compute: ComputeFlags,
     /// Continue the prompt as it is instead of answering it as a chat message
-    #[arg(long, env = "VERBATIM_NO_TEMPLATE", action = ArgAction::SetTrue, value_parser = FalseyValueParser::new())]
+    #[arg(long, env = "VERBATIM_NO_TEMPLATE", value_parser = switch())]
     pub no_template: bool,
 }
 
@@ -179,7 +186,7 @@ pub struct LogitsArgs {
     #[arg(long, value_name = "FILE", env = "VERBATIM_LOGITS_OUT", value_hint = ValueHint::FilePath)]
     pub out: PathBuf,
     /// Write every layer's output as well
-    #[arg(long, env = "VERBATIM_LAYERS", action = ArgAction::SetTrue, value_parser = FalseyValueParser::new())]
+    #[arg(long, env = "VERBATIM_LAYERS", value_parser = switch())]
     pub layers: bool,
     /// Threads and cache formats.
     #[command(flatten)]
@@ -201,7 +208,7 @@ pub struct InspectArgs {
 #[derive(Debug, Clone, Args)]
 pub struct OutputFlags {
     /// Print JSON, with nothing abbreviated
-    #[arg(long, env = "VERBATIM_JSON", action = ArgAction::SetTrue, value_parser = FalseyValueParser::new())]
+    #[arg(long, env = "VERBATIM_JSON", value_parser = switch())]
     pub json: bool,
 }
 
@@ -211,14 +218,15 @@ pub struct TokenizeArgs {
     /// Which vocabulary.
     #[command(flatten)]
     pub vocabulary: VocabularyFlags,
-    /// Take the text of special tokens, such as <|im_end|>, as plain text; with --decode, leave special tokens out
-    #[arg(long, env = "VERBATIM_NO_SPECIAL", action = ArgAction::SetTrue, value_parser = FalseyValueParser::new())]
+    /// Take the text of special tokens, such as <|im_end|>, as plain text; with --decode, leave special
+    /// tokens out
+    #[arg(long, env = "VERBATIM_NO_SPECIAL", value_parser = switch())]
     pub no_special: bool,
     /// Add the tokens that the model file asks for at the beginning and the end
-    #[arg(long, env = "VERBATIM_ADD_BOS", action = ArgAction::SetTrue, value_parser = FalseyValueParser::new())]
+    #[arg(long, env = "VERBATIM_ADD_BOS", value_parser = switch())]
     pub add_bos: bool,
     /// Read a JSON array of ids and write their bytes
-    #[arg(long, env = "VERBATIM_DECODE", action = ArgAction::SetTrue, value_parser = FalseyValueParser::new())]
+    #[arg(long, env = "VERBATIM_DECODE", value_parser = switch())]
     pub decode: bool,
 }
 
@@ -232,13 +240,13 @@ pub struct VocabularyFlags {
 
 /// `verbatim template`: messages to the text that the model reads.
 #[derive(Debug, Clone, Args)]
-#[command(group(clap::ArgGroup::new("template_source").required(true).multiple(true).args(["model", "template_file"])))]
+#[command(group(ArgGroup::new("source").required(true).multiple(true).args(["model", "template_file"])))]
 pub struct TemplateArgs {
     /// Model file, or the name of a model in the store, whose template and special tokens are used
     #[arg(short, long, value_name = "FILE", env = "VERBATIM_MODEL", value_hint = ValueHint::FilePath)]
     pub model: Option<String>,
     /// End with the beginning of the assistant's turn
-    #[arg(long, env = "VERBATIM_ADD_GENERATION_PROMPT", action = ArgAction::SetTrue, value_parser = FalseyValueParser::new())]
+    #[arg(long, env = "VERBATIM_ADD_GENERATION_PROMPT", value_parser = switch())]
     pub add_generation_prompt: bool,
     /// JSON file with the array of tools that the model may call
     #[arg(long, value_name = "FILE", env = "VERBATIM_TOOLS", value_hint = ValueHint::FilePath)]
@@ -257,7 +265,8 @@ pub struct TemplateArgs {
 /// `verbatim pull`: fetch a model into the store.
 #[derive(Debug, Clone, Args)]
 pub struct PullArgs {
-    /// What to fetch: a known name (see `verbatim list --known`), hf:OWNER/REPO/FILE.gguf[@REVISION], or a file
+    /// What to fetch: a known name (see `verbatim list --known`), hf:OWNER/REPO/FILE.gguf[@REVISION], or a
+    /// file
     #[arg(value_name = "MODEL", value_hint = ValueHint::FilePath)]
     pub source: String,
     /// Name for the model in the store [default: the known name, or the file's name without .gguf]
@@ -275,7 +284,7 @@ pub struct PullArgs {
 #[derive(Debug, Clone, Args)]
 pub struct ListArgs {
     /// List the names that `pull` knows instead
-    #[arg(long, env = "VERBATIM_KNOWN", action = ArgAction::SetTrue, value_parser = FalseyValueParser::new())]
+    #[arg(long, env = "VERBATIM_KNOWN", value_parser = switch())]
     pub known: bool,
     /// How to print.
     #[command(flatten)]
@@ -304,6 +313,11 @@ pub struct CompletionsArgs {
     /// The shell to complete in
     #[arg(value_name = "SHELL")]
     pub shell: Shell,
+}
+
+/// How the variable of a switch is read: empty, `0`, `false`, `no`, `off`, `n` and `f` mean no, all else yes.
+fn switch() -> FalseyValueParser {
+    FalseyValueParser::new()
 }
 
 /// Parses a temperature: a finite number that is not negative.

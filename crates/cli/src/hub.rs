@@ -1,8 +1,9 @@
 //! Downloading one file from a model hub, so that a broken connection costs only what was not yet received.
 //!
 //! A hub answers `GET /OWNER/REPO/resolve/REVISION/FILE` with a redirect to its storage; the redirect's
-//! `X-Linked-Etag` is the SHA-256 of a large file. Redirects are followed here and not by the HTTP library, because
-//! that header is on the first answer only and because the user's token is for the hub's own address and no other.
+//! `X-Linked-Etag` is the SHA-256 of a large file. Redirects are followed here and not by the HTTP library,
+//! because that header is on the first answer only and because the user's token is for the hub's own address
+//! and no other.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
@@ -18,15 +19,19 @@ use crate::source::HubFile;
 use crate::standard_io::human_bytes;
 use crate::store::{Sha256Hex, StoreError, io_error, remove_if_present, write_json};
 
-/// Looking a host up and connecting to it take at most their sum, so that a fallback starts within 10 seconds.
+/// Looking a host up and connecting to it take at most their sum, so that a fallback starts within 10
+/// seconds.
 const RESOLVE_TIMEOUT: Duration = Duration::from_secs(4);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// A hub that says nothing for this long will not.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 /// A download in which nothing arrives for this long is broken.
 const READ_TIMEOUT: Duration = Duration::from_secs(30);
-/// How often a download that breaks off is taken up again before the user is asked to.
+/// How many attempts in a row may break off before the user is asked to try again.
 const ATTEMPTS_MAX: u32 = 4;
+/// An attempt that brought this much does not count against them: a large file on a bad line arrives all the
+/// same.
+const PROGRESS_BYTES: u64 = 1 << 20;
 const PAUSE_BETWEEN_ATTEMPTS: Duration = Duration::from_millis(250);
 const REDIRECTS_MAX: usize = 10;
 
@@ -72,8 +77,8 @@ pub enum HubError {
     },
     /// Status 401 or 403.
     #[error(
-        "the hub does not give {url} to us ({status}): the repository does not exist, or it needs a token in HF_TOKEN \
-         and perhaps its licence accepted"
+        "the hub does not give {url} to us ({status}): the repository does not exist, or it needs a token in \
+         HF_TOKEN and perhaps its licence accepted"
     )]
     Refused {
         /// What was asked for.
@@ -121,7 +126,8 @@ pub enum HubError {
     },
     /// No space left.
     #[error(
-        "the disk is full: {} of the model are in {}; make room and pull again to go on from there, or remove that file",
+        "the disk is full: {} of the model are in {}; make room and pull again to go on from there, or remove \
+         that file",
         human_bytes(*received_bytes),
         path.display()
     )]
@@ -144,8 +150,8 @@ impl HubError {
 }
 
 impl Hub {
-    /// A hub at an address such as `https://huggingface.co`, with the token of the variable `HF_TOKEN` if it is set.
-    /// Does not connect yet.
+    /// A hub at an address such as `https://huggingface.co`, with the token of the variable `HF_TOKEN` if it
+    /// is set. Does not connect yet.
     ///
     /// # Errors
     /// When the address is none.
@@ -174,8 +180,8 @@ impl Hub {
         Ok(Self { agent, endpoint: uri, token })
     }
 
-    /// Downloads a file into `partial`, going on where an earlier download of the same version broke off, and gives the
-    /// SHA-256 that the hub says the file has, where it says one. The caller checks it.
+    /// Downloads a file into `partial`, going on where an earlier download of the same version broke off, and
+    /// gives the SHA-256 that the hub says the file has, where it says one. The caller checks it.
     ///
     /// # Errors
     /// When the file cannot be had completely. What was received stays in `partial` for the next time.
@@ -186,12 +192,15 @@ impl Hub {
         progress: &ProgressBar,
     ) -> Result<Option<Sha256Hex>, HubError> {
         let url = format!("{}/{}", self.endpoint.to_string().trim_end_matches('/'), file.url_path());
-        let mut attempt = 1;
+        let (mut attempt, mut counted_bytes) = (1, 0);
         loop {
             match self.download_once(&url, partial, progress) {
-                Err(HubError::Interrupted { .. }) if attempt < ATTEMPTS_MAX => {
-                    std::thread::sleep(PAUSE_BETWEEN_ATTEMPTS * attempt);
+                Err(HubError::Interrupted { received_bytes, .. }) if attempt < ATTEMPTS_MAX => {
+                    if received_bytes >= counted_bytes + PROGRESS_BYTES {
+                        (attempt, counted_bytes) = (0, received_bytes);
+                    }
                     attempt += 1;
+                    std::thread::sleep(PAUSE_BETWEEN_ATTEMPTS * attempt);
                 }
                 outcome => return outcome,
             }
@@ -304,7 +313,8 @@ impl Answer {
                     });
                 }
             },
-            // Asked for what comes after the last byte: all is there. Otherwise ours is too long, and start 0 says so.
+            // Asked for what comes after the last byte: all is there. Otherwise ours is too long, and start 0
+            // says so.
             StatusCode::RANGE_NOT_SATISFIABLE if asked_start > 0 => match range {
                 Some((None, Some(total))) if total == asked_start => (asked_start, Some(total), false),
                 _ => (asked_start + 1, None, false),

@@ -13,8 +13,8 @@ static RAISED: AtomicBool = AtomicBool::new(false);
 pub struct Interrupt(());
 
 impl Interrupt {
-    /// Takes Ctrl-C over for the rest of the process. A second Ctrl-C before anybody looked ends the process with
-    /// status 130, so that a program that hangs can still be stopped.
+    /// Takes Ctrl-C over for the rest of the process. A second Ctrl-C before anybody looked ends the process
+    /// with status 130, so that a program that hangs can still be stopped.
     ///
     /// # Errors
     /// When the system refuses the handler.

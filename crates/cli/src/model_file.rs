@@ -121,7 +121,8 @@ pub fn type_shares(file: &GgufFile) -> Vec<TypeShare> {
     shares
 }
 
-/// What the weights' format is called: the recipe that the file names, such as `Q4_K_M`, else the type of most bytes.
+/// What the weights' format is called: the recipe that the file names, such as `Q4_K_M`, else the type of
+/// most bytes.
 pub fn weights_format(file: &GgufFile) -> &'static str {
     let recipe = file.metadata().get_u32("general.file_type").ok().flatten().and_then(recipe_name);
     recipe.or_else(|| type_shares(file).first().map(|share| share.dtype.name())).unwrap_or("none")

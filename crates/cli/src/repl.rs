@@ -1,7 +1,8 @@
-//! The conversation of `verbatim chat`: reading lines, the commands that begin with `/`, and the messages so far.
+//! The conversation of `verbatim chat`: reading lines, the commands that begin with `/`, and the messages so
+//! far.
 //!
-//! What answers is behind [`Responder`] and where lines come from is behind [`LineSource`], so nothing here needs a
-//! model or a terminal.
+//! What answers is behind [`Responder`] and where lines come from is behind [`LineSource`], so nothing here
+//! needs a model or a terminal.
 
 use std::fs;
 use std::io::Write;
@@ -45,8 +46,8 @@ pub struct Message {
 
 /// Something that continues a conversation.
 pub trait Responder {
-    /// Answers the last message. Hands each piece of text to `show` as it comes, and gives the whole answer. An answer
-    /// that the user interrupts is given as far as it came.
+    /// Answers the last message. Hands each piece of text to `show` as it comes, and gives the whole answer.
+    /// An answer that the user interrupts is given as far as it came.
     ///
     /// # Errors
     /// When there is no answer: the person's message is then taken back and the conversation goes on.
@@ -91,6 +92,9 @@ impl Terminal {
     /// When the terminal cannot be set up. A history that cannot be read is an empty one.
     pub fn open(history: &Path) -> anyhow::Result<Self> {
         let mut editor = DefaultEditor::new().context("the terminal cannot be used for a conversation")?;
+        if let Some(folder) = history.parent() {
+            let _ = fs::create_dir_all(folder);
+        }
         let _ = editor.load_history(history);
         Ok(Self { editor, history: history.to_path_buf() })
     }
@@ -113,11 +117,12 @@ impl LineSource for Terminal {
     }
 }
 
-/// Holds a conversation until `/quit` or the end of the input. Answers go to `output`, and so does what the commands
-/// have to say.
+/// Holds a conversation until `/quit` or the end of the input. Answers go to `output`, and so does what the
+/// commands have to say.
 ///
 /// # Errors
-/// When the input cannot be read or the output not written. A failed answer or command is reported in `output`.
+/// When the input cannot be read or the output not written. A failed answer or command is reported in
+/// `output`.
 pub fn converse(
     responder: &mut dyn Responder,
     lines: &mut dyn LineSource,

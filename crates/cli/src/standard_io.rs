@@ -1,4 +1,5 @@
-//! Standard input and output, used exactly: no newline is added or taken away, and no reader's departure panics.
+//! Standard input and output, used exactly: no newline is added or taken away, and no reader's departure
+//! panics.
 
 use std::io::{self, IsTerminal, Read, Write};
 
@@ -42,7 +43,8 @@ pub fn read_text() -> anyhow::Result<String> {
 /// The prompt of `verbatim run`: the argument, or standard input when the argument is `-` or absent.
 ///
 /// # Errors
-/// [`UsageError`] when there is no argument and standard input is a terminal, where waiting would look like a hang.
+/// [`UsageError`] when there is no argument and standard input is a terminal, where waiting would look like a
+/// hang.
 pub fn prompt(argument: Option<&str>) -> anyhow::Result<String> {
     match argument {
         Some("-") => read_text(),
@@ -63,7 +65,13 @@ pub fn write(bytes: &[u8]) -> anyhow::Result<()> {
     output.write_all(bytes).and_then(|()| output.flush()).context("standard output cannot be written")
 }
 
-/// Text for a terminal: control characters, such as the beginning of a terminal command, become visible escapes.
+/// Tells the person something on standard error. That nobody can read it is no reason to stop.
+pub fn notify(message: &str) {
+    let _ = writeln!(io::stderr().lock(), "{message}");
+}
+
+/// Text for a terminal: control characters, such as the beginning of a terminal command, become visible
+/// escapes.
 pub fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for character in text.chars() {

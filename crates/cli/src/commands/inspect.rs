@@ -1,7 +1,7 @@
 //! `verbatim inspect`: what is inside a model file, and whether it can be loaded.
 //!
-//! The exit status is 0 only if the file can be loaded; else it is 1, with the reason on standard error. What can be
-//! read of a file that cannot be loaded is printed all the same.
+//! The exit status is 0 only if the file can be loaded; else it is 1, with the reason on standard error. What
+//! can be read of a file that cannot be loaded is printed all the same.
 
 use std::fmt::Write;
 use std::process::ExitCode;

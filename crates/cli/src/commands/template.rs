@@ -21,7 +21,11 @@ use crate::store::Store;
 /// # Errors
 /// When there is no template, the input is not as described, or the template refuses it.
 pub fn run(args: &TemplateArgs, store: &Store) -> anyhow::Result<ExitCode> {
-    let model = args.model.as_deref().map(|model| ModelFile::open(store, model)).transpose()?;
+    // With a template file and a whole context there is nothing to ask a model for, even if a variable names
+    // one.
+    let needs_model = args.template_file.is_none() || args.context.is_none();
+    let model = args.model.as_deref().filter(|_| needs_model);
+    let model = model.map(|model| ModelFile::open(store, model)).transpose()?;
     let source = match (&args.template_file, &model) {
         (Some(path), _) => {
             fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?

@@ -10,13 +10,15 @@ use crate::model_file::ModelFile;
 use crate::standard_io;
 use crate::store::Store;
 
-/// Writes the ids of the text as a JSON array and a newline; with `--decode`, the bytes of the ids and nothing else.
+/// Writes the ids of the text as a JSON array and a newline; with `--decode`, the bytes of the ids and
+/// nothing else.
 ///
-/// The text is taken exactly, a newline at its end included. Special tokens in it are recognised unless `--no-special`
-/// is given. BOS and EOS are added only with `--add-bos`, and then as the file asks.
+/// The text is taken exactly, a newline at its end included. Special tokens in it are recognised unless
+/// `--no-special` is given. BOS and EOS are added only with `--add-bos`, and then as the file asks.
 ///
 /// # Errors
-/// When the file has no usable vocabulary, the input is no text or no array of ids, or an id is not in the vocabulary.
+/// When the file has no usable vocabulary, the input is no text or no array of ids, or an id is not in the
+/// vocabulary.
 pub fn run(args: &TokenizeArgs, store: &Store) -> anyhow::Result<ExitCode> {
     let tokenizer = ModelFile::open(store, &args.vocabulary.model)?.tokenizer()?;
     if args.decode {

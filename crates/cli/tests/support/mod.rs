@@ -125,8 +125,8 @@ pub struct FakeHub {
 }
 
 impl FakeHub {
-    /// Starts a hub that answers every request with what `answer` makes of it. `answer` also gets the number of requests
-    /// before this one.
+    /// Starts a hub that answers every request with what `answer` makes of it. `answer` also gets the number
+    /// of requests before this one.
     pub fn start(answer: impl Fn(&Request, usize) -> Reply + Send + Sync + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let endpoint = format!("http://{}", listener.local_addr().unwrap());
