@@ -4,10 +4,21 @@
 use std::error::Error;
 use std::fs::File;
 use std::io::BufWriter;
+use std::process::ExitCode;
 
 use verbatim_gguf::{GgufFile, GgufWriter};
 
-fn main() -> Result<(), Box<dyn Error>> {
+fn main() -> ExitCode {
+    match copy() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn copy() -> Result<(), Box<dyn Error>> {
     let mut arguments = std::env::args_os().skip(1);
     let (Some(from), Some(to)) = (arguments.next(), arguments.next()) else {
         return Err("give a model and the file to write".into());

@@ -34,9 +34,13 @@ impl<'a> Cursor<'a> {
         Ok(taken)
     }
 
-    /// The next `count` elements of `element_bytes` each. The product is checked, so a count made to wrap is a fault.
+    /// The next `count` elements of `element_bytes` each. The product is checked, so a count made to wrap is
+    /// a fault.
     pub(crate) fn take_elements(&mut self, count: u64, element_bytes: usize) -> Result<&'a [u8], Fault> {
-        self.take(count.saturating_mul(element_bytes as u64))
+        match count.checked_mul(element_bytes as u64) {
+            Some(bytes) => self.take(bytes),
+            None => Err(Fault::Broken(format!("an array of {count} elements is longer than any file"))),
+        }
     }
 
     pub(crate) fn array<const N: usize>(&mut self) -> Result<[u8; N], Fault> {

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 
 /// Why a file could not be opened, read or written.
 ///
-/// Keys and names inside messages come from the file: they are escaped and shortened, so a message is one printable
-/// line whatever the file holds.
+/// Keys and names inside messages come from the file: they are escaped and shortened, so a message is one
+/// printable line whatever the file holds.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum GgufError {
@@ -45,8 +45,8 @@ pub enum GgufError {
     },
     /// The file ends too early.
     #[error(
-        "the file ends inside {place}: {wanted} bytes are needed at offset {offset}, {left} are left; it is damaged \
-         or incomplete, download or convert it again"
+        "the file ends inside {place}: {wanted} bytes are needed at offset {offset}, {left} are left; it is \
+         damaged or incomplete, download or convert it again"
     )]
     Truncated {
         /// What is cut.

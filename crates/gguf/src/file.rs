@@ -27,9 +27,9 @@ pub struct GgufFile {
 impl GgufFile {
     /// Opens a model; given any one file of a split model, all of them (found by name beside it).
     ///
-    /// The files stay mapped for as long as the result lives. Do not shorten or overwrite them meanwhile: like every
-    /// program that maps files, this one is killed by the system when a page that it reads has gone. Replacing a model by
-    /// renaming a new file over the old one is safe.
+    /// The files stay mapped for as long as the result lives. Do not shorten or overwrite them meanwhile:
+    /// like every program that maps files, this one is killed by the system when a page that it reads has
+    /// gone. Replacing a model by renaming a new file over the old one is safe.
     ///
     /// Errors name the file, and the key, tensor or offset in it.
     pub fn open(path: impl AsRef<Path>) -> Result<GgufFile, GgufError> {

@@ -9,8 +9,9 @@ pub const DEFAULT_ALIGNMENT_BYTES: usize = 32;
 /// The most dimensions that a tensor can have.
 pub const MAX_DIMS: usize = 4;
 
-/// The longest metadata key or tensor name, in bytes (the format's bound for keys). The format asks that tensor names
-/// stay under 64 bytes, and llama.cpp refuses longer ones; other programs write them, so they are accepted.
+/// The longest metadata key or tensor name, in bytes (the format's bound for keys). The format asks that
+/// tensor names stay under 64 bytes, and llama.cpp refuses longer ones; other programs write them, so they
+/// are accepted.
 pub const MAX_NAME_BYTES: usize = 65_535;
 
 /// The first bytes of every file.
@@ -26,7 +27,8 @@ pub(crate) const MAX_ENTRIES: u64 = 1 << 16;
 pub(crate) const MIN_ENTRY_BYTES: u64 = 8 + 1 + 4 + 1;
 /// The most tensors of a file. The largest real models have some ten thousand.
 pub(crate) const MAX_TENSORS: u64 = 1 << 20;
-/// The least bytes of a tensor's record: the length of its name, a name of one byte, dimension count, type, offset.
+/// The least bytes of a tensor's record: the length of its name, a name of one byte, dimension count, type,
+/// offset.
 pub(crate) const MIN_TENSOR_BYTES: u64 = 8 + 1 + 4 + 4 + 8;
 
 /// Checks what reader and writer ask of a key or a tensor name.
@@ -47,8 +49,8 @@ pub(crate) fn check_name(bytes: &[u8]) -> Result<&str, String> {
 /// The largest alignment that is accepted. Real files use 32, a few 64 to 4096.
 pub(crate) const MAX_ALIGNMENT_BYTES: i128 = 1 << 20;
 
-/// Checks the value of `general.alignment`. The format asks for a multiple of 8; a power of two, as ggml asks, makes
-/// sure that data at an aligned offset is also aligned in memory.
+/// Checks the value of `general.alignment`. The format asks for a multiple of 8; a power of two, as ggml
+/// asks, makes sure that data at an aligned offset is also aligned in memory.
 pub(crate) fn check_alignment(value: Option<Value<'_>>) -> Result<usize, String> {
     let Some(value) = value else { return Ok(DEFAULT_ALIGNMENT_BYTES) };
     match value.as_integer() {

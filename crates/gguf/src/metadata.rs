@@ -1,4 +1,5 @@
-//! The metadata of a file: ordered entries, looked up by key, with getters that say what they wanted and what they found.
+//! The metadata of a file: ordered entries, looked up by key, with getters that say what they wanted and what
+//! they found.
 
 use std::fmt;
 use std::ops::Range;
@@ -11,9 +12,9 @@ use crate::value::{Array, BytesArray, StrArray, Value, ValueType};
 
 /// The metadata of a file, in the file's order. Clones share the file's bytes.
 ///
-/// Every `get_*` gives `Ok(None)` if the key is absent, and an error naming the key, the wanted and the found type if the
-/// value does not fit; every `require_*` makes an absent key an error too. Integers of any width are converted as long
-/// as the number fits.
+/// Every `get_*` gives `Ok(None)` if the key is absent, and an error naming the key, the wanted and the found
+/// type if the value does not fit; every `require_*` makes an absent key an error too. Integers of any width
+/// are converted as long as the number fits.
 #[derive(Clone)]
 pub struct Metadata {
     bytes: Arc<Bytes>,
@@ -127,7 +128,8 @@ getters! {
     get_array, require_array, Array<'_>, "an array", any_array;
     get_str_array, require_str_array, StrArray<'_>, "an array of UTF-8 strings", str_array;
     get_bytes_array, require_bytes_array, BytesArray<'_>, "an array of strings", bytes_array;
-    get_u32_array, require_u32_array, Vec<u32>, "an array of integers from 0 to 4294967295", |value| array(value, integer);
+    get_u32_array, require_u32_array, Vec<u32>, "an array of integers from 0 to 4294967295",
+        |value| array(value, integer);
     get_i32_array, require_i32_array, Vec<i32>, "an array of integers from -2147483648 to 2147483647",
         |value| array(value, integer);
     get_f32_array, require_f32_array, Vec<f32>, "an array of floating-point numbers", |value| array(value, f32);

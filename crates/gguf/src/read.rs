@@ -33,13 +33,19 @@ impl Part {
         check_count("metadata entries", entry_count, MAX_ENTRIES, MIN_ENTRY_BYTES, cursor)?;
         check_count("tensors", tensor_count, MAX_TENSORS, MIN_TENSOR_BYTES, cursor)?;
 
-        let entries = (0..entry_count).map(|index| read_entry(cursor, index)).collect::<Result<_, _>>()?;
+        // The counts fit the file, so neither table takes more than a few times the file's length.
+        let mut entries = Vec::with_capacity(entry_count as usize);
+        for index in 0..entry_count {
+            entries.push(read_entry(cursor, index)?);
+        }
         let metadata = Metadata::new(bytes.clone(), entries)?;
         let alignment_bytes = check_alignment(metadata.get(ALIGNMENT_KEY))
             .map_err(|problem| GgufError::malformed(format!("metadata key `{ALIGNMENT_KEY}`"), problem))?;
 
-        let mut tensors =
-            (0..tensor_count).map(|index| read_tensor(cursor, index)).collect::<Result<Vec<_>, _>>()?;
+        let mut tensors = Vec::with_capacity(tensor_count as usize);
+        for index in 0..tensor_count {
+            tensors.push(read_tensor(cursor, index)?);
+        }
         let data_start = cursor.offset().next_multiple_of(alignment_bytes);
         tensors.iter_mut().try_for_each(|tensor| place(tensor, data_start, alignment_bytes, bytes.len()))?;
         check_overlap(&tensors)?;
@@ -57,7 +63,8 @@ fn read_version(cursor: &mut Cursor<'_>) -> Result<u32, GgufError> {
     let advice = match found {
         2 | 3 => return Ok(found),
         0 | 1 => "the file predates the current layout, convert the model again",
-        // A version is a small number, so high bytes without low ones are a small number written the other way round.
+        // A version is a small number, so high bytes without low ones are a small number written the other
+        // way round.
         _ if found & 0xffff == 0 => "the file is big-endian, convert it to little-endian",
         _ => "the file is newer than this program, or damaged",
     };
@@ -76,8 +83,8 @@ fn check_count(
     if count > room {
         let left = cursor.left();
         let problem = format!(
-            "it declares {count} {what}, but the {left} bytes after it can hold at most {room}; the file is damaged or \
-             incomplete, download or convert it again"
+            "it declares {count} {what}, but the {left} bytes after it can hold at most {room}; the file is \
+             damaged or incomplete, download or convert it again"
         );
         return Err(GgufError::malformed("the header", problem));
     }
@@ -90,8 +97,8 @@ fn check_count(
     Ok(())
 }
 
-/// Reads a line of the tensor table; the offset still counts from the start of the data. `index` names the tensor until
-/// its name is known.
+/// Reads a line of the tensor table; the offset still counts from the start of the data. `index` names the
+/// tensor until its name is known.
 fn read_tensor(cursor: &mut Cursor<'_>, index: u64) -> Result<TensorInfo, GgufError> {
     let name = cursor.name().map_err(|fault| fault.at(format!("the name of tensor {index}")))?;
     read_shape_and_offset(cursor)

@@ -1,4 +1,5 @@
-//! Models split over several files: `NAME-00001-of-00003.gguf` and so on, tied together by three metadata keys.
+//! Models split over several files: `NAME-00001-of-00003.gguf` and so on, tied together by three metadata
+//! keys.
 
 use std::path::{Path, PathBuf};
 
@@ -39,8 +40,8 @@ impl SplitPosition {
         let Some(prefix) = prefix.map(str::to_string) else {
             let found = quoted(name);
             let problem = format!(
-                "this file is part {} of {count}, so its name must end with \"{suffix}\" for the others to be found, \
-                 and be UTF-8, but is \"{found}\"; give it back the name that it was published with",
+                "this file is part {} of {count}, so its name must end with \"{suffix}\" for the others to be \
+                 found, and be UTF-8, but is \"{found}\"; give it back the name that it was published with",
                 index + 1
             );
             return Err(GgufError::Split { problem });
@@ -52,8 +53,8 @@ impl SplitPosition {
 
 /// The file name of part `index` (from 0) of `count` of a model, such as `model-00001-of-00003.gguf`.
 ///
-/// The parts carry `split.no` (`index` as a u16), `split.count` (u16) and `split.tensors.count` (i32, all tensors of
-/// the model); the model's own metadata is in the first.
+/// The parts carry `split.no` (`index` as a u16), `split.count` (u16) and `split.tensors.count` (i32, all
+/// tensors of the model); the model's own metadata is in the first.
 pub fn split_file_name(prefix: &str, index: usize, count: usize) -> String {
     format!("{prefix}-{:05}-of-{count:05}.gguf", index + 1)
 }

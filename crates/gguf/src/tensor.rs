@@ -101,8 +101,8 @@ impl<'a> Tensor<'a> {
         self.info
     }
 
-    /// The data, as long as [`TensorInfo::byte_len`] says. In a mapped file its address is a multiple of the file's
-    /// alignment, so at least of 8.
+    /// The data, as long as [`TensorInfo::byte_len`] says. In a mapped file its address is a multiple of the
+    /// file's alignment, so at least of 8.
     pub fn data(self) -> &'a [u8] {
         &self.bytes[self.info.range()]
     }
@@ -147,7 +147,7 @@ impl Shape {
         if given.contains(&0) {
             return Err(format!("dimensions {given:?} are empty"));
         }
-        let too_large = || format!("dimensions {given:?} are too large: its size overflows");
+        let too_large = || format!("dimensions {given:?} are too large: the size overflows");
         let mut dims = [1; MAX_DIMS];
         for (dim, &given) in dims.iter_mut().zip(given) {
             *dim = usize::try_from(given).map_err(|_| too_large())?;

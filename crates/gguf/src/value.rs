@@ -5,7 +5,8 @@ use std::fmt;
 use crate::cursor::{Cursor, Fault};
 use crate::error::quoted;
 
-/// A metadata value. Strings and arrays are views into the file's bytes, so a value is a few words and `Copy`.
+/// A metadata value. Strings and arrays are views into the file's bytes, so a value is a few words and
+/// `Copy`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[allow(missing_docs)] // the variants are the types that they name
 pub enum Value<'a> {
@@ -186,6 +187,12 @@ impl<'a> From<&'a String> for Value<'a> {
     }
 }
 
+impl<'a> From<Array<'a>> for Value<'a> {
+    fn from(array: Array<'a>) -> Value<'a> {
+        Value::Array(array)
+    }
+}
+
 macro_rules! value_from {
     ($($type:ty => $variant:ident),* $(,)?) => {$(
         impl From<$type> for Value<'_> {
@@ -282,7 +289,8 @@ impl fmt::Display for ValueType {
     }
 }
 
-/// Arrays of arrays deeper than this are refused. No known file has any; the bound keeps reading from recursing away.
+/// Arrays of arrays deeper than this are refused. No known file has any; the bound keeps reading from
+/// recursing away.
 const MAX_ARRAY_DEPTH: usize = 4;
 
 /// An array of metadata values, all of one type, viewed where they lie.
@@ -340,7 +348,8 @@ impl<'a> Array<'a> {
                 }
             }
             None => {
-                // The least that the elements can take (a length, or a type and a count): a hostile count fails here.
+                // The least that the elements can take (a length, or a type and a count): a hostile count
+                // fails here.
                 let least_bytes = if element == ValueType::Str { 8 } else { 12 };
                 cursor.clone().take_elements(count, least_bytes)?;
                 for _ in 0..count {
@@ -360,7 +369,8 @@ impl fmt::Debug for Array<'_> {
     }
 }
 
-/// An array of strings, such as a vocabulary, viewed where it lies: it takes no memory, and is read front to back.
+/// An array of strings, such as a vocabulary, viewed where it lies: it takes no memory, and is read front to
+/// back.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct BytesArray<'a>(Array<'a>);
 

@@ -39,6 +39,8 @@ pub struct GgufWriter {
     keys: HashSet<String>,
     tensors: Vec<Declared>,
     names: HashSet<String>,
+    /// The data of all tensors, without padding.
+    data_bytes: usize,
     alignment_bytes: usize,
 }
 
@@ -57,14 +59,16 @@ impl GgufWriter {
             keys: HashSet::new(),
             tensors: Vec::new(),
             names: HashSet::new(),
+            data_bytes: 0,
             alignment_bytes: DEFAULT_ALIGNMENT_BYTES,
         }
     }
 
-    /// Appends a metadata entry; a value read from another file will do, arrays included. `general.alignment` sets the
-    /// alignment of this file.
+    /// Appends a metadata entry; a value read from another file will do, arrays included. `general.alignment`
+    /// sets the alignment of this file.
     ///
-    /// A key that is given twice, empty or too long is an error, and so is an alignment that the format does not allow.
+    /// A key that is given twice, empty or too long is an error, and so is an alignment that the format does
+    /// not allow.
     pub fn put<'a>(&mut self, key: &str, value: impl Into<Value<'a>>) -> Result<(), GgufError> {
         let value = value.into();
         let alignment_bytes = match key {
@@ -79,7 +83,8 @@ impl GgufWriter {
         Ok(())
     }
 
-    /// Appends a metadata entry that is an array of numbers, bools or strings. Errors as those of [`GgufWriter::put`].
+    /// Appends a metadata entry that is an array of numbers, bools or strings. Errors as those of
+    /// [`GgufWriter::put`].
     pub fn put_array<T: Element>(&mut self, key: &str, elements: &[T]) -> Result<(), GgufError> {
         if key == ALIGNMENT_KEY {
             return Err(GgufError::malformed(key_place(key), "the alignment cannot be an array"));
@@ -89,9 +94,11 @@ impl GgufWriter {
         Ok(())
     }
 
-    /// Declares the next tensor; `dims` are in the file's order, fastest first, as [`TensorInfo::dims`] gives them.
+    /// Declares the next tensor; `dims` are in the file's order, fastest first, as [`TensorInfo::dims`] gives
+    /// them.
     ///
-    /// A name that is given twice, empty or too long is an error, and so are dimensions that are none of the format's.
+    /// A name that is given twice, empty or too long is an error, and so are dimensions that are none of the
+    /// format's.
     ///
     /// [`TensorInfo::dims`]: crate::TensorInfo::dims
     pub fn declare(&mut self, name: &str, dtype: DType, dims: &[usize]) -> Result<(), GgufError> {
@@ -103,9 +110,17 @@ impl GgufWriter {
         let dims: Vec<u64> = dims.iter().map(|&dim| dim as u64).collect();
         let shape =
             Shape::new(dtype, &dims).map_err(|problem| GgufError::malformed(tensor_place(name), problem))?;
+        let data_bytes = self.data_bytes.checked_add(shape.byte_len);
+        let Some(data_bytes) = data_bytes.filter(|&bytes| isize::try_from(bytes).is_ok()) else {
+            return Err(GgufError::malformed(
+                tensor_place(name),
+                "all tensors together are longer than any file",
+            ));
+        };
         if !self.names.insert(name.to_string()) {
             return Err(GgufError::Duplicate { what: "tensor", name: quoted(name) });
         }
+        self.data_bytes = data_bytes;
         self.tensors.push(Declared { name: name.to_string(), shape });
         Ok(())
     }
@@ -162,8 +177,8 @@ impl GgufWriter {
         head
     }
 
-    /// Bytes that a tensor takes in the file. A tensor takes at most half of the address space, so this does not
-    /// overflow, and a sum over tensors that exist does not either.
+    /// Bytes that a tensor takes in the file. All of them together stay far below 2^64: `declare` bounds the
+    /// data by half of the address space, and the padding is at most 2^20 bytes for each of 2^20 tensors.
     fn padded(&self, byte_len: usize) -> u64 {
         (byte_len as u64).next_multiple_of(self.alignment_bytes as u64)
     }
@@ -175,7 +190,8 @@ impl Default for GgufWriter {
     }
 }
 
-/// Streams the data of the declared tensors, in their order, to any [`Write`]. Many small writes reach `out`: buffer it.
+/// Streams the data of the declared tensors, in their order, to any [`Write`]. Many small writes reach `out`:
+/// buffer it.
 ///
 /// After an error the output is not a model; write it again from the start.
 #[derive(Debug)]
@@ -198,7 +214,8 @@ impl<W: Write> TensorWriter<W> {
         let left = byte_len - self.written_bytes;
         if data.len() > left {
             return Err(wrong_data(format!(
-                "tensor `{}` was declared with {byte_len} bytes, of which {left} are left to write, but {} were given",
+                "tensor `{}` was declared with {byte_len} bytes, of which {left} are left to write, but {} \
+                 were given",
                 quoted(name),
                 data.len()
             )));

@@ -1,30 +1,15 @@
-//! Reading and writing: what is written is read back, byte for byte; what breaks the format's rules is refused.
+//! Reading and writing: what is written is read back, byte for byte; what breaks the format's rules is
+//! refused.
+
+mod common;
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use common::{hostile_path, rewrite};
 use proptest::prelude::*;
 use verbatim_gguf::{GgufError, GgufFile, GgufWriter, MAX_NAME_BYTES, Value, ValueType, split_file_name};
 use verbatim_quant::{ALL, DType};
-
-/// Writes everything that a file holds to a new one.
-fn rewrite(file: &GgufFile) -> Result<Vec<u8>, GgufError> {
-    let mut writer = GgufWriter::new();
-    for (key, value) in file.metadata().iter() {
-        writer.put(key, value)?;
-    }
-    for info in file.tensors() {
-        writer.declare(info.name(), info.dtype(), info.dims())?;
-    }
-    let expected_bytes = writer.file_bytes();
-    let mut data = writer.begin(Vec::new())?;
-    for tensor in file.iter_tensors() {
-        data.append(tensor.name(), tensor.data())?;
-    }
-    let bytes = data.finish()?;
-    assert_eq!(bytes.len() as u64, expected_bytes);
-    Ok(bytes)
-}
 
 /// A file with the given pieces put behind a header of version 3.
 fn file_of(tensor_count: u64, entry_count: u64, pieces: &[&[u8]]) -> Vec<u8> {
@@ -58,7 +43,7 @@ fn refusal(bytes: Vec<u8>) -> String {
 #[test]
 fn valid_files_are_rewritten_byte_for_byte() {
     for name in ["valid-baseline", "valid-alignment-64", "valid-unknown-keys", "valid-version-2"] {
-        let path = format!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/data/hostile/{}.gguf"), name);
+        let path = hostile_path(&format!("{name}.gguf"));
         let mut original = fs::read(&path).unwrap();
         let file = GgufFile::open(&path).unwrap();
         assert_eq!(file.version(), u32::from(original[4]));
@@ -70,8 +55,7 @@ fn valid_files_are_rewritten_byte_for_byte() {
 
 #[test]
 fn baseline_is_read_as_it_was_written() {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/data/hostile/valid-baseline.gguf");
-    let file = GgufFile::open(path).unwrap();
+    let file = GgufFile::open(hostile_path("valid-baseline.gguf")).unwrap();
     let metadata = file.metadata();
     assert_eq!((metadata.len(), file.tensors().len(), file.alignment(), file.split_count()), (19, 12, 32, 1));
     assert_eq!(metadata.iter().next().unwrap(), ("general.architecture", Value::Str(b"llama")));
@@ -142,13 +126,13 @@ fn getters_convert_what_fits_and_name_what_does_not() {
         ),
         (
             metadata.get_u32_array("mixed").err(),
-            "metadata key `mixed`: wanted an array of integers from 0 to 4294967295, found an array of 3 i64, whose \
-             element 1 is i64 -1",
+            "metadata key `mixed`: wanted an array of integers from 0 to 4294967295, found an array of 3 i64, \
+             whose element 1 is i64 -1",
         ),
         (
             metadata.get_str_array("raw").err(),
-            "metadata key `raw`: wanted an array of UTF-8 strings, found an array of 2 string, whose element 1 is not \
-             UTF-8",
+            "metadata key `raw`: wanted an array of UTF-8 strings, found an array of 2 string, whose element 1 is \
+             not UTF-8",
         ),
         (
             metadata.get_str_array("mixed").err(),
@@ -162,7 +146,7 @@ fn getters_convert_what_fits_and_name_what_does_not() {
 
 #[test]
 fn names_that_break_the_rules_are_refused() {
-    let empty_key = file_of(0, 1, &[&entry("", 0, &[1])]);
+    let empty_key = file_of(0, 1, &[&entry("", 4, &[1; 4])]);
     assert_eq!(refusal(empty_key), "the key of metadata entry 0: the name is empty");
     let bad_key = file_of(0, 1, &[&entry(b"a\xffb", 0, &[1])]);
     assert_eq!(refusal(bad_key), "the key of metadata entry 0: the name \"a\\xffb\" is not UTF-8");
@@ -214,7 +198,11 @@ fn values_that_break_the_rules_are_refused() {
     let bad_bools = file_of(0, 1, &[&entry("k", 9, &[array(7, 2), vec![1, 3]].concat())]);
     assert_eq!(refusal(bad_bools), "metadata key `k`: a bool is the byte 3, not 0 or 1");
     let many_strings = file_of(0, 1, &[&entry("k", 9, &array(8, 1 << 61))]);
-    assert!(refusal(many_strings).contains("the file ends inside metadata key `k`"));
+    assert!(
+        refusal(many_strings).contains("an array of 2305843009213693952 elements is longer than any file")
+    );
+    let more_strings = file_of(0, 1, &[&entry("k", 9, &array(8, 3)), &[0; 23]]);
+    assert!(refusal(more_strings).contains("the file ends inside metadata key `k`: 24 bytes are needed"));
 
     for alignment in [1u32, 4, 24, 1 << 21, u32::MAX] {
         let bytes = file_of(0, 1, &[&entry("general.alignment", 4, &alignment.to_le_bytes())]);
@@ -228,6 +216,20 @@ fn values_that_break_the_rules_are_refused() {
         refusal(file_of(0, 1, &[&entry("general.alignment", 8, &string("32"))]))
             .contains("string \"32\" is not")
     );
+}
+
+#[test]
+fn threads_can_share_a_file() {
+    let file = GgufFile::open(hostile_path("valid-baseline.gguf")).unwrap();
+    let sum = || {
+        file.iter_tensors().map(|tensor| tensor.data().iter().map(|&byte| u64::from(byte)).sum::<u64>()).sum()
+    };
+    let (one, other): (u64, u64) = std::thread::scope(|scope| {
+        let thread = scope.spawn(sum);
+        (sum(), thread.join().unwrap())
+    });
+    assert_eq!(one, other);
+    assert!(one > 0);
 }
 
 #[test]
@@ -248,6 +250,12 @@ fn the_writer_refuses_what_does_not_fit_its_declarations() {
     writer.declare("a", DType::F32, &[2]).unwrap();
     writer.declare("b", DType::F32, &[1]).unwrap();
     assert_eq!(writer.declare("a", DType::F32, &[1]).unwrap_err().to_string(), "tensor `a` is given twice");
+
+    let mut huge = writer.clone();
+    huge.declare("c", DType::I8, &[1 << 62]).unwrap();
+    assert!(huge.file_bytes() > 1 << 62);
+    let error = huge.declare("d", DType::I8, &[1 << 62]).unwrap_err().to_string();
+    assert_eq!(error, "tensor `d`: all tensors together are longer than any file");
 
     let mut data = writer.begin(Vec::new()).unwrap();
     let problem = |result: Result<(), GgufError>| result.unwrap_err().to_string();
@@ -424,7 +432,6 @@ fn put(writer: &mut GgufWriter, key: &str, value: &Owned) -> Result<(), GgufErro
 
 /// Whether a value read is the value written, floats bit by bit.
 fn same(read: Value<'_>, written: &Owned) -> bool {
-    let array = |read: Value<'_>| read.as_array();
     match written {
         Owned::U8(value) => read == Value::U8(*value),
         Owned::I16(value) => read == Value::I16(*value),
@@ -434,13 +441,13 @@ fn same(read: Value<'_>, written: &Owned) -> bool {
         Owned::Bool(value) => read == Value::Bool(*value),
         Owned::Str(value) => read == Value::Str(value),
         Owned::Numbers(values) => {
-            array(read).is_some_and(|read| read.iter().eq(values.iter().map(|&value| Value::I32(value))))
+            read.as_array().is_some_and(|read| read.iter().eq(values.iter().map(|&value| Value::I32(value))))
         }
         Owned::Strings(values) => {
-            array(read).is_some_and(|read| read.iter().eq(values.iter().map(|value| Value::Str(value))))
+            read.as_array().is_some_and(|read| read.iter().eq(values.iter().map(|value| Value::Str(value))))
         }
         Owned::Bools(values) => {
-            array(read).is_some_and(|read| read.iter().eq(values.iter().map(|&value| Value::Bool(value))))
+            read.as_array().is_some_and(|read| read.iter().eq(values.iter().map(|&value| Value::Bool(value))))
         }
     }
 }

@@ -1,9 +1,13 @@
-//! Fuzzing: whatever the bytes, opening them ends well, and what is accepted survives being written and read again.
+//! Fuzzing: whatever the bytes, opening them ends well, and what is accepted survives being written and read
+//! again.
 //!
 //! Plain `cargo test` runs the stored corpus (`__fuzz__/container/corpus`) and a burst of random inputs;
 //! `cargo bolero test -p verbatim-gguf container` searches on from the corpus.
 
-use verbatim_gguf::{GgufError, GgufFile, GgufWriter, Value};
+mod common;
+
+use common::rewrite;
+use verbatim_gguf::{GgufFile, Value};
 
 #[test]
 fn container() {
@@ -14,21 +18,6 @@ fn container() {
         assert_same(&file, &again);
         assert!(rewrite(&again).expect("and written again") == rewritten);
     });
-}
-
-fn rewrite(file: &GgufFile) -> Result<Vec<u8>, GgufError> {
-    let mut writer = GgufWriter::new();
-    for (key, value) in file.metadata().iter() {
-        writer.put(key, value)?;
-    }
-    for info in file.tensors() {
-        writer.declare(info.name(), info.dtype(), info.dims())?;
-    }
-    let mut data = writer.begin(Vec::new())?;
-    for tensor in file.iter_tensors() {
-        data.append(tensor.name(), tensor.data())?;
-    }
-    data.finish()
 }
 
 fn assert_same(file: &GgufFile, again: &GgufFile) {
