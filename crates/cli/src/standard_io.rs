@@ -65,9 +65,11 @@ pub fn write(bytes: &[u8]) -> anyhow::Result<()> {
     output.write_all(bytes).and_then(|()| output.flush()).context("standard output cannot be written")
 }
 
-/// Tells the person something on standard error. That nobody can read it is no reason to stop.
+/// Tells the person something on standard error, which may quote a file or a server and is therefore escaped. That
+/// nobody can read it is no reason to stop.
 pub fn notify(message: &str) {
-    let _ = writeln!(io::stderr().lock(), "{message}");
+    let lines: Vec<String> = message.split('\n').map(escape).collect();
+    let _ = writeln!(io::stderr().lock(), "{}", lines.join("\n"));
 }
 
 /// Text for a terminal: control characters, such as the beginning of a terminal command, become visible
@@ -86,7 +88,27 @@ pub fn escape(text: &str) -> String {
 
 /// Characters that reorder or hide the text around them without being control characters.
 fn is_invisible_format(character: char) -> bool {
-    matches!(character, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
+    matches!(character,
+        '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}'
+        | '\u{e0000}'..='\u{e007f}')
+}
+
+/// JSON for people and programs, with a newline at the end. What could command a terminal is escaped in JSON's own way,
+/// so a program reads exactly what was in `value`.
+pub fn json_text(value: &serde_json::Value) -> String {
+    let mut text = String::new();
+    // Below U+0020 the writer escapes; from U+007F on it does not. Such characters are inside strings only.
+    for character in format!("{value:#}\n").chars() {
+        if character != '\n' && (character.is_control() || is_invisible_format(character)) {
+            character
+                .encode_utf16(&mut [0; 2])
+                .iter()
+                .for_each(|unit| text.push_str(&format!("\\u{unit:04x}")));
+        } else {
+            text.push(character);
+        }
+    }
+    text
 }
 
 /// Bytes for a terminal: as [`escape`], and what is not UTF-8 becomes `\xNN`.
@@ -116,6 +138,15 @@ mod tests {
         assert_eq!(escape("left\u{202e}right"), "left\\u{202e}right");
         assert_eq!(escape("Größe 漢字 🙂"), "Größe 漢字 🙂");
         assert_eq!(escape_bytes(b"ok \xff\xc3\x28"), "ok \\xff\\xc3(");
+    }
+
+    #[test]
+    fn json_stays_the_same_value_when_escaped() {
+        let value = serde_json::json!({"a\u{9b}31m": ["\u{7f}", "\u{202e}", "\u{e0041}", "ä\n\"", 1.5]});
+        let text = json_text(&value);
+        assert!(!text.chars().any(|character| character != '\n' && character.is_control()), "{text}");
+        assert!(text.contains("\\udb40\\udc41") && text.contains("ä\\n"), "{text}");
+        assert_eq!(serde_json::from_str::<serde_json::Value>(&text).unwrap(), value);
     }
 
     #[test]

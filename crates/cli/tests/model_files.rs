@@ -191,7 +191,12 @@ fn tools_and_special_tokens_reach_the_template() {
 fn what_a_template_cannot_be_given_is_explained() {
     let model = vocabulary(SMOLLM2);
     let bare = vocabulary("ggml-vocab-gpt-2.gguf");
-    let cases: [(&[&str], &[u8], i32, &str); 7] = [
+    let folder = tempfile::tempdir().unwrap();
+    let refusing = folder.path().join("t.jinja");
+    fs::write(&refusing, "{{ raise_exception('no\u{1b}[31mway') }}").unwrap();
+    let refusing = refusing.to_str().unwrap();
+    let cases: [(&[&str], &[u8], i32, &str); 8] = [
+        (&["template", "--template-file", refusing], b"[]", 1, "no\\u{1b}[31mway"),
         (&["template"], b"[]", 2, "--model <FILE>"),
         (&["template", "-m", &model], b"{}", 1, "standard input is no JSON array of messages"),
         (&["template", "-m", &model], b"[", 1, "standard input is no JSON array of messages"),

@@ -11,7 +11,7 @@ use verbatim_gguf::{GgufFile, Metadata, TensorInfo, Value};
 
 use crate::flags::InspectArgs;
 use crate::model_file::{ModelFile, TypeShare, type_shares, weights_format};
-use crate::standard_io::{self, escape, escape_bytes, human_bytes};
+use crate::standard_io::{self, escape, escape_bytes, human_bytes, json_text};
 use crate::store::Store;
 
 /// Elements of an array and characters of a string that are shown before the rest is counted.
@@ -28,8 +28,7 @@ const TOKEN_ROLES: [&str; 8] = ["bos", "eos", "eot", "eom", "unknown", "seperato
 pub fn run(args: &InspectArgs, store: &Store) -> anyhow::Result<ExitCode> {
     let model = ModelFile::open(store, &args.file)?;
     let loaded = check(&model);
-    let text =
-        if args.output.json { format!("{:#}\n", report_json(&model, &loaded)) } else { report_text(&model) };
+    let text = if args.output.json { json_text(&report_json(&model, &loaded)) } else { report_text(&model) };
     standard_io::write(text.as_bytes())?;
     loaded.map(|()| ExitCode::SUCCESS)
 }

@@ -8,7 +8,7 @@ use verbatim_gguf::GgufFile;
 use crate::catalogue::{KNOWN_MODELS, KnownModel};
 use crate::flags::ListArgs;
 use crate::model_file;
-use crate::standard_io::{self, human_bytes};
+use crate::standard_io::{self, human_bytes, json_text};
 use crate::store::{Entry, Store};
 
 /// Prints the list.
@@ -17,9 +17,9 @@ use crate::store::{Entry, Store};
 /// When the store cannot be read.
 pub fn run(args: &ListArgs, store: &Store) -> anyhow::Result<ExitCode> {
     let text = match (args.known, args.output.json) {
-        (true, true) => to_json(KNOWN_MODELS.iter().map(known_as_json).collect()),
+        (true, true) => json_text(&KNOWN_MODELS.iter().map(known_as_json).collect()),
         (true, false) => known_table(),
-        (false, true) => to_json(store.list()?.iter().map(entry_as_json).collect()),
+        (false, true) => json_text(&store.list()?.iter().map(entry_as_json).collect()),
         (false, false) => table(&store.list()?),
     };
     standard_io::write(text.as_bytes())?;
@@ -81,8 +81,4 @@ fn known_as_json(model: &KnownModel) -> Value {
         "license": model.license,
         "source": model.hub_file,
     })
-}
-
-fn to_json(values: Vec<Value>) -> String {
-    format!("{:#}\n", Value::Array(values))
 }
