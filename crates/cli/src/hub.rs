@@ -94,6 +94,16 @@ pub enum HubError {
         /// The status.
         status: u16,
     },
+    /// The hub says itself that it has other bytes.
+    #[error("the hub has another file at {url}: its SHA-256 is {found} and not {wanted}")]
+    OtherFile {
+        /// What was asked for.
+        url: String,
+        /// What the file should have.
+        wanted: Sha256Hex,
+        /// What the hub says it has.
+        found: Sha256Hex,
+    },
     /// A redirect that leads nowhere or to where it must not.
     #[error("the hub redirects {url} {problem}")]
     Redirect {
@@ -181,20 +191,22 @@ impl Hub {
     }
 
     /// Downloads a file into `partial`, going on where an earlier download of the same version broke off, and
-    /// gives the SHA-256 that the hub says the file has, where it says one. The caller checks it.
+    /// gives the SHA-256 that the hub says the file has, where it says one. The caller checks the bytes. A hub
+    /// that announces another SHA-256 than the `wanted` one is refused before anything is downloaded.
     ///
     /// # Errors
     /// When the file cannot be had completely. What was received stays in `partial` for the next time.
     pub fn download(
         &self,
         file: &HubFile,
+        wanted: Option<&Sha256Hex>,
         partial: &Partial,
         progress: &ProgressBar,
     ) -> Result<Option<Sha256Hex>, HubError> {
         let url = format!("{}/{}", self.endpoint.to_string().trim_end_matches('/'), file.url_path());
         let (mut attempt, mut counted_bytes) = (1, 0);
         loop {
-            match self.download_once(&url, partial, progress) {
+            match self.download_once(&url, wanted, partial, progress) {
                 Err(HubError::Interrupted { received_bytes, .. }) if attempt < ATTEMPTS_MAX => {
                     if received_bytes >= counted_bytes + PROGRESS_BYTES {
                         (attempt, counted_bytes) = (0, received_bytes);
@@ -210,12 +222,19 @@ impl Hub {
     fn download_once(
         &self,
         url: &str,
+        wanted: Option<&Sha256Hex>,
         partial: &Partial,
         progress: &ProgressBar,
     ) -> Result<Option<Sha256Hex>, HubError> {
         let have = partial.read(url);
         let have_bytes = have.as_ref().map_or(0, |have| have.bytes);
         let mut answer = self.ask(url, have_bytes)?;
+        if let (Some(wanted), Some(found)) = (wanted, &answer.sha256)
+            && wanted != found
+        {
+            let (wanted, found) = (wanted.clone(), found.clone());
+            return Err(HubError::OtherFile { url: url.to_owned(), wanted, found });
+        }
         if have.is_some_and(|have| answer.start != have.bytes || answer.version != Some(have.version)) {
             // Another version of the file, or a server that cannot go on in the middle: from the beginning.
             partial.clear()?;

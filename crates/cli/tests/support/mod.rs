@@ -7,7 +7,6 @@ use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use sha2::{Digest, Sha256};
 
@@ -80,8 +79,6 @@ pub struct Reply {
     pub body: Vec<u8>,
     /// Close the connection after this many bytes of the body.
     pub cut: Option<usize>,
-    /// Wait before answering.
-    pub delay: Duration,
 }
 
 impl Reply {
@@ -181,7 +178,6 @@ fn read_request(stream: &TcpStream) -> Option<Request> {
 }
 
 fn write_reply(mut stream: &TcpStream, reply: &Reply) -> std::io::Result<()> {
-    std::thread::sleep(reply.delay);
     let mut head = format!(
         "HTTP/1.1 {} Whatever\r\nContent-Length: {}\r\nConnection: close\r\n",
         reply.status,
