@@ -170,3 +170,76 @@ impl fmt::Display for DType {
         f.write_str(self.name())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Name, id, elements and bytes of a block. Source: `gguf/constants.py` of the `gguf` package 0.19; for Q2_0, and for
+    /// Q8_1 (two halves and 32 bytes), ggml itself.
+    const TABLE: [(&str, u32, usize, usize); 35] = [
+        ("F32", 0, 1, 4),
+        ("F16", 1, 1, 2),
+        ("Q4_0", 2, 32, 18),
+        ("Q4_1", 3, 32, 20),
+        ("Q5_0", 6, 32, 22),
+        ("Q5_1", 7, 32, 24),
+        ("Q8_0", 8, 32, 34),
+        ("Q8_1", 9, 32, 36),
+        ("Q2_K", 10, 256, 84),
+        ("Q3_K", 11, 256, 110),
+        ("Q4_K", 12, 256, 144),
+        ("Q5_K", 13, 256, 176),
+        ("Q6_K", 14, 256, 210),
+        ("Q8_K", 15, 256, 292),
+        ("IQ2_XXS", 16, 256, 66),
+        ("IQ2_XS", 17, 256, 74),
+        ("IQ3_XXS", 18, 256, 98),
+        ("IQ1_S", 19, 256, 50),
+        ("IQ4_NL", 20, 32, 18),
+        ("IQ3_S", 21, 256, 110),
+        ("IQ2_S", 22, 256, 82),
+        ("IQ4_XS", 23, 256, 136),
+        ("I8", 24, 1, 1),
+        ("I16", 25, 1, 2),
+        ("I32", 26, 1, 4),
+        ("I64", 27, 1, 8),
+        ("F64", 28, 1, 8),
+        ("IQ1_M", 29, 256, 56),
+        ("BF16", 30, 1, 2),
+        ("TQ1_0", 34, 256, 54),
+        ("TQ2_0", 35, 256, 66),
+        ("MXFP4", 39, 32, 17),
+        ("NVFP4", 40, 64, 36),
+        ("Q1_0", 41, 128, 18),
+        ("Q2_0", 42, 64, 18),
+    ];
+
+    #[test]
+    fn the_table_is_that_of_the_file_format() {
+        for (dtype, (name, id, len, bytes)) in ALL.into_iter().zip(TABLE) {
+            assert_eq!((dtype.name(), dtype.id()), (name, id));
+            assert_eq!((dtype.block_len(), dtype.block_bytes()), (len, bytes), "{name}");
+            assert_eq!(DType::from_id(id), Some(dtype));
+            assert_eq!(DType::from_name(&name.to_lowercase()), Some(dtype));
+            assert_eq!(dtype.to_string(), name);
+        }
+    }
+
+    #[test]
+    fn unknown_types_are_none() {
+        for id in [4, 5, 31, 32, 33, 36, 37, 38, 43, u32::MAX] {
+            assert_eq!(DType::from_id(id), None);
+        }
+        assert_eq!(DType::from_name("Q4_2"), None);
+        assert_eq!(DType::from_name(""), None);
+    }
+
+    #[test]
+    fn rows_are_whole_blocks_of_a_size_that_can_be_counted() {
+        assert_eq!(Q4_K.row_bytes(512), Some(288));
+        assert_eq!(Q4_K.row_bytes(0), Some(0));
+        assert_eq!(Q4_K.row_bytes(500), None);
+        assert_eq!(F64.row_bytes(usize::MAX), None);
+    }
+}

@@ -10,6 +10,7 @@ use crate::search::{self, LEN, Levels};
 const IQ4_LEVELS: [f32; 16] = [
     -127.0, -104.0, -83.0, -65.0, -49.0, -35.0, -22.0, -10.0, 1.0, 13.0, 25.0, 38.0, 53.0, 69.0, 89.0, 113.0,
 ];
+// Two bits could name a fourth level; no grid does.
 const IQ2_LEVELS: [f32; 4] = [8.0, 25.0, 43.0, f32::NAN];
 const IQ3_XXS_LEVELS: [f32; 8] = [4.0, 12.0, 20.0, 28.0, 36.0, 44.0, 52.0, 62.0];
 const IQ3_S_LEVELS: [f32; 8] = [1.0, 3.0, 5.0, 7.0, 9.0, 11.0, 13.0, 15.0];
@@ -187,4 +188,37 @@ fn signed_group(scale: f32, magnitudes: [f32; 8], signs: u8) -> [f32; 8] {
 fn two_quads(points: [u16; 2], levels: &[f32; 8]) -> [f32; 8] {
     let quads = points.map(|point| unpack_4(point, levels));
     std::array::from_fn(|i| quads[i / 4][i % 4])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_grid_names_the_fourth_of_three_levels() {
+        let points = [&grids::IQ2_XXS[..], &grids::IQ2_XS, &grids::IQ2_S, &grids::IQ1].concat();
+        assert_eq!(points.len(), 256 + 512 + 1024 + 2048);
+        assert!(points.iter().all(|point| point & point >> 1 & 0x5555 == 0));
+    }
+
+    #[test]
+    fn the_eighth_sign_makes_their_number_even() {
+        let signs: Vec<u8> = (0..128).map(eight_signs).collect();
+        assert!(
+            (0..)
+                .zip(&signs)
+                .all(|(bits, signs): (u8, _)| signs & 127 == bits && signs.count_ones() % 2 == 0)
+        );
+    }
+
+    #[test]
+    fn the_nearest_level_is_nearest() {
+        for tenths in -1500..1500 {
+            let value = tenths as f32 / 10.0;
+            let distance = |level: f32| (level - value).abs();
+            let least = IQ4_LEVELS.into_iter().map(distance).fold(f32::INFINITY, f32::min);
+            assert_eq!(distance(Iq4::nearest(value)), least, "{value}");
+            assert_eq!(IQ4_LEVELS[usize::from(iq4_code(Iq4::nearest(value)))], Iq4::nearest(value));
+        }
+    }
 }

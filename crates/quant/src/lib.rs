@@ -74,8 +74,8 @@ pub fn dequantize(dtype: DType, bytes: &[u8], out: &mut [f32]) -> Result<(), Qua
 /// Encodes `input`, whole blocks of finite numbers, into `out`.
 ///
 /// The result depends on nothing but the block's own elements, so rows and parts of rows can be encoded in parallel.
-/// The legacy, ternary and MXFP4 formats give the bytes that ggml's quantiser gives; the K and IQ4 formats search for
-/// the scales with the least squared error.
+/// It is the same on every machine. The legacy, ternary and MXFP4 formats give the bytes that ggml's quantiser gives;
+/// the K and IQ4 formats search for the scales with the least squared error.
 ///
 /// # Errors
 /// If `dtype` has no quantiser (see [`can_quantize`]), `input` is not whole blocks, `out` has not the size that
@@ -143,7 +143,7 @@ fn check_sizes(dtype: DType, actual: usize, elements: usize) -> Result<(), Quant
 }
 
 fn check_range(dtype: DType, input: &[f32], limit: f32) -> Result<(), QuantError> {
-    match input.iter().copied().enumerate().find(|(_, value)| !(value.abs() <= limit)) {
+    match input.iter().copied().enumerate().find(|(_, value)| value.is_nan() || value.abs() > limit) {
         None => Ok(()),
         Some((index, value)) if !value.is_finite() => Err(QuantError::NotFinite { index, value }),
         Some((index, value)) => Err(QuantError::OutOfRange { dtype, index, value, limit }),

@@ -1,10 +1,16 @@
 //! The search for scales: which scales and codes give a block the least squared error.
 //!
-//! A format leaves two discrete choices that depend on each other, the codes and the (themselves quantised) scales.
-//! All searches here go the same way. Each sub-block first gets its own best real-valued scale: for a few trial scales
-//! around the one that just spans its range, round to codes, and for these codes solve for the scale by least squares.
-//! Then the shared half-precision unit is set by the largest of these scales, each sub-block tries the whole numbers
-//! next to its scale in that unit, and the unit is solved for again with everything else fixed, as long as that helps.
+//! A format leaves two discrete choices that depend on each other: the codes, and the scales, which are themselves
+//! stored as small whole numbers of a half-precision unit. The searches go in three steps.
+//!
+//! 1. *Fit*: each sub-block gets its own best real-valued scale. For some trial scales around the one that just spans
+//!    its range, round to codes, and solve for the scale that suits these codes best.
+//! 2. *Settle*: a unit is set by the largest of these scales, and each sub-block takes the best of the whole numbers next
+//!    to its scale in that unit, by the true error.
+//! 3. *Refit*: solve for the unit with everything else fixed, and settle again.
+//!
+//! The best state seen wins. Errors are plain squares: without calibration data no element is known to matter more.
+//! All sums have a fixed order, so that the same input gives the same bytes on every machine.
 
 use crate::bytes::round_to_half;
 use crate::legacy::inverse_or_zero;
@@ -12,7 +18,18 @@ use crate::legacy::inverse_or_zero;
 /// Elements of a super-block.
 pub(crate) const LEN: usize = 256;
 
-/// How often the shared units are solved for again. The gain of a third time is below 0.1 %.
+/// Trial scales of a line: the range of the elements is divided by the largest code, and then by the numbers from 0.9 below
+/// it to 0.78 above it.
+const LINE_TRIALS: usize = 16;
+
+/// Trial scales of a symmetric block: the one that just spans the range, and then that one divided by 0.77, 0.80 … 1.13.
+const SCALE_TRIALS: usize = 14;
+
+/// Whole numbers that the largest sub-block scale may start from, as parts of the largest one that can be stored.
+/// From a lower start there is room above for the steps that follow.
+const STARTS: [f32; 3] = [1.0, 0.97, 0.94];
+
+/// How often the unit is solved for again. Three times more would gain 0.2 % at most.
 const REFITS: usize = 2;
 
 /// A super-block of the types with minima: element `i` is `d * scales[s] * codes[i] - dmin * minima[s]`, where `s` is
@@ -25,7 +42,7 @@ pub(crate) struct Affine<const SUBS: usize> {
     pub(crate) codes: [u8; LEN],
 }
 
-/// A super-block of the types without: element `i` is `d * scales[s] * levels[i]`.
+/// A super-block of the types without minima: element `i` is `d * scales[s] * levels[i]`.
 pub(crate) struct Symmetric<const SUBS: usize> {
     pub(crate) d: f32,
     pub(crate) scales: [i8; SUBS],
@@ -54,76 +71,70 @@ impl<const LOW: i8, const HIGH: i8> Levels for Whole<LOW, HIGH> {
     }
 }
 
-/// Searches the codes `0..=CODE_MAX` and the scales and minima `0..=unit_max` for `SUBS` sub-blocks of `SUB` elements.
+/// Searches codes `0..=CODE_MAX` and scales and minima `0..=unit_max` for `SUBS` sub-blocks of `SUB` elements.
 pub(crate) fn affine<const SUBS: usize, const SUB: usize, const CODE_MAX: u8>(
     input: &[f32; LEN],
     unit_max: f32,
 ) -> Affine<SUBS> {
-    // A minimum is what is *subtracted*, so that a block above zero could not use it. Its mirror image can, and
+    // A minimum is what is subtracted, so a block that is all above zero could not use it. Its mirror image can, and
     // negative units turn the image back.
     if input.iter().all(|x| *x > 0.0) {
         let mirrored = affine::<SUBS, SUB, CODE_MAX>(&input.map(|x| -x), unit_max);
         return Affine { d: -mirrored.d, dmin: -mirrored.dmin, ..mirrored };
     }
     let subs = sub_blocks::<SUBS, SUB>(input);
-    let lines = subs.map(fit_line::<SUB, CODE_MAX>);
-    let largest = |of: fn(&Line) -> f32| lines.iter().map(of).fold(0.0, f32::max);
-    let mut d = round_to_half(largest(|line| line.scale) / unit_max);
-    let mut dmin = round_to_half(largest(|line| line.minimum) / unit_max);
-    let in_units = |real: f32, unit: f32| round(real * inverse_or_zero(unit)).clamp(0.0, unit_max);
-    let mut units = lines.map(|line| Line { scale: in_units(line.scale, d), minimum: in_units(line.minimum, dmin) });
-    let mut error = settle_lines::<SUBS, SUB, CODE_MAX>(&subs, d, dmin, unit_max, &mut units);
-    for _ in 0..REFITS {
-        let (d_next, dmin_next) = refit_units::<SUBS, SUB, CODE_MAX>(&subs, d, dmin, &units);
-        let mut units_next = units;
-        let error_next = settle_lines::<SUBS, SUB, CODE_MAX>(&subs, d_next, dmin_next, unit_max, &mut units_next);
-        if error_next >= error {
-            break;
+    let fitted = subs.map(fit_line::<SUB, CODE_MAX>);
+    let mut best = LineUnits { d: 0.0, dmin: 0.0, lines: [Line::ZERO; SUBS], error: f32::INFINITY };
+    for start in STARTS {
+        let mut trial = LineUnits::new(&fitted, start * unit_max, unit_max);
+        for _ in 0..=REFITS {
+            trial.settle::<SUB, CODE_MAX>(&subs, unit_max);
+            if trial.error < best.error {
+                best = trial;
+            }
+            trial.refit::<SUB, CODE_MAX>(&subs);
         }
-        (d, dmin, units, error) = (d_next, dmin_next, units_next, error_next);
     }
     let mut codes = [0; LEN];
-    for (i, code) in codes.iter_mut().enumerate() {
-        let line = units[i / SUB].times(d, dmin);
-        *code = line.code(input[i], inverse_or_zero(line.scale), f32::from(CODE_MAX)) as u8;
+    for i in 0..LEN {
+        codes[i] = best.lines[i / SUB].times(best.d, best.dmin).encoder::<CODE_MAX>()(input[i]) as u8;
     }
-    Affine { d, dmin, scales: units.map(|u| u.scale as u8), minima: units.map(|u| u.minimum as u8), codes }
+    let scales = best.lines.map(|line| line.scale as u8);
+    let minima = best.lines.map(|line| line.minimum as u8);
+    Affine { d: best.d, dmin: best.dmin, scales, minima, codes }
 }
 
-/// Searches the scales `-unit_max - 1 ..= unit_max` for `SUBS` sub-blocks of `SUB` elements of the levels `L`.
+/// Searches scales `-unit_max - 1 ..= unit_max` for `SUBS` sub-blocks of `SUB` elements of the levels `L`.
 pub(crate) fn symmetric<L: Levels, const SUBS: usize, const SUB: usize>(
     input: &[f32; LEN],
     unit_max: f32,
 ) -> Symmetric<SUBS> {
     let subs = sub_blocks::<SUBS, SUB>(input);
-    let scales = subs.map(fit_scale::<L, SUB>);
-    let largest = scales.iter().fold(0.0f32, |most, s| if s.abs() > most.abs() { *s } else { most });
-    let mut d = round_to_half(largest / (-unit_max - 1.0));
-    let mut units = scales.map(|scale| round(scale * inverse_or_zero(d)).clamp(-unit_max - 1.0, unit_max));
-    let mut error = settle_scales::<L, SUBS, SUB>(&subs, d, unit_max, &mut units);
-    for _ in 0..REFITS {
-        let d_next = refit_unit::<L, SUBS, SUB>(&subs, d, &units);
-        let mut units_next = units;
-        let error_next = settle_scales::<L, SUBS, SUB>(&subs, d_next, unit_max, &mut units_next);
-        if error_next >= error {
-            break;
+    let fitted = subs.map(fit_scale::<L, SUB>);
+    let mut best = ScaleUnits { d: 0.0, scales: [0.0; SUBS], error: f32::INFINITY };
+    let mut trial = ScaleUnits::new(&fitted, unit_max);
+    for _ in 0..=REFITS {
+        trial.settle::<L, SUB>(&subs, unit_max);
+        if trial.error < best.error {
+            best = trial;
         }
-        (d, units, error) = (d_next, units_next, error_next);
+        trial.refit::<L, SUB>(&subs);
     }
     let mut levels = [0.0; LEN];
-    for (i, level) in levels.iter_mut().enumerate() {
-        *level = L::nearest(input[i] * inverse_or_zero(d * units[i / SUB]));
+    for i in 0..LEN {
+        levels[i] = L::nearest(input[i] * inverse_or_zero(best.d * best.scales[i / SUB]));
     }
-    Symmetric { d, scales: units.map(|u| u as i8), levels }
+    Symmetric { d: best.d, scales: best.scales.map(|scale| scale as i8), levels }
 }
 
-/// The real-valued scale with the least squared error for one (sub-)block of the levels `L`.
+/// The real-valued scale with the least squared error for one block or sub-block of the levels `L`.
 pub(crate) fn fit_scale<L: Levels, const SUB: usize>(input: &[f32; SUB]) -> f32 {
-    let extreme = input.iter().fold(0.0f32, |most, x| if x.abs() > most.abs() { *x } else { most });
+    let extreme = largest_by_magnitude(input);
     let (mut best_gain, mut best_scale) = (0.0, extreme / L::LOWEST);
     for side in [L::LOWEST, L::HIGHEST] {
         for trial in 0..SCALE_TRIALS {
-            let inverse = side * scale_trial(trial) * inverse_or_zero(extreme);
+            let factor = if trial == 0 { 1.0 } else { 0.74 + 0.03 * trial as f32 };
+            let inverse = side * factor * inverse_or_zero(extreme);
             let [xl, ll] = sums(input, |x| {
                 let level = L::nearest(x * inverse);
                 [x * level, level * level]
@@ -138,14 +149,7 @@ pub(crate) fn fit_scale<L: Levels, const SUB: usize>(input: &[f32; SUB]) -> f32 
     best_scale
 }
 
-const SCALE_TRIALS: usize = 12;
-
-/// The trial scales span the range by factors from 0.9 to 1.2: a little tighter to a little wider than it.
-fn scale_trial(trial: usize) -> f32 {
-    0.85 + 0.03 * trial as f32
-}
-
-/// A sub-block of the affine types is `scale * code - minimum`; neither is negative.
+/// A sub-block of the affine types: `scale * code - minimum`, in real numbers or in whole units.
 #[derive(Clone, Copy)]
 struct Line {
     scale: f32,
@@ -153,35 +157,52 @@ struct Line {
 }
 
 impl Line {
+    const ZERO: Line = Line { scale: 0.0, minimum: 0.0 };
+
     fn times(self, d: f32, dmin: f32) -> Line {
         Line { scale: d * self.scale, minimum: dmin * self.minimum }
     }
 
-    fn code(self, x: f32, inverse_scale: f32, code_max: f32) -> f32 {
-        round((x + self.minimum) * inverse_scale).clamp(0.0, code_max)
+    /// The function from an element to its code, a whole number.
+    fn encoder<const CODE_MAX: u8>(self) -> impl Fn(f32) -> f32 {
+        encoder::<CODE_MAX>(self.minimum, inverse_or_zero(self.scale))
+    }
+
+    fn error<const SUB: usize, const CODE_MAX: u8>(self, input: &[f32; SUB]) -> f32 {
+        let code = self.encoder::<CODE_MAX>();
+        let [error] = sums(input, |x| {
+            let difference = self.scale * code(x) - self.minimum - x;
+            [difference * difference]
+        });
+        error
     }
 }
 
-const LINE_TRIALS: usize = 16;
+fn encoder<const CODE_MAX: u8>(minimum: f32, inverse_scale: f32) -> impl Fn(f32) -> f32 {
+    move |x| round((x + minimum) * inverse_scale).clamp(0.0, f32::from(CODE_MAX))
+}
 
-/// The real-valued line with the least squared error for one sub-block.
+/// The real-valued line with the least squared error for one sub-block; neither of its numbers is negative.
 fn fit_line<const SUB: usize, const CODE_MAX: u8>(input: &[f32; SUB]) -> Line {
     let code_max = f32::from(CODE_MAX);
     let least = input.iter().copied().fold(0.0, f32::min);
     let most = input.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    let mut best = Line { scale: (most - least) / code_max, minimum: -least };
-    let inverse_range = inverse_or_zero(most - least);
     let n = SUB as f32;
     let [sum_x] = sums(input, |x| [x]);
+    let mut best = Line { scale: (most - least) / code_max, minimum: -least };
     let mut best_gain = f32::NEG_INFINITY;
     for trial in 0..LINE_TRIALS {
-        let inverse = (code_max - 0.9 + 0.12 * trial as f32) * inverse_range;
-        let start = Line { scale: 0.0, minimum: -least };
+        let steps = if trial == 0 { code_max } else { code_max - 1.02 + 0.12 * trial as f32 };
+        let code = encoder::<CODE_MAX>(-least, steps * inverse_or_zero(most - least));
         let [sum_q, sum_qq, sum_xq] = sums(input, |x| {
-            let q = start.code(x, inverse, code_max);
+            let q = code(x);
             [q, q * q, x * q]
         });
+        // The sums of codes are whole and small, so this is exact: it is zero when all codes are the same.
         let determinant = n * sum_qq - sum_q * sum_q;
+        if determinant <= 0.0 {
+            continue;
+        }
         let mut scale = (n * sum_xq - sum_q * sum_x) / determinant;
         let mut minimum = (sum_q * sum_xq - sum_qq * sum_x) / determinant;
         if minimum < 0.0 {
@@ -196,127 +217,139 @@ fn fit_line<const SUB: usize, const CODE_MAX: u8>(input: &[f32; SUB]) -> Line {
     best
 }
 
-/// Moves each line to the best of its neighbours in whole units; gives the squared error of the super-block.
-fn settle_lines<const SUBS: usize, const SUB: usize, const CODE_MAX: u8>(
-    subs: &[&[f32; SUB]; SUBS],
+/// The lines of a super-block in whole numbers of two units, and the squared error that they make.
+#[derive(Clone, Copy)]
+struct LineUnits<const SUBS: usize> {
     d: f32,
     dmin: f32,
-    unit_max: f32,
-    units: &mut [Line; SUBS],
-) -> f32 {
-    let mut total = 0.0;
-    for (sub, unit) in subs.iter().zip(units) {
-        let middle = *unit;
-        let mut best = f32::INFINITY;
-        for scale_step in [0.0, -1.0, 1.0] {
-            for minimum_step in [0.0, -1.0, 1.0] {
-                let trial = Line {
-                    scale: (middle.scale + scale_step).clamp(0.0, unit_max),
-                    minimum: (middle.minimum + minimum_step).clamp(0.0, unit_max),
-                };
-                let error = line_error::<SUB, CODE_MAX>(sub, trial.times(d, dmin));
-                if error < best {
-                    (best, *unit) = (error, trial);
+    lines: [Line; SUBS],
+    error: f32,
+}
+
+impl<const SUBS: usize> LineUnits<SUBS> {
+    /// Units in which the largest scale and the largest minimum are `start`, and `fitted` rounded to them.
+    fn new(fitted: &[Line; SUBS], start: f32, unit_max: f32) -> Self {
+        let largest = |of: fn(&Line) -> f32| fitted.iter().map(of).fold(0.0, f32::max);
+        let d = round_to_half(largest(|line| line.scale) / start);
+        let dmin = round_to_half(largest(|line| line.minimum) / start);
+        let whole = |real: f32, unit: f32| round(real * inverse_or_zero(unit)).clamp(0.0, unit_max);
+        let lines =
+            fitted.map(|line| Line { scale: whole(line.scale, d), minimum: whole(line.minimum, dmin) });
+        LineUnits { d, dmin, lines, error: f32::INFINITY }
+    }
+
+    /// Moves each line to the best of its nine neighbours.
+    fn settle<const SUB: usize, const CODE_MAX: u8>(&mut self, subs: &[&[f32; SUB]; SUBS], unit_max: f32) {
+        self.error = 0.0;
+        for (sub, line) in subs.iter().zip(&mut self.lines) {
+            let middle = *line;
+            let mut least = f32::INFINITY;
+            for scale_step in [0.0, -1.0, 1.0] {
+                for minimum_step in [0.0, -1.0, 1.0] {
+                    let neighbour = Line {
+                        scale: (middle.scale + scale_step).clamp(0.0, unit_max),
+                        minimum: (middle.minimum + minimum_step).clamp(0.0, unit_max),
+                    };
+                    let error = neighbour.times(self.d, self.dmin).error::<SUB, CODE_MAX>(sub);
+                    if error < least {
+                        (least, *line) = (error, neighbour);
+                    }
                 }
             }
+            self.error += least;
         }
-        total += best;
     }
-    total
-}
 
-fn line_error<const SUB: usize, const CODE_MAX: u8>(input: &[f32; SUB], line: Line) -> f32 {
-    let inverse = inverse_or_zero(line.scale);
-    let [error] = sums(input, |x| {
-        let difference = line.scale * line.code(x, inverse, f32::from(CODE_MAX)) - line.minimum - x;
-        [difference * difference]
-    });
-    error
-}
-
-/// The units `d` and `dmin` with the least squared error for these whole-number lines and the codes that go with them.
-fn refit_units<const SUBS: usize, const SUB: usize, const CODE_MAX: u8>(
-    subs: &[&[f32; SUB]; SUBS],
-    d: f32,
-    dmin: f32,
-    units: &[Line; SUBS],
-) -> (f32, f32) {
-    // Normal equations for x = d * a - dmin * b, with a = scale * code and b = minimum in units.
-    let (mut aa, mut ab, mut bb, mut xa, mut xb) = (0.0, 0.0, 0.0, 0.0, 0.0);
-    for (sub, unit) in subs.iter().zip(units) {
-        let line = unit.times(d, dmin);
-        let inverse = inverse_or_zero(line.scale);
-        let [sum_x, sum_q, sum_qq, sum_xq] = sums(sub, |x| {
-            let q = line.code(x, inverse, f32::from(CODE_MAX));
-            [x, q, q * q, x * q]
-        });
-        aa += unit.scale * unit.scale * sum_qq;
-        ab += unit.scale * unit.minimum * sum_q;
-        bb += unit.minimum * unit.minimum * SUB as f32;
-        xa += unit.scale * sum_xq;
-        xb += unit.minimum * sum_x;
-    }
-    let determinant = aa * bb - ab * ab;
-    if determinant > 0.0 {
-        (round_to_half((xa * bb - xb * ab) / determinant), round_to_half((xa * ab - xb * aa) / determinant))
-    } else if aa > 0.0 {
-        (round_to_half(xa / aa), dmin)
-    } else {
-        (d, dmin)
-    }
-}
-
-/// Moves each scale to the best of its neighbours in whole units; gives the squared error of the super-block.
-fn settle_scales<L: Levels, const SUBS: usize, const SUB: usize>(
-    subs: &[&[f32; SUB]; SUBS],
-    d: f32,
-    unit_max: f32,
-    units: &mut [f32; SUBS],
-) -> f32 {
-    let mut total = 0.0;
-    for (sub, unit) in subs.iter().zip(units) {
-        let middle = *unit;
-        let mut best = f32::INFINITY;
-        for step in [0.0, -1.0, 1.0] {
-            let trial = (middle + step).clamp(-unit_max - 1.0, unit_max);
-            let scale = d * trial;
-            let inverse = inverse_or_zero(scale);
-            let [error] = sums(sub, |x| {
-                let difference = scale * L::nearest(x * inverse) - x;
-                [difference * difference]
+    /// Solves for the units, with the lines and the codes that go with them fixed. Leaves them if that has no answer.
+    fn refit<const SUB: usize, const CODE_MAX: u8>(&mut self, subs: &[&[f32; SUB]; SUBS]) {
+        // Normal equations for x = d * a - dmin * b, with a = scale * code and b = minimum, in units.
+        let (mut aa, mut ab, mut bb, mut xa, mut xb) = (0.0, 0.0, 0.0, 0.0, 0.0);
+        for (sub, line) in subs.iter().zip(&self.lines) {
+            let code = line.times(self.d, self.dmin).encoder::<CODE_MAX>();
+            let [sum_x, sum_q, sum_qq, sum_xq] = sums(sub, |x| {
+                let q = code(x);
+                [x, q, q * q, x * q]
             });
-            if error < best {
-                (best, *unit) = (error, trial);
-            }
+            aa += line.scale * line.scale * sum_qq;
+            ab += line.scale * line.minimum * sum_q;
+            bb += line.minimum * line.minimum * SUB as f32;
+            xa += line.scale * sum_xq;
+            xb += line.minimum * sum_x;
         }
-        total += best;
+        let determinant = aa * bb - ab * ab;
+        if determinant > 0.0 {
+            self.d = round_to_half((xa * bb - xb * ab) / determinant);
+            self.dmin = round_to_half((xa * ab - xb * aa) / determinant);
+        } else if aa > 0.0 {
+            self.d = round_to_half(xa / aa);
+        }
     }
-    total
 }
 
-/// The unit `d` with the least squared error for these whole-number scales and the levels that go with them.
-fn refit_unit<L: Levels, const SUBS: usize, const SUB: usize>(
-    subs: &[&[f32; SUB]; SUBS],
+/// The scales of a super-block in whole numbers of a unit, and the squared error that they make.
+#[derive(Clone, Copy)]
+struct ScaleUnits<const SUBS: usize> {
     d: f32,
-    units: &[f32; SUBS],
-) -> f32 {
-    let (mut xa, mut aa) = (0.0, 0.0);
-    for (sub, unit) in subs.iter().zip(units) {
-        let inverse = inverse_or_zero(d * unit);
-        let [xl, ll] = sums(sub, |x| {
-            let level = L::nearest(x * inverse);
-            [x * level, level * level]
-        });
-        xa += unit * xl;
-        aa += unit * unit * ll;
+    scales: [f32; SUBS],
+    error: f32,
+}
+
+impl<const SUBS: usize> ScaleUnits<SUBS> {
+    /// A unit in which the scale of largest magnitude is the extreme whole number, and `fitted` rounded to it.
+    fn new(fitted: &[f32; SUBS], unit_max: f32) -> Self {
+        let d = round_to_half(largest_by_magnitude(fitted) / (-unit_max - 1.0));
+        let scales = fitted.map(|scale| round(scale * inverse_or_zero(d)).clamp(-unit_max - 1.0, unit_max));
+        ScaleUnits { d, scales, error: f32::INFINITY }
     }
-    if aa > 0.0 { round_to_half(xa / aa) } else { d }
+
+    /// Moves each scale to the best of its three neighbours.
+    fn settle<L: Levels, const SUB: usize>(&mut self, subs: &[&[f32; SUB]; SUBS], unit_max: f32) {
+        self.error = 0.0;
+        for (sub, whole) in subs.iter().zip(&mut self.scales) {
+            let middle = *whole;
+            let mut least = f32::INFINITY;
+            for step in [0.0, -1.0, 1.0] {
+                let neighbour = (middle + step).clamp(-unit_max - 1.0, unit_max);
+                let scale = self.d * neighbour;
+                let inverse = inverse_or_zero(scale);
+                let [error] = sums(sub, |x| {
+                    let difference = scale * L::nearest(x * inverse) - x;
+                    [difference * difference]
+                });
+                if error < least {
+                    (least, *whole) = (error, neighbour);
+                }
+            }
+            self.error += least;
+        }
+    }
+
+    /// Solves for the unit, with the scales and the levels that go with them fixed. Leaves it if all are zero.
+    fn refit<L: Levels, const SUB: usize>(&mut self, subs: &[&[f32; SUB]; SUBS]) {
+        let (mut xa, mut aa) = (0.0, 0.0);
+        for (sub, scale) in subs.iter().zip(self.scales) {
+            let inverse = inverse_or_zero(self.d * scale);
+            let [xl, ll] = sums(sub, |x| {
+                let level = L::nearest(x * inverse);
+                [x * level, level * level]
+            });
+            xa += scale * xl;
+            aa += scale * scale * ll;
+        }
+        if aa > 0.0 {
+            self.d = round_to_half(xa / aa);
+        }
+    }
 }
 
 fn sub_blocks<const SUBS: usize, const SUB: usize>(input: &[f32; LEN]) -> [&[f32; SUB]; SUBS] {
-    const { assert!(SUBS * SUB == LEN && SUB.is_multiple_of(8)) };
+    const { assert!(SUBS * SUB == LEN) };
     let (subs, _) = input.as_chunks::<SUB>();
     std::array::from_fn(|s| &subs[s])
+}
+
+fn largest_by_magnitude(values: &[f32]) -> f32 {
+    values.iter().fold(0.0, |most: f32, x| if x.abs() > most.abs() { *x } else { most })
 }
 
 /// Sums of several terms over a block. Eight running sums for each, so that the compiler can use vector registers.
@@ -324,6 +357,7 @@ fn sums<const SUB: usize, const TERMS: usize>(
     input: &[f32; SUB],
     terms: impl Fn(f32) -> [f32; TERMS],
 ) -> [f32; TERMS] {
+    const { assert!(SUB.is_multiple_of(8)) };
     let mut lanes = [[0.0f32; 8]; TERMS];
     for eight in input.as_chunks::<8>().0 {
         for lane in 0..8 {
@@ -336,9 +370,9 @@ fn sums<const SUB: usize, const TERMS: usize>(
     lanes.map(|lanes| lanes.iter().sum())
 }
 
-/// Rounds to nearest even, for magnitudes below 2^22. Unlike `f32::round_ties_even` it needs no instruction beyond the
-/// baseline ones, and so becomes vector code everywhere.
-pub(crate) fn round(value: f32) -> f32 {
-    const TO_WHOLE: f32 = 12_582_912.0; // 1.5 * 2^23: the last bit of the sum is worth 1
+/// Rounds to nearest even; from magnitude 2^22 on only to a float nearby, which is as good before a clamp.
+/// Unlike `f32::round_ties_even` it needs baseline instructions only, and so becomes vector code everywhere.
+fn round(value: f32) -> f32 {
+    const TO_WHOLE: f32 = 12_582_912.0; // 1.5 * 2^23, whose last bit is worth 1
     value + TO_WHOLE - TO_WHOLE
 }

@@ -1,8 +1,8 @@
 //! Every decoder and quantiser against golden data: bytes and values that llama.cpp (build 11434, October 2026) and its
-//! `gguf` package 0.19 produced, in `tests/data/quants`.
+//! `gguf` package 0.19 produced, in `tests/data/quants`. Its README names the rows of the quantisers' input.
 
 use safetensors::SafeTensors;
-use std::fs;
+use std::{fs, ops::Range};
 use verbatim_quant::{DType, dequantize, quantize};
 
 const DEQUANT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/data/quants/dequant.safetensors");
@@ -41,6 +41,42 @@ fn the_simple_quantisers_give_the_golden_bytes() {
             panic!("{dtype} row {}: byte {i} differs", i / dtype.row_bytes(ROW).unwrap());
         }
     }
+}
+
+#[test]
+fn the_searching_quantisers_are_no_worse_than_llama_cpp() {
+    use DType::*;
+    // Rows of ordinary weights; the rows before them are extreme ones.
+    const ORDINARY: Range<usize> = 16 * ROW..40 * ROW;
+    let file = fs::read(QUANTISE).unwrap();
+    let golden = SafeTensors::deserialize(&file).unwrap();
+    let input = floats(&golden, "input_f32");
+    for dtype in [Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, IQ4_NL, IQ4_XS] {
+        let mut ours = vec![f32::NAN; input.len()];
+        dequantize(dtype, &encode(dtype, &input), &mut ours).unwrap();
+        let theirs = floats(&golden, &format!("{dtype}.dequantised"));
+        let (our_error, their_error) =
+            (rms_error(&ours[ORDINARY], &input[ORDINARY]), rms_error(&theirs[ORDINARY], &input[ORDINARY]));
+        println!("{dtype}: {our_error:.4e}, llama.cpp {their_error:.4e}");
+        assert!(our_error <= their_error, "{dtype}: error {our_error:.4e}, llama.cpp's is {their_error:.4e}");
+        for row in 0..input.len() / ROW {
+            let at = row * ROW..(row + 1) * ROW;
+            let ours = rms_error(&ours[at.clone()], &input[at.clone()]);
+            let theirs = rms_error(&theirs[at.clone()], &input[at.clone()]);
+            // A row of one number only shows how luckily half precision rounds the scale.
+            let is_constant = input[at.clone()].iter().all(|x| *x == input[at.start]);
+            let rounding = if is_constant { f64::from(input[at.start].abs()) / 4096.0 } else { 0.0 };
+            assert!(
+                ours <= 1.002 * theirs + rounding,
+                "{dtype} row {row}: {ours:.4e}, llama.cpp's is {theirs:.4e}"
+            );
+        }
+    }
+}
+
+fn rms_error(values: &[f32], exact: &[f32]) -> f64 {
+    let squares = values.iter().zip(exact).map(|(v, x)| (f64::from(*v) - f64::from(*x)).powi(2));
+    (squares.sum::<f64>() / exact.len() as f64).sqrt()
 }
 
 fn encode(dtype: DType, input: &[f32]) -> Vec<u8> {
