@@ -26,7 +26,12 @@ pub(crate) fn str(state: &State, value: &Value) -> Result<String, Error> {
 
 /// The `tojson` filter of the `transformers` library: Python's `json.dumps` with `ensure_ascii=False` unless asked for,
 /// and nothing escaped for HTML.
-pub(crate) fn to_json(state: &State, value: &Value, indent: Option<Value>, options: Kwargs) -> Result<String, Error> {
+pub(crate) fn to_json(
+    state: &State,
+    value: &Value,
+    indent: Option<Value>,
+    options: Kwargs,
+) -> Result<String, Error> {
     let indent = match indent {
         Some(indent) => Some(indent),
         None => options.get("indent")?,
@@ -52,7 +57,12 @@ pub(crate) fn is_sequence(value: &Value) -> bool {
 }
 
 /// Calls a method that minijinja's values lack and Python's have.
-pub(crate) fn call_method(state: &mut State, value: &Value, name: &str, arguments: &[Value]) -> Result<Value, Error> {
+pub(crate) fn call_method(
+    state: &mut State,
+    value: &Value,
+    name: &str,
+    arguments: &[Value],
+) -> Result<Value, Error> {
     match (value.as_str(), name, arguments) {
         (Some(text), "removeprefix", [prefix]) => {
             let prefix = text_argument(name, prefix)?;
@@ -105,7 +115,10 @@ fn indent_unit(indent: Value) -> Result<String, Error> {
         _ => None,
     };
     unit.ok_or_else(|| {
-        Error::new(ErrorKind::InvalidOperation, format!("the indent of tojson must be at most {INDENT_MAX} spaces"))
+        Error::new(
+            ErrorKind::InvalidOperation,
+            format!("the indent of tojson must be at most {INDENT_MAX} spaces"),
+        )
     })
 }
 
@@ -295,7 +308,9 @@ fn write_repr(out: &mut String, text: &str) {
             '\r' => out.push_str("\\r"),
             '\t' => out.push_str("\\t"),
             _ if character == quote => out.extend(['\\', character]),
-            '\0'..='\x1F' | '\x7F'..='\u{A0}' | '\u{AD}' => out.push_str(&format!("\\x{:02x}", character as u32)),
+            '\0'..='\x1F' | '\x7F'..='\u{A0}' | '\u{AD}' => {
+                out.push_str(&format!("\\x{:02x}", character as u32))
+            }
             _ => out.push(character),
         }
     }

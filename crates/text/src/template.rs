@@ -50,7 +50,9 @@ pub enum TemplateError {
         reason: String,
     },
     /// Rendering took more work or memory than any real template needs.
-    #[error("the chat template did not finish within its budget (line {line}); it loops or builds huge values")]
+    #[error(
+        "the chat template did not finish within its budget (line {line}); it loops or builds huge values"
+    )]
     OutOfBudget {
         /// The line, from 1; 0 if unknown.
         line: usize,
@@ -146,7 +148,8 @@ pub fn normalise_tool_arguments(messages: &mut Json) {
 
 fn environment(clock: Clock) -> Result<Environment<'static>, TemplateError> {
     let mut environment = Environment::new();
-    let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build().map_err(compile_error)?;
+    let syntax =
+        SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build().map_err(compile_error)?;
     environment.set_syntax(syntax);
     // Prompts are not HTML.
     environment.set_auto_escape_callback(|_| AutoEscape::None);
@@ -177,7 +180,10 @@ fn strftime(clock: Clock, format: &str) -> Result<String, Error> {
         Clock::Fixed(time) => BrokenDownTime::from(time),
     };
     time.to_string(format).map_err(|error| {
-        Error::new(ErrorKind::InvalidOperation, format!("strftime_now({format:?}) cannot be formatted: {error}"))
+        Error::new(
+            ErrorKind::InvalidOperation,
+            format!("strftime_now({format:?}) cannot be formatted: {error}"),
+        )
     })
 }
 
@@ -188,7 +194,9 @@ fn context_bytes(value: &Json) -> usize {
         + match value {
             Json::String(text) => text.len(),
             Json::Array(items) => items.iter().map(context_bytes).sum(),
-            Json::Object(entries) => entries.iter().map(|(key, value)| key.len() + context_bytes(value)).sum(),
+            Json::Object(entries) => {
+                entries.iter().map(|(key, value)| key.len() + context_bytes(value)).sum()
+            }
             Json::Null | Json::Bool(_) | Json::Number(_) => 0,
         }
 }
@@ -218,7 +226,9 @@ fn find_source<T: std::error::Error + 'static>(error: &Error) -> Option<&T> {
 }
 
 fn is_out_of_fuel(error: &Error) -> bool {
-    causes(error).filter_map(|cause| cause.downcast_ref::<Error>()).any(|cause| cause.kind() == ErrorKind::OutOfFuel)
+    causes(error)
+        .filter_map(|cause| cause.downcast_ref::<Error>())
+        .any(|cause| cause.kind() == ErrorKind::OutOfFuel)
 }
 
 /// The innermost cause says most.

@@ -103,7 +103,12 @@ impl Tokenizer {
         Self::assemble(&vocab, encoder, ids, true)
     }
 
-    fn assemble(vocab: &Vocab, encoder: Encoder, ids: SpecialIds, add_bos: bool) -> Result<Self, TokenizerError> {
+    fn assemble(
+        vocab: &Vocab,
+        encoder: Encoder,
+        ids: SpecialIds,
+        add_bos: bool,
+    ) -> Result<Self, TokenizerError> {
         let source = vocab.source;
         let strip = StripRule::of(source);
         let mut tokens = Vec::with_capacity(source.tokens.len());
@@ -128,7 +133,8 @@ impl Tokenizer {
             })
         };
         let user_defined = SpecialMatcher::new(texts(|kind| kind == TokenKind::UserDefined))?;
-        let special = SpecialMatcher::new(texts(|kind| kind == TokenKind::UserDefined || kind.is_structure()))?;
+        let special =
+            SpecialMatcher::new(texts(|kind| kind == TokenKind::UserDefined || kind.is_structure()))?;
         Ok(Self {
             encoder,
             tokens,
@@ -251,7 +257,11 @@ impl Tokenizer {
 
 impl std::fmt::Debug for Tokenizer {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter.debug_struct("Tokenizer").field("vocab_len", &self.vocab_len()).field("ids", &self.ids).finish()
+        formatter
+            .debug_struct("Tokenizer")
+            .field("vocab_len", &self.vocab_len())
+            .field("ids", &self.ids)
+            .finish()
     }
 }
 

@@ -28,7 +28,8 @@ fn text_and_errors_equal_those_of_jinja2() {
     for name in TEMPLATES {
         let source = std::fs::read_to_string(support::data(&format!("templates/{name}.jinja"))).unwrap();
         let cases: Value =
-            serde_json::from_slice(&std::fs::read(support::data(&format!("templates/{name}.json"))).unwrap()).unwrap();
+            serde_json::from_slice(&std::fs::read(support::data(&format!("templates/{name}.json"))).unwrap())
+                .unwrap();
         // The golden texts were rendered at this time.
         let clock = Clock::Fixed(jiff::civil::date(2025, 2, 3).at(4, 5, 6, 0));
         let template = ChatTemplate::with_clock(&source, clock).unwrap();
