@@ -105,7 +105,9 @@ impl ChatTemplate {
             return Err(TemplateError::TooLong { bytes: source.len(), limit: SOURCE_BYTES_MAX });
         }
         let mut environment = environment(clock)?;
-        environment.add_template_owned(NAME, dialect::rewrite(source)?).map_err(compile_error)?;
+        let source = dialect::rewrite(source)?;
+        check_lines(&source)?;
+        environment.add_template_owned(NAME, source).map_err(compile_error)?;
         Ok(Self { environment })
     }
 
@@ -174,6 +176,20 @@ fn environment(clock: Clock) -> Result<Environment<'static>, TemplateError> {
     });
     environment.add_function("strftime_now", move |format: &str| strftime(clock, format));
     Ok(environment)
+}
+
+/// The engine counts lines and columns in 16 bits, and overflows.
+fn check_lines(source: &str) -> Result<(), TemplateError> {
+    const LIMIT: usize = 60_000;
+    let too_long = source.lines().position(|line| line.len() > LIMIT);
+    let too_many = source.lines().nth(LIMIT).map(|_| LIMIT);
+    match too_long.or(too_many) {
+        Some(index) => {
+            let reason = format!("more than {LIMIT} lines, or bytes in a line, are not supported");
+            Err(TemplateError::Syntax { line: index + 1, reason })
+        }
+        None => Ok(()),
+    }
 }
 
 /// The error that `raise_exception` travels as.

@@ -147,6 +147,14 @@ fn hostile_templates_end_with_an_error_soon() {
         "{% for x in ".repeat(80_000),
         "{{ '".repeat(200_000),
         "{% raw %}".repeat(100_000),
+        "x".repeat(70_000) + "{{ x",
+        "x".repeat(70_000) + "{{ x }}",
+        "{% raw %}\n".repeat(70_000),
+        "{{ x }}\n".repeat(70_000),
+        "{% set x".to_owned() + &" ".repeat(60_000),
+        "{%".repeat(29_000),
+        "{#".repeat(29_000),
+        "{{'".repeat(19_000),
     ];
     for source in hostile {
         let shown: String = source.chars().take(120).collect();

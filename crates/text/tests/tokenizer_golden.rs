@@ -15,7 +15,7 @@ const GOLDEN: [(&str, &str); 5] = [
 ];
 
 fn tokenizer(vocab: &str) -> Tokenizer {
-    Tokenizer::new(&support::source(&format!("tokenizers/vocab/{vocab}"))).unwrap()
+    Tokenizer::new(&support::vocabulary(vocab)).unwrap()
 }
 
 fn json(path: &str) -> Value {
