@@ -89,7 +89,8 @@ impl ItemCount<'_> {
 fn holds_namespace(value: &Value, nesting: usize) -> bool {
     // The engine does not export the type.
     let is_namespace = value.as_object().is_some_and(|object| object.type_name().ends_with("::Namespace"));
-    is_namespace || (nesting <= NESTING_MAX && children(value).any(|item| holds_namespace(&item, nesting + 1)))
+    is_namespace
+        || (nesting <= NESTING_MAX && children(value).any(|item| holds_namespace(&item, nesting + 1)))
 }
 
 /// The items of a list, or the values of a mapping.
@@ -99,7 +100,10 @@ fn children(value: &Value) -> impl Iterator<Item = Value> {
         ValueKind::Seq | ValueKind::Map => value.try_iter().ok(),
         _ => None,
     };
-    items.into_iter().flatten().filter_map(move |item| if is_map { value.get_item(&item).ok() } else { Some(item) })
+    items
+        .into_iter()
+        .flatten()
+        .filter_map(move |item| if is_map { value.get_item(&item).ok() } else { Some(item) })
 }
 
 fn refusal(message: &str) -> Error {
@@ -368,7 +372,10 @@ mod tests {
             assert_eq!(rewrite(source).unwrap(), source);
         }
         let raw = "{% raw %}{% for a in b %}{%- endraw %}";
-        assert_eq!(rewrite(&format!("{raw}{{% set a = b %}}")).unwrap(), format!("{raw}{{% set a = ( b )|bounded_value %}}"));
+        assert_eq!(
+            rewrite(&format!("{raw}{{% set a = b %}}")).unwrap(),
+            format!("{raw}{{% set a = ( b )|bounded_value %}}")
+        );
     }
 
     #[test]

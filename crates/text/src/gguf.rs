@@ -27,7 +27,11 @@ impl VocabSource {
             name: text("general.name")?,
             model: metadata.require_str("tokenizer.ggml.model")?.to_owned(),
             pre: text("tokenizer.ggml.pre")?,
-            tokens: metadata.require_bytes_array("tokenizer.ggml.tokens")?.iter().map(<[u8]>::to_vec).collect(),
+            tokens: metadata
+                .require_bytes_array("tokenizer.ggml.tokens")?
+                .iter()
+                .map(<[u8]>::to_vec)
+                .collect(),
             scores: metadata.get_f32_array("tokenizer.ggml.scores")?,
             token_types: metadata.get_i32_array("tokenizer.ggml.token_type")?,
             merges: merges.map(|merges| merges.iter().map(str::to_owned).collect()),

@@ -50,22 +50,16 @@ const LLAMA3: Pass = words(concat!(
     contractions!(),
     r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
 ));
-const QWEN2: Pass = words(concat!(
-    contractions!(),
-    r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
-));
+const QWEN2: Pass =
+    words(concat!(contractions!(), r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"));
 const QWEN35: Pass = words(concat!(
     contractions!(),
     r"|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+"
 ));
-const BAILING: Pass = words(concat!(
-    contractions!(),
-    r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]"
-));
-const SEED: Pass = words(concat!(
-    contractions!(),
-    r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}\r\n]+|\s*[\r\n]+"
-));
+const BAILING: Pass =
+    words(concat!(contractions!(), r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]"));
+const SEED: Pass =
+    words(concat!(contractions!(), r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}\r\n]+|\s*[\r\n]+"));
 /// llama.cpp approximates the letter classes of Tekken and GPT-4o by ASCII case; these are the originals.
 const TEKKEN: Pass =
     words(concat!(lower_word!(), "|", upper_word!(), r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+"));
@@ -113,8 +107,18 @@ const fn scheme(names: &'static [&'static str], passes: &'static [Pass]) -> Sche
 const SCHEMES: &[Scheme] = &[
     scheme(
         &[
-            "gpt-2", "phi-2", "mpt", "olmo", "jais", "trillion", "granite-docling", "gigachat", "a.x-4.0", "mellum",
-            "exaone4", "modern-bert",
+            "gpt-2",
+            "phi-2",
+            "mpt",
+            "olmo",
+            "jais",
+            "trillion",
+            "granite-docling",
+            "gigachat",
+            "a.x-4.0",
+            "mellum",
+            "exaone4",
+            "modern-bert",
         ],
         &[GPT2],
     ),
@@ -127,7 +131,15 @@ const SCHEMES: &[Scheme] = &[
     scheme(&["smaug-bpe", "dbrx", "glm4", "chatglm-bpe"], &[LLAMA3]),
     scheme(
         &[
-            "qwen2", "deepseek-r1-qwen", "megrez", "stablelm2", "hunyuan", "solar-open", "grok-2", "kormo", "f2llmv2",
+            "qwen2",
+            "deepseek-r1-qwen",
+            "megrez",
+            "stablelm2",
+            "hunyuan",
+            "solar-open",
+            "grok-2",
+            "kormo",
+            "f2llmv2",
         ],
         &[QWEN2],
     ),
@@ -140,10 +152,7 @@ const SCHEMES: &[Scheme] = &[
         &["deepseek-llm"],
         &[LINE_BREAK, DEEPSEEK_LETTERS, DEEPSEEK_SYMBOLS, only(r"\s+$"), HAN_TO_HANGUL, only(r"\p{N}+")],
     ),
-    scheme(
-        &["deepseek-coder"],
-        &[LINE_BREAK, only(r"\s?\p{L}+"), only(r"\s?\p{P}+"), HAN_TO_HANGUL, DIGIT],
-    ),
+    scheme(&["deepseek-coder"], &[LINE_BREAK, only(r"\s?\p{L}+"), only(r"\s?\p{P}+"), HAN_TO_HANGUL, DIGIT]),
     scheme(&["deepseek-v3", "hunyuan-dense", "joyai-llm"], &[UP_TO_THREE_DIGITS, HAN_AND_KANA, DEEPSEEK3]),
     scheme(&["falcon"], &[only(r"[\p{P}$+<=>^~|`]+"), GPT2, THREE_ASCII_DIGITS]),
     Scheme { names: &["tekken"], passes: &[TEKKEN], whole_words_first: true, add_bos: true },
@@ -208,10 +217,8 @@ impl CompiledPass {
     fn new(pass: &Pass) -> Result<Self, TokenizerError> {
         let whitespace = pass.whitespace.then_some(r"\s+");
         let patterns: Vec<&str> = std::iter::once(pass.pattern).chain(whitespace).collect();
-        let regex = Regex::new_many(&patterns).map_err(|error| TokenizerError::Build {
-            what: "pre-tokenizer",
-            reason: error.to_string(),
-        })?;
+        let regex = Regex::new_many(&patterns)
+            .map_err(|error| TokenizerError::Build { what: "pre-tokenizer", reason: error.to_string() })?;
         Ok(Self { regex })
     }
 

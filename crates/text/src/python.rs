@@ -26,7 +26,12 @@ pub(crate) fn str(state: &State, value: &Value) -> Result<String, Error> {
 
 /// The `tojson` filter of the `transformers` library: Python's `json.dumps` with `ensure_ascii=False` unless asked for,
 /// and nothing escaped for HTML.
-pub(crate) fn to_json(state: &State, value: &Value, indent: Option<Value>, options: Kwargs) -> Result<String, Error> {
+pub(crate) fn to_json(
+    state: &State,
+    value: &Value,
+    indent: Option<Value>,
+    options: Kwargs,
+) -> Result<String, Error> {
     let indent = match indent {
         Some(indent) => Some(indent),
         None => options.get("indent")?,
@@ -52,7 +57,12 @@ pub(crate) fn is_sequence(value: &Value) -> bool {
 }
 
 /// Calls a method that minijinja's values lack and Python's have.
-pub(crate) fn call_method(state: &mut State, value: &Value, name: &str, arguments: &[Value]) -> Result<Value, Error> {
+pub(crate) fn call_method(
+    state: &mut State,
+    value: &Value,
+    name: &str,
+    arguments: &[Value],
+) -> Result<Value, Error> {
     match (value.as_str(), name, arguments) {
         (Some(text), "removeprefix", [prefix]) => {
             let prefix = text_argument(name, prefix)?;
@@ -112,15 +122,18 @@ fn pay_for_format(state: &State, format: &str, arguments: &[Value]) -> Result<()
                 ValueKind::String => value.as_str().map_or(0, str::len),
                 ValueKind::Number | ValueKind::Bool | ValueKind::None => 64,
                 _ => {
-                    let message = "str.format takes strings and numbers; apply the filter `string` to other values";
+                    let message =
+                        "str.format takes strings and numbers; apply the filter `string` to other values";
                     return Err(Error::new(ErrorKind::InvalidOperation, message));
                 }
             };
         }
     }
     let fields = format.matches('{').count();
-    let numbers = format.split(|character: char| !character.is_ascii_digit()).filter(|digits| !digits.is_empty());
-    let width_bytes = numbers.fold(0usize, |sum, digits| sum.saturating_add(digits.parse().unwrap_or(usize::MAX)));
+    let numbers =
+        format.split(|character: char| !character.is_ascii_digit()).filter(|digits| !digits.is_empty());
+    let width_bytes =
+        numbers.fold(0usize, |sum, digits| sum.saturating_add(digits.parse().unwrap_or(usize::MAX)));
     pay_for_bytes(state, fields.saturating_mul(argument_bytes).saturating_add(width_bytes))
 }
 
@@ -151,7 +164,10 @@ fn indent_unit(indent: Value) -> Result<String, Error> {
         _ => None,
     };
     unit.ok_or_else(|| {
-        Error::new(ErrorKind::InvalidOperation, format!("the indent of tojson must be at most {INDENT_MAX} spaces"))
+        Error::new(
+            ErrorKind::InvalidOperation,
+            format!("the indent of tojson must be at most {INDENT_MAX} spaces"),
+        )
     })
 }
 
@@ -341,7 +357,9 @@ fn write_repr(out: &mut String, text: &str) {
             '\r' => out.push_str("\\r"),
             '\t' => out.push_str("\\t"),
             _ if character == quote => out.extend(['\\', character]),
-            '\0'..='\x1F' | '\x7F'..='\u{A0}' | '\u{AD}' => out.push_str(&format!("\\x{:02x}", character as u32)),
+            '\0'..='\x1F' | '\x7F'..='\u{A0}' | '\u{AD}' => {
+                out.push_str(&format!("\\x{:02x}", character as u32))
+            }
             _ => out.push(character),
         }
     }

@@ -53,7 +53,9 @@ pub enum TemplateError {
         reason: String,
     },
     /// Rendering took more work or memory than any real template needs.
-    #[error("the chat template did not finish within its budget (line {line}); it loops or builds huge values")]
+    #[error(
+        "the chat template did not finish within its budget (line {line}); it loops or builds huge values"
+    )]
     OutOfBudget {
         /// The line, from 1; 0 if unknown.
         line: usize,
@@ -82,6 +84,11 @@ pub enum Clock {
 }
 
 /// A compiled chat template. It is immutable and can be shared between threads.
+///
+/// A template comes with a model file, so it is trusted no more than that. Rendering has a budget of work and memory
+/// that grows with the conversation; nesting, the length of tags and the size of assigned values are bounded. One
+/// hole is known: a macro that calls itself with values that hold its own arguments several times (`m([x, x])`) can
+/// build a value that takes exponential time to write.
 #[derive(Debug)]
 pub struct ChatTemplate {
     environment: Environment<'static>,
@@ -125,9 +132,12 @@ impl ChatTemplate {
         // Clones share everything but the few settings.
         let mut environment = self.environment.clone();
         let size = ContextSize::of(context);
-        environment.set_fuel(Some(FUEL.saturating_add(FUEL_PER_CONTEXT_BYTE.saturating_mul(size.bytes as u64))));
+        environment
+            .set_fuel(Some(FUEL.saturating_add(FUEL_PER_CONTEXT_BYTE.saturating_mul(size.bytes as u64))));
         let bound = Bound { items_max: VALUE_ITEMS_MAX.saturating_add(2 * size.items) };
-        environment.add_filter(dialect::BOUNDED_FILTER, move |state: &State, value: &Value| bound.check(state, value));
+        environment.add_filter(dialect::BOUNDED_FILTER, move |state: &State, value: &Value| {
+            bound.check(state, value)
+        });
         environment.add_filter(dialect::BOUNDED_ATTRIBUTE_FILTER, move |state: &State, value: &Value| {
             bound.check_attribute(state, value)
         });
@@ -156,7 +166,8 @@ pub fn normalise_tool_arguments(messages: &mut Json) {
 
 fn environment(clock: Clock) -> Result<Environment<'static>, TemplateError> {
     let mut environment = Environment::new();
-    let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build().map_err(compile_error)?;
+    let syntax =
+        SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build().map_err(compile_error)?;
     environment.set_syntax(syntax);
     // Prompts are not HTML.
     environment.set_auto_escape_callback(|_| AutoEscape::None);
@@ -208,7 +219,10 @@ fn strftime(clock: Clock, format: &str) -> Result<String, Error> {
         Clock::Fixed(time) => BrokenDownTime::from(time),
     };
     time.to_string(format).map_err(|error| {
-        Error::new(ErrorKind::InvalidOperation, format!("strftime_now({format:?}) cannot be formatted: {error}"))
+        Error::new(
+            ErrorKind::InvalidOperation,
+            format!("strftime_now({format:?}) cannot be formatted: {error}"),
+        )
     })
 }
 
@@ -268,7 +282,9 @@ fn find_source<T: std::error::Error + 'static>(error: &Error) -> Option<&T> {
 }
 
 fn is_out_of_fuel(error: &Error) -> bool {
-    causes(error).filter_map(|cause| cause.downcast_ref::<Error>()).any(|cause| cause.kind() == ErrorKind::OutOfFuel)
+    causes(error)
+        .filter_map(|cause| cause.downcast_ref::<Error>())
+        .any(|cause| cause.kind() == ErrorKind::OutOfFuel)
 }
 
 /// The innermost cause says most.

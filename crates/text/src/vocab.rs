@@ -256,9 +256,7 @@ impl<'s> Vocab<'s> {
             self.ends[id as usize] = false;
         }
         // In Gemma 4 `</s>` is an HTML tag like any other.
-        if gemma4
-            && let Some(id) = self.id("</s>")
-        {
+        if gemma4 && let Some(id) = self.id("</s>") {
             self.ends[id as usize] = false;
             self.kinds[id as usize] = TokenKind::Normal;
         }

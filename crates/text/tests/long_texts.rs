@@ -8,9 +8,14 @@ use std::time::{Duration, Instant};
 use verbatim_text::{Special, Tokenizer};
 
 static TOKENIZERS: LazyLock<Vec<(&str, Tokenizer)>> = LazyLock::new(|| {
-    ["ggml-vocab-llama-bpe.gguf", "ggml-vocab-qwen2.gguf", "ggml-vocab-gpt-2.gguf", "ggml-vocab-llama-spm.gguf"]
-        .map(|name| (name, Tokenizer::new(&support::vocabulary(name)).unwrap()))
-        .into()
+    [
+        "ggml-vocab-llama-bpe.gguf",
+        "ggml-vocab-qwen2.gguf",
+        "ggml-vocab-gpt-2.gguf",
+        "ggml-vocab-llama-spm.gguf",
+    ]
+    .map(|name| (name, Tokenizer::new(&support::vocabulary(name)).unwrap()))
+    .into()
 });
 
 /// What must come back of a text: SentencePiece writes U+2581 and space alike, and puts a space in front.
@@ -22,8 +27,8 @@ fn comes_back(name: &str, text: &str) -> String {
 }
 
 #[test]
-fn a_megabyte_of_anything_is_encoded_soon() {
-    const BYTES: usize = 1 << 20;
+fn a_quarter_megabyte_of_anything_is_encoded_soon() {
+    const BYTES: usize = 1 << 18;
     let repeated = |unit: &str| unit.repeat(BYTES / unit.len());
     let texts = [
         repeated(" "),
@@ -48,8 +53,12 @@ fn a_megabyte_of_anything_is_encoded_soon() {
             let start = Instant::now();
             let ids = tokenizer.encode(text, Special::Parse, false);
             let took = start.elapsed();
-            println!("{name} {:?} {took:?}", text.chars().take(12).collect::<String>());
-            assert!(took < Duration::from_secs(20), "{name} {took:?}");
+            // It takes well below a second; in quadratic time it would take minutes.
+            assert!(
+                took < Duration::from_secs(10),
+                "{name} {took:?} {}",
+                text.chars().take(12).collect::<String>()
+            );
             if !text.contains("<|im_start|>") {
                 assert!(tokenizer.decode(&ids, true) == comes_back(name, text).as_bytes());
             }
@@ -58,7 +67,7 @@ fn a_megabyte_of_anything_is_encoded_soon() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(300))]
+    #![proptest_config(ProptestConfig::with_cases(200))]
 
     #[test]
     fn any_text_comes_back_whole(

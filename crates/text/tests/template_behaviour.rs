@@ -41,17 +41,29 @@ fn python_methods_and_tests_work() {
     assert_renders("{{ 'prefixed'.removeprefix('pre') }}{{ 'x.py'.removesuffix('.py') }}", "fixedx");
     assert_renders("{{ '{}-{x}'.format(1, x='y') }} {{ ', '.join(['a', 'b']) }}", "1-y a, b");
     assert_renders("{{ ' x '.strip() }}{{ 'ab'.startswith('a') }}{{ map.get('zz') }}", "xTrueNone");
-    assert_renders("{{ map is sequence }} {{ text is sequence }} {{ map is mapping }} {{ 1 is sequence }}", "True True True False");
+    assert_renders(
+        "{{ map is sequence }} {{ text is sequence }} {{ map is mapping }} {{ 1 is sequence }}",
+        "True True True False",
+    );
 }
 
 #[test]
 fn the_dialect_of_chat_templates_works() {
     assert_renders("{% generation %}a{% endgeneration %}", "a");
-    assert_renders("{% for x in [1, 2, 3] %}{% if x == 2 %}{% continue %}{% endif %}{{ x }}{% endfor %}", "13");
+    assert_renders(
+        "{% for x in [1, 2, 3] %}{% if x == 2 %}{% continue %}{% endif %}{{ x }}{% endfor %}",
+        "13",
+    );
     assert_renders("{% for x in [1, 2, 3] %}{{ x }}{% break %}{% endfor %}", "1");
     assert_renders("a\n  {% if true %}\n  b\n  {% endif %}\nc\n", "a\n  b\nc");
-    assert_renders("{% set ns = namespace(n=0) %}{% for x in list %}{% set ns.n = ns.n + 1 %}{% endfor %}{{ ns.n }}", "4");
-    assert_renders("{%- macro f(x, y='d') %}<{{ x }}{{ y }}>{% endmacro %}{{ f(1) }}{{ f(1, y=2) }}", "<1d><12>");
+    assert_renders(
+        "{% set ns = namespace(n=0) %}{% for x in list %}{% set ns.n = ns.n + 1 %}{% endfor %}{{ ns.n }}",
+        "4",
+    );
+    assert_renders(
+        "{%- macro f(x, y='d') %}<{{ x }}{{ y }}>{% endmacro %}{{ f(1) }}{{ f(1, y=2) }}",
+        "<1d><12>",
+    );
 }
 
 #[test]
@@ -74,8 +86,14 @@ fn exceptions_pass_on_their_message() {
 fn errors_say_where_and_what() {
     assert!(matches!(render("a\n{% if %}", &json!({})), Err(TemplateError::Syntax { line: 2, .. })));
     assert!(matches!(render("\n\n{{ a.b.c }}", &json!({})), Err(TemplateError::Render { line: 3, .. })));
-    assert!(matches!(render("{{ x|no_such_filter }}", &json!({})), Err(TemplateError::Syntax { .. } | TemplateError::Render { .. })));
-    assert!(matches!(render("{% for x in none %}{% endfor %}", &json!({})), Err(TemplateError::Render { .. })));
+    assert!(matches!(
+        render("{{ x|no_such_filter }}", &json!({})),
+        Err(TemplateError::Syntax { .. } | TemplateError::Render { .. })
+    ));
+    assert!(matches!(
+        render("{% for x in none %}{% endfor %}", &json!({})),
+        Err(TemplateError::Render { .. })
+    ));
     assert_eq!(render("x", &json!([])), Err(TemplateError::ContextNotAnObject));
     assert!(matches!(render(&"x".repeat(2 << 20), &json!({})), Err(TemplateError::TooLong { .. })));
     // Nothing is loaded from anywhere.
@@ -86,10 +104,14 @@ fn errors_say_where_and_what() {
 fn hostile_templates_end_with_an_error_soon() {
     let nested = |open: &str, close: &str, depth: usize| open.repeat(depth) + "1" + &close.repeat(depth);
     let doubling = |then: &str| {
-        format!("{{% set ns = namespace(x=[1]) %}}{{% for i in range(200) %}}{{% set ns.x = [ns.x, ns.x] %}}{{% endfor %}}{then}")
+        format!(
+            "{{% set ns = namespace(x=[1]) %}}{{% for i in range(200) %}}{{% set ns.x = [ns.x, ns.x] %}}{{% endfor %}}{then}"
+        )
     };
     let deep = |then: &str| {
-        format!("{{% set ns = namespace(x=1) %}}{{% for i in range(20000) %}}{{% set ns.x = [ns.x] %}}{{% endfor %}}{then}")
+        format!(
+            "{{% set ns = namespace(x=1) %}}{{% for i in range(20000) %}}{{% set ns.x = [ns.x] %}}{{% endfor %}}{then}"
+        )
     };
     let hostile = [
         "{% for a in range(10000000000) %}x{% endfor %}".to_owned(),
@@ -111,7 +133,8 @@ fn hostile_templates_end_with_an_error_soon() {
         "{{ [1]|tojson(indent=100000000000) }}".to_owned(),
         "{{ strftime_now('%Y' * 10000000) }}".to_owned(),
         "{{ strftime_now('%999999999d') }}".to_owned(),
-        "{% set ns = namespace(s='x') %}{% for i in range(100) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}".to_owned(),
+        "{% set ns = namespace(s='x') %}{% for i in range(100) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}"
+            .to_owned(),
         "{% for x in [[1]] recursive %}{{ loop([[1]]) }}{% endfor %}".to_owned(),
         doubling("{{ ns.x }}"),
         doubling("{{ ns.x|tojson }}"),
@@ -161,7 +184,6 @@ fn hostile_templates_end_with_an_error_soon() {
         let start = Instant::now();
         let result = render(&source, &json!({}));
         let took = start.elapsed();
-        println!("{took:?} {shown} => {:?}", result.as_ref().map(String::len));
         assert!(took < Duration::from_secs(10), "{took:?}: {shown}");
         // What is merely long may also come out right; then it is no longer than its budget.
         assert!(result.map_or(0, |text| text.len()) < 1 << 20, "{shown}");
@@ -178,8 +200,10 @@ fn namespaces_hold_ordinary_values() {
 
 #[test]
 fn long_conversations_fit_the_budget() {
-    let source = "{% for m in messages %}<|{{ m.role }}|>{{ m.content.split('</think>')[-1].strip() }}{% endfor %}";
-    let messages: Vec<Value> = (0..5000).map(|_| json!({"role": "user", "content": "x".repeat(1000)})).collect();
+    let source =
+        "{% for m in messages %}<|{{ m.role }}|>{{ m.content.split('</think>')[-1].strip() }}{% endfor %}";
+    let messages: Vec<Value> =
+        (0..5000).map(|_| json!({"role": "user", "content": "x".repeat(1000)})).collect();
     let text = render(source, &json!({"messages": messages})).unwrap();
     assert_eq!(text.len(), 5000 * (1000 + "<|user|>".len()));
 }
@@ -200,7 +224,9 @@ fn tool_arguments_become_objects_where_they_are_objects() {
         normalise_tool_arguments(&mut messages);
         assert_eq!(messages, call(after));
     }
-    for mut odd in [json!(null), json!([1, {"tool_calls": "x"}]), json!([{"tool_calls": [{"function": 1}, 2]}])] {
+    for mut odd in
+        [json!(null), json!([1, {"tool_calls": "x"}]), json!([{"tool_calls": [{"function": 1}, 2]}])]
+    {
         let before = odd.clone();
         normalise_tool_arguments(&mut odd);
         assert_eq!(odd, before);

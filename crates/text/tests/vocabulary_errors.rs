@@ -180,7 +180,10 @@ fn what_llama_cpp_tolerates_works() {
     assert_eq!(tokenizer.encode("aéa", Special::Ignore, false).len(), 2);
     // Ids outside the vocabulary stand for nothing.
     let outside = tokenizer.vocab_len() as u32;
-    assert_eq!((tokenizer.piece(outside), tokenizer.kind(outside), tokenizer.is_end(outside)), (&[][..], None, false));
+    assert_eq!(
+        (tokenizer.piece(outside), tokenizer.kind(outside), tokenizer.is_end(outside)),
+        (&[][..], None, false)
+    );
 
     // Without byte tokens, text outside the vocabulary is unknown.
     let mut source = sentencepiece();
@@ -208,7 +211,9 @@ fn user_defined_tokens_are_found_first_and_the_longest_wins() {
 #[test]
 fn space_prefixes_follow_the_vocabulary() {
     let mut source = sentencepiece();
-    let encode = |source: &VocabSource, text: &str| Tokenizer::new(source).unwrap().encode(text, Special::Parse, false);
+    let encode = |source: &VocabSource, text: &str| {
+        Tokenizer::new(source).unwrap().encode(text, Special::Parse, false)
+    };
     let tokenizer = Tokenizer::new(&source).unwrap();
     let pieces = |ids: &[u32]| text(&tokenizer, ids);
     assert_eq!(pieces(&encode(&source, "ab")), [" ab"]);
