@@ -5,7 +5,7 @@ use crate::error::{TokenizerError, excerpt};
 use crate::merge::{Merge, Merger, NO_TOKEN};
 use crate::pretokenize::PreTokenizer;
 use crate::vocab::{TokenKind, Vocab, parse_byte_token};
-use std::collections::HashMap;
+use foldhash::{HashMap, HashMapExt};
 
 /// The encoder.
 ///

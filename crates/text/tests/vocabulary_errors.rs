@@ -224,6 +224,20 @@ fn space_prefixes_follow_the_vocabulary() {
 }
 
 #[test]
+fn tokens_may_reach_across_words() {
+    let mut source = sentencepiece();
+    source.tokens.push("b▁a".as_bytes().to_vec());
+    source.token_types.as_mut().unwrap().push(NORMAL);
+    source.scores.as_mut().unwrap().extend([9.0]);
+    // "b▁" is not a token, so only "▁a" could lead to "b▁a".
+    source.tokens.push("▁a".as_bytes().to_vec());
+    source.token_types.as_mut().unwrap().push(NORMAL);
+    source.scores.as_mut().unwrap().extend([8.0]);
+    let tokenizer = Tokenizer::new(&source).unwrap();
+    assert_eq!(text(&tokenizer, &tokenizer.encode("b a", Special::Ignore, false)), [" ", "b a"]);
+}
+
+#[test]
 fn phi3_special_tokens_swallow_the_whitespace_after_them() {
     let mut source = byte_level();
     source.name = Some("Phi-3-mini".to_owned());
