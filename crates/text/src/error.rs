@@ -1,9 +1,10 @@
 //! What can be wrong with a vocabulary.
 
 use thiserror::Error;
+use verbatim_gguf::GgufError;
 
 /// Why a vocabulary cannot be used. Each message says what is wrong, where, and what to do.
-#[derive(Debug, Clone, PartialEq, Error)]
+#[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum TokenizerError {
     /// A metadata key that this kind of vocabulary needs is absent.
@@ -14,14 +15,9 @@ pub enum TokenizerError {
         /// The value of `tokenizer.ggml.model`.
         model: String,
     },
-    /// A metadata key holds a value of another type than the tokenizer needs.
-    #[error("`{key}` in the model file is not {expected}; convert the model again")]
-    WrongType {
-        /// The GGUF key.
-        key: String,
-        /// What was expected, in words.
-        expected: &'static str,
-    },
+    /// A metadata key is absent or holds a value of another type than the tokenizer needs.
+    #[error(transparent)]
+    Metadata(#[from] GgufError),
     /// `tokenizer.ggml.model` names an algorithm that is not implemented.
     #[error("tokenizer model `{model}` is not supported; supported are: {known}")]
     UnsupportedModel {

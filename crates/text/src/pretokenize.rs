@@ -83,7 +83,7 @@ const LINE_BREAK: Pass = only(r"[\r\n]");
 /// Letters with case, of the Unicode version that DeepSeek's tokenizer was made with.
 const DEEPSEEK_LETTERS: Pass = only(concat!(
     r"\s?[A-Za-zµÀ-ÖØ-öø-ƺƼ-ƿǄ-ʓʕ-ʯͰ-ͳͶͷͻ-ͽͿΆΈ-ΊΌΎ-ΡΣ-ϵϷ-ҁҊ-ԯԱ-ՖႠ-ჅᎠ-Ᏽᏸ-ᏽᲐ-ᲺᲽ-Ჿᴀ-ᴫᵫ-ᵷᵹ-ᶚ",
-    "Ḁ-ἕἘ-Ἕἠ-ὅὈ-Ὅὐ-ὗὙὛὝὟ-ώᾀ-ᾴᾶ-ᾼ\u{1FBE}ῂ-ῄῆ-ῌῐ-\u{1FD3}ῖ-\u{1FDB}ῠ-Ῥῲ-ῴῶ-ῼℂℇℊ-ℓℕℙ-ℝℤ\u{2126}ℨ\u{212A}-ℭℯ-ℴℹℼ-ℿⅅ-ⅉⅎↃↄ",
+    "Ḁ-ἕἘ-Ἕἠ-ὅὈ-Ὅὐ-ὗὙὛὝὟ-\u{1F7D}ᾀ-ᾴᾶ-ᾼ\u{1FBE}ῂ-ῄῆ-ῌῐ-\u{1FD3}ῖ-\u{1FDB}ῠ-Ῥῲ-ῴῶ-ῼℂℇℊ-ℓℕℙ-ℝℤ\u{2126}ℨ\u{212A}-ℭℯ-ℴℹℼ-ℿⅅ-ⅉⅎↃↄ",
     "Ⰰ-ⱻⱾ-ⳤⳫ-ⳮⳲⳳꙀ-ꙭꚀ-ꚛꜢ-ꝯꝱ-ꞇꞋ-ꞎꭰ-ꮿﬀ-ﬆﬓ-ﬗＡ-Ｚａ-ｚ𐐀-𐑏𐒰-𐓓𐓘-𐓻𐲀-𐲲𐳀-𐳲𑢠-𑣟𞤀-𞥃]+"
 ));
 const DEEPSEEK_SYMBOLS: Pass = only(r"\s?[!-/:-~！-／：-～‘-‟\u{3000}-。]+");
@@ -307,7 +307,7 @@ mod tests {
     #[test]
     fn deepseek_splits_lines_scripts_and_numbers_in_turn() {
         assert_split("deepseek-llm", "Hi, you\n12 中文!", "Hi|,| you|\n|12| |中文|!");
-        assert_split("deepseek-coder", "Hi, 12 中文", "Hi|,| |1|2| 中文");
+        assert_split("deepseek-coder", "Hi, 12 中文", "Hi|,| |1|2| |中文");
         assert_split("deepseek-v3", "x=1234 (a) 中文かな é\n", "x|=|123|4| (|a|)| |中文かな| é|\n");
     }
 

@@ -25,7 +25,8 @@ pub enum Special {
 /// The ids equal llama.cpp's, which means: no Unicode normalisation is applied, and well-known control tokens that a
 /// file marks as ordinary text (`</s>` in Qwen 2's vocabulary) are control tokens. Where files leave gaps this differs
 /// from llama.cpp: an absent EOS or BOS of a BPE vocabulary stays absent (llama.cpp assumes token 11), and an absent
-/// `tokenizer.ggml.pre` is an error (llama.cpp assumes `default`, and warns of degraded output).
+/// `tokenizer.ggml.pre` is an error (llama.cpp assumes `default`, and warns of degraded output). The channel markers of
+/// gpt-oss stay control tokens, so that text from outside cannot forge them (llama.cpp makes them ordinary text).
 ///
 /// A tokenizer is immutable and can be shared between threads.
 pub struct Tokenizer {

@@ -1,7 +1,7 @@
 //! The vocabulary: what the model file says about each token.
 
 use crate::error::{TokenizerError, excerpt};
-use std::collections::HashMap;
+use foldhash::{HashMap, HashMapExt};
 
 /// A tokenizer as a model file describes it, before anything is checked. The fields are the values of the
 /// `tokenizer.*` keys of a GGUF file; absent keys are `None`.
