@@ -40,7 +40,7 @@ pub fn quantize_row(isa: Isa, row: &[f32], out: &mut [u8]) {
     match isa.level() {
         Level::Scalar => quantize_blocks::<Scalar>(row, out),
         #[cfg(target_arch = "x86_64")]
-        Level::Avx2 => quantize_blocks::<Avx2>(row, out),
+        Level::Avx2 | Level::AvxVnni => quantize_blocks::<Avx2>(row, out),
         #[cfg(target_arch = "x86_64")]
         Level::Avx512 => quantize_blocks::<Avx512>(row, out),
     }

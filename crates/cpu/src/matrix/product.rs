@@ -9,7 +9,7 @@ use super::kernel::{DenseWeights, Tile};
 use super::layout::GROUP_ROWS;
 use super::packed::{PackedMatrix, for_kind};
 #[cfg(target_arch = "x86_64")]
-use super::simd::{Avx2, Avx512};
+use super::simd::{Avx2, Avx512, AvxVnni};
 use super::simd::{Scalar, Simd};
 use crate::isa::{Isa, Level};
 use crate::team::{TaskCounter, Team};
@@ -201,6 +201,8 @@ pub unsafe fn matmul_groups(
             Level::Scalar => product.run::<Scalar>(),
             #[cfg(target_arch = "x86_64")]
             Level::Avx2 => product.run::<Avx2>(),
+            #[cfg(target_arch = "x86_64")]
+            Level::AvxVnni => product.run::<AvxVnni>(),
             #[cfg(target_arch = "x86_64")]
             Level::Avx512 => product.run::<Avx512>(),
         }

@@ -11,7 +11,7 @@ mod avx512;
 mod scalar;
 
 #[cfg(target_arch = "x86_64")]
-pub(super) use avx2::Avx2;
+pub(super) use avx2::{Avx2, AvxVnni};
 #[cfg(target_arch = "x86_64")]
 pub(super) use avx512::Avx512;
 pub(super) use scalar::Scalar;
