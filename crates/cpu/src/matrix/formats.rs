@@ -2,8 +2,8 @@
 //! that turn integer sums into a dot product.
 //!
 //! Every format is one of two forms, `d · (q − OFFSET)` or `d · q − m`, with an unsigned code `q` and with `d` and `m`
-//! per 32 columns or per 16 ([`BlockFormat::HALVES`]). A new format is one `impl` here and one line in
-//! [`for_block_kind`](super::packed).
+//! per 32 columns or per 16 ([`BlockFormat::HALVES`]). A new format is one `impl` here, and its name in
+//! [`packed`](super::packed)'s `Kind` and `for_kind`.
 //!
 //! Sources: the format definitions of ggml (`ggml-common.h`) and the OCP Microscaling specification 1.0 (MXFP4); the
 //! decoders of `verbatim-quant` are the reference that the tests compare with.

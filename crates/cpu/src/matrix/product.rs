@@ -245,16 +245,21 @@ impl Product<'_> {
         }
     }
 
-    /// A row group's weights stay in the nearest cache while the tokens pass by.
+    /// Row groups outside and tokens inside, so that a group's weights stay in the nearest cache while the tokens pass by;
+    /// and around both, spans of tokens whose activations stay in the second.
     unsafe fn run<S: Simd>(&self) {
-        for group in self.groups.clone() {
-            let mut token = 0;
-            while token < self.input.tokens() {
-                let tokens = tile_tokens(self.input.tokens() - token, S::MAX_TOKENS);
-                let tile = self.tile(group, token, tokens);
-                // SAFETY: the caller vouches for the instruction set and the output.
-                unsafe { run_tile::<S>(self.weights, &tile) };
-                token += tokens;
+        let tokens = self.input.tokens();
+        let span = span_tokens(self.input.stride_bytes(), S::MAX_TOKENS);
+        for start in (0..tokens).step_by(span) {
+            let end = tokens.min(start + span);
+            for group in self.groups.clone() {
+                let mut token = start;
+                while token < end {
+                    let count = tile_tokens(end - token, S::MAX_TOKENS);
+                    // SAFETY: the caller vouches for the instruction set and the output.
+                    unsafe { run_tile::<S>(self.weights, &self.tile(group, token, count)) };
+                    token += count;
+                }
             }
         }
     }
@@ -285,6 +290,16 @@ impl Product<'_> {
             residual_stride,
         }
     }
+}
+
+/// Bytes of activations that should be near while the weights go by: a good half of a common second-level cache.
+const SPAN_BYTES: usize = 640 << 10;
+
+/// How many tokens a span takes: whole tiles, and enough of them to be worth reading the weights again for.
+fn span_tokens(row_bytes: usize, tile_tokens: usize) -> usize {
+    const LEAST: usize = 32;
+    let tokens = (SPAN_BYTES / row_bytes.max(1)).max(LEAST);
+    tokens - tokens % tile_tokens
 }
 
 /// How many of the remaining tokens the next tile takes: they are spread evenly over as few tiles as can be.
