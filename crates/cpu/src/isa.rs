@@ -1,7 +1,7 @@
 //! Which instruction set the kernels use: found at run time, or forced by `VERBATIM_ISA`.
 //!
-//! The choice is about speed alone. Every kernel of the matrix product gives the same bits on every instruction
-//! set, because each lane runs the scalar order of operations on its own output row.
+//! The choice is about speed alone. Every kernel of the matrix product gives the same bits on every
+//! instruction set, because each lane runs the scalar order of operations on its own output row.
 
 use std::env::VarError;
 
@@ -40,7 +40,8 @@ const NAMES: [&str; 4] = ["scalar", "avx2", "avxvnni", "avx512"];
 pub enum IsaError {
     /// The name is none that the project knows.
     #[error(
-        "{ISA_VARIABLE}={0:?} is not an instruction set; use scalar, avx2, avxvnni or avx512, or leave it unset"
+        "{ISA_VARIABLE}={0:?} is not an instruction set; use scalar, avx2, avxvnni or avx512, \
+         or leave it unset"
     )]
     Unknown(String),
     /// The name is known but the machine, or the architecture of this build, lacks it.

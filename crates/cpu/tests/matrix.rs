@@ -1,5 +1,6 @@
-//! The matrix product: the row contract on every format, width, thread count and instruction set; exactness of the packed
-//! weights; accuracy against double precision. Needs golden data: blocks of every format with sane scales.
+//! The matrix product: the row contract on every format, width, thread count and instruction set; exactness
+//! of the packed weights; accuracy against double precision. Needs golden data: blocks of every format with
+//! sane scales.
 
 #![allow(unsafe_code)] // One test calls a thread's share of a product by itself.
 

@@ -1,5 +1,5 @@
-//! AVX2 with FMA and F16C: eight rows at a time. With AVX-VNNI, `vpdpbusd` makes the byte products; without it they go
-//! through 16-bit sums that cannot saturate.
+//! AVX2 with FMA and F16C: eight rows at a time. With AVX-VNNI, `vpdpbusd` makes the byte products; without
+//! it they go through 16-bit sums that cannot saturate.
 
 use std::arch::x86_64::*;
 
@@ -18,8 +18,8 @@ pub(in crate::matrix) type AvxVnni = EightLanes<true>;
 /// What an i16 lane can hold, in units of the largest |activation|.
 const I16_ROOM: usize = i16::MAX as usize / 127;
 
-// SAFETY (of every `unsafe` below): the callers of `Simd` vouch for the instruction set and the pointers, and all
-// loads and stores are unaligned ones. The small functions are inlined into the `target_feature` ones.
+// SAFETY (of every `unsafe` below): the callers of `Simd` vouch for the instruction set and the pointers, and
+// all loads and stores are unaligned ones. The small functions are inlined into the `target_feature` ones.
 impl<const VNNI: bool> Simd for EightLanes<VNNI> {
     const LANES: usize = 8;
     const MAX_TOKENS: usize = 4;
@@ -221,8 +221,8 @@ unsafe fn dot_vnni<const N: usize>(weights: [__m256i; N], activations: *const u8
     }
 }
 
-/// Σ weight · activation for weights up to `weight_max`, at most 128: as many pair sums as an i16 lane can take are added
-/// there before they are widened.
+/// Σ weight · activation for weights up to `weight_max`, at most 128: as many pair sums as an i16 lane can
+/// take are added there before they are widened.
 #[inline(always)]
 unsafe fn dot_narrow<const N: usize>(
     weights: [__m256i; N],
