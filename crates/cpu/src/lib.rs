@@ -1,5 +1,26 @@
 //! The CPU backend: packed weights, kernels, the thread team and the executor.
+//!
+//! [`Executor::prepare`] rewrites a graph for this backend, plans it and makes a [`Program`]; [`Program::bind`] fills its
+//! inputs in an [`Arena`]; [`Executor::run`] runs it on a [`team::Team`] of threads and gives [`Outputs`].
+//!
+//! Invariants: kernels allocate nothing; every reduction has one order, whatever the rows, threads or instruction set;
+//! `unsafe` is confined to vector instructions, the arena and the rows that threads share.
 
+mod executor;
 pub mod isa;
+mod kv;
+mod lower;
 pub mod matrix;
+mod memory;
+mod ops;
+mod program;
 pub mod team;
+mod vector;
+mod weights;
+
+pub use executor::{Executor, ExecutorError};
+pub use isa::{Isa, IsaError};
+pub use kv::{KvLayer, KvMemory, KvMemoryError, KvSpec, KvType, PAGE_CELLS};
+pub use matrix::{PackError, PackedMatrix};
+pub use program::{Arena, BindError, Bound, Filled, Outputs, PrepareError, Program, Slot};
+pub use weights::{Weight, Weights};

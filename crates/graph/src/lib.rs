@@ -1,1 +1,150 @@
-//! The graph IR: values, ops, shapes, lifetimes and the digest of their full identity.
+//! The graph IR: what a step computes, as values made by ops.
+//!
+//! A [`Graph`] is built by a model's architecture file through a [`Builder`], is pure data, and knows nothing of
+//! memory, threads or kernels. Two graphs are the same exactly when they are equal: every op with its parameters,
+//! every edge, view, shape, lifetime and placement takes part in `Eq` and `Hash`, because a memory plan may only be
+//! reused for a graph that is the same in all of these.
+
+mod builder;
+mod op;
+#[cfg(feature = "random")]
+pub mod random;
+mod value;
+
+pub use builder::Builder;
+pub use op::{Activation, Op, RopeLayout, RopeScaling, RopeTable};
+pub use value::{Bounds, Def, Extent, Lifetime, NodeId, Placement, Real, Shape, Tag, Value, ValueId};
+
+/// Why a graph could not be built.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum GraphError {
+    /// An op was given operands that it cannot work on.
+    #[error("{op}: {problem}")]
+    Operands {
+        /// The op's name.
+        op: &'static str,
+        /// What does not fit, with the shapes.
+        problem: String,
+    },
+    /// A value's size in bytes, at the graph's bounds, does not fit in memory.
+    #[error("a value of {rows} x {cols} elements of {dtype} is too large for this machine's addresses")]
+    TooLarge {
+        /// Rows at the bound.
+        rows: usize,
+        /// Columns.
+        cols: usize,
+        /// Element type.
+        dtype: verbatim_quant::DType,
+    },
+    /// Only values that the step computes can be outputs.
+    #[error("{tag}: a {lifetime:?} value cannot be an output; only a computed one can")]
+    NotComputed {
+        /// The output's name.
+        tag: Tag,
+        /// What the value is instead.
+        lifetime: Lifetime,
+    },
+    /// An op reads a state whose storage a later version has already overwritten.
+    #[error("{op} reads a version of {state} that has been overwritten")]
+    StaleState {
+        /// The op's name.
+        op: &'static str,
+        /// The state.
+        state: Tag,
+    },
+    /// Two leaves of one lifetime, or two outputs, carry the same tag.
+    #[error("{0} is declared twice")]
+    DuplicateTag(Tag),
+}
+
+/// One op applied to its operands.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Node {
+    /// What is computed.
+    pub op: Op,
+    /// The operands, in the order that the op's documentation gives.
+    pub operands: Vec<ValueId>,
+    /// The value that this node makes.
+    pub output: ValueId,
+}
+
+/// A step's computation: nodes in execution order over values. Made by [`Builder::finish`].
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Graph {
+    bounds: Bounds,
+    values: Vec<Value>,
+    nodes: Vec<Node>,
+    outputs: Vec<(Tag, ValueId)>,
+}
+
+impl Graph {
+    /// The largest numbers of rows that a run may have.
+    pub fn bounds(&self) -> Bounds {
+        self.bounds
+    }
+
+    /// All values; a [`ValueId`] is an index into them.
+    pub fn values(&self) -> &[Value] {
+        &self.values
+    }
+
+    /// One value.
+    pub fn value(&self, id: ValueId) -> &Value {
+        &self.values[id.index()]
+    }
+
+    /// All nodes, in an order in which every operand is made before it is read.
+    pub fn nodes(&self) -> &[Node] {
+        &self.nodes
+    }
+
+    /// What the caller may read after a run.
+    pub fn outputs(&self) -> &[(Tag, ValueId)] {
+        &self.outputs
+    }
+
+    /// The value whose storage `id` lies in, and the first column of `id` within it. A value that is no view is
+    /// its own root.
+    pub fn root(&self, mut id: ValueId) -> (ValueId, usize) {
+        let mut column = 0;
+        while let Def::Columns { base, start } = self.value(id).def {
+            column += start;
+            id = base;
+        }
+        (id, column)
+    }
+
+    /// The tag of the state that `id` is a version of; `None` for any other value.
+    pub fn state(&self, mut id: ValueId) -> Option<Tag> {
+        loop {
+            match self.value(id).def {
+                Def::Leaf(tag) => return (self.value(id).lifetime == Lifetime::State).then_some(tag),
+                Def::Columns { .. } => return None,
+                Def::Node(node) => {
+                    let node = &self.nodes[node.index()];
+                    id = node.operands[node.op.writes_state()?];
+                }
+            }
+        }
+    }
+
+    /// Bytes of a value at the graph's bounds. For a view, of the viewed columns alone.
+    pub fn bytes(&self, id: ValueId) -> usize {
+        let value = self.value(id);
+        bytes_at(value, self.bounds).expect("sizes are checked when the graph is built")
+    }
+
+    /// All leaves of one lifetime with their tags, in order of declaration.
+    pub fn leaves(&self, lifetime: Lifetime) -> impl Iterator<Item = (Tag, ValueId)> + '_ {
+        self.values.iter().enumerate().filter_map(move |(index, value)| match value.def {
+            Def::Leaf(tag) if value.lifetime == lifetime => Some((tag, ValueId::new(index))),
+            _ => None,
+        })
+    }
+}
+
+fn bytes_at(value: &Value, bounds: Bounds) -> Option<usize> {
+    let rows = value.shape.rows.at(bounds);
+    // The extra bound leaves room for alignment and for sums over a step's values.
+    value.dtype.row_bytes(value.shape.cols)?.checked_mul(rows).filter(|&bytes| bytes <= isize::MAX as usize)
+}

@@ -1,1 +1,106 @@
-//! Architecture files: from GGUF metadata to weights and a graph builder.
+//! Architectures: from a GGUF file's metadata and tensor table to a list of weights and a builder of graphs.
+//!
+//! [`open`] reads no weights. It looks the architecture up by name, checks every hyperparameter and the presence, type
+//! and shape of every tensor, and returns a [`Model`]: what the engine has to load, and how a step is computed.
+//!
+//! One file in `arch/` per architecture; what they share is in [`net`] (blocks of layers) and [`keys`] (metadata).
+
+mod arch;
+mod error;
+mod keys;
+mod net;
+mod table;
+
+pub use error::ModelError;
+pub use net::{inputs, outputs};
+pub use table::{WeightForm, WeightSpec};
+
+use verbatim_gguf::GgufFile;
+use verbatim_graph::{Bounds, Graph, GraphError};
+
+/// A point of the network whose values a step can return, one row per row of the step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Tap {
+    /// The residual stream entering the first layer.
+    Embedding,
+    /// The residual stream leaving this layer, counted from 0.
+    Layer(u32),
+    /// The hidden state after the final norm.
+    FinalNorm,
+}
+
+/// What a step is asked for.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct StepShape {
+    /// The most rows, and the most rows that want logits.
+    pub bounds: Bounds,
+    /// Sequences that the step may mix, and pages of positions that each may have.
+    pub page_table: [usize; 2],
+    /// Points of the network to return.
+    pub taps: Vec<Tap>,
+}
+
+/// The form of the K and V that one layer keeps per position.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KvShape {
+    /// K/V heads.
+    pub kv_heads: usize,
+    /// Elements of a head.
+    pub head_dim: usize,
+}
+
+/// What every architecture has, in its own numbers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hyperparameters {
+    /// The architecture's name in GGUF files.
+    pub architecture: String,
+    /// Layers of the main pass.
+    pub layers: usize,
+    /// Elements of the residual stream.
+    pub hidden: usize,
+    /// Rows of the output head.
+    pub vocabulary: usize,
+    /// Positions that the model was trained for.
+    pub context: usize,
+}
+
+/// A model file understood: which weights to load, and how to compute a step with them.
+pub trait Model: Send + Sync {
+    /// The model's numbers.
+    fn hyperparameters(&self) -> &Hyperparameters;
+
+    /// The weights, in the order of their indices in graphs.
+    fn weights(&self) -> &[WeightSpec];
+
+    /// What each layer keeps per position.
+    fn kv_shapes(&self) -> Vec<KvShape>;
+
+    /// The points that can be tapped: every architecture has all of [`Tap`].
+    fn taps(&self) -> Vec<Tap> {
+        let layers = self.hyperparameters().layers as u32;
+        let mut taps = vec![Tap::Embedding];
+        taps.extend((0..layers).map(Tap::Layer));
+        taps.push(Tap::FinalNorm);
+        taps
+    }
+
+    /// The graph of a step.
+    ///
+    /// # Errors
+    /// Sizes beyond the machine's addresses. Shapes fit each other, since [`open`] has checked the tensors.
+    fn build(&self, shape: &StepShape) -> Result<Graph, GraphError>;
+}
+
+/// Understands a file.
+///
+/// # Errors
+/// An unknown architecture, a missing or unsupported hyperparameter, a missing tensor or one of another shape: named,
+/// with what was expected.
+pub fn open(file: &GgufFile) -> Result<Box<dyn Model>, ModelError> {
+    arch::open(file)
+}
+
+/// The architectures that [`open`] knows, by their names in GGUF files.
+pub fn architectures() -> Vec<&'static str> {
+    arch::names()
+}

@@ -1,0 +1,309 @@
+//! Runs programs: every thread walks the phases, does its share of each op, and meets the others at a barrier.
+#![allow(unsafe_code)] // Rows of the arena are handed to the threads that own them.
+
+use crate::isa::{Isa, IsaError};
+use crate::kv::KvMemory;
+use crate::matrix::{Epilogue, Input, OutputRows, Residual, chunk_groups, matmul_groups, quantize_row};
+use crate::memory::AlignedBytes;
+use crate::ops::attention::{self, Span};
+use crate::ops::{elementwise, norm, rope};
+use crate::program::{Bound, Matrix, Outputs, PrepareError, Program, Source, Step};
+use crate::team::{Context, Team, TeamError};
+use crate::weights::Weights;
+use std::any::Any;
+use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use verbatim_graph::{Bounds, Graph, Op};
+use verbatim_plan::{Plan, PlanCache, Statistics};
+
+/// What freed memory is overwritten with where tests ask for it: bytes that no longer make sense as a number.
+const POISON: u8 = 0xff;
+
+/// Why an executor could not be made.
+#[derive(Debug, thiserror::Error)]
+pub enum ExecutorError {
+    /// The instruction set asked for cannot be used.
+    #[error(transparent)]
+    Isa(#[from] IsaError),
+    /// The thread team could not be started.
+    #[error(transparent)]
+    Team(#[from] TeamError),
+    /// A thread has panicked. The run's outputs are lost; the executor can go on.
+    #[error("a kernel has failed: {0}")]
+    Panicked(String),
+    /// A program was run with weights that it was not made for.
+    #[error("the program was prepared for other weights")]
+    OtherWeights,
+}
+
+/// Plans, prepares and runs graphs on a team of threads.
+pub struct Executor {
+    isa: Isa,
+    team: Team,
+    cache: PlanCache,
+    poison: bool,
+}
+
+impl Executor {
+    /// An executor with this many threads, on the best instruction set or the one that `VERBATIM_ISA` names.
+    pub fn new(threads: usize) -> Result<Executor, ExecutorError> {
+        Executor::with_isa(threads, Isa::from_environment()?)
+    }
+
+    /// An executor with this many threads on the given instruction set.
+    pub fn with_isa(threads: usize, isa: Isa) -> Result<Executor, ExecutorError> {
+        let team = Team::new(threads)?;
+        Ok(Executor { isa, team, cache: PlanCache::default(), poison: cfg!(debug_assertions) })
+    }
+
+    /// The instruction set in use.
+    pub fn isa(&self) -> Isa {
+        self.isa
+    }
+
+    /// The thread team, for work outside of programs such as packing weights.
+    pub fn team(&mut self) -> &mut Team {
+        &mut self.team
+    }
+
+    /// Makes a program of a graph: rewritten for this backend, planned or found planned, and resolved.
+    ///
+    /// # Errors
+    /// If the graph cannot be planned or the weights do not fit it.
+    pub fn prepare(&mut self, graph: &Graph, weights: &Weights) -> Result<Program, PrepareError> {
+        let plan = self.cache.plan(crate::lower::lower(graph, weights)?)?;
+        Program::new(plan, weights, self.poison)
+    }
+
+    /// Like [`Executor::prepare`], but with every value in memory of its own: a reference for tests.
+    pub fn prepare_disjoint(&mut self, graph: &Graph, weights: &Weights) -> Result<Program, PrepareError> {
+        let plan = Plan::disjoint(Arc::new(crate::lower::lower(graph, weights)?))?;
+        Program::new(Arc::new(plan), weights, self.poison)
+    }
+
+    /// Counts the reuse of a program that the caller has kept.
+    pub fn count_reuse(&mut self) {
+        self.cache.count_hit();
+    }
+
+    /// Plans built and reused.
+    pub fn statistics(&self) -> Statistics {
+        self.cache.statistics()
+    }
+
+    /// Runs a program whose inputs are filled. Allocates nothing.
+    ///
+    /// # Errors
+    /// If the weights are not those the program was made for, or a thread has panicked.
+    pub fn run<'a>(
+        &mut self,
+        bound: Bound<'a>,
+        weights: &Weights,
+        state: &mut KvMemory,
+    ) -> Result<Outputs<'a>, ExecutorError> {
+        if bound.program.weights_id() != weights.id() {
+            return Err(ExecutorError::OtherWeights);
+        }
+        let Bound { program, arena, rows } = bound;
+        for step in program.steps() {
+            step.tasks.reset();
+        }
+        let run = Run { isa: self.isa, arena, weights, state, rows };
+        let threads = &mut self.team;
+        let work = AssertUnwindSafe(|| {
+            threads.run(|member| {
+                for (phase, steps) in program.phases().iter().enumerate() {
+                    for step in &program.steps()[steps.clone()] {
+                        run.step(step, member);
+                    }
+                    member.barrier();
+                    if !program.poison_after(phase).is_empty() {
+                        if member.index() == 0 {
+                            run.poison(program.poison_after(phase));
+                        }
+                        member.barrier();
+                    }
+                }
+            })
+        });
+        match catch_unwind(work) {
+            Ok(()) => Ok(Outputs::new(bound)),
+            Err(panic) => Err(ExecutorError::Panicked(message(&*panic))),
+        }
+    }
+}
+
+/// Everything a thread needs for its share.
+struct Run<'a> {
+    isa: Isa,
+    arena: &'a AlignedBytes,
+    weights: &'a Weights,
+    state: &'a KvMemory,
+    rows: Bounds,
+}
+
+impl Run<'_> {
+    fn step(&self, step: &Step, member: &Context<'_>) {
+        if step.op.splits_rows() {
+            let rows = match step.op.writes_state() {
+                None => step.output.matrix().shape.rows.at(self.rows),
+                Some(_) => step.operands[1].matrix().shape.rows.at(self.rows),
+            };
+            for row in share(rows, member) {
+                self.row(step, row);
+            }
+        } else {
+            self.tasks(step, member);
+        }
+    }
+
+    /// One row of an op that is split by rows.
+    fn row(&self, step: &Step, row: usize) {
+        let isa = self.isa;
+        let operand = |i: usize| -> &[f32] { step.operands[i].matrix().row(self.arena, row) };
+        let index = |i: usize| -> usize { self.index(step.operands[i].matrix(), row) };
+        let vector = |i: usize| -> &[f32] { self.weights.vector(step.operands[i].weight()) };
+        // SAFETY: within a phase one thread makes a row, and the plan lets nobody else use its bytes.
+        let out = || -> &mut [f32] { unsafe { step.output.matrix().row_mut(self.arena, row) } };
+        match step.op {
+            Op::Embed { scale } => {
+                let out = out();
+                self.weights.matrix(step.operands[0].weight()).dequantize_row(index(1), out);
+                if scale.0 != 1.0 {
+                    out.iter_mut().for_each(|x| *x *= scale.0);
+                }
+            }
+            Op::RmsNorm { eps, groups } => {
+                let (x, out) = (operand(0), out());
+                let size = x.len() / groups;
+                for (x, out) in x.chunks_exact(size).zip(out.chunks_exact_mut(size)) {
+                    norm::rms_norm(isa, x, vector(1), eps.0, out);
+                }
+            }
+            Op::RopeTable(_) => {
+                let (frequencies, amplitude) = &step.frequencies;
+                let position = step.operands[0].matrix().row::<i32>(self.arena, row)[0];
+                rope::angles(position, frequencies, *amplitude, out());
+            }
+            Op::Rope { head_dim, layout, .. } => {
+                rope::rotate(layout, head_dim, operand(0), operand(1), out())
+            }
+            Op::KvWrite { .. } => {
+                self.state.layers()[step.operands[0].state()].write(index(3), operand(1), operand(2));
+            }
+            Op::Glu { activation } => elementwise::glu(isa, activation, operand(0), operand(1), out()),
+            Op::Add => elementwise::add(isa, operand(0), operand(1), out()),
+            Op::Mul => elementwise::mul(isa, operand(0), operand(1), out()),
+            Op::Scale { factor } => elementwise::scale(isa, factor.0, operand(0), out()),
+            Op::Pick => out().copy_from_slice(step.operands[0].matrix().row(self.arena, index(1))),
+            Op::Quantize { .. } => {
+                // SAFETY: as for `out`.
+                let out = unsafe { step.output.matrix().row_mut(self.arena, row) };
+                quantize_row(isa, operand(0), out);
+            }
+            Op::Linear { .. } | Op::QuantizedLinear { .. } | Op::Attention { .. } => {
+                unreachable!("{} is not split by rows", step.op.name())
+            }
+        }
+    }
+
+    /// This thread's share of an op that is dealt out in tasks.
+    fn tasks(&self, step: &Step, member: &Context<'_>) {
+        match step.op {
+            Op::Linear { bias, residual } | Op::QuantizedLinear { bias, residual, .. } => {
+                self.linear(step, bias, residual, member);
+            }
+            Op::Attention { heads, kv_heads, head_dim, scale } => {
+                let group = heads / kv_heads * head_dim;
+                let tasks = step.output.matrix().shape.rows.at(self.rows) * kv_heads;
+                while let Some(taken) = step.tasks.take(chunk(tasks, member), tasks) {
+                    for task in taken {
+                        self.attend(step, task / kv_heads, task % kv_heads, group, scale.0);
+                    }
+                }
+            }
+            _ => unreachable!("{} is split by rows", step.op.name()),
+        }
+    }
+
+    fn attend(&self, step: &Step, row: usize, kv_head: usize, group: usize, scale: f32) {
+        let [q, state, positions, sequences, pages] = &step.operands[..] else {
+            unreachable!("attention has five operands")
+        };
+        let span = Span {
+            layer: &self.state.layers()[state.state()],
+            kv_head,
+            pages: pages.matrix().row(self.arena, self.index(sequences.matrix(), row)),
+            position: self.index(positions.matrix(), row),
+        };
+        let q: &[f32] = q.matrix().row(self.arena, row);
+        let out = step.output.matrix();
+        let start = out.offset() + row * out.stride_bytes() + kv_head * group * size_of::<f32>();
+        // SAFETY: one task makes these heads of this row, and the plan lets nobody else use their bytes.
+        let out = unsafe { self.arena.write(start, group) };
+        attention::attend(self.isa, &span, scale, &q[kv_head * group..][..group], out);
+    }
+
+    fn linear(&self, step: &Step, bias: bool, residual: bool, member: &Context<'_>) {
+        let weights = self.weights.matrix(step.operands[1].weight());
+        let out = step.output.matrix();
+        let tokens = out.shape.rows.at(self.rows);
+        if tokens == 0 {
+            return;
+        }
+        let x = step.operands[0].matrix();
+        let input = match step.op {
+            Op::QuantizedLinear { .. } => {
+                Input::Quantized { bytes: x.rows(self.arena, tokens), stride_bytes: x.stride_bytes(), tokens }
+            }
+            _ => Input::Floats { values: x.rows(self.arena, tokens), stride: x.stride(), tokens },
+        };
+        let residual = step.operands.last().filter(|_| residual).map(Source::matrix);
+        let epilogue = Epilogue {
+            bias: bias.then(|| self.weights.vector(step.operands[2].weight())),
+            residual: residual.map_or(Residual::None, |rows| Residual::Rows {
+                values: rows.rows(self.arena, tokens),
+                stride: rows.stride(),
+            }),
+        };
+        // SAFETY: the plan keeps the output apart from the operands, and its rows of one step from all else.
+        let output = unsafe {
+            let start = self.arena.element_ptr(out.offset(), out.span(tokens));
+            OutputRows::from_raw(start, out.span(tokens), out.stride())
+        };
+        let groups = weights.row_groups();
+        while let Some(taken) = step.tasks.take(chunk_groups(groups, member.threads()), groups) {
+            // SAFETY: the counter gives every group of columns to one thread only.
+            unsafe { matmul_groups(self.isa, weights, input, &output, taken, epilogue) };
+        }
+    }
+
+    /// An index that the caller gave as an input.
+    fn index(&self, matrix: &Matrix, row: usize) -> usize {
+        usize::try_from(matrix.row::<i32>(self.arena, row)[0]).expect("indices are not negative")
+    }
+
+    fn poison(&self, freed: &[(usize, usize)]) {
+        for &(offset, bytes) in freed {
+            // SAFETY: called between two barriers, by one thread; and nobody needs these bytes any more.
+            unsafe { self.arena.write::<u8>(offset, bytes) }.fill(POISON);
+        }
+    }
+}
+
+fn message(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no message".into())
+}
+
+/// The rows that are this thread's: the same ones for every op of a phase.
+fn share(rows: usize, member: &Context<'_>) -> Range<usize> {
+    let (index, threads) = (member.index(), member.threads());
+    rows * index / threads..rows * (index + 1) / threads
+}
+
+/// Tasks dealt out at once: few enough that threads finish together, many enough that dealing costs nothing.
+fn chunk(tasks: usize, member: &Context<'_>) -> usize {
+    (tasks / (member.threads() * 8)).max(1)
+}

@@ -1,0 +1,143 @@
+//! From a model's graph to the graph that this backend runs: sums folded into products, activations quantised once.
+
+use crate::matrix::activation_row_bytes;
+use crate::weights::{Weight, Weights};
+use verbatim_graph::{Builder, Def, Graph, GraphError, Lifetime, Op, ValueId};
+
+/// Rewrites a graph for the CPU:
+/// - `Add` of a product and an earlier value becomes the product's residual;
+/// - the operand of a product with block-quantised weights is quantised, once for all its readers.
+pub(crate) fn lower(graph: &Graph, weights: &Weights) -> Result<Graph, GraphError> {
+    let mut lowering = Lowering {
+        graph,
+        weights,
+        builder: Builder::new(graph.bounds()),
+        renamed: vec![None; graph.values().len()],
+        quantized: Vec::new(),
+        residuals: residuals(graph),
+    };
+    for (index, value) in graph.values().iter().enumerate() {
+        lowering.builder.place(value.placement);
+        let id = ValueId::new(index);
+        let renamed = match value.def {
+            Def::Leaf(tag) => lowering.leaf(value.lifetime, tag, value)?,
+            Def::Columns { base, start } => {
+                let base = lowering.renamed(base);
+                lowering.builder.columns(base, start, value.shape.cols)?
+            }
+            Def::Node(node) => lowering.node(node.index(), id)?,
+        };
+        lowering.renamed[index] = Some(renamed);
+    }
+    for &(tag, id) in graph.outputs() {
+        let id = lowering.renamed(id);
+        lowering.builder.output(tag, id)?;
+    }
+    Ok(lowering.builder.finish())
+}
+
+struct Lowering<'a> {
+    graph: &'a Graph,
+    weights: &'a Weights,
+    builder: Builder,
+    renamed: Vec<Option<ValueId>>,
+    /// (value, its quantised form), both of the new graph.
+    quantized: Vec<(ValueId, ValueId)>,
+    residuals: Vec<Residual>,
+}
+
+/// A product whose only reader adds an earlier value to it.
+#[derive(Clone, Copy)]
+struct Residual {
+    product: ValueId,
+    sum: ValueId,
+    other: ValueId,
+}
+
+fn residuals(graph: &Graph) -> Vec<Residual> {
+    let mut readers = vec![0usize; graph.values().len()];
+    let views = graph.values().iter().filter_map(|value| match value.def {
+        Def::Columns { base, .. } => Some(base),
+        _ => None,
+    });
+    for id in graph.nodes().iter().flat_map(|node| node.operands.iter().copied()).chain(views) {
+        readers[id.index()] += 1;
+    }
+    let fits = |product: ValueId, sum: ValueId, other: ValueId| {
+        let value = graph.value(product);
+        let Def::Node(node) = value.def else { return None };
+        let linear = matches!(graph.nodes()[node.index()].op, Op::Linear { residual: false, .. });
+        let private = value.lifetime == Lifetime::Temp && readers[product.index()] == 1;
+        // The residual has to be there when the product is made; values are made in order.
+        (linear && private && other.index() < product.index()).then_some(Residual { product, sum, other })
+    };
+    let adds = graph.nodes().iter().filter(|node| matches!(node.op, Op::Add));
+    adds.filter_map(|node| {
+        let (a, b) = (node.operands[0], node.operands[1]);
+        fits(a, node.output, b).or_else(|| fits(b, node.output, a))
+    })
+    .collect()
+}
+
+impl Lowering<'_> {
+    fn renamed(&self, id: ValueId) -> ValueId {
+        self.renamed[id.index()].expect("values are made before they are read")
+    }
+
+    fn leaf(
+        &mut self,
+        lifetime: Lifetime,
+        tag: verbatim_graph::Tag,
+        value: &verbatim_graph::Value,
+    ) -> Result<ValueId, GraphError> {
+        match lifetime {
+            Lifetime::Weight => self.builder.weight(tag, value.dtype, value.shape),
+            Lifetime::State => self.builder.state(tag),
+            Lifetime::Input | Lifetime::Temp | Lifetime::Output => {
+                self.builder.input(tag, value.dtype, value.shape)
+            }
+        }
+    }
+
+    fn node(&mut self, node: usize, id: ValueId) -> Result<ValueId, GraphError> {
+        // A sum that was folded into its product is that product.
+        if let Some(folded) = self.residuals.iter().find(|residual| residual.sum == id) {
+            return Ok(self.renamed(folded.product));
+        }
+        let node = &self.graph.nodes()[node];
+        let mut operands: Vec<ValueId> = node.operands.iter().map(|&operand| self.renamed(operand)).collect();
+        let Op::Linear { bias, mut residual } = node.op else {
+            return self.builder.apply(node.op, &operands);
+        };
+        if let Some(found) = self.residuals.iter().find(|residual| residual.product == id) {
+            operands.push(self.renamed(found.other));
+            residual = true;
+        }
+        let k = self.builder.shape(operands[0]).cols;
+        if !self.takes_quantized(node.operands[1]) {
+            return self.builder.apply(Op::Linear { bias, residual }, &operands);
+        }
+        operands[0] = self.quantize(operands[0], k)?;
+        self.builder.apply(Op::QuantizedLinear { k, bias, residual }, &operands)
+    }
+
+    /// Whether products with this weight, as it is packed, take quantised activations.
+    fn takes_quantized(&self, weight: ValueId) -> bool {
+        let Def::Leaf(tag) = self.graph.value(weight).def else { return false };
+        match self.weights.items().get(tag.index as usize) {
+            Some(Weight::Matrix(matrix)) => matrix.takes_quantized(),
+            // Wrong weights are reported when the program is made.
+            Some(Weight::Vector(_)) | None => false,
+        }
+    }
+
+    fn quantize(&mut self, x: ValueId, k: usize) -> Result<ValueId, GraphError> {
+        if let Some(&(_, quantized)) = self.quantized.iter().find(|&&(of, _)| of == x) {
+            return Ok(quantized);
+        }
+        let row_bytes = activation_row_bytes(k);
+        let quantized = self.builder.apply(Op::Quantize { row_bytes }, &[x])?;
+        self.quantized.push((x, quantized));
+        Ok(quantized)
+    }
+}

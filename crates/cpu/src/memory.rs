@@ -1,0 +1,143 @@
+//! Aligned memory that several threads fill at once: the one place where bytes become numbers.
+#![allow(unsafe_code)] // Allocation, and shared writes that the plan's phases keep apart.
+
+use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::ptr::NonNull;
+
+/// Alignment of every allocation: a cache line, and the widest vector.
+const ALIGNMENT: usize = 64;
+
+/// Zeroed bytes at a 64-byte boundary.
+///
+/// Threads write through a shared reference. What keeps that sound is the memory plan: within a phase each byte has
+/// at most one writer and no reader but that thread, and a barrier separates phases. Every element type used here
+/// (i8, u16, i32, f32) is valid for all bit patterns.
+pub(crate) struct AlignedBytes {
+    start: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: the bytes are owned, and concurrent use is restricted as the type's documentation says.
+unsafe impl Send for AlignedBytes {}
+// SAFETY: as above.
+unsafe impl Sync for AlignedBytes {}
+
+/// Numbers that memory may be read as: any bits are valid, and there is no padding.
+pub(crate) trait Plain: Copy {}
+impl Plain for u8 {}
+impl Plain for u16 {}
+impl Plain for i32 {}
+impl Plain for f32 {}
+
+impl AlignedBytes {
+    /// `None` if there is no memory for so many bytes.
+    pub(crate) fn zeroed(len: usize) -> Option<AlignedBytes> {
+        let layout = Self::layout(len)?;
+        // SAFETY: the layout is not empty.
+        NonNull::new(unsafe { alloc_zeroed(layout) }).map(|start| AlignedBytes { start, len })
+    }
+
+    fn layout(len: usize) -> Option<Layout> {
+        Layout::from_size_align(len.max(1), ALIGNMENT).ok()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Elements `start..start + count`, for reading. Nobody may write them meanwhile.
+    #[inline]
+    pub(crate) fn slice<T: Plain>(&self, start: usize, count: usize) -> &[T] {
+        self.check::<T>(start, count);
+        // SAFETY: in bounds, aligned (see `check`), initialised by `alloc_zeroed`, and not written meanwhile.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr().cast::<T>().add(start), count) }
+    }
+
+    /// Writes one element. Nobody else may use it meanwhile.
+    #[inline]
+    pub(crate) fn put<T: Plain>(&self, index: usize, value: T) {
+        self.check::<T>(index, 1);
+        // SAFETY: in bounds and aligned (see `check`); the caller is its only user.
+        unsafe { self.start.as_ptr().cast::<T>().add(index).write(value) }
+    }
+
+    /// `count` elements from the byte offset `offset`, for reading. Nobody may write them meanwhile.
+    #[inline]
+    pub(crate) fn read<T: Plain>(&self, offset: usize, count: usize) -> &[T] {
+        debug_assert!(offset.is_multiple_of(size_of::<T>()));
+        self.slice(offset / size_of::<T>(), count)
+    }
+
+    /// `count` elements from the byte offset `offset`, for writing.
+    ///
+    /// # Safety
+    /// While the slice lives, nobody else may read or write these bytes.
+    #[inline]
+    #[allow(clippy::mut_from_ref)] // The type's documentation says what keeps the references apart.
+    pub(crate) unsafe fn write<T: Plain>(&self, offset: usize, count: usize) -> &mut [T] {
+        debug_assert!(offset.is_multiple_of(size_of::<T>()));
+        self.check::<T>(offset / size_of::<T>(), count);
+        // SAFETY: in bounds and aligned (see `check`), initialised, and the caller is the only user.
+        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr().add(offset).cast::<T>(), count) }
+    }
+
+    /// Where `count` elements from the byte offset `offset` lie. What may be done with them is for the user to argue.
+    pub(crate) fn element_ptr<T: Plain>(&self, offset: usize, count: usize) -> *mut T {
+        debug_assert!(offset.is_multiple_of(size_of::<T>()));
+        self.check::<T>(offset / size_of::<T>(), count);
+        // SAFETY: in bounds (see `check`).
+        unsafe { self.start.as_ptr().add(offset).cast() }
+    }
+
+    /// Bounds, always: a wrong index must stop here and not in somebody else's memory. Alignment follows, since the
+    /// start is aligned for every type and elements are counted in whole ones.
+    #[inline]
+    fn check<T: Plain>(&self, start: usize, count: usize) {
+        let end = start.checked_add(count).and_then(|end| end.checked_mul(size_of::<T>()));
+        assert!(end.is_some_and(|end| end <= self.len), "{start}+{count} is beyond {} bytes", self.len);
+    }
+}
+
+impl Drop for AlignedBytes {
+    fn drop(&mut self) {
+        if let Some(layout) = Self::layout(self.len) {
+            // SAFETY: allocated by `zeroed` with this very layout.
+            unsafe { dealloc(self.start.as_ptr(), layout) }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn elements_of_every_type_are_found_where_they_were_put() {
+        let bytes = AlignedBytes::zeroed(256).expect("256 bytes");
+        assert_eq!(bytes.slice::<u8>(0, 256), [0; 256]);
+        bytes.put(3, 1.5f32);
+        bytes.put(20, 7u16);
+        assert_eq!(bytes.slice::<f32>(3, 1), [1.5]);
+        assert_eq!(bytes.read::<u16>(40, 1), [7]);
+        // SAFETY: nobody else uses the bytes.
+        unsafe { bytes.write::<i32>(128, 2) }.copy_from_slice(&[-1, 5]);
+        assert_eq!(bytes.read::<i32>(128, 2), [-1, 5]);
+        assert!(bytes.start.addr().get().is_multiple_of(64));
+    }
+
+    #[test]
+    fn nothing_beyond_the_end_can_be_touched() {
+        let bytes = AlignedBytes::zeroed(64).expect("64 bytes");
+        for (start, count) in [(16, 1), (15, 2), (usize::MAX, 1), (1, usize::MAX)] {
+            let read = std::panic::catch_unwind(|| bytes.slice::<f32>(start, count).len());
+            assert!(read.is_err(), "{start} {count}");
+        }
+        assert!(bytes.slice::<f32>(16, 0).is_empty());
+    }
+
+    #[test]
+    fn too_much_is_refused() {
+        assert!(AlignedBytes::zeroed(usize::MAX).is_none());
+        assert!(AlignedBytes::zeroed(1 << 60).is_none());
+    }
+}

@@ -1,0 +1,164 @@
+//! Ops that work on each element of a row by itself.
+
+use crate::isa::Isa;
+use crate::vector::{Kernel, LANES, Lanes, dispatch};
+use verbatim_graph::Activation;
+
+/// `out = activation(gate) * up`.
+pub(crate) fn glu(isa: Isa, activation: Activation, gate: &[f32], up: &[f32], out: &mut [f32]) {
+    match activation {
+        Activation::Silu => dispatch(isa, Binary { a: gate, b: up, out, function: SiluTimes }),
+        Activation::GeluTanh => dispatch(isa, Binary { a: gate, b: up, out, function: GeluTanhTimes }),
+    }
+}
+
+/// `out = a + b`.
+pub(crate) fn add(isa: Isa, a: &[f32], b: &[f32], out: &mut [f32]) {
+    dispatch(isa, Binary { a, b, out, function: Sum });
+}
+
+/// `out = a * b`.
+pub(crate) fn mul(isa: Isa, a: &[f32], b: &[f32], out: &mut [f32]) {
+    dispatch(isa, Binary { a, b, out, function: Product });
+}
+
+/// `out = x * factor`.
+pub(crate) fn scale(isa: Isa, factor: f32, x: &[f32], out: &mut [f32]) {
+    dispatch(isa, Binary { a: x, b: x, out, function: Times(factor) });
+}
+
+/// A function of two numbers, in lanes.
+trait Function: Copy {
+    fn of<L: Lanes>(self, l: L, a: L::F, b: L::F) -> L::F;
+}
+
+struct Binary<'a, F> {
+    a: &'a [f32],
+    b: &'a [f32],
+    out: &'a mut [f32],
+    function: F,
+}
+
+impl<F: Function> Kernel for Binary<'_, F> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<L: Lanes>(self, l: L) {
+        let (a, a_rest) = self.a.as_chunks::<LANES>();
+        let (b, b_rest) = self.b.as_chunks::<LANES>();
+        let (out, out_rest) = self.out.as_chunks_mut::<LANES>();
+        for ((a, b), out) in a.iter().zip(b).zip(out) {
+            l.store(self.function.of(l, l.load(a), l.load(b)), out);
+        }
+        if !a_rest.is_empty() {
+            l.store_part(self.function.of(l, l.load_part(a_rest), l.load_part(b_rest)), out_rest);
+        }
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Sum;
+
+impl Function for Sum {
+    #[inline(always)]
+    fn of<L: Lanes>(self, l: L, a: L::F, b: L::F) -> L::F {
+        l.add(a, b)
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Product;
+
+impl Function for Product {
+    #[inline(always)]
+    fn of<L: Lanes>(self, l: L, a: L::F, b: L::F) -> L::F {
+        l.mul(a, b)
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Times(f32);
+
+impl Function for Times {
+    #[inline(always)]
+    fn of<L: Lanes>(self, l: L, a: L::F, _: L::F) -> L::F {
+        l.mul(a, l.splat(self.0))
+    }
+}
+
+/// silu(a) * b, with silu(a) = a / (1 + e^-a).
+#[derive(Clone, Copy)]
+struct SiluTimes;
+
+impl Function for SiluTimes {
+    #[inline(always)]
+    fn of<L: Lanes>(self, l: L, a: L::F, b: L::F) -> L::F {
+        let e = l.exp(l.sub(l.splat(0.0), a));
+        l.mul(l.div(a, l.add(l.splat(1.0), e)), b)
+    }
+}
+
+/// gelu(a) * b in the tanh form: 0.5 a (1 + tanh(√(2/π) (a + 0.044715 a³))), which is a / (1 + e^-2y).
+#[derive(Clone, Copy)]
+struct GeluTanhTimes;
+
+impl Function for GeluTanhTimes {
+    #[inline(always)]
+    fn of<L: Lanes>(self, l: L, a: L::F, b: L::F) -> L::F {
+        const SQRT_2_OVER_PI: f32 = 0.797_884_6;
+        let inner = l.mul_add(l.mul(l.mul(a, a), l.splat(0.044_715)), a, a);
+        let e = l.exp(l.mul(inner, l.splat(-2.0 * SQRT_2_OVER_PI)));
+        l.mul(l.div(a, l.add(l.splat(1.0), e)), b)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn inputs(n: usize) -> (Vec<f32>, Vec<f32>) {
+        let a = (0..n).map(|i| (i as f32 - n as f32 / 2.0) * 0.37).collect();
+        let b = (0..n).map(|i| ((i * 7919 % 97) as f32 - 48.0) / 11.0).collect();
+        (a, b)
+    }
+
+    #[test]
+    fn activations_agree_with_f64_and_on_every_instruction_set() {
+        let exact_silu = |a: f64| a / (1.0 + (-a).exp());
+        let exact_gelu = |a: f64| {
+            0.5 * a * (1.0 + ((2.0 / std::f64::consts::PI).sqrt() * (a + 0.044715 * a * a * a)).tanh())
+        };
+        type Exact<'a> = &'a dyn Fn(f64) -> f64;
+        let cases: [(Activation, Exact); 2] =
+            [(Activation::Silu, &exact_silu), (Activation::GeluTanh, &exact_gelu)];
+        let (a, b) = inputs(131);
+        for (activation, exact) in cases {
+            let mut reference = vec![0.0; a.len()];
+            glu(Isa::scalar(), activation, &a, &b, &mut reference);
+            for i in 0..a.len() {
+                let wanted = exact(f64::from(a[i])) * f64::from(b[i]);
+                let error = (f64::from(reference[i]) - wanted).abs();
+                assert!(error <= 2e-6 * wanted.abs() + 1e-7, "{activation:?}({}): {error:e}", a[i]);
+            }
+            for isa in Isa::supported() {
+                let mut out = vec![0.0; a.len()];
+                glu(isa, activation, &a, &b, &mut out);
+                assert_eq!(out, reference, "{activation:?} {}", isa.name());
+            }
+        }
+    }
+
+    #[test]
+    fn arithmetic_is_that_of_f32() {
+        let (a, b) = inputs(37);
+        let mut out = vec![0.0; 37];
+        for isa in Isa::supported() {
+            add(isa, &a, &b, &mut out);
+            assert!((0..37).all(|i| out[i] == a[i] + b[i]));
+            mul(isa, &a, &b, &mut out);
+            assert!((0..37).all(|i| out[i] == a[i] * b[i]));
+            scale(isa, 1.7, &a, &mut out);
+            assert!((0..37).all(|i| out[i] == a[i] * 1.7));
+        }
+    }
+}

@@ -1,0 +1,9 @@
+//! One file per op family: kernels over the rows and heads of a step.
+//!
+//! Every function works on plain slices of one row (or of one query against one sequence), allocates nothing, and
+//! gives the same bits on every instruction set and for every split of the work.
+
+pub(crate) mod attention;
+pub(crate) mod elementwise;
+pub(crate) mod norm;
+pub(crate) mod rope;

@@ -1,0 +1,127 @@
+//! Rotary position embeddings (arXiv 2104.09864): the table of angles of a row, and its use on heads.
+
+use verbatim_graph::{RopeLayout, RopeScaling, RopeTable};
+
+/// The angle per position of each rotated pair, and the factor on cosines and sines.
+///
+/// Computed once when a program is made: one frequency per pair, in f32 as the models were trained with.
+pub(crate) fn frequencies(table: &RopeTable, divisors: Option<&[f32]>) -> (Vec<f32>, f32) {
+    let pairs = table.rotated / 2;
+    let base = f64::from(table.base.0);
+    let plain = |i: usize| base.powf(-((2 * i) as f64) / table.rotated as f64);
+    let (stretched, amplitude): (Vec<f64>, f32) = match table.scaling {
+        RopeScaling::Linear { factor } => ((0..pairs).map(|i| plain(i) / f64::from(factor.0)).collect(), 1.0),
+        RopeScaling::Yarn { factor, original_context, attention_factor, beta_fast, beta_slow } => {
+            // The pair that turns `rotations` times over the original context (YaRN, arXiv 2309.00071, section 3.2).
+            let pair_at = |rotations: f32| {
+                let context = original_context as f64 / (f64::from(rotations) * std::f64::consts::TAU);
+                table.rotated as f64 * context.ln() / (2.0 * base.ln())
+            };
+            let low = pair_at(beta_fast.0).floor().max(0.0);
+            let high = pair_at(beta_slow.0).ceil().min(table.rotated as f64 - 1.0);
+            let blend = |i: usize| {
+                let ramp = ((i as f64 - low) / (high - low).max(0.001)).clamp(0.0, 1.0);
+                plain(i) * (1.0 - ramp) + plain(i) / f64::from(factor.0) * ramp
+            };
+            ((0..pairs).map(blend).collect(), attention_factor.0)
+        }
+    };
+    let divided = |(i, f): (usize, f64)| (f / divisors.map_or(1.0, |d| f64::from(d[i]))) as f32;
+    (stretched.into_iter().enumerate().map(divided).collect(), amplitude)
+}
+
+/// Cosines, then sines, of one position's angles.
+pub(crate) fn angles(position: i32, frequencies: &[f32], amplitude: f32, out: &mut [f32]) {
+    let (cosines, sines) = out.split_at_mut(frequencies.len());
+    for ((cosine, sine), frequency) in cosines.iter_mut().zip(sines).zip(frequencies) {
+        // The product is rounded to f32, as everywhere in the field; the functions themselves are taken in f64.
+        let (s, c) = f64::from(position as f32 * frequency).sin_cos();
+        *cosine = c as f32 * amplitude;
+        *sine = s as f32 * amplitude;
+    }
+}
+
+/// Rotates the first elements of every head of a row by the angles of `table`.
+pub(crate) fn rotate(layout: RopeLayout, head_dim: usize, x: &[f32], table: &[f32], out: &mut [f32]) {
+    let (cosines, sines) = table.split_at(table.len() / 2);
+    for (x, out) in x.chunks_exact(head_dim).zip(out.chunks_exact_mut(head_dim)) {
+        match layout {
+            RopeLayout::Interleaved => rotate_interleaved(x, cosines, sines, out),
+            RopeLayout::Halves => rotate_halves(x, cosines, sines, out),
+        }
+        out[table.len()..].copy_from_slice(&x[table.len()..]);
+    }
+}
+
+fn rotate_interleaved(x: &[f32], cosines: &[f32], sines: &[f32], out: &mut [f32]) {
+    let pairs = x.as_chunks::<2>().0.iter().zip(out.as_chunks_mut::<2>().0);
+    for (([a, b], out), (cosine, sine)) in pairs.zip(cosines.iter().zip(sines)) {
+        *out = [a * cosine - b * sine, a * sine + b * cosine];
+    }
+}
+
+fn rotate_halves(x: &[f32], cosines: &[f32], sines: &[f32], out: &mut [f32]) {
+    let half = cosines.len();
+    let (first, second) = (&x[..half], &x[half..2 * half]);
+    let (out_first, out_second) = out[..2 * half].split_at_mut(half);
+    for i in 0..half {
+        out_first[i] = first[i] * cosines[i] - second[i] * sines[i];
+        out_second[i] = first[i] * sines[i] + second[i] * cosines[i];
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use verbatim_graph::Real;
+
+    fn plain(rotated: usize) -> RopeTable {
+        RopeTable { rotated, base: Real(1e4), scaling: RopeScaling::Linear { factor: Real(1.0) } }
+    }
+
+    #[test]
+    fn rotation_keeps_lengths_and_what_is_not_rotated() {
+        let (frequencies, amplitude) = frequencies(&plain(8), None);
+        let mut table = [0.0; 8];
+        angles(1000, &frequencies, amplitude, &mut table);
+        let x: Vec<f32> = (0..24).map(|i| i as f32 - 7.0).collect();
+        for layout in [RopeLayout::Interleaved, RopeLayout::Halves] {
+            let mut out = vec![0.0; 24];
+            rotate(layout, 12, &x, &table, &mut out);
+            for head in 0..2 {
+                let square = |v: &[f32]| v[head * 12..head * 12 + 8].iter().map(|x| x * x).sum::<f32>();
+                assert!((square(&x) - square(&out)).abs() < 1e-3);
+                assert_eq!(out[head * 12 + 8..][..4], x[head * 12 + 8..][..4]);
+            }
+            // Pair 0 turns by exactly the position, in radians.
+            let partner = if layout == RopeLayout::Interleaved { 1 } else { 4 };
+            let (s, c) = 1000f64.sin_cos();
+            let wanted = f64::from(x[0]) * c - f64::from(x[partner]) * s;
+            assert!((f64::from(out[0]) - wanted).abs() < 1e-5);
+        }
+    }
+
+    #[test]
+    fn yarn_leaves_fast_pairs_and_stretches_slow_ones() {
+        let scaling = RopeScaling::Yarn {
+            factor: Real(4.0),
+            original_context: 4096,
+            attention_factor: Real(1.14),
+            beta_fast: Real(32.0),
+            beta_slow: Real(1.0),
+        };
+        let (yarn, amplitude) = frequencies(&RopeTable { scaling, ..plain(128) }, None);
+        let (unscaled, _) = frequencies(&plain(128), None);
+        assert_eq!(amplitude, 1.14);
+        assert_eq!(yarn[0], unscaled[0]);
+        assert!((yarn[63] * 4.0 / unscaled[63] - 1.0).abs() < 1e-6);
+        assert!((1..64).all(|i| yarn[i] < yarn[i - 1] && yarn[i] <= unscaled[i]));
+    }
+
+    #[test]
+    fn divisors_divide_each_frequency() {
+        let (divided, _) = frequencies(&plain(4), Some(&[1.0, 8.0]));
+        let (unscaled, _) = frequencies(&plain(4), None);
+        assert_eq!(divided, [unscaled[0], unscaled[1] / 8.0]);
+    }
+}

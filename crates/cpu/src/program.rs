@@ -1,0 +1,504 @@
+//! Programs: a plan with its weights resolved, ready to run; and the typed way in and out of it.
+//!
+//! The order of use is fixed by types. [`Program::bind`] gives every live input to the caller's function once, as a
+//! [`Slot`] that can only be turned into a [`Filled`] by filling it: a [`Bound`] with an input missing cannot be
+//! made, and an input that nothing reads has no slot. [`crate::Executor::run`] takes the [`Bound`] and returns
+//! [`Outputs`], which keep the arena borrowed: the next run cannot start while somebody still reads.
+//!
+//! ```
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # use verbatim_cpu::*; use verbatim_graph::*; use verbatim_quant::DType;
+//! # let mut b = Builder::new(Bounds { rows: 1, picked: 1 });
+//! # let x = b.input(Tag::new("x"), DType::F32, Shape::per_row(2))?;
+//! # let y = b.apply(Op::Scale { factor: Real(2.0) }, &[x])?;
+//! # b.output(Tag::new("y"), y)?;
+//! # let graph = b.finish();
+//! # let (weights, mut state) = (Weights::new(vec![]), KvMemory::new(&[], 0)?);
+//! # let mut executor = Executor::new(1)?;
+//! # let mut arena = Arena::default();
+//! let program = executor.prepare(&graph, &weights)?;
+//! let rows = Bounds { rows: 1, picked: 1 };
+//! let first = executor.run(program.bind(&mut arena, rows, |slot| slot.f32(&[1.0, 2.0]))?, &weights, &mut state)?;
+//! assert_eq!(first.row(Tag::new("y"), 0), Some(&[2.0, 4.0][..]));
+//! let second = executor.run(program.bind(&mut arena, rows, |slot| slot.f32(&[5.0, 6.0]))?, &weights, &mut state)?;
+//! assert_eq!(second.row(Tag::new("y"), 0), Some(&[10.0, 12.0][..]));
+//! # Ok(()) }
+//! ```
+//!
+//! The same, but for a look at the first outputs after the second run, does not compile:
+//!
+//! ```compile_fail,E0499
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # use verbatim_cpu::*; use verbatim_graph::*; use verbatim_quant::DType;
+//! # let mut b = Builder::new(Bounds { rows: 1, picked: 1 });
+//! # let x = b.input(Tag::new("x"), DType::F32, Shape::per_row(2))?;
+//! # let y = b.apply(Op::Scale { factor: Real(2.0) }, &[x])?;
+//! # b.output(Tag::new("y"), y)?;
+//! # let graph = b.finish();
+//! # let (weights, mut state) = (Weights::new(vec![]), KvMemory::new(&[], 0)?);
+//! # let mut executor = Executor::new(1)?;
+//! # let mut arena = Arena::default();
+//! let program = executor.prepare(&graph, &weights)?;
+//! let rows = Bounds { rows: 1, picked: 1 };
+//! let first = executor.run(program.bind(&mut arena, rows, |slot| slot.f32(&[1.0, 2.0]))?, &weights, &mut state)?;
+//! let second = executor.run(program.bind(&mut arena, rows, |slot| slot.f32(&[5.0, 6.0]))?, &weights, &mut state)?;
+//! assert_eq!(first.row(Tag::new("y"), 0), Some(&[2.0, 4.0][..]));
+//! # Ok(()) }
+//! ```
+//!
+//! Nor does a run with an input left out, since nothing but filling a slot makes a [`Filled`]:
+//!
+//! ```compile_fail,E0423
+//! # use verbatim_cpu::*; use verbatim_graph::*;
+//! fn bind(program: &Program, arena: &mut Arena, rows: Bounds) {
+//!     let _ = program.bind(arena, rows, |_slot| Ok(Filled(())));
+//! }
+//! ```
+#![allow(unsafe_code)] // Slots borrow disjoint parts of the arena.
+
+use crate::memory::{AlignedBytes, Plain};
+use crate::ops::{attention, rope};
+use crate::team::TaskCounter;
+use crate::weights::{Weight, Weights};
+use std::ops::Range;
+use std::sync::Arc;
+use verbatim_graph::{Bounds, Extent, Graph, Lifetime, Op, Placement, Shape, Tag, ValueId};
+use verbatim_plan::Plan;
+use verbatim_quant::DType;
+
+/// Why a graph cannot be run on the CPU with these weights.
+#[derive(Debug, thiserror::Error)]
+pub enum PrepareError {
+    /// The rewritten graph does not hold together.
+    #[error(transparent)]
+    Graph(#[from] verbatim_graph::GraphError),
+    /// No memory plan could be made.
+    #[error(transparent)]
+    Plan(#[from] verbatim_plan::PlanError),
+    /// A weight is missing or of another form than the graph says.
+    #[error("weight {tag}: the graph needs {wanted}, the model has {found}")]
+    Weight {
+        /// Which weight.
+        tag: Tag,
+        /// What the graph says.
+        wanted: String,
+        /// What there is.
+        found: String,
+    },
+    /// A value is placed in memory that this backend does not have.
+    #[error("a value is placed on {0:?}, which the CPU cannot reach")]
+    Placement(Placement),
+    /// A head has more elements than the kernels are made for.
+    #[error("heads of {head_dim} elements are more than the {most} that attention supports")]
+    HeadDim {
+        /// Elements of a head.
+        head_dim: usize,
+        /// The most there may be.
+        most: usize,
+    },
+}
+
+/// Why a run could not be bound.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum BindError {
+    /// More rows than the program was made for.
+    #[error("{given:?} is more than the program's {most:?}")]
+    TooManyRows {
+        /// Rows asked for.
+        given: Bounds,
+        /// Rows that there may be.
+        most: Bounds,
+    },
+    /// An input was filled with the wrong number or type of elements.
+    #[error("input {tag} takes {wanted} elements of {dtype}, not {given} of {given_dtype}")]
+    Input {
+        /// Which input.
+        tag: Tag,
+        /// Its element type.
+        dtype: DType,
+        /// Its elements.
+        wanted: usize,
+        /// The type given.
+        given_dtype: DType,
+        /// The number given.
+        given: usize,
+    },
+    /// The caller does not know how to fill this input.
+    #[error("nobody fills input {0}")]
+    Unknown(Tag),
+    /// The arena could not be allocated.
+    #[error("no memory for {0} bytes of intermediate values")]
+    NoMemory(usize),
+}
+
+/// The memory in which programs run. One arena serves any number of programs, one at a time.
+#[derive(Default)]
+pub struct Arena {
+    bytes: Option<AlignedBytes>,
+}
+
+impl Arena {
+    /// Bytes held.
+    pub fn len(&self) -> usize {
+        self.bytes.as_ref().map_or(0, AlignedBytes::len)
+    }
+
+    /// Whether nothing was run yet.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    fn at_least(&mut self, bytes: usize) -> Result<&AlignedBytes, BindError> {
+        if self.bytes.as_ref().is_none_or(|held| held.len() < bytes) {
+            self.bytes = None;
+            self.bytes = AlignedBytes::zeroed(bytes);
+        }
+        self.bytes.as_ref().ok_or(BindError::NoMemory(bytes))
+    }
+}
+
+/// A value's place in the arena, view included.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Matrix {
+    offset: usize,
+    stride_bytes: usize,
+    element_bytes: usize,
+    pub(crate) shape: Shape,
+}
+
+impl Matrix {
+    pub(crate) fn row<'a, T: Plain>(&self, arena: &'a AlignedBytes, row: usize) -> &'a [T] {
+        arena.read(self.offset + row * self.stride_bytes, self.shape.cols)
+    }
+
+    /// # Safety
+    /// While the slice lives, nobody else may read or write the row.
+    #[allow(clippy::mut_from_ref)] // See `AlignedBytes`.
+    pub(crate) unsafe fn row_mut<'a, T: Plain>(&self, arena: &'a AlignedBytes, row: usize) -> &'a mut [T] {
+        // SAFETY: the caller's promise.
+        unsafe { arena.write(self.offset + row * self.stride_bytes, self.shape.cols) }
+    }
+
+    /// All elements from the first of row 0 to the last of row `rows - 1`, whatever lies between the rows.
+    pub(crate) fn rows<'a, T: Plain>(&self, arena: &'a AlignedBytes, rows: usize) -> &'a [T] {
+        debug_assert_eq!(size_of::<T>(), self.element_bytes);
+        arena.read(self.offset, self.span(rows))
+    }
+
+    /// Elements from one row to the next.
+    pub(crate) fn stride(&self) -> usize {
+        self.stride_bytes / self.element_bytes
+    }
+
+    /// Elements from the first of row 0 to the last of row `rows - 1`; `rows` is at least 1.
+    pub(crate) fn span(&self, rows: usize) -> usize {
+        (rows - 1) * self.stride() + self.shape.cols
+    }
+
+    pub(crate) fn offset(&self) -> usize {
+        self.offset
+    }
+
+    pub(crate) fn stride_bytes(&self) -> usize {
+        self.stride_bytes
+    }
+}
+
+/// Where an operand is found.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Source {
+    Arena(Matrix),
+    Weight(usize),
+    State(usize),
+}
+
+impl Source {
+    pub(crate) fn matrix(&self) -> &Matrix {
+        match self {
+            Source::Arena(matrix) => matrix,
+            other => unreachable!("{other:?} is not in the arena: the shape rules forbid it"),
+        }
+    }
+
+    pub(crate) fn weight(&self) -> usize {
+        match self {
+            Source::Weight(index) => *index,
+            other => unreachable!("{other:?} is not a weight: checked when the program was made"),
+        }
+    }
+
+    pub(crate) fn state(&self) -> usize {
+        match self {
+            Source::State(index) => *index,
+            other => unreachable!("{other:?} is not a state: the shape rules forbid it"),
+        }
+    }
+}
+
+/// One op, ready to run.
+pub(crate) struct Step {
+    pub(crate) op: Op,
+    pub(crate) operands: Vec<Source>,
+    pub(crate) output: Source,
+    /// Frequencies and amplitude, of [`Op::RopeTable`].
+    pub(crate) frequencies: (Vec<f32>, f32),
+    /// Deals out the tasks of ops that are not split by rows.
+    pub(crate) tasks: TaskCounter,
+}
+
+struct Input {
+    tag: Tag,
+    dtype: DType,
+    matrix: Matrix,
+}
+
+/// A graph planned and resolved against one model's weights.
+pub struct Program {
+    plan: Arc<Plan>,
+    steps: Vec<Step>,
+    inputs: Vec<Input>,
+    outputs: Vec<(Tag, Matrix)>,
+    /// By phase: (byte offset, bytes) that are free after it. Empty unless poisoning.
+    poison: Vec<Vec<(usize, usize)>>,
+    weights_id: u64,
+}
+
+impl Program {
+    pub(crate) fn new(plan: Arc<Plan>, weights: &Weights, poison: bool) -> Result<Program, PrepareError> {
+        let graph = plan.graph();
+        if let Some(arena) = plan.arenas().iter().find(|arena| arena.placement != Placement::Host) {
+            return Err(PrepareError::Placement(arena.placement));
+        }
+        check_weights(graph, weights)?;
+        let steps = graph.nodes().iter().map(|node| {
+            let operands: Vec<Source> = node.operands.iter().map(|&id| source(&plan, id)).collect();
+            let frequencies = match node.op {
+                Op::RopeTable(table) => {
+                    rope::frequencies(&table, operands.get(1).map(|o| weights.vector(o.weight())))
+                }
+                Op::Attention { head_dim, .. } if head_dim > attention::MAX_HEAD_DIM => {
+                    return Err(PrepareError::HeadDim { head_dim, most: attention::MAX_HEAD_DIM });
+                }
+                _ => (Vec::new(), 1.0),
+            };
+            let output = source(&plan, node.output);
+            Ok(Step { op: node.op, operands, output, frequencies, tasks: TaskCounter::new() })
+        });
+        let steps = steps.collect::<Result<_, _>>()?;
+        let inputs = graph.leaves(Lifetime::Input).map(|(tag, id)| Input {
+            tag,
+            dtype: graph.value(id).dtype,
+            matrix: *source(&plan, id).matrix(),
+        });
+        let inputs = inputs.collect();
+        let outputs = graph.outputs().iter().map(|&(tag, id)| (tag, *source(&plan, id).matrix())).collect();
+        let freed = |phase| plan.freed_after(phase).map(|(_, place)| (place.offset, place.bytes)).collect();
+        let poison = if poison { (0..plan.phases().len()).map(freed).collect() } else { Vec::new() };
+        Ok(Program { steps, inputs, outputs, poison, weights_id: weights.id(), plan })
+    }
+
+    /// The plan, with the graph as it is run.
+    pub fn plan(&self) -> &Arc<Plan> {
+        &self.plan
+    }
+
+    pub(crate) fn steps(&self) -> &[Step] {
+        &self.steps
+    }
+
+    pub(crate) fn phases(&self) -> &[Range<usize>] {
+        self.plan.phases()
+    }
+
+    /// What to overwrite after a phase; nothing outside test builds.
+    pub(crate) fn poison_after(&self, phase: usize) -> &[(usize, usize)] {
+        self.poison.get(phase).map_or(&[], Vec::as_slice)
+    }
+
+    pub(crate) fn weights_id(&self) -> u64 {
+        self.weights_id
+    }
+
+    /// Takes the arena for a run of `rows` rows and lets `fill` fill each live input, in place.
+    ///
+    /// # Errors
+    /// More rows than the program was made for, no memory, or whatever `fill` returns.
+    pub fn bind<'a>(
+        &'a self,
+        arena: &'a mut Arena,
+        rows: Bounds,
+        mut fill: impl FnMut(Slot<'_>) -> Result<Filled, BindError>,
+    ) -> Result<Bound<'a>, BindError> {
+        let most = self.plan.graph().bounds();
+        if rows.rows > most.rows || rows.picked > most.picked {
+            return Err(BindError::TooManyRows { given: rows, most });
+        }
+        let arena = arena.at_least(self.plan.arena_bytes(Placement::Host))?;
+        for input in &self.inputs {
+            let count = input.matrix.shape.rows.at(rows) * input.matrix.shape.cols;
+            let bytes = input.dtype.row_bytes(count).expect("inputs have plain element types");
+            // SAFETY: the arena is borrowed mutably, and inputs are alive together, so the plan keeps them apart.
+            let bytes = unsafe { arena.write(input.matrix.offset, bytes) };
+            let Filled(()) = fill(Slot { tag: input.tag, dtype: input.dtype, count, bytes })?;
+        }
+        Ok(Bound { program: self, arena, rows })
+    }
+}
+
+fn source(plan: &Plan, id: ValueId) -> Source {
+    let graph = plan.graph();
+    let value = graph.value(id);
+    match value.lifetime {
+        Lifetime::State => Source::State(graph.state(id).expect("a state has a tag").index as usize),
+        Lifetime::Weight => match value.def {
+            verbatim_graph::Def::Leaf(tag) => Source::Weight(tag.index as usize),
+            other => unreachable!("a weight is a leaf, not {other:?}"),
+        },
+        Lifetime::Input | Lifetime::Temp | Lifetime::Output => {
+            let (root, column) = graph.root(id);
+            let place = plan.places()[root.index()].expect("the checker saw a place for every root");
+            let bytes_of = |cols| value.dtype.row_bytes(cols).expect("plain element types in the arena");
+            let stride_bytes = bytes_of(graph.value(root).shape.cols);
+            let offset = place.offset + bytes_of(column);
+            let element_bytes = value.dtype.block_bytes();
+            Source::Arena(Matrix { offset, stride_bytes, element_bytes, shape: value.shape })
+        }
+    }
+}
+
+/// Every weight that the graph reads is there, of the form that its op reads.
+fn check_weights(graph: &Graph, weights: &Weights) -> Result<(), PrepareError> {
+    for node in graph.nodes() {
+        for (i, &operand) in node.operands.iter().enumerate() {
+            let value = graph.value(operand);
+            let (Lifetime::Weight, verbatim_graph::Def::Leaf(tag)) = (value.lifetime, value.def) else {
+                continue;
+            };
+            let as_matrix = match node.op {
+                Op::Embed { .. } => i == 0,
+                Op::Linear { .. } | Op::QuantizedLinear { .. } => i == 1,
+                _ => false,
+            };
+            let Extent::Fixed(rows) = value.shape.rows else { continue };
+            let weight = weights.items().get(tag.index as usize);
+            let fits = weight.is_some_and(|weight| match weight {
+                Weight::Matrix(matrix) => as_matrix && matrix.dtype() == value.dtype,
+                Weight::Vector(_) => !as_matrix && value.dtype == DType::F32,
+            });
+            let found = weight.map(Weight::shape);
+            if !fits || found != Some((rows, value.shape.cols)) {
+                let wanted = format!("{} of {}", value.shape, value.dtype);
+                let found =
+                    found.map_or("none".into(), |(rows, cols)| format!("[{rows}, {cols}] in another form"));
+                return Err(PrepareError::Weight { tag, wanted, found });
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The place of one input, to be filled exactly once.
+#[must_use]
+pub struct Slot<'a> {
+    tag: Tag,
+    dtype: DType,
+    count: usize,
+    bytes: &'a mut [u8],
+}
+
+/// The proof that a [`Slot`] was filled.
+pub struct Filled(());
+
+impl Slot<'_> {
+    /// Which input this is.
+    pub fn tag(&self) -> Tag {
+        self.tag
+    }
+
+    /// Elements that it takes.
+    pub fn count(&self) -> usize {
+        self.count
+    }
+
+    /// Fills an i32 input with exactly [`Slot::count`] elements.
+    pub fn i32(self, values: &[i32]) -> Result<Filled, BindError> {
+        self.check(DType::I32, values.len())?;
+        self.i32_from(values.iter().copied())
+    }
+
+    /// Fills an i32 input from an iterator of exactly [`Slot::count`] elements.
+    pub fn i32_from(self, values: impl IntoIterator<Item = i32>) -> Result<Filled, BindError> {
+        self.fill(DType::I32, values.into_iter().map(i32::to_ne_bytes))
+    }
+
+    /// Fills an f32 input with exactly [`Slot::count`] elements.
+    pub fn f32(self, values: &[f32]) -> Result<Filled, BindError> {
+        self.check(DType::F32, values.len())?;
+        self.fill(DType::F32, values.iter().copied().map(f32::to_ne_bytes))
+    }
+
+    /// Says that the caller has nothing for this input.
+    pub fn unknown(self) -> Result<Filled, BindError> {
+        Err(BindError::Unknown(self.tag))
+    }
+
+    fn fill(
+        self,
+        given_dtype: DType,
+        mut values: impl Iterator<Item = [u8; 4]>,
+    ) -> Result<Filled, BindError> {
+        self.check(given_dtype, self.count)?;
+        let mut given = 0;
+        for (place, value) in self.bytes.as_chunks_mut::<4>().0.iter_mut().zip(values.by_ref()) {
+            *place = value;
+            given += 1;
+        }
+        self.check(given_dtype, given + values.count())?;
+        Ok(Filled(()))
+    }
+
+    fn check(&self, given_dtype: DType, given: usize) -> Result<(), BindError> {
+        let Slot { tag, dtype, count: wanted, .. } = *self;
+        if (given_dtype, given) == (dtype, wanted) {
+            Ok(())
+        } else {
+            Err(BindError::Input { tag, dtype, wanted, given_dtype, given })
+        }
+    }
+}
+
+/// A program with all its inputs filled, and the arena that it will run in.
+#[must_use]
+pub struct Bound<'a> {
+    pub(crate) program: &'a Program,
+    pub(crate) arena: &'a AlignedBytes,
+    pub(crate) rows: Bounds,
+}
+
+/// What a run has computed. The arena stays borrowed until the last reader is done.
+pub struct Outputs<'a> {
+    program: &'a Program,
+    arena: &'a AlignedBytes,
+    rows: Bounds,
+}
+
+impl<'a> Outputs<'a> {
+    pub(crate) fn new(bound: Bound<'a>) -> Outputs<'a> {
+        Outputs { program: bound.program, arena: bound.arena, rows: bound.rows }
+    }
+
+    /// Rows of an output; `None` if the program has no such output.
+    pub fn rows(&self, tag: Tag) -> Option<usize> {
+        self.find(tag).map(|matrix| matrix.shape.rows.at(self.rows))
+    }
+
+    /// One row of an output; `None` if there is no such output or row.
+    pub fn row(&self, tag: Tag, row: usize) -> Option<&[f32]> {
+        let matrix = self.find(tag)?;
+        (row < matrix.shape.rows.at(self.rows)).then(|| matrix.row(self.arena, row))
+    }
+
+    fn find(&self, tag: Tag) -> Option<&Matrix> {
+        self.program.outputs.iter().find(|(other, _)| *other == tag).map(|(_, matrix)| matrix)
+    }
+}

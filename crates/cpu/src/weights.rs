@@ -1,0 +1,69 @@
+//! A model's weights in the form that the kernels read.
+
+use crate::matrix::PackedMatrix;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// One weight.
+pub enum Weight {
+    /// The right-hand side of products, and tables of rows: packed.
+    Matrix(PackedMatrix),
+    /// Norm weights, biases, frequency divisors.
+    Vector(Vec<f32>),
+}
+
+impl Weight {
+    /// (rows, columns); a vector is one row.
+    pub fn shape(&self) -> (usize, usize) {
+        match self {
+            Weight::Matrix(matrix) => (matrix.rows(), matrix.cols()),
+            Weight::Vector(vector) => (1, vector.len()),
+        }
+    }
+}
+
+/// All weights of a model. A graph's weight leaf with index i means the i-th.
+pub struct Weights {
+    id: u64,
+    items: Vec<Weight>,
+}
+
+impl Weights {
+    /// Takes the weights over.
+    pub fn new(items: Vec<Weight>) -> Weights {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        Weights { id: NEXT.fetch_add(1, Ordering::Relaxed), items }
+    }
+
+    /// The weights, in the order of their indices.
+    pub fn items(&self) -> &[Weight] {
+        &self.items
+    }
+
+    /// Bytes held in memory.
+    pub fn bytes(&self) -> usize {
+        let bytes = |weight: &Weight| match weight {
+            Weight::Matrix(matrix) => matrix.packed_bytes(),
+            Weight::Vector(vector) => size_of_val(&vector[..]),
+        };
+        self.items.iter().map(bytes).sum()
+    }
+
+    /// Tells these weights from all others of the process.
+    pub(crate) fn id(&self) -> u64 {
+        self.id
+    }
+
+    pub(crate) fn matrix(&self, index: usize) -> &PackedMatrix {
+        match &self.items[index] {
+            Weight::Matrix(matrix) => matrix,
+            Weight::Vector(_) => unreachable!("checked when the program was made"),
+        }
+    }
+
+    pub(crate) fn vector(&self, index: usize) -> &[f32] {
+        match &self.items[index] {
+            Weight::Vector(vector) => vector,
+            Weight::Matrix(_) => unreachable!("checked when the program was made"),
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! Planned execution, with freed memory poisoned, against execution with every value in memory of its own: bit for bit
+//! the same outputs and states, over many random graphs, on one thread and on several.
+
+use verbatim_cpu::{Arena, Executor, KvMemory, KvSpec, KvType, PackedMatrix, Program, Weight, Weights};
+use verbatim_graph::random::{self, Random, tags};
+use verbatim_graph::{Bounds, Def, Graph, Lifetime, Op, Tag};
+use verbatim_quant::{DType, quantize};
+
+/// As many pages as the page table of random graphs names.
+const PAGES: usize = 4;
+
+#[test]
+fn ten_thousand_random_graphs_run_the_same_planned_and_not() {
+    let mut one = Executor::new(1).expect("an executor");
+    let mut three = Executor::new(3).expect("an executor");
+    let mut arenas = [Arena::default(), Arena::default()];
+    for seed in 0..10_000 {
+        let graph = random::graph(seed);
+        let weights = weights(&graph, seed);
+        let rows = bounds(&graph, seed);
+        let reference = one.prepare_disjoint(&graph, &weights).expect("valid");
+        let wanted = run(&mut one, &reference, &mut arenas[0], &graph, &weights, rows, seed);
+        let planned = three.prepare(&graph, &weights).expect("valid");
+        // The arena still holds what earlier graphs left there, and their poison.
+        let given = run(&mut three, &planned, &mut arenas[1], &graph, &weights, rows, seed);
+        assert_eq!(given, wanted, "seed {seed}");
+    }
+    let statistics = three.statistics();
+    assert!(statistics.built > 9_000, "{statistics:?}");
+}
+
+/// Fewer rows than the bounds, now and then.
+fn bounds(graph: &Graph, seed: u64) -> Bounds {
+    let most = graph.bounds();
+    let mut random = Random(seed ^ 1);
+    let rows = 1 + random.below(most.rows);
+    Bounds { rows, picked: most.picked.min(rows) }
+}
+
+/// The form of each weight follows from its readers: the right-hand side of products and tables are matrices.
+fn weights(graph: &Graph, seed: u64) -> Weights {
+    let leaves: Vec<(Tag, verbatim_graph::ValueId)> = graph.leaves(Lifetime::Weight).collect();
+    let last = leaves.iter().map(|(tag, _)| tag.index as usize).max().unwrap_or(0);
+    let mut items: Vec<Weight> = (0..=last).map(|_| Weight::Vector(Vec::new())).collect();
+    let mut random = Random(seed ^ 2);
+    for (tag, id) in leaves {
+        let value = graph.value(id);
+        let (rows, cols) = (value.shape.rows.at(graph.bounds()), value.shape.cols);
+        let numbers: Vec<f32> = (0..rows * cols).map(|_| random.unit() * 0.3).collect();
+        let is_matrix = graph.nodes().iter().any(|node| match node.op {
+            Op::Embed { .. } => node.operands[0] == id,
+            Op::Linear { .. } => node.operands[1] == id,
+            _ => false,
+        });
+        items[tag.index as usize] = if is_matrix {
+            let bytes_of_row = value.dtype.row_bytes(cols).expect("whole blocks");
+            let mut bytes = vec![0; rows * bytes_of_row];
+            match value.dtype {
+                DType::F32 => {
+                    bytes.copy_from_slice(&numbers.iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<_>>())
+                }
+                dtype => quantize(dtype, &numbers, &mut bytes).expect("finite"),
+            }
+            Weight::Matrix(PackedMatrix::pack(value.dtype, rows, cols, &bytes).expect("fits"))
+        } else {
+            Weight::Vector(numbers)
+        };
+    }
+    Weights::new(items)
+}
+
+/// The bits of all outputs, and of everything that attention would read of the states.
+fn run(
+    executor: &mut Executor,
+    program: &Program,
+    arena: &mut Arena,
+    graph: &Graph,
+    weights: &Weights,
+    rows: Bounds,
+    seed: u64,
+) -> Vec<Vec<u32>> {
+    let states = graph.values().iter().filter_map(|value| match value.def {
+        Def::Leaf(tag) if value.lifetime == Lifetime::State => Some(tag.index as usize + 1),
+        _ => None,
+    });
+    let spec = |index: usize| {
+        let kind = |bit: usize| if index & bit == 0 { KvType::F32 } else { KvType::F16 };
+        KvSpec { kv_heads: random::KV_HEADS, head_dim: random::HEAD_DIM, k: kind(1), v: kind(2) }
+    };
+    let specs: Vec<KvSpec> = (0..states.max().unwrap_or(0)).map(spec).collect();
+    let mut state = KvMemory::new(&specs, PAGES).expect("small");
+    let mut random = Random(seed ^ 3);
+    let bound = program
+        .bind(arena, rows, |slot| {
+            let count = slot.count();
+            let mut below =
+                |limit: usize| -> Vec<i32> { (0..count).map(|_| random.below(limit) as i32).collect() };
+            match slot.tag().name {
+                tags::TOKENS => slot.i32(&below(random::VOCABULARY)),
+                tags::POSITIONS => slot.i32(&below(120)),
+                tags::SEQUENCES => slot.i32(&below(2)),
+                tags::PAGES => slot.i32(&below(PAGES)),
+                tags::PICKED => slot.i32(&below(rows.rows)),
+                // Each row its own cell, as the sequence state gives them.
+                tags::CELLS => slot.i32_from((0..count as i32).map(|row| (row * 37 + 5) % 256)),
+                tags::X => slot.f32(&(0..count).map(|_| random.unit()).collect::<Vec<_>>()),
+                _ => slot.unknown(),
+            }
+        })
+        .expect("every input is known");
+    let outputs = executor.run(bound, weights, &mut state).expect("no thread panics");
+    let tags = graph.outputs().iter().map(|(tag, _)| *tag);
+    tags.map(|tag| {
+        let rows = 0..outputs.rows(tag).expect("an output");
+        rows.flat_map(|row| outputs.row(tag, row).expect("a row")).map(|x| x.to_bits()).collect()
+    })
+    .collect()
+}

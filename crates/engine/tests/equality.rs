@@ -1,0 +1,112 @@
+//! The promise: what a row gets back does not depend on the rows beside it, on how tokens are cut into steps, on threads,
+//! on instruction sets or on the cells that a sequence lives in.
+
+mod common;
+
+use common::*;
+use verbatim_engine::{Isa, KvType, LoadOptions, Row};
+
+fn tokens(count: usize, vocabulary: usize) -> Vec<u32> {
+    (0..count).map(|i| ((i * i * 31 + i * 7 + 3) % vocabulary) as u32).collect()
+}
+
+fn bits(logits: &[f32]) -> Vec<u32> {
+    logits.iter().map(|x| x.to_bits()).collect()
+}
+
+#[test]
+fn every_width_gives_the_same_bits() {
+    for model in TINY_MODELS {
+        let mut engine = engine(model, LoadOptions::default());
+        let tokens = tokens(150, engine.hyperparameters().vocabulary);
+        let one_by_one = bits(&logits(&mut engine, &tokens, &[1]));
+        for width in [2, 3, 4, 5, 7, 8, 16, 31, 64, 150] {
+            assert!(bits(&logits(&mut engine, &tokens, &[width])) == one_by_one, "{model} width {width}");
+        }
+        for cuts in [&[64, 64][..], &[63, 2, 64, 1], &[1, 100, 3, 46], &[13]] {
+            assert!(bits(&logits(&mut engine, &tokens, cuts)) == one_by_one, "{model} cuts {cuts:?}");
+        }
+    }
+}
+
+#[test]
+fn a_prompt_of_five_hundred_and_twelve_gives_the_bits_of_single_tokens() {
+    let mut engine =
+        engine("models/llama-gqa-tied/model.gguf", LoadOptions { context: Some(600), ..Default::default() });
+    let tokens = tokens(520, engine.hyperparameters().vocabulary);
+    let one_by_one = bits(&logits(&mut engine, &tokens, &[1]));
+    assert!(bits(&logits(&mut engine, &tokens, &[512])) == one_by_one);
+}
+
+#[test]
+fn threads_and_instruction_sets_give_the_same_bits() {
+    for model in TINY_MODELS {
+        for (k, v) in [(KvType::F32, KvType::F16), (KvType::F16, KvType::F32)] {
+            let mut reference = None;
+            for threads in [1, 2, 3, 8] {
+                for isa in Isa::supported() {
+                    let options = LoadOptions { threads, isa: Some(isa), k, v, ..LoadOptions::default() };
+                    let mut engine = engine(model, options);
+                    let tokens = tokens(70, engine.hyperparameters().vocabulary);
+                    let given = bits(&logits(&mut engine, &tokens, &[66, 1]));
+                    let reference = reference.get_or_insert_with(|| given.clone());
+                    assert!(given == *reference, "{model}: {threads} threads on {}", isa.name());
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn sequences_do_not_see_each_other_and_their_cells_do_not_matter() {
+    for model in TINY_MODELS {
+        let mut engine =
+            engine(model, LoadOptions { sequences: 4, context: Some(256), ..LoadOptions::default() });
+        let vocabulary = engine.hyperparameters().vocabulary;
+        let texts: Vec<Vec<u32>> = [(90, 0), (70, 11), (130, 5)]
+            .map(|(n, skip)| tokens(n + skip, vocabulary)[skip..].to_vec())
+            .to_vec();
+        let alone: Vec<Vec<u32>> =
+            texts.iter().map(|text| bits(&logits(&mut engine, text, &[512]))).collect();
+
+        // The same texts at once, in steps that mix them in changing numbers, with rejected guesses in between.
+        let sequences: Vec<_> = texts.iter().map(|_| engine.begin().expect("free")).collect();
+        let mut together: Vec<Vec<u32>> = vec![Vec::new(); texts.len()];
+        let mut fed = vec![0; texts.len()];
+        let mut round = 0;
+        while fed.iter().zip(&texts).any(|(fed, text)| *fed < text.len()) {
+            let mut rows = Vec::new();
+            let mut takes = Vec::new();
+            for (i, text) in texts.iter().enumerate() {
+                let take = ((round * 7 + i * 5) % 9).min(text.len() - fed[i]);
+                let guesses = (round + i) % 3;
+                let start = engine.append(sequences[i], take + guesses).expect("room");
+                let guess = |j: usize| ((fed[i] + j * 13) % vocabulary) as u32;
+                let chunk = text[fed[i]..][..take].iter().copied().chain((0..guesses).map(guess));
+                rows.extend(chunk.enumerate().map(|(j, token)| Row {
+                    sequence: sequences[i],
+                    position: start + j,
+                    token,
+                    wants_logits: true,
+                }));
+                takes.push((take, guesses));
+            }
+            if !rows.is_empty() {
+                let outputs = engine.step(&rows, Vec::new()).expect("a step");
+                let mut row = 0;
+                for (i, &(take, guesses)) in takes.iter().enumerate() {
+                    for j in 0..take {
+                        together[i].extend(bits(outputs.logits(row + j).expect("wanted")));
+                    }
+                    row += take + guesses;
+                }
+            }
+            for (i, &(take, _)) in takes.iter().enumerate() {
+                engine.commit(sequences[i], take).expect("in flight");
+                fed[i] += take;
+            }
+            round += 1;
+        }
+        assert!(together == alone, "{model}");
+    }
+}

@@ -1,0 +1,89 @@
+//! Checked little-endian reads. Everything that is parsed from a file goes through here.
+
+use crate::error::GgufError;
+use crate::format::check_name;
+
+/// A position in the bytes of a file. A read either stays inside the bytes or is a [`Fault`].
+#[derive(Clone)]
+pub(crate) struct Cursor<'a> {
+    bytes: &'a [u8],
+    offset: usize,
+}
+
+impl<'a> Cursor<'a> {
+    pub(crate) fn new(bytes: &'a [u8]) -> Cursor<'a> {
+        Cursor { bytes, offset: 0 }
+    }
+
+    /// Where the next read starts.
+    pub(crate) fn offset(&self) -> usize {
+        self.offset
+    }
+
+    /// Bytes that are left.
+    pub(crate) fn left(&self) -> usize {
+        self.bytes.len() - self.offset
+    }
+
+    /// The next `count` bytes.
+    pub(crate) fn take(&mut self, count: u64) -> Result<&'a [u8], Fault> {
+        let ends = Fault::Ends { offset: self.offset as u64, wanted: count, left: self.left() as u64 };
+        let count = usize::try_from(count).map_err(|_| ends.clone())?;
+        let taken = self.bytes[self.offset..].get(..count).ok_or(ends)?;
+        self.offset += count;
+        Ok(taken)
+    }
+
+    /// The next `count` elements of `element_bytes` each. The product is checked, so a count made to wrap is
+    /// a fault.
+    pub(crate) fn take_elements(&mut self, count: u64, element_bytes: usize) -> Result<&'a [u8], Fault> {
+        match count.checked_mul(element_bytes as u64) {
+            Some(bytes) => self.take(bytes),
+            None => Err(Fault::Broken(format!("an array of {count} elements is longer than any file"))),
+        }
+    }
+
+    pub(crate) fn array<const N: usize>(&mut self) -> Result<[u8; N], Fault> {
+        let mut array = [0; N];
+        array.copy_from_slice(self.take(N as u64)?);
+        Ok(array)
+    }
+
+    pub(crate) fn u32(&mut self) -> Result<u32, Fault> {
+        self.array().map(u32::from_le_bytes)
+    }
+
+    pub(crate) fn u64(&mut self) -> Result<u64, Fault> {
+        self.array().map(u64::from_le_bytes)
+    }
+
+    /// A string: its length as a u64, then its bytes.
+    pub(crate) fn string(&mut self) -> Result<&'a [u8], Fault> {
+        let length = self.u64()?;
+        self.take(length)
+    }
+
+    /// A metadata key or a tensor name: a string that is short, not empty, and UTF-8.
+    pub(crate) fn name(&mut self) -> Result<&'a str, Fault> {
+        let bytes = self.string()?;
+        check_name(bytes).map_err(Fault::Broken)
+    }
+}
+
+/// What is wrong at a cursor; [`Fault::at`] adds the place, which only the caller knows.
+#[derive(Clone, Debug)]
+pub(crate) enum Fault {
+    Ends { offset: u64, wanted: u64, left: u64 },
+    Broken(String),
+}
+
+impl Fault {
+    pub(crate) fn at(self, place: impl Into<String>) -> GgufError {
+        match self {
+            Fault::Ends { offset, wanted, left } => {
+                GgufError::Truncated { place: place.into(), offset, wanted, left }
+            }
+            Fault::Broken(problem) => GgufError::malformed(place, problem),
+        }
+    }
+}

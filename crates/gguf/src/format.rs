@@ -1,0 +1,60 @@
+//! The numbers and rules of the format that reader and writer both hold to.
+
+use crate::error::quoted;
+use crate::value::Value;
+
+/// The alignment of tensor data in a file that does not name one in `general.alignment`, in bytes.
+pub const DEFAULT_ALIGNMENT_BYTES: usize = 32;
+
+/// The most dimensions that a tensor can have.
+pub const MAX_DIMS: usize = 4;
+
+/// The longest metadata key or tensor name, in bytes (the format's bound for keys). The format asks that
+/// tensor names stay under 64 bytes, and llama.cpp refuses longer ones; other programs write them, so they
+/// are accepted.
+pub const MAX_NAME_BYTES: usize = 65_535;
+
+/// The first bytes of every file.
+pub(crate) const MAGIC: [u8; 4] = *b"GGUF";
+/// The version that is written. Version 2 is read as well: its layout is the same.
+pub(crate) const VERSION: u32 = 3;
+/// The metadata key that sets the alignment of tensor data.
+pub(crate) const ALIGNMENT_KEY: &str = "general.alignment";
+
+/// The most metadata entries of a file. Real files have a few dozen.
+pub(crate) const MAX_ENTRIES: u64 = 1 << 16;
+/// The least bytes of an entry: the length of its key, a key of one byte, the type, a value of one byte.
+pub(crate) const MIN_ENTRY_BYTES: u64 = 8 + 1 + 4 + 1;
+/// The most tensors of a file. The largest real models have some ten thousand.
+pub(crate) const MAX_TENSORS: u64 = 1 << 20;
+/// The least bytes of a tensor's record: the length of its name, a name of one byte, dimension count, type,
+/// offset.
+pub(crate) const MIN_TENSOR_BYTES: u64 = 8 + 1 + 4 + 4 + 8;
+
+/// Checks what reader and writer ask of a key or a tensor name.
+pub(crate) fn check_name(bytes: &[u8]) -> Result<&str, String> {
+    if bytes.is_empty() {
+        return Err("the name is empty".to_string());
+    }
+    if bytes.len() > MAX_NAME_BYTES {
+        return Err(format!(
+            "the name is {} bytes long, at most {} are allowed",
+            bytes.len(),
+            MAX_NAME_BYTES
+        ));
+    }
+    str::from_utf8(bytes).map_err(|_| format!("the name \"{}\" is not UTF-8", quoted(bytes)))
+}
+
+/// The largest alignment that is accepted. Real files use 32, a few 64 to 4096.
+pub(crate) const MAX_ALIGNMENT_BYTES: i128 = 1 << 20;
+
+/// Checks the value of `general.alignment`. The format asks for a multiple of 8; a power of two, as ggml
+/// asks, makes sure that data at an aligned offset is also aligned in memory.
+pub(crate) fn check_alignment(value: Option<Value<'_>>) -> Result<usize, String> {
+    let Some(value) = value else { return Ok(DEFAULT_ALIGNMENT_BYTES) };
+    match value.as_integer() {
+        Some(bytes @ 8..=MAX_ALIGNMENT_BYTES) if bytes.count_ones() == 1 => Ok(bytes as usize),
+        _ => Err(format!("{} is not a power of two from 8 to {MAX_ALIGNMENT_BYTES}", value.describe())),
+    }
+}

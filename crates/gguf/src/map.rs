@@ -1,0 +1,61 @@
+//! The bytes of a file: mapped from disk, or given by the caller. The only unsafe code of this crate is here.
+
+// Mapping a file is unsafe by nature, see `Bytes::map`.
+#![allow(unsafe_code)]
+
+use std::fs::File;
+use std::ops::{Deref, Range};
+
+use memmap2::Mmap;
+
+/// The whole content of one file, immutable.
+pub(crate) enum Bytes {
+    Mapped(Mmap),
+    Held(Vec<u8>),
+}
+
+impl Bytes {
+    /// Maps a file for reading; an empty file gives no bytes.
+    ///
+    /// The mapping shows the file as it is on disk from now on. If another program *truncates* the file
+    /// meanwhile, touching a lost page kills this process (`SIGBUS`); if it *writes* into the file, the bytes
+    /// change under their reader. Neither can be prevented portably; replacing a model by renaming a new file
+    /// over it is safe.
+    pub(crate) fn map(file: &File) -> std::io::Result<Bytes> {
+        if file.metadata()?.len() == 0 {
+            return Ok(Bytes::Held(Vec::new()));
+        }
+        // SAFETY: the mapping is private to this process and read-only, so nothing in it writes through the
+        // slice. Another process could (see above): that is the condition under which every program that maps
+        // its models works, and `GgufFile::open` passes it on to its caller. This crate keeps no invariant
+        // that would break if bytes changed: offsets are checked once and kept outside the mapping, and
+        // metadata is decoded by checked reads every time, UTF-8 included.
+        unsafe { Mmap::map(file) }.map(Bytes::Mapped)
+    }
+
+    /// Asks the operating system to start reading a range, without waiting for it. A hint: failure changes
+    /// nothing.
+    pub(crate) fn prefetch(&self, range: Range<usize>) {
+        #[cfg(unix)]
+        if let Bytes::Mapped(map) = self
+            && range.end <= map.len()
+            && !range.is_empty()
+        {
+            // Only speed depends on it, and there is nothing that a caller could do.
+            let _ = map.advise_range(memmap2::Advice::WillNeed, range.start, range.len());
+        }
+        #[cfg(not(unix))]
+        let _ = range;
+    }
+}
+
+impl Deref for Bytes {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            Bytes::Mapped(map) => map,
+            Bytes::Held(bytes) => bytes,
+        }
+    }
+}

@@ -1,0 +1,162 @@
+//! Reading one file: header, metadata and tensor table, every count, length and offset checked.
+
+use std::sync::Arc;
+
+use verbatim_quant::DType;
+
+use crate::cursor::{Cursor, Fault};
+use crate::error::{GgufError, quoted};
+use crate::format::{
+    ALIGNMENT_KEY, MAGIC, MAX_DIMS, MAX_ENTRIES, MAX_TENSORS, MIN_ENTRY_BYTES, MIN_TENSOR_BYTES,
+    check_alignment,
+};
+use crate::map::Bytes;
+use crate::metadata::{Metadata, read_entry};
+use crate::tensor::{Shape, TensorInfo, tensor_place};
+
+/// What one file holds.
+pub(crate) struct Part {
+    pub(crate) bytes: Arc<Bytes>,
+    pub(crate) version: u32,
+    pub(crate) alignment_bytes: usize,
+    pub(crate) metadata: Metadata,
+    pub(crate) tensors: Vec<TensorInfo>,
+}
+
+impl Part {
+    /// Reads and checks everything but the tensor data itself.
+    pub(crate) fn read(bytes: Arc<Bytes>) -> Result<Part, GgufError> {
+        let cursor = &mut Cursor::new(&bytes);
+        let version = read_version(cursor)?;
+        let tensor_count = cursor.u64().map_err(|fault| fault.at("the header"))?;
+        let entry_count = cursor.u64().map_err(|fault| fault.at("the header"))?;
+        check_count("metadata entries", entry_count, MAX_ENTRIES, MIN_ENTRY_BYTES, cursor)?;
+        check_count("tensors", tensor_count, MAX_TENSORS, MIN_TENSOR_BYTES, cursor)?;
+
+        // The counts fit the file, so neither table takes more than a few times the file's length.
+        let mut entries = Vec::with_capacity(entry_count as usize);
+        for index in 0..entry_count {
+            entries.push(read_entry(cursor, index)?);
+        }
+        let metadata = Metadata::new(bytes.clone(), entries)?;
+        let alignment_bytes = check_alignment(metadata.get(ALIGNMENT_KEY))
+            .map_err(|problem| GgufError::malformed(format!("metadata key `{ALIGNMENT_KEY}`"), problem))?;
+
+        let mut tensors = Vec::with_capacity(tensor_count as usize);
+        for index in 0..tensor_count {
+            tensors.push(read_tensor(cursor, index)?);
+        }
+        let data_start = cursor.offset().next_multiple_of(alignment_bytes);
+        tensors.iter_mut().try_for_each(|tensor| place(tensor, data_start, alignment_bytes, bytes.len()))?;
+        check_overlap(&tensors)?;
+        Ok(Part { version, alignment_bytes, metadata, tensors, bytes: bytes.clone() })
+    }
+}
+
+/// Reads the magic and the version.
+fn read_version(cursor: &mut Cursor<'_>) -> Result<u32, GgufError> {
+    let magic: [u8; 4] = cursor.array().map_err(|fault| fault.at("the magic"))?;
+    if magic != MAGIC {
+        return Err(GgufError::NotGguf { found: quoted(magic) });
+    }
+    let found = cursor.u32().map_err(|fault| fault.at("the header"))?;
+    let advice = match found {
+        2 | 3 => return Ok(found),
+        0 | 1 => "the file predates the current layout, convert the model again",
+        // A version is a small number, so high bytes without low ones are a small number written the other
+        // way round.
+        _ if found & 0xffff == 0 => "the file is big-endian, convert it to little-endian",
+        _ => "the file is newer than this program, or damaged",
+    };
+    Err(GgufError::UnsupportedVersion { found, advice })
+}
+
+/// Refuses a count that the rest of the file cannot hold, before anything is reserved for it.
+fn check_count(
+    what: &str,
+    count: u64,
+    most: u64,
+    min_bytes: u64,
+    cursor: &Cursor<'_>,
+) -> Result<(), GgufError> {
+    let room = cursor.left() as u64 / min_bytes;
+    if count > room {
+        let left = cursor.left();
+        let problem = format!(
+            "it declares {count} {what}, but the {left} bytes after it can hold at most {room}; the file is \
+             damaged or incomplete, download or convert it again"
+        );
+        return Err(GgufError::malformed("the header", problem));
+    }
+    if count > most {
+        return Err(GgufError::malformed(
+            "the header",
+            format!("it declares {count} {what}, at most {most} are read"),
+        ));
+    }
+    Ok(())
+}
+
+/// Reads a line of the tensor table; the offset still counts from the start of the data. `index` names the
+/// tensor until its name is known.
+fn read_tensor(cursor: &mut Cursor<'_>, index: u64) -> Result<TensorInfo, GgufError> {
+    let name = cursor.name().map_err(|fault| fault.at(format!("the name of tensor {index}")))?;
+    read_shape_and_offset(cursor)
+        .map(|(shape, offset)| TensorInfo { name: name.to_string(), shape, offset, split: 0 })
+        .map_err(|fault| fault.at(tensor_place(name)))
+}
+
+fn read_shape_and_offset(cursor: &mut Cursor<'_>) -> Result<(Shape, usize), Fault> {
+    let dim_count = cursor.u32()? as usize;
+    let mut dims = [0; MAX_DIMS];
+    let Some(dims) = dims.get_mut(..dim_count) else {
+        return Err(Fault::Broken(format!("it has {dim_count} dimensions, at most {MAX_DIMS} are allowed")));
+    };
+    for dim in dims.iter_mut() {
+        *dim = cursor.u64()?;
+    }
+    let type_id = cursor.u32()?;
+    let dtype = DType::from_id(type_id).ok_or_else(|| {
+        Fault::Broken(format!("its type has the id {type_id}, which is unknown or no longer in use"))
+    })?;
+    let offset = cursor.u64()?;
+    let offset =
+        usize::try_from(offset).map_err(|_| Fault::Broken(format!("its offset {offset} is too large")))?;
+    Ok((Shape::new(dtype, dims).map_err(Fault::Broken)?, offset))
+}
+
+/// Makes the offset one from the start of the file, and checks that the data lies inside the file.
+fn place(
+    tensor: &mut TensorInfo,
+    data_start: usize,
+    alignment_bytes: usize,
+    file_bytes: usize,
+) -> Result<(), GgufError> {
+    if !tensor.offset.is_multiple_of(alignment_bytes) {
+        let problem =
+            format!("its offset {} is not a multiple of the alignment {alignment_bytes}", tensor.offset);
+        return Err(GgufError::malformed(tensor_place(&tensor.name), problem));
+    }
+    let offset = data_start.saturating_add(tensor.offset);
+    let left = file_bytes.saturating_sub(offset);
+    if tensor.byte_len() > left {
+        return Err(GgufError::Truncated {
+            place: format!("the data of {}", tensor_place(&tensor.name)),
+            offset: offset as u64,
+            wanted: tensor.byte_len() as u64,
+            left: left as u64,
+        });
+    }
+    tensor.offset = offset;
+    Ok(())
+}
+
+/// Refuses tensors that share bytes. Gaps between them are harmless.
+fn check_overlap(tensors: &[TensorInfo]) -> Result<(), GgufError> {
+    let mut by_offset: Vec<&TensorInfo> = tensors.iter().collect();
+    by_offset.sort_unstable_by_key(|tensor| tensor.offset);
+    match by_offset.windows(2).find(|pair| pair[0].range().end > pair[1].offset) {
+        Some(pair) => Err(GgufError::Overlap { first: quoted(&pair[0].name), second: quoted(&pair[1].name) }),
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,371 @@
+//! Ops, at the level that model authors think in, each with its shape rule.
+
+use crate::value::{Extent, Real, Shape, Value};
+use verbatim_quant::DType;
+
+/// What a gated or plain activation computes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Activation {
+    /// x * sigmoid(x).
+    Silu,
+    /// The tanh form of GELU.
+    GeluTanh,
+}
+
+/// Which elements of a head are rotated as a pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum RopeLayout {
+    /// (0, 1), (2, 3), … : the Llama family's GGUF files.
+    Interleaved,
+    /// (0, n/2), (1, n/2 + 1), … : most others.
+    Halves,
+}
+
+/// How rotation angles are stretched beyond the context length of training.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum RopeScaling {
+    /// As trained, or positions divided by `factor` (1 for none).
+    Linear {
+        /// The divisor.
+        factor: Real,
+    },
+    /// YaRN (arXiv 2309.00071).
+    Yarn {
+        /// How many times longer than the original context.
+        factor: Real,
+        /// The context length of training.
+        original_context: usize,
+        /// Multiplies cosines and sines.
+        attention_factor: Real,
+        /// Rotations over the original context above which a frequency is not stretched.
+        beta_fast: Real,
+        /// Rotations below which a frequency is stretched fully.
+        beta_slow: Real,
+    },
+}
+
+/// Parameters of the rotation angles of one kind of layer (RoPE, arXiv 2104.09864).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct RopeTable {
+    /// Elements of a head that are rotated; even.
+    pub rotated: usize,
+    /// Base of the geometric series of frequencies.
+    pub base: Real,
+    /// Stretching.
+    pub scaling: RopeScaling,
+}
+
+/// An op. The doc comment of each variant gives its operands in order, then its result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Op {
+    /// (table weight \[vocabulary, n\], token ids i32 \[r, 1\]) → f32 \[r, n\]: table rows times `scale`.
+    Embed {
+        /// Factor on every element.
+        scale: Real,
+    },
+    /// (x f32 \[r, n\], weight f32 \[1, n / groups\]) → f32 \[r, n\]: each of the `groups` equal parts of a row is
+    /// divided by its root mean square and multiplied by the weight (arXiv 1910.07467).
+    RmsNorm {
+        /// Added to the mean square.
+        eps: Real,
+        /// Parts of a row that are normed on their own: 1, or the number of heads.
+        groups: usize,
+    },
+    /// (x f32 \[r, k\], weight \[n, k\], then bias f32 \[1, n\] if `bias`, then residual f32 \[r, n\] if
+    /// `residual`) → f32 \[r, n\]: x times the weight transposed, plus bias, plus residual.
+    Linear {
+        /// A bias operand is given.
+        bias: bool,
+        /// A residual operand is given.
+        residual: bool,
+    },
+    /// (positions i32 \[r, 1\], optionally frequency divisors f32 \[1, rotated / 2\]) → f32 \[r, rotated\]: the
+    /// cosines of all angles, then the sines.
+    RopeTable(RopeTable),
+    /// (x f32 \[r, heads * head_dim\], table f32 \[r, rotated\]) → the same shape: the first `rotated` elements of
+    /// each head rotated by the table's angles.
+    Rope {
+        /// Heads in a row.
+        heads: usize,
+        /// Elements of a head.
+        head_dim: usize,
+        /// Which elements are paired.
+        layout: RopeLayout,
+    },
+    /// (state, k f32 \[r, kv_heads * head_dim\], v likewise, cells i32 \[r, 1\]) → the state's next version, with
+    /// each row's K and V stored in its cell.
+    KvWrite {
+        /// K/V heads.
+        kv_heads: usize,
+        /// Elements of a head.
+        head_dim: usize,
+    },
+    /// (q f32 \[r, heads * head_dim\], state, positions i32 \[r, 1\], sequences i32 \[r, 1\], pages i32
+    /// \[sequences, pages of one\]) → f32 \[r, heads * head_dim\]: every row attends to the positions 0 to its own
+    /// of its sequence, whose K and V lie in the cells of the sequence's pages.
+    Attention {
+        /// Query heads, a multiple of `kv_heads`.
+        heads: usize,
+        /// K/V heads.
+        kv_heads: usize,
+        /// Elements of a head.
+        head_dim: usize,
+        /// Factor on the scores.
+        scale: Real,
+    },
+    /// (gate f32 \[r, n\], up f32 \[r, n\]) → f32 \[r, n\]: activation(gate) * up.
+    Glu {
+        /// The activation.
+        activation: Activation,
+    },
+    /// (a f32 \[r, n\], b f32 \[r, n\]) → a + b.
+    Add,
+    /// (a f32 \[r, n\], b f32 \[r, n\]) → a * b.
+    Mul,
+    /// (x f32 \[r, n\]) → x * factor.
+    Scale {
+        /// The factor.
+        factor: Real,
+    },
+    /// (x f32 \[rows, n\], indices i32 \[picked, 1\]) → f32 \[picked, n\]: the rows with these indices.
+    Pick,
+    /// Made by a backend's lowering. (x f32 \[r, k\]) → i8 \[r, row_bytes\]: rows quantised in the backend's own
+    /// layout of `row_bytes` bytes.
+    Quantize {
+        /// Bytes of one quantised row.
+        row_bytes: usize,
+    },
+    /// Made by a backend's lowering: [`Op::Linear`] whose x is the result of [`Op::Quantize`] over `k` elements.
+    QuantizedLinear {
+        /// Elements of a row of x before it was quantised.
+        k: usize,
+        /// A bias operand is given.
+        bias: bool,
+        /// A residual operand is given.
+        residual: bool,
+    },
+}
+
+impl Op {
+    /// The op's name in messages and profiles.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Op::Embed { .. } => "Embed",
+            Op::RmsNorm { .. } => "RmsNorm",
+            Op::Linear { .. } => "Linear",
+            Op::RopeTable(_) => "RopeTable",
+            Op::Rope { .. } => "Rope",
+            Op::KvWrite { .. } => "KvWrite",
+            Op::Attention { .. } => "Attention",
+            Op::Glu { .. } => "Glu",
+            Op::Add => "Add",
+            Op::Mul => "Mul",
+            Op::Scale { .. } => "Scale",
+            Op::Pick => "Pick",
+            Op::Quantize { .. } => "Quantize",
+            Op::QuantizedLinear { .. } => "QuantizedLinear",
+        }
+    }
+
+    /// Whether the work is split over rows, so that one thread computes all of a row. Ops that are not split so
+    /// (products, attention) divide the columns or heads of a row among threads.
+    pub fn splits_rows(&self) -> bool {
+        !matches!(self, Op::Linear { .. } | Op::QuantizedLinear { .. } | Op::Attention { .. })
+    }
+
+    /// Whether row i of the result needs no row of this operand but row i. Only such an operand may be made in the
+    /// same phase, by the same thread, without a barrier between.
+    pub fn reads_own_row_only(&self, operand: usize) -> bool {
+        match self {
+            Op::Pick => operand != 0,
+            Op::Attention { .. } => matches!(operand, 0 | 2 | 3),
+            _ => true,
+        }
+    }
+
+    /// The operand whose storage this op writes in place, making its next version.
+    pub fn writes_state(&self) -> Option<usize> {
+        matches!(self, Op::KvWrite { .. }).then_some(0)
+    }
+
+    /// The shape rule: element type and shape of the result, or what does not fit.
+    pub(crate) fn infer(&self, operands: &[&Value]) -> Result<(DType, Shape), String> {
+        let rule = Rule { operands };
+        match *self {
+            Op::Embed { .. } => {
+                rule.count(2)?;
+                let rows = rule.ids(1)?;
+                rule.fixed_rows(0)?;
+                Ok((DType::F32, Shape { rows, cols: rule.cols(0) }))
+            }
+            Op::RmsNorm { groups, .. } => {
+                rule.count(2)?;
+                let shape = rule.f32(0)?;
+                if groups == 0 || !shape.cols.is_multiple_of(groups) {
+                    return Err(format!("{} columns do not divide into {groups} groups", shape.cols));
+                }
+                rule.is_f32(1, Shape::fixed(1, shape.cols / groups))?;
+                Ok((DType::F32, shape))
+            }
+            Op::Linear { bias, residual } => {
+                let x = rule.f32(0)?;
+                rule.linear(x.rows, x.cols, bias, residual)
+            }
+            Op::QuantizedLinear { k, bias, residual } => {
+                rule.at_least(2)?;
+                rule.dtype(0, DType::I8)?;
+                rule.linear(rule.shape(0).rows, k, bias, residual)
+            }
+            Op::RopeTable(table) => {
+                rule.at_least(1)?;
+                let rows = rule.ids(0)?;
+                if !table.rotated.is_multiple_of(2) || table.rotated == 0 {
+                    return Err(format!("{} rotated elements are not pairs", table.rotated));
+                }
+                match operands.len() {
+                    1 => {}
+                    2 => rule.is_f32(1, Shape::fixed(1, table.rotated / 2))?,
+                    n => return Err(format!("takes 1 or 2 operands, not {n}")),
+                }
+                Ok((DType::F32, Shape { rows, cols: table.rotated }))
+            }
+            Op::Rope { heads, head_dim, .. } => {
+                rule.count(2)?;
+                let x = rule.f32(0)?;
+                let table = rule.f32(1)?;
+                rule.is_product(0, heads, head_dim)?;
+                if table.rows != x.rows || table.cols > head_dim {
+                    return Err(format!("table {table} does not fit x {x} with heads of {head_dim}"));
+                }
+                Ok((DType::F32, x))
+            }
+            Op::KvWrite { kv_heads, head_dim } => {
+                rule.count(4)?;
+                let k = rule.f32(1)?;
+                rule.is_product(1, kv_heads, head_dim)?;
+                rule.is_f32(2, k)?;
+                rule.same_rows(rule.ids(3)?, k.rows)?;
+                Ok((operands[0].dtype, operands[0].shape))
+            }
+            Op::Attention { heads, kv_heads, head_dim, .. } => {
+                rule.count(5)?;
+                let q = rule.f32(0)?;
+                rule.is_product(0, heads, head_dim)?;
+                if kv_heads == 0 || !heads.is_multiple_of(kv_heads) {
+                    return Err(format!("{heads} heads are not a multiple of {kv_heads} K/V heads"));
+                }
+                rule.same_rows(rule.ids(2)?, q.rows)?;
+                rule.same_rows(rule.ids(3)?, q.rows)?;
+                rule.dtype(4, DType::I32)?;
+                rule.fixed_rows(4)?;
+                Ok((DType::F32, q))
+            }
+            Op::Glu { .. } | Op::Add | Op::Mul => {
+                rule.count(2)?;
+                let shape = rule.f32(0)?;
+                rule.is_f32(1, shape)?;
+                Ok((DType::F32, shape))
+            }
+            Op::Scale { .. } => {
+                rule.count(1)?;
+                Ok((DType::F32, rule.f32(0)?))
+            }
+            Op::Pick => {
+                rule.count(2)?;
+                let x = rule.f32(0)?;
+                rule.same_rows(x.rows, Extent::Rows)?;
+                rule.same_rows(rule.ids(1)?, Extent::Picked)?;
+                Ok((DType::F32, Shape::per_picked(x.cols)))
+            }
+            Op::Quantize { row_bytes } => {
+                rule.count(1)?;
+                Ok((DType::I8, Shape { rows: rule.f32(0)?.rows, cols: row_bytes }))
+            }
+        }
+    }
+}
+
+/// The checks that shape rules are made of.
+struct Rule<'a> {
+    operands: &'a [&'a Value],
+}
+
+impl Rule<'_> {
+    fn shape(&self, i: usize) -> Shape {
+        self.operands[i].shape
+    }
+
+    fn cols(&self, i: usize) -> usize {
+        self.shape(i).cols
+    }
+
+    fn count(&self, wanted: usize) -> Result<(), String> {
+        let given = self.operands.len();
+        if given == wanted { Ok(()) } else { Err(format!("takes {wanted} operands, not {given}")) }
+    }
+
+    fn at_least(&self, wanted: usize) -> Result<(), String> {
+        let given = self.operands.len();
+        if given >= wanted { Ok(()) } else { Err(format!("takes at least {wanted} operands, not {given}")) }
+    }
+
+    fn dtype(&self, i: usize, wanted: DType) -> Result<(), String> {
+        let given = self.operands[i].dtype;
+        if given == wanted { Ok(()) } else { Err(format!("operand {i} is {given}, not {wanted}")) }
+    }
+
+    fn f32(&self, i: usize) -> Result<Shape, String> {
+        self.at_least(i + 1)?;
+        self.dtype(i, DType::F32)?;
+        Ok(self.shape(i))
+    }
+
+    fn is_f32(&self, i: usize, wanted: Shape) -> Result<(), String> {
+        let given = self.f32(i)?;
+        if given == wanted { Ok(()) } else { Err(format!("operand {i} is {given}, not {wanted}")) }
+    }
+
+    fn ids(&self, i: usize) -> Result<Extent, String> {
+        self.at_least(i + 1)?;
+        self.dtype(i, DType::I32)?;
+        match self.cols(i) {
+            1 => Ok(self.shape(i).rows),
+            cols => Err(format!("operand {i} has {cols} columns, not 1")),
+        }
+    }
+
+    fn fixed_rows(&self, i: usize) -> Result<usize, String> {
+        match self.shape(i).rows {
+            Extent::Fixed(rows) => Ok(rows),
+            _ => Err(format!("operand {i} is {}, not of fixed size", self.shape(i))),
+        }
+    }
+
+    fn same_rows(&self, given: Extent, wanted: Extent) -> Result<(), String> {
+        if given == wanted { Ok(()) } else { Err(format!("{given:?} where {wanted:?} is needed")) }
+    }
+
+    fn is_product(&self, i: usize, heads: usize, head_dim: usize) -> Result<(), String> {
+        if heads.checked_mul(head_dim) == Some(self.cols(i)) {
+            Ok(())
+        } else {
+            Err(format!("operand {i} has {} columns, not {heads} heads of {head_dim}", self.cols(i)))
+        }
+    }
+
+    fn linear(&self, rows: Extent, k: usize, bias: bool, residual: bool) -> Result<(DType, Shape), String> {
+        self.count(2 + usize::from(bias) + usize::from(residual))?;
+        let n = self.fixed_rows(1)?;
+        if self.cols(1) != k {
+            return Err(format!("the weight is {} but x has {k} columns", self.shape(1)));
+        }
+        let shape = Shape { rows, cols: n };
+        if bias {
+            self.is_f32(2, Shape::fixed(1, n))?;
+        }
+        if residual {
+            self.is_f32(2 + usize::from(bias), shape)?;
+        }
+        Ok((DType::F32, shape))
+    }
+}

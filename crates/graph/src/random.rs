@@ -1,0 +1,305 @@
+//! Random graphs for property tests: every op, view, lifetime and state edge, from a seed.
+
+use crate::{Activation, Bounds, Builder, Extent, Graph, Op, Real, RopeLayout, RopeScaling, RopeTable};
+use crate::{Shape, Tag, ValueId};
+use verbatim_quant::DType;
+
+/// Tags of the leaves of a random graph. Inputs tagged `X` hold any floats; the others hold indices.
+pub mod tags {
+    #![allow(missing_docs)]
+    pub const X: &str = "x";
+    pub const WEIGHT: &str = "weight";
+    pub const STATE: &str = "state";
+    pub const TOKENS: &str = "tokens";
+    pub const POSITIONS: &str = "positions";
+    pub const CELLS: &str = "cells";
+    pub const SEQUENCES: &str = "sequences";
+    pub const PAGES: &str = "pages";
+    pub const PICKED: &str = "picked";
+}
+
+/// K/V heads, elements of a head and query heads of the attention in random graphs.
+pub const KV_HEADS: usize = 2;
+#[allow(missing_docs)]
+pub const HEAD_DIM: usize = 16;
+#[allow(missing_docs)]
+pub const HEADS: usize = 4;
+/// Rows of the embedding tables of random graphs.
+pub const VOCABULARY: usize = 24;
+/// Sequences, and pages of each, of the page table of random graphs.
+pub const PAGE_TABLE: Shape = Shape::fixed(2, 2);
+
+/// splitmix64: small, seeded, good enough to choose with.
+pub struct Random(pub u64);
+
+impl Random {
+    /// The next 64 bits.
+    pub fn bits(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// A number below `limit`.
+    pub fn below(&mut self, limit: usize) -> usize {
+        (self.bits() % limit as u64) as usize
+    }
+
+    /// A number in -1..1.
+    pub fn unit(&mut self) -> f32 {
+        (self.bits() >> 40) as f32 / (1 << 23) as f32 - 1.0
+    }
+}
+
+/// The graph of a seed. Equal seeds give equal graphs.
+pub fn graph(seed: u64) -> Graph {
+    let mut random = Random(seed);
+    let rows = 1 + random.below(8);
+    let picked = 1 + random.below(rows);
+    let mut made = Made {
+        builder: Builder::new(Bounds { rows, picked }),
+        random,
+        per_row: Vec::new(),
+        per_picked: Vec::new(),
+        states: Vec::new(),
+        weights: 0,
+        inputs: 0,
+    };
+    let nodes = 3 + made.random.below(20);
+    while made.per_row.len() + made.per_picked.len() < nodes {
+        made.step();
+    }
+    let outputs = 1 + made.random.below(3);
+    for index in 0..outputs as u32 {
+        let from_picked = !made.per_picked.is_empty() && made.random.below(2) == 0;
+        let pool = if from_picked { &made.per_picked } else { &made.per_row };
+        let value = pool[made.random.below(pool.len())];
+        // Inputs cannot be outputs, and one value may be read under several names.
+        let _ = made.builder.output(Tag::indexed("out", index), value);
+    }
+    let last = made.scaled_x();
+    made.builder.output(Tag::new("last"), last).expect("a computed value");
+    made.builder.finish()
+}
+
+struct Made {
+    builder: Builder,
+    random: Random,
+    per_row: Vec<ValueId>,
+    per_picked: Vec<ValueId>,
+    states: Vec<ValueId>,
+    weights: u32,
+    inputs: u32,
+}
+
+impl Made {
+    fn step(&mut self) {
+        match self.random.below(14) {
+            0 => {
+                let x = self.x_input();
+                self.per_row.push(x);
+            }
+            1 => self.embed(),
+            2 => self.pick(),
+            3 => self.rope(),
+            4 => self.attention(),
+            5 => self.store_only(),
+            6..=8 => self.linear(),
+            9 => self.norm(),
+            10 => self.view(),
+            _ => self.elementwise(),
+        }
+    }
+
+    fn apply(&mut self, op: Op, operands: &[ValueId]) -> ValueId {
+        let value = self.builder.apply(op, operands).expect("the generator respects the shape rules");
+        let pool = match self.builder.shape(value).rows {
+            Extent::Picked => &mut self.per_picked,
+            _ => &mut self.per_row,
+        };
+        pool.push(value);
+        value
+    }
+
+    fn input(&mut self, name: &'static str, dtype: DType, shape: Shape) -> ValueId {
+        self.inputs += 1;
+        self.builder.input(Tag::indexed(name, self.inputs), dtype, shape).expect("a fresh tag")
+    }
+
+    fn weight(&mut self, dtype: DType, rows: usize, cols: usize) -> ValueId {
+        self.weights += 1;
+        let tag = Tag::indexed(tags::WEIGHT, self.weights);
+        self.builder.weight(tag, dtype, Shape::fixed(rows, cols)).expect("a fresh tag")
+    }
+
+    fn cols(&mut self) -> usize {
+        [16, 32, 64, 96][self.random.below(4)]
+    }
+
+    fn x_input(&mut self) -> ValueId {
+        let cols = self.cols();
+        self.input(tags::X, DType::F32, Shape::per_row(cols))
+    }
+
+    fn scaled_x(&mut self) -> ValueId {
+        let x = self.any();
+        self.apply(Op::Scale { factor: Real(0.5) }, &[x])
+    }
+
+    /// Any value so far, of rows or picked rows.
+    fn any(&mut self) -> ValueId {
+        let both = self.per_row.len() + self.per_picked.len();
+        if both == 0 {
+            let x = self.x_input();
+            self.per_row.push(x);
+            return x;
+        }
+        // Mostly recent ones, so that lifetimes differ.
+        let index = both - 1 - self.random.below(both).min(self.random.below(both));
+        if index < self.per_row.len() {
+            self.per_row[index]
+        } else {
+            self.per_picked[index - self.per_row.len()]
+        }
+    }
+
+    fn any_per_row(&mut self) -> ValueId {
+        match self.per_row.len() {
+            0 => self.any(),
+            n => self.per_row[self.random.below(n)],
+        }
+    }
+
+    /// A value of the same rows as `x` with this many columns.
+    fn matched(&mut self, x: ValueId, cols: usize) -> ValueId {
+        if self.builder.shape(x).cols == cols {
+            return x;
+        }
+        let k = self.builder.shape(x).cols;
+        let weight = self.weight(DType::F32, cols, k);
+        self.apply(Op::Linear { bias: false, residual: false }, &[x, weight])
+    }
+
+    fn embed(&mut self) {
+        let cols = self.cols();
+        let table = self.weight(DType::F32, VOCABULARY, cols);
+        let ids = self.input(tags::TOKENS, DType::I32, Shape::per_row(1));
+        self.apply(Op::Embed { scale: Real(1.5) }, &[table, ids]);
+    }
+
+    fn pick(&mut self) {
+        let x = self.any_per_row();
+        let indices = self.input(tags::PICKED, DType::I32, Shape::per_picked(1));
+        self.apply(Op::Pick, &[x, indices]);
+    }
+
+    fn rope(&mut self) {
+        let rotated = [4, 8, 16][self.random.below(3)];
+        let scaling = match self.random.below(2) {
+            0 => RopeScaling::Linear { factor: Real(2.0) },
+            _ => RopeScaling::Yarn {
+                factor: Real(4.0),
+                original_context: 128,
+                attention_factor: Real(1.1),
+                beta_fast: Real(32.0),
+                beta_slow: Real(1.0),
+            },
+        };
+        let positions = self.input(tags::POSITIONS, DType::I32, Shape::per_row(1));
+        let table = Op::RopeTable(RopeTable { rotated, base: Real(1e4), scaling });
+        let table = self.apply(table, &[positions]);
+        let x = self.any_per_row();
+        let x = self.matched(x, HEADS * HEAD_DIM);
+        let layout = [RopeLayout::Interleaved, RopeLayout::Halves][self.random.below(2)];
+        self.apply(Op::Rope { heads: HEADS, head_dim: HEAD_DIM, layout }, &[x, table]);
+    }
+
+    fn state(&mut self) -> usize {
+        if self.states.is_empty() || self.random.below(3) == 0 {
+            let tag = Tag::indexed(tags::STATE, self.states.len() as u32);
+            self.states.push(self.builder.state(tag).expect("a fresh tag"));
+        }
+        self.random.below(self.states.len())
+    }
+
+    fn write(&mut self) -> usize {
+        let index = self.state();
+        let x = self.any_per_row();
+        let (k, v) = (self.matched(x, KV_HEADS * HEAD_DIM), self.any_per_row());
+        let v = self.matched(v, KV_HEADS * HEAD_DIM);
+        let cells = self.input(tags::CELLS, DType::I32, Shape::per_row(1));
+        let op = Op::KvWrite { kv_heads: KV_HEADS, head_dim: HEAD_DIM };
+        self.states[index] = self.builder.apply(op, &[self.states[index], k, v, cells]).expect("fits");
+        index
+    }
+
+    fn store_only(&mut self) {
+        self.write();
+    }
+
+    fn attention(&mut self) {
+        let q = self.any_per_row();
+        let q = self.matched(q, HEADS * HEAD_DIM);
+        let index = if self.random.below(2) == 0 { self.state() } else { self.write() };
+        let state = self.states[index];
+        let positions = self.input(tags::POSITIONS, DType::I32, Shape::per_row(1));
+        let sequences = self.input(tags::SEQUENCES, DType::I32, Shape::per_row(1));
+        let pages = self.input(tags::PAGES, DType::I32, PAGE_TABLE);
+        let op = Op::Attention { heads: HEADS, kv_heads: KV_HEADS, head_dim: HEAD_DIM, scale: Real(0.25) };
+        self.apply(op, &[q, state, positions, sequences, pages]);
+    }
+
+    fn linear(&mut self) {
+        let x = self.any();
+        let n = self.cols();
+        let k = self.builder.shape(x).cols;
+        let quantised = k.is_multiple_of(32) && self.random.below(2) == 0;
+        let weight = self.weight(if quantised { DType::Q8_0 } else { DType::F32 }, n, k);
+        let mut operands = vec![x, weight];
+        let bias = self.random.below(2) == 0;
+        if bias {
+            operands.push(self.weight(DType::F32, 1, n));
+        }
+        let residual = self.random.below(2) == 0;
+        if residual {
+            operands.push(self.matched(x, n));
+        }
+        self.apply(Op::Linear { bias, residual }, &operands);
+    }
+
+    fn norm(&mut self) {
+        let x = self.any();
+        let groups = [1, 2, 4][self.random.below(3)];
+        let weight = self.weight(DType::F32, 1, self.builder.shape(x).cols / groups);
+        self.apply(Op::RmsNorm { eps: Real(1e-5), groups }, &[x, weight]);
+    }
+
+    fn view(&mut self) {
+        let x = self.any_per_row();
+        let cols = self.builder.shape(x).cols;
+        if cols >= 32 {
+            let start = 16 * self.random.below(cols / 16 - 1);
+            let view = self.builder.columns(x, start, 16).expect("inside");
+            self.per_row.push(view);
+        }
+    }
+
+    fn elementwise(&mut self) {
+        let a = self.any();
+        let pool = if matches!(self.builder.shape(a).rows, Extent::Picked) {
+            &self.per_picked
+        } else {
+            &self.per_row
+        };
+        let b = pool[self.random.below(pool.len())];
+        let b = self.matched(b, self.builder.shape(a).cols);
+        match self.random.below(4) {
+            0 => self.apply(Op::Add, &[a, b]),
+            1 => self.apply(Op::Mul, &[a, b]),
+            2 => self.apply(Op::Glu { activation: Activation::Silu }, &[a, b]),
+            _ => self.apply(Op::Glu { activation: Activation::GeluTanh }, &[a, b]),
+        };
+    }
+}

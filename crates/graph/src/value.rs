@@ -1,0 +1,212 @@
+//! Values: element type, shape, lifetime, placement and where they come from.
+
+use std::fmt;
+use verbatim_quant::DType;
+
+/// Names a value of one graph.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ValueId(u32);
+
+impl ValueId {
+    /// The value at this index of [`crate::Graph::values`].
+    pub fn new(index: usize) -> Self {
+        ValueId(u32::try_from(index).expect("a graph has fewer than 2^32 values"))
+    }
+
+    /// The index into [`crate::Graph::values`].
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// Names a node of one graph.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct NodeId(u32);
+
+impl NodeId {
+    /// The node at this index of [`crate::Graph::nodes`].
+    pub fn new(index: usize) -> Self {
+        NodeId(u32::try_from(index).expect("a graph has fewer than 2^32 nodes"))
+    }
+
+    /// The index into [`crate::Graph::nodes`].
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// The name by which the world outside the graph refers to a leaf or an output, such as `layer[3]`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Tag {
+    /// What it is.
+    pub name: &'static str,
+    /// Which one of them: a layer, a weight of the model's table.
+    pub index: u32,
+}
+
+impl Tag {
+    /// A tag for the only value of its name.
+    pub const fn new(name: &'static str) -> Self {
+        Tag { name, index: 0 }
+    }
+
+    /// A tag for one of several values of the same name.
+    pub const fn indexed(name: &'static str, index: u32) -> Self {
+        Tag { name, index }
+    }
+}
+
+impl fmt::Display for Tag {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}[{}]", self.name, self.index)
+    }
+}
+
+/// The largest number of rows of each kind that a run of the graph may have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Bounds {
+    /// Rows of the step: tokens.
+    pub rows: usize,
+    /// Rows picked from them, for example those that want logits.
+    pub picked: usize,
+}
+
+/// The extent of a value's outer dimension.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Extent {
+    /// Always this many.
+    Fixed(usize),
+    /// One per row of the step.
+    Rows,
+    /// One per picked row.
+    Picked,
+}
+
+impl Extent {
+    /// The number of rows when the step has the rows of `bounds`.
+    pub fn at(self, bounds: Bounds) -> usize {
+        match self {
+            Extent::Fixed(rows) => rows,
+            Extent::Rows => bounds.rows,
+            Extent::Picked => bounds.picked,
+        }
+    }
+}
+
+/// A row-major matrix: `rows` times `cols` elements.
+///
+/// Two dimensions suffice: a head or expert axis is part of `cols` or `rows` and named by the op's parameters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Shape {
+    /// Outer dimension.
+    pub rows: Extent,
+    /// Inner dimension, in elements.
+    pub cols: usize,
+}
+
+impl Shape {
+    /// `rows` by `cols`, known in advance.
+    pub const fn fixed(rows: usize, cols: usize) -> Self {
+        Shape { rows: Extent::Fixed(rows), cols }
+    }
+
+    /// `cols` elements per row of the step.
+    pub const fn per_row(cols: usize) -> Self {
+        Shape { rows: Extent::Rows, cols }
+    }
+
+    /// `cols` elements per picked row.
+    pub const fn per_picked(cols: usize) -> Self {
+        Shape { rows: Extent::Picked, cols }
+    }
+}
+
+impl fmt::Display for Shape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.rows {
+            Extent::Fixed(rows) => write!(f, "[{rows}, {}]", self.cols),
+            Extent::Rows => write!(f, "[rows, {}]", self.cols),
+            Extent::Picked => write!(f, "[picked, {}]", self.cols),
+        }
+    }
+}
+
+/// How long a value's contents must last, and who provides them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Lifetime {
+    /// Lives as long as the model; read only.
+    Weight,
+    /// Lives as long as its sequences; ops that write it make a new version in the same storage.
+    State,
+    /// Filled by the caller before the run, lives until its last reader.
+    Input,
+    /// Made by an op, lives until its last reader.
+    Temp,
+    /// Made by an op, lives until the caller gives the arena back.
+    Output,
+}
+
+/// Which memory a value lies in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Placement {
+    /// The machine's main memory.
+    #[default]
+    Host,
+    /// The memory of the accelerator with this number.
+    Device(u8),
+}
+
+/// Where a value comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Def {
+    /// From outside: a weight, a state or an input.
+    Leaf(Tag),
+    /// From a node.
+    Node(NodeId),
+    /// It is the columns of another value, from `start` on, in that value's storage.
+    Columns {
+        /// The value viewed.
+        base: ValueId,
+        /// The first column.
+        start: usize,
+    },
+}
+
+/// One value of a graph.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Value {
+    /// Element type.
+    pub dtype: DType,
+    /// Extent.
+    pub shape: Shape,
+    /// How long it lasts.
+    pub lifetime: Lifetime,
+    /// Which memory it lies in.
+    pub placement: Placement,
+    /// Where it comes from.
+    pub def: Def,
+}
+
+/// An f32 parameter of an op, compared and hashed by its bits so that graphs have a full identity.
+#[derive(Clone, Copy)]
+pub struct Real(pub f32);
+
+impl PartialEq for Real {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.to_bits() == other.0.to_bits()
+    }
+}
+
+impl Eq for Real {}
+
+impl std::hash::Hash for Real {
+    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+        self.0.to_bits().hash(state);
+    }
+}
+
+impl fmt::Debug for Real {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}

@@ -1,0 +1,16 @@
+//! `llama`: Llama 1 to 3, Mistral 7B, SmolLM2 and the many that share their form.
+//!
+//! Grouped-query attention, SwiGLU, RMS norms before each half of a layer (arXiv 2307.09288, 2407.21783). Llama 3.1
+//! and later carry divisors of the rotation frequencies as the tensor `rope_freqs.weight`.
+
+use super::dense::{Dense, Variant};
+use crate::keys::Keys;
+use crate::{Model, ModelError};
+use verbatim_gguf::GgufFile;
+use verbatim_graph::RopeLayout;
+
+pub(super) fn open(file: &GgufFile, keys: &Keys<'_>) -> Result<Box<dyn Model>, ModelError> {
+    keys.refuse_count("expert_count", "0: mixtures of experts are not supported in this architecture")?;
+    // The converter to GGUF reorders the rows of Q and K so that pairs lie side by side.
+    Dense::open(file, keys, Variant { rope_layout: RopeLayout::Interleaved, head_norms: false })
+}

@@ -1,0 +1,28 @@
+//! The architectures, one file each.
+
+mod dense;
+mod llama;
+mod qwen2;
+mod qwen3;
+
+use crate::keys::Keys;
+use crate::{Model, ModelError};
+use verbatim_gguf::GgufFile;
+
+type Open = fn(&GgufFile, &Keys<'_>) -> Result<Box<dyn Model>, ModelError>;
+
+/// Every architecture by its name in GGUF files.
+const ARCHITECTURES: [(&str, Open); 3] =
+    [("llama", llama::open), ("qwen2", qwen2::open), ("qwen3", qwen3::open)];
+
+pub(crate) fn names() -> Vec<&'static str> {
+    ARCHITECTURES.iter().map(|(name, _)| *name).collect()
+}
+
+pub(crate) fn open(file: &GgufFile) -> Result<Box<dyn Model>, ModelError> {
+    let name = file.metadata().require_str("general.architecture")?;
+    match ARCHITECTURES.iter().find(|(known, _)| *known == name) {
+        Some((_, open)) => open(file, &Keys::new(file, name)),
+        None => Err(ModelError::UnknownArchitecture { name: name.into(), known: names().join(", ") }),
+    }
+}

@@ -1,0 +1,192 @@
+//! Hyperparameters from metadata: `ARCHITECTURE.name` keys with checks that name the key and what it must be.
+
+use crate::{Hyperparameters, ModelError};
+use verbatim_gguf::{GgufFile, Metadata};
+use verbatim_graph::{Real, RopeScaling, RopeTable};
+
+/// The metadata of a file under its architecture's prefix.
+pub(crate) struct Keys<'a> {
+    metadata: &'a Metadata,
+    architecture: &'a str,
+}
+
+impl<'a> Keys<'a> {
+    pub(crate) fn new(file: &'a GgufFile, architecture: &'a str) -> Self {
+        Keys { metadata: file.metadata(), architecture }
+    }
+
+    fn key(&self, name: &str) -> String {
+        format!("{}.{name}", self.architecture)
+    }
+
+    /// A number that must be there and be at least 1.
+    pub(crate) fn count(&self, name: &str) -> Result<usize, ModelError> {
+        let key = self.key(name);
+        match self.metadata.require_usize(&key)? {
+            0 => Err(ModelError::Key { key, found: "0".into(), expected: "at least 1".into() }),
+            count => Ok(count),
+        }
+    }
+
+    /// A number that, if there, must be at least 1.
+    pub(crate) fn optional_count(&self, name: &str) -> Result<Option<usize>, ModelError> {
+        if self.metadata.contains(&self.key(name)) { self.count(name).map(Some) } else { Ok(None) }
+    }
+
+    /// A finite number.
+    pub(crate) fn real(&self, name: &str) -> Result<Option<f32>, ModelError> {
+        let key = self.key(name);
+        match self.metadata.get_f32(&key)? {
+            Some(x) if !x.is_finite() => {
+                Err(ModelError::Key { key, found: x.to_string(), expected: "a finite number".into() })
+            }
+            x => Ok(x),
+        }
+    }
+
+    pub(crate) fn text(&self, name: &str) -> Result<Option<&'a str>, ModelError> {
+        Ok(self.metadata.get_str(&self.key(name))?)
+    }
+
+    /// Refuses a file that has this key with a value that asks for what is not supported.
+    pub(crate) fn refuse_count(&self, name: &str, why: &str) -> Result<(), ModelError> {
+        let key = self.key(name);
+        match self.metadata.get_usize(&key)? {
+            None | Some(0) => Ok(()),
+            Some(found) => Err(ModelError::Key { key, found: found.to_string(), expected: why.into() }),
+        }
+    }
+
+    pub(crate) fn wrong(&self, name: &str, found: impl ToString, expected: impl ToString) -> ModelError {
+        ModelError::Key { key: self.key(name), found: found.to_string(), expected: expected.to_string() }
+    }
+
+    /// The numbers that every architecture has.
+    pub(crate) fn hyperparameters(&self, file: &GgufFile) -> Result<Hyperparameters, ModelError> {
+        let table = file.require_tensor("token_embd.weight")?;
+        let vocabulary = table.info().rows();
+        if let Some(tokens) = self.metadata.get_bytes_array("tokenizer.ggml.tokens")?
+            && tokens.len() != vocabulary
+        {
+            return Err(ModelError::Shape {
+                name: "token_embd.weight".into(),
+                found: format!("{:?}", table.info().dims()),
+                expected: format!("[_, {}], a row for each token of tokenizer.ggml.tokens", tokens.len()),
+            });
+        }
+        Ok(Hyperparameters {
+            architecture: self.architecture.into(),
+            layers: self.count("block_count")?,
+            hidden: self.count("embedding_length")?,
+            vocabulary,
+            context: self.count("context_length")?,
+        })
+    }
+
+    /// (heads, K/V heads, elements of a head).
+    pub(crate) fn heads(&self, hidden: usize) -> Result<(usize, usize, usize), ModelError> {
+        let heads = self.count("attention.head_count")?;
+        let kv_heads = self.optional_count("attention.head_count_kv")?.unwrap_or(heads);
+        if !heads.is_multiple_of(kv_heads) {
+            return Err(self.wrong(
+                "attention.head_count_kv",
+                kv_heads,
+                format!("a divisor of the {heads} heads"),
+            ));
+        }
+        let head_dim = match self.optional_count("attention.key_length")? {
+            Some(head_dim) => head_dim,
+            None if hidden.is_multiple_of(heads) => hidden / heads,
+            None => {
+                let expected = format!("a divisor of the {hidden} elements of the residual stream");
+                return Err(self.wrong("attention.head_count", heads, expected));
+            }
+        };
+        if let Some(v_dim) = self.optional_count("attention.value_length")?
+            && v_dim != head_dim
+        {
+            return Err(self.wrong(
+                "attention.value_length",
+                v_dim,
+                format!("{head_dim}, as attention.key_length"),
+            ));
+        }
+        if heads.checked_mul(head_dim).is_none_or(|width| width > 1 << 24) {
+            return Err(self.wrong(
+                "attention.head_count",
+                heads,
+                format!("fewer, with heads of {head_dim}"),
+            ));
+        }
+        Ok((heads, kv_heads, head_dim))
+    }
+
+    pub(crate) fn rms_epsilon(&self) -> Result<Real, ModelError> {
+        let name = "attention.layer_norm_rms_epsilon";
+        match self.real(name)? {
+            Some(eps) if eps >= 0.0 => Ok(Real(eps)),
+            Some(eps) => Err(self.wrong(name, eps, "at least 0")),
+            None => Err(self.wrong(name, "missing", "a small positive number such as 1e-5")),
+        }
+    }
+
+    /// The rotation angles of heads of `head_dim` elements.
+    pub(crate) fn rope(&self, head_dim: usize) -> Result<RopeTable, ModelError> {
+        let rotated = self.optional_count("rope.dimension_count")?.unwrap_or(head_dim);
+        if !rotated.is_multiple_of(2) || rotated > head_dim {
+            let expected = format!("even and at most the {head_dim} elements of a head");
+            return Err(self.wrong("rope.dimension_count", rotated, expected));
+        }
+        let base = self.real("rope.freq_base")?.unwrap_or(10_000.0);
+        if base <= 1.0 {
+            return Err(self.wrong("rope.freq_base", base, "above 1"));
+        }
+        Ok(RopeTable { rotated, base: Real(base), scaling: self.rope_scaling()? })
+    }
+
+    fn rope_scaling(&self) -> Result<RopeScaling, ModelError> {
+        // Old files give the factor under another name.
+        let factor = match self.real("rope.scaling.factor")? {
+            Some(factor) => Some(factor),
+            None => self.real("rope.scale_linear")?,
+        };
+        let factor = match factor {
+            None | Some(0.0) => 1.0,
+            Some(factor) if factor > 0.0 => factor,
+            Some(factor) => return Err(self.wrong("rope.scaling.factor", factor, "above 0")),
+        };
+        match self.text("rope.scaling.type")?.unwrap_or("linear") {
+            "none" => Ok(RopeScaling::Linear { factor: Real(1.0) }),
+            "linear" => Ok(RopeScaling::Linear { factor: Real(factor) }),
+            "yarn" => self.yarn(factor),
+            other => Err(self.wrong("rope.scaling.type", format!("{other:?}"), "none, linear or yarn")),
+        }
+    }
+
+    /// YaRN with the defaults of its paper; the attention factor follows its section 3.4 unless the file says more.
+    fn yarn(&self, factor: f32) -> Result<RopeScaling, ModelError> {
+        let original_context = match self.optional_count("rope.scaling.original_context_length")? {
+            Some(context) => context,
+            None => self.count("context_length")?,
+        };
+        let positive = |name: &str, default: f32| match self.real(name)? {
+            None => Ok(default),
+            Some(x) if x > 0.0 => Ok(x),
+            Some(x) => Err(self.wrong(name, x, "above 0")),
+        };
+        let extra =
+            positive("rope.scaling.attn_factor", 1.0)? * positive("rope.scaling.yarn_attn_factor", 1.0)?;
+        if let Some(ext_factor) = self.real("rope.scaling.yarn_ext_factor")?
+            && ext_factor != 1.0
+        {
+            return Err(self.wrong("rope.scaling.yarn_ext_factor", ext_factor, 1));
+        }
+        Ok(RopeScaling::Yarn {
+            factor: Real(factor),
+            original_context,
+            attention_factor: Real(extra * (1.0 + 0.1 * factor.ln())),
+            beta_fast: Real(positive("rope.scaling.yarn_beta_fast", 32.0)?),
+            beta_slow: Real(positive("rope.scaling.yarn_beta_slow", 1.0)?),
+        })
+    }
+}

@@ -1,0 +1,232 @@
+//! Building the graph of a step: the inputs that every architecture has, weights by id, and the blocks they share.
+
+use crate::table::{WeightId, WeightSpec};
+use crate::{StepShape, Tap};
+use verbatim_graph::{
+    Activation, Builder, Graph, GraphError, Op, Real, RopeLayout, RopeTable, Shape, Tag, ValueId,
+};
+use verbatim_quant::DType;
+
+/// The inputs of a step's graph. Which of them are live depends on what the step is asked for.
+pub mod inputs {
+    use verbatim_graph::Tag;
+
+    /// The token of each row, i32.
+    pub const TOKENS: Tag = Tag::new("tokens");
+    /// The position of each row in its sequence, i32.
+    pub const POSITIONS: Tag = Tag::new("positions");
+    /// The row of the page table that each row attends through, i32.
+    pub const SEQUENCES: Tag = Tag::new("sequences");
+    /// The cell in which each row stores its K and V, i32.
+    pub const CELLS: Tag = Tag::new("cells");
+    /// For each sequence the page of each of its blocks of positions, i32.
+    pub const PAGES: Tag = Tag::new("pages");
+    /// The rows that want logits, i32.
+    pub const PICKED: Tag = Tag::new("picked");
+}
+
+/// The outputs of a step's graph.
+pub mod outputs {
+    use crate::Tap;
+    use verbatim_graph::Tag;
+
+    /// Logits of the picked rows.
+    pub const LOGITS: Tag = Tag::new("logits");
+
+    /// The values of a tap point, for every row.
+    pub const fn tap(tap: Tap) -> Tag {
+        match tap {
+            Tap::Embedding => Tag::new("embed"),
+            Tap::Layer(layer) => Tag::indexed("layer", layer),
+            Tap::FinalNorm => Tag::new("final_norm"),
+        }
+    }
+}
+
+/// The attention of one layer, but for its weights.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Heads {
+    pub(crate) heads: usize,
+    pub(crate) kv_heads: usize,
+    pub(crate) head_dim: usize,
+    pub(crate) scale: Real,
+    pub(crate) layout: RopeLayout,
+}
+
+/// A matrix with an optional bias.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Linear {
+    pub(crate) weight: WeightId,
+    pub(crate) bias: Option<WeightId>,
+}
+
+/// A graph under construction.
+pub(crate) struct Net<'a> {
+    builder: Builder,
+    specs: &'a [WeightSpec],
+    weights: Vec<Option<ValueId>>,
+    taps: &'a [Tap],
+    wants_logits: bool,
+    tokens: ValueId,
+    positions: ValueId,
+    sequences: ValueId,
+    cells: ValueId,
+    pages: ValueId,
+    picked: ValueId,
+}
+
+impl<'a> Net<'a> {
+    pub(crate) fn new(specs: &'a [WeightSpec], shape: &'a StepShape) -> Result<Self, GraphError> {
+        let mut builder = Builder::new(shape.bounds);
+        let mut input = |tag: Tag, shape: Shape| builder.input(tag, DType::I32, shape);
+        let [sequences, pages] = shape.page_table;
+        Ok(Net {
+            tokens: input(inputs::TOKENS, Shape::per_row(1))?,
+            positions: input(inputs::POSITIONS, Shape::per_row(1))?,
+            sequences: input(inputs::SEQUENCES, Shape::per_row(1))?,
+            cells: input(inputs::CELLS, Shape::per_row(1))?,
+            pages: input(inputs::PAGES, Shape::fixed(sequences, pages))?,
+            picked: input(inputs::PICKED, Shape::per_picked(1))?,
+            builder,
+            specs,
+            weights: vec![None; specs.len()],
+            taps: &shape.taps,
+            wants_logits: shape.bounds.picked > 0,
+        })
+    }
+
+    pub(crate) fn apply(&mut self, op: Op, operands: &[ValueId]) -> Result<ValueId, GraphError> {
+        self.builder.apply(op, operands)
+    }
+
+    pub(crate) fn weight(&mut self, id: WeightId) -> Result<ValueId, GraphError> {
+        let index = id.0 as usize;
+        if let Some(value) = self.weights[index] {
+            return Ok(value);
+        }
+        let spec = &self.specs[index];
+        let dtype = match spec.form {
+            crate::WeightForm::Matrix => spec.dtype,
+            crate::WeightForm::Vector => DType::F32,
+        };
+        let value =
+            self.builder.weight(Tag::indexed("weight", id.0), dtype, Shape::fixed(spec.rows, spec.cols))?;
+        self.weights[index] = Some(value);
+        Ok(value)
+    }
+
+    /// The residual stream entering the first layer.
+    pub(crate) fn embed(&mut self, table: WeightId, scale: f32) -> Result<ValueId, GraphError> {
+        let table = self.weight(table)?;
+        let x = self.apply(Op::Embed { scale: Real(scale) }, &[table, self.tokens])?;
+        self.tap(Tap::Embedding, x)?;
+        Ok(x)
+    }
+
+    /// The angles of every row, shared by all layers that rotate alike.
+    pub(crate) fn rope_table(
+        &mut self,
+        table: RopeTable,
+        divisors: Option<WeightId>,
+    ) -> Result<ValueId, GraphError> {
+        let mut operands = vec![self.positions];
+        if let Some(divisors) = divisors {
+            operands.push(self.weight(divisors)?);
+        }
+        self.apply(Op::RopeTable(table), &operands)
+    }
+
+    pub(crate) fn rms_norm(
+        &mut self,
+        x: ValueId,
+        weight: WeightId,
+        eps: Real,
+        groups: usize,
+    ) -> Result<ValueId, GraphError> {
+        let weight = self.weight(weight)?;
+        self.apply(Op::RmsNorm { eps, groups }, &[x, weight])
+    }
+
+    pub(crate) fn linear(&mut self, x: ValueId, linear: Linear) -> Result<ValueId, GraphError> {
+        let mut operands = vec![x, self.weight(linear.weight)?];
+        if let Some(bias) = linear.bias {
+            operands.push(self.weight(bias)?);
+        }
+        self.apply(Op::Linear { bias: linear.bias.is_some(), residual: false }, &operands)
+    }
+
+    /// Several products of one value, side by side.
+    pub(crate) fn linears<const N: usize>(
+        &mut self,
+        x: ValueId,
+        linears: [Linear; N],
+    ) -> Result<[ValueId; N], GraphError> {
+        let mut results = [x; N];
+        for (result, linear) in results.iter_mut().zip(linears) {
+            *result = self.linear(x, linear)?;
+        }
+        Ok(results)
+    }
+
+    /// Rotates q and k, stores k and v, attends.
+    pub(crate) fn attention(
+        &mut self,
+        layer: usize,
+        heads: Heads,
+        [q, k, v]: [ValueId; 3],
+        rope: ValueId,
+    ) -> Result<ValueId, GraphError> {
+        let Heads { heads, kv_heads, head_dim, scale, layout } = heads;
+        let q = self.apply(Op::Rope { heads, head_dim, layout }, &[q, rope])?;
+        let k = self.apply(Op::Rope { heads: kv_heads, head_dim, layout }, &[k, rope])?;
+        let state = self.builder.state(Tag::indexed("kv", layer as u32))?;
+        let state = self.apply(Op::KvWrite { kv_heads, head_dim }, &[state, k, v, self.cells])?;
+        let operands = [q, state, self.positions, self.sequences, self.pages];
+        self.apply(Op::Attention { heads, kv_heads, head_dim, scale }, &operands)
+    }
+
+    /// down(activation(gate x) * (up x)).
+    pub(crate) fn gated_ffn(
+        &mut self,
+        x: ValueId,
+        activation: Activation,
+        [gate, up, down]: [Linear; 3],
+    ) -> Result<ValueId, GraphError> {
+        let [gate, up] = self.linears(x, [gate, up])?;
+        let inner = self.apply(Op::Glu { activation }, &[gate, up])?;
+        self.linear(inner, down)
+    }
+
+    pub(crate) fn add(&mut self, a: ValueId, b: ValueId) -> Result<ValueId, GraphError> {
+        self.apply(Op::Add, &[a, b])
+    }
+
+    /// Lets the caller read a tap point if the step asks for it.
+    pub(crate) fn tap(&mut self, tap: Tap, value: ValueId) -> Result<(), GraphError> {
+        if self.taps.contains(&tap) { self.builder.output(outputs::tap(tap), value) } else { Ok(()) }
+    }
+
+    /// The final norm and the output head, for the rows that want logits; then the graph is done.
+    pub(crate) fn head(
+        mut self,
+        x: ValueId,
+        norm: WeightId,
+        eps: Real,
+        head: Linear,
+    ) -> Result<Graph, GraphError> {
+        let picked = if self.taps.contains(&Tap::FinalNorm) {
+            let normed = self.rms_norm(x, norm, eps, 1)?;
+            self.tap(Tap::FinalNorm, normed)?;
+            self.apply(Op::Pick, &[normed, self.picked])?
+        } else {
+            // Rows are normed one by one, so picking first changes nothing but the work.
+            let picked = self.apply(Op::Pick, &[x, self.picked])?;
+            self.rms_norm(picked, norm, eps, 1)?
+        };
+        if self.wants_logits {
+            let logits = self.linear(picked, head)?;
+            self.builder.output(outputs::LOGITS, logits)?;
+        }
+        Ok(self.builder.finish())
+    }
+}

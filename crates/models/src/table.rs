@@ -1,0 +1,112 @@
+//! The list of weights that an architecture asks for, checked against the file's tensor table.
+
+use crate::ModelError;
+use verbatim_gguf::GgufFile;
+use verbatim_quant::DType;
+
+/// How a weight is used, and so how it is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WeightForm {
+    /// Right-hand side of products, or table of rows.
+    Matrix,
+    /// Norm weights, biases, divisors: decoded to f32.
+    Vector,
+}
+
+/// One weight that has to be loaded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WeightSpec {
+    /// The tensor's name in the file.
+    pub name: String,
+    /// How it is used.
+    pub form: WeightForm,
+    /// Its type in the file.
+    pub dtype: DType,
+    /// Output features; 1 for a vector.
+    pub rows: usize,
+    /// Input features.
+    pub cols: usize,
+}
+
+/// A weight of the table being made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct WeightId(pub(crate) u32);
+
+/// Collects the weights of an architecture.
+pub(crate) struct Table<'a> {
+    file: &'a GgufFile,
+    weights: Vec<WeightSpec>,
+}
+
+impl<'a> Table<'a> {
+    pub(crate) fn new(file: &'a GgufFile) -> Self {
+        Table { file, weights: Vec::new() }
+    }
+
+    /// A matrix of `rows` output and `cols` input features.
+    pub(crate) fn matrix(&mut self, name: &str, rows: usize, cols: usize) -> Result<WeightId, ModelError> {
+        self.take(name, WeightForm::Matrix, rows, cols)
+    }
+
+    /// A vector.
+    pub(crate) fn vector(&mut self, name: &str, len: usize) -> Result<WeightId, ModelError> {
+        self.take(name, WeightForm::Vector, 1, len)
+    }
+
+    /// A vector that some files have and others do not.
+    pub(crate) fn optional_vector(&mut self, name: &str, len: usize) -> Result<Option<WeightId>, ModelError> {
+        if self.has(name) { self.vector(name, len).map(Some) } else { Ok(None) }
+    }
+
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.file.tensor(name).is_some()
+    }
+
+    fn take(
+        &mut self,
+        name: &str,
+        form: WeightForm,
+        rows: usize,
+        cols: usize,
+    ) -> Result<WeightId, ModelError> {
+        let tensor = self.file.require_tensor(name)?;
+        let info = tensor.info();
+        let expected = match form {
+            WeightForm::Matrix => vec![cols, rows],
+            WeightForm::Vector => vec![cols],
+        };
+        let trailing_ones = info.dims().iter().skip(expected.len()).all(|&dim| dim == 1);
+        if !info.dims().starts_with(&expected) || !trailing_ones {
+            return Err(ModelError::Shape {
+                name: name.into(),
+                found: format!("{:?}", info.dims()),
+                expected: format!("{expected:?}"),
+            });
+        }
+        if matches!(
+            info.dtype(),
+            DType::I8 | DType::I16 | DType::I32 | DType::I64 | DType::F64 | DType::Q8_1 | DType::Q8_K
+        ) {
+            return Err(ModelError::Type { name: name.into(), found: info.dtype().to_string() });
+        }
+        self.weights.push(WeightSpec { name: name.into(), form, dtype: info.dtype(), rows, cols });
+        Ok(WeightId(self.weights.len() as u32 - 1))
+    }
+
+    /// The weights, once every tensor of the file has been asked for: one that was not would be silently ignored.
+    /// `unread` names the tensors of parts that the main pass does not run.
+    pub(crate) fn finish(
+        self,
+        architecture: &str,
+        unread: impl Fn(&str) -> bool,
+    ) -> Result<Vec<WeightSpec>, ModelError> {
+        let asked: std::collections::HashSet<&str> =
+            self.weights.iter().map(|spec| spec.name.as_str()).collect();
+        match self.file.tensors().iter().find(|info| !asked.contains(info.name()) && !unread(info.name())) {
+            Some(info) => {
+                Err(ModelError::Unused { name: info.name().into(), architecture: architecture.into() })
+            }
+            None => Ok(self.weights),
+        }
+    }
+}

@@ -1,0 +1,205 @@
+//! The checker: accepts or refuses a layout, sharing no code with the planner that made it.
+//!
+//! It replays the graph phase by phase, keeps the set of values that somebody still needs, and looks at the bytes
+//! they occupy. It derives everything from the graph alone: a fault in the planner's idea of lifetimes cannot hide
+//! here.
+
+use crate::{ALIGNMENT, ArenaSize, Place};
+use std::collections::BTreeMap;
+use std::ops::Range;
+use verbatim_graph::{Def, Graph, Lifetime, Placement, ValueId};
+
+/// What is wrong with a layout.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum CheckError {
+    /// The phases are not the graph's nodes, each once and in order.
+    #[error("phase {phase} does not continue where the one before it ended")]
+    PhasesBroken {
+        /// The phase.
+        phase: usize,
+    },
+    /// A node runs beside one that it has to wait for.
+    #[error("node {node} and node {earlier} share a phase, but the later has to wait for the earlier")]
+    MissingBarrier {
+        /// The later node.
+        node: usize,
+        /// The node whose result or state it needs.
+        earlier: usize,
+    },
+    /// A value that needs a place has none.
+    #[error("value {0:?} has no place")]
+    NoPlace(ValueId),
+    /// A value has a place though its storage is elsewhere: a view, a weight or a state.
+    #[error("value {0:?} has a place of its own but is a view, a weight or a state")]
+    NeedlessPlace(ValueId),
+    /// A place is misaligned, of the wrong size or outside its arena.
+    #[error("value {0:?} is placed outside its arena, misaligned or with a wrong size")]
+    BadPlace(ValueId),
+    /// Two values that are needed at the same time share bytes.
+    #[error("values {first:?} and {second:?} are both alive in phase {phase} and share bytes")]
+    Overlap {
+        /// The one with the lower offset.
+        first: ValueId,
+        /// The other.
+        second: ValueId,
+        /// When; the number of phases stands for the time after the run.
+        phase: usize,
+    },
+}
+
+/// Checks a layout of `graph`. `places` is indexed by [`ValueId::index`].
+pub fn check(
+    graph: &Graph,
+    phases: &[Range<usize>],
+    places: &[Option<Place>],
+    arenas: &[ArenaSize],
+) -> Result<(), CheckError> {
+    check_phases(graph, phases)?;
+    check_places(graph, places, arenas)?;
+    check_overlaps(graph, phases, places)
+}
+
+fn check_phases(graph: &Graph, phases: &[Range<usize>]) -> Result<(), CheckError> {
+    let mut next = 0;
+    for (phase, nodes) in phases.iter().enumerate() {
+        if nodes.start != next || nodes.end <= nodes.start || nodes.end > graph.nodes().len() {
+            return Err(CheckError::PhasesBroken { phase });
+        }
+        next = nodes.end;
+        for node in nodes.clone() {
+            for earlier in nodes.start..node {
+                if must_wait(graph, node, earlier) {
+                    return Err(CheckError::MissingBarrier { node, earlier });
+                }
+            }
+        }
+    }
+    if next == graph.nodes().len() { Ok(()) } else { Err(CheckError::PhasesBroken { phase: phases.len() }) }
+}
+
+fn must_wait(graph: &Graph, node: usize, earlier: usize) -> bool {
+    let (node, earlier) = (&graph.nodes()[node], &graph.nodes()[earlier]);
+    let rows_of = |id: ValueId| graph.value(id).shape.rows;
+    for (i, &operand) in node.operands.iter().enumerate() {
+        let mut source = operand;
+        while let Def::Columns { base, .. } = graph.value(source).def {
+            source = base;
+        }
+        if source == earlier.output {
+            // Without a barrier only the rows that this very thread has made may be read.
+            let own_rows = node.op.splits_rows() && earlier.op.splits_rows() && node.op.reads_own_row_only(i);
+            let state = graph.value(source).lifetime == Lifetime::State;
+            if state || !own_rows || rows_of(earlier.output) != rows_of(node.output) {
+                return true;
+            }
+        }
+    }
+    match node.op.writes_state().and_then(|i| graph.state(node.operands[i])) {
+        Some(tag) => earlier.operands.iter().any(|&operand| graph.state(operand) == Some(tag)),
+        None => false,
+    }
+}
+
+fn needs_place(graph: &Graph, id: ValueId) -> bool {
+    let value = graph.value(id);
+    match (value.lifetime, value.def) {
+        (Lifetime::Weight | Lifetime::State, _) | (_, Def::Columns { .. }) => false,
+        (Lifetime::Input | Lifetime::Temp | Lifetime::Output, _) => true,
+    }
+}
+
+fn check_places(graph: &Graph, places: &[Option<Place>], arenas: &[ArenaSize]) -> Result<(), CheckError> {
+    for index in 0..graph.values().len() {
+        let id = ValueId::new(index);
+        match (needs_place(graph, id), places.get(index).copied().flatten()) {
+            (true, None) => return Err(CheckError::NoPlace(id)),
+            (false, Some(_)) => return Err(CheckError::NeedlessPlace(id)),
+            (false, None) => {}
+            (true, Some(place)) => {
+                let placement = graph.value(id).placement;
+                let arena = arenas.iter().find(|arena| arena.placement == placement).map_or(0, |a| a.bytes);
+                let inside = place.offset.checked_add(place.bytes).is_some_and(|end| end <= arena);
+                if !inside || place.offset % ALIGNMENT != 0 || place.bytes != graph.bytes(id) {
+                    return Err(CheckError::BadPlace(id));
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+fn check_overlaps(
+    graph: &Graph,
+    phases: &[Range<usize>],
+    places: &[Option<Place>],
+) -> Result<(), CheckError> {
+    // How many reads of each value are still to come. What the caller reads at the end counts as one more.
+    let mut readers = vec![0usize; graph.values().len()];
+    let storage = |id: ValueId| graph.root(id).0;
+    for node in graph.nodes() {
+        for &operand in &node.operands {
+            readers[storage(operand).index()] += 1;
+        }
+    }
+    for (index, value) in graph.values().iter().enumerate() {
+        if value.lifetime == Lifetime::Output {
+            readers[storage(ValueId::new(index)).index()] += 1;
+        }
+    }
+
+    let mut alive = Alive { places, graph, occupied: BTreeMap::new() };
+    for (_, id) in graph.leaves(Lifetime::Input) {
+        alive.insert(id, 0)?;
+    }
+    for (phase, nodes) in phases.iter().enumerate() {
+        let nodes = &graph.nodes()[nodes.clone()];
+        for node in nodes.iter().filter(|node| needs_place(graph, node.output)) {
+            alive.insert(node.output, phase)?;
+        }
+        let mut touched: Vec<ValueId> = nodes.iter().map(|node| node.output).collect();
+        for &operand in nodes.iter().flat_map(|node| &node.operands) {
+            readers[storage(operand).index()] -= 1;
+            touched.push(storage(operand));
+        }
+        for id in touched.into_iter().filter(|id| readers[id.index()] == 0) {
+            alive.remove(id);
+        }
+    }
+    Ok(())
+}
+
+/// The bytes in use, per memory: offset → (end, owner). Empty values occupy nothing.
+struct Alive<'a> {
+    graph: &'a Graph,
+    places: &'a [Option<Place>],
+    occupied: BTreeMap<(Placement, usize), (usize, ValueId)>,
+}
+
+impl Alive<'_> {
+    fn insert(&mut self, id: ValueId, phase: usize) -> Result<(), CheckError> {
+        let place = self.places[id.index()].ok_or(CheckError::NoPlace(id))?;
+        if place.bytes == 0 {
+            return Ok(());
+        }
+        let placement = self.graph.value(id).placement;
+        let (start, end) = (place.offset, place.offset + place.bytes);
+        let below = self.occupied.range(..(placement, end)).next_back();
+        if let Some((&(other_placement, other_start), &(other_end, other))) = below
+            && other_placement == placement
+            && other_end > start
+        {
+            let (first, second) = if other_start <= start { (other, id) } else { (id, other) };
+            return Err(CheckError::Overlap { first, second, phase });
+        }
+        self.occupied.insert((placement, start), (end, id));
+        Ok(())
+    }
+
+    fn remove(&mut self, id: ValueId) {
+        if let Some(place) = self.places[id.index()]
+            && place.bytes > 0
+        {
+            self.occupied.remove(&(self.graph.value(id).placement, place.offset));
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! The planner and its checker over many random graphs, and the checker against wrong plans.
+
+use std::sync::Arc;
+use verbatim_graph::random::{self, Random};
+use verbatim_graph::{Graph, Lifetime, Tag, ValueId};
+use verbatim_plan::{ALIGNMENT, CheckError, Place, Plan, check};
+
+#[test]
+fn plans_of_random_graphs_are_accepted_and_near_the_lower_bound() {
+    let (mut planned, mut bound) = (0, 0);
+    for seed in 0..3_000 {
+        let plan = Plan::new(Arc::new(random::graph(seed))).expect("every valid graph can be planned");
+        for arena in plan.arenas() {
+            assert!(arena.bytes >= arena.lower_bound_bytes);
+            planned += arena.bytes;
+            bound += arena.lower_bound_bytes;
+        }
+    }
+    // Values of 4 to 96 bytes each waste most of a cache line; what the 1.05 of real graphs hides is visible here.
+    println!("3000 random graphs: {planned} bytes planned, lower bound {bound}");
+}
+
+/// Values that some phase needs at the same time, found by brute force.
+fn alive_together(graph: &Graph, plan: &Plan, a: ValueId, b: ValueId) -> bool {
+    let needed = |id: ValueId| -> (usize, usize) {
+        let phase_of =
+            |node: usize| plan.phases().iter().position(|p| p.contains(&node)).expect("in a phase");
+        let made = graph.nodes().iter().position(|node| node.output == id).map_or(0, phase_of);
+        let reads = graph.nodes().iter().enumerate();
+        let reads =
+            reads.filter(|(_, node)| node.operands.iter().any(|&operand| graph.root(operand).0 == id));
+        let read = reads.map(|(node, _)| phase_of(node)).max().unwrap_or(made);
+        let is_output = graph.value(id).lifetime == Lifetime::Output;
+        (made, if is_output { plan.phases().len() } else { read })
+    };
+    let ((a_first, a_last), (b_first, b_last)) = (needed(a), needed(b));
+    a_first <= b_last && b_first <= a_last
+}
+
+#[test]
+fn every_mutation_that_overlaps_live_values_is_caught() {
+    let mut random = Random(7);
+    let (mut caught, mut seed) = (0, 0);
+    while caught < 2_000 {
+        seed += 1;
+        let graph = Arc::new(random::graph(seed));
+        let plan = Plan::new(graph.clone()).expect("a plan");
+        let placed: Vec<ValueId> = (0..graph.values().len())
+            .map(ValueId::new)
+            .filter(|id| plan.places()[id.index()].is_some())
+            .collect();
+        for _ in 0..4 {
+            let (a, b) = (placed[random.below(placed.len())], placed[random.below(placed.len())]);
+            if a == b || !alive_together(&graph, &plan, a, b) {
+                continue;
+            }
+            // Move a onto some byte of b, where alignment allows.
+            let mut places = plan.places().to_vec();
+            let target = places[b.index()].expect("placed");
+            let lines = target.bytes.div_ceil(ALIGNMENT);
+            let moved = places[a.index()].as_mut().expect("placed");
+            moved.offset = target.offset + ALIGNMENT * random.below(lines);
+            let mut arenas = plan.arenas().to_vec();
+            arenas[0].bytes = arenas[0].bytes.max(moved.offset + moved.bytes);
+            let verdict = check(&graph, plan.phases(), &places, &arenas);
+            assert!(
+                matches!(verdict, Err(CheckError::Overlap { .. })),
+                "seed {seed}: {a:?} onto {b:?}: {verdict:?}"
+            );
+            caught += 1;
+        }
+    }
+}
+
+#[test]
+fn broken_phases_and_places_are_caught() {
+    let graph = Arc::new(random::graph(3));
+    let plan = Plan::new(graph.clone()).expect("a plan");
+    let verdict = |phases: &[std::ops::Range<usize>], places: &[Option<Place>]| {
+        check(&graph, phases, places, plan.arenas())
+    };
+    assert_eq!(verdict(plan.phases(), plan.places()), Ok(()));
+
+    let all_at_once = 0..graph.nodes().len();
+    let one_phase = verdict(std::slice::from_ref(&all_at_once), plan.places());
+    assert!(matches!(one_phase, Err(CheckError::MissingBarrier { .. })), "{one_phase:?}");
+    let cut = verdict(&plan.phases()[1..], plan.places());
+    assert_eq!(cut, Err(CheckError::PhasesBroken { phase: 0 }));
+
+    let placed = plan.places().iter().position(Option::is_some).expect("some value is placed");
+    let with = |change: &dyn Fn(&mut Option<Place>)| {
+        let mut places = plan.places().to_vec();
+        change(&mut places[placed]);
+        verdict(plan.phases(), &places)
+    };
+    let id = ValueId::new(placed);
+    assert_eq!(with(&|place| *place = None), Err(CheckError::NoPlace(id)));
+    assert_eq!(with(&|place| place.as_mut().expect("placed").offset += 1), Err(CheckError::BadPlace(id)));
+    assert_eq!(with(&|place| place.as_mut().expect("placed").bytes += 1), Err(CheckError::BadPlace(id)));
+    let far = usize::MAX / ALIGNMENT * ALIGNMENT;
+    assert_eq!(with(&|place| place.as_mut().expect("placed").offset = far), Err(CheckError::BadPlace(id)));
+}
+
+#[test]
+fn outputs_outlive_the_run() {
+    for seed in 0..200 {
+        let plan = Plan::new(Arc::new(random::graph(seed))).expect("a plan");
+        for phase in 0..plan.phases().len() {
+            for (id, _) in plan.freed_after(phase) {
+                assert_ne!(plan.graph().value(id).lifetime, Lifetime::Output);
+            }
+        }
+        assert!(plan.graph().outputs().iter().any(|&(tag, _)| tag == Tag::new("last")));
+    }
+}

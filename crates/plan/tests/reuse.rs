@@ -1,0 +1,175 @@
+//! A plan is reused for an equal graph and for no other. Each test is a way in which an engine once reused one.
+
+use verbatim_graph::{Bounds, Builder, Graph, Op, Placement, Real, Shape, Tag, ValueId};
+use verbatim_plan::{PlanCache, PlanError};
+use verbatim_quant::DType::F32;
+
+const X: Tag = Tag::new("x");
+
+fn scale(b: &mut Builder, x: ValueId, factor: f32) -> ValueId {
+    b.apply(Op::Scale { factor: Real(factor) }, &[x]).expect("fits")
+}
+
+/// x → a → b → c, where `a` may also be an output.
+fn chain(a_is_output: bool) -> Graph {
+    let mut b = Builder::new(Bounds { rows: 4, picked: 1 });
+    let x = b.input(X, F32, Shape::per_row(64)).expect("fits");
+    let first = scale(&mut b, x, 2.0);
+    let second = scale(&mut b, first, 3.0);
+    let third = b.apply(Op::Add, &[second, second]).expect("fits");
+    if a_is_output {
+        b.output(Tag::new("first"), first).expect("computed");
+    }
+    b.output(Tag::new("last"), third).expect("computed");
+    b.finish()
+}
+
+/// (x, y) → x + y, with y an input or computed.
+fn sum(y_is_input: bool) -> Graph {
+    let mut b = Builder::new(Bounds { rows: 4, picked: 1 });
+    let x = b.input(X, F32, Shape::per_row(64)).expect("fits");
+    let y = if y_is_input {
+        b.input(Tag::new("y"), F32, Shape::per_row(64)).expect("fits")
+    } else {
+        scale(&mut b, x, 2.0)
+    };
+    let sum = b.apply(Op::Add, &[x, y]).expect("fits");
+    b.output(Tag::new("sum"), sum).expect("computed");
+    b.finish()
+}
+
+// https://github.com/ggml-org/llama.cpp/issues/29313
+#[test]
+fn llama_cpp_29313_ordinary_output_ordinary() {
+    let mut cache = PlanCache::default();
+    for output in [false, true, false, true] {
+        let graph = chain(output);
+        let plan = cache.plan(graph.clone()).expect("a plan");
+        assert_eq!(*plan.graph(), graph);
+        assert_eq!(plan.graph().outputs().len(), 1 + usize::from(output));
+    }
+    let statistics = cache.statistics();
+    assert_eq!((statistics.built, statistics.hits, statistics.rebuilds.lifetime), (2, 2, 1));
+}
+
+#[test]
+fn ordinary_input_ordinary() {
+    let mut cache = PlanCache::default();
+    for input in [false, true, false, true] {
+        let graph = sum(input);
+        assert_eq!(*cache.plan(graph.clone()).expect("a plan").graph(), graph);
+    }
+    let statistics = cache.statistics();
+    assert_eq!((statistics.built, statistics.hits, statistics.rebuilds.topology), (2, 2, 1));
+}
+
+/// Four equal nodes over values of equal size; only the edges differ.
+fn diamond(crossed: bool) -> Graph {
+    let mut b = Builder::new(Bounds { rows: 2, picked: 1 });
+    let x = b.input(X, F32, Shape::per_row(32)).expect("fits");
+    let early = scale(&mut b, x, 2.0);
+    let late = scale(&mut b, early, 2.0);
+    let middle = b.apply(Op::Add, &[late, late]).expect("fits");
+    let kept = if crossed { early } else { late };
+    let end = b.apply(Op::Add, &[middle, kept]).expect("fits");
+    b.output(Tag::new("end"), end).expect("computed");
+    b.finish()
+}
+
+// https://github.com/ggml-org/llama.cpp/issues/28448
+#[test]
+fn llama_cpp_28448_same_sizes_other_edges() {
+    let mut cache = PlanCache::default();
+    let graphs = [diamond(false), diamond(true)];
+    assert_eq!(graphs[0].nodes().len(), graphs[1].nodes().len());
+    for round in 0..6 {
+        let graph = &graphs[round % 2];
+        assert_eq!(cache.plan(graph.clone()).expect("a plan").graph(), graph);
+    }
+    let statistics = cache.statistics();
+    assert_eq!((statistics.built, statistics.hits, statistics.rebuilds.topology), (2, 4, 1));
+}
+
+fn with_rows(picked: usize) -> Graph {
+    let mut b = Builder::new(Bounds { rows: 8, picked });
+    let x = b.input(X, F32, Shape::per_row(32)).expect("fits");
+    let indices =
+        b.input(Tag::new("picked"), verbatim_quant::DType::I32, Shape::per_picked(1)).expect("fits");
+    let rows = b.apply(Op::Pick, &[x, indices]).expect("fits");
+    b.output(Tag::new("rows"), rows).expect("computed");
+    b.finish()
+}
+
+#[test]
+fn sampled_rows_1_4_2_8_1() {
+    let mut cache = PlanCache::default();
+    let bytes: Vec<usize> = [1, 4, 2, 8, 1]
+        .into_iter()
+        .map(|picked| {
+            let plan = cache.plan(with_rows(picked)).expect("a plan");
+            assert_eq!(plan.graph().bounds().picked, picked);
+            plan.arena_bytes(Placement::Host)
+        })
+        .collect();
+    assert_eq!(bytes[0], bytes[4]);
+    assert!(bytes[0] < bytes[2] && bytes[2] < bytes[1] && bytes[1] < bytes[3]);
+    let statistics = cache.statistics();
+    assert_eq!((statistics.built, statistics.hits, statistics.rebuilds.rows), (4, 1, 3));
+}
+
+#[test]
+fn another_placement_is_another_plan() {
+    let placed = |placement| {
+        let mut b = Builder::new(Bounds { rows: 2, picked: 1 });
+        let x = b.input(X, F32, Shape::per_row(32)).expect("fits");
+        b.place(placement);
+        let y = scale(&mut b, x, 2.0);
+        b.output(Tag::new("y"), y).expect("computed");
+        b.finish()
+    };
+    let mut cache = PlanCache::default();
+    let host = cache.plan(placed(Placement::Host)).expect("a plan");
+    let device = cache.plan(placed(Placement::Device(0))).expect("a plan");
+    assert_eq!(host.arenas().len(), 1);
+    assert_eq!(device.arenas().len(), 2);
+    assert_eq!(cache.statistics().rebuilds.placement, 1);
+}
+
+#[test]
+fn a_parameter_that_differs_in_one_bit_is_another_graph() {
+    let with_factor = |factor| {
+        let mut b = Builder::new(Bounds { rows: 2, picked: 1 });
+        let x = b.input(X, F32, Shape::per_row(32)).expect("fits");
+        let y = scale(&mut b, x, factor);
+        b.output(Tag::new("y"), y).expect("computed");
+        b.finish()
+    };
+    let mut cache = PlanCache::default();
+    for factor in [1.0, f32::from_bits(1.0f32.to_bits() + 1), 0.0, -0.0] {
+        cache.plan(with_factor(factor)).expect("a plan");
+    }
+    assert_eq!(cache.statistics().built, 4);
+}
+
+#[test]
+fn sizes_near_the_maximum_of_usize_are_refused() {
+    let mut b = Builder::new(Bounds { rows: 1, picked: 1 });
+    let most = isize::MAX as usize / 4;
+    let x = b.input(X, F32, Shape::per_row(most)).expect("addressable on its own");
+    let y = scale(&mut b, x, 2.0);
+    let z = b.apply(Op::Add, &[x, y]).expect("fits");
+    b.output(Tag::new("z"), z).expect("computed");
+    assert_eq!(PlanCache::default().plan(b.finish()).unwrap_err(), PlanError::TooLarge);
+}
+
+#[test]
+fn a_cache_forgets_what_was_not_used_for_longest() {
+    let mut cache = PlanCache::default();
+    for picked in 1..=300 {
+        cache.plan(with_rows(picked)).expect("a plan");
+    }
+    cache.plan(with_rows(300)).expect("a plan");
+    assert_eq!(cache.statistics().hits, 1);
+    cache.plan(with_rows(1)).expect("a plan");
+    assert_eq!((cache.statistics().built, cache.statistics().hits), (301, 1));
+}
