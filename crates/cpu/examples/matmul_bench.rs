@@ -22,7 +22,14 @@ fn main() {
         std::env::args().nth(1).map_or(2, |threads| threads.parse().expect("a number of threads"));
     for threads in 1..=most {
         let mut team = Team::new(threads).expect("a team");
-        println!("{threads} thread(s): reading memory {:.1} GB/s", read_bandwidth(&mut team));
+        let run = best_time(|_| team.run(|_| {}));
+        let run_of_100 = best_time(|_| team.run(|context| (0..100).for_each(|_| context.barrier())));
+        println!(
+            "{threads} thread(s): reading memory {:.1} GB/s, an empty run {:.2} µs, a barrier {:.2} µs",
+            read_bandwidth(&mut team),
+            run.as_secs_f64() * 1e6,
+            (run_of_100.saturating_sub(run)).as_secs_f64() * 1e4,
+        );
     }
     for isa in Isa::supported().skip(1) {
         for threads in 1..=most {
@@ -91,22 +98,20 @@ fn time(team: &mut Team, isa: Isa, pool: &[PackedMatrix], tokens: usize) -> Dura
     })
 }
 
-/// The median of five means over some 20 ms each.
+/// The least of the means over slices of some 2 ms, so that what else runs on the machine counts little.
 fn best_time(mut work: impl FnMut(usize)) -> Duration {
+    const SLICES: usize = 50;
     work(0);
     let mut turn = 0;
-    let mut means: Vec<Duration> = (0..5)
-        .map(|_| {
-            let (started, first) = (Instant::now(), turn);
-            while started.elapsed() < Duration::from_millis(20) {
-                turn += 1;
-                work(turn);
-            }
-            started.elapsed() / u32::try_from(turn - first).expect("few turns")
-        })
-        .collect();
-    means.sort();
-    means[2]
+    let slices = (0..SLICES).map(|_| {
+        let (started, first) = (Instant::now(), turn);
+        while started.elapsed() < Duration::from_millis(2) {
+            turn += 1;
+            work(turn);
+        }
+        started.elapsed() / u32::try_from(turn - first).expect("few turns")
+    });
+    slices.min().expect("a slice")
 }
 
 fn read_bandwidth(team: &mut Team) -> f64 {

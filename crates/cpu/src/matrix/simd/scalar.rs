@@ -13,8 +13,8 @@ use crate::matrix::kernel::{self, DenseWeights, Tile};
 #[derive(Clone, Copy)]
 pub(in crate::matrix) struct Scalar;
 
-// SAFETY (of every `unsafe` below): the callers of `Simd` vouch for the pointers; nothing here needs an instruction
-// set, and all reads and writes are unaligned ones.
+// SAFETY (of every `unsafe` below): the callers of `Simd` vouch for the pointers; nothing here needs an
+// instruction set, and all reads and writes are unaligned ones.
 impl Simd for Scalar {
     const LANES: usize = 1;
     const MAX_TOKENS: usize = 1;
@@ -34,6 +34,9 @@ impl Simd for Scalar {
     unsafe fn quantize_block(values: &[f32; 32]) -> ActivationBlock {
         activations::quantize_block_scalar(values)
     }
+
+    #[inline(always)]
+    unsafe fn prefetch(_address: *const u8) {}
 
     #[inline(always)]
     unsafe fn load_bytes(bytes: *const u8) -> [u8; 4] {
