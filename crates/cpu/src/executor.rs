@@ -5,7 +5,7 @@ use crate::isa::{Isa, IsaError};
 use crate::kv::KvMemory;
 use crate::matrix::{Epilogue, Input, OutputRows, Residual, chunk_groups, matmul_groups, quantize_row};
 use crate::memory::AlignedBytes;
-use crate::ops::attention::{self, Span};
+use crate::ops::attention::{self, Scores, Span};
 use crate::ops::{elementwise, norm, rope};
 use crate::program::{Bound, Matrix, Outputs, PrepareError, Program, Source, Step};
 use crate::team::{Context, Team, TeamError};
@@ -14,7 +14,7 @@ use std::any::Any;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use verbatim_graph::{Bounds, Graph, Op};
+use verbatim_graph::{Attention, Bounds, Graph, Op};
 use verbatim_plan::{Plan, PlanCache, Statistics};
 
 /// What freed memory is overwritten with where tests ask for it: bytes that no longer make sense as a number.
@@ -196,13 +196,14 @@ impl Run<'_> {
             Op::Add => elementwise::add(isa, operand(0), operand(1), out()),
             Op::Mul => elementwise::mul(isa, operand(0), operand(1), out()),
             Op::Scale { factor } => elementwise::scale(isa, factor.0, operand(0), out()),
+            Op::Softcap { cap } => elementwise::softcap(isa, cap.0, operand(0), out()),
             Op::Pick => out().copy_from_slice(step.operands[0].matrix().row(self.arena, index(1))),
             Op::Quantize { .. } => {
                 // SAFETY: as for `out`.
                 let out = unsafe { step.output.matrix().row_mut(self.arena, row) };
                 quantize_row(isa, operand(0), out);
             }
-            Op::Linear { .. } | Op::QuantizedLinear { .. } | Op::Attention { .. } => {
+            Op::Linear { .. } | Op::QuantizedLinear { .. } | Op::Attention(_) => {
                 unreachable!("{} is not split by rows", step.op.name())
             }
         }
@@ -214,12 +215,12 @@ impl Run<'_> {
             Op::Linear { bias, residual } | Op::QuantizedLinear { bias, residual, .. } => {
                 self.linear(step, bias, residual, member);
             }
-            Op::Attention { heads, kv_heads, head_dim, scale } => {
-                let group = heads / kv_heads * head_dim;
+            Op::Attention(attention) => {
+                let kv_heads = attention.kv_heads;
                 let tasks = step.output.matrix().shape.rows.at(self.rows) * kv_heads;
                 while let Some(taken) = step.tasks.take(chunk(tasks, member), tasks) {
                     for task in taken {
-                        self.attend(step, task / kv_heads, task % kv_heads, group, scale.0);
+                        self.attend(step, &attention, task / kv_heads, task % kv_heads);
                     }
                 }
             }
@@ -227,22 +228,29 @@ impl Run<'_> {
         }
     }
 
-    fn attend(&self, step: &Step, row: usize, kv_head: usize, group: usize, scale: f32) {
-        let [q, state, positions, sequences, pages] = &step.operands[..] else {
-            unreachable!("attention has five operands")
+    /// The query heads of one K/V head of one row.
+    fn attend(&self, step: &Step, attention: &Attention, row: usize, kv_head: usize) {
+        let [q, state, positions, sequences, pages, sinks @ ..] = &step.operands[..] else {
+            unreachable!("attention has at least five operands")
         };
+        let heads = attention.heads / attention.kv_heads;
+        let group = heads * attention.head_dim;
+        let position = self.index(positions.matrix(), row);
+        let sinks = sinks.first().map(|sinks| &self.weights.vector(sinks.weight())[kv_head * heads..][..heads]);
         let span = Span {
             layer: &self.state.layers()[state.state()],
             kv_head,
             pages: pages.matrix().row(self.arena, self.index(sequences.matrix(), row)),
-            position: self.index(positions.matrix(), row),
+            first: attention.window.map_or(0, |window| (position + 1).saturating_sub(window)),
+            position,
         };
+        let scores = Scores { scale: attention.scale.0, softcap: attention.softcap.map(|cap| cap.0), sinks };
         let q: &[f32] = q.matrix().row(self.arena, row);
         let out = step.output.matrix();
         let start = out.offset() + row * out.stride_bytes() + kv_head * group * size_of::<f32>();
         // SAFETY: one task makes these heads of this row, and the plan lets nobody else use their bytes.
         let out = unsafe { self.arena.write(start, group) };
-        attention::attend(self.isa, &span, scale, &q[kv_head * group..][..group], out);
+        attention::attend(self.isa, &span, &scores, &q[kv_head * group..][..group], out);
     }
 
     fn linear(&self, step: &Step, bias: bool, residual: bool, member: &Context<'_>) {

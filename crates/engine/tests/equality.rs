@@ -6,7 +6,8 @@ mod common;
 use common::*;
 use verbatim_engine::{Isa, KvType, LoadOptions, Row};
 
-const MODELS: [&str; 6] = [
+const MODELS: [&str; 7] = [
+    "models/gemma3-iswa/model.gguf",
     "models/llama-gqa-tied/model.gguf",
     "models/llama3-rope-untied/model.gguf",
     "models/qwen2-bias/model.gguf",

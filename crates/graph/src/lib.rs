@@ -12,7 +12,7 @@ pub mod random;
 mod value;
 
 pub use builder::Builder;
-pub use op::{Activation, Op, RopeLayout, RopeScaling, RopeTable};
+pub use op::{Activation, Attention, Op, RopeLayout, RopeScaling, RopeTable};
 pub use value::{Bounds, Def, Extent, Lifetime, NodeId, Placement, Real, Shape, Tag, Value, ValueId};
 
 /// Why a graph could not be built.

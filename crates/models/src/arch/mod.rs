@@ -1,7 +1,12 @@
 //! The architectures, one file each.
 
 mod dense;
+mod gemma2;
+mod gemma3;
+mod granite;
 mod llama;
+mod olmo2;
+mod phi3;
 mod qwen2;
 mod qwen3;
 
@@ -12,8 +17,16 @@ use verbatim_gguf::GgufFile;
 type Open = fn(&GgufFile, &Keys<'_>) -> Result<Box<dyn Model>, ModelError>;
 
 /// Every architecture by its name in GGUF files.
-const ARCHITECTURES: [(&str, Open); 3] =
-    [("llama", llama::open), ("qwen2", qwen2::open), ("qwen3", qwen3::open)];
+const ARCHITECTURES: &[(&str, Open)] = &[
+    ("gemma2", gemma2::open),
+    ("gemma3", gemma3::open),
+    ("granite", granite::open),
+    ("llama", llama::open),
+    ("olmo2", olmo2::open),
+    ("phi3", phi3::open),
+    ("qwen2", qwen2::open),
+    ("qwen3", qwen3::open),
+];
 
 pub(crate) fn names() -> Vec<&'static str> {
     ARCHITECTURES.iter().map(|(name, _)| *name).collect()

@@ -7,5 +7,5 @@ use verbatim_gguf::GgufFile;
 use verbatim_graph::RopeLayout;
 
 pub(super) fn open(file: &GgufFile, keys: &Keys<'_>) -> Result<Box<dyn Model>, ModelError> {
-    Dense::open(file, keys, Variant { rope_layout: RopeLayout::Halves, head_norms: false })
+    Dense::open(file, keys, Variant::new(RopeLayout::Halves))
 }

@@ -1,12 +1,13 @@
 //! `qwen3`: the dense Qwen3 models (arXiv 2505.09388). Each head of Q and K is normed before it is rotated, and the size
 //! of a head does not follow from that of the residual stream.
 
-use super::dense::{Dense, Variant};
+use super::dense::{Dense, QkNorms, Variant};
 use crate::keys::Keys;
 use crate::{Model, ModelError};
 use verbatim_gguf::GgufFile;
 use verbatim_graph::RopeLayout;
 
 pub(super) fn open(file: &GgufFile, keys: &Keys<'_>) -> Result<Box<dyn Model>, ModelError> {
-    Dense::open(file, keys, Variant { rope_layout: RopeLayout::Halves, head_norms: true })
+    let variant = Variant { qk_norms: QkNorms::Heads, ..Variant::new(RopeLayout::Halves) };
+    Dense::open(file, keys, variant)
 }
