@@ -6,12 +6,18 @@ mod common;
 use common::*;
 use verbatim_engine::{Isa, KvType, LoadOptions, Row};
 
-const MODELS: [&str; 7] = [
+const MODELS: [&str; 13] = [
     "models/gemma3-iswa/model.gguf",
     "models/llama-gqa-tied/model.gguf",
     "models/llama3-rope-untied/model.gguf",
     "models/qwen2-bias/model.gguf",
     "models/qwen3/model.gguf",
+    "synthetic/gemma2",
+    "synthetic/gemma3-stretched",
+    "synthetic/phi3-short",
+    "synthetic/phi3-long",
+    "synthetic/granite",
+    "synthetic/olmo2",
     "quants/model/qwen3-256.Q4_1.gguf",
     "quants/model/qwen3-256.Q4_K_M.gguf",
 ];

@@ -1,6 +1,8 @@
 //! Golden models and numbers that others computed; tests/data/README.md says how.
 #![allow(dead_code)] // Each test file uses its part.
 
+pub mod synthetic;
+
 use safetensors::SafeTensors;
 use std::path::PathBuf;
 use verbatim_engine::{Engine, KvType, LoadOptions, Row, Tap};
@@ -36,8 +38,12 @@ impl Golden {
     }
 }
 
+/// The engine of a file of the test data, or of the synthetic model that is named `synthetic/NAME`.
 pub fn engine(path: &str, options: LoadOptions) -> Engine {
-    let file = GgufFile::open(data(path)).unwrap_or_else(|error| panic!("{path}: {error}"));
+    let file = match path.strip_prefix("synthetic/") {
+        Some(name) => synthetic::file(name),
+        None => GgufFile::open(data(path)).unwrap_or_else(|error| panic!("{path}: {error}")),
+    };
     Engine::load(&file, &options).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
