@@ -1,3 +1,7 @@
-//! The verbatim command.
+//! The `verbatim` program. Everything is in the library beside it.
 
-fn main() {}
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    verbatim_cli::main()
+}

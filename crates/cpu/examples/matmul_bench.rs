@@ -91,22 +91,20 @@ fn time(team: &mut Team, isa: Isa, pool: &[PackedMatrix], tokens: usize) -> Dura
     })
 }
 
-/// The median of five means over some 20 ms each.
+/// The least of the means over slices of some 2 ms, so that what else runs on the machine counts little.
 fn best_time(mut work: impl FnMut(usize)) -> Duration {
+    const SLICES: usize = 50;
     work(0);
     let mut turn = 0;
-    let mut means: Vec<Duration> = (0..5)
-        .map(|_| {
-            let (started, first) = (Instant::now(), turn);
-            while started.elapsed() < Duration::from_millis(20) {
-                turn += 1;
-                work(turn);
-            }
-            started.elapsed() / u32::try_from(turn - first).expect("few turns")
-        })
-        .collect();
-    means.sort();
-    means[2]
+    let slices = (0..SLICES).map(|_| {
+        let (started, first) = (Instant::now(), turn);
+        while started.elapsed() < Duration::from_millis(2) {
+            turn += 1;
+            work(turn);
+        }
+        started.elapsed() / u32::try_from(turn - first).expect("few turns")
+    });
+    slices.min().expect("a slice")
 }
 
 fn read_bandwidth(team: &mut Team) -> f64 {

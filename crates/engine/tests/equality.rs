@@ -6,22 +6,6 @@ mod common;
 use common::*;
 use verbatim_engine::{Isa, KvType, LoadOptions, Row};
 
-const MODELS: [&str; 13] = [
-    "models/gemma3-iswa/model.gguf",
-    "models/llama-gqa-tied/model.gguf",
-    "models/llama3-rope-untied/model.gguf",
-    "models/qwen2-bias/model.gguf",
-    "models/qwen3/model.gguf",
-    "synthetic/gemma2",
-    "synthetic/gemma3-stretched",
-    "synthetic/phi3-short",
-    "synthetic/phi3-long",
-    "synthetic/granite",
-    "synthetic/olmo2",
-    "quants/model/qwen3-256.Q4_1.gguf",
-    "quants/model/qwen3-256.Q4_K_M.gguf",
-];
-
 fn tokens(count: usize, vocabulary: usize) -> Vec<u32> {
     (0..count).map(|i| ((i * i * 31 + i * 7 + 3) % vocabulary) as u32).collect()
 }
@@ -32,7 +16,7 @@ fn bits(logits: &[f32]) -> Vec<u32> {
 
 #[test]
 fn every_width_gives_the_same_bits() {
-    for model in MODELS {
+    for &model in TINY_MODELS {
         let mut engine = engine(model, LoadOptions::default());
         let tokens = tokens(150, engine.hyperparameters().vocabulary);
         let one_by_one = bits(&logits(&mut engine, &tokens, &[1]));
@@ -56,7 +40,7 @@ fn a_prompt_of_five_hundred_and_twelve_gives_the_bits_of_single_tokens() {
 
 #[test]
 fn threads_and_instruction_sets_give_the_same_bits() {
-    for model in MODELS {
+    for &model in TINY_MODELS {
         for (k, v) in [(KvType::F32, KvType::F16), (KvType::F16, KvType::F32)] {
             let mut reference = None;
             for threads in [1, 2, 3, 8] {
@@ -75,7 +59,7 @@ fn threads_and_instruction_sets_give_the_same_bits() {
 
 #[test]
 fn sequences_do_not_see_each_other_and_their_cells_do_not_matter() {
-    for model in MODELS {
+    for &model in TINY_MODELS {
         let mut engine =
             engine(model, LoadOptions { sequences: 4, context: Some(256), ..LoadOptions::default() });
         let vocabulary = engine.hyperparameters().vocabulary;

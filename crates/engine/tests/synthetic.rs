@@ -3,12 +3,13 @@
 
 mod common;
 
+use common::synthetic::VOCABULARY;
 use common::*;
 use verbatim_engine::Tap;
 
 /// Longer than every window, and than two blocks of the attention's order.
 fn tokens() -> Vec<u32> {
-    (0..150).map(|i| (i * i * 31 + i * 7 + 3) % 96).collect()
+    (0..150).map(|i| (i * i * 31 + i * 7 + 3) % VOCABULARY as u32).collect()
 }
 
 #[test]
@@ -17,7 +18,7 @@ fn logits_agree_with_the_reference() {
         let reference = model.logits(&tokens());
         let mut engine = engine(&format!("synthetic/{}", model.name), exact());
         let given = logits(&mut engine, &tokens(), &[512]);
-        let (relative, deviations) = (worst_relative(&given, &reference, 96), worst(&given, &reference));
+        let (relative, deviations) = (worst_relative(&given, &reference, VOCABULARY), worst(&given, &reference));
         println!("{}: logits within {relative:.1e} relative, {deviations:.1e} deviations", model.name);
         assert!(relative < 1e-4 && deviations < 1e-3, "{}: {relative:e} {deviations:e}", model.name);
     }

@@ -482,10 +482,10 @@ impl BlockFormat for Q2K {
     fn write_scales(block: &[u8], lane: usize, scales: &mut [u8]) {
         put_half(scales, 0, lane, &block[80..]);
         put_half(scales, HALF_ROW, lane, &block[82..]);
-        for sub in 0..16 {
+        for (sub, pair) in block[..16].iter().enumerate() {
             let at = 2 * HALF_ROW + (sub / 2 * 4 + sub % 2) * GROUP_ROWS + lane;
-            scales[at] = block[sub] & 15;
-            scales[at + 2 * GROUP_ROWS] = block[sub] >> 4;
+            scales[at] = pair & 15;
+            scales[at + 2 * GROUP_ROWS] = pair >> 4;
         }
     }
 

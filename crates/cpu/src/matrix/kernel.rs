@@ -65,6 +65,7 @@ pub(super) unsafe fn block_tile<S: Simd, F: BlockFormat, const M: usize>(tile: &
             let mut at_block = 0;
             for _ in 0..file_blocks {
                 for sub in 0..F::BLOCKS {
+                    prefetch::<S>(codes, code_bytes(F::BITS));
                     let weights = F::codes::<S>(codes, lane);
                     let coefficients = F::coefficients::<S>(scales, lane, sub);
                     for (total, input) in totals.iter_mut().zip(inputs) {
@@ -80,6 +81,18 @@ pub(super) unsafe fn block_tile<S: Simd, F: BlockFormat, const M: usize>(tile: &
             }
             finish::<S, M>(tile, lane, totals);
         }
+    }
+}
+
+/// How far ahead of the weights in use the next are called for.
+const PREFETCH_BYTES: usize = 2048;
+
+/// Calls for the weights of a block to come. The hardware's own prefetcher stops at every page and starts anew.
+#[inline(always)]
+unsafe fn prefetch<S: Simd>(weights: *const u8, bytes: usize) {
+    for line in (0..bytes).step_by(64) {
+        // SAFETY: a prefetch does not fault, wherever it points.
+        unsafe { S::prefetch(weights.wrapping_add(PREFETCH_BYTES + line)) };
     }
 }
 
@@ -143,6 +156,7 @@ pub(super) unsafe fn dense_tile<S: Simd, W: DenseWeights, const M: usize>(tile: 
             let mut totals = [S::splat(0.0); M];
             for start in (0..tile.cols).step_by(BLOCK_COLS) {
                 let end = tile.cols.min(start + BLOCK_COLS);
+                prefetch::<S>(weights.add(start * weights_stride), BLOCK_COLS * weights_stride);
                 let mut even = [S::splat(0.0); M];
                 let mut odd = [S::splat(0.0); M];
                 let mut column = start;

@@ -46,13 +46,17 @@ const fn split(bits: usize) -> (usize, usize) {
     }
 }
 
-/// Writes `bits` bits of each code, those from bit `from` on.
+/// Writes `bits` bits of each code, those from bit `from` on. A row's part of a chunk is a word of four codes.
 #[inline(always)]
 fn pack_part(bits: usize, codes: &[u8; BLOCK_COLS], from: usize, row: usize, part: &mut [u8]) {
-    let mask = u8::MAX >> (8 - bits);
-    for (column, code) in codes.iter().enumerate() {
-        let (stored, shift) = place(bits, column / 4);
-        part[stored * CHUNK_BYTES + 4 * row + column % 4] |= ((code >> from) & mask) << shift;
+    let mask = u32::from_ne_bytes([u8::MAX >> (8 - bits); 4]);
+    let words = part.as_chunks_mut::<4>().0;
+    for (chunk, codes) in codes.as_chunks::<4>().0.iter().enumerate() {
+        let (stored, shift) = place(bits, chunk);
+        let word = &mut words[stored * GROUP_ROWS + row];
+        // The mask leaves what was in the code's own byte, and there is room for the shift.
+        let moved = ((u32::from_le_bytes(*codes) >> from) & mask) << shift;
+        *word = (u32::from_le_bytes(*word) | moved).to_le_bytes();
     }
 }
 

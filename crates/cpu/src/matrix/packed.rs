@@ -313,7 +313,7 @@ impl<'a> Source<'a> {
             return Err(PackError::PartialBlock { dtype, cols, block: dtype.block_len() });
         }
         let row_bytes = dtype.row_bytes(cols).unwrap_or(usize::MAX);
-        let expected = rows.checked_mul(row_bytes).unwrap_or(usize::MAX);
+        let expected = rows.saturating_mul(row_bytes);
         if bytes.len() != expected {
             return Err(PackError::Size { dtype, rows, cols, actual: bytes.len(), expected });
         }

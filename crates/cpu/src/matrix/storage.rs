@@ -24,6 +24,9 @@ impl AlignedBytes {
         let layout = Layout::from_size_align(bytes, align).ok().filter(|layout| layout.size() > 0)?;
         // SAFETY: the layout has a size above zero.
         let start = NonNull::new(unsafe { alloc::alloc_zeroed(layout) })?;
+        if align == HUGE_PAGE_BYTES {
+            advise_huge_pages(start, layout.size());
+        }
         Some(AlignedBytes { start, layout })
     }
 
@@ -47,6 +50,15 @@ impl Drop for AlignedBytes {
         unsafe { alloc::dealloc(self.start.as_ptr(), self.layout) }
     }
 }
+
+#[cfg(target_os = "linux")]
+fn advise_huge_pages(start: NonNull<u8>, bytes: usize) {
+    // SAFETY: the range is allocated, and the advice does not change what it holds. A refusal costs only speed.
+    unsafe { libc::madvise(start.as_ptr().cast(), bytes, libc::MADV_HUGEPAGE) };
+}
+
+#[cfg(not(target_os = "linux"))]
+fn advise_huge_pages(_start: NonNull<u8>, _bytes: usize) {}
 
 // SAFETY: the bytes are owned, and shared access only reads.
 unsafe impl Send for AlignedBytes {}

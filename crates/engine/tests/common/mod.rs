@@ -140,3 +140,35 @@ pub fn tap_rows(engine: &mut Engine, tokens: &[u32], taps: &[Tap]) -> Vec<Vec<f3
     engine.end(sequence).expect("begun");
     values
 }
+
+/// Golden models that the equality and planning tests run on.
+pub const TINY_MODELS: &[&str] = &[
+    "models/gemma3-iswa/model.gguf",
+    "models/llama-gqa-tied/model.gguf",
+    "models/llama3-rope-untied/model.gguf",
+    "models/qwen2-bias/model.gguf",
+    "models/qwen3/model.gguf",
+    "quants/model/qwen3-256.Q4_1.gguf",
+    "quants/model/qwen3-256.Q4_K_M.gguf",
+    "synthetic/gemma2",
+    "synthetic/gemma3-stretched",
+    "synthetic/phi3-short",
+    "synthetic/phi3-long",
+    "synthetic/granite",
+    "synthetic/olmo2",
+];
+
+/// A real model, from the folder that `VERBATIM_TEST_MODELS` names (or `.cache/models`). Without it the test is skipped,
+/// unless `VERBATIM_TEST_FORBID_SKIP` is set.
+pub fn real_model(name: &str, options: LoadOptions) -> Option<Engine> {
+    let default = concat!(env!("CARGO_MANIFEST_DIR"), "/../../.cache/models");
+    let folder = std::env::var("VERBATIM_TEST_MODELS").unwrap_or_else(|_| default.into());
+    let path = PathBuf::from(folder).join(format!("{name}.gguf"));
+    if !path.exists() {
+        assert!(std::env::var_os("VERBATIM_TEST_FORBID_SKIP").is_none(), "{} is missing", path.display());
+        eprintln!("skipped: {} is missing (`verbatim pull {name}` gets it)", path.display());
+        return None;
+    }
+    let file = GgufFile::open(&path).unwrap_or_else(|error| panic!("{name}: {error}"));
+    Some(Engine::load(&file, &options).unwrap_or_else(|error| panic!("{name}: {error}")))
+}

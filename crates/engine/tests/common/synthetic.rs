@@ -65,7 +65,7 @@ enum Key {
     Text(&'static str),
 }
 
-const VOCABULARY: usize = 96;
+pub const VOCABULARY: usize = 320;
 
 /// All of them.
 pub fn all() -> Vec<Synthetic> {

@@ -41,6 +41,12 @@ impl Simd for Avx2 {
     }
 
     #[inline(always)]
+    unsafe fn prefetch(address: *const u8) {
+        // SAFETY: as above.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(address.cast()) }
+    }
+
+    #[inline(always)]
     unsafe fn load_bytes(bytes: *const u8) -> __m256i {
         // SAFETY: as above.
         unsafe { _mm256_loadu_si256(bytes.cast()) }

@@ -38,6 +38,12 @@ impl Simd for Avx512 {
     }
 
     #[inline(always)]
+    unsafe fn prefetch(address: *const u8) {
+        // SAFETY: as above.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(address.cast()) }
+    }
+
+    #[inline(always)]
     unsafe fn load_bytes(bytes: *const u8) -> __m512i {
         // SAFETY: as above.
         unsafe { _mm512_loadu_si512(bytes.cast()) }

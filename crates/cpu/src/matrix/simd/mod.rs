@@ -43,6 +43,8 @@ pub(super) trait Simd: Copy + 'static {
     /// Quantises 32 activations; every instruction set gives the same block.
     unsafe fn quantize_block(values: &[f32; 32]) -> ActivationBlock;
 
+    /// Asks for the cache line of `address`, which need not be valid.
+    unsafe fn prefetch(address: *const u8);
     unsafe fn load_bytes(bytes: *const u8) -> Self::Bytes;
     unsafe fn splat_byte(byte: u8) -> Self::Bytes;
     unsafe fn and(a: Self::Bytes, b: Self::Bytes) -> Self::Bytes;

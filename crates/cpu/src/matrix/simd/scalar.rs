@@ -36,6 +36,9 @@ impl Simd for Scalar {
     }
 
     #[inline(always)]
+    unsafe fn prefetch(_address: *const u8) {}
+
+    #[inline(always)]
     unsafe fn load_bytes(bytes: *const u8) -> [u8; 4] {
         // SAFETY: as above.
         unsafe { bytes.cast::<[u8; 4]>().read() }

@@ -1,0 +1,265 @@
+//! `verbatim inspect`: what is inside a model file, and whether it can be loaded.
+//!
+//! The exit status is 0 only if the file can be loaded; else it is 1, with the reason on standard error. What
+//! can be read of a file that cannot be loaded is printed all the same.
+
+use std::fmt::Write;
+use std::process::ExitCode;
+
+use serde_json::{Map, Value as Json, json};
+use verbatim_gguf::{GgufFile, Metadata, TensorInfo, Value};
+
+use crate::flags::InspectArgs;
+use crate::model_file::{ModelFile, TypeShare, type_shares, weights_format};
+use crate::standard_io::{self, escape, escape_bytes, human_bytes, json_text};
+use crate::store::Store;
+
+/// Elements of an array and characters of a string that are shown before the rest is counted.
+const ARRAY_SHOWN: usize = 6;
+const STRING_SHOWN: usize = 100;
+
+/// Keys whose values are tokens with a role.
+const TOKEN_ROLES: [&str; 8] = ["bos", "eos", "eot", "eom", "unknown", "seperator", "padding", "mask"];
+
+/// Prints the file's content.
+///
+/// # Errors
+/// When the file cannot be opened, or what is in it cannot be loaded as a model.
+pub fn run(args: &InspectArgs, store: &Store) -> anyhow::Result<ExitCode> {
+    let model = ModelFile::open(store, &args.file)?;
+    let loaded = check(&model);
+    let text = if args.output.json { json_text(&report_json(&model, &loaded)) } else { report_text(&model) };
+    standard_io::write(text.as_bytes())?;
+    loaded.map(|()| ExitCode::SUCCESS)
+}
+
+/// Says why the file cannot be loaded, if so.
+fn check(model: &ModelFile) -> anyhow::Result<()> {
+    model.gguf.metadata().require_str("general.architecture")?;
+    if model.gguf.metadata().contains("tokenizer.ggml.model") {
+        model.tokenizer()?;
+    }
+    Ok(())
+}
+
+fn report_text(model: &ModelFile) -> String {
+    let file = &model.gguf;
+    let mut text = String::new();
+    let parts =
+        if file.split_count() > 1 { format!(", {} files", file.split_count()) } else { String::new() };
+    let _ = writeln!(text, "file      {}", escape(&model.path.to_string_lossy()));
+    let _ = writeln!(
+        text,
+        "format    GGUF version {}, alignment {}, {}{parts}",
+        file.version(),
+        file.alignment(),
+        human_bytes(file.bytes_total() as u64)
+    );
+    let _ = writeln!(text, "weights   {}", weights_format(file));
+    metadata_text(file.metadata(), &mut text);
+    vocabulary_text(file.metadata(), &mut text);
+    template_text(file.metadata(), &mut text);
+    tensors_text(file, &mut text);
+    text
+}
+
+fn metadata_text(metadata: &Metadata, text: &mut String) {
+    let _ = writeln!(text, "\nmetadata ({})", metadata.len());
+    let width = metadata.iter().map(|(key, _)| escape(key).chars().count()).max().unwrap_or(0);
+    for (key, value) in metadata.iter() {
+        let _ = writeln!(text, "  {:width$}  {:14}  {}", escape(key), type_text(value), value_text(value));
+    }
+}
+
+fn type_text(value: Value<'_>) -> String {
+    match value {
+        Value::Array(array) => format!("{}[{}]", array.element_type(), array.len()),
+        scalar => scalar.value_type().to_string(),
+    }
+}
+
+fn value_text(value: Value<'_>) -> String {
+    match value {
+        Value::Str(bytes) => string_text(bytes),
+        Value::Array(array) => {
+            let shown: Vec<String> = array.iter().take(ARRAY_SHOWN).map(value_text).collect();
+            let rest = array.len().saturating_sub(ARRAY_SHOWN);
+            let rest = if rest > 0 { format!(", … {rest} more") } else { String::new() };
+            format!("[{}{rest}]", shown.join(", "))
+        }
+        scalar => scalar.to_string(),
+    }
+}
+
+fn string_text(bytes: &[u8]) -> String {
+    let shown = escape_bytes(bytes);
+    match shown.char_indices().nth(STRING_SHOWN) {
+        Some((end, _)) => format!("\"{}\" … {} bytes", &shown[..end], bytes.len()),
+        None => format!("\"{shown}\""),
+    }
+}
+
+fn vocabulary_text(metadata: &Metadata, text: &mut String) {
+    let Some(vocabulary) = Vocabulary::read(metadata) else { return };
+    let pre = vocabulary.pre.map(|pre| format!(", pre-tokenizer {}", escape_bytes(pre))).unwrap_or_default();
+    let _ = writeln!(
+        text,
+        "\nvocabulary\n  {} tokens, {}{pre}",
+        vocabulary.tokens,
+        escape_bytes(vocabulary.model)
+    );
+    for (role, id, token) in vocabulary.roles {
+        let token = token.map_or("not in the vocabulary".to_owned(), string_text);
+        let _ = writeln!(text, "  {role:9}  {id:>7}  {token}");
+    }
+}
+
+fn template_text(metadata: &Metadata, text: &mut String) {
+    let Ok(Some(template)) = metadata.get_bytes("tokenizer.chat_template") else { return };
+    let _ = writeln!(text, "\nchat template ({} bytes)", template.len());
+    for line in template.split(|byte| *byte == b'\n') {
+        let _ = writeln!(text, "  | {}", escape_bytes(line));
+    }
+}
+
+fn tensors_text(file: &GgufFile, text: &mut String) {
+    let tensors = file.tensors();
+    let _ = writeln!(text, "\ntensors ({})", tensors.len());
+    let names = tensors.iter().map(|tensor| escape(tensor.name()).chars().count()).max().unwrap_or(0);
+    for tensor in tensors {
+        let (name, bytes) = (escape(tensor.name()), human_bytes(tensor.byte_len() as u64));
+        let _ = writeln!(
+            text,
+            "  {name:names$}  {:7}  {bytes:>10}  {}",
+            tensor.dtype().name(),
+            dims_text(tensor)
+        );
+    }
+    let _ = writeln!(text, "\nsizes by type");
+    for TypeShare { dtype, tensors, elements, bytes } in type_shares(file) {
+        let _ = writeln!(
+            text,
+            "  {:7}  {tensors:>5} tensors  {elements:>13} elements  {:>10}",
+            dtype.name(),
+            human_bytes(bytes as u64)
+        );
+    }
+}
+
+fn dims_text(tensor: &TensorInfo) -> String {
+    tensor.dims().iter().map(usize::to_string).collect::<Vec<_>>().join(" × ")
+}
+
+/// What the metadata says of the vocabulary, whether or not a tokenizer can be made of it.
+struct Vocabulary<'a> {
+    model: &'a [u8],
+    pre: Option<&'a [u8]>,
+    tokens: usize,
+    /// Role, id and text of the tokens that have a role.
+    roles: Vec<(&'static str, u32, Option<&'a [u8]>)>,
+}
+
+impl<'a> Vocabulary<'a> {
+    fn read(metadata: &'a Metadata) -> Option<Self> {
+        let model = metadata.get_bytes("tokenizer.ggml.model").ok()??;
+        let pre = metadata.get_bytes("tokenizer.ggml.pre").ok().flatten();
+        let tokens = metadata.get_bytes_array("tokenizer.ggml.tokens").ok().flatten();
+        let mut roles = Vec::new();
+        for role in TOKEN_ROLES {
+            if let Ok(Some(id)) = metadata.get_u32(&format!("tokenizer.ggml.{role}_token_id")) {
+                roles.push((role, id, tokens.and_then(|tokens| tokens.iter().nth(id as usize))));
+            }
+        }
+        Some(Self { model, pre, tokens: tokens.map_or(0, |tokens| tokens.len()), roles })
+    }
+}
+
+fn report_json(model: &ModelFile, loaded: &anyhow::Result<()>) -> Json {
+    let file = &model.gguf;
+    let metadata: Map<String, Json> =
+        file.metadata().iter().map(|(key, value)| (key.to_owned(), entry_json(value))).collect();
+    json!({
+        "path": model.path.to_string_lossy(),
+        "version": file.version(),
+        "alignment": file.alignment(),
+        "bytes": file.bytes_total(),
+        "files": file.split_count(),
+        "weights": weights_format(file),
+        "loadable": loaded.is_ok(),
+        "problem": loaded.as_ref().err().map(|error| format!("{error:#}")),
+        "metadata": metadata,
+        "vocabulary": Vocabulary::read(file.metadata()).map(vocabulary_json),
+        "tensors": file.tensors().iter().map(tensor_json).collect::<Vec<_>>(),
+        "types": type_shares(file).iter().map(share_json).collect::<Vec<_>>(),
+    })
+}
+
+fn entry_json(value: Value<'_>) -> Json {
+    match value {
+        Value::Array(array) => json!({
+            "type": "array",
+            "element_type": array.element_type().name(),
+            "value": array.iter().map(value_json).collect::<Vec<_>>(),
+        }),
+        scalar => json!({ "type": scalar.value_type().name(), "value": value_json(scalar) }),
+    }
+}
+
+/// The value alone. What JSON cannot hold is written so that nothing is lost: a string that is not UTF-8 as
+/// `{"hex": "…"}`, a number that is not finite as a string.
+fn value_json(value: Value<'_>) -> Json {
+    match value {
+        Value::Str(bytes) => bytes_json(bytes),
+        Value::Bool(truth) => truth.into(),
+        Value::Array(array) => array.iter().map(value_json).collect::<Vec<_>>().into(),
+        // The shortest decimal number that is read back as the same one.
+        Value::F32(_) | Value::F64(_) => {
+            let shortest = value.to_string();
+            let number = shortest.parse::<f64>().ok().and_then(serde_json::Number::from_f64);
+            number.map_or(shortest.into(), Json::Number)
+        }
+        Value::U64(number) => number.into(),
+        integer => integer.as_integer().and_then(|number| i64::try_from(number).ok()).into(),
+    }
+}
+
+fn bytes_json(bytes: &[u8]) -> Json {
+    match str::from_utf8(bytes) {
+        Ok(text) => text.into(),
+        Err(_) => json!({ "hex": bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>() }),
+    }
+}
+
+fn vocabulary_json(vocabulary: Vocabulary<'_>) -> Json {
+    let roles: Map<String, Json> = vocabulary
+        .roles
+        .iter()
+        .map(|(role, id, token)| ((*role).to_owned(), json!({ "id": id, "token": token.map(bytes_json) })))
+        .collect();
+    json!({
+        "model": bytes_json(vocabulary.model),
+        "pre": vocabulary.pre.map(bytes_json),
+        "tokens": vocabulary.tokens,
+        "roles": roles,
+    })
+}
+
+fn tensor_json(tensor: &TensorInfo) -> Json {
+    json!({
+        "name": tensor.name(),
+        "type": tensor.dtype().name(),
+        "dims": tensor.dims(),
+        "bytes": tensor.byte_len(),
+        "offset": tensor.offset(),
+        "file": tensor.split(),
+    })
+}
+
+fn share_json(share: &TypeShare) -> Json {
+    json!({
+        "type": share.dtype.name(),
+        "tensors": share.tensors,
+        "elements": share.elements,
+        "bytes": share.bytes,
+    })
+}

@@ -1,0 +1,33 @@
+//! What each command does, one file for each.
+
+pub mod completions;
+pub mod inspect;
+pub mod list;
+pub mod man;
+pub mod pull;
+pub mod rm;
+pub mod template;
+pub mod tokenize;
+
+use std::process::ExitCode;
+
+use crate::flags::{Cli, Command};
+use crate::store::Store;
+
+/// Runs the command.
+///
+/// # Errors
+/// Whatever the command reports; see [`crate::error::report`] for the exit status.
+pub fn execute(cli: &Cli) -> anyhow::Result<ExitCode> {
+    let store = || Store::new(cli.common.home.as_deref());
+    match &cli.command {
+        Command::Inspect(args) => inspect::run(args, &store()?),
+        Command::Tokenize(args) => tokenize::run(args, &store()?),
+        Command::Template(args) => template::run(args, &store()?),
+        Command::Pull(args) => pull::run(args, &store()?),
+        Command::List(args) => list::run(args, &store()?),
+        Command::Rm(args) => rm::run(args, &store()?),
+        Command::Man(args) => man::run(args),
+        Command::Completions(args) => completions::run(args),
+    }
+}

@@ -1,0 +1,483 @@
+//! Every command and every flag of `verbatim`, each defined once.
+//!
+//! The parser, `--help`, the man pages, the shell completions and the environment variables all come from the
+//! definitions in this file. A flag that is given on the command line wins over its environment variable.
+//! Flags that several commands share are in structs of their own ([`ModelFlags`], [`ComputeFlags`], …), so
+//! that a flag means the same thing wherever it appears.
+//!
+//! There is no `conflicts_with` in this file: clap counts a flag as given when its variable is set, even to
+//! "0", so a variable set for one command would break another. Commands refuse what contradicts itself (see
+//! `UsageError`).
+
+use std::num::{NonZeroU32, NonZeroUsize};
+use std::path::PathBuf;
+
+use clap::builder::FalseyValueParser;
+use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum, ValueHint};
+use clap_complete::Shell;
+
+/// The command line of `verbatim`.
+#[derive(Debug, Parser)]
+#[command(
+    name = "verbatim",
+    version,
+    about = "Run language models on this machine, with the text that the model alone would give",
+    long_about = "Run language models on this machine. The text is bit for bit what the model alone would \
+                  give, whatever the number of threads, requests or drafted tokens.",
+    arg_required_else_help = true
+)]
+pub struct Cli {
+    /// Flags that every command takes.
+    #[command(flatten)]
+    pub common: CommonFlags,
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// Flags that every command takes.
+#[derive(Debug, Clone, Args)]
+pub struct CommonFlags {
+    /// Folder that holds the models [default: `verbatim` in the user's data folder]
+    #[arg(long, value_name = "DIR", env = "VERBATIM_HOME", global = true, value_hint = ValueHint::DirPath)]
+    pub home: Option<PathBuf>,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Show what is inside a model file; the exit status is 0 only if it can be loaded
+    Inspect(InspectArgs),
+    /// Turn text on standard input into token ids, or ids back into text
+    Tokenize(TokenizeArgs),
+    /// Render chat messages on standard input with a chat template
+    Template(TemplateArgs),
+    /// Fetch a model into the store
+    Pull(PullArgs),
+    /// List the models in the store
+    List(ListArgs),
+    /// Remove a model from the store
+    Rm(RmArgs),
+    /// Write the manual page, or one page per command into a folder
+    Man(ManArgs),
+    /// Write a shell's completion script to standard output
+    Completions(CompletionsArgs),
+}
+
+/// Which model to use.
+#[derive(Debug, Clone, Args)]
+pub struct ModelFlags {
+    /// Model: a file, a name in the store, or hf:OWNER/REPO/FILE.gguf [default: smollm2-135m]
+    #[arg(short, long, value_name = "MODEL", env = "VERBATIM_MODEL", value_hint = ValueHint::FilePath)]
+    pub model: Option<String>,
+    /// Where models are fetched from, when one is missing.
+    #[command(flatten)]
+    pub hub: HubFlags,
+}
+
+/// Where models are fetched from.
+#[derive(Debug, Clone, Args)]
+pub struct HubFlags {
+    /// Model hub to fetch from; a token for it is read from the variable HF_TOKEN
+    #[arg(
+        long = "hub",
+        id = "hub",
+        value_name = "URL",
+        env = "HF_ENDPOINT",
+        default_value = "https://huggingface.co",
+        value_hint = ValueHint::Url
+    )]
+    pub endpoint: String,
+}
+
+/// How to compute. Only the threads may change without changing the text.
+#[derive(Debug, Clone, Args)]
+pub struct ComputeFlags {
+    /// Threads to compute with [default: one per core]; the text does not depend on it
+    #[arg(long, value_name = "N", env = "VERBATIM_THREADS")]
+    pub threads: Option<NonZeroUsize>,
+    /// Format of the keys in the KV cache
+    #[arg(long = "ctk", value_name = "FORMAT", env = "VERBATIM_CTK", default_value = "f16")]
+    pub cache_type_k: CacheType,
+    /// Format of the values in the KV cache
+    #[arg(long = "ctv", value_name = "FORMAT", env = "VERBATIM_CTV", default_value = "f16")]
+    pub cache_type_v: CacheType,
+}
+
+/// Format of one half of the KV cache.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum CacheType {
+    /// 4 bytes an element, nothing rounded
+    F32,
+    /// 2 bytes an element
+    F16,
+}
+
+/// How to choose the next token and when to stop.
+#[derive(Debug, Clone, Args)]
+pub struct GenerateFlags {
+    /// Tokens to generate at most [default: until the model ends or the context is full]
+    #[arg(short = 'n', long, value_name = "N", env = "VERBATIM_MAX_TOKENS")]
+    pub max_tokens: Option<u32>,
+    /// Temperature: 0 always takes the likeliest token
+    #[arg(
+        long = "temp",
+        value_name = "T",
+        env = "VERBATIM_TEMP",
+        default_value = "0",
+        value_parser = temperature
+    )]
+    pub temperature: f32,
+    /// Seed of the sampler; the same seed gives the same text
+    #[arg(long, value_name = "SEED", env = "VERBATIM_SEED", default_value = "0")]
+    pub seed: u64,
+    /// Tokens the context has room for [default: what the model was trained for]
+    #[arg(long = "ctx", value_name = "N", env = "VERBATIM_CTX")]
+    pub context_tokens: Option<NonZeroU32>,
+    /// System message that comes before the conversation
+    #[arg(long, value_name = "TEXT", env = "VERBATIM_SYSTEM")]
+    pub system: Option<String>,
+}
+
+/// `verbatim run`: one prompt, one answer.
+#[derive(Debug, Clone, Args)]
+pub struct RunArgs {
+    /// Text to answer; `-`, or nothing when standard input is not a terminal, reads standard input
+    #[arg(value_name = "PROMPT")]
+    pub prompt: Option<String>,
+    /// Which model.
+    #[command(flatten)]
+    pub model: ModelFlags,
+    /// Sampling and limits.
+    #[command(flatten)]
+    pub generate: GenerateFlags,
+    /// Threads and cache formats.
+    #[command(flatten)]
+    pub compute: ComputeFlags,
+    /// Continue the prompt as it is instead of answering it as a chat message
+    #[arg(long, env = "VERBATIM_NO_TEMPLATE", value_parser = switch())]
+    pub no_template: bool,
+}
+
+/// `verbatim chat`: a conversation in the terminal.
+#[derive(Debug, Clone, Args)]
+pub struct ChatArgs {
+    /// Which model.
+    #[command(flatten)]
+    pub model: ModelFlags,
+    /// Sampling and limits.
+    #[command(flatten)]
+    pub generate: GenerateFlags,
+    /// Threads and cache formats.
+    #[command(flatten)]
+    pub compute: ComputeFlags,
+}
+
+/// `verbatim logits`: what the model computes for given tokens, as a file.
+#[derive(Debug, Clone, Args)]
+pub struct LogitsArgs {
+    /// Which model.
+    #[command(flatten)]
+    pub model: ModelFlags,
+    /// Token ids to evaluate, separated by commas
+    #[arg(long, value_name = "IDS", env = "VERBATIM_TOKENS", required = true, value_delimiter = ',')]
+    pub tokens: Vec<u32>,
+    /// The .safetensors file to write
+    #[arg(long, value_name = "FILE", env = "VERBATIM_LOGITS_OUT", value_hint = ValueHint::FilePath)]
+    pub out: PathBuf,
+    /// Write every layer's output as well
+    #[arg(long, env = "VERBATIM_LAYERS", value_parser = switch())]
+    pub layers: bool,
+    /// Threads and cache formats.
+    #[command(flatten)]
+    pub compute: ComputeFlags,
+}
+
+/// `verbatim inspect`: what is inside a model file.
+#[derive(Debug, Clone, Args)]
+pub struct InspectArgs {
+    /// Model file, or the name of a model in the store
+    #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub file: String,
+    /// How to print.
+    #[command(flatten)]
+    pub output: OutputFlags,
+}
+
+/// How to print a result.
+#[derive(Debug, Clone, Args)]
+pub struct OutputFlags {
+    /// Print JSON, with nothing abbreviated
+    #[arg(long, env = "VERBATIM_JSON", value_parser = switch())]
+    pub json: bool,
+}
+
+/// `verbatim tokenize`: text to ids and back.
+#[derive(Debug, Clone, Args)]
+pub struct TokenizeArgs {
+    /// Which vocabulary.
+    #[command(flatten)]
+    pub vocabulary: VocabularyFlags,
+    /// Take the text of special tokens, such as <|im_end|>, as plain text; with --decode, leave special
+    /// tokens out
+    #[arg(long, env = "VERBATIM_NO_SPECIAL", value_parser = switch())]
+    pub no_special: bool,
+    /// Add the tokens that the model file asks for at the beginning and the end
+    #[arg(long, env = "VERBATIM_ADD_BOS", value_parser = switch())]
+    pub add_bos: bool,
+    /// Read a JSON array of ids and write their bytes
+    #[arg(long, env = "VERBATIM_DECODE", value_parser = switch())]
+    pub decode: bool,
+}
+
+/// A model file of which only the vocabulary or the chat template is read.
+#[derive(Debug, Clone, Args)]
+pub struct VocabularyFlags {
+    /// Model file, or the name of a model in the store
+    #[arg(short, long, value_name = "FILE", env = "VERBATIM_MODEL", value_hint = ValueHint::FilePath)]
+    pub model: String,
+}
+
+/// `verbatim template`: messages to the text that the model reads.
+#[derive(Debug, Clone, Args)]
+#[command(group(ArgGroup::new("source").required(true).multiple(true).args(["model", "template_file"])))]
+pub struct TemplateArgs {
+    /// Model file, or the name of a model in the store, whose template and special tokens are used
+    #[arg(short, long, value_name = "FILE", env = "VERBATIM_MODEL", value_hint = ValueHint::FilePath)]
+    pub model: Option<String>,
+    /// End with the beginning of the assistant's turn
+    #[arg(long, env = "VERBATIM_ADD_GENERATION_PROMPT", value_parser = switch())]
+    pub add_generation_prompt: bool,
+    /// JSON file with the array of tools that the model may call
+    #[arg(long, value_name = "FILE", env = "VERBATIM_TOOLS", value_hint = ValueHint::FilePath)]
+    pub tools: Option<PathBuf>,
+    /// Jinja file to render instead of a model's template
+    #[arg(long, value_name = "FILE", env = "VERBATIM_TEMPLATE_FILE", value_hint = ValueHint::FilePath)]
+    pub template_file: Option<PathBuf>,
+    /// JSON object with every variable of the template (`-`: standard input), instead of messages
+    #[arg(long, value_name = "FILE", env = "VERBATIM_CONTEXT", value_hint = ValueHint::FilePath)]
+    pub context: Option<PathBuf>,
+    /// Time that templates see, such as 2025-02-03T04:05:06 [default: the clock]
+    #[arg(long, value_name = "TIME", env = "VERBATIM_NOW")]
+    pub now: Option<jiff::civil::DateTime>,
+}
+
+/// `verbatim pull`: fetch a model into the store.
+#[derive(Debug, Clone, Args)]
+pub struct PullArgs {
+    /// What to fetch: a known name (see `verbatim list --known`), hf:OWNER/REPO/FILE.gguf[@REVISION], or a
+    /// file
+    #[arg(value_name = "MODEL", value_hint = ValueHint::FilePath)]
+    pub source: String,
+    /// Name for the model in the store [default: the known name, or the file's name without .gguf]
+    #[arg(long, value_name = "NAME", env = "VERBATIM_PULL_NAME")]
+    pub name: Option<String>,
+    /// Refuse a file that has another SHA-256 than this one
+    #[arg(long, value_name = "HEX", env = "VERBATIM_SHA256")]
+    pub sha256: Option<String>,
+    /// Where to fetch from.
+    #[command(flatten)]
+    pub hub: HubFlags,
+}
+
+/// `verbatim list`: the models in the store.
+#[derive(Debug, Clone, Args)]
+pub struct ListArgs {
+    /// List the names that `pull` knows instead
+    #[arg(long, env = "VERBATIM_KNOWN", value_parser = switch())]
+    pub known: bool,
+    /// How to print.
+    #[command(flatten)]
+    pub output: OutputFlags,
+}
+
+/// `verbatim rm`: remove a model from the store.
+#[derive(Debug, Clone, Args)]
+pub struct RmArgs {
+    /// Name of the model in the store
+    #[arg(value_name = "NAME")]
+    pub name: String,
+}
+
+/// `verbatim man`: the manual.
+#[derive(Debug, Clone, Args)]
+pub struct ManArgs {
+    /// Write verbatim.1 and one page per command into this folder
+    #[arg(long, value_name = "DIR", env = "VERBATIM_MAN_OUT", value_hint = ValueHint::DirPath)]
+    pub out: Option<PathBuf>,
+}
+
+/// `verbatim completions`: completion scripts.
+#[derive(Debug, Clone, Args)]
+pub struct CompletionsArgs {
+    /// The shell to complete in
+    #[arg(value_name = "SHELL")]
+    pub shell: Shell,
+}
+
+/// How the variable of a switch is read: empty, `0`, `false`, `no`, `off`, `n` and `f` mean no, all else yes.
+fn switch() -> FalseyValueParser {
+    FalseyValueParser::new()
+}
+
+/// Parses a temperature: a finite number that is not negative.
+fn temperature(text: &str) -> Result<f32, String> {
+    match text.parse::<f32>() {
+        Ok(value) if value.is_finite() && value >= 0.0 => Ok(value),
+        _ => Err("a temperature is a number of at least 0".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use clap::{CommandFactory, FromArgMatches};
+
+    use super::*;
+
+    /// `run`, `chat` and `logits` as the commands that their argument structs define.
+    fn engine_commands() -> Vec<clap::Command> {
+        vec![
+            RunArgs::augment_args(clap::Command::new("run")),
+            ChatArgs::augment_args(clap::Command::new("chat")),
+            LogitsArgs::augment_args(clap::Command::new("logits")),
+        ]
+    }
+
+    fn all_commands() -> Vec<clap::Command> {
+        let cli = Cli::command();
+        let mut commands = engine_commands();
+        commands.extend(cli.get_subcommands().cloned());
+        commands.push(cli);
+        commands
+    }
+
+    fn run_args(arguments: &[&str]) -> Result<RunArgs, clap::Error> {
+        let matches = engine_commands().remove(0).try_get_matches_from(arguments)?;
+        RunArgs::from_arg_matches(&matches)
+    }
+
+    #[test]
+    fn the_definitions_are_consistent() {
+        for command in all_commands() {
+            command.debug_assert();
+        }
+    }
+
+    #[test]
+    fn every_flag_has_help_and_an_environment_variable() {
+        let mut flags = 0;
+        for command in all_commands() {
+            for argument in command.get_arguments() {
+                let place = format!("{} {}", command.get_name(), argument.get_id());
+                assert!(
+                    argument.get_help().is_some_and(|help| !help.to_string().is_empty()),
+                    "{place}: no help"
+                );
+                if argument.is_positional() || ["help", "version"].contains(&argument.get_id().as_str()) {
+                    continue;
+                }
+                flags += 1;
+                let variable =
+                    argument.get_env().unwrap_or_else(|| panic!("{place}: no environment variable"));
+                let variable = variable.to_str().unwrap();
+                assert!(
+                    variable.starts_with("VERBATIM_") || variable == "HF_ENDPOINT",
+                    "{place}: {variable}"
+                );
+            }
+        }
+        assert!(flags > 20, "only {flags} flags were looked at");
+    }
+
+    #[test]
+    fn an_environment_variable_belongs_to_one_flag() {
+        let mut flags = BTreeMap::new();
+        for command in all_commands() {
+            for argument in command.get_arguments().filter(|argument| argument.get_env().is_some()) {
+                let variable = argument.get_env().unwrap().to_owned();
+                let long = argument.get_long().expect("a flag with a variable has a long name").to_owned();
+                let known = flags.entry(variable.clone()).or_insert_with(|| long.clone());
+                assert_eq!(*known, long, "{variable:?} sets two different flags");
+            }
+        }
+    }
+
+    #[test]
+    fn every_command_has_help() {
+        for command in Cli::command().get_subcommands() {
+            assert!(command.get_about().is_some(), "{} has no help", command.get_name());
+        }
+    }
+
+    #[test]
+    fn run_takes_its_documented_flags() {
+        let args = run_args(&[
+            "run",
+            "-m",
+            "m.gguf",
+            "-n",
+            "5",
+            "--temp",
+            "0.5",
+            "--seed",
+            "7",
+            "--threads",
+            "2",
+            "--ctx",
+            "64",
+            "--ctk",
+            "f32",
+            "--ctv",
+            "f16",
+            "--system",
+            "Be brief.",
+            "Hello",
+        ])
+        .unwrap();
+        assert_eq!(args.prompt.as_deref(), Some("Hello"));
+        assert_eq!(args.model.model.as_deref(), Some("m.gguf"));
+        assert_eq!(args.generate.max_tokens, Some(5));
+        assert_eq!(args.generate.temperature, 0.5);
+        assert_eq!(args.generate.seed, 7);
+        assert_eq!(args.generate.context_tokens.map(NonZeroU32::get), Some(64));
+        assert_eq!(args.compute.threads.map(NonZeroUsize::get), Some(2));
+        assert_eq!(args.compute.cache_type_k, CacheType::F32);
+        assert_eq!(args.compute.cache_type_v, CacheType::F16);
+        assert!(!args.no_template);
+    }
+
+    #[test]
+    fn a_dash_is_a_prompt() {
+        assert_eq!(run_args(&["run", "-"]).unwrap().prompt.as_deref(), Some("-"));
+        assert_eq!(run_args(&["run"]).unwrap().prompt, None);
+    }
+
+    #[test]
+    fn a_temperature_is_finite_and_not_negative() {
+        for wrong in ["-1", "nan", "inf", "warm"] {
+            assert!(run_args(&["run", &format!("--temp={wrong}"), "x"]).is_err(), "{wrong} was taken");
+        }
+    }
+
+    #[test]
+    fn logits_takes_a_list_of_ids() {
+        let matches = engine_commands()
+            .remove(2)
+            .try_get_matches_from([
+                "logits",
+                "-m",
+                "m.gguf",
+                "--tokens",
+                "1,2,3",
+                "--out",
+                "o.safetensors",
+                "--layers",
+            ])
+            .unwrap();
+        let args = LogitsArgs::from_arg_matches(&matches).unwrap();
+        assert_eq!(args.tokens, [1, 2, 3]);
+        assert!(args.layers);
+    }
+}

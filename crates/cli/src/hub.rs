@@ -1,0 +1,511 @@
+//! Downloading one file from a model hub, so that a broken connection costs only what was not yet received.
+//!
+//! A hub answers `GET /OWNER/REPO/resolve/REVISION/FILE` with a redirect to its storage; the redirect's
+//! `X-Linked-Etag` is the SHA-256 of a large file. Redirects are followed here and not by the HTTP library,
+//! because that header is on the first answer only and because the user's token is for the hub's own address
+//! and no other.
+
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use indicatif::ProgressBar;
+use serde::{Deserialize, Serialize};
+use ureq::http::{HeaderMap, Response, StatusCode, Uri, header};
+use ureq::{Agent, Body};
+
+use crate::source::HubFile;
+use crate::standard_io::human_bytes;
+use crate::store::{Sha256Hex, StoreError, io_error, remove_if_present, write_json};
+
+/// Looking a host up and connecting to it take at most their sum, so that a fallback starts within 10
+/// seconds.
+const RESOLVE_TIMEOUT: Duration = Duration::from_secs(4);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// A hub that says nothing for this long will not.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+/// A download in which nothing arrives for this long is broken.
+const READ_TIMEOUT: Duration = Duration::from_secs(30);
+/// How many attempts in a row may break off before the user is asked to try again.
+const ATTEMPTS_MAX: u32 = 4;
+/// An attempt that brought this much does not count against them: a large file on a bad line arrives all the
+/// same.
+const PROGRESS_BYTES: u64 = 1 << 20;
+const PAUSE_BETWEEN_ATTEMPTS: Duration = Duration::from_millis(250);
+const REDIRECTS_MAX: usize = 10;
+
+/// A model hub.
+#[derive(Debug)]
+pub struct Hub {
+    agent: Agent,
+    endpoint: Uri,
+    token: Option<String>,
+}
+
+/// Where the bytes of a download go: a file that grows, and beside it what it is the beginning of.
+#[derive(Debug)]
+pub struct Partial {
+    /// The file with the bytes so far.
+    pub path: PathBuf,
+    /// JSON file with the URL and version that the bytes are of.
+    pub record_path: PathBuf,
+}
+
+/// Why a file cannot be had from a hub.
+#[derive(Debug, thiserror::Error)]
+pub enum HubError {
+    /// The hub's address is no address.
+    #[error("{endpoint:?} is no address of a model hub: it must begin with https:// or http:// (see --hub)")]
+    Endpoint {
+        /// What was given.
+        endpoint: String,
+    },
+    /// No connection, or no answer in time.
+    #[error("the hub cannot be reached at {host}: {reason}")]
+    Unreachable {
+        /// Host that was asked.
+        host: String,
+        /// What went wrong.
+        reason: String,
+    },
+    /// Status 404.
+    #[error("the hub has no such file: {url} (404); check the repository, the file's name and the revision")]
+    NotFound {
+        /// What was asked for.
+        url: String,
+    },
+    /// Status 401 or 403.
+    #[error(
+        "the hub does not give {url} to us ({status}): the repository does not exist, or it needs a token in \
+         HF_TOKEN and perhaps its licence accepted"
+    )]
+    Refused {
+        /// What was asked for.
+        url: String,
+        /// The status.
+        status: u16,
+    },
+    /// Any other status that is no success.
+    #[error("the hub answers with status {status} for {url}; try again later")]
+    Status {
+        /// What was asked for.
+        url: String,
+        /// The status.
+        status: u16,
+    },
+    /// The hub says itself that it has other bytes.
+    #[error("the hub has another file at {url}: its SHA-256 is {found} and not {wanted}")]
+    OtherFile {
+        /// What was asked for.
+        url: String,
+        /// What the file should have.
+        wanted: Sha256Hex,
+        /// What the hub says it has.
+        found: Sha256Hex,
+    },
+    /// A redirect that leads nowhere or to where it must not.
+    #[error("the hub redirects {url} {problem}")]
+    Redirect {
+        /// What was asked for.
+        url: String,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// An answer that contradicts itself.
+    #[error("the hub's answer for {url} makes no sense: {problem}")]
+    Answer {
+        /// What was asked for.
+        url: String,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// The connection broke again and again.
+    #[error(
+        "the download broke off after {} of {}: {reason}; pull again and it goes on from there",
+        human_bytes(*received_bytes),
+        total_bytes.map_or("an unknown size".to_owned(), human_bytes)
+    )]
+    Interrupted {
+        /// Bytes that are on the disk.
+        received_bytes: u64,
+        /// Size of the file, where the hub said it.
+        total_bytes: Option<u64>,
+        /// What went wrong.
+        reason: String,
+    },
+    /// No space left.
+    #[error(
+        "the disk is full: {} of the model are in {}; make room and pull again to go on from there, or remove \
+         that file",
+        human_bytes(*received_bytes),
+        path.display()
+    )]
+    DiskFull {
+        /// Bytes that are on the disk.
+        received_bytes: u64,
+        /// The unfinished file.
+        path: PathBuf,
+    },
+    /// The file system refused.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+impl HubError {
+    /// True when the fault is the hub's or the network's, so that another source of the same bytes may do.
+    pub fn is_remote(&self) -> bool {
+        !matches!(self, Self::DiskFull { .. } | Self::Store(_) | Self::Endpoint { .. })
+    }
+}
+
+impl Hub {
+    /// A hub at an address such as `https://huggingface.co`, with the token of the variable `HF_TOKEN` if it
+    /// is set. Does not connect yet.
+    ///
+    /// # Errors
+    /// When the address is none.
+    pub fn new(endpoint: &str) -> Result<Self, HubError> {
+        let wrong = || HubError::Endpoint { endpoint: endpoint.to_owned() };
+        let uri: Uri = endpoint.trim_end_matches('/').parse().map_err(|_| wrong())?;
+        if !matches!(uri.scheme_str(), Some("http" | "https"))
+            || uri.authority().is_none()
+            || uri.query().is_some()
+        {
+            return Err(wrong());
+        }
+        let agent = Agent::config_builder()
+            .user_agent(concat!("verbatim/", env!("CARGO_PKG_VERSION")))
+            .accept_encoding("identity")
+            .http_status_as_error(false)
+            .max_redirects(0)
+            .max_redirects_will_error(false)
+            .timeout_resolve(Some(RESOLVE_TIMEOUT))
+            .timeout_connect(Some(CONNECT_TIMEOUT))
+            .timeout_recv_response(Some(ANSWER_TIMEOUT))
+            .timeout_per_read(Some(READ_TIMEOUT))
+            .build()
+            .new_agent();
+        let token = std::env::var("HF_TOKEN").ok().filter(|token| !token.is_empty());
+        Ok(Self { agent, endpoint: uri, token })
+    }
+
+    /// Downloads a file into `partial`, going on where an earlier download of the same version broke off, and
+    /// gives the SHA-256 that the hub says the file has, where it says one. The caller checks the bytes. A hub
+    /// that announces another SHA-256 than the `wanted` one is refused before anything is downloaded.
+    ///
+    /// # Errors
+    /// When the file cannot be had completely. What was received stays in `partial` for the next time.
+    pub fn download(
+        &self,
+        file: &HubFile,
+        wanted: Option<&Sha256Hex>,
+        partial: &Partial,
+        progress: &ProgressBar,
+    ) -> Result<Option<Sha256Hex>, HubError> {
+        let url = format!("{}/{}", self.endpoint.to_string().trim_end_matches('/'), file.url_path());
+        let (mut attempt, mut counted_bytes) = (1, 0);
+        loop {
+            match self.download_once(&url, wanted, partial, progress) {
+                Err(HubError::Interrupted { received_bytes, .. }) if attempt < ATTEMPTS_MAX => {
+                    if received_bytes >= counted_bytes + PROGRESS_BYTES {
+                        (attempt, counted_bytes) = (0, received_bytes);
+                    }
+                    attempt += 1;
+                    std::thread::sleep(PAUSE_BETWEEN_ATTEMPTS * attempt);
+                }
+                outcome => return outcome,
+            }
+        }
+    }
+
+    fn download_once(
+        &self,
+        url: &str,
+        wanted: Option<&Sha256Hex>,
+        partial: &Partial,
+        progress: &ProgressBar,
+    ) -> Result<Option<Sha256Hex>, HubError> {
+        let have = partial.read(url);
+        let have_bytes = have.as_ref().map_or(0, |have| have.bytes);
+        let mut answer = self.ask(url, have_bytes)?;
+        if let (Some(wanted), Some(found)) = (wanted, &answer.sha256)
+            && wanted != found
+        {
+            let (wanted, found) = (wanted.clone(), found.clone());
+            return Err(HubError::OtherFile { url: url.to_owned(), wanted, found });
+        }
+        if have.is_some_and(|have| answer.start != have.bytes || answer.version != Some(have.version)) {
+            // Another version of the file, or a server that cannot go on in the middle: from the beginning.
+            partial.clear()?;
+            if answer.start != 0 {
+                answer = self.ask(url, 0)?;
+            }
+        }
+        let mut file = partial.open(url, &answer)?;
+        progress.set_position(answer.start);
+        if let Some(total_bytes) = answer.total_bytes {
+            progress.set_length(total_bytes);
+        }
+        let sha256 = answer.sha256.take();
+        receive(answer, &mut file, partial, progress)?;
+        Ok(sha256)
+    }
+
+    /// Asks for the bytes from `start` on, following redirects.
+    fn ask(&self, url: &str, start: u64) -> Result<Answer, HubError> {
+        let mut place: Uri = url.parse().map_err(|_| HubError::Endpoint { endpoint: url.to_owned() })?;
+        let mut linked = Linked::default();
+        for _ in 0..=REDIRECTS_MAX {
+            let response = self.get(&place, start)?;
+            linked.note(response.headers());
+            if !response.status().is_redirection() {
+                return Answer::new(url, response, linked, start);
+            }
+            place = redirect_target(url, &place, response.headers())?;
+        }
+        Err(HubError::Redirect { url: url.to_owned(), problem: format!("more than {REDIRECTS_MAX} times") })
+    }
+
+    fn get(&self, place: &Uri, start: u64) -> Result<Response<Body>, HubError> {
+        let mut request = self.agent.get(place.clone());
+        if start > 0 {
+            request = request.header(header::RANGE, format!("bytes={start}-"));
+        }
+        let is_hub =
+            place.authority() == self.endpoint.authority() && place.scheme() == self.endpoint.scheme();
+        if let Some(token) = self.token.as_ref().filter(|_| is_hub) {
+            request = request.header(header::AUTHORIZATION, format!("Bearer {token}"));
+        }
+        request.call().map_err(|error| HubError::Unreachable {
+            host: place.authority().map(ToString::to_string).unwrap_or_default(),
+            reason: error.to_string(),
+        })
+    }
+}
+
+/// What the answers on the way to the file say about it.
+#[derive(Default)]
+struct Linked {
+    etag: Option<String>,
+    bytes: Option<u64>,
+}
+
+impl Linked {
+    fn note(&mut self, headers: &HeaderMap) {
+        if self.etag.is_none() {
+            self.etag = text(headers, "x-linked-etag").map(unquote);
+            self.bytes = text(headers, "x-linked-size").and_then(|bytes| bytes.parse().ok());
+        }
+    }
+}
+
+/// The answer that has the bytes.
+struct Answer {
+    /// Position in the file of the first byte.
+    start: u64,
+    /// Size of the whole file.
+    total_bytes: Option<u64>,
+    /// What tells one version of the file from another.
+    version: Option<String>,
+    sha256: Option<Sha256Hex>,
+    /// `None` when there is nothing left to receive.
+    body: Option<Body>,
+}
+
+impl Answer {
+    fn new(url: &str, response: Response<Body>, linked: Linked, asked_start: u64) -> Result<Self, HubError> {
+        let url = url.to_owned();
+        let headers = response.headers();
+        let range = text(headers, "content-range").and_then(parse_content_range);
+        let length = text(headers, "content-length").and_then(|length| length.parse::<u64>().ok());
+        let version = linked.etag.clone().or_else(|| text(headers, "etag").map(unquote));
+        let sha256 = linked.etag.and_then(|etag| etag.parse().ok());
+        let (start, total_bytes, has_body) = match response.status() {
+            StatusCode::OK => (0, length.or(linked.bytes), true),
+            StatusCode::PARTIAL_CONTENT => match range {
+                Some((Some(start), total)) if start == asked_start => (start, total.or(linked.bytes), true),
+                _ => {
+                    return Err(HubError::Answer {
+                        url,
+                        problem: "it is another part of the file than the one asked for".into(),
+                    });
+                }
+            },
+            // Asked for what comes after the last byte: all is there. Otherwise ours is too long, and start 0
+            // says so.
+            StatusCode::RANGE_NOT_SATISFIABLE if asked_start > 0 => match range {
+                Some((None, Some(total))) if total == asked_start => (asked_start, Some(total), false),
+                _ => (asked_start + 1, None, false),
+            },
+            StatusCode::NOT_FOUND => return Err(HubError::NotFound { url }),
+            status @ (StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) => {
+                return Err(HubError::Refused { url, status: status.as_u16() });
+            }
+            status => return Err(HubError::Status { url, status: status.as_u16() }),
+        };
+        Ok(Self { start, total_bytes, version, sha256, body: has_body.then(|| response.into_body()) })
+    }
+}
+
+/// Appends what arrives to the file.
+fn receive(
+    answer: Answer,
+    file: &mut File,
+    partial: &Partial,
+    progress: &ProgressBar,
+) -> Result<(), HubError> {
+    let Answer { start, total_bytes, body: Some(body), .. } = answer else { return Ok(()) };
+    let wanted = total_bytes.map_or(u64::MAX, |total| total.saturating_sub(start));
+    let mut reader = body.into_with_config().limit(u64::MAX).reader().take(wanted);
+    let mut received_bytes = start;
+    let mut buffer = vec![0; 1 << 18];
+    let broken = |received_bytes, reason| HubError::Interrupted { received_bytes, total_bytes, reason };
+    loop {
+        let count = match reader.read(&mut buffer) {
+            Ok(0) => break,
+            Ok(count) => count,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(error) => return Err(broken(received_bytes, error.to_string())),
+        };
+        file.write_all(&buffer[..count]).map_err(|error| match error.kind() {
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+                HubError::DiskFull { received_bytes, path: partial.path.clone() }
+            }
+            _ => io_error("write", &partial.path)(error).into(),
+        })?;
+        received_bytes += count as u64;
+        progress.inc(count as u64);
+    }
+    match total_bytes {
+        Some(total) if received_bytes < total => {
+            Err(broken(received_bytes, "the connection was closed".into()))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// What the bytes of a partial file are the beginning of.
+#[derive(Serialize, Deserialize)]
+struct PartialRecord {
+    url: String,
+    version: String,
+}
+
+struct Have {
+    bytes: u64,
+    version: String,
+}
+
+impl Partial {
+    /// What is there of this URL's file.
+    fn read(&self, url: &str) -> Option<Have> {
+        let record: PartialRecord = serde_json::from_slice(&fs::read(&self.record_path).ok()?).ok()?;
+        let bytes = fs::metadata(&self.path).ok()?.len();
+        (record.url == url && bytes > 0).then_some(Have { bytes, version: record.version })
+    }
+
+    /// Removes the bytes and what they are of.
+    ///
+    /// # Errors
+    /// When a file is there and cannot be removed.
+    pub fn clear(&self) -> Result<(), StoreError> {
+        remove_if_present(&self.record_path)?;
+        remove_if_present(&self.path)
+    }
+
+    /// Opens the file to receive the answer: to go on, or from the beginning.
+    fn open(&self, url: &str, answer: &Answer) -> Result<File, StoreError> {
+        let mut options = File::options();
+        options.create(true);
+        if answer.start > 0 {
+            options.append(true)
+        } else {
+            options.write(true).truncate(true)
+        };
+        let file = options.open(&self.path).map_err(io_error("write", &self.path))?;
+        match &answer.version {
+            Some(version) => {
+                write_json(&self.record_path, &PartialRecord { url: url.into(), version: version.clone() })?
+            }
+            // Without a version nobody could tell later whether the rest belongs to the same file.
+            None => remove_if_present(&self.record_path)?,
+        }
+        Ok(file)
+    }
+}
+
+/// Where a redirect leads. Only to HTTP(S), and never from HTTPS to HTTP.
+fn redirect_target(url: &str, from: &Uri, headers: &HeaderMap) -> Result<Uri, HubError> {
+    let wrong = |problem: String| HubError::Redirect { url: url.to_owned(), problem };
+    let location = text(headers, "location").ok_or_else(|| wrong("without saying where to".into()))?;
+    let scheme = from.scheme_str().unwrap_or("https");
+    let authority = from.authority().map(ToString::to_string).unwrap_or_default();
+    let absolute = if location.contains("://") {
+        location.to_owned()
+    } else if location.starts_with("//") {
+        format!("{scheme}:{location}")
+    } else if location.starts_with('/') {
+        format!("{scheme}://{authority}{location}")
+    } else {
+        let folder = from.path().rsplit_once('/').map_or("", |(folder, _)| folder);
+        format!("{scheme}://{authority}{folder}/{location}")
+    };
+    let target: Uri = absolute.parse().map_err(|_| wrong(format!("to {location:?}, which is no address")))?;
+    match (scheme, target.scheme_str()) {
+        (_, Some("https")) | ("http", Some("http")) => Ok(target),
+        _ => Err(wrong(format!("to {location:?}, which is not secure"))),
+    }
+}
+
+fn text<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
+    headers.get(name)?.to_str().ok()
+}
+
+/// The text of an entity tag, without quotes and without the mark of a weak one.
+fn unquote(etag: &str) -> String {
+    etag.trim_start_matches("W/").trim_matches('"').to_owned()
+}
+
+/// `bytes 5-9/10` is (5, 10), `bytes */10` is (none, 10).
+fn parse_content_range(text: &str) -> Option<(Option<u64>, Option<u64>)> {
+    let (range, total) = text.strip_prefix("bytes ")?.split_once('/')?;
+    let start = range.split_once('-').and_then(|(start, _)| start.parse().ok());
+    Some((start, total.parse().ok()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn content_ranges_are_read() {
+        assert_eq!(parse_content_range("bytes 5-9/10"), Some((Some(5), Some(10))));
+        assert_eq!(parse_content_range("bytes 5-9/*"), Some((Some(5), None)));
+        assert_eq!(parse_content_range("bytes */10"), Some((None, Some(10))));
+        assert_eq!(parse_content_range("lines 1-2/3"), None);
+    }
+
+    #[test]
+    fn redirects_are_resolved_and_never_become_insecure() {
+        let target = |from: &str, location: &str| {
+            let mut headers = HeaderMap::new();
+            headers.insert("location", location.parse().unwrap());
+            redirect_target("u", &from.parse().unwrap(), &headers).map(|uri| uri.to_string())
+        };
+        assert_eq!(target("https://a/b/c", "https://d/e?f=1").unwrap(), "https://d/e?f=1");
+        assert_eq!(target("https://a/b/c", "//d/e").unwrap(), "https://d/e");
+        assert_eq!(target("http://a:1/b/c", "/d").unwrap(), "http://a:1/d");
+        assert_eq!(target("https://a/b/c", "d").unwrap(), "https://a/b/d");
+        assert!(matches!(target("https://a/b", "http://a/b"), Err(HubError::Redirect { .. })));
+        assert!(matches!(target("https://a/b", "file:///etc/passwd"), Err(HubError::Redirect { .. })));
+    }
+
+    #[test]
+    fn addresses_that_are_none_are_refused() {
+        for wrong in ["", "hub", "ftp://hub", "https://", "file:///x", "https://hub?x=1"] {
+            assert!(matches!(Hub::new(wrong), Err(HubError::Endpoint { .. })), "{wrong:?}");
+        }
+        assert!(Hub::new("http://127.0.0.1:8080/mirror/").is_ok());
+    }
+}

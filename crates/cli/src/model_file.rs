@@ -1,0 +1,169 @@
+//! What the commands read out of a model file without building the model.
+
+use std::path::PathBuf;
+
+use anyhow::Context;
+use verbatim_gguf::{GgufError, GgufFile, Metadata};
+use verbatim_quant::DType;
+use verbatim_text::{SpecialIds, Tokenizer, VocabSource};
+
+use crate::store::Store;
+
+/// A model file that is open.
+#[derive(Debug)]
+pub struct ModelFile {
+    /// Where it is.
+    pub path: PathBuf,
+    /// What is in it.
+    pub gguf: GgufFile,
+}
+
+/// How much of a file is of one type.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TypeShare {
+    /// The type.
+    pub dtype: DType,
+    /// Tensors of it.
+    pub tensors: usize,
+    /// Their elements.
+    pub elements: usize,
+    /// Their bytes.
+    pub bytes: usize,
+}
+
+impl ModelFile {
+    /// Opens what `-m` means, without fetching anything.
+    ///
+    /// # Errors
+    /// When there is no such model or the file is not whole.
+    pub fn open(store: &Store, model: &str) -> anyhow::Result<Self> {
+        let path = store.resolve(model)?;
+        let gguf = GgufFile::open(&path)?;
+        Ok(Self { path, gguf })
+    }
+
+    /// The file's tokenizer.
+    ///
+    /// # Errors
+    /// When the file has none, or one that is broken or not supported.
+    pub fn tokenizer(&self) -> anyhow::Result<Tokenizer> {
+        let source = vocab_source(self.gguf.metadata())
+            .with_context(|| format!("{} has no usable vocabulary", self.path.display()))?
+            .with_context(|| format!("{} has no vocabulary", self.path.display()))?;
+        Tokenizer::new(&source).with_context(|| format!("{} has no usable vocabulary", self.path.display()))
+    }
+
+    /// The file's chat template.
+    ///
+    /// # Errors
+    /// When the file has none, or it is no text.
+    pub fn chat_template(&self) -> anyhow::Result<&str> {
+        self.gguf
+            .metadata()
+            .get_str("tokenizer.chat_template")
+            .with_context(|| self.path.display().to_string())?
+            .with_context(|| {
+                format!("{} has no chat template: give one with --template-file", self.path.display())
+            })
+    }
+}
+
+/// The vocabulary of a file as the tokenizer wants it; `None` if the file has none.
+///
+/// # Errors
+/// When a key of the vocabulary has the wrong type.
+pub fn vocab_source(metadata: &Metadata) -> Result<Option<VocabSource>, GgufError> {
+    if !metadata.contains("tokenizer.ggml.model") {
+        return Ok(None);
+    }
+    let text = |key| Ok::<_, GgufError>(metadata.get_str(key)?.map(str::to_owned));
+    let id = |name: &str| metadata.get_u32(&format!("tokenizer.ggml.{name}_token_id"));
+    let merges = metadata.get_str_array("tokenizer.ggml.merges")?;
+    Ok(Some(VocabSource {
+        name: text("general.name")?,
+        model: metadata.require_str("tokenizer.ggml.model")?.to_owned(),
+        pre: text("tokenizer.ggml.pre")?,
+        tokens: metadata.require_bytes_array("tokenizer.ggml.tokens")?.iter().map(<[u8]>::to_vec).collect(),
+        scores: metadata.get_f32_array("tokenizer.ggml.scores")?,
+        token_types: metadata.get_i32_array("tokenizer.ggml.token_type")?,
+        merges: merges.map(|merges| merges.iter().map(str::to_owned).collect()),
+        special: SpecialIds {
+            bos: id("bos")?,
+            eos: id("eos")?,
+            eot: id("eot")?,
+            eom: id("eom")?,
+            unk: id("unknown")?,
+            sep: id("seperator")?,
+            pad: id("padding")?,
+            mask: id("mask")?,
+        },
+        add_bos: metadata.get_bool("tokenizer.ggml.add_bos_token")?,
+        add_eos: metadata.get_bool("tokenizer.ggml.add_eos_token")?,
+        add_space_prefix: metadata.get_bool("tokenizer.ggml.add_space_prefix")?,
+        chat_template: text("tokenizer.chat_template")?,
+    }))
+}
+
+/// How much of the file is of which type, the largest share first.
+pub fn type_shares(file: &GgufFile) -> Vec<TypeShare> {
+    let mut shares: Vec<TypeShare> = Vec::new();
+    for tensor in file.tensors() {
+        let index = shares.iter().position(|share| share.dtype == tensor.dtype()).unwrap_or_else(|| {
+            shares.push(TypeShare { dtype: tensor.dtype(), tensors: 0, elements: 0, bytes: 0 });
+            shares.len() - 1
+        });
+        let share = &mut shares[index];
+        share.tensors += 1;
+        share.elements += tensor.element_count();
+        share.bytes += tensor.byte_len();
+    }
+    shares.sort_by_key(|share| std::cmp::Reverse(share.bytes));
+    shares
+}
+
+/// What the weights' format is called: the recipe that the file names, such as `Q4_K_M`, else the type of
+/// most bytes.
+pub fn weights_format(file: &GgufFile) -> &'static str {
+    let recipe = file.metadata().get_u32("general.file_type").ok().flatten().and_then(recipe_name);
+    recipe.or_else(|| type_shares(file).first().map(|share| share.dtype.name())).unwrap_or("none")
+}
+
+/// Name of a value of `general.file_type`, after llama.cpp's `enum llama_ftype` (include/llama.h).
+fn recipe_name(file_type: u32) -> Option<&'static str> {
+    Some(match file_type {
+        0 => "F32",
+        1 => "F16",
+        2 => "Q4_0",
+        3 => "Q4_1",
+        7 => "Q8_0",
+        8 => "Q5_0",
+        9 => "Q5_1",
+        10 => "Q2_K",
+        11 => "Q3_K_S",
+        12 => "Q3_K_M",
+        13 => "Q3_K_L",
+        14 => "Q4_K_S",
+        15 => "Q4_K_M",
+        16 => "Q5_K_S",
+        17 => "Q5_K_M",
+        18 => "Q6_K",
+        19 => "IQ2_XXS",
+        20 => "IQ2_XS",
+        21 => "Q2_K_S",
+        22 => "IQ3_XS",
+        23 => "IQ3_XXS",
+        24 => "IQ1_S",
+        25 => "IQ4_NL",
+        26 => "IQ3_S",
+        27 => "IQ3_M",
+        28 => "IQ2_S",
+        29 => "IQ2_M",
+        30 => "IQ4_XS",
+        31 => "IQ1_M",
+        32 => "BF16",
+        36 => "TQ1_0",
+        37 => "TQ2_0",
+        38 => "MXFP4_MOE",
+        _ => return None,
+    })
+}

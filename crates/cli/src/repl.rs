@@ -1,0 +1,325 @@
+//! The conversation of `verbatim chat`: reading lines, the commands that begin with `/`, and the messages so
+//! far.
+//!
+//! What answers is behind [`Responder`] and where lines come from is behind [`LineSource`], so nothing here
+//! needs a model or a terminal.
+
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use rustyline::DefaultEditor;
+use rustyline::error::ReadlineError;
+use serde::Serialize;
+
+/// What `/help` says.
+const HELP: &str = "\
+/reset       forget the conversation, except for the system message
+/save FILE   write the conversation to FILE as a JSON array of messages
+/help        show this
+/quit        leave, as Ctrl-D does
+A line that ends with \\ goes on in the next one. To say something that begins with /, write // instead.
+Ctrl-C stops an answer; what was said so far stays in the conversation.
+";
+
+/// Who says something.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Role {
+    /// Instructions before the conversation.
+    System,
+    /// The person.
+    User,
+    /// The model.
+    Assistant,
+}
+
+/// One message, in the form that chat templates take.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Message {
+    /// Who says it.
+    pub role: Role,
+    /// The text.
+    pub content: String,
+}
+
+/// Something that continues a conversation.
+pub trait Responder {
+    /// Answers the last message. Hands each piece of text to `show` as it comes, and gives the whole answer.
+    /// An answer that the user interrupts is given as far as it came.
+    ///
+    /// # Errors
+    /// When there is no answer: the person's message is then taken back and the conversation goes on.
+    fn respond(
+        &mut self,
+        conversation: &[Message],
+        show: &mut dyn FnMut(&str) -> anyhow::Result<()>,
+    ) -> anyhow::Result<String>;
+}
+
+/// What a source of lines gives.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Line {
+    /// A line without its end.
+    Text(String),
+    /// Ctrl-C: the line is given up.
+    Interrupted,
+    /// Ctrl-D, or the end of the input.
+    End,
+}
+
+/// Where lines come from.
+pub trait LineSource {
+    /// The next line, asked for with `prompt` where somebody sees it.
+    ///
+    /// # Errors
+    /// When the input cannot be read.
+    fn next_line(&mut self, prompt: &str) -> anyhow::Result<Line>;
+}
+
+/// Lines from standard input, edited and with a history where it is a terminal.
+#[derive(Debug)]
+pub struct Terminal {
+    editor: DefaultEditor,
+    history: PathBuf,
+}
+
+impl Terminal {
+    /// Opens standard input, with the history of earlier conversations from the file `history`.
+    ///
+    /// # Errors
+    /// When the terminal cannot be set up. A history that cannot be read is an empty one.
+    pub fn open(history: &Path) -> anyhow::Result<Self> {
+        let mut editor = DefaultEditor::new().context("the terminal cannot be used for a conversation")?;
+        if let Some(folder) = history.parent() {
+            let _ = fs::create_dir_all(folder);
+        }
+        let _ = editor.load_history(history);
+        Ok(Self { editor, history: history.to_path_buf() })
+    }
+}
+
+impl LineSource for Terminal {
+    fn next_line(&mut self, prompt: &str) -> anyhow::Result<Line> {
+        match self.editor.readline(prompt) {
+            Ok(line) => {
+                // The history is a comfort: a disk that cannot take it must not end the conversation.
+                if self.editor.add_history_entry(&line).unwrap_or(false) {
+                    let _ = self.editor.append_history(&self.history);
+                }
+                Ok(Line::Text(line))
+            }
+            Err(ReadlineError::Interrupted) => Ok(Line::Interrupted),
+            Err(ReadlineError::Eof) => Ok(Line::End),
+            Err(error) => Err(error).context("standard input cannot be read"),
+        }
+    }
+}
+
+/// Holds a conversation until `/quit` or the end of the input. Answers go to `output`, and so does what the
+/// commands have to say.
+///
+/// # Errors
+/// When the input cannot be read or the output not written. A failed answer or command is reported in
+/// `output`.
+pub fn converse(
+    responder: &mut dyn Responder,
+    lines: &mut dyn LineSource,
+    output: &mut dyn Write,
+    system: Option<&str>,
+) -> anyhow::Result<()> {
+    let mut conversation: Vec<Message> =
+        system.map(|text| Message { role: Role::System, content: text.to_owned() }).into_iter().collect();
+    let system_messages = conversation.len();
+    while let Some(input) = read_input(lines)? {
+        match Input::parse(&input) {
+            Input::Nothing => {}
+            Input::Quit => break,
+            Input::Help => output.write_all(HELP.as_bytes())?,
+            Input::Reset => conversation.truncate(system_messages),
+            Input::Save(path) => match save(&conversation, Path::new(path)) {
+                Ok(()) => writeln!(output, "saved {} messages in {path}", conversation.len())?,
+                Err(error) => writeln!(output, "error: {error:#}")?,
+            },
+            Input::Unknown(command) => writeln!(output, "there is no command {command}: /help lists them")?,
+            Input::Say(text) => answer(responder, &mut conversation, text, output)?,
+        }
+        output.flush()?;
+    }
+    Ok(())
+}
+
+fn answer(
+    responder: &mut dyn Responder,
+    conversation: &mut Vec<Message>,
+    text: String,
+    output: &mut dyn Write,
+) -> anyhow::Result<()> {
+    conversation.push(Message { role: Role::User, content: text });
+    let mut written = Ok(());
+    let answered = responder.respond(conversation, &mut |piece| {
+        written = output.write_all(piece.as_bytes()).and_then(|()| output.flush());
+        if written.is_err() { anyhow::bail!("the answer cannot be shown") } else { Ok(()) }
+    });
+    written.context("the answer cannot be shown")?;
+    match answered {
+        Ok(content) => {
+            conversation.push(Message { role: Role::Assistant, content });
+            writeln!(output)?;
+        }
+        Err(error) => {
+            conversation.pop();
+            writeln!(output, "error: {error:#}")?;
+        }
+    }
+    Ok(())
+}
+
+/// Reads one input, which may be several lines; `None` at the end.
+fn read_input(lines: &mut dyn LineSource) -> anyhow::Result<Option<String>> {
+    let mut input = String::new();
+    loop {
+        let prompt = if input.is_empty() { "> " } else { "… " };
+        match lines.next_line(prompt)? {
+            Line::Text(line) => match line.strip_suffix('\\') {
+                Some(begun) => {
+                    input.push_str(begun);
+                    input.push('\n');
+                }
+                None => {
+                    input.push_str(&line);
+                    return Ok(Some(input));
+                }
+            },
+            Line::Interrupted => input.clear(),
+            Line::End => return Ok((!input.is_empty()).then_some(input)),
+        }
+    }
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Input<'a> {
+    Nothing,
+    Quit,
+    Help,
+    Reset,
+    Save(&'a str),
+    Unknown(&'a str),
+    Say(String),
+}
+
+impl<'a> Input<'a> {
+    fn parse(text: &'a str) -> Self {
+        if text.trim().is_empty() {
+            return Self::Nothing;
+        }
+        if !text.starts_with('/') {
+            return Self::Say(text.to_owned());
+        }
+        if text.starts_with("//") {
+            return Self::Say(text[1..].to_owned());
+        }
+        let (command, argument) = text.split_once(char::is_whitespace).unwrap_or((text, ""));
+        match (command, argument.trim()) {
+            ("/quit", "") => Self::Quit,
+            ("/help", "") => Self::Help,
+            ("/reset", "") => Self::Reset,
+            ("/save", path) if !path.is_empty() => Self::Save(path),
+            _ => Self::Unknown(text.trim_end()),
+        }
+    }
+}
+
+fn save(conversation: &[Message], path: &Path) -> anyhow::Result<()> {
+    let mut json = serde_json::to_string_pretty(conversation)?;
+    json.push('\n');
+    fs::write(path, json).with_context(|| format!("cannot write {}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Answers with the number of messages and the last one.
+    struct Echo;
+
+    impl Responder for Echo {
+        fn respond(
+            &mut self,
+            conversation: &[Message],
+            show: &mut dyn FnMut(&str) -> anyhow::Result<()>,
+        ) -> anyhow::Result<String> {
+            let last = &conversation.last().unwrap().content;
+            anyhow::ensure!(last != "fail", "the context is full");
+            let text = format!("{}: {last}", conversation.len());
+            let (first, rest) = text.split_at(1);
+            show(first)?;
+            show(rest)?;
+            Ok(text)
+        }
+    }
+
+    struct Script(std::vec::IntoIter<Line>);
+
+    impl LineSource for Script {
+        fn next_line(&mut self, _prompt: &str) -> anyhow::Result<Line> {
+            Ok(self.0.next().unwrap_or(Line::End))
+        }
+    }
+
+    fn transcript(lines: &[&str], system: Option<&str>) -> String {
+        let lines: Vec<Line> = lines
+            .iter()
+            .map(|line| if *line == "^C" { Line::Interrupted } else { Line::Text((*line).into()) })
+            .collect();
+        let mut output = Vec::new();
+        converse(&mut Echo, &mut Script(lines.into_iter()), &mut output, system).unwrap();
+        String::from_utf8(output).unwrap()
+    }
+
+    #[test]
+    fn a_conversation_grows_and_is_reset() {
+        assert_eq!(transcript(&["a", "", "b", "/reset", "c"], None), "1: a\n3: b\n1: c\n");
+        assert_eq!(transcript(&["a", "/reset", "c"], Some("Be brief.")), "2: a\n2: c\n");
+    }
+
+    #[test]
+    fn nothing_is_read_after_quit() {
+        assert_eq!(transcript(&["/quit", "a"], None), "");
+    }
+
+    #[test]
+    fn a_failed_answer_takes_the_message_back() {
+        assert_eq!(transcript(&["a", "fail", "b"], None), "1: a\nerror: the context is full\n3: b\n");
+    }
+
+    #[test]
+    fn lines_are_joined_and_an_interrupt_gives_them_up() {
+        assert_eq!(transcript(&["a\\", "b"], None), "1: a\nb\n");
+        assert_eq!(transcript(&["a\\", "^C", "b"], None), "1: b\n");
+    }
+
+    #[test]
+    fn slashes_begin_commands() {
+        assert_eq!(transcript(&["//a"], None), "1: /a\n");
+        assert_eq!(transcript(&["/sing loud"], None), "there is no command /sing loud: /help lists them\n");
+        assert_eq!(transcript(&["/save"], None), "there is no command /save: /help lists them\n");
+        assert_eq!(transcript(&["/help"], None), HELP);
+    }
+
+    #[test]
+    fn a_saved_conversation_is_an_array_of_messages() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("talk 1.json");
+        let command = format!("/save {}", path.display());
+        let said = transcript(&["a", &command, "/save /no/such/folder/x"], Some("s"));
+        assert!(said.contains("saved 3 messages in"), "{said}");
+        assert!(said.contains("error: cannot write /no/such/folder/x"), "{said}");
+        let saved: serde_json::Value = serde_json::from_slice(&fs::read(path).unwrap()).unwrap();
+        let expected = serde_json::json!([
+            {"role": "system", "content": "s"}, {"role": "user", "content": "a"}, {"role": "assistant", "content": "2: a"},
+        ]);
+        assert_eq!(saved, expected);
+    }
+}

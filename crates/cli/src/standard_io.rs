@@ -1,0 +1,157 @@
+//! Standard input and output, used exactly: no newline is added or taken away, and no reader's departure
+//! panics.
+
+use std::io::{self, IsTerminal, Read, Write};
+
+use anyhow::{Context, bail};
+
+use crate::error::UsageError;
+
+/// Most bytes that are read from standard input. Far more than any context holds, far less than memory.
+const INPUT_BYTES_MAX: u64 = 256 << 20;
+
+/// Reads standard input to its end.
+///
+/// # Errors
+/// When it cannot be read or holds more than 256 MiB.
+pub fn read_bytes() -> anyhow::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    io::stdin()
+        .lock()
+        .take(INPUT_BYTES_MAX + 1)
+        .read_to_end(&mut bytes)
+        .context("standard input cannot be read")?;
+    if bytes.len() as u64 > INPUT_BYTES_MAX {
+        bail!("standard input has more than {} MiB", INPUT_BYTES_MAX >> 20);
+    }
+    Ok(bytes)
+}
+
+/// Reads standard input to its end as text, byte for byte: a newline at the end stays.
+///
+/// # Errors
+/// As [`read_bytes`], and when the bytes are not UTF-8.
+pub fn read_text() -> anyhow::Result<String> {
+    String::from_utf8(read_bytes()?).map_err(|error| {
+        let offset = error.utf8_error().valid_up_to();
+        anyhow::anyhow!(
+            "standard input is not UTF-8 text: the byte at offset {offset} belongs to no character"
+        )
+    })
+}
+
+/// The prompt of `verbatim run`: the argument, or standard input when the argument is `-` or absent.
+///
+/// # Errors
+/// [`UsageError`] when there is no argument and standard input is a terminal, where waiting would look like a
+/// hang.
+pub fn prompt(argument: Option<&str>) -> anyhow::Result<String> {
+    match argument {
+        Some("-") => read_text(),
+        Some(text) => Ok(text.to_owned()),
+        None if io::stdin().is_terminal() => {
+            Err(UsageError("there is no prompt: give it as an argument or on standard input".into()).into())
+        }
+        None => read_text(),
+    }
+}
+
+/// Writes bytes to standard output as they are, and flushes.
+///
+/// # Errors
+/// When standard output cannot be written. A broken pipe is among them; see [`crate::error::report`].
+pub fn write(bytes: &[u8]) -> anyhow::Result<()> {
+    let mut output = io::stdout().lock();
+    output.write_all(bytes).and_then(|()| output.flush()).context("standard output cannot be written")
+}
+
+/// Tells the person something on standard error, which may quote a file or a server and is therefore escaped. That
+/// nobody can read it is no reason to stop.
+pub fn notify(message: &str) {
+    let lines: Vec<String> = message.split('\n').map(escape).collect();
+    let _ = writeln!(io::stderr().lock(), "{}", lines.join("\n"));
+}
+
+/// Text for a terminal: control characters, such as the beginning of a terminal command, become visible
+/// escapes.
+pub fn escape(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for character in text.chars() {
+        if character.is_control() || is_invisible_format(character) {
+            escaped.extend(character.escape_default());
+        } else {
+            escaped.push(character);
+        }
+    }
+    escaped
+}
+
+/// Characters that reorder or hide the text around them without being control characters.
+fn is_invisible_format(character: char) -> bool {
+    matches!(character,
+        '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}'
+        | '\u{e0000}'..='\u{e007f}')
+}
+
+/// JSON for people and programs, with a newline at the end. What could command a terminal is escaped in JSON's own way,
+/// so a program reads exactly what was in `value`.
+pub fn json_text(value: &serde_json::Value) -> String {
+    let mut text = String::new();
+    // Below U+0020 the writer escapes; from U+007F on it does not. Such characters are inside strings only.
+    for character in format!("{value:#}\n").chars() {
+        if character != '\n' && (character.is_control() || is_invisible_format(character)) {
+            character
+                .encode_utf16(&mut [0; 2])
+                .iter()
+                .for_each(|unit| text.push_str(&format!("\\u{unit:04x}")));
+        } else {
+            text.push(character);
+        }
+    }
+    text
+}
+
+/// Bytes for a terminal: as [`escape`], and what is not UTF-8 becomes `\xNN`.
+pub fn escape_bytes(bytes: &[u8]) -> String {
+    let mut escaped = String::with_capacity(bytes.len());
+    for chunk in bytes.utf8_chunks() {
+        escaped.push_str(&escape(chunk.valid()));
+        for byte in chunk.invalid() {
+            escaped.push_str(&format!("\\x{byte:02x}"));
+        }
+    }
+    escaped
+}
+
+/// A number of bytes for people: `98.4 MB`, in powers of 1000.
+pub fn human_bytes(bytes: u64) -> String {
+    indicatif::DecimalBytes(bytes).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_could_command_a_terminal_is_escaped() {
+        assert_eq!(escape("a\u{1b}[31mb\tc\n"), "a\\u{1b}[31mb\\tc\\n");
+        assert_eq!(escape("left\u{202e}right"), "left\\u{202e}right");
+        assert_eq!(escape("Größe 漢字 🙂"), "Größe 漢字 🙂");
+        assert_eq!(escape_bytes(b"ok \xff\xc3\x28"), "ok \\xff\\xc3(");
+    }
+
+    #[test]
+    fn json_stays_the_same_value_when_escaped() {
+        let value = serde_json::json!({"a\u{9b}31m": ["\u{7f}", "\u{202e}", "\u{e0041}", "ä\n\"", 1.5]});
+        let text = json_text(&value);
+        assert!(!text.chars().any(|character| character != '\n' && character.is_control()), "{text}");
+        assert!(text.contains("\\udb40\\udc41") && text.contains("ä\\n"), "{text}");
+        assert_eq!(serde_json::from_str::<serde_json::Value>(&text).unwrap(), value);
+    }
+
+    #[test]
+    fn sizes_are_readable() {
+        assert_eq!(human_bytes(98_362_432), "98.36 MB");
+        assert_eq!(human_bytes(17), "17 B");
+    }
+}

@@ -1,0 +1,217 @@
+//! `inspect`, `tokenize` and `template` on the golden data.
+
+mod support;
+
+use std::fs;
+
+use serde_json::{Value, json};
+use support::{data, run_with_input, stderr, stdout, verbatim};
+
+fn vocabulary(name: &str) -> String {
+    data(&format!("tokenizers/vocab/{name}")).to_str().unwrap().to_owned()
+}
+
+const SMOLLM2: &str = "SmolLM2-135M-Instruct.vocab-only.gguf";
+
+fn read_json(path: &str) -> Value {
+    serde_json::from_slice(&fs::read(data(path)).unwrap()).unwrap()
+}
+
+fn run(arguments: &[&str], input: &[u8]) -> std::process::Output {
+    let home = tempfile::tempdir().unwrap();
+    run_with_input(verbatim(home.path()).args(arguments), input)
+}
+
+#[test]
+fn inspect_ends_with_success_exactly_for_what_can_be_loaded() {
+    for file in read_json("hostile/index.json")["files"].as_array().unwrap() {
+        let name = file["file"].as_str().unwrap();
+        let output = run(&["inspect", data(&format!("hostile/{name}")).to_str().unwrap()], b"");
+        match file["outcome"].as_str().unwrap() {
+            "accepted" => {
+                assert!(output.status.success(), "{name}: {}", String::from_utf8_lossy(&output.stderr))
+            }
+            "rejected at open" => {
+                let error = stderr(&output, 1);
+                assert!(error.starts_with("error: "), "{name}: {error}");
+            }
+            // Whether a whole file is a model of a known kind is for the engine to say.
+            _ => assert!(matches!(output.status.code(), Some(0 | 1)), "{name}: {}", output.status),
+        }
+    }
+}
+
+#[test]
+fn inspect_shows_what_is_in_a_file() {
+    let text = stdout(&run(&["inspect", data("hostile/valid-unknown-keys.gguf").to_str().unwrap()], b""));
+    for expected in [
+        "\nformat    GGUF version 3, alignment 32, 39.55 kB\n",
+        "\nvocabulary\n  24 tokens, ",
+        "\nsizes by type\n  F32 ",
+    ] {
+        assert!(text.contains(expected), "{expected:?} is not in:\n{text}");
+    }
+    // The file has a string that is not UTF-8; what is printed is, and has no control characters but line
+    // ends.
+    assert!(text.contains("\\xff"), "{text}");
+    assert!(!text.chars().any(|character| character.is_control() && character != '\n'), "{text}");
+}
+
+#[test]
+fn inspect_abbreviates_for_people_only() {
+    let file = vocabulary(SMOLLM2);
+    let text = stdout(&run(&["inspect", &file], b""));
+    assert!(text.contains("string[49152]   [\"<|endoftext|>\", \"<|im_start|>\", \"<|im_end|>\""), "{text}");
+    assert!(text.contains(", … 49146 more]\n"), "{text}");
+    assert!(text.contains("\nchat template (") && text.contains("\n  | {%"), "{text}");
+    let report: Value = serde_json::from_str(&stdout(&run(&["inspect", &file, "--json"], b""))).unwrap();
+    assert_eq!(report["loadable"], true);
+    assert_eq!(report["metadata"]["general.architecture"], json!({"type": "string", "value": "llama"}));
+    assert_eq!(report["metadata"]["tokenizer.ggml.tokens"]["value"].as_array().unwrap().len(), 49152);
+    assert_eq!(report["vocabulary"]["roles"]["bos"], json!({"id": 1, "token": "<|im_start|>"}));
+}
+
+#[test]
+fn inspect_says_why_a_file_cannot_be_loaded_and_shows_it_all_the_same() {
+    let output =
+        run(&["inspect", "--json", data("hostile/missing-architecture.gguf").to_str().unwrap()], b"");
+    assert_eq!(output.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("`general.architecture` is missing"));
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["loadable"], false);
+    assert_eq!(report["problem"], "metadata key `general.architecture` is missing");
+    assert!(!report["tensors"].as_array().unwrap().is_empty());
+}
+
+#[test]
+fn tokenize_gives_the_golden_ids_and_their_bytes_back() {
+    let golden = read_json("tokenizers/strings-SmolLM2-135M-Instruct.Q4_1.json");
+    let strings = golden["strings"].as_array().unwrap();
+    let model = vocabulary(SMOLLM2);
+    let hex = |text: &Value| -> Vec<u8> {
+        let text = text.as_str().unwrap();
+        (0..text.len() / 2).map(|i| u8::from_str_radix(&text[2 * i..2 * i + 2], 16).unwrap()).collect()
+    };
+    let ids = |output| serde_json::from_str::<Value>(&stdout(&output)).unwrap();
+    // A process for each string is slow; every twentieth is enough, since the tokenizer has tests of its own.
+    for string in strings.iter().step_by(20) {
+        let text = hex(&string["utf8_hex"]);
+        assert_eq!(ids(run(&["tokenize", "-m", &model], &text)), string["ids_parse_special"]);
+        assert_eq!(ids(run(&["tokenize", "-m", &model, "--no-special"], &text)), string["ids"]);
+        assert_eq!(
+            ids(run(&["tokenize", "-m", &model, "--add-bos"], &text)),
+            string["ids_add_and_parse_special"]
+        );
+        let back = run(&["tokenize", "-m", &model, "--decode"], string["ids"].to_string().as_bytes());
+        assert!(back.status.success());
+        assert_eq!(back.stdout, hex(&string["detok_hex"]));
+    }
+}
+
+#[test]
+fn tokenize_takes_input_exactly_and_refuses_what_is_none() {
+    let model = vocabulary(SMOLLM2);
+    let with = stdout(&run(&["tokenize", "-m", &model], b"a\n"));
+    assert_ne!(with, stdout(&run(&["tokenize", "-m", &model], b"a")));
+    assert_eq!(stdout(&run(&["tokenize", "-m", &model], b"")), "[]\n");
+    assert_eq!(stdout(&run(&["tokenize", "-m", &model, "--decode"], with.as_bytes())), "a\n");
+    assert_eq!(stdout(&run(&["tokenize", "-m", &model, "--decode", "--no-special"], b"[1, 2]")), "");
+    let error = stderr(&run(&["tokenize", "-m", &model], b"ab\xff"), 1);
+    assert!(error.contains("is not UTF-8 text: the byte at offset 2"), "{error}");
+    let error = stderr(&run(&["tokenize", "-m", &model, "--decode"], b"[49152]"), 1);
+    assert!(error.contains("there is no token 49152: the vocabulary has the ids 0 to 49151"), "{error}");
+    for wrong in [&b"[-1]"[..], b"[1.5]", b"{}", b"", b"[1"] {
+        let error = stderr(&run(&["tokenize", "-m", &model, "--decode"], wrong), 1);
+        assert!(error.contains("standard input is no JSON array of token ids"), "{error}");
+    }
+    stderr(&run(&["tokenize"], b"a"), 2);
+    let error = stderr(&run(&["tokenize", "-m", "/no/such.gguf"], b"a"), 1);
+    assert_eq!(error, "error: there is no file /no/such.gguf\n");
+}
+
+#[test]
+fn templates_render_the_golden_texts() {
+    for name in ["Qwen-Qwen3-0.6B", "meta-llama-Llama-3.2-3B-Instruct", "google-gemma-2-2b-it"] {
+        let template = data(&format!("templates/{name}.jinja"));
+        let arguments = [
+            "template",
+            "--template-file",
+            template.to_str().unwrap(),
+            "--context",
+            "-",
+            "--now",
+            "2025-02-03T04:05:06",
+        ];
+        for case in read_json(&format!("templates/{name}.json"))["cases"].as_array().unwrap() {
+            let output = run(&arguments, case["context"].to_string().as_bytes());
+            match case["expected"].as_str() {
+                Some(expected) => assert_eq!(stdout(&output), expected, "{name}, {}", case["set"]),
+                None => assert!(stderr(&output, 1).starts_with("error: "), "{name}, {}", case["set"]),
+            }
+        }
+    }
+}
+
+#[test]
+fn a_models_own_template_is_rendered_from_messages() {
+    let model = vocabulary(SMOLLM2);
+    let messages = br#"[{"role": "system", "content": "S"}, {"role": "user", "content": "U"}]"#;
+    let expected = "<|im_start|>system\nS<|im_end|>\n<|im_start|>user\nU<|im_end|>\n";
+    assert_eq!(stdout(&run(&["template", "-m", &model], messages)), expected);
+    let with_prompt = stdout(&run(&["template", "-m", &model, "--add-generation-prompt"], messages));
+    assert_eq!(with_prompt, format!("{expected}<|im_start|>assistant\n"));
+}
+
+#[test]
+fn tools_and_special_tokens_reach_the_template() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let (template, tools) = (path("t.jinja"), path("tools.json"));
+    let jinja = "{{ bos_token }}{{ tools[0].name }}{{ messages[0].tool_calls[0].function.arguments.x }}\
+                 {{ strftime_now('%H:%M') }}";
+    fs::write(&template, jinja).unwrap();
+    fs::write(&tools, r#"[{"name": "add"}]"#).unwrap();
+    let calls = json!([{"function": {"name": "add", "arguments": "{\"x\": 7}"}}]);
+    let messages = json!([{"role": "assistant", "tool_calls": calls}]).to_string();
+    let arguments = [
+        "template",
+        "-m",
+        &vocabulary(SMOLLM2),
+        "--template-file",
+        &template,
+        "--tools",
+        &tools,
+        "--now",
+        "2025-02-03T04:05:06",
+    ];
+    assert_eq!(stdout(&run(&arguments, messages.as_bytes())), "<|im_start|>add704:05");
+}
+
+#[test]
+fn what_a_template_cannot_be_given_is_explained() {
+    let model = vocabulary(SMOLLM2);
+    let bare = vocabulary("ggml-vocab-gpt-2.gguf");
+    let folder = tempfile::tempdir().unwrap();
+    let refusing = folder.path().join("t.jinja");
+    fs::write(&refusing, "{{ raise_exception('no\u{1b}[31mway') }}").unwrap();
+    let refusing = refusing.to_str().unwrap();
+    let cases: [(&[&str], &[u8], i32, &str); 8] = [
+        (&["template", "--template-file", refusing], b"[]", 1, "no\\u{1b}[31mway"),
+        (&["template"], b"[]", 2, "--model <FILE>"),
+        (&["template", "-m", &model], b"{}", 1, "standard input is no JSON array of messages"),
+        (&["template", "-m", &model], b"[", 1, "standard input is no JSON array of messages"),
+        (&["template", "-m", &bare], b"[]", 1, "has no chat template: give one with --template-file"),
+        (&["template", "-m", &model, "--context", "-"], b"[]", 1, "must be an object"),
+        (
+            &["template", "-m", &model, "--context", "-", "--add-generation-prompt"],
+            b"{}",
+            2,
+            "write them into the context",
+        ),
+        (&["template", "-m", &model, "--now", "yesterday"], b"[]", 2, "invalid value 'yesterday'"),
+    ];
+    for (arguments, input, status, expected) in cases {
+        let error = stderr(&run(arguments, input), status);
+        assert!(error.contains(expected), "{arguments:?}: {error}");
+    }
+}

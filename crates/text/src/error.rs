@@ -1,0 +1,133 @@
+//! What can be wrong with a vocabulary.
+
+use thiserror::Error;
+
+/// Why a vocabulary cannot be used. Each message says what is wrong, where, and what to do.
+#[derive(Debug, Clone, PartialEq, Error)]
+#[non_exhaustive]
+pub enum TokenizerError {
+    /// A metadata key that this kind of vocabulary needs is absent.
+    #[error("the model file has no `{key}`, which its `{model}` tokenizer needs; convert the model again")]
+    MissingKey {
+        /// The GGUF key.
+        key: &'static str,
+        /// The value of `tokenizer.ggml.model`.
+        model: String,
+    },
+    /// A metadata key holds a value of another type than the tokenizer needs.
+    #[error("`{key}` in the model file is not {expected}; convert the model again")]
+    WrongType {
+        /// The GGUF key.
+        key: String,
+        /// What was expected, in words.
+        expected: &'static str,
+    },
+    /// `tokenizer.ggml.model` names an algorithm that is not implemented.
+    #[error("tokenizer model `{model}` is not supported; supported are: {known}")]
+    UnsupportedModel {
+        /// The name in the file.
+        model: String,
+        /// The supported names, separated by commas.
+        known: String,
+    },
+    /// `tokenizer.ggml.pre` names a pre-tokenizer that is not implemented.
+    #[error("pre-tokenizer `{name}` is not supported and will not be guessed; supported are: {known}")]
+    UnknownPreTokenizer {
+        /// The name in the file.
+        name: String,
+        /// The supported names, separated by commas.
+        known: String,
+    },
+    /// `tokenizer.ggml.tokens` is empty, or longer than a token id can count.
+    #[error("the vocabulary has {count} tokens; from 1 to 2^31 are possible")]
+    VocabularySize {
+        /// The number of tokens.
+        count: usize,
+    },
+    /// An array beside the token list is not as long as the token list.
+    #[error("`{key}` has {found} entries but the vocabulary has {expected} tokens; convert the model again")]
+    LengthMismatch {
+        /// The GGUF key.
+        key: &'static str,
+        /// The number of tokens.
+        expected: usize,
+        /// The length of the array.
+        found: usize,
+    },
+    /// Two ids have the same text, so text cannot be mapped to one id.
+    #[error("tokens {first} and {second} are both \"{text}\"; convert the model again")]
+    DuplicateToken {
+        /// The lower id.
+        first: u32,
+        /// The higher id.
+        second: u32,
+        /// The beginning of the token's text.
+        text: String,
+    },
+    /// A special token id lies outside the vocabulary.
+    #[error("`{key}` is {id} but the vocabulary has {vocab_len} tokens; correct the key or convert the model again")]
+    IdOutOfRange {
+        /// The GGUF key.
+        key: &'static str,
+        /// The id it names.
+        id: u32,
+        /// The number of tokens.
+        vocab_len: usize,
+    },
+    /// A merge rule is not two token texts separated by a space.
+    #[error("merge {index} (\"{merge}\") is not two tokens separated by a space; convert the model again")]
+    MalformedMerge {
+        /// Its index in `tokenizer.ggml.merges`.
+        index: usize,
+        /// The beginning of its text.
+        merge: String,
+    },
+    /// A merge rule takes or makes a token that is not in the vocabulary.
+    #[error("merge {index} (\"{merge}\") needs the token \"{token}\", which the vocabulary lacks; convert the model again")]
+    MergeOfUnknownToken {
+        /// Its index in `tokenizer.ggml.merges`.
+        index: usize,
+        /// The beginning of its text.
+        merge: String,
+        /// The missing token.
+        token: String,
+    },
+    /// A score is NaN, so it has no place in the merge order.
+    #[error("the score of token {id} is not a number; convert the model again")]
+    ScoreNotANumber {
+        /// The token.
+        id: u32,
+    },
+    /// A token of type byte is not written `<0x00>` to `<0xFF>`.
+    #[error("token {id} (\"{text}\") is marked as a byte but is not written like <0x0A>; convert the model again")]
+    MalformedByteToken {
+        /// The token.
+        id: u32,
+        /// The beginning of its text.
+        text: String,
+    },
+    /// Nothing in the vocabulary can stand for a byte that text may contain.
+    #[error("the vocabulary has no token for the byte 0x{byte:02X} and no unknown token, so not all text can be encoded")]
+    MissingByte {
+        /// The first such byte.
+        byte: u8,
+    },
+    /// The vocabulary has not a single byte token, so hardly any text could be encoded.
+    #[error("the vocabulary has no byte tokens; the file is not a byte-level BPE vocabulary, whatever its `tokenizer.ggml.model` says")]
+    NoByteTokens,
+    /// A search structure over the vocabulary could not be built.
+    #[error("the {what} could not be built: {reason}")]
+    Build {
+        /// What was built.
+        what: &'static str,
+        /// The library's message.
+        reason: String,
+    },
+}
+
+/// The beginning of a token's text for an error message: printable, and short however long the token is.
+pub(crate) fn excerpt(text: &[u8]) -> String {
+    const SHOWN_CHARS: usize = 40;
+    let head = String::from_utf8_lossy(&text[..text.len().min(4 * SHOWN_CHARS)]);
+    head.chars().take(SHOWN_CHARS).flat_map(char::escape_debug).collect()
+}

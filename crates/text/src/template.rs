@@ -1,0 +1,231 @@
+//! Chat templates: the Jinja program in a model file that turns messages into a prompt.
+//!
+//! Templates are written for Python's Jinja2 as the `transformers` library configures it, so this engine (minijinja) is
+//! configured and extended to give the same text. What it cannot render is an error, never replaced by another
+//! template.
+
+use crate::{dialect, python};
+use jiff::civil::DateTime;
+use jiff::fmt::strtime::BrokenDownTime;
+use minijinja::syntax::SyntaxConfig;
+use minijinja::value::{Serde, Value};
+use minijinja::{AutoEscape, Environment, Error, ErrorKind};
+use serde_json::Value as Json;
+use thiserror::Error;
+
+/// The name of the template inside its environment.
+const NAME: &str = "chat_template";
+/// The longest template that is compiled. The longest in use are below 50 KB.
+const SOURCE_BYTES_MAX: usize = 1 << 20;
+/// What a rendering may spend, in minijinja's unit: about one instruction or 64 bytes of data. A long conversation needs
+/// some thousands, beside what its own size costs.
+const FUEL: u64 = 2_000_000;
+/// What it may spend more for each byte of the context: templates copy and split messages several times.
+const FUEL_PER_CONTEXT_BYTE: u64 = 4;
+
+/// Why a chat template could not be compiled or rendered.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum TemplateError {
+    /// The template refused the conversation, in its own words (`raise_exception`).
+    #[error("the chat template refuses this conversation: {message}")]
+    Raised {
+        /// The template's message.
+        message: String,
+    },
+    /// The template is not valid Jinja, or uses something that is not supported.
+    #[error("the chat template cannot be compiled (line {line}): {reason}")]
+    Syntax {
+        /// The line, from 1; 0 if unknown.
+        line: usize,
+        /// What is wrong there.
+        reason: String,
+    },
+    /// Rendering failed: the template and the conversation do not fit each other.
+    #[error("the chat template failed (line {line}): {reason}")]
+    Render {
+        /// The line, from 1; 0 if unknown.
+        line: usize,
+        /// What is wrong there.
+        reason: String,
+    },
+    /// Rendering took more work or memory than any real template needs.
+    #[error("the chat template did not finish within its budget (line {line}); it loops or builds huge values")]
+    OutOfBudget {
+        /// The line, from 1; 0 if unknown.
+        line: usize,
+    },
+    /// The template is longer than any real template.
+    #[error("the chat template has {bytes} bytes; at most {limit} are accepted")]
+    TooLong {
+        /// Its length.
+        bytes: usize,
+        /// The longest accepted.
+        limit: usize,
+    },
+    /// The context is not an object, so it names no variables.
+    #[error("the context of a chat template must be an object with the template's variables")]
+    ContextNotAnObject,
+}
+
+/// Where `strftime_now` takes the time from.
+#[derive(Debug, Clone, Copy, Default)]
+pub enum Clock {
+    /// The system's clock and time zone.
+    #[default]
+    System,
+    /// Always this time. For tests and reproducible prompts.
+    Fixed(DateTime),
+}
+
+/// A compiled chat template. It is immutable and can be shared between threads.
+#[derive(Debug)]
+pub struct ChatTemplate {
+    environment: Environment<'static>,
+}
+
+impl ChatTemplate {
+    /// Compiles a template that reads the system's clock.
+    ///
+    /// # Errors
+    /// [`TemplateError::Syntax`] and [`TemplateError::TooLong`].
+    pub fn new(source: &str) -> Result<Self, TemplateError> {
+        Self::with_clock(source, Clock::System)
+    }
+
+    /// Compiles a template that reads the given clock.
+    ///
+    /// # Errors
+    /// [`TemplateError::Syntax`] and [`TemplateError::TooLong`].
+    pub fn with_clock(source: &str, clock: Clock) -> Result<Self, TemplateError> {
+        if source.len() > SOURCE_BYTES_MAX {
+            return Err(TemplateError::TooLong { bytes: source.len(), limit: SOURCE_BYTES_MAX });
+        }
+        let mut environment = environment(clock)?;
+        environment.add_template_owned(NAME, dialect::rewrite(source)).map_err(compile_error)?;
+        Ok(Self { environment })
+    }
+
+    /// Renders the prompt. `context` is an object with the template's variables: `messages`, `add_generation_prompt`,
+    /// `bos_token`, `eos_token`, and where used `tools`, `documents`, `enable_thinking` ... A variable that is `null`
+    /// is defined, with the value None; one that is absent is undefined.
+    ///
+    /// # Errors
+    /// [`TemplateError::Raised`] with the template's own message; [`TemplateError::Render`] where Python would raise an
+    /// error of its own; [`TemplateError::OutOfBudget`] for a template that does not come to an end.
+    pub fn render(&self, context: &Json) -> Result<String, TemplateError> {
+        if !context.is_object() {
+            return Err(TemplateError::ContextNotAnObject);
+        }
+        // Clones share everything but the few settings.
+        let mut environment = self.environment.clone();
+        let context_bytes = context_bytes(context) as u64;
+        environment.set_fuel(Some(FUEL.saturating_add(FUEL_PER_CONTEXT_BYTE.saturating_mul(context_bytes))));
+        let template = environment.get_template(NAME).map_err(render_error)?;
+        template.render(Value::from(Serde(context))).map_err(render_error)
+    }
+}
+
+/// Turns the arguments of tool calls from JSON text, as OpenAI's API has them, into the objects that templates expect:
+/// in each of `messages`, `tool_calls[].function.arguments`. Empty text becomes an empty object. Text that is not a
+/// JSON object stays as it is, for the template to render or refuse.
+pub fn normalise_tool_arguments(messages: &mut Json) {
+    let messages = messages.as_array_mut().into_iter().flatten();
+    let calls = messages.filter_map(|message| message.get_mut("tool_calls")?.as_array_mut()).flatten();
+    for arguments in calls.filter_map(|call| call.get_mut("function")?.get_mut("arguments")) {
+        let parsed = match arguments.as_str().map(str::trim) {
+            Some("") => Some(Json::Object(serde_json::Map::new())),
+            Some(text) => serde_json::from_str(text).ok().filter(Json::is_object),
+            None => None,
+        };
+        if let Some(parsed) = parsed {
+            *arguments = parsed;
+        }
+    }
+}
+
+fn environment(clock: Clock) -> Result<Environment<'static>, TemplateError> {
+    let mut environment = Environment::new();
+    let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build().map_err(compile_error)?;
+    environment.set_syntax(syntax);
+    // Prompts are not HTML.
+    environment.set_auto_escape_callback(|_| AutoEscape::None);
+    environment.set_formatter(|output, state, value| {
+        let text = python::str(state, value)?;
+        output.write_str(&text).map_err(Error::from)
+    });
+    environment.set_unknown_method_callback(python::call_method);
+    environment.add_filter("tojson", python::to_json);
+    environment.add_filter("string", |state: &minijinja::State, value: &Value| python::str(state, value));
+    environment.add_filter(dialect::ITERABLE_FILTER, dialect::iterable);
+    environment.add_test("sequence", python::is_sequence);
+    environment.add_function("raise_exception", |message: String| -> Result<Value, Error> {
+        Err(Error::new(ErrorKind::InvalidOperation, "raise_exception").with_source(RaisedException(message)))
+    });
+    environment.add_function("strftime_now", move |format: &str| strftime(clock, format));
+    Ok(environment)
+}
+
+/// The error that `raise_exception` travels as.
+#[derive(Debug, Error)]
+#[error("{0}")]
+struct RaisedException(String);
+
+fn strftime(clock: Clock, format: &str) -> Result<String, Error> {
+    let time = match clock {
+        Clock::System => BrokenDownTime::from(&jiff::ZonedDateTime::now()),
+        Clock::Fixed(time) => BrokenDownTime::from(time),
+    };
+    time.to_string(format).map_err(|error| {
+        Error::new(ErrorKind::InvalidOperation, format!("strftime_now({format:?}) cannot be formatted: {error}"))
+    })
+}
+
+/// About how many bytes the context holds.
+fn context_bytes(value: &Json) -> usize {
+    const VALUE_BYTES: usize = 16;
+    VALUE_BYTES
+        + match value {
+            Json::String(text) => text.len(),
+            Json::Array(items) => items.iter().map(context_bytes).sum(),
+            Json::Object(entries) => entries.iter().map(|(key, value)| key.len() + context_bytes(value)).sum(),
+            Json::Null | Json::Bool(_) | Json::Number(_) => 0,
+        }
+}
+
+fn compile_error(error: Error) -> TemplateError {
+    TemplateError::Syntax { line: error.line().unwrap_or(0), reason: reason(&error) }
+}
+
+fn render_error(error: Error) -> TemplateError {
+    if let Some(RaisedException(message)) = find_source(&error) {
+        return TemplateError::Raised { message: message.clone() };
+    }
+    let line = error.line().unwrap_or(0);
+    if is_out_of_fuel(&error) {
+        return TemplateError::OutOfBudget { line };
+    }
+    TemplateError::Render { line, reason: reason(&error) }
+}
+
+/// An error passes through macros and filters as the source of further errors.
+fn causes<'e>(error: &'e Error) -> impl Iterator<Item = &'e (dyn std::error::Error + 'static)> {
+    std::iter::successors(Some(error as &(dyn std::error::Error + 'static)), |error| error.source())
+}
+
+fn find_source<T: std::error::Error + 'static>(error: &Error) -> Option<&T> {
+    causes(error).find_map(|cause| cause.downcast_ref())
+}
+
+fn is_out_of_fuel(error: &Error) -> bool {
+    causes(error).filter_map(|cause| cause.downcast_ref::<Error>()).any(|cause| cause.kind() == ErrorKind::OutOfFuel)
+}
+
+/// The innermost cause says most.
+fn reason(error: &Error) -> String {
+    let innermost = causes(error).filter_map(|cause| cause.downcast_ref::<Error>()).last().unwrap_or(error);
+    match innermost.detail() {
+        Some(detail) => format!("{}: {detail}", innermost.kind()),
+        None => innermost.kind().to_string(),
+    }
+}

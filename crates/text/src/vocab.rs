@@ -1,0 +1,303 @@
+//! The vocabulary: what the model file says about each token.
+
+use crate::error::{TokenizerError, excerpt};
+use std::collections::HashMap;
+
+/// A tokenizer as a model file describes it, before anything is checked. The fields are the values of the
+/// `tokenizer.*` keys of a GGUF file; absent keys are `None`.
+#[derive(Debug, Clone, Default)]
+pub struct VocabSource {
+    /// `general.name`. Read only to recognise Phi-3 files, whose special tokens swallow the whitespace after them
+    /// though no key says so.
+    pub name: Option<String>,
+    /// `tokenizer.ggml.model`: the algorithm.
+    pub model: String,
+    /// `tokenizer.ggml.pre`: the pre-tokenizer of a BPE vocabulary.
+    pub pre: Option<String>,
+    /// `tokenizer.ggml.tokens`: the token texts in id order, in the notation of the algorithm.
+    pub tokens: Vec<Vec<u8>>,
+    /// `tokenizer.ggml.scores`: SentencePiece merges the pair with the highest score first.
+    pub scores: Option<Vec<f32>>,
+    /// `tokenizer.ggml.token_type`, see [`TokenKind`].
+    pub token_types: Option<Vec<i32>>,
+    /// `tokenizer.ggml.merges`: BPE merge rules `left right`, the most urgent first.
+    pub merges: Option<Vec<String>>,
+    /// The `tokenizer.ggml.*_token_id` keys.
+    pub special: SpecialIds,
+    /// `tokenizer.ggml.add_bos_token`.
+    pub add_bos: Option<bool>,
+    /// `tokenizer.ggml.add_eos_token`.
+    pub add_eos: Option<bool>,
+    /// `tokenizer.ggml.add_space_prefix`.
+    pub add_space_prefix: Option<bool>,
+    /// `tokenizer.chat_template`.
+    pub chat_template: Option<String>,
+}
+
+/// The ids of tokens with a role.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct SpecialIds {
+    /// Beginning of sequence.
+    pub bos: Option<u32>,
+    /// End of sequence.
+    pub eos: Option<u32>,
+    /// End of turn.
+    pub eot: Option<u32>,
+    /// End of message.
+    pub eom: Option<u32>,
+    /// Stands for text the vocabulary cannot express.
+    pub unk: Option<u32>,
+    /// Separator.
+    pub sep: Option<u32>,
+    /// Padding.
+    pub pad: Option<u32>,
+    /// Mask.
+    pub mask: Option<u32>,
+}
+
+impl SpecialIds {
+    fn check(&self, vocab_len: usize) -> Result<(), TokenizerError> {
+        let all = [
+            ("tokenizer.ggml.bos_token_id", self.bos),
+            ("tokenizer.ggml.eos_token_id", self.eos),
+            ("tokenizer.ggml.eot_token_id", self.eot),
+            ("tokenizer.ggml.eom_token_id", self.eom),
+            ("tokenizer.ggml.unknown_token_id", self.unk),
+            ("tokenizer.ggml.seperator_token_id", self.sep),
+            ("tokenizer.ggml.padding_token_id", self.pad),
+            ("tokenizer.ggml.mask_token_id", self.mask),
+        ];
+        for (key, id) in all {
+            if let Some(id) = id
+                && id as usize >= vocab_len
+            {
+                return Err(TokenizerError::IdOutOfRange { key, id, vocab_len });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What a token is for (`tokenizer.ggml.token_type`, numbered as in llama.cpp's `llama_token_type`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TokenKind {
+    /// Text. Also every type number that is not listed here.
+    Normal,
+    /// Stands for text the vocabulary cannot express.
+    Unknown,
+    /// Marks structure (`<|im_start|>`); it is never made from ordinary text.
+    Control,
+    /// Text that is always one token, recognised before everything else.
+    UserDefined,
+    /// Present but not trained.
+    Unused,
+    /// One byte, written `<0x0A>`.
+    Byte,
+}
+
+impl TokenKind {
+    fn from_type(number: i32) -> Self {
+        match number {
+            2 => Self::Unknown,
+            3 => Self::Control,
+            4 => Self::UserDefined,
+            5 => Self::Unused,
+            6 => Self::Byte,
+            _ => Self::Normal,
+        }
+    }
+
+    /// Whether the token is structure and not text: control and unknown tokens.
+    pub fn is_structure(self) -> bool {
+        matches!(self, Self::Control | Self::Unknown)
+    }
+}
+
+/// Control tokens that end generation, by their text, for files that do not name them all by key.
+/// Source: the list of end-of-generation texts in llama.cpp's `llama-vocab.cpp`.
+const END_TEXTS: &[&str] = &[
+    "<|eot_id|>",
+    "<|im_end|>",
+    "<|end|>",
+    "<|return|>",
+    "<|call|>",
+    "<|flush|>",
+    "<|calls|>",
+    "<end_of_turn>",
+    "<|endoftext|>",
+    "</s>",
+    "<|eom_id|>",
+    "<EOT>",
+    "_<EOT>",
+    "[EOT]",
+    "[EOS]",
+    "<|end_of_text|>",
+    "<end_of_utterance>",
+    "<eos>",
+    "<turn|>",
+    "<|tool_response>",
+    "<｜end▁of▁sentence｜>",
+    "[e~[",
+];
+
+/// Fill-in-the-middle tokens after which a model starts another file: generation ends there too. Same source.
+const FILL_END_TEXTS: &[&str] = &[
+    "<|fim_pad|>",
+    "<fim-pad>",
+    "<fim_pad>",
+    "<PAD>",
+    "[PAD]",
+    "<|fim_repo|>",
+    "<|repo_name|>",
+    "<fim-repo>",
+    "<REPO>",
+    "<reponame>",
+    "<|file_sep|>",
+];
+
+/// Fill-in-the-middle markers that are control tokens whatever type the file gives them. Same source.
+const FILL_TEXTS: &[&str] = &[
+    "<|fim_prefix|>",
+    "<fim-prefix>",
+    "<fim_prefix>",
+    "<｜fim▁begin｜>",
+    "<PRE>",
+    "▁<PRE>",
+    "<|code_prefix|>",
+    "<|prefix|>",
+    "<|fim_suffix|>",
+    "<fim-suffix>",
+    "<fim_suffix>",
+    "<｜fim▁hole｜>",
+    "<SUF>",
+    "▁<SUF>",
+    "<|code_suffix|>",
+    "<|suffix|>",
+    "<|fim_middle|>",
+    "<fim-middle>",
+    "<fim_middle>",
+    "<｜fim▁end｜>",
+    "<MID>",
+    "▁<MID>",
+    "<|code_middle|>",
+    "<|middle|>",
+];
+
+/// The checked vocabulary, while a tokenizer is built from it.
+pub(crate) struct Vocab<'s> {
+    pub source: &'s VocabSource,
+    /// Token text to id; empty texts are left out.
+    pub ids: HashMap<&'s [u8], u32>,
+    /// The kinds as the file has them. What ordinary text may become is decided by these.
+    pub kinds_in_file: Vec<TokenKind>,
+    /// The kinds after well-known control tokens have been recognised by their text.
+    pub kinds: Vec<TokenKind>,
+    /// Whether generation ends at the token.
+    pub ends: Vec<bool>,
+}
+
+impl<'s> Vocab<'s> {
+    pub fn new(source: &'s VocabSource) -> Result<Self, TokenizerError> {
+        let count = source.tokens.len();
+        if count == 0 || count > 1 << 31 {
+            return Err(TokenizerError::VocabularySize { count });
+        }
+        check_length("tokenizer.ggml.token_type", source.token_types.as_deref(), count)?;
+        check_length("tokenizer.ggml.scores", source.scores.as_deref(), count)?;
+        source.special.check(count)?;
+
+        let kinds_in_file = match &source.token_types {
+            Some(types) => types.iter().map(|&number| TokenKind::from_type(number)).collect(),
+            None => vec![TokenKind::Normal; count],
+        };
+        let mut vocab = Self {
+            source,
+            ids: index_texts(&source.tokens)?,
+            kinds: kinds_in_file.clone(),
+            kinds_in_file,
+            ends: vec![false; count],
+        };
+        vocab.recognise_control_texts();
+        vocab.mark_ends();
+        Ok(vocab)
+    }
+
+    pub fn id(&self, text: &str) -> Option<u32> {
+        self.ids.get(text.as_bytes()).copied()
+    }
+
+    /// Files often mark well-known control tokens as ordinary text. llama.cpp corrects their type by name, and
+    /// prompts are tokenised with that in mind, so the same is done here.
+    fn recognise_control_texts(&mut self) {
+        for text in [END_TEXTS, FILL_END_TEXTS, FILL_TEXTS].concat() {
+            if let Some(id) = self.id(text) {
+                self.kinds[id as usize] = TokenKind::Control;
+            }
+        }
+    }
+
+    fn mark_ends(&mut self) {
+        let special = self.source.special;
+        let named = [special.eos, special.eot, special.eom];
+        let by_text = END_TEXTS.iter().chain(FILL_END_TEXTS).filter_map(|text| self.id(text));
+        let ends: Vec<u32> = by_text.chain(named.into_iter().flatten()).collect();
+        for id in ends {
+            self.ends[id as usize] = true;
+        }
+
+        // In the Harmony and Solar formats `<|end|>` closes one message of an answer, not the answer.
+        let has = |text| self.id(text).is_some();
+        let harmony = has("<|return|>") && has("<|call|>");
+        let solar = has("<|flush|>") && (has("<|call|>") || has("<|calls|>"));
+        let gemma4 = has("<|tool_response>");
+        if (harmony || solar)
+            && let Some(id) = self.id("<|end|>")
+        {
+            self.ends[id as usize] = false;
+        }
+        // In Gemma 4 `</s>` is an HTML tag like any other.
+        if gemma4
+            && let Some(id) = self.id("</s>")
+        {
+            self.ends[id as usize] = false;
+            self.kinds[id as usize] = TokenKind::Normal;
+        }
+    }
+}
+
+fn check_length<T>(key: &'static str, values: Option<&[T]>, expected: usize) -> Result<(), TokenizerError> {
+    match values {
+        Some(values) if values.len() != expected => {
+            Err(TokenizerError::LengthMismatch { key, expected, found: values.len() })
+        }
+        _ => Ok(()),
+    }
+}
+
+fn index_texts(tokens: &[Vec<u8>]) -> Result<HashMap<&[u8], u32>, TokenizerError> {
+    let mut ids = HashMap::with_capacity(tokens.len());
+    for (id, text) in tokens.iter().enumerate() {
+        if text.is_empty() {
+            continue;
+        }
+        let id = id as u32;
+        if let Some(first) = ids.insert(text.as_slice(), id) {
+            return Err(TokenizerError::DuplicateToken { first, second: id, text: excerpt(text) });
+        }
+    }
+    Ok(ids)
+}
+
+/// The byte that a token written `<0x0A>` stands for.
+pub(crate) fn parse_byte_token(id: u32, text: &[u8]) -> Result<u8, TokenizerError> {
+    let digits = text.strip_prefix(b"<0x").and_then(|rest| rest.strip_suffix(b">"));
+    digits
+        .filter(|digits| digits.len() == 2 && digits.iter().all(u8::is_ascii_hexdigit))
+        .and_then(|digits| u8::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok())
+        .ok_or_else(|| TokenizerError::MalformedByteToken { id, text: excerpt(text) })
+}
+
+/// Whether a byte can occur in UTF-8 text.
+pub(crate) fn occurs_in_utf8(byte: u8) -> bool {
+    !matches!(byte, 0xC0 | 0xC1 | 0xF5..=0xFF)
+}
