@@ -2,7 +2,7 @@
 //!
 //! The parser, `--help`, the man pages, the shell completions and the environment variables all come from the
 //! definitions in this file. A flag that is given on the command line wins over its environment variable.
-//! Flags that several commands share are in structs of their own ([`ModelFlags`], [`ComputeFlags`], …), so
+//! Flags that several commands share are in structs of their own ([`ModelFlags`], [`CacheFlags`], …), so
 //! that a flag means the same thing wherever it appears.
 //!
 //! There is no `conflicts_with` in this file: clap counts a flag as given when its variable is set, even to
@@ -46,12 +46,18 @@ pub struct CommonFlags {
 /// The commands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
+    /// Answer one prompt
+    Run(RunArgs),
+    /// Hold a conversation in the terminal
+    Chat(ChatArgs),
     /// Show what is inside a model file; the exit status is 0 only if it can be loaded
     Inspect(InspectArgs),
     /// Turn text on standard input into token ids, or ids back into text
     Tokenize(TokenizeArgs),
     /// Render chat messages on standard input with a chat template
     Template(TemplateArgs),
+    /// Compute the logits after every token of a sequence, into a .safetensors file
+    Logits(LogitsArgs),
     /// Fetch a model into the store
     Pull(PullArgs),
     /// List the models in the store
@@ -90,12 +96,17 @@ pub struct HubFlags {
     pub endpoint: String,
 }
 
-/// How to compute. Only the threads may change without changing the text.
+/// How many threads compute. The text does not depend on it.
 #[derive(Debug, Clone, Args)]
-pub struct ComputeFlags {
+pub struct ThreadFlags {
     /// Threads to compute with [default: one per core]; the text does not depend on it
     #[arg(long, value_name = "N", env = "VERBATIM_THREADS")]
     pub threads: Option<NonZeroUsize>,
+}
+
+/// How K and V are kept. The text depends on it.
+#[derive(Debug, Clone, Args)]
+pub struct CacheFlags {
     /// Format of the keys in the KV cache
     #[arg(long = "ctk", value_name = "FORMAT", env = "VERBATIM_CTK", default_value = "f16")]
     pub cache_type_k: CacheType,
@@ -151,9 +162,12 @@ pub struct RunArgs {
     /// Sampling and limits.
     #[command(flatten)]
     pub generate: GenerateFlags,
-    /// Threads and cache formats.
+    /// Threads.
     #[command(flatten)]
-    pub compute: ComputeFlags,
+    pub threads: ThreadFlags,
+    /// Formats of the KV cache.
+    #[command(flatten)]
+    pub cache: CacheFlags,
     /// Continue the prompt as it is instead of answering it as a chat message
     #[arg(long, env = "VERBATIM_NO_TEMPLATE", value_parser = switch())]
     pub no_template: bool,
@@ -168,9 +182,12 @@ pub struct ChatArgs {
     /// Sampling and limits.
     #[command(flatten)]
     pub generate: GenerateFlags,
-    /// Threads and cache formats.
+    /// Threads.
     #[command(flatten)]
-    pub compute: ComputeFlags,
+    pub threads: ThreadFlags,
+    /// Formats of the KV cache.
+    #[command(flatten)]
+    pub cache: CacheFlags,
 }
 
 /// `verbatim logits`: what the model computes for given tokens, as a file.
@@ -188,9 +205,12 @@ pub struct LogitsArgs {
     /// Write every layer's output as well
     #[arg(long, env = "VERBATIM_LAYERS", value_parser = switch())]
     pub layers: bool,
-    /// Threads and cache formats.
+    /// Threads.
     #[command(flatten)]
-    pub compute: ComputeFlags,
+    pub threads: ThreadFlags,
+    /// Round keys and values in the KV cache to 2 bytes, as `run` does by default
+    #[arg(long, env = "VERBATIM_F16_CACHE", value_parser = switch())]
+    pub f16_cache: bool,
 }
 
 /// `verbatim inspect`: what is inside a model file.

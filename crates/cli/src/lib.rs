@@ -17,6 +17,7 @@ pub mod model_file;
 pub mod packages;
 pub mod pull;
 pub mod repl;
+pub mod session;
 pub mod source;
 pub mod standard_io;
 pub mod store;

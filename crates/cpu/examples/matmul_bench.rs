@@ -22,7 +22,14 @@ fn main() {
         std::env::args().nth(1).map_or(2, |threads| threads.parse().expect("a number of threads"));
     for threads in 1..=most {
         let mut team = Team::new(threads).expect("a team");
-        println!("{threads} thread(s): reading memory {:.1} GB/s", read_bandwidth(&mut team));
+        let run = best_time(|_| team.run(|_| {}));
+        let run_of_100 = best_time(|_| team.run(|context| (0..100).for_each(|_| context.barrier())));
+        println!(
+            "{threads} thread(s): reading memory {:.1} GB/s, an empty run {:.2} µs, a barrier {:.2} µs",
+            read_bandwidth(&mut team),
+            run.as_secs_f64() * 1e6,
+            (run_of_100.saturating_sub(run)).as_secs_f64() * 1e4,
+        );
     }
     for isa in Isa::supported().skip(1) {
         for threads in 1..=most {

@@ -1,7 +1,7 @@
 //! Which instruction set the kernels use: found at run time, or forced by `VERBATIM_ISA`.
 //!
-//! The choice is about speed alone. Every kernel of the matrix product gives the same bits on every instruction
-//! set, because each lane runs the scalar order of operations on its own output row.
+//! The choice is about speed alone. Every kernel of the matrix product gives the same bits on every
+//! instruction set, because each lane runs the scalar order of operations on its own output row.
 
 use std::env::VarError;
 
@@ -24,19 +24,25 @@ pub(crate) enum Level {
     /// AVX2 with FMA and F16C: every x86-64 desktop and server since about 2015.
     #[cfg(target_arch = "x86_64")]
     Avx2,
+    /// AVX2 with the byte products of AVX-VNNI: Alder Lake, Arrow Lake, Zen 5 and later.
+    #[cfg(target_arch = "x86_64")]
+    AvxVnni,
     /// AVX-512 F, BW, VL, DQ and VNNI: Ice Lake, Zen 4 and later. Older AVX-512 machines use `Avx2`.
     #[cfg(target_arch = "x86_64")]
     Avx512,
 }
 
 /// Every instruction set by the name that `VERBATIM_ISA` takes, whether or not this build has it.
-const NAMES: [&str; 3] = ["scalar", "avx2", "avx512"];
+const NAMES: [&str; 4] = ["scalar", "avx2", "avxvnni", "avx512"];
 
 /// Why an instruction set cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum IsaError {
     /// The name is none that the project knows.
-    #[error("{ISA_VARIABLE}={0:?} is not an instruction set; use scalar, avx2 or avx512, or leave it unset")]
+    #[error(
+        "{ISA_VARIABLE}={0:?} is not an instruction set; use scalar, avx2, avxvnni or avx512, \
+         or leave it unset"
+    )]
     Unknown(String),
     /// The name is known but the machine, or the architecture of this build, lacks it.
     #[error(
@@ -58,7 +64,7 @@ impl Isa {
         }
     }
 
-    /// The instruction set called `scalar`, `avx2` or `avx512`.
+    /// The instruction set called `scalar`, `avx2`, `avxvnni` or `avx512`.
     ///
     /// # Errors
     /// If the name is unknown or this machine does not support it.
@@ -94,6 +100,8 @@ impl Isa {
             #[cfg(target_arch = "x86_64")]
             Level::Avx2 => "avx2",
             #[cfg(target_arch = "x86_64")]
+            Level::AvxVnni => "avxvnni",
+            #[cfg(target_arch = "x86_64")]
             Level::Avx512 => "avx512",
         }
     }
@@ -104,7 +112,7 @@ impl Isa {
 }
 
 #[cfg(target_arch = "x86_64")]
-const LEVELS: [Level; 3] = [Level::Scalar, Level::Avx2, Level::Avx512];
+const LEVELS: [Level; 4] = [Level::Scalar, Level::Avx2, Level::AvxVnni, Level::Avx512];
 #[cfg(not(target_arch = "x86_64"))]
 const LEVELS: [Level; 1] = [Level::Scalar];
 
@@ -118,6 +126,8 @@ impl Level {
                     && is_x86_feature_detected!("fma")
                     && is_x86_feature_detected!("f16c")
             }
+            #[cfg(target_arch = "x86_64")]
+            Level::AvxVnni => Level::Avx2.is_supported() && is_x86_feature_detected!("avxvnni"),
             #[cfg(target_arch = "x86_64")]
             Level::Avx512 => {
                 Level::Avx2.is_supported()
@@ -147,7 +157,7 @@ mod tests {
     fn names_that_cannot_be_used_are_refused_in_words() {
         assert_eq!(Isa::named("sse9"), Err(IsaError::Unknown("sse9".into())));
         let message = Isa::named("AVX2").unwrap_err().to_string();
-        assert!(message.contains("use scalar, avx2 or avx512"), "{message}");
+        assert!(message.contains("use scalar, avx2, avxvnni or avx512"), "{message}");
         for name in NAMES {
             if !Isa::supported().any(|isa| isa.name() == name) {
                 let message = Isa::named(name).unwrap_err().to_string();

@@ -1,12 +1,13 @@
 //! A persistent team of threads for work that comes in bursts of microseconds.
 //!
-//! [`Team::run`] calls one closure on every thread, the caller's included, and returns when all are done. Inside,
-//! [`Context::barrier`] separates phases, and a [`TaskCounter`] hands out pieces of work so that uneven cores end
-//! together. Waiting threads spin for some microseconds, since the next piece of work is usually that near, and then sleep,
-//! so that a busy machine is not made busier. Nothing is allocated per run.
+//! [`Team::run`] calls one closure on every thread, the caller's included, and returns when all are done.
+//! Inside, [`Context::barrier`] separates phases, and a [`TaskCounter`] hands out pieces of work so that
+//! uneven cores end together. Waiting threads spin for some microseconds, since the next piece of work is
+//! usually that near, and then sleep, so that a busy machine is not made busier. Nothing is allocated per
+//! run.
 //!
 //! Two threads that meet at a barrier see all that the other wrote before it.
-#![allow(unsafe_code)] // The closure of a run is lent to threads that outlive it; `run` waits until they are done with it.
+#![allow(unsafe_code)] // A run lends its closure to threads that outlive it, and waits until they are done.
 
 use std::any::Any;
 use std::ops::Range;
@@ -79,8 +80,8 @@ impl Team {
     /// Calls `job` on every thread of the team and returns when all calls have returned.
     ///
     /// # Panics
-    /// If a call panics, the threads that wait for it at a barrier are released, all calls end, and the (first) panic
-    /// continues here. The team stays usable.
+    /// If a call panics, the threads that wait for it at a barrier are released, all calls end, and the
+    /// (first) panic continues here. The team stays usable.
     pub fn run(&mut self, job: impl Fn(&Context<'_>) + Sync) {
         let shared = &*self.shared;
         if shared.threads > 1 {
@@ -252,8 +253,8 @@ impl Barrier {
     }
 
     fn wait(&self, threads: usize, spins: u32) {
-        // Read first: the gate cannot open before this thread has arrived, unless the barrier is abandoned; and who sees
-        // the generation after that also sees the flag.
+        // Read first: the gate cannot open before this thread has arrived, unless the barrier is abandoned;
+        // and who sees the generation after that also sees the flag.
         let generation = self.gate.generation();
         self.leave_if_abandoned();
         if self.arrived.fetch_add(1, Ordering::AcqRel) + 1 == threads {
@@ -317,7 +318,8 @@ impl Gate {
         }
         let mut guard = lock(&self.lock);
         self.sleepers.fetch_add(1, Ordering::Relaxed);
-        // Against the fence of `open`: either this thread sees the new generation, or `open` sees the sleeper.
+        // Against the fence of `open`: either this thread sees the new generation, or `open` sees the
+        // sleeper.
         fence(Ordering::SeqCst);
         while self.generation() == generation {
             guard = self.opened.wait(guard).unwrap_or_else(PoisonError::into_inner);
@@ -329,7 +331,8 @@ impl Gate {
         self.generation.fetch_add(1, Ordering::Release);
         fence(Ordering::SeqCst);
         if self.sleepers.load(Ordering::Relaxed) > 0 {
-            // A sleeper holds the lock from its last look to its sleep, so with the lock taken none is in between.
+            // A sleeper holds the lock from its last look to its sleep, so with the lock taken none is in
+            // between.
             drop(lock(&self.lock));
             self.opened.notify_all();
         }
@@ -351,7 +354,8 @@ mod sync {
 
     use std::cell::UnsafeCell;
 
-    /// Some 30 to 100 µs of `pause`, by processor: longer than the phases of a step differ, shorter than a time slice.
+    /// Some 30 to 100 µs of `pause`, by processor: longer than the phases of a step differ, shorter than a
+    /// time slice.
     pub(super) const SPINS: u32 = 2000;
 
     pub(super) fn spawn(
@@ -433,7 +437,8 @@ mod sync {
     }
 }
 
-/// Every interleaving of small runs. Run with `RUSTFLAGS="--cfg loom" cargo test -p verbatim-cpu --lib team --release`.
+/// Every interleaving of small runs. Run with `RUSTFLAGS="--cfg loom" cargo test -p verbatim-cpu --lib team
+/// --release`.
 #[cfg(all(test, loom))]
 mod model {
     use super::*;

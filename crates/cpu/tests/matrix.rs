@@ -1,5 +1,6 @@
-//! The matrix product: the row contract on every format, width, thread count and instruction set; exactness of the packed
-//! weights; accuracy against double precision. Needs golden data: blocks of every format with sane scales.
+//! The matrix product: the row contract on every format, width, thread count and instruction set; exactness
+//! of the packed weights; accuracy against double precision. Needs golden data: blocks of every format with
+//! sane scales.
 
 #![allow(unsafe_code)] // One test calls a thread's share of a product by itself.
 
@@ -65,7 +66,7 @@ fn an_element_does_not_depend_on_width_threads_or_instruction_set() {
 fn a_prompt_of_512_tokens_is_the_same_as_its_tokens_one_by_one() {
     let mut team = Team::new(2).unwrap();
     for dtype in [DType::Q4_1, DType::Q4_K, DType::Q6_K, DType::F16] {
-        let weights = Weights::new(dtype, [33, 512]);
+        let weights = Weights::new(dtype, [33, 1536]);
         let rows = Activations::new(512, weights.cols);
         for isa in Isa::supported() {
             let together = weights.product(isa, &mut team, &rows);

@@ -1,4 +1,5 @@
-//! The thread team: every thread runs once, barriers hold under more threads than cores, panics come back. Needs nothing.
+//! The thread team: every thread runs once, barriers hold under more threads than cores, panics come back.
+//! Needs nothing.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};

@@ -9,9 +9,9 @@
 
 mod load;
 
-pub use load::{LoadError, LoadOptions};
+pub use load::{LoadError, LoadOptions, check};
 pub use verbatim_cpu::{Isa, KvType, PAGE_CELLS};
-pub use verbatim_models::{Hyperparameters, Tap};
+pub use verbatim_models::{Hyperparameters, ModelError, Tap};
 pub use verbatim_plan::Statistics;
 pub use verbatim_sample::Sampler;
 pub use verbatim_state::{SequenceId, StateError};

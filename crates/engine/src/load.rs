@@ -7,7 +7,7 @@ use verbatim_cpu::{
     Weights,
 };
 use verbatim_gguf::{GgufError, GgufFile};
-use verbatim_models::{ModelError, WeightForm, WeightSpec};
+use verbatim_models::{Hyperparameters, ModelError, WeightForm, WeightSpec};
 use verbatim_quant::{QuantError, dequantize};
 use verbatim_state::State;
 
@@ -75,6 +75,14 @@ pub enum LoadError {
 
 /// Positions are i32 in graphs.
 const MOST_CONTEXT: usize = 1 << 30;
+
+/// Whether a file is a model that can be run, and its numbers. Reads no weights.
+///
+/// # Errors
+/// What is wrong with it, and where.
+pub fn check(file: &GgufFile) -> Result<Hyperparameters, ModelError> {
+    verbatim_models::open(file).map(|model| model.hyperparameters().clone())
+}
 
 impl Engine {
     /// Loads a model. The file is not needed afterwards.

@@ -5,7 +5,7 @@ use crate::error::{TokenizerError, excerpt};
 use crate::merge::{Merge, Merger, NO_TOKEN};
 use crate::pretokenize::PreTokenizer;
 use crate::vocab::{TokenKind, Vocab, parse_byte_token};
-use std::collections::HashMap;
+use foldhash::{HashMap, HashMapExt};
 
 /// The encoder.
 ///
@@ -15,11 +15,13 @@ pub(crate) struct BytePairEncoder {
     pre_tokenizer: PreTokenizer,
     /// The token of each byte, or [`NO_TOKEN`].
     byte_ids: [u32; 256],
-    /// A pair of tokens, to its rank and the token it becomes.
-    merges: HashMap<(u32, u32), (u32, u32)>,
+    merges: Merges,
     /// Whole words that are one token however they would merge; empty where the vocabulary does not ask for it.
     words: HashMap<Box<[u8]>, u32>,
 }
+
+/// What a pair of tokens becomes.
+type Merges = HashMap<(u32, u32), Merge>;
 
 impl BytePairEncoder {
     pub fn new(vocab: &Vocab, pre_tokenizer: PreTokenizer) -> Result<Self, TokenizerError> {
@@ -44,9 +46,7 @@ impl BytePairEncoder {
         for &byte in word {
             merger.push(1, self.byte_ids[byte as usize]);
         }
-        merger.run(|left, right| {
-            self.merges.get(&(left.id, right.id)).map(|&(priority, id)| Merge { priority, id })
-        });
+        merger.run(|left, right| self.merges.get(&(left.id, right.id)).copied());
         ids.extend(merger.symbols().map(|symbol| symbol.id).filter(|&id| id != NO_TOKEN));
     }
 }
@@ -65,7 +65,7 @@ fn byte_ids(vocab: &Vocab) -> Result<[u32; 256], TokenizerError> {
     Ok(byte_ids)
 }
 
-fn merges(vocab: &Vocab) -> Result<HashMap<(u32, u32), (u32, u32)>, TokenizerError> {
+fn merges(vocab: &Vocab) -> Result<Merges, TokenizerError> {
     let Some(rules) = &vocab.source.merges else {
         return Err(TokenizerError::MissingKey {
             key: "tokenizer.ggml.merges",
@@ -88,9 +88,9 @@ fn merges(vocab: &Vocab) -> Result<HashMap<(u32, u32), (u32, u32)>, TokenizerErr
                 token: excerpt(token.as_bytes()),
             })
         };
-        let result = id(&[left, right].concat())?;
+        let merge = Merge { priority: index as u32, id: id(&[left, right].concat())? };
         // Of two rules for one pair the more urgent one counts.
-        merges.entry((id(left)?, id(right)?)).or_insert((index as u32, result));
+        merges.entry((id(left)?, id(right)?)).or_insert(merge);
     }
     Ok(merges)
 }

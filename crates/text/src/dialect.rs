@@ -4,11 +4,17 @@
 //!   as `{% with %}` does, which the engine knows.
 //! - `{% for x in none %}` is an error in Python and an empty loop in the engine, so that a missing list would go
 //!   unnoticed. What is looped over is passed through the filter [`ITERABLE_FILTER`], which refuses None.
+//! - `{% set x = [x, x] %}` in a loop makes a value whose written size doubles each time though it takes hardly any
+//!   memory; the engine's fuel does not see that before it writes or compares the value. What is assigned is passed
+//!   through a filter, which refuses values that are huge when written out ([`Bound`]).
+//!
+//! Templates with absurdly long tags or chains of `elif` are refused: the engine's compiler recurses over them.
 //!
 //! Nothing else changes: text, comments, `{% raw %}` blocks and line numbers stay.
 
-use minijinja::value::Value;
-use minijinja::{Error, ErrorKind};
+use crate::template::TemplateError;
+use minijinja::value::{Value, ValueKind};
+use minijinja::{Error, ErrorKind, State};
 
 /// The name of [`iterable`] inside templates.
 pub(crate) const ITERABLE_FILTER: &str = "python_iterable";
@@ -16,51 +22,152 @@ pub(crate) const ITERABLE_FILTER: &str = "python_iterable";
 /// Lets through what Python can loop over, and all that the engine refuses itself.
 pub(crate) fn iterable(value: &Value) -> Result<Value, Error> {
     match value.is_none() {
-        true => Err(Error::new(ErrorKind::InvalidOperation, "None is not iterable")),
+        true => Err(refusal("None is not iterable")),
         false => Ok(value.clone()),
     }
 }
 
+/// The name of the filter that passes a [`Bound`] inside templates.
+pub(crate) const BOUNDED_FILTER: &str = "bounded_value";
+/// The same for what is assigned to an attribute of a namespace.
+pub(crate) const BOUNDED_ATTRIBUTE_FILTER: &str = "bounded_attribute";
+
+/// The largest value that may be assigned, counted as it would be written out: a part that occurs twice counts twice.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Bound {
+    /// The most items that lists and mappings may hold together.
+    pub items_max: usize,
+}
+
+impl Bound {
+    /// Lets through a value within the bound.
+    pub fn check(self, state: &State, value: &Value) -> Result<Value, Error> {
+        let mut count = ItemCount { state, items: 0, items_max: self.items_max };
+        count.add(value, 0)?;
+        Ok(value.clone())
+    }
+
+    /// Lets through a value within the bound that holds no namespace. Otherwise a namespace could be made to contain
+    /// itself, and writing it would never end.
+    pub fn check_attribute(self, state: &State, value: &Value) -> Result<Value, Error> {
+        if holds_namespace(value, 0) {
+            return Err(refusal("a namespace cannot be stored in a namespace"));
+        }
+        self.check(state, value)
+    }
+}
+
+/// Values nested deeper than this are refused.
+const NESTING_MAX: usize = 100;
+
+struct ItemCount<'s> {
+    state: &'s State<'s, 's>,
+    items: usize,
+    items_max: usize,
+}
+
+impl ItemCount<'_> {
+    fn add(&mut self, value: &Value, nesting: usize) -> Result<(), Error> {
+        const ITEMS_PER_FUEL: usize = 64;
+        if nesting > NESTING_MAX {
+            return Err(refusal(&format!("a value is nested deeper than {NESTING_MAX} levels")));
+        }
+        for item in children(value) {
+            self.items += 1;
+            if self.items > self.items_max {
+                return Err(refusal(&format!("a value holds more than {} items in all", self.items_max)));
+            }
+            if self.items.is_multiple_of(ITEMS_PER_FUEL) {
+                self.state.consume_fuel(1)?;
+            }
+            self.add(&item, nesting + 1)?;
+        }
+        Ok(())
+    }
+}
+
+fn holds_namespace(value: &Value, nesting: usize) -> bool {
+    // The engine does not export the type.
+    let is_namespace = value.as_object().is_some_and(|object| object.type_name().ends_with("::Namespace"));
+    is_namespace
+        || (nesting <= NESTING_MAX && children(value).any(|item| holds_namespace(&item, nesting + 1)))
+}
+
+/// The items of a list, or the values of a mapping.
+fn children(value: &Value) -> impl Iterator<Item = Value> {
+    let is_map = value.kind() == ValueKind::Map;
+    let items = match value.kind() {
+        ValueKind::Seq | ValueKind::Map => value.try_iter().ok(),
+        _ => None,
+    };
+    items
+        .into_iter()
+        .flatten()
+        .filter_map(move |item| if is_map { value.get_item(&item).ok() } else { Some(item) })
+}
+
+fn refusal(message: &str) -> Error {
+    Error::new(ErrorKind::InvalidOperation, message.to_owned())
+}
+
+/// The most words, operators and literals in one tag. Real templates stay below 50.
+const TAG_TOKENS_MAX: usize = 1000;
+/// The most `elif` tags. Real templates stay below 20.
+const ELIFS_MAX: usize = 500;
+
 /// Rewrites the tags of a template. Malformed tags stay as they are, for the engine to report.
-pub(crate) fn rewrite(source: &str) -> String {
+pub(crate) fn rewrite(source: &str) -> Result<String, TemplateError> {
     let mut out = String::with_capacity(source.len());
     let mut rest = source;
-    let mut in_raw = false;
+    let mut elifs = 0;
     while let Some(opening) = rest.find('{') {
         out.push_str(&rest[..opening]);
         rest = &rest[opening..];
         let len = match rest.as_bytes().get(1) {
-            Some(b'#') if !in_raw => rest.find("#}").map(|end| end + 2),
-            Some(b'{') if !in_raw => Tokens::new(&rest[2..]).end("}}").map(|end| 2 + end + 2),
+            Some(b'#') => rest.find("#}").map(|end| end + 2),
+            Some(b'{') => Tokens::new(&rest[2..]).end("}}").map(|end| 2 + end + 2),
             Some(b'%') => Tokens::new(&rest[2..]).end("%}").map(|end| 2 + end + 2),
-            _ => None,
+            _ => Some(1),
         };
-        let Some(len) = len else {
-            out.push('{');
-            rest = &rest[1..];
-            continue;
-        };
+        // What does not end is an error that the engine reports.
+        let Some(len) = len else { break };
         let (whole, after) = rest.split_at(len);
-        rest = after;
-        if !whole.starts_with("{%") {
-            out.push_str(whole);
-            continue;
+        let refuse = |reason| Err(TemplateError::Syntax { line: line_of(source, rest), reason });
+        if !whole.starts_with("{#") && Tokens::new(&whole[1..]).exceed(TAG_TOKENS_MAX) {
+            return refuse(format!("a tag has more than {TAG_TOKENS_MAX} words and operators"));
         }
-        let body = &whole[2..len - 2];
+        let body = whole.strip_prefix("{%").and_then(|tag| tag.strip_suffix("%}")).unwrap_or_default();
         match first_word(body) {
-            "endraw" => in_raw = false,
-            "raw" if !in_raw => in_raw = true,
-            _ => {}
-        }
-        match (in_raw, first_word(body)) {
-            (false, "generation") => out.push_str(&whole.replacen("generation", "with", 1)),
-            (false, "endgeneration") => out.push_str(&whole.replacen("endgeneration", "endwith", 1)),
-            (false, "for") => push_for(&mut out, body),
+            "generation" => out.push_str(&whole.replacen("generation", "with", 1)),
+            "endgeneration" => out.push_str(&whole.replacen("endgeneration", "endwith", 1)),
+            "for" => push_for(&mut out, body),
+            "set" => push_set(&mut out, body),
             _ => out.push_str(whole),
+        }
+        elifs += usize::from(first_word(body) == "elif");
+        if elifs > ELIFS_MAX {
+            return refuse(format!("the template has more than {ELIFS_MAX} `elif` tags"));
+        }
+        rest = after;
+        if first_word(body) == "raw" {
+            let (raw, after) = rest.split_at(raw_len(rest));
+            out.push_str(raw);
+            rest = after;
         }
     }
     out.push_str(rest);
-    out
+    Ok(out)
+}
+
+/// How far the text of a `{% raw %}` block reaches.
+fn raw_len(rest: &str) -> usize {
+    let mut tags = rest.match_indices("{%").map(|(start, _)| start);
+    tags.find(|start| first_word(&rest[start + 2..]) == "endraw").unwrap_or(rest.len())
+}
+
+/// The line, from 1, on which `rest`, the end of `source`, begins.
+fn line_of(source: &str, rest: &str) -> usize {
+    1 + source[..source.len() - rest.len()].matches('\n').count()
 }
 
 /// Writes `{% for target in (iterated)|filter if condition recursive %}`.
@@ -77,6 +184,23 @@ fn push_for(out: &mut String, body: &str) {
         Some((start, end)) => {
             let (before, iterated, after) = (&content[..start], &content[start..end], &content[end..]);
             out.extend([before, " (", iterated, ")|", ITERABLE_FILTER, " ", after]);
+        }
+        None => out.push_str(content),
+    }
+    out.push_str(trim_marker);
+    out.push_str("%}");
+}
+
+/// Writes `{% set target = (assigned)|filter %}`; a set block has nothing to filter.
+fn push_set(out: &mut String, body: &str) {
+    let body_end = body.trim_end_matches(['-', '+']).len();
+    let (content, trim_marker) = body.split_at(body_end);
+    out.push_str("{%");
+    match Tokens::new(content).find_char('=') {
+        Some(equals) => {
+            let (target, assigned) = content.split_at(equals);
+            let filter = if target.contains('.') { BOUNDED_ATTRIBUTE_FILTER } else { BOUNDED_FILTER };
+            out.extend([target, "= (", &assigned[1..], ")|", filter, " "]);
         }
         None => out.push_str(content),
     }
@@ -129,6 +253,31 @@ impl<'t> Tokens<'t> {
             };
         }
         None
+    }
+
+    /// Whether there are more than `limit` tokens; a string literal is one.
+    fn exceed(mut self, limit: usize) -> bool {
+        let mut count = 0;
+        while count <= limit {
+            let word = self.word();
+            self.position += word.len();
+            let is_space = self.text[self.position..].starts_with(char::is_whitespace);
+            count += usize::from(!word.is_empty()) + usize::from(!is_space);
+            if self.advance().is_none() {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Where `wanted` stands outside strings and brackets.
+    fn find_char(mut self, wanted: char) -> Option<usize> {
+        loop {
+            if self.depth == 0 && self.text[self.position..].starts_with(wanted) {
+                return Some(self.position);
+            }
+            self.advance()?;
+        }
     }
 
     fn word(&self) -> &'t str {
@@ -184,21 +333,35 @@ mod tests {
             ("{% for inner in iffy %}", "{% for inner in ( iffy )|python_iterable %}"),
         ];
         for (source, expected) in cases {
-            assert_eq!(rewrite(source), expected);
+            assert_eq!(rewrite(source).unwrap(), expected);
+        }
+    }
+
+    #[test]
+    fn assignments_pass_through_a_filter() {
+        let cases = [
+            ("{%- set a = b -%}", "{%- set a = ( b )|bounded_value -%}"),
+            ("{% set ns.a = b == c %}", "{% set ns.a = ( b == c )|bounded_attribute %}"),
+            ("{% set a, b = 1, 2 %}", "{% set a, b = ( 1, 2 )|bounded_value %}"),
+            ("{% set a %}", "{% set a %}"),
+            ("{% set a | f(x=1) %}", "{% set a | f(x=1) %}"),
+        ];
+        for (source, expected) in cases {
+            assert_eq!(rewrite(source).unwrap(), expected);
         }
     }
 
     #[test]
     fn generation_becomes_a_scope() {
-        assert_eq!(rewrite("{%- generation -%}x{% endgeneration %}"), "{%- with -%}x{% endwith %}");
+        assert_eq!(rewrite("{%- generation -%}x{% endgeneration %}").unwrap(), "{%- with -%}x{% endwith %}");
     }
 
     #[test]
     fn everything_else_stays() {
         let cases = [
             "plain { text } {{ x }} {{ '{% for a in b %}' }} {{ {'a': {'b': 1}}['a'] }}",
-            "{# {% for a in b %} #}{% set for_x = 1 %}{% generation_x %}",
-            "{% raw %}{% for a in b %}{% generation %}{{ {% endraw %}",
+            "{# {% for a in b %} #}{% setting for_x = 1 %}{% generation_x %}",
+            "{% raw %}{% for a in b %}{% generation %}{{ {% '{% endraw %}",
             "unfinished {% for a in b",
             "unfinished {{ 'a",
             "unfinished {# a",
@@ -206,8 +369,21 @@ mod tests {
             "{",
         ];
         for source in cases {
-            assert_eq!(rewrite(source), source);
+            assert_eq!(rewrite(source).unwrap(), source);
         }
-        assert_eq!(rewrite("{{ x {% for a in b %}"), "{{ x {% for a in ( b )|python_iterable %}");
+        let raw = "{% raw %}{% for a in b %}{%- endraw %}";
+        assert_eq!(
+            rewrite(&format!("{raw}{{% set a = b %}}")).unwrap(),
+            format!("{raw}{{% set a = ( b )|bounded_value %}}")
+        );
+    }
+
+    #[test]
+    fn endless_tags_are_refused() {
+        assert!(rewrite(&format!("{{{{ {}1 }}}}", "-".repeat(990))).is_ok());
+        assert!(rewrite(&format!("{{{{ '{}' }}}}", "-".repeat(5000))).is_ok());
+        let error = rewrite(&format!("\n{{{{ 1{} }}}}", "|f".repeat(1000))).unwrap_err();
+        assert!(matches!(error, crate::TemplateError::Syntax { line: 2, .. }));
+        assert!(rewrite(&("{% if a %}".to_owned() + &"{% elif b %}".repeat(501))).is_err());
     }
 }

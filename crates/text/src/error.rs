@@ -1,9 +1,10 @@
 //! What can be wrong with a vocabulary.
 
 use thiserror::Error;
+use verbatim_gguf::GgufError;
 
 /// Why a vocabulary cannot be used. Each message says what is wrong, where, and what to do.
-#[derive(Debug, Clone, PartialEq, Error)]
+#[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum TokenizerError {
     /// A metadata key that this kind of vocabulary needs is absent.
@@ -14,14 +15,9 @@ pub enum TokenizerError {
         /// The value of `tokenizer.ggml.model`.
         model: String,
     },
-    /// A metadata key holds a value of another type than the tokenizer needs.
-    #[error("`{key}` in the model file is not {expected}; convert the model again")]
-    WrongType {
-        /// The GGUF key.
-        key: String,
-        /// What was expected, in words.
-        expected: &'static str,
-    },
+    /// A metadata key is absent or holds a value of another type than the tokenizer needs.
+    #[error(transparent)]
+    Metadata(#[from] GgufError),
     /// `tokenizer.ggml.model` names an algorithm that is not implemented.
     #[error("tokenizer model `{model}` is not supported; supported are: {known}")]
     UnsupportedModel {
@@ -65,7 +61,9 @@ pub enum TokenizerError {
         text: String,
     },
     /// A special token id lies outside the vocabulary.
-    #[error("`{key}` is {id} but the vocabulary has {vocab_len} tokens; correct the key or convert the model again")]
+    #[error(
+        "`{key}` is {id} but the vocabulary has {vocab_len} tokens; correct the key or convert the model again"
+    )]
     IdOutOfRange {
         /// The GGUF key.
         key: &'static str,
@@ -83,7 +81,9 @@ pub enum TokenizerError {
         merge: String,
     },
     /// A merge rule takes or makes a token that is not in the vocabulary.
-    #[error("merge {index} (\"{merge}\") needs the token \"{token}\", which the vocabulary lacks; convert the model again")]
+    #[error(
+        "merge {index} (\"{merge}\") needs the token \"{token}\", which the vocabulary lacks; convert the model again"
+    )]
     MergeOfUnknownToken {
         /// Its index in `tokenizer.ggml.merges`.
         index: usize,
@@ -99,7 +99,9 @@ pub enum TokenizerError {
         id: u32,
     },
     /// A token of type byte is not written `<0x00>` to `<0xFF>`.
-    #[error("token {id} (\"{text}\") is marked as a byte but is not written like <0x0A>; convert the model again")]
+    #[error(
+        "token {id} (\"{text}\") is marked as a byte but is not written like <0x0A>; convert the model again"
+    )]
     MalformedByteToken {
         /// The token.
         id: u32,
@@ -107,13 +109,17 @@ pub enum TokenizerError {
         text: String,
     },
     /// Nothing in the vocabulary can stand for a byte that text may contain.
-    #[error("the vocabulary has no token for the byte 0x{byte:02X} and no unknown token, so not all text can be encoded")]
+    #[error(
+        "the vocabulary has no token for the byte 0x{byte:02X} and no unknown token, so not all text can be encoded"
+    )]
     MissingByte {
         /// The first such byte.
         byte: u8,
     },
     /// The vocabulary has not a single byte token, so hardly any text could be encoded.
-    #[error("the vocabulary has no byte tokens; the file is not a byte-level BPE vocabulary, whatever its `tokenizer.ggml.model` says")]
+    #[error(
+        "the vocabulary has no byte tokens; the file is not a byte-level BPE vocabulary, whatever its `tokenizer.ggml.model` says"
+    )]
     NoByteTokens,
     /// A search structure over the vocabulary could not be built.
     #[error("the {what} could not be built: {reason}")]

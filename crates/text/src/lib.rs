@@ -15,6 +15,7 @@ mod bpe;
 mod detokenize;
 mod dialect;
 mod error;
+mod gguf;
 mod merge;
 mod pretokenize;
 mod python;

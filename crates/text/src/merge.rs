@@ -25,6 +25,7 @@ pub(crate) struct Symbol {
 }
 
 /// What a pair of neighbours would become.
+#[derive(Debug, Clone, Copy)]
 pub(crate) struct Merge {
     /// Lower is sooner.
     pub priority: u32,

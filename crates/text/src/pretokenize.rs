@@ -50,22 +50,16 @@ const LLAMA3: Pass = words(concat!(
     contractions!(),
     r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
 ));
-const QWEN2: Pass = words(concat!(
-    contractions!(),
-    r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
-));
+const QWEN2: Pass =
+    words(concat!(contractions!(), r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"));
 const QWEN35: Pass = words(concat!(
     contractions!(),
     r"|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+"
 ));
-const BAILING: Pass = words(concat!(
-    contractions!(),
-    r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]"
-));
-const SEED: Pass = words(concat!(
-    contractions!(),
-    r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}\r\n]+|\s*[\r\n]+"
-));
+const BAILING: Pass =
+    words(concat!(contractions!(), r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]"));
+const SEED: Pass =
+    words(concat!(contractions!(), r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}\r\n]+|\s*[\r\n]+"));
 /// llama.cpp approximates the letter classes of Tekken and GPT-4o by ASCII case; these are the originals.
 const TEKKEN: Pass =
     words(concat!(lower_word!(), "|", upper_word!(), r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+"));
@@ -89,7 +83,7 @@ const LINE_BREAK: Pass = only(r"[\r\n]");
 /// Letters with case, of the Unicode version that DeepSeek's tokenizer was made with.
 const DEEPSEEK_LETTERS: Pass = only(concat!(
     r"\s?[A-Za-zµÀ-ÖØ-öø-ƺƼ-ƿǄ-ʓʕ-ʯͰ-ͳͶͷͻ-ͽͿΆΈ-ΊΌΎ-ΡΣ-ϵϷ-ҁҊ-ԯԱ-ՖႠ-ჅᎠ-Ᏽᏸ-ᏽᲐ-ᲺᲽ-Ჿᴀ-ᴫᵫ-ᵷᵹ-ᶚ",
-    "Ḁ-ἕἘ-Ἕἠ-ὅὈ-Ὅὐ-ὗὙὛὝὟ-ώᾀ-ᾴᾶ-ᾼ\u{1FBE}ῂ-ῄῆ-ῌῐ-\u{1FD3}ῖ-\u{1FDB}ῠ-Ῥῲ-ῴῶ-ῼℂℇℊ-ℓℕℙ-ℝℤ\u{2126}ℨ\u{212A}-ℭℯ-ℴℹℼ-ℿⅅ-ⅉⅎↃↄ",
+    "Ḁ-ἕἘ-Ἕἠ-ὅὈ-Ὅὐ-ὗὙὛὝὟ-\u{1F7D}ᾀ-ᾴᾶ-ᾼ\u{1FBE}ῂ-ῄῆ-ῌῐ-\u{1FD3}ῖ-\u{1FDB}ῠ-Ῥῲ-ῴῶ-ῼℂℇℊ-ℓℕℙ-ℝℤ\u{2126}ℨ\u{212A}-ℭℯ-ℴℹℼ-ℿⅅ-ⅉⅎↃↄ",
     "Ⰰ-ⱻⱾ-ⳤⳫ-ⳮⳲⳳꙀ-ꙭꚀ-ꚛꜢ-ꝯꝱ-ꞇꞋ-ꞎꭰ-ꮿﬀ-ﬆﬓ-ﬗＡ-Ｚａ-ｚ𐐀-𐑏𐒰-𐓓𐓘-𐓻𐲀-𐲲𐳀-𐳲𑢠-𑣟𞤀-𞥃]+"
 ));
 const DEEPSEEK_SYMBOLS: Pass = only(r"\s?[!-/:-~！-／：-～‘-‟\u{3000}-。]+");
@@ -113,8 +107,18 @@ const fn scheme(names: &'static [&'static str], passes: &'static [Pass]) -> Sche
 const SCHEMES: &[Scheme] = &[
     scheme(
         &[
-            "gpt-2", "phi-2", "mpt", "olmo", "jais", "trillion", "granite-docling", "gigachat", "a.x-4.0", "mellum",
-            "exaone4", "modern-bert",
+            "gpt-2",
+            "phi-2",
+            "mpt",
+            "olmo",
+            "jais",
+            "trillion",
+            "granite-docling",
+            "gigachat",
+            "a.x-4.0",
+            "mellum",
+            "exaone4",
+            "modern-bert",
         ],
         &[GPT2],
     ),
@@ -127,7 +131,15 @@ const SCHEMES: &[Scheme] = &[
     scheme(&["smaug-bpe", "dbrx", "glm4", "chatglm-bpe"], &[LLAMA3]),
     scheme(
         &[
-            "qwen2", "deepseek-r1-qwen", "megrez", "stablelm2", "hunyuan", "solar-open", "grok-2", "kormo", "f2llmv2",
+            "qwen2",
+            "deepseek-r1-qwen",
+            "megrez",
+            "stablelm2",
+            "hunyuan",
+            "solar-open",
+            "grok-2",
+            "kormo",
+            "f2llmv2",
         ],
         &[QWEN2],
     ),
@@ -140,10 +152,7 @@ const SCHEMES: &[Scheme] = &[
         &["deepseek-llm"],
         &[LINE_BREAK, DEEPSEEK_LETTERS, DEEPSEEK_SYMBOLS, only(r"\s+$"), HAN_TO_HANGUL, only(r"\p{N}+")],
     ),
-    scheme(
-        &["deepseek-coder"],
-        &[LINE_BREAK, only(r"\s?\p{L}+"), only(r"\s?\p{P}+"), HAN_TO_HANGUL, DIGIT],
-    ),
+    scheme(&["deepseek-coder"], &[LINE_BREAK, only(r"\s?\p{L}+"), only(r"\s?\p{P}+"), HAN_TO_HANGUL, DIGIT]),
     scheme(&["deepseek-v3", "hunyuan-dense", "joyai-llm"], &[UP_TO_THREE_DIGITS, HAN_AND_KANA, DEEPSEEK3]),
     scheme(&["falcon"], &[only(r"[\p{P}$+<=>^~|`]+"), GPT2, THREE_ASCII_DIGITS]),
     Scheme { names: &["tekken"], passes: &[TEKKEN], whole_words_first: true, add_bos: true },
@@ -208,10 +217,8 @@ impl CompiledPass {
     fn new(pass: &Pass) -> Result<Self, TokenizerError> {
         let whitespace = pass.whitespace.then_some(r"\s+");
         let patterns: Vec<&str> = std::iter::once(pass.pattern).chain(whitespace).collect();
-        let regex = Regex::new_many(&patterns).map_err(|error| TokenizerError::Build {
-            what: "pre-tokenizer",
-            reason: error.to_string(),
-        })?;
+        let regex = Regex::new_many(&patterns)
+            .map_err(|error| TokenizerError::Build { what: "pre-tokenizer", reason: error.to_string() })?;
         Ok(Self { regex })
     }
 
@@ -300,7 +307,7 @@ mod tests {
     #[test]
     fn deepseek_splits_lines_scripts_and_numbers_in_turn() {
         assert_split("deepseek-llm", "Hi, you\n12 中文!", "Hi|,| you|\n|12| |中文|!");
-        assert_split("deepseek-coder", "Hi, 12 中文", "Hi|,| |1|2| 中文");
+        assert_split("deepseek-coder", "Hi, 12 中文", "Hi|,| |1|2| |中文");
         assert_split("deepseek-v3", "x=1234 (a) 中文かな é\n", "x|=|123|4| (|a|)| |中文かな| é|\n");
     }
 

@@ -6,7 +6,7 @@ use minijinja_contrib::pycompat;
 
 /// Values nested deeper than this are not written. It is far below what the stack allows.
 const NESTING_MAX: usize = 100;
-/// What one written byte costs is a 64th of this.
+/// One unit of minijinja's fuel pays for this many bytes.
 const BYTES_PER_FUEL: usize = 64;
 
 /// Python's `str(value)`; of an undefined value, Jinja's empty text.
@@ -26,7 +26,12 @@ pub(crate) fn str(state: &State, value: &Value) -> Result<String, Error> {
 
 /// The `tojson` filter of the `transformers` library: Python's `json.dumps` with `ensure_ascii=False` unless asked for,
 /// and nothing escaped for HTML.
-pub(crate) fn to_json(state: &State, value: &Value, indent: Option<Value>, options: Kwargs) -> Result<String, Error> {
+pub(crate) fn to_json(
+    state: &State,
+    value: &Value,
+    indent: Option<Value>,
+    options: Kwargs,
+) -> Result<String, Error> {
     let indent = match indent {
         Some(indent) => Some(indent),
         None => options.get("indent")?,
@@ -52,7 +57,12 @@ pub(crate) fn is_sequence(value: &Value) -> bool {
 }
 
 /// Calls a method that minijinja's values lack and Python's have.
-pub(crate) fn call_method(state: &mut State, value: &Value, name: &str, arguments: &[Value]) -> Result<Value, Error> {
+pub(crate) fn call_method(
+    state: &mut State,
+    value: &Value,
+    name: &str,
+    arguments: &[Value],
+) -> Result<Value, Error> {
     match (value.as_str(), name, arguments) {
         (Some(text), "removeprefix", [prefix]) => {
             let prefix = text_argument(name, prefix)?;
@@ -78,8 +88,57 @@ pub(crate) fn call_method(state: &mut State, value: &Value, name: &str, argument
             };
             Ok([before, found, after].into_iter().map(Value::from).collect())
         }
+        (Some(text), "join", [items]) => join(state, text, items),
+        (Some(text), "format", _) => {
+            pay_for_format(state, text, arguments)?;
+            pycompat::unknown_method_callback(state, value, name, arguments)
+        }
         _ => pycompat::unknown_method_callback(state, value, name, arguments),
     }
+}
+
+fn join(state: &State, separator: &str, items: &Value) -> Result<Value, Error> {
+    let mut text = String::new();
+    for (index, item) in items.try_iter()?.enumerate() {
+        let item = text_argument("join", &item)?.to_owned();
+        pay_for_bytes(state, separator.len() + item.len())?;
+        text.push_str(if index > 0 { separator } else { "" });
+        text.push_str(&item);
+    }
+    Ok(Value::from(text))
+}
+
+/// `str.format` makes text that is not bounded by its input (`'{:>999999999}'`, `'{0}{0}{0}'`), and the library does not
+/// count it. So at most what it can make is paid for before.
+fn pay_for_format(state: &State, format: &str, arguments: &[Value]) -> Result<(), Error> {
+    let mut argument_bytes = 0usize;
+    for argument in arguments {
+        let named = match argument.is_kwargs() {
+            true => argument.try_iter()?.map(|name| argument.get_item(&name)).collect::<Result<_, _>>()?,
+            false => vec![argument.clone()],
+        };
+        for value in named {
+            argument_bytes += match value.kind() {
+                ValueKind::String => value.as_str().map_or(0, str::len),
+                ValueKind::Number | ValueKind::Bool | ValueKind::None => 64,
+                _ => {
+                    let message =
+                        "str.format takes strings and numbers; apply the filter `string` to other values";
+                    return Err(Error::new(ErrorKind::InvalidOperation, message));
+                }
+            };
+        }
+    }
+    let fields = format.matches('{').count();
+    let numbers =
+        format.split(|character: char| !character.is_ascii_digit()).filter(|digits| !digits.is_empty());
+    let width_bytes =
+        numbers.fold(0usize, |sum, digits| sum.saturating_add(digits.parse().unwrap_or(usize::MAX)));
+    pay_for_bytes(state, fields.saturating_mul(argument_bytes).saturating_add(width_bytes))
+}
+
+fn pay_for_bytes(state: &State, bytes: usize) -> Result<(), Error> {
+    state.consume_fuel((bytes / BYTES_PER_FUEL) as u64)
 }
 
 fn text_argument<'v>(method: &str, argument: &'v Value) -> Result<&'v str, Error> {
@@ -105,7 +164,10 @@ fn indent_unit(indent: Value) -> Result<String, Error> {
         _ => None,
     };
     unit.ok_or_else(|| {
-        Error::new(ErrorKind::InvalidOperation, format!("the indent of tojson must be at most {INDENT_MAX} spaces"))
+        Error::new(
+            ErrorKind::InvalidOperation,
+            format!("the indent of tojson must be at most {INDENT_MAX} spaces"),
+        )
     })
 }
 
@@ -163,7 +225,7 @@ impl Writer<'_> {
     }
 
     fn string(&mut self, text: &str) -> Result<(), Error> {
-        self.state.consume_fuel((text.len() / BYTES_PER_FUEL) as u64)?;
+        pay_for_bytes(self.state, text.len())?;
         match self.style {
             Style::Repr => write_repr(&mut self.text, text),
             Style::Json(json) => write_json_string(&mut self.text, text, json.ensure_ascii),
@@ -295,7 +357,9 @@ fn write_repr(out: &mut String, text: &str) {
             '\r' => out.push_str("\\r"),
             '\t' => out.push_str("\\t"),
             _ if character == quote => out.extend(['\\', character]),
-            '\0'..='\x1F' | '\x7F'..='\u{A0}' | '\u{AD}' => out.push_str(&format!("\\x{:02x}", character as u32)),
+            '\0'..='\x1F' | '\x7F'..='\u{A0}' | '\u{AD}' => {
+                out.push_str(&format!("\\x{:02x}", character as u32))
+            }
             _ => out.push(character),
         }
     }

@@ -5,21 +5,24 @@
 use crate::error::TokenizerError;
 use crate::merge::{Merge, Merger, NO_TOKEN};
 use crate::vocab::{TokenKind, Vocab, occurs_in_utf8, parse_byte_token};
-use std::collections::HashMap;
+use foldhash::{HashMap, HashMapExt};
 
 /// How the vocabulary writes a space.
 const SPACE: &str = "▁";
 
 /// The encoder.
 pub(crate) struct SentencePieceEncoder {
-    /// A token's text, to its merge priority (lower is sooner) and id.
-    tokens: HashMap<Box<[u8]>, (u32, u32)>,
+    /// A token's text, to what joining two symbols to that text means.
+    tokens: HashMap<Box<[u8]>, Merge>,
     /// No join is longer than this, in bytes.
     longest_token_bytes: usize,
     /// The token of each byte, or [`NO_TOKEN`].
     byte_ids: [u32; 256],
     unk: Option<u32>,
     add_space_prefix: bool,
+    /// Whether a token has a space behind another character. Without such tokens no join crosses the beginning of a
+    /// word, so that words can be encoded one by one, which is faster and gives the same.
+    has_tokens_across_words: bool,
 }
 
 impl SentencePieceEncoder {
@@ -30,7 +33,7 @@ impl SentencePieceEncoder {
                 model: vocab.source.model.clone(),
             });
         };
-        let mut tokens: HashMap<Box<[u8]>, _> = HashMap::with_capacity(vocab.ids.len());
+        let mut tokens: HashMap<Box<[u8]>, Merge> = HashMap::with_capacity(vocab.ids.len());
         for (&text, &id) in &vocab.ids {
             if scores[id as usize].is_nan() {
                 return Err(TokenizerError::ScoreNotANumber { id });
@@ -38,13 +41,15 @@ impl SentencePieceEncoder {
             // Ordinary text never becomes structure or a byte token, whatever the characters spell.
             let kind = vocab.kinds_in_file[id as usize];
             if !kind.is_structure() && kind != TokenKind::Byte {
-                tokens.insert(text.into(), (priority(scores[id as usize]), id));
+                tokens.insert(text.into(), Merge { priority: priority(scores[id as usize]), id });
             }
         }
         let longest_token_bytes = tokens.keys().map(|text| text.len()).max().unwrap_or(0);
         let byte_ids = byte_ids(vocab, unk)?;
         let add_space_prefix = vocab.source.add_space_prefix.unwrap_or(true);
-        Ok(Self { tokens, longest_token_bytes, byte_ids, unk, add_space_prefix })
+        let across = |text: &[u8]| words(&String::from_utf8_lossy(text)).nth(1).is_some();
+        let has_tokens_across_words = tokens.keys().any(|text| across(text));
+        Ok(Self { tokens, longest_token_bytes, byte_ids, unk, add_space_prefix, has_tokens_across_words })
     }
 
     /// Appends the tokens of `text`. `is_first` says that nothing or a special token comes before it, which is where
@@ -53,24 +58,31 @@ impl SentencePieceEncoder {
         let prefix = if is_first && self.add_space_prefix { SPACE } else { "" };
         let text = prefix.to_owned() + &text.replace(' ', SPACE);
         let mut merger = Merger::default();
-        for character in text.chars() {
-            let bytes = character.len_utf8();
-            let id = self.tokens.get(character.encode_utf8(&mut [0; 4]).as_bytes());
-            merger.push(bytes, id.map_or(NO_TOKEN, |&(_, id)| id));
+        if self.has_tokens_across_words {
+            self.encode_word(&text, &mut merger, ids);
+        } else {
+            words(&text).for_each(|word| self.encode_word(word, &mut merger, ids));
+        }
+    }
+
+    fn encode_word(&self, word: &str, merger: &mut Merger, ids: &mut Vec<u32>) {
+        merger.clear();
+        for character in word.chars() {
+            let token = self.tokens.get(character.encode_utf8(&mut [0; 4]).as_bytes());
+            merger.push(character.len_utf8(), token.map_or(NO_TOKEN, |token| token.id));
         }
         merger.run(|left, right| {
             let len = left.len + right.len;
             if len > self.longest_token_bytes {
                 return None;
             }
-            let joined = &text.as_bytes()[left.start..left.start + len];
-            self.tokens.get(joined).map(|&(priority, id)| Merge { priority, id })
+            self.tokens.get(&word.as_bytes()[left.start..left.start + len]).copied()
         });
         for symbol in merger.symbols() {
             if symbol.id != NO_TOKEN {
                 ids.push(symbol.id);
             } else {
-                self.push_bytes(&text.as_bytes()[symbol.start..symbol.start + symbol.len], ids);
+                self.push_bytes(&word.as_bytes()[symbol.start..symbol.start + symbol.len], ids);
             }
         }
     }
@@ -84,6 +96,18 @@ impl SentencePieceEncoder {
             ids.extend(self.unk);
         }
     }
+}
+
+/// Cuts text where a run of spaces begins behind another character.
+fn words(text: &str) -> impl Iterator<Item = &str> {
+    let mut rest = text;
+    std::iter::from_fn(move || {
+        let spaces = rest.len() - rest.trim_start_matches(SPACE).len();
+        let end = rest[spaces..].find(SPACE).map_or(rest.len(), |word| spaces + word);
+        let (word, after) = rest.split_at(end);
+        rest = after;
+        (!word.is_empty()).then_some(word)
+    })
 }
 
 fn byte_ids(vocab: &Vocab, unk: Option<u32>) -> Result<[u32; 256], TokenizerError> {
@@ -124,6 +148,14 @@ pub(crate) fn token_bytes(id: u32, text: &[u8], kind: TokenKind) -> Result<Vec<u
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn words_begin_with_their_spaces() {
+        let cut = |text| words(text).collect::<Vec<_>>();
+        assert_eq!(cut("▁▁a▁b▁▁"), ["▁▁a", "▁b", "▁▁"]);
+        assert_eq!(cut("ab"), ["ab"]);
+        assert!(cut("").is_empty());
+    }
 
     #[test]
     fn a_higher_score_comes_sooner() {

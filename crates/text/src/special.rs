@@ -17,11 +17,14 @@ impl SpecialMatcher {
         let (ids, texts): (Vec<u32>, Vec<&str>) = tokens.filter(|(_, text)| !text.is_empty()).unzip();
         let automaton = match ids.is_empty() {
             true => None,
-            false => Some(
-                AhoCorasick::builder().match_kind(MatchKind::LeftmostLongest).build(&texts).map_err(|error| {
-                    TokenizerError::Build { what: "search for special tokens", reason: error.to_string() }
-                })?,
-            ),
+            false => {
+                Some(AhoCorasick::builder().match_kind(MatchKind::LeftmostLongest).build(&texts).map_err(
+                    |error| TokenizerError::Build {
+                        what: "search for special tokens",
+                        reason: error.to_string(),
+                    },
+                )?)
+            }
         };
         Ok(Self { automaton, ids })
     }

@@ -70,7 +70,8 @@ impl StopMatcher {
         self.held.push_str(text);
         for position in from..self.held.len() {
             self.step(self.held.as_bytes()[position]);
-            let complete = (0..self.stops.len()).filter(|&index| self.matched[index] == self.stops[index].bytes.len());
+            let complete =
+                (0..self.stops.len()).filter(|&index| self.matched[index] == self.stops[index].bytes.len());
             // Of equally long strings, which are equal, the first one counts.
             if let Some(index) = complete.min_by_key(|&index| std::cmp::Reverse(self.matched[index])) {
                 self.stopped_by = Some(index);

@@ -4,12 +4,13 @@
 //! configured and extended to give the same text. What it cannot render is an error, never replaced by another
 //! template.
 
-use crate::{dialect, python};
+use crate::dialect::{self, Bound};
+use crate::python;
 use jiff::civil::DateTime;
 use jiff::fmt::strtime::BrokenDownTime;
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{Serde, Value};
-use minijinja::{AutoEscape, Environment, Error, ErrorKind};
+use minijinja::{AutoEscape, Environment, Error, ErrorKind, State};
 use serde_json::Value as Json;
 use thiserror::Error;
 
@@ -22,6 +23,8 @@ const SOURCE_BYTES_MAX: usize = 1 << 20;
 const FUEL: u64 = 2_000_000;
 /// What it may spend more for each byte of the context: templates copy and split messages several times.
 const FUEL_PER_CONTEXT_BYTE: u64 = 4;
+/// The most items that a value assigned in a template may hold, beside twice what the context holds.
+const VALUE_ITEMS_MAX: usize = 10_000;
 
 /// Why a chat template could not be compiled or rendered.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -50,7 +53,9 @@ pub enum TemplateError {
         reason: String,
     },
     /// Rendering took more work or memory than any real template needs.
-    #[error("the chat template did not finish within its budget (line {line}); it loops or builds huge values")]
+    #[error(
+        "the chat template did not finish within its budget (line {line}); it loops or builds huge values"
+    )]
     OutOfBudget {
         /// The line, from 1; 0 if unknown.
         line: usize,
@@ -79,6 +84,11 @@ pub enum Clock {
 }
 
 /// A compiled chat template. It is immutable and can be shared between threads.
+///
+/// A template comes with a model file, so it is trusted no more than that. Rendering has a budget of work and memory
+/// that grows with the conversation; nesting, the length of tags and the size of assigned values are bounded. One
+/// hole is known: a macro that calls itself with values that hold its own arguments several times (`m([x, x])`) can
+/// build a value that takes exponential time to write.
 #[derive(Debug)]
 pub struct ChatTemplate {
     environment: Environment<'static>,
@@ -102,7 +112,9 @@ impl ChatTemplate {
             return Err(TemplateError::TooLong { bytes: source.len(), limit: SOURCE_BYTES_MAX });
         }
         let mut environment = environment(clock)?;
-        environment.add_template_owned(NAME, dialect::rewrite(source)).map_err(compile_error)?;
+        let source = dialect::rewrite(source)?;
+        check_lines(&source)?;
+        environment.add_template_owned(NAME, source).map_err(compile_error)?;
         Ok(Self { environment })
     }
 
@@ -119,8 +131,16 @@ impl ChatTemplate {
         }
         // Clones share everything but the few settings.
         let mut environment = self.environment.clone();
-        let context_bytes = context_bytes(context) as u64;
-        environment.set_fuel(Some(FUEL.saturating_add(FUEL_PER_CONTEXT_BYTE.saturating_mul(context_bytes))));
+        let size = ContextSize::of(context);
+        environment
+            .set_fuel(Some(FUEL.saturating_add(FUEL_PER_CONTEXT_BYTE.saturating_mul(size.bytes as u64))));
+        let bound = Bound { items_max: VALUE_ITEMS_MAX.saturating_add(2 * size.items) };
+        environment.add_filter(dialect::BOUNDED_FILTER, move |state: &State, value: &Value| {
+            bound.check(state, value)
+        });
+        environment.add_filter(dialect::BOUNDED_ATTRIBUTE_FILTER, move |state: &State, value: &Value| {
+            bound.check_attribute(state, value)
+        });
         let template = environment.get_template(NAME).map_err(render_error)?;
         template.render(Value::from(Serde(context))).map_err(render_error)
     }
@@ -146,7 +166,8 @@ pub fn normalise_tool_arguments(messages: &mut Json) {
 
 fn environment(clock: Clock) -> Result<Environment<'static>, TemplateError> {
     let mut environment = Environment::new();
-    let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build().map_err(compile_error)?;
+    let syntax =
+        SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build().map_err(compile_error)?;
     environment.set_syntax(syntax);
     // Prompts are not HTML.
     environment.set_auto_escape_callback(|_| AutoEscape::None);
@@ -156,8 +177,10 @@ fn environment(clock: Clock) -> Result<Environment<'static>, TemplateError> {
     });
     environment.set_unknown_method_callback(python::call_method);
     environment.add_filter("tojson", python::to_json);
-    environment.add_filter("string", |state: &minijinja::State, value: &Value| python::str(state, value));
+    environment.add_filter("string", |state: &State, value: &Value| python::str(state, value));
     environment.add_filter(dialect::ITERABLE_FILTER, dialect::iterable);
+    environment.add_filter("pprint", |state: &State, value: &Value| python::str(state, value));
+    environment.remove_global("debug");
     environment.add_test("sequence", python::is_sequence);
     environment.add_function("raise_exception", |message: String| -> Result<Value, Error> {
         Err(Error::new(ErrorKind::InvalidOperation, "raise_exception").with_source(RaisedException(message)))
@@ -166,31 +189,72 @@ fn environment(clock: Clock) -> Result<Environment<'static>, TemplateError> {
     Ok(environment)
 }
 
+/// The engine counts lines and columns in 16 bits, and overflows.
+fn check_lines(source: &str) -> Result<(), TemplateError> {
+    const LIMIT: usize = 60_000;
+    let too_long = source.lines().position(|line| line.len() > LIMIT);
+    let too_many = source.lines().nth(LIMIT).map(|_| LIMIT);
+    match too_long.or(too_many) {
+        Some(index) => {
+            let reason = format!("more than {LIMIT} lines, or bytes in a line, are not supported");
+            Err(TemplateError::Syntax { line: index + 1, reason })
+        }
+        None => Ok(()),
+    }
+}
+
 /// The error that `raise_exception` travels as.
 #[derive(Debug, Error)]
 #[error("{0}")]
 struct RaisedException(String);
 
 fn strftime(clock: Clock, format: &str) -> Result<String, Error> {
+    const FORMAT_BYTES_MAX: usize = 1024;
+    if format.len() > FORMAT_BYTES_MAX {
+        let message = format!("the format of strftime_now is longer than {FORMAT_BYTES_MAX} bytes");
+        return Err(Error::new(ErrorKind::InvalidOperation, message));
+    }
     let time = match clock {
         Clock::System => BrokenDownTime::from(&jiff::ZonedDateTime::now()),
         Clock::Fixed(time) => BrokenDownTime::from(time),
     };
     time.to_string(format).map_err(|error| {
-        Error::new(ErrorKind::InvalidOperation, format!("strftime_now({format:?}) cannot be formatted: {error}"))
+        Error::new(
+            ErrorKind::InvalidOperation,
+            format!("strftime_now({format:?}) cannot be formatted: {error}"),
+        )
     })
 }
 
-/// About how many bytes the context holds.
-fn context_bytes(value: &Json) -> usize {
-    const VALUE_BYTES: usize = 16;
-    VALUE_BYTES
-        + match value {
-            Json::String(text) => text.len(),
-            Json::Array(items) => items.iter().map(context_bytes).sum(),
-            Json::Object(entries) => entries.iter().map(|(key, value)| key.len() + context_bytes(value)).sum(),
-            Json::Null | Json::Bool(_) | Json::Number(_) => 0,
+/// About how large a context is.
+#[derive(Default)]
+struct ContextSize {
+    bytes: usize,
+    /// The number of values, nested ones included.
+    items: usize,
+}
+
+impl ContextSize {
+    fn of(context: &Json) -> Self {
+        let mut size = Self::default();
+        size.add(context);
+        size
+    }
+
+    fn add(&mut self, value: &Json) {
+        const VALUE_BYTES: usize = 16;
+        self.items += 1;
+        self.bytes += VALUE_BYTES;
+        match value {
+            Json::String(text) => self.bytes += text.len(),
+            Json::Array(items) => items.iter().for_each(|item| self.add(item)),
+            Json::Object(entries) => {
+                self.bytes += entries.keys().map(String::len).sum::<usize>();
+                entries.values().for_each(|value| self.add(value));
+            }
+            Json::Null | Json::Bool(_) | Json::Number(_) => {}
         }
+    }
 }
 
 fn compile_error(error: Error) -> TemplateError {
@@ -218,7 +282,9 @@ fn find_source<T: std::error::Error + 'static>(error: &Error) -> Option<&T> {
 }
 
 fn is_out_of_fuel(error: &Error) -> bool {
-    causes(error).filter_map(|cause| cause.downcast_ref::<Error>()).any(|cause| cause.kind() == ErrorKind::OutOfFuel)
+    causes(error)
+        .filter_map(|cause| cause.downcast_ref::<Error>())
+        .any(|cause| cause.kind() == ErrorKind::OutOfFuel)
 }
 
 /// The innermost cause says most.

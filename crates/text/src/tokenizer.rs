@@ -25,7 +25,8 @@ pub enum Special {
 /// The ids equal llama.cpp's, which means: no Unicode normalisation is applied, and well-known control tokens that a
 /// file marks as ordinary text (`</s>` in Qwen 2's vocabulary) are control tokens. Where files leave gaps this differs
 /// from llama.cpp: an absent EOS or BOS of a BPE vocabulary stays absent (llama.cpp assumes token 11), and an absent
-/// `tokenizer.ggml.pre` is an error (llama.cpp assumes `default`, and warns of degraded output).
+/// `tokenizer.ggml.pre` is an error (llama.cpp assumes `default`, and warns of degraded output). The channel markers of
+/// gpt-oss stay control tokens, so that text from outside cannot forge them (llama.cpp makes them ordinary text).
 ///
 /// A tokenizer is immutable and can be shared between threads.
 pub struct Tokenizer {
@@ -103,7 +104,12 @@ impl Tokenizer {
         Self::assemble(&vocab, encoder, ids, true)
     }
 
-    fn assemble(vocab: &Vocab, encoder: Encoder, ids: SpecialIds, add_bos: bool) -> Result<Self, TokenizerError> {
+    fn assemble(
+        vocab: &Vocab,
+        encoder: Encoder,
+        ids: SpecialIds,
+        add_bos: bool,
+    ) -> Result<Self, TokenizerError> {
         let source = vocab.source;
         let strip = StripRule::of(source);
         let mut tokens = Vec::with_capacity(source.tokens.len());
@@ -128,7 +134,8 @@ impl Tokenizer {
             })
         };
         let user_defined = SpecialMatcher::new(texts(|kind| kind == TokenKind::UserDefined))?;
-        let special = SpecialMatcher::new(texts(|kind| kind == TokenKind::UserDefined || kind.is_structure()))?;
+        let special =
+            SpecialMatcher::new(texts(|kind| kind == TokenKind::UserDefined || kind.is_structure()))?;
         Ok(Self {
             encoder,
             tokens,
@@ -251,7 +258,11 @@ impl Tokenizer {
 
 impl std::fmt::Debug for Tokenizer {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter.debug_struct("Tokenizer").field("vocab_len", &self.vocab_len()).field("ids", &self.ids).finish()
+        formatter
+            .debug_struct("Tokenizer")
+            .field("vocab_len", &self.vocab_len())
+            .field("ids", &self.ids)
+            .finish()
     }
 }
 

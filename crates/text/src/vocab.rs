@@ -1,7 +1,7 @@
 //! The vocabulary: what the model file says about each token.
 
 use crate::error::{TokenizerError, excerpt};
-use std::collections::HashMap;
+use foldhash::{HashMap, HashMapExt};
 
 /// A tokenizer as a model file describes it, before anything is checked. The fields are the values of the
 /// `tokenizer.*` keys of a GGUF file; absent keys are `None`.
@@ -256,9 +256,7 @@ impl<'s> Vocab<'s> {
             self.ends[id as usize] = false;
         }
         // In Gemma 4 `</s>` is an HTML tag like any other.
-        if gemma4
-            && let Some(id) = self.id("</s>")
-        {
+        if gemma4 && let Some(id) = self.id("</s>") {
             self.ends[id as usize] = false;
             self.kinds[id as usize] = TokenKind::Normal;
         }

@@ -35,7 +35,7 @@ pub fn run(args: &InspectArgs, store: &Store) -> anyhow::Result<ExitCode> {
 
 /// Says why the file cannot be loaded, if so.
 fn check(model: &ModelFile) -> anyhow::Result<()> {
-    model.gguf.metadata().require_str("general.architecture")?;
+    verbatim_engine::check(&model.gguf)?;
     if model.gguf.metadata().contains("tokenizer.ggml.model") {
         model.tokenizer()?;
     }

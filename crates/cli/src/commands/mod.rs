@@ -1,11 +1,14 @@
 //! What each command does, one file for each.
 
+pub mod chat;
 pub mod completions;
 pub mod inspect;
 pub mod list;
+pub mod logits;
 pub mod man;
 pub mod pull;
 pub mod rm;
+pub mod run;
 pub mod template;
 pub mod tokenize;
 
@@ -21,6 +24,9 @@ use crate::store::Store;
 pub fn execute(cli: &Cli) -> anyhow::Result<ExitCode> {
     let store = || Store::new(cli.common.home.as_deref());
     match &cli.command {
+        Command::Run(args) => run::run(args, &store()?),
+        Command::Chat(args) => chat::run(args, &store()?),
+        Command::Logits(args) => logits::run(args, &store()?),
         Command::Inspect(args) => inspect::run(args, &store()?),
         Command::Tokenize(args) => tokenize::run(args, &store()?),
         Command::Template(args) => template::run(args, &store()?),

@@ -1,12 +1,12 @@
 //! Activations quantised to eight bits, in blocks of 32 columns.
 //!
-//! A block's scale is not the customary peak / 127. Eight scales are tried, which bring the peak to 127, 126, … 120
-//! steps; for each the least-squares best scale for the rounded values is known in closed form, and the one with the
-//! least squared error wins. On Gaussian data this takes 11 % off the rounding error of peak / 127, and costs the
-//! matrix product nothing.
+//! A block's scale is not the customary peak / 127. Eight scales are tried, which bring the peak to 127, 126,
+//! … 120 steps; for each the least-squares best scale for the rounded values is known in closed form, and the
+//! one with the least squared error wins. On Gaussian data this takes 11 % off the rounding error of peak /
+//! 127, and costs the matrix product nothing.
 //!
-//! The result depends on the 32 values alone and is the same on every instruction set: sums that round are taken in
-//! one fixed tree.
+//! The result depends on the 32 values alone and is the same on every instruction set: sums that round are
+//! taken in one fixed tree.
 
 use crate::isa::{Isa, Level};
 #[cfg(target_arch = "x86_64")]
@@ -22,10 +22,10 @@ pub const fn activation_row_bytes(cols: usize) -> usize {
 
 /// Quantises a row of activations for the products with block-format weights.
 ///
-/// `row` holds a multiple of 32 values and `out` holds [`activation_row_bytes`] of that many bytes. Blocks are
-/// independent, so parts of a row at multiples of 32 can be quantised on their own. A block with a NaN or an infinity
-/// gets a NaN scale, which makes every product with it a NaN: garbage stays visible. A block without a value above
-/// 1e-30 counts as zeros.
+/// `row` holds a multiple of 32 values and `out` holds [`activation_row_bytes`] of that many bytes. Blocks
+/// are independent, so parts of a row at multiples of 32 can be quantised on their own. A block with a NaN or
+/// an infinity gets a NaN scale, which makes every product with it a NaN: garbage stays visible. A block
+/// without a value above 1e-30 counts as zeros.
 ///
 /// # Panics
 /// If the sizes are others than these.
@@ -40,7 +40,7 @@ pub fn quantize_row(isa: Isa, row: &[f32], out: &mut [u8]) {
     match isa.level() {
         Level::Scalar => quantize_blocks::<Scalar>(row, out),
         #[cfg(target_arch = "x86_64")]
-        Level::Avx2 => quantize_blocks::<Avx2>(row, out),
+        Level::Avx2 | Level::AvxVnni => quantize_blocks::<Avx2>(row, out),
         #[cfg(target_arch = "x86_64")]
         Level::Avx512 => quantize_blocks::<Avx512>(row, out),
     }
@@ -49,8 +49,8 @@ pub fn quantize_row(isa: Isa, row: &[f32], out: &mut [u8]) {
 fn quantize_blocks<S: Simd>(row: &[f32], out: &mut [u8]) {
     let blocks = out.as_chunks_mut::<{ size_of::<ActivationBlock>() }>().0;
     for (values, out) in row.as_chunks::<BLOCK_COLS>().0.iter().zip(blocks) {
-        // SAFETY: `quantize_row` has an `Isa`, the proof that the machine has the instruction set of `S`; the write
-        // is an unaligned one of as many bytes as `out` has, of a type without padding.
+        // SAFETY: `quantize_row` has an `Isa`, the proof that the machine has the instruction set of `S`; the
+        // write is an unaligned one of as many bytes as `out` has, of a type without padding.
         unsafe {
             let block = S::quantize_block(values);
             out.as_mut_ptr().cast::<ActivationBlock>().write_unaligned(block);

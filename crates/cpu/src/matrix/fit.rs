@@ -1,7 +1,8 @@
-//! Formats without a packed layout of their own (the grid formats IQ1, IQ2, IQ3) as signed bytes with a scale.
+//! Formats without a packed layout of their own (the grid formats IQ1, IQ2, IQ3) as signed bytes with a
+//! scale.
 //!
-//! Their decoded weights are small whole multiples of one number per 16 columns, so the number can be found again from
-//! the decoded values alone. What is found is checked: every weight must come back exactly.
+//! Their decoded weights are small whole multiples of one number per 16 columns, so the number can be found
+//! again from the decoded values alone. What is found is checked: every weight must come back exactly.
 
 use super::layout::BLOCK_COLS;
 

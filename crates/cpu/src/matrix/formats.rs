@@ -1,12 +1,12 @@
-//! The block formats: how the codes and scales of each lie in a file, how its scales lie when packed, and the numbers
-//! that turn integer sums into a dot product.
+//! The block formats: how the codes and scales of each lie in a file, how its scales lie when packed, and the
+//! numbers that turn integer sums into a dot product.
 //!
-//! Every format is one of two forms, `d · (q − OFFSET)` or `d · q − m`, with an unsigned code `q` and with `d` and `m`
-//! per 32 columns or per 16 ([`BlockFormat::HALVES`]). A new format is one `impl` here and one line in
-//! [`for_block_kind`](super::packed).
+//! Every format is one of two forms, `d · (q − OFFSET)` or `d · q − m`, with an unsigned code `q` and with
+//! `d` and `m` per 32 columns or per 16 ([`BlockFormat::HALVES`]). A new format is one `impl` here, and its
+//! name in [`packed`](super::packed)'s `Kind` and `for_kind`.
 //!
-//! Sources: the format definitions of ggml (`ggml-common.h`) and the OCP Microscaling specification 1.0 (MXFP4); the
-//! decoders of `verbatim-quant` are the reference that the tests compare with.
+//! Sources: the format definitions of ggml (`ggml-common.h`) and the OCP Microscaling specification 1.0
+//! (MXFP4); the decoders of `verbatim-quant` are the reference that the tests compare with.
 
 use std::array;
 
@@ -98,8 +98,9 @@ impl<S: Simd> Coefficients<S> {
 /// Bytes of one half-precision number per row of a group.
 const HALF_ROW: usize = 2 * GROUP_ROWS;
 
-/// Code `i` of an array of `BITS`-bit codes in planes: `WIDTH` bytes hold `WIDTH` neighbours in their lowest bits, the
-/// next `WIDTH` in the bits above those, and so on until the bytes are full. Every code array of every format is one.
+/// Code `i` of an array of `BITS`-bit codes in planes: `WIDTH` bytes hold `WIDTH` neighbours in their lowest
+/// bits, the next `WIDTH` in the bits above those, and so on until the bytes are full. Every code array of
+/// every format is one.
 #[inline(always)]
 fn plane_code<const BITS: usize, const WIDTH: usize>(bytes: &[u8], i: usize) -> u8 {
     let elements = WIDTH * (8 / BITS);
@@ -113,8 +114,8 @@ fn put_half(scales: &mut [u8], array: usize, lane: usize, from: &[u8]) {
     scales[at..at + 2].copy_from_slice(&from[..2]);
 }
 
-/// The half-precision number whose two bytes are given, times −1: formats that *add* a minimum store it so, and one
-/// form serves both signs.
+/// The half-precision number whose two bytes are given, times −1: formats that *add* a minimum store it so,
+/// and one form serves both signs.
 fn negated(half: &[u8]) -> [u8; 2] {
     [half[0], half[1] ^ 0x80]
 }
@@ -286,7 +287,8 @@ const fn offset_128(levels: [i8; 16]) -> [u8; 16] {
     codes
 }
 
-/// IQ4_NL with six-bit scales per 32 columns, `d · (scale − 32) · level`. Packed: `d`, then the signed scales.
+/// IQ4_NL with six-bit scales per 32 columns, `d · (scale − 32) · level`. Packed: `d`, then the signed
+/// scales.
 pub(super) struct IQ4XS;
 impl BlockFormat for IQ4XS {
     const BITS: usize = 4;
@@ -319,8 +321,8 @@ impl BlockFormat for IQ4XS {
     }
 }
 
-/// Four bits, `d · scale · q − dmin · minimum`, six-bit scales and minima per 32 columns. Packed: `d`, `dmin`, then
-/// per 32 columns the scales and the minima as bytes.
+/// Four bits, `d · scale · q − dmin · minimum`, six-bit scales and minima per 32 columns. Packed: `d`,
+/// `dmin`, then per 32 columns the scales and the minima as bytes.
 pub(super) struct Q4K;
 impl BlockFormat for Q4K {
     const BITS: usize = 4;
@@ -358,8 +360,9 @@ impl BlockFormat for Q4K {
     }
 }
 
-/// Scale and minimum `sub` in the 12 bytes of Q4_K and Q5_K: bytes 0..4 hold the first four scales and 4..8 their
-/// minima, with the high bits of the last four above them; bytes 8..12 hold the low bits of the last four.
+/// Scale and minimum `sub` in the 12 bytes of Q4_K and Q5_K: bytes 0..4 hold the first four scales and 4..8
+/// their minima, with the high bits of the last four above them; bytes 8..12 hold the low bits of the last
+/// four.
 fn six_bit_pair(packed: &[u8], sub: usize) -> (u8, u8) {
     if sub < 4 {
         return (packed[sub] & 63, packed[sub + 4] & 63);
@@ -463,8 +466,8 @@ impl BlockFormat for Q3K {
     }
 }
 
-/// Two bits, `d · scale · q − dmin · minimum`, four-bit scales and minima per 16 columns. Packed: `d`, `dmin`, then per
-/// 32 columns the two halves' scales and the two halves' minima as bytes.
+/// Two bits, `d · scale · q − dmin · minimum`, four-bit scales and minima per 16 columns. Packed: `d`,
+/// `dmin`, then per 32 columns the two halves' scales and the two halves' minima as bytes.
 pub(super) struct Q2K;
 impl BlockFormat for Q2K {
     const BITS: usize = 2;
@@ -505,7 +508,8 @@ impl BlockFormat for Q2K {
     }
 }
 
-/// Four-bit floating point with a power of two per 32 columns. Packed: the power as a bfloat16, which holds every one.
+/// Four-bit floating point with a power of two per 32 columns. Packed: the power as a bfloat16, which holds
+/// every one.
 pub(super) struct Mxfp4;
 impl BlockFormat for Mxfp4 {
     const BITS: usize = 4;
@@ -535,8 +539,8 @@ impl BlockFormat for Mxfp4 {
     }
 }
 
-/// Four-bit floating point with a small floating-point scale per 16 columns. Packed: the scales as half-precision numbers,
-/// which hold every one.
+/// Four-bit floating point with a small floating-point scale per 16 columns. Packed: the scales as
+/// half-precision numbers, which hold every one.
 pub(super) struct Nvfp4;
 impl BlockFormat for Nvfp4 {
     const BITS: usize = 4;
@@ -579,8 +583,8 @@ fn half_of_e4m3(byte: u8) -> f16 {
     })
 }
 
-/// Trits and two-bit codes, `d · (q − 1)`, with one scale per file block: TQ1_0 and TQ2_0 (256 columns), Q2_0 (64) and
-/// Q1_0 (128, where q is 0 or 2).
+/// Trits and two-bit codes, `d · (q − 1)`, with one scale per file block: TQ1_0 and TQ2_0 (256 columns), Q2_0
+/// (64) and Q1_0 (128, where q is 0 or 2).
 macro_rules! two_bit_format {
     ($name:ident, $doc:literal, blocks: $blocks:literal, bytes: $bytes:literal, scale_at: $scale_at:literal,
         |$block:ident, $i:ident| $code:expr) => {
@@ -629,9 +633,9 @@ fn trit(block: &[u8], i: usize) -> u8 {
     ((u16::from(fraction) * 3) >> 8) as u8
 }
 
-/// Signed bytes with an f32 scale per 16 columns: what the formats become that have no layout of their own, when
-/// every group of 16 decoded weights is whole multiples of one number (see [`super::fit`]). Its file block is made there:
-/// two f32 scales, then 32 codes.
+/// Signed bytes with an f32 scale per 16 columns: what the formats become that have no layout of their own,
+/// when every group of 16 decoded weights is whole multiples of one number (see [`super::fit`]). Its file
+/// block is made there: two f32 scales, then 32 codes.
 pub(super) struct Fitted;
 impl BlockFormat for Fitted {
     const BITS: usize = 8;

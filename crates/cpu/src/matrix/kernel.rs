@@ -1,8 +1,9 @@
-//! The tile: sixteen output rows by up to eight tokens, over all columns. The one place where products are summed, and so
-//! the home of the row contract.
+//! The tile: sixteen output rows by up to eight tokens, over all columns. The one place where products are
+//! summed, and so the home of the row contract.
 //!
-//! Written once over [`Simd`] and compiled per instruction set, weight format and number of tokens. A lane is an output
-//! row, so what one output element goes through is the same whatever the lane count and whatever tokens lie beside it.
+//! Written once over [`Simd`] and compiled per instruction set, weight format and number of tokens. A lane is
+//! an output row, so what one output element goes through is the same whatever the lane count and whatever
+//! tokens lie beside it.
 
 use super::activations::ActivationBlock;
 use super::formats::{BlockFormat, Coefficients};
@@ -11,8 +12,9 @@ use super::simd::Simd;
 
 /// One tile's operands.
 ///
-/// Pointers, because the threads of a product write to interleaved parts of one output, which no slice can say. Who makes
-/// a `Tile` vouches that they are valid as described while it runs, and that nothing else touches the outputs.
+/// Pointers, because the threads of a product write to interleaved parts of one output, which no slice can
+/// say. Who makes a `Tile` vouches that they are valid as described while it runs, and that nothing else
+/// touches the outputs.
 pub(super) struct Tile {
     /// The group's weights: the codes of a block format, or the numbers of a plain one.
     pub weights: *const u8,
@@ -47,8 +49,9 @@ pub(super) trait DenseWeights: 'static {
 
 /// A tile of a block format, with quantised activations.
 ///
-/// Contract, for every output element: blocks of 32 columns ascend; in each, the sum of the products of codes and
-/// activations is an exact integer, [`block_sum`] scales it, and one fused multiply-add takes it into the total.
+/// Contract, for every output element: blocks of 32 columns ascend; in each, the sum of the products of codes
+/// and activations is an exact integer, [`block_sum`] scales it, and one fused multiply-add takes it into the
+/// total.
 ///
 /// # Safety
 /// As [`Tile`] says, and the machine has the instruction set of `S`.
@@ -87,7 +90,8 @@ pub(super) unsafe fn block_tile<S: Simd, F: BlockFormat, const M: usize>(tile: &
 /// How far ahead of the weights in use the next are called for.
 const PREFETCH_BYTES: usize = 2048;
 
-/// Calls for the weights of a block to come. The hardware's own prefetcher stops at every page and starts anew.
+/// Calls for the weights of a block to come. The hardware's own prefetcher stops at every page and starts
+/// anew.
 #[inline(always)]
 unsafe fn prefetch<S: Simd>(weights: *const u8, bytes: usize) {
     for line in (0..bytes).step_by(64) {
@@ -139,9 +143,9 @@ unsafe fn block_number(block: *const u8, at: usize) -> f32 {
 
 /// A tile of plain weights, with f32 activations.
 ///
-/// Contract, for every output element: columns ascend in runs of 32 (the last may be shorter); in each run the even
-/// columns and the odd ones are two chains of fused multiply-adds from zero, and their sum is added to the total.
-/// Short chains keep the rounding error of long rows small.
+/// Contract, for every output element: columns ascend in runs of 32 (the last may be shorter); in each run
+/// the even columns and the odd ones are two chains of fused multiply-adds from zero, and their sum is added
+/// to the total. Short chains keep the rounding error of long rows small.
 ///
 /// # Safety
 /// As [`Tile`] says, and the machine has the instruction set of `S`.
@@ -223,7 +227,8 @@ fn token_inputs<const M: usize>(tile: &Tile) -> [*const u8; M] {
 #[inline(always)]
 unsafe fn finish<S: Simd, const M: usize>(tile: &Tile, lane: usize, totals: [S::Floats; M]) {
     for (token, total) in totals.into_iter().enumerate().take(tile.tokens) {
-        // SAFETY: `lane` is below `rows` and `token` below `tokens`, so the pointers stay within the operands.
+        // SAFETY: `lane` is below `rows` and `token` below `tokens`, so the pointers stay within the
+        // operands.
         unsafe {
             let output = tile.output.add(token * tile.output_stride + lane);
             let residual = tile.residual.wrapping_add(token * tile.residual_stride + lane);

@@ -1,8 +1,9 @@
 //! How the codes of sixteen rows lie in memory.
 //!
-//! A *chunk* is 64 bytes: four neighbouring columns of each of sixteen rows, row by row (byte `4 * row + column`). It is one
-//! AVX-512 register, or two of AVX2. A block of 32 columns is eight chunks of one-byte codes; narrower codes share
-//! chunks. Below, chunk numbers on the left are stored and those on the right are columns `4 * chunk ..`:
+//! A *chunk* is 64 bytes: four neighbouring columns of each of sixteen rows, row by row (byte `4 * row +
+//! column`). It is one AVX-512 register, or two of AVX2. A block of 32 columns is eight chunks of one-byte
+//! codes; narrower codes share chunks. Below, chunk numbers on the left are stored and those on the right are
+//! columns `4 * chunk ..`:
 //!
 //! - 8 bits: stored chunk `c` is chunk `c`.
 //! - 4 bits: the low halves of stored chunk `c` are chunk `c`, the high halves chunk `c + 4`.
@@ -46,7 +47,8 @@ const fn split(bits: usize) -> (usize, usize) {
     }
 }
 
-/// Writes `bits` bits of each code, those from bit `from` on. A row's part of a chunk is a word of four codes.
+/// Writes `bits` bits of each code, those from bit `from` on. A row's part of a chunk is a word of four
+/// codes.
 #[inline(always)]
 fn pack_part(bits: usize, codes: &[u8; BLOCK_COLS], from: usize, row: usize, part: &mut [u8]) {
     let mask = u32::from_ne_bytes([u8::MAX >> (8 - bits); 4]);
@@ -73,8 +75,8 @@ const fn place(bits: usize, chunk: usize) -> (usize, usize) {
 /// The one-byte codes of a block, for `S::LANES` rows from row `lane` on, chunk by chunk.
 ///
 /// # Safety
-/// `block` points to `code_bytes(bits)` bytes, `lane + S::LANES` is at most 16, and the machine has the instruction
-/// set of `S`.
+/// `block` points to `code_bytes(bits)` bytes, `lane + S::LANES` is at most 16, and the machine has the
+/// instruction set of `S`.
 #[inline(always)]
 pub(super) unsafe fn unpack<S: Simd>(bits: usize, block: *const u8, lane: usize) -> [S::Bytes; 8] {
     let (low_bits, high_bits) = split(bits);

@@ -1,12 +1,14 @@
 //! Products of weight matrices with a batch of activations.
 //!
-//! **The row contract.** An output element goes through one order of operations, which the weights' format and the number
-//! of columns fix and nothing else does: not the number of tokens in the batch, the token's place in it, the threads, or
-//! the instruction set. The [`kernel`] module states the order. [`matmul`] therefore gives the same bits at width 1 and at
-//! width 512, and on every machine with the same build (a NaN is only promised to be a NaN).
+//! **The row contract.** An output element goes through one order of operations, which the weights' format
+//! and the number of columns fix and nothing else does: not the number of tokens in the batch, the token's
+//! place in it, the threads, or the instruction set. The `kernel` module states the order. [`matmul`]
+//! therefore gives the same bits at width 1 and at width 512, and on every machine with the same build (a NaN
+//! is only promised to be a NaN).
 //!
-//! How it is kept: sixteen weight rows are interleaved ([`layout`]), a vector lane is an output row, and the kernels,
-//! written once over [`simd`], never add across lanes. Within a block of 32 columns the sums are of integers, and exact.
+//! How it is kept: sixteen weight rows are interleaved (`layout`), a vector lane is an output row, and the
+//! kernels, written once over `simd`, never add across lanes. Within a block of 32 columns the sums are of
+//! integers, and exact.
 #![allow(unsafe_code)] // Vector instructions, and outputs that threads share by columns, are beyond safe Rust.
 
 mod activations;

@@ -16,10 +16,11 @@ use crate::team::{TaskCounter, Team};
 
 /// A matrix of `rows` output rows and `cols` input columns, rows interleaved in groups of sixteen.
 ///
-/// Memory is that of the file, within 6 %, for the legacy formats, the K formats but Q2_K, IQ4, MXFP4, TQ2_0 and the plain
-/// types (rows are padded to a multiple of 16, and a row group to 64 bytes). Q2_K takes 3.1 bits a weight instead of 2.6,
-/// TQ1_0 2.1 instead of 1.7, Q1_0 2.1 instead of 1.1, Q2_0 2.25 as in the file, NVFP4 5 instead of 4.5. The grid formats
-/// (IQ1, IQ2, IQ3) become bytes with scales, 10 bits a weight. A matrix that does not fit that exactly becomes f32.
+/// Memory is that of the file, within 6 %, for the legacy formats, the K formats but Q2_K, IQ4, MXFP4, TQ2_0
+/// and the plain types (rows are padded to a multiple of 16, and a row group to 64 bytes). Q2_K takes 3.1
+/// bits a weight instead of 2.6, TQ1_0 2.1 instead of 1.7, Q1_0 2.1 instead of 1.1, Q2_0 2.25 as in the file,
+/// NVFP4 5 instead of 4.5. The grid formats (IQ1, IQ2, IQ3) become bytes with scales, 10 bits a weight. A
+/// matrix that does not fit that exactly becomes f32.
 pub struct PackedMatrix {
     dtype: DType,
     rows: usize,
@@ -42,7 +43,8 @@ pub enum PackError {
     },
     /// The rows are not whole blocks.
     #[error(
-        "rows of {cols} columns are not whole blocks of {dtype}, which have {block}; the file is damaged or its format is misread"
+        "rows of {cols} columns are not whole blocks of {dtype}, which have {block}; \
+         the file is damaged or its format is misread"
     )]
     PartialBlock {
         /// The file's format.
@@ -108,13 +110,14 @@ pub(super) enum Kind {
     BF16,
 }
 
-/// Evaluates one expression with a type parameter standing for the block format, or another for plain weights.
+/// Evaluates one expression with a type parameter standing for the block format, or another for plain
+/// weights.
 macro_rules! for_kind {
     ($kind:expr, $F:ident => $block:expr, $W:ident => $dense:expr) => {
         for_kind!(@ $kind, $F => $block, $W => $dense,
-            block: Q4_0 Q4_0, Q4_1 Q4_1, Q5_0 Q5_0, Q5_1 Q5_1, Q8_0 Q8_0, Q2_K Q2K, Q3_K Q3K, Q4_K Q4K, Q5_K Q5K,
-                Q6_K Q6K, IQ4_NL IQ4NL, IQ4_XS IQ4XS, MXFP4 Mxfp4, NVFP4 Nvfp4, TQ1_0 Tq1_0, TQ2_0 Tq2_0, Q1_0 Q1_0,
-                Q2_0 Q2_0, Fitted Fitted;
+            block: Q4_0 Q4_0, Q4_1 Q4_1, Q5_0 Q5_0, Q5_1 Q5_1, Q8_0 Q8_0, Q2_K Q2K, Q3_K Q3K, Q4_K Q4K,
+                Q5_K Q5K, Q6_K Q6K, IQ4_NL IQ4NL, IQ4_XS IQ4XS, MXFP4 Mxfp4, NVFP4 Nvfp4, TQ1_0 Tq1_0,
+                TQ2_0 Tq2_0, Q1_0 Q1_0, Q2_0 Q2_0, Fitted Fitted;
             dense: F32 F32, F16 F16, BF16 Bf16)
     };
     (@ $kind:expr, $F:ident => $block:expr, $W:ident => $dense:expr,
@@ -231,7 +234,8 @@ impl PackedMatrix {
         self.cols
     }
 
-    /// Groups of sixteen rows, the unit of work of [`matmul_groups`](super::matmul_groups); the last may be partly filled.
+    /// Groups of sixteen rows, the unit of work of [`matmul_groups`](super::matmul_groups); the last may be
+    /// partly filled.
     pub fn row_groups(&self) -> usize {
         self.rows.div_ceil(GROUP_ROWS)
     }
@@ -246,12 +250,14 @@ impl PackedMatrix {
         self.storage.len()
     }
 
-    /// Whether products take activations quantised by [`quantize_row`](super::quantize_row); if not, they take f32.
+    /// Whether products take activations quantised by [`quantize_row`](super::quantize_row); if not, they
+    /// take f32.
     pub fn takes_quantized(&self) -> bool {
         for_kind!(self.layout.kind, _F => true, _W => false)
     }
 
-    /// Decodes a row, to the same numbers as `verbatim_quant::dequantize` gives for the row's bytes in the file.
+    /// Decodes a row, to the same numbers as `verbatim_quant::dequantize` gives for the row's bytes in the
+    /// file.
     ///
     /// # Panics
     /// If there is no such row, or `out` does not hold `cols` numbers.
@@ -368,8 +374,8 @@ impl<'a> Source<'a> {
         true
     }
 
-    /// The bytes of a row as `kind` takes them: the file's own, or made from the decoded weights. `None` if `kind` cannot
-    /// have them exactly.
+    /// The bytes of a row as `kind` takes them: the file's own, or made from the decoded weights. `None` if
+    /// `kind` cannot have them exactly.
     fn transcode<'b>(&self, kind: Kind, bytes: &'b [u8], scratch: &'b mut Scratch) -> Option<&'b [u8]> {
         if kind != Kind::Fitted && Kind::of(self.dtype) == Some(kind) {
             return Some(bytes);

@@ -9,7 +9,7 @@ use super::kernel::{DenseWeights, Tile};
 use super::layout::GROUP_ROWS;
 use super::packed::{PackedMatrix, for_kind};
 #[cfg(target_arch = "x86_64")]
-use super::simd::{Avx2, Avx512};
+use super::simd::{Avx2, Avx512, AvxVnni};
 use super::simd::{Scalar, Simd};
 use crate::isa::{Isa, Level};
 use crate::team::{TaskCounter, Team};
@@ -35,14 +35,15 @@ pub fn matmul(
     let counter = TaskCounter::new();
     team.run(|_| {
         while let Some(taken) = counter.take(chunk, groups) {
-            // SAFETY: the counter gives every group to one thread only, and `output` is borrowed by this function alone.
+            // SAFETY: the counter gives every group to one thread only, and `output` is borrowed by this
+            // function alone.
             unsafe { matmul_groups(isa, weights, input, &output, taken, epilogue) };
         }
     });
 }
 
-/// Row groups for one helping of work: small enough that uneven cores end together, large enough that taking one costs
-/// nothing.
+/// Row groups for one helping of work: small enough that uneven cores end together, large enough that taking
+/// one costs nothing.
 pub fn chunk_groups(groups: usize, threads: usize) -> usize {
     groups.div_ceil(threads * 8).max(1)
 }
@@ -117,7 +118,8 @@ fn holds_rows(len: usize, stride: usize, rows: usize, row_len: usize) -> bool {
                 .is_some_and(|end| end <= len)
 }
 
-/// Where products go: rows of f32, `stride` apart. Shareable, so that threads can each write some columns of every row.
+/// Where products go: rows of f32, `stride` apart. Shareable, so that threads can each write some columns of
+/// every row.
 #[derive(Clone, Copy)]
 pub struct OutputRows<'a> {
     start: *mut f32,
@@ -140,8 +142,8 @@ impl<'a> OutputRows<'a> {
     /// Rows anywhere.
     ///
     /// # Safety
-    /// `start` points to `len` numbers that stay valid for writes as long as the value is used, and that nothing else
-    /// accesses but as [`matmul_groups`] allows.
+    /// `start` points to `len` numbers that stay valid for writes as long as the value is used, and that
+    /// nothing else accesses but as [`matmul_groups`] allows.
     pub unsafe fn from_raw(start: *mut f32, len: usize, stride: usize) -> OutputRows<'a> {
         OutputRows { start, len, stride, _borrow: PhantomData }
     }
@@ -173,11 +175,12 @@ pub enum Residual<'a> {
     },
 }
 
-/// Computes the output rows `16 * groups.start .. 16 * groups.end` for every token: one thread's share of a product.
+/// Computes the output rows `16 * groups.start .. 16 * groups.end` for every token: one thread's share of a
+/// product.
 ///
 /// # Safety
-/// While it runs, nothing else reads or writes those columns of the output: shares given to different threads must be of
-/// different groups.
+/// While it runs, nothing else reads or writes those columns of the output: shares given to different threads
+/// must be of different groups.
 ///
 /// # Panics
 /// If an operand's size does not fit the product.
@@ -194,13 +197,15 @@ pub unsafe fn matmul_groups(
     if product.input.tokens() == 0 {
         return;
     }
-    // SAFETY: the operands have been checked; an `Isa` is the proof that the machine has the instruction set; the
-    // output is the caller's promise.
+    // SAFETY: the operands have been checked; an `Isa` is the proof that the machine has the instruction set;
+    // the output is the caller's promise.
     unsafe {
         match isa.level() {
             Level::Scalar => product.run::<Scalar>(),
             #[cfg(target_arch = "x86_64")]
             Level::Avx2 => product.run::<Avx2>(),
+            #[cfg(target_arch = "x86_64")]
+            Level::AvxVnni => product.run::<AvxVnni>(),
             #[cfg(target_arch = "x86_64")]
             Level::Avx512 => product.run::<Avx512>(),
         }
@@ -243,16 +248,21 @@ impl Product<'_> {
         }
     }
 
-    /// A row group's weights stay in the nearest cache while the tokens pass by.
+    /// Row groups outside and tokens inside, so that a group's weights stay in the nearest cache while the
+    /// tokens pass by; and around both, spans of tokens whose activations stay in the second.
     unsafe fn run<S: Simd>(&self) {
-        for group in self.groups.clone() {
-            let mut token = 0;
-            while token < self.input.tokens() {
-                let tokens = tile_tokens(self.input.tokens() - token, S::MAX_TOKENS);
-                let tile = self.tile(group, token, tokens);
-                // SAFETY: the caller vouches for the instruction set and the output.
-                unsafe { run_tile::<S>(self.weights, &tile) };
-                token += tokens;
+        let tokens = self.input.tokens();
+        let span = span_tokens(self.input.stride_bytes(), S::MAX_TOKENS);
+        for start in (0..tokens).step_by(span) {
+            let end = tokens.min(start + span);
+            for group in self.groups.clone() {
+                let mut token = start;
+                while token < end {
+                    let count = tile_tokens(end - token, S::MAX_TOKENS);
+                    // SAFETY: the caller vouches for the instruction set and the output.
+                    unsafe { run_tile::<S>(self.weights, &self.tile(group, token, count)) };
+                    token += count;
+                }
             }
         }
     }
@@ -283,6 +293,17 @@ impl Product<'_> {
             residual_stride,
         }
     }
+}
+
+/// Bytes of activations that should be near while the weights go by: a good half of a common second-level
+/// cache.
+const SPAN_BYTES: usize = 640 << 10;
+
+/// How many tokens a span takes: whole tiles, and enough of them to be worth reading the weights again for.
+fn span_tokens(row_bytes: usize, tile_tokens: usize) -> usize {
+    const LEAST: usize = 32;
+    let tokens = (SPAN_BYTES / row_bytes.max(1)).max(LEAST);
+    tokens - tokens % tile_tokens
 }
 
 /// How many of the remaining tokens the next tile takes: they are spread evenly over as few tiles as can be.

@@ -7,8 +7,8 @@ use std::ptr::NonNull;
 /// A chunk of packed codes is one cache line.
 const ALIGN_BYTES: usize = 64;
 
-/// From this size on, memory is aligned to huge pages: a matrix product reads all of it in one go, and small pages cost
-/// it translation misses.
+/// From this size on, memory is aligned to huge pages: a matrix product reads all of it in one go, and small
+/// pages cost it translation misses.
 const HUGE_PAGE_BYTES: usize = 2 << 20;
 
 /// A fixed number of bytes, aligned to 64.
@@ -53,7 +53,8 @@ impl Drop for AlignedBytes {
 
 #[cfg(target_os = "linux")]
 fn advise_huge_pages(start: NonNull<u8>, bytes: usize) {
-    // SAFETY: the range is allocated, and the advice does not change what it holds. A refusal costs only speed.
+    // SAFETY: the range is allocated, and the advice does not change what it holds. A refusal costs only
+    // speed.
     unsafe { libc::madvise(start.as_ptr().cast(), bytes, libc::MADV_HUGEPAGE) };
 }
 

@@ -1,4 +1,5 @@
-//! AVX2 with FMA and F16C: eight rows at a time; the byte products go through 16-bit sums that cannot saturate.
+//! AVX2 with FMA and F16C: eight rows at a time. With AVX-VNNI, `vpdpbusd` makes the byte products; without
+//! it they go through 16-bit sums that cannot saturate.
 
 use std::arch::x86_64::*;
 
@@ -7,31 +8,32 @@ use crate::matrix::activations::{self, ActivationBlock};
 use crate::matrix::formats::BlockFormat;
 use crate::matrix::kernel::{self, DenseWeights, Tile};
 
-/// Eight lanes.
+/// Eight lanes, without and with `vpdpbusd`.
 #[derive(Clone, Copy)]
-pub(in crate::matrix) struct Avx2;
+pub(in crate::matrix) struct EightLanes<const VNNI: bool>;
+
+pub(in crate::matrix) type Avx2 = EightLanes<false>;
+pub(in crate::matrix) type AvxVnni = EightLanes<true>;
 
 /// What an i16 lane can hold, in units of the largest |activation|.
 const I16_ROOM: usize = i16::MAX as usize / 127;
 
-// SAFETY (of every `unsafe` below): the callers of `Simd` vouch for the instruction set and the pointers, and all
-// loads and stores are unaligned ones. The small functions are inlined into the `target_feature` ones.
-impl Simd for Avx2 {
+// SAFETY (of every `unsafe` below): the callers of `Simd` vouch for the instruction set and the pointers, and
+// all loads and stores are unaligned ones. The small functions are inlined into the `target_feature` ones.
+impl<const VNNI: bool> Simd for EightLanes<VNNI> {
     const LANES: usize = 8;
     const MAX_TOKENS: usize = 4;
     type Bytes = __m256i;
     type Floats = __m256;
 
-    #[target_feature(enable = "avx2,fma,f16c")]
     unsafe fn run_block_tile<F: BlockFormat, const M: usize>(tile: &Tile) {
         // SAFETY: as above.
-        unsafe { kernel::block_tile::<Self, F, M>(tile) }
+        unsafe { if VNNI { block_tile_vnni::<F, M>(tile) } else { block_tile_avx2::<F, M>(tile) } }
     }
 
-    #[target_feature(enable = "avx2,fma,f16c")]
     unsafe fn run_dense_tile<W: DenseWeights, const M: usize>(tile: &Tile) {
         // SAFETY: as above.
-        unsafe { kernel::dense_tile::<Self, W, M>(tile) }
+        unsafe { dense_tile_avx2::<W, M>(tile) }
     }
 
     #[target_feature(enable = "avx2,fma,f16c")]
@@ -101,23 +103,14 @@ impl Simd for Avx2 {
     ) -> __m256 {
         // SAFETY: as above.
         unsafe {
-            if weight_max > 128 {
+            let total = if VNNI {
+                dot_vnni(weights, activations)
+            } else if weight_max > 128 {
                 debug_assert_eq!(offset, 128, "wide weights are centred ones");
-                return dot_wide(weights, activations);
-            }
-            let ones = _mm256_set1_epi16(1);
-            // How many pair sums of two products each an i16 lane can take.
-            let pair_sums = I16_ROOM / (2 * usize::from(weight_max));
-            let mut total = _mm256_setzero_si256();
-            let mut narrow = _mm256_setzero_si256();
-            for (chunk, weights) in weights.into_iter().enumerate() {
-                let pairs = _mm256_maddubs_epi16(weights, splat_four(activations.add(4 * chunk)));
-                narrow =
-                    if chunk.is_multiple_of(pair_sums) { pairs } else { _mm256_add_epi16(narrow, pairs) };
-                if (chunk + 1).is_multiple_of(pair_sums) || chunk + 1 == N {
-                    total = _mm256_add_epi32(total, _mm256_madd_epi16(narrow, ones));
-                }
-            }
+                return _mm256_cvtepi32_ps(dot_wide(weights, activations));
+            } else {
+                dot_narrow(weights, weight_max, activations)
+            };
             let total = _mm256_cvtepi32_ps(total);
             if offset == 0 {
                 total
@@ -197,11 +190,66 @@ impl Simd for Avx2 {
     }
 }
 
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn block_tile_avx2<F: BlockFormat, const M: usize>(tile: &Tile) {
+    // SAFETY: the caller vouches for the tile.
+    unsafe { kernel::block_tile::<Avx2, F, M>(tile) }
+}
+
+#[target_feature(enable = "avx2,fma,f16c,avxvnni")]
+unsafe fn block_tile_vnni<F: BlockFormat, const M: usize>(tile: &Tile) {
+    // SAFETY: the caller vouches for the tile.
+    unsafe { kernel::block_tile::<AvxVnni, F, M>(tile) }
+}
+
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn dense_tile_avx2<W: DenseWeights, const M: usize>(tile: &Tile) {
+    // SAFETY: the caller vouches for the tile.
+    unsafe { kernel::dense_tile::<Avx2, W, M>(tile) }
+}
+
+/// Σ weight · activation.
+#[inline(always)]
+unsafe fn dot_vnni<const N: usize>(weights: [__m256i; N], activations: *const u8) -> __m256i {
+    // SAFETY: the caller vouches for AVX-VNNI and for `4 * N` readable activations.
+    unsafe {
+        let mut total = _mm256_setzero_si256();
+        for (chunk, weights) in weights.into_iter().enumerate() {
+            total = _mm256_dpbusd_avx_epi32(total, weights, splat_four(activations.add(4 * chunk)));
+        }
+        total
+    }
+}
+
+/// Σ weight · activation for weights up to `weight_max`, at most 128: as many pair sums as an i16 lane can
+/// take are added there before they are widened.
+#[inline(always)]
+unsafe fn dot_narrow<const N: usize>(
+    weights: [__m256i; N],
+    weight_max: u8,
+    activations: *const u8,
+) -> __m256i {
+    let pair_sums = I16_ROOM / (2 * usize::from(weight_max));
+    // SAFETY: the caller vouches for AVX2 and for `4 * N` readable activations.
+    unsafe {
+        let mut total = _mm256_setzero_si256();
+        let mut narrow = _mm256_setzero_si256();
+        for (chunk, weights) in weights.into_iter().enumerate() {
+            let pairs = _mm256_maddubs_epi16(weights, splat_four(activations.add(4 * chunk)));
+            narrow = if chunk.is_multiple_of(pair_sums) { pairs } else { _mm256_add_epi16(narrow, pairs) };
+            if (chunk + 1).is_multiple_of(pair_sums) || chunk + 1 == N {
+                total = _mm256_add_epi32(total, _mm256_madd_epi16(narrow, _mm256_set1_epi16(1)));
+            }
+        }
+        total
+    }
+}
+
 /// Σ (weight − 128) · activation for weights up to 255, which `maddubs` would saturate on: it multiplies
 /// |weight − 128| ≤ 128 by the activation with the weight's sign moved to it, so a pair sum is at most
 /// 2 · 128 · 127 < 2^15.
 #[inline(always)]
-unsafe fn dot_wide<const N: usize>(weights: [__m256i; N], activations: *const u8) -> __m256 {
+unsafe fn dot_wide<const N: usize>(weights: [__m256i; N], activations: *const u8) -> __m256i {
     // SAFETY: the caller vouches for AVX2 and for `4 * N` readable activations.
     unsafe {
         let mut total = _mm256_setzero_si256();
@@ -211,7 +259,7 @@ unsafe fn dot_wide<const N: usize>(weights: [__m256i; N], activations: *const u8
             let pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(centred), signed);
             total = _mm256_add_epi32(total, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
         }
-        _mm256_cvtepi32_ps(total)
+        total
     }
 }
 

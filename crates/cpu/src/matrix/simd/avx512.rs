@@ -11,8 +11,8 @@ use crate::matrix::kernel::{self, DenseWeights, Tile};
 #[derive(Clone, Copy)]
 pub(in crate::matrix) struct Avx512;
 
-// SAFETY (of every `unsafe` below): the callers of `Simd` vouch for the instruction set and the pointers, and all
-// loads and stores are unaligned ones. The small functions are inlined into the `target_feature` ones.
+// SAFETY (of every `unsafe` below): the callers of `Simd` vouch for the instruction set and the pointers, and
+// all loads and stores are unaligned ones. The small functions are inlined into the `target_feature` ones.
 impl Simd for Avx512 {
     const LANES: usize = 16;
     const MAX_TOKENS: usize = 8;

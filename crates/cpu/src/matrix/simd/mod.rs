@@ -1,8 +1,8 @@
 //! The few vector operations that the kernels are written in, and their form on each instruction set.
 //!
-//! A lane is one output row. A kernel never adds across lanes, so one lane of [`Scalar`], eight of AVX2 and sixteen
-//! of AVX-512 run the same operations in the same order on the same numbers, and give the same bits. (A NaN is only
-//! promised to be a NaN: its sign and payload are the machine's affair.)
+//! A lane is one output row. A kernel never adds across lanes, so one lane of [`Scalar`], eight of AVX2 and
+//! sixteen of AVX-512 run the same operations in the same order on the same numbers, and give the same bits.
+//! (A NaN is only promised to be a NaN: its sign and payload are the machine's affair.)
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
@@ -11,7 +11,7 @@ mod avx512;
 mod scalar;
 
 #[cfg(target_arch = "x86_64")]
-pub(super) use avx2::Avx2;
+pub(super) use avx2::{Avx2, AvxVnni};
 #[cfg(target_arch = "x86_64")]
 pub(super) use avx512::Avx512;
 pub(super) use scalar::Scalar;
@@ -23,8 +23,9 @@ use super::kernel::{DenseWeights, Tile};
 /// `LANES` output rows at a time.
 ///
 /// # Safety
-/// Every function may be called only on a machine that has the instruction set, and every pointer must be valid for
-/// what the function reads or writes (`LANES` elements unless it says otherwise). No alignment is asked for.
+/// Every function may be called only on a machine that has the instruction set, and every pointer must be
+/// valid for what the function reads or writes (`LANES` elements unless it says otherwise). No alignment is
+/// asked for.
 pub(super) trait Simd: Copy + 'static {
     /// Output rows in one vector: 1, 8 or 16.
     const LANES: usize;
@@ -55,9 +56,9 @@ pub(super) trait Simd: Copy + 'static {
     unsafe fn shift_left(a: Self::Bytes, count: u32) -> Self::Bytes;
     /// `table[index]` for each byte; every index is below 16.
     unsafe fn look_up(table: &[u8; 16], indices: Self::Bytes) -> Self::Bytes;
-    /// The exact value of Σ (weight − offset) · activation over `4 * N` columns, where `activations` points to as
-    /// many signed bytes from −127 to 127, `sum` is their exact sum, and no weight is above `weight_max`.
-    /// All of it stays below 2^24 and so is exact in f32, whatever the order.
+    /// The exact value of Σ (weight − offset) · activation over `4 * N` columns, where `activations` points
+    /// to as many signed bytes from −127 to 127, `sum` is their exact sum, and no weight is above
+    /// `weight_max`. All of it stays below 2^24 and so is exact in f32, whatever the order.
     unsafe fn dot<const N: usize>(
         weights: [Self::Bytes; N],
         weight_max: u8,

@@ -13,8 +13,8 @@ use crate::matrix::kernel::{self, DenseWeights, Tile};
 #[derive(Clone, Copy)]
 pub(in crate::matrix) struct Scalar;
 
-// SAFETY (of every `unsafe` below): the callers of `Simd` vouch for the pointers; nothing here needs an instruction
-// set, and all reads and writes are unaligned ones.
+// SAFETY (of every `unsafe` below): the callers of `Simd` vouch for the pointers; nothing here needs an
+// instruction set, and all reads and writes are unaligned ones.
 impl Simd for Scalar {
     const LANES: usize = 1;
     const MAX_TOKENS: usize = 1;

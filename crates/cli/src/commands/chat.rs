@@ -1,0 +1,52 @@
+//! `verbatim chat`: a conversation in the terminal.
+
+use std::process::ExitCode;
+
+use crate::flags::{ChatArgs, GenerateFlags};
+use crate::interrupt::Interrupt;
+use crate::repl::{self, Message, Responder, Terminal};
+use crate::session::Session;
+use crate::standard_io::notify;
+use crate::store::Store;
+
+/// Converses until `/quit` or the end of the input.
+///
+/// # Errors
+/// When there is no model or it has no chat template, or the terminal fails.
+pub fn run(args: &ChatArgs, store: &Store) -> anyhow::Result<ExitCode> {
+    let interrupt = Interrupt::install()?;
+    let session = Session::open(store, &args.model, &args.threads, &args.cache, &args.generate)?;
+    anyhow::ensure!(
+        session.has_template(),
+        "the model has no chat template and cannot hold a conversation; use `verbatim run --no-template`"
+    );
+    let mut lines = Terminal::open(&store.home().join("chat-history.txt"))?;
+    let mut model = Model { session, generate: args.generate.clone(), interrupt };
+    let system = args.generate.system.as_deref();
+    repl::converse(&mut model, &mut lines, &mut std::io::stdout(), system)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+struct Model {
+    session: Session,
+    generate: GenerateFlags,
+    interrupt: Interrupt,
+}
+
+impl Responder for Model {
+    fn respond(
+        &mut self,
+        conversation: &[Message],
+        show: &mut dyn FnMut(&str) -> anyhow::Result<()>,
+    ) -> anyhow::Result<String> {
+        let tokens = self.session.conversation_tokens(conversation)?;
+        let mut answer = String::new();
+        let mut keep_and_show = |text: &str| {
+            answer.push_str(text);
+            show(text)
+        };
+        let summary = self.session.answer(&tokens, &self.generate, self.interrupt, &mut keep_and_show)?;
+        notify(&format!("\n{summary}"));
+        Ok(answer)
+    }
+}

@@ -1,0 +1,90 @@
+//! `verbatim logits`: what the model computes for given tokens, as a .safetensors file.
+//!
+//! Tensor `logits` is \[positions, vocabulary\], f32. With `--layers` there are also `hidden.embed`, `hidden.layer0` … and
+//! `hidden.final_norm`, each \[positions, hidden size\]: the residual stream entering the first layer and leaving each, and
+//! the hidden state after the final norm. K and V are kept as computed, unless `--f16-cache` is given.
+
+use std::process::ExitCode;
+
+use anyhow::{Context, ensure};
+use safetensors::Dtype;
+use safetensors::tensor::TensorView;
+use verbatim_engine::{Engine, KvType, LoadOptions, Row, Tap};
+
+use crate::flags::LogitsArgs;
+use crate::session::{open_model, threads};
+use crate::store::Store;
+
+/// Rows of one step: the values of all layers are alive together.
+const STEP_ROWS: usize = 64;
+
+/// Writes the file.
+///
+/// # Errors
+/// When there is no model, a token is not one of its, or the file cannot be written.
+pub fn run(args: &LogitsArgs, store: &Store) -> anyhow::Result<ExitCode> {
+    ensure!(!args.tokens.is_empty(), "there are no tokens");
+    let file = open_model(store, &args.model)?;
+    let cache = if args.f16_cache { KvType::F16 } else { KvType::F32 };
+    let options = LoadOptions {
+        threads: threads(&args.threads),
+        context: Some(args.tokens.len()),
+        k: cache,
+        v: cache,
+        ..LoadOptions::default()
+    };
+    let mut engine = Engine::load(&file.gguf, &options).with_context(|| file.path.display().to_string())?;
+    let taps = if args.layers { taps(&engine) } else { Vec::new() };
+    let (logits, tapped) = compute(&mut engine, &args.tokens, &taps)?;
+
+    let positions = args.tokens.len();
+    let numbers = engine.hyperparameters();
+    let mut tensors = vec![("logits".to_owned(), logits, numbers.vocabulary)];
+    tensors.extend(taps.iter().zip(tapped).map(|(tap, values)| (name(*tap), values, numbers.hidden)));
+    let views = tensors.iter().map(|(name, bytes, cols)| {
+        let view = TensorView::new(Dtype::F32, vec![positions, *cols], bytes);
+        view.map(|view| (name.as_str(), view)).with_context(|| format!("tensor {name}"))
+    });
+    let views = views.collect::<anyhow::Result<Vec<_>>>()?;
+    safetensors::serialize_to_file(views, None, &args.out)
+        .with_context(|| format!("cannot write {}", args.out.display()))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn taps(engine: &Engine) -> Vec<Tap> {
+    let layers = (0..engine.hyperparameters().layers as u32).map(Tap::Layer);
+    [Tap::Embedding].into_iter().chain(layers).chain([Tap::FinalNorm]).collect()
+}
+
+fn name(tap: Tap) -> String {
+    match tap {
+        Tap::Embedding => "hidden.embed".into(),
+        Tap::Layer(layer) => format!("hidden.layer{layer}"),
+        Tap::FinalNorm => "hidden.final_norm".into(),
+    }
+}
+
+/// Little-endian values of the logits, and of each tap point.
+fn compute(engine: &mut Engine, tokens: &[u32], taps: &[Tap]) -> anyhow::Result<(Vec<u8>, Vec<Vec<u8>>)> {
+    let sequence = engine.begin()?;
+    let mut logits = Vec::new();
+    let mut tapped = vec![Vec::new(); taps.len()];
+    for chunk in tokens.chunks(STEP_ROWS) {
+        let start = engine.append(sequence, chunk.len())?;
+        let row = |(i, &token)| Row { sequence, position: start + i, token, wants_logits: true };
+        let rows: Vec<Row> = chunk.iter().enumerate().map(row).collect();
+        let outputs = engine.step(&rows, taps.to_vec())?;
+        for row in 0..rows.len() {
+            append(&mut logits, outputs.logits(row).context("a row has no logits")?);
+            for (tap, values) in taps.iter().zip(&mut tapped) {
+                append(values, outputs.tap(*tap, row).context("a row was not tapped")?);
+            }
+        }
+        engine.commit(sequence, chunk.len())?;
+    }
+    Ok((logits, tapped))
+}
+
+fn append(bytes: &mut Vec<u8>, values: &[f32]) {
+    bytes.extend(values.iter().flat_map(|x| x.to_le_bytes()));
+}

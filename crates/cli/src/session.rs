@@ -1,0 +1,262 @@
+//! A loaded model with its tokenizer, its chat template and one sequence that goes on from answer to answer.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, ensure};
+use serde_json::json;
+use verbatim_engine::{Engine, KvType, LoadOptions, Sampler, SequenceId};
+use verbatim_gguf::GgufFile;
+use verbatim_text::{ChatTemplate, Detokenizer, Special, Tokenizer};
+
+use crate::flags::{CacheFlags, CacheType, GenerateFlags, ModelFlags, ThreadFlags};
+use crate::interrupt::Interrupt;
+use crate::model_file::ModelFile;
+use crate::pull::{self, Suppliers};
+use crate::repl::Message;
+use crate::standard_io::notify;
+use crate::store::Store;
+
+/// A model ready to answer.
+pub struct Session {
+    engine: Engine,
+    tokenizer: Tokenizer,
+    template: Option<ChatTemplate>,
+    sequence: SequenceId,
+    /// What the sequence has committed.
+    tokens: Vec<u32>,
+}
+
+/// Why an answer ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ending {
+    /// The model said its last word.
+    Model,
+    /// As many tokens as were asked for.
+    Limit,
+    /// The context has no room for another token.
+    ContextFull,
+    /// Ctrl-C.
+    Interrupted,
+}
+
+/// What an answer took.
+#[derive(Debug, Clone, Copy)]
+pub struct Summary {
+    /// Tokens of the prompt.
+    pub prompt_tokens: usize,
+    /// Those of them that were still in the sequence from before.
+    pub reused_tokens: usize,
+    /// Tokens generated, the end token not counted.
+    pub tokens: usize,
+    /// From the beginning to the first token.
+    pub first_token: Duration,
+    /// From the first token to the end.
+    pub rest: Duration,
+    /// Why it ended.
+    pub ending: Ending,
+}
+
+impl std::fmt::Display for Summary {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let first = self.first_token.as_secs_f64();
+        write!(f, "{} prompt tokens", self.prompt_tokens)?;
+        if self.reused_tokens > 0 {
+            write!(f, " ({} reused)", self.reused_tokens)?;
+        }
+        write!(f, ", {} tokens, first after {first:.2} s", self.tokens)?;
+        if self.tokens > 1 {
+            write!(f, ", then {:.1} tokens/s", (self.tokens - 1) as f64 / self.rest.as_secs_f64())?;
+        }
+        match self.ending {
+            Ending::Model => Ok(()),
+            Ending::Limit => write!(f, "; stopped at the limit"),
+            Ending::ContextFull => write!(f, "; stopped because the context is full (see --ctx)"),
+            Ending::Interrupted => write!(f, "; interrupted"),
+        }
+    }
+}
+
+/// How many threads compute: as asked for, else one per core.
+pub fn threads(flags: &ThreadFlags) -> usize {
+    let cores = || std::thread::available_parallelism().map_or(1, usize::from);
+    flags.threads.map_or_else(cores, usize::from)
+}
+
+/// Opens the model that the flags name, fetching it first if it is known and missing.
+///
+/// # Errors
+/// When it cannot be had or is not whole.
+pub fn open_model(store: &Store, flags: &ModelFlags) -> anyhow::Result<ModelFile> {
+    let suppliers = Suppliers::new(&flags.hub.endpoint)?;
+    let path = pull::resolve_or_pull(store, &suppliers, flags.model.as_deref())?;
+    let gguf = GgufFile::open(&path)?;
+    Ok(ModelFile { path, gguf })
+}
+
+impl Session {
+    /// Loads a model for one conversation.
+    ///
+    /// # Errors
+    /// When the file is no model that can be run, or memory does not suffice.
+    pub fn open(
+        store: &Store,
+        model: &ModelFlags,
+        threads_flags: &ThreadFlags,
+        cache: &CacheFlags,
+        generate: &GenerateFlags,
+    ) -> anyhow::Result<Session> {
+        let file = open_model(store, model)?;
+        let options = LoadOptions {
+            threads: threads(threads_flags),
+            context: generate.context_tokens.map(|tokens| tokens.get() as usize),
+            k: kv_type(cache.cache_type_k),
+            v: kv_type(cache.cache_type_v),
+            ..LoadOptions::default()
+        };
+        Session::load(&file, &options)
+    }
+
+    fn load(file: &ModelFile, options: &LoadOptions) -> anyhow::Result<Session> {
+        let tokenizer = file.tokenizer()?;
+        let has_template = file.gguf.metadata().contains("tokenizer.chat_template");
+        let template = has_template.then(|| file.chat_template()).transpose()?;
+        let template = template.map(ChatTemplate::new).transpose().with_context(|| about(&file.path))?;
+        let mut engine = Engine::load(&file.gguf, options).with_context(|| about(&file.path))?;
+        let sequence = engine.begin()?;
+        Ok(Session { engine, tokenizer, template, sequence, tokens: Vec::new() })
+    }
+
+    /// Whether the model says how to write a conversation.
+    pub fn has_template(&self) -> bool {
+        self.template.is_some()
+    }
+
+    /// The tokens of a conversation that the assistant is to continue.
+    ///
+    /// # Errors
+    /// When the model has no chat template, or it refuses the conversation.
+    pub fn conversation_tokens(&self, messages: &[Message]) -> anyhow::Result<Vec<u32>> {
+        let template = self.template.as_ref().context("the model has no chat template; use --no-template")?;
+        let mut context = json!({ "messages": messages, "add_generation_prompt": true, "tools": null });
+        for (name, id) in [("bos_token", self.tokenizer.bos()), ("eos_token", self.tokenizer.eos())] {
+            if let Some(id) = id {
+                context[name] = String::from_utf8_lossy(self.tokenizer.piece(id)).into();
+            }
+        }
+        // The template writes the special tokens itself, the first one included.
+        Ok(self.tokenizer.encode(&template.render(&context)?, Special::Parse, false))
+    }
+
+    /// The tokens of a text that is to be continued as it is.
+    pub fn text_tokens(&self, text: &str) -> Vec<u32> {
+        self.tokenizer.encode(text, Special::Parse, true)
+    }
+
+    /// Continues `prompt` token by token, handing each piece of text to `show` as soon as its characters are whole.
+    ///
+    /// The beginning that the prompt shares with what the sequence has seen is not computed again; that changes
+    /// nothing but the time.
+    ///
+    /// # Errors
+    /// When the prompt is empty or does not fit the context, or `show` fails.
+    pub fn answer(
+        &mut self,
+        prompt: &[u32],
+        generate: &GenerateFlags,
+        interrupt: Interrupt,
+        show: &mut dyn FnMut(&str) -> anyhow::Result<()>,
+    ) -> anyhow::Result<Summary> {
+        ensure!(!prompt.is_empty(), "the prompt is empty");
+        let context = self.engine.context();
+        ensure!(
+            prompt.len() <= context,
+            "the prompt has {} tokens and the context has room for {context}; use a larger --ctx or a shorter prompt",
+            prompt.len()
+        );
+        let sampler =
+            Sampler::new(generate.temperature, generate.seed).context("the temperature is no number")?;
+        let started = Instant::now();
+        let reused_tokens = self.reuse(prompt)?;
+        let mut detokenizer = Detokenizer::new();
+        let mut summary = Summary {
+            prompt_tokens: prompt.len(),
+            reused_tokens,
+            tokens: 0,
+            first_token: Duration::ZERO,
+            rest: Duration::ZERO,
+            ending: Ending::Limit,
+        };
+        let limit = generate.max_tokens.map_or(usize::MAX, |tokens| tokens as usize);
+        let mut fed = prompt[reused_tokens..].to_vec();
+        let mut first = None;
+        while summary.tokens < limit {
+            if self.tokens.len() + fed.len() > context {
+                summary.ending = Ending::ContextFull;
+                break;
+            }
+            let Some(token) = self.advance(&fed, &sampler, interrupt)? else {
+                summary.ending = Ending::Interrupted;
+                break;
+            };
+            first.get_or_insert_with(Instant::now);
+            if self.tokenizer.is_end(token) {
+                summary.ending = Ending::Model;
+                break;
+            }
+            summary.tokens += 1;
+            let text = detokenizer.push(self.tokenizer.visible_piece(token));
+            if !text.is_empty() {
+                show(text)?;
+            }
+            fed = vec![token];
+        }
+        let rest = detokenizer.finish();
+        if !rest.is_empty() {
+            show(rest)?;
+        }
+        interrupt.take();
+        summary.first_token = first.map_or_else(|| started.elapsed(), |first| first - started);
+        summary.rest = first.map_or(Duration::ZERO, |first| first.elapsed());
+        Ok(summary)
+    }
+
+    fn advance(
+        &mut self,
+        fed: &[u32],
+        sampler: &Sampler,
+        interrupt: Interrupt,
+    ) -> anyhow::Result<Option<u32>> {
+        let drawn = self.engine.advance(self.sequence, fed, sampler, || !interrupt.is_raised());
+        // Whatever happened, the books follow what the engine has committed.
+        let committed = self.engine.len(self.sequence)?;
+        let added = committed.saturating_sub(self.tokens.len());
+        self.tokens.extend_from_slice(&fed[..added]);
+        Ok(drawn?)
+    }
+
+    /// Keeps the longest common beginning of the sequence and the prompt, short of the prompt's last token: that one has
+    /// to be fed for its logits.
+    fn reuse(&mut self, prompt: &[u32]) -> anyhow::Result<usize> {
+        let common = self.tokens.iter().zip(prompt).take_while(|(a, b)| a == b).count().min(prompt.len() - 1);
+        self.engine.truncate(self.sequence, common)?;
+        self.tokens.truncate(common);
+        Ok(common)
+    }
+}
+
+fn kv_type(cache: CacheType) -> KvType {
+    match cache {
+        CacheType::F32 => KvType::F32,
+        CacheType::F16 => KvType::F16,
+    }
+}
+
+fn about(path: &Path) -> String {
+    format!("{} cannot be loaded", path.display())
+}
+
+/// Says that a prompt is continued as it is because the model has no chat template.
+pub fn notify_no_template() {
+    notify("the model has no chat template: the prompt is continued as it is");
+}

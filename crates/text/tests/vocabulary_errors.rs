@@ -1,0 +1,291 @@
+//! Bad vocabularies are refused in words, and what is tolerated works.
+
+mod support;
+
+use verbatim_text::{Special, SpecialIds, TokenKind, Tokenizer, TokenizerError, VocabSource};
+
+const NORMAL: i32 = 1;
+const UNKNOWN: i32 = 2;
+const CONTROL: i32 = 3;
+const USER_DEFINED: i32 = 4;
+const BYTE: i32 = 6;
+
+/// A byte-level vocabulary of the printable ASCII bytes, space, line break, "ab", "abc" and two control tokens.
+fn byte_level() -> VocabSource {
+    let mut tokens: Vec<Vec<u8>> = (b'!'..=b'~').map(|byte| vec![byte]).collect();
+    tokens.extend(["Ġ", "Ċ", "ab", "abc", "<|im_start|>", "<|im_end|>"].map(|text| text.as_bytes().to_vec()));
+    let mut types = vec![NORMAL; tokens.len()];
+    let count = types.len();
+    types[count - 2..].fill(CONTROL);
+    VocabSource {
+        model: "gpt2".to_owned(),
+        pre: Some("gpt-2".to_owned()),
+        token_types: Some(types),
+        tokens,
+        merges: Some(vec!["a b".to_owned(), "ab c".to_owned()]),
+        ..VocabSource::default()
+    }
+}
+
+/// A SentencePiece vocabulary with all byte tokens and a few pieces.
+fn sentencepiece() -> VocabSource {
+    let mut tokens = vec![b"<unk>".to_vec(), b"<s>".to_vec(), b"</s>".to_vec()];
+    let mut types = vec![UNKNOWN, CONTROL, CONTROL];
+    tokens.extend((0..=255).map(|byte| format!("<0x{byte:02X}>").into_bytes()));
+    types.extend([BYTE; 256]);
+    tokens.extend(["▁", "a", "b", "ab", "▁ab", "<", "s", ">", "<s"].map(|text| text.as_bytes().to_vec()));
+    types.resize(tokens.len(), NORMAL);
+    let scores = (0..tokens.len()).map(|id| -(id as f32)).collect();
+    VocabSource {
+        model: "llama".to_owned(),
+        tokens,
+        token_types: Some(types),
+        scores: Some(scores),
+        ..VocabSource::default()
+    }
+}
+
+fn error(change: impl FnOnce(&mut VocabSource), mut source: VocabSource) -> TokenizerError {
+    change(&mut source);
+    Tokenizer::new(&source).expect_err("the vocabulary was accepted")
+}
+
+fn text(tokenizer: &Tokenizer, ids: &[u32]) -> Vec<String> {
+    ids.iter().map(|&id| String::from_utf8_lossy(tokenizer.piece(id)).into_owned()).collect()
+}
+
+#[test]
+fn small_vocabularies_work() {
+    let tokenizer = Tokenizer::new(&byte_level()).unwrap();
+    let ids = tokenizer.encode("abcab ab<|im_end|>", Special::Parse, true);
+    assert_eq!(text(&tokenizer, &ids), ["abc", "ab", " ", "ab", "<|im_end|>"]);
+    assert!(tokenizer.is_end(*ids.last().unwrap()));
+    assert_eq!(tokenizer.decode(&ids, false), b"abcab ab");
+    let ids = tokenizer.encode("<|im_end|>", Special::Ignore, true);
+    assert_eq!(ids.len(), "<|im_end|>".len());
+
+    let tokenizer = Tokenizer::new(&sentencepiece()).unwrap();
+    let ids = tokenizer.encode("ab é", Special::Ignore, true);
+    assert_eq!(tokenizer.decode(&ids, true), "<s> ab é".as_bytes());
+    assert_eq!(ids.len(), 5);
+}
+
+#[test]
+fn ordinary_text_never_becomes_a_control_token() {
+    let tokenizer = Tokenizer::new(&sentencepiece()).unwrap();
+    // "<s" is a token and "<s" + ">" would be the token "<s>".
+    let ids = tokenizer.encode("<s>", Special::Ignore, false);
+    assert_eq!(text(&tokenizer, &ids), [" ", "<s", ">"]);
+    assert!(ids.iter().all(|&id| tokenizer.kind(id) == Some(TokenKind::Normal)));
+    assert_eq!(tokenizer.encode("<s>", Special::Parse, false), [1]);
+}
+
+#[test]
+fn unsupported_names_are_refused_by_name() {
+    let message = error(|source| source.model = "bert".to_owned(), byte_level()).to_string();
+    assert!(message.contains("`bert`") && message.contains("gpt2"), "{message}");
+    let message = error(|source| source.pre = Some("superbpe".to_owned()), byte_level()).to_string();
+    assert!(message.contains("`superbpe`") && message.contains("qwen2"), "{message}");
+    let message = error(|source| source.pre = Some("x".repeat(1 << 20)), byte_level()).to_string();
+    assert!(message.len() < 2000);
+}
+
+#[test]
+fn missing_keys_are_named() {
+    let missing = |error| match error {
+        TokenizerError::MissingKey { key, .. } => key,
+        other => panic!("{other}"),
+    };
+    assert_eq!(missing(error(|source| source.pre = None, byte_level())), "tokenizer.ggml.pre");
+    assert_eq!(missing(error(|source| source.merges = None, byte_level())), "tokenizer.ggml.merges");
+    assert_eq!(missing(error(|source| source.scores = None, sentencepiece())), "tokenizer.ggml.scores");
+}
+
+#[test]
+fn arrays_must_fit_the_vocabulary() {
+    use TokenizerError::{LengthMismatch, VocabularySize};
+    let found = error(|source| source.tokens.clear(), byte_level());
+    assert!(matches!(found, VocabularySize { count: 0 }));
+    let found = error(|source| source.token_types = Some(vec![1; 3]), byte_level());
+    assert!(matches!(found, LengthMismatch { key: "tokenizer.ggml.token_type", found: 3, .. }));
+    let found = error(|source| source.scores = Some(vec![0.0; 3]), sentencepiece());
+    assert!(matches!(found, LengthMismatch { key: "tokenizer.ggml.scores", found: 3, .. }));
+}
+
+#[test]
+fn special_ids_must_be_in_the_vocabulary() {
+    let bad = Some(u32::MAX);
+    for (key, special) in [
+        ("tokenizer.ggml.bos_token_id", SpecialIds { bos: bad, ..SpecialIds::default() }),
+        ("tokenizer.ggml.eos_token_id", SpecialIds { eos: bad, ..SpecialIds::default() }),
+        ("tokenizer.ggml.eot_token_id", SpecialIds { eot: bad, ..SpecialIds::default() }),
+        ("tokenizer.ggml.unknown_token_id", SpecialIds { unk: bad, ..SpecialIds::default() }),
+        ("tokenizer.ggml.padding_token_id", SpecialIds { pad: bad, ..SpecialIds::default() }),
+    ] {
+        for source in [byte_level(), sentencepiece()] {
+            let message = error(|source| source.special = special, source).to_string();
+            assert!(message.contains(key) && message.contains("4294967295"), "{message}");
+        }
+    }
+}
+
+#[test]
+fn tokens_and_merges_must_make_sense() {
+    use TokenizerError::*;
+    let found = error(|source| source.tokens[1] = b"!".to_vec(), byte_level());
+    assert!(matches!(found, DuplicateToken { first: 0, second: 1, .. }));
+    for merge in ["", "ab", " ", "a", "a "] {
+        let found = error(|source| source.merges = Some(vec![merge.to_owned()]), byte_level());
+        assert!(matches!(found, MalformedMerge { index: 0, .. }), "{merge:?}: {found}");
+    }
+    let found = error(|source| source.merges = Some(vec!["a b".to_owned(), "b c".to_owned()]), byte_level());
+    assert!(matches!(&found, MergeOfUnknownToken { index: 1, token, .. } if token == "bc"), "{found}");
+    let found = error(
+        |source| {
+            source.tokens = vec![b"hello".to_vec()];
+            source.token_types = None;
+        },
+        byte_level(),
+    );
+    assert!(matches!(found, NoByteTokens));
+    let found = error(|source| source.scores.as_mut().unwrap()[5] = f32::NAN, sentencepiece());
+    assert!(matches!(found, ScoreNotANumber { id: 5 }));
+    for text in ["<0x4>", "<0xGG>", "<0x+1>", "x", "<0x041>"] {
+        let found = error(|source| source.tokens[7] = text.as_bytes().to_vec(), sentencepiece());
+        assert!(matches!(found, MalformedByteToken { id: 7, .. }), "{text}: {found}");
+    }
+    let found = error(
+        |source| {
+            source.tokens[3 + 0x41] = b"other".to_vec();
+            source.token_types.as_mut().unwrap()[..].copy_within(1..2, 0);
+            source.token_types.as_mut().unwrap()[3 + 0x41] = NORMAL;
+        },
+        sentencepiece(),
+    );
+    assert!(matches!(found, MissingByte { byte: 0x41 }), "{found}");
+}
+
+#[test]
+fn what_llama_cpp_tolerates_works() {
+    let mut source = byte_level();
+    source.token_types = None;
+    source.tokens.extend([Vec::new(), Vec::new(), b"\xFF\xFE".to_vec()]);
+    source.merges.as_mut().unwrap().push("a b".to_owned());
+    let tokenizer = Tokenizer::new(&source).unwrap();
+    // Known by name, though the file has no types.
+    let end = tokenizer.find(b"<|im_end|>").unwrap();
+    assert!(tokenizer.is_end(end) && tokenizer.is_control(end));
+    assert_eq!(tokenizer.encode("abc<|im_end|>", Special::Parse, false).len(), 2);
+    // Bytes without a token encode to nothing.
+    assert_eq!(tokenizer.encode("aéa", Special::Ignore, false).len(), 2);
+    // Ids outside the vocabulary stand for nothing.
+    let outside = tokenizer.vocab_len() as u32;
+    assert_eq!(
+        (tokenizer.piece(outside), tokenizer.kind(outside), tokenizer.is_end(outside)),
+        (&[][..], None, false)
+    );
+
+    // Without byte tokens, text outside the vocabulary is unknown.
+    let mut source = sentencepiece();
+    source.tokens.drain(3..259);
+    source.token_types.as_mut().unwrap().drain(3..259);
+    source.scores.as_mut().unwrap().drain(3..259);
+    let tokenizer = Tokenizer::new(&source).unwrap();
+    assert_eq!(tokenizer.encode("é", Special::Ignore, false), [tokenizer.find(b" ").unwrap(), 0]);
+}
+
+#[test]
+fn user_defined_tokens_are_found_first_and_the_longest_wins() {
+    let mut source = byte_level();
+    let first = source.tokens.len() as u32;
+    source.tokens.extend(["bc", "bca", "  "].map(|text| text.as_bytes().to_vec()));
+    source.token_types.as_mut().unwrap().extend([USER_DEFINED; 3]);
+    let tokenizer = Tokenizer::new(&source).unwrap();
+    for special in [Special::Parse, Special::Ignore] {
+        let ids = tokenizer.encode("abcab   a", special, false);
+        assert_eq!(text(&tokenizer, &ids), ["a", "bca", "b", "  ", " ", "a"]);
+        assert_eq!(ids[1], first + 1);
+    }
+}
+
+#[test]
+fn space_prefixes_follow_the_vocabulary() {
+    let mut source = sentencepiece();
+    let encode = |source: &VocabSource, text: &str| {
+        Tokenizer::new(source).unwrap().encode(text, Special::Parse, false)
+    };
+    let tokenizer = Tokenizer::new(&source).unwrap();
+    let pieces = |ids: &[u32]| text(&tokenizer, ids);
+    assert_eq!(pieces(&encode(&source, "ab")), [" ab"]);
+    assert_eq!(pieces(&encode(&source, "ab</s>ab")), [" ab", "</s>", " ab"]);
+    assert!(encode(&source, "").is_empty());
+    source.add_space_prefix = Some(false);
+    assert_eq!(pieces(&encode(&source, "ab</s>ab")), ["ab", "</s>", "ab"]);
+}
+
+#[test]
+fn tokens_may_reach_across_words() {
+    let mut source = sentencepiece();
+    source.tokens.push("b▁a".as_bytes().to_vec());
+    source.token_types.as_mut().unwrap().push(NORMAL);
+    source.scores.as_mut().unwrap().extend([9.0]);
+    // "b▁" is not a token, so only "▁a" could lead to "b▁a".
+    source.tokens.push("▁a".as_bytes().to_vec());
+    source.token_types.as_mut().unwrap().push(NORMAL);
+    source.scores.as_mut().unwrap().extend([8.0]);
+    let tokenizer = Tokenizer::new(&source).unwrap();
+    assert_eq!(text(&tokenizer, &tokenizer.encode("b a", Special::Ignore, false)), [" ", "b a"]);
+}
+
+#[test]
+fn phi3_special_tokens_swallow_the_whitespace_after_them() {
+    let mut source = byte_level();
+    source.name = Some("Phi-3-mini".to_owned());
+    let tokenizer = Tokenizer::new(&source).unwrap();
+    let ids = tokenizer.encode("<|im_end|> \n ab", Special::Parse, false);
+    assert_eq!(text(&tokenizer, &ids), ["<|im_end|>", "ab"]);
+}
+
+#[test]
+fn bos_and_eos_are_added_where_the_vocabulary_has_them() {
+    let mut source = byte_level();
+    source.pre = Some("llama-bpe".to_owned());
+    let ids = |source: &VocabSource| Tokenizer::new(source).unwrap().encode("a", Special::Parse, true).len();
+    // Llama 3 wants BOS, but this vocabulary has none.
+    assert_eq!(ids(&source), 1);
+    source.special = SpecialIds { bos: Some(0), eos: Some(1), ..SpecialIds::default() };
+    assert_eq!(ids(&source), 2);
+    source.add_eos = Some(true);
+    assert_eq!(ids(&source), 3);
+    source.add_bos = Some(false);
+    assert_eq!(ids(&source), 2);
+}
+
+#[test]
+fn harmony_answers_do_not_end_at_the_end_of_a_message() {
+    let mut source = byte_level();
+    let texts = ["<|end|>", "<|return|>", "<|call|>"];
+    source.tokens.extend(texts.map(|text| text.as_bytes().to_vec()));
+    source.token_types.as_mut().unwrap().extend([CONTROL; 3]);
+    let tokenizer = Tokenizer::new(&source).unwrap();
+    let ends = texts.map(|text| tokenizer.is_end(tokenizer.find(text.as_bytes()).unwrap()));
+    assert_eq!(ends, [false, true, true]);
+}
+
+#[test]
+fn the_real_vocabularies_know_their_ends() {
+    for (vocab, ends) in [
+        ("ggml-vocab-llama-bpe.gguf", &["<|eot_id|>", "<|end_of_text|>"][..]),
+        ("ggml-vocab-qwen2.gguf", &["<|im_end|>", "<|endoftext|>"]),
+        ("ggml-vocab-llama-spm.gguf", &["</s>"]),
+        ("ggml-vocab-gpt-2.gguf", &["<|endoftext|>"]),
+        ("SmolLM2-135M-Instruct.vocab-only.gguf", &["<|im_end|>", "<|endoftext|>"]),
+    ] {
+        let tokenizer = Tokenizer::new(&support::vocabulary(vocab)).unwrap();
+        for end in ends {
+            let id = tokenizer.find(end.as_bytes()).unwrap();
+            assert!(tokenizer.is_end(id) && tokenizer.is_control(id), "{vocab} {end}");
+        }
+        assert!(tokenizer.is_end(tokenizer.eos().unwrap()));
+    }
+}
