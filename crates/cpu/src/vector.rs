@@ -25,7 +25,7 @@ pub(crate) fn dispatch<K: Kernel>(isa: Isa, kernel: K) -> K::Output {
         Level::Scalar => kernel.run(Scalar),
         // SAFETY: an `Isa` of this level exists only where the machine has been found to support it.
         #[cfg(target_arch = "x86_64")]
-        Level::Avx2 => unsafe { on_avx2(kernel) },
+        Level::Avx2 | Level::AvxVnni => unsafe { on_avx2(kernel) },
         // SAFETY: as above.
         #[cfg(target_arch = "x86_64")]
         Level::Avx512 => unsafe { on_avx512(kernel) },

@@ -41,7 +41,7 @@ impl Golden {
 /// The engine of a file of the test data, or of the synthetic model that is named `synthetic/NAME`.
 pub fn engine(path: &str, options: LoadOptions) -> Engine {
     let file = match path.strip_prefix("synthetic/") {
-        Some(name) => synthetic::file(name),
+        Some(name) => synthetic::named(name).file(),
         None => GgufFile::open(data(path)).unwrap_or_else(|error| panic!("{path}: {error}")),
     };
     Engine::load(&file, &options).unwrap_or_else(|error| panic!("{path}: {error}"))

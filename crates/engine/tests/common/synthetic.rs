@@ -58,11 +58,14 @@ struct LongRope {
     attention_factor: f64,
 }
 
+/// A value of a metadata key.
 #[derive(Clone, Copy)]
-enum Key {
+pub enum Key {
     Count(u32),
     Real(f32),
+    Bool(bool),
     Text(&'static str),
+    Bools(&'static [bool]),
 }
 
 pub const VOCABULARY: usize = 320;
@@ -208,16 +211,22 @@ pub fn all() -> Vec<Synthetic> {
     vec![llama, gemma2, gemma3, phi3, phi3_long, granite, olmo2]
 }
 
-/// The file of one of them.
-pub fn file(name: &str) -> GgufFile {
-    let all = all();
-    all.iter().find(|model| model.name == name).unwrap_or_else(|| panic!("no model {name}")).file()
+/// One of them.
+pub fn named(name: &str) -> Synthetic {
+    all().into_iter().find(|model| model.name == name).unwrap_or_else(|| panic!("no model {name}"))
 }
 
 /// A tensor: extents in the file's order, fastest first, and the values.
 type Tensors = BTreeMap<String, (Vec<usize>, Vec<f32>)>;
 
 impl Synthetic {
+    /// The same weights in a file with another value of a key.
+    pub fn with(mut self, name: &'static str, key: Key) -> Synthetic {
+        self.keys.retain(|(other, _)| *other != name);
+        self.keys.push((name, key));
+        self
+    }
+
     pub fn file(&self) -> GgufFile {
         let mut writer = GgufWriter::new();
         writer.put("general.architecture", self.architecture).expect("a fresh key");
@@ -234,7 +243,9 @@ impl Synthetic {
             match key {
                 Key::Count(count) => writer.put(&name, count),
                 Key::Real(real) => writer.put(&name, real),
+                Key::Bool(truth) => writer.put(&name, truth),
                 Key::Text(text) => writer.put(&name, text),
+                Key::Bools(truths) => writer.put_array(&name, truths),
             }
             .expect("a fresh key");
         };
