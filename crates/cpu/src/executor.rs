@@ -2,11 +2,16 @@
 #![allow(unsafe_code)] // Rows of the arena are handed to the threads that own them.
 
 use crate::isa::{Isa, IsaError};
-use crate::kv::KvMemory;
-use crate::matrix::{Epilogue, Input, OutputRows, Residual, chunk_groups, matmul_groups, quantize_row};
+use crate::kv::StateMemory;
+use crate::matrix::{
+    Choices, Epilogue, Input, OutputRows, Residual, chunk_groups, matmul_chosen_groups, matmul_groups,
+    quantize_row,
+};
 use crate::memory::AlignedBytes;
 use crate::ops::attention::{self, Scores, Span};
-use crate::ops::{elementwise, norm, rope};
+use crate::ops::recurrence::{self, Before, ConvWeights, DeltaRow, MAX_KEY_DIM};
+use crate::ops::{elementwise, experts, norm, rope};
+use crate::recurrent::{TILE_COLS, Tile};
 use crate::program::{Bound, Matrix, Outputs, PrepareError, Program, Source, Step};
 use crate::team::{Context, Team, TeamError};
 use crate::weights::Weights;
@@ -14,7 +19,7 @@ use std::any::Any;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use verbatim_graph::{Attention, Bounds, Graph, Op};
+use verbatim_graph::{Attention, Bounds, DeltaHeads, Graph, Op};
 use verbatim_plan::{Plan, PlanCache, Statistics};
 
 /// What freed memory is overwritten with where tests ask for it: bytes that no longer make sense as a number.
@@ -100,7 +105,7 @@ impl Executor {
         &mut self,
         bound: Bound<'a>,
         weights: &Weights,
-        state: &mut KvMemory,
+        state: &mut StateMemory,
     ) -> Result<Outputs<'a>, ExecutorError> {
         if bound.program.weights_id() != weights.id() {
             return Err(ExecutorError::OtherWeights);
@@ -139,7 +144,7 @@ struct Run<'a> {
     isa: Isa,
     arena: &'a AlignedBytes,
     weights: &'a Weights,
-    state: &'a KvMemory,
+    state: &'a StateMemory,
     rows: Bounds,
 }
 
@@ -190,7 +195,7 @@ impl Run<'_> {
                 rope::rotate(layout, head_dim, operand(0), operand(1), out())
             }
             Op::KvWrite { .. } => {
-                self.state.layers()[step.operands[0].state()].write(index(3), operand(1), operand(2));
+                self.state.kv.layers()[step.operands[0].state()].write(index(3), operand(1), operand(2));
             }
             Op::Glu { activation } => elementwise::glu(isa, activation, operand(0), operand(1), out()),
             Op::Add => elementwise::add(isa, operand(0), operand(1), out()),
@@ -203,7 +208,31 @@ impl Run<'_> {
                 let out = unsafe { step.output.matrix().row_mut(self.arena, row) };
                 quantize_row(isa, operand(0), out);
             }
-            Op::Linear { .. } | Op::QuantizedLinear { .. } | Op::Attention(_) => {
+            Op::TopExperts { gating, bias, .. } => {
+                // SAFETY: as for `out`.
+                let chosen = unsafe { step.output.matrix().row_mut(self.arena, row) };
+                experts::choose(gating, operand(0), bias.then(|| vector(1)), chosen);
+            }
+            Op::ExpertWeights(router) => {
+                let chosen = step.operands[1].matrix().row(self.arena, row);
+                experts::weigh(&router, operand(0), chosen, out());
+            }
+            Op::WeightedSum => experts::weighted_sum(isa, operand(0), operand(1), out()),
+            Op::RowGate => elementwise::scale(isa, recurrence::sigmoid(operand(0)[0]), operand(1), out()),
+            Op::HeadColumns { heads, start, cols } => {
+                let x = operand(0);
+                let width = x.len() / heads;
+                for head in 0..heads {
+                    out()[head * cols..][..cols].copy_from_slice(&x[head * width + start..][..cols]);
+                }
+            }
+            Op::Linear { .. }
+            | Op::QuantizedLinear { .. }
+            | Op::ExpertLinear { .. }
+            | Op::QuantizedExpertLinear { .. }
+            | Op::Attention(_)
+            | Op::ShortConv { .. }
+            | Op::GatedDelta(_) => {
                 unreachable!("{} is not split by rows", step.op.name())
             }
         }
@@ -224,6 +253,24 @@ impl Run<'_> {
                     }
                 }
             }
+            Op::ExpertLinear { experts, bias } | Op::QuantizedExpertLinear { experts, bias, .. } => {
+                self.expert_linear(step, experts, bias, member);
+            }
+            Op::ShortConv { kernel } => {
+                let tiles = step.output.matrix().shape.cols.div_ceil(TILE_COLS);
+                while let Some(taken) = step.tasks.take(1, tiles) {
+                    taken.for_each(|tile| self.short_conv(step, kernel, tile * TILE_COLS));
+                }
+            }
+            Op::GatedDelta(heads) => {
+                let tiles = heads.value_dim.div_ceil(TILE_COLS);
+                let tasks = heads.value_heads * tiles;
+                while let Some(taken) = step.tasks.take(1, tasks) {
+                    taken.for_each(|task| {
+                        self.gated_delta(step, heads, task / tiles, task % tiles * TILE_COLS);
+                    });
+                }
+            }
             _ => unreachable!("{} is split by rows", step.op.name()),
         }
     }
@@ -238,7 +285,7 @@ impl Run<'_> {
         let position = self.index(positions.matrix(), row);
         let sinks = sinks.first().map(|sinks| &self.weights.vector(sinks.weight())[kv_head * heads..][..heads]);
         let span = Span {
-            layer: &self.state.layers()[state.state()],
+            layer: &self.state.kv.layers()[state.state()],
             kv_head,
             pages: pages.matrix().row(self.arena, self.index(sequences.matrix(), row)),
             first: attention.window.map_or(0, |window| (position + 1).saturating_sub(window)),
@@ -246,10 +293,8 @@ impl Run<'_> {
         };
         let scores = Scores { scale: attention.scale.0, softcap: attention.softcap.map(|cap| cap.0), sinks };
         let q: &[f32] = q.matrix().row(self.arena, row);
-        let out = step.output.matrix();
-        let start = out.offset() + row * out.stride_bytes() + kv_head * group * size_of::<f32>();
         // SAFETY: one task makes these heads of this row, and the plan lets nobody else use their bytes.
-        let out = unsafe { self.arena.write(start, group) };
+        let out = unsafe { self.columns_mut(step.output.matrix(), row, kv_head * group, group) };
         attention::attend(self.isa, &span, &scores, &q[kv_head * group..][..group], out);
     }
 
@@ -260,13 +305,7 @@ impl Run<'_> {
         if tokens == 0 {
             return;
         }
-        let x = step.operands[0].matrix();
-        let input = match step.op {
-            Op::QuantizedLinear { .. } => {
-                Input::Quantized { bytes: x.rows(self.arena, tokens), stride_bytes: x.stride_bytes(), tokens }
-            }
-            _ => Input::Floats { values: x.rows(self.arena, tokens), stride: x.stride(), tokens },
-        };
+        let input = self.product_input(step, tokens);
         let residual = step.operands.last().filter(|_| residual).map(Source::matrix);
         let epilogue = Epilogue {
             bias: bias.then(|| self.weights.vector(step.operands[2].weight())),
@@ -275,16 +314,186 @@ impl Run<'_> {
                 stride: rows.stride(),
             }),
         };
-        // SAFETY: the plan keeps the output apart from the operands, and its rows of one step from all else.
-        let output = unsafe {
-            let start = self.arena.element_ptr(out.offset(), out.span(tokens));
-            OutputRows::from_raw(start, out.span(tokens), out.stride())
-        };
+        let output = self.product_output(out, tokens);
         let groups = weights.row_groups();
         while let Some(taken) = step.tasks.take(chunk_groups(groups, member.threads()), groups) {
             // SAFETY: the counter gives every group of columns to one thread only.
             unsafe { matmul_groups(self.isa, weights, input, &output, taken, epilogue) };
         }
+    }
+
+    fn product_input(&self, step: &Step, tokens: usize) -> Input<'_> {
+        let x = step.operands[0].matrix();
+        match step.op {
+            Op::QuantizedLinear { .. } | Op::QuantizedExpertLinear { .. } => {
+                Input::Quantized { bytes: x.rows(self.arena, tokens), stride_bytes: x.stride_bytes(), tokens }
+            }
+            _ => Input::Floats { values: x.rows(self.arena, tokens), stride: x.stride(), tokens },
+        }
+    }
+
+    fn product_output(&self, out: &Matrix, tokens: usize) -> OutputRows<'_> {
+        // SAFETY: the plan keeps the output apart from the operands, and its rows of one step from all else.
+        unsafe {
+            let start = self.arena.element_ptr(out.offset(), out.span(tokens));
+            OutputRows::from_raw(start, out.span(tokens), out.stride())
+        }
+    }
+
+    /// The products of chosen experts. Rows are gathered by expert, so that an expert's weights are read once.
+    fn expert_linear(&self, step: &Step, experts: usize, bias: bool, member: &Context<'_>) {
+        let matrices = self.weights.experts(step.operands[1].weight()).matrices();
+        let chosen = step.operands[2].matrix();
+        let used = chosen.shape.cols;
+        let choices = step.output.matrix().shape.rows.at(self.rows) * used;
+        let groups = matrices[0].row_groups();
+        // With few rows most experts are idle. Then it is choices that own the work: an expert's is done by the first.
+        let owners = choices.min(experts);
+        let expert_of = |owner: usize| {
+            if owners == experts {
+                return Some(owner);
+            }
+            let choice = |index: usize| chosen.row::<i32>(self.arena, index / used)[index % used];
+            let expert = choice(owner);
+            (0..owner).all(|earlier| choice(earlier) != expert).then_some(expert as usize)
+        };
+        let units = owners * groups;
+        while let Some(taken) = step.tasks.take(chunk_groups(units, member.threads()).min(groups), units) {
+            let mut start = taken.start;
+            while start < taken.end {
+                let owner = start / groups;
+                let end = taken.end.min((owner + 1) * groups);
+                if let Some(expert) = expert_of(owner) {
+                    self.one_expert(step, expert, bias, start - owner * groups..end - owner * groups);
+                }
+                start = end;
+            }
+        }
+    }
+
+    /// Some columns of one expert's product, for all rows that have chosen it.
+    fn one_expert(&self, step: &Step, expert: usize, bias: bool, groups: Range<usize>) {
+        /// Choices computed at once; each pass over the weights serves so many.
+        const BATCH: usize = 256;
+        let weights = &self.weights.experts(step.operands[1].weight()).matrices()[expert];
+        let out = step.output.matrix();
+        let tokens = out.shape.rows.at(self.rows);
+        let (input, output) = (self.product_input(step, tokens), self.product_output(out, tokens));
+        let bias = bias.then(|| {
+            let all = self.weights.vector(step.operands[3].weight());
+            &all[expert * weights.rows()..][..weights.rows()]
+        });
+        let chosen = step.operands[2].matrix();
+        let used = chosen.shape.cols;
+        let own_input = match step.op {
+            Op::QuantizedExpertLinear { k, .. } => k != weights.cols(),
+            _ => step.operands[0].matrix().shape.cols != weights.cols(),
+        };
+        let run = |list: &[u32]| {
+            let choices = Choices { list, used, own_input };
+            // SAFETY: the counter gives these columns of this expert to one thread only, and a choice has one expert.
+            unsafe {
+                matmul_chosen_groups(self.isa, weights, input, &output, choices, groups.clone(), bias);
+            }
+        };
+        let mut batch = [0u32; BATCH];
+        let mut held = 0;
+        for token in 0..tokens {
+            for (rank, &choice) in chosen.row::<i32>(self.arena, token).iter().enumerate() {
+                if choice as usize == expert {
+                    batch[held] = (token * used + rank) as u32;
+                    held += 1;
+                }
+                if held == BATCH {
+                    run(&batch);
+                    held = 0;
+                }
+            }
+        }
+        run(&batch[..held]);
+    }
+
+    /// Some channels of a short convolution, for all rows in order.
+    fn short_conv(&self, step: &Step, kernel: usize, channel: usize) {
+        let [x, weight, state, read, write] = &step.operands[..] else {
+            unreachable!("a short convolution has five operands")
+        };
+        let (x, out) = (x.matrix(), step.output.matrix());
+        let layer = &self.state.recurrent.layers()[state.state()];
+        let cols = TILE_COLS.min(x.shape.cols - channel);
+        let weights = &self.weights.vector(weight.weight())[channel * kernel..][..cols * kernel];
+        let weights = ConvWeights::new(kernel, weights);
+        for row in 0..x.shape.rows.at(self.rows) {
+            let (before, history) = self.advance(read, write, row, |slot| layer.history(slot, channel));
+            let x: &[f32] = x.row(self.arena, row);
+            // SAFETY: one task makes these columns of all rows, and the plan lets nobody else use their bytes.
+            let out = unsafe { self.columns_mut(out, row, channel, cols) };
+            recurrence::short_conv(self.isa, &weights, before, history, &x[channel..][..cols], out);
+        }
+    }
+
+    /// Some value columns of one head of a delta net, for all rows in order.
+    fn gated_delta(&self, step: &Step, heads: DeltaHeads, head: usize, column: usize) {
+        let [qkv, alpha, beta, bias, rate, state, read, write] = &step.operands[..] else {
+            unreachable!("a delta net has eight operands")
+        };
+        let DeltaHeads { key_heads, key_dim, value_dim, .. } = heads;
+        let layer = &self.state.recurrent.layers()[state.state()];
+        let gate = |gate: &Source, row: usize| gate.matrix().row::<f32>(self.arena, row)[head];
+        let weight = |weight: &Source| self.weights.vector(weight.weight())[head];
+        let (bias, rate) = (weight(bias), weight(rate));
+        let cols = TILE_COLS.min(value_dim - column);
+        let keys = key_heads * key_dim;
+        let q_at = head % key_heads * key_dim;
+        let query_length = 1.0 / (key_dim as f32).sqrt();
+        let (mut q, mut k) = ([0.0; MAX_KEY_DIM], [0.0; MAX_KEY_DIM]);
+        let (q, k) = (&mut q[..key_dim], &mut k[..key_dim]);
+        for row in 0..qkv.matrix().shape.rows.at(self.rows) {
+            let (before, tile) = self.advance(read, write, row, |slot| layer.delta(slot, head, column));
+            let x: &[f32] = qkv.matrix().row(self.arena, row);
+            recurrence::to_length(self.isa, &x[q_at..][..key_dim], query_length, q);
+            recurrence::to_length(self.isa, &x[keys + q_at..][..key_dim], 1.0, k);
+            let row_of_head = DeltaRow {
+                q,
+                k,
+                v: &x[2 * keys + head * value_dim + column..][..cols],
+                decay: recurrence::decay(gate(alpha, row), bias, rate),
+                beta: recurrence::sigmoid(gate(beta, row)),
+            };
+            // SAFETY: one task makes these columns of all rows, and the plan lets nobody else use their bytes.
+            let out =
+                unsafe { self.columns_mut(step.output.matrix(), row, head * value_dim + column, cols) };
+            recurrence::gated_delta(self.isa, &row_of_head, before, tile, out);
+        }
+    }
+
+    /// Where a row finds the state of a tile, and where it leaves it.
+    fn advance<'a>(
+        &self,
+        read: &Source,
+        write: &Source,
+        row: usize,
+        tile: impl Fn(usize) -> Tile<'a>,
+    ) -> (Before<'a>, &'a mut [f32]) {
+        let read = read.matrix().row::<i32>(self.arena, row)[0];
+        let write = self.index(write.matrix(), row);
+        // SAFETY: one task advances this tile of every slot, row by row, and nobody else reads the state in this phase;
+        // the slot read is another one.
+        let after = unsafe { tile(write).write() };
+        match usize::try_from(read) {
+            Err(_) => (Before::Zeros, after),
+            Ok(read) if read == write => (Before::InPlace, after),
+            Ok(read) => (Before::At(tile(read).read()), after),
+        }
+    }
+
+    /// # Safety
+    /// While the slice lives, nobody else may read or write these columns of the row.
+    #[allow(clippy::mut_from_ref)] // See `AlignedBytes`.
+    unsafe fn columns_mut(&self, matrix: &Matrix, row: usize, column: usize, cols: usize) -> &mut [f32] {
+        let start = matrix.offset() + row * matrix.stride_bytes() + column * size_of::<f32>();
+        // SAFETY: the caller's promise.
+        unsafe { self.arena.write(start, cols) }
     }
 
     /// An index that the caller gave as an input.

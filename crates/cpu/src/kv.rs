@@ -5,6 +5,7 @@
 //! cell by cell, so that lanes are elements of the result.
 
 use crate::memory::AlignedBytes;
+use crate::recurrent::RecurrentMemory;
 use half::f16;
 
 /// Cells of a page, and keys of a block of the attention's fixed order. A multiple of the lanes of a vector.
@@ -62,9 +63,19 @@ pub struct KvMemoryError {
 }
 
 /// K and V of all layers.
+#[derive(Default)]
 pub struct KvMemory {
     layers: Vec<KvLayer>,
     pages: usize,
+}
+
+/// All that sequences keep from one step to the next.
+#[derive(Default)]
+pub struct StateMemory {
+    /// K and V of the layers that attend.
+    pub kv: KvMemory,
+    /// The states of the layers that recur.
+    pub recurrent: RecurrentMemory,
 }
 
 /// K and V of one layer.

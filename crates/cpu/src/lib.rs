@@ -14,13 +14,15 @@ pub mod matrix;
 mod memory;
 mod ops;
 mod program;
+mod recurrent;
 pub mod team;
 mod vector;
 mod weights;
 
 pub use executor::{Executor, ExecutorError};
 pub use isa::{Isa, IsaError};
-pub use kv::{KvLayer, KvMemory, KvMemoryError, KvSpec, KvType, PAGE_CELLS};
-pub use matrix::{PackError, PackedMatrix};
+pub use kv::{KvLayer, KvMemory, KvMemoryError, KvSpec, KvType, PAGE_CELLS, StateMemory};
+pub use matrix::{PackError, PackedExperts, PackedMatrix};
 pub use program::{Arena, BindError, Bound, Filled, Outputs, PrepareError, Program, Slot};
+pub use recurrent::{RecurrentMemory, RecurrentMemoryError, RecurrentSpec};
 pub use weights::{Weight, Weights};

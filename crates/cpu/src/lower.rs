@@ -106,19 +106,28 @@ impl Lowering<'_> {
         }
         let node = &self.graph.nodes()[node];
         let mut operands: Vec<ValueId> = node.operands.iter().map(|&operand| self.renamed(operand)).collect();
-        let Op::Linear { bias, mut residual } = node.op else {
-            return self.builder.apply(node.op, &operands);
-        };
-        if let Some(found) = self.residuals.iter().find(|residual| residual.product == id) {
-            operands.push(self.renamed(found.other));
-            residual = true;
-        }
+        let quantized = matches!(node.op, Op::Linear { .. } | Op::ExpertLinear { .. })
+            && self.takes_quantized(node.operands[1]);
         let k = self.builder.shape(operands[0]).cols;
-        if !self.takes_quantized(node.operands[1]) {
-            return self.builder.apply(Op::Linear { bias, residual }, &operands);
+        if quantized {
+            operands[0] = self.quantize(operands[0], k)?;
         }
-        operands[0] = self.quantize(operands[0], k)?;
-        self.builder.apply(Op::QuantizedLinear { k, bias, residual }, &operands)
+        let op = match node.op {
+            Op::Linear { bias, mut residual } => {
+                if let Some(found) = self.residuals.iter().find(|residual| residual.product == id) {
+                    operands.push(self.renamed(found.other));
+                    residual = true;
+                }
+                if quantized {
+                    Op::QuantizedLinear { k, bias, residual }
+                } else {
+                    Op::Linear { bias, residual }
+                }
+            }
+            Op::ExpertLinear { experts, bias } if quantized => Op::QuantizedExpertLinear { k, experts, bias },
+            op => op,
+        };
+        self.builder.apply(op, &operands)
     }
 
     /// Whether products with this weight, as it is packed, take quantised activations.
@@ -126,6 +135,7 @@ impl Lowering<'_> {
         let Def::Leaf(tag) = self.graph.value(weight).def else { return false };
         match self.weights.items().get(tag.index as usize) {
             Some(Weight::Matrix(matrix)) => matrix.takes_quantized(),
+            Some(Weight::Experts(experts)) => experts.takes_quantized(),
             // Wrong weights are reported when the program is made.
             Some(Weight::Vector(_)) | None => false,
         }

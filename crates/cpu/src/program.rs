@@ -13,7 +13,7 @@
 //! # let y = b.apply(Op::Scale { factor: Real(2.0) }, &[x])?;
 //! # b.output(Tag::new("y"), y)?;
 //! # let graph = b.finish();
-//! # let (weights, mut state) = (Weights::new(vec![]), KvMemory::new(&[], 0)?);
+//! # let (weights, mut state) = (Weights::new(vec![]), StateMemory::default());
 //! # let mut executor = Executor::new(1)?;
 //! # let mut arena = Arena::default();
 //! let program = executor.prepare(&graph, &weights)?;
@@ -35,7 +35,7 @@
 //! # let y = b.apply(Op::Scale { factor: Real(2.0) }, &[x])?;
 //! # b.output(Tag::new("y"), y)?;
 //! # let graph = b.finish();
-//! # let (weights, mut state) = (Weights::new(vec![]), KvMemory::new(&[], 0)?);
+//! # let (weights, mut state) = (Weights::new(vec![]), StateMemory::default());
 //! # let mut executor = Executor::new(1)?;
 //! # let mut arena = Arena::default();
 //! let program = executor.prepare(&graph, &weights)?;
@@ -57,7 +57,7 @@
 #![allow(unsafe_code)] // Slots borrow disjoint parts of the arena.
 
 use crate::memory::{AlignedBytes, Plain};
-use crate::ops::{attention, rope};
+use crate::ops::{attention, recurrence, rope};
 use crate::team::TaskCounter;
 use crate::weights::{Weight, Weights};
 use std::ops::Range;
@@ -89,10 +89,18 @@ pub enum PrepareError {
     #[error("a value is placed on {0:?}, which the CPU cannot reach")]
     Placement(Placement),
     /// A head has more elements than the kernels are made for.
-    #[error("heads of {head_dim} elements are more than the {most} that attention supports")]
+    #[error("heads of {head_dim} elements are more than the {most} that the kernels support")]
     HeadDim {
         /// Elements of a head.
         head_dim: usize,
+        /// The most there may be.
+        most: usize,
+    },
+    /// A short convolution has more inputs than the kernels are made for.
+    #[error("convolutions over {kernel} inputs are longer than the {most} that the kernels support")]
+    ConvKernel {
+        /// Inputs of an output.
+        kernel: usize,
         /// The most there may be.
         most: usize,
     },
@@ -279,6 +287,13 @@ impl Program {
                 Op::Attention(Attention { head_dim, .. }) if head_dim > attention::MAX_HEAD_DIM => {
                     return Err(PrepareError::HeadDim { head_dim, most: attention::MAX_HEAD_DIM });
                 }
+                Op::GatedDelta(heads) if heads.key_dim > recurrence::MAX_KEY_DIM => {
+                    let (head_dim, most) = (heads.key_dim, recurrence::MAX_KEY_DIM);
+                    return Err(PrepareError::HeadDim { head_dim, most });
+                }
+                Op::ShortConv { kernel } if kernel > recurrence::MAX_KERNEL => {
+                    return Err(PrepareError::ConvKernel { kernel, most: recurrence::MAX_KERNEL });
+                }
                 _ => (Vec::new(), 1.0),
             };
             let output = source(&plan, node.output);
@@ -366,6 +381,14 @@ fn source(plan: &Plan, id: ValueId) -> Source {
     }
 }
 
+/// In which form an op reads a weight.
+enum Form {
+    Matrix,
+    /// A matrix for each of so many experts.
+    Experts(usize),
+    Vector,
+}
+
 /// Every weight that the graph reads is there, of the form that its op reads.
 fn check_weights(graph: &Graph, weights: &Weights) -> Result<(), PrepareError> {
     for node in graph.nodes() {
@@ -374,16 +397,22 @@ fn check_weights(graph: &Graph, weights: &Weights) -> Result<(), PrepareError> {
             let (Lifetime::Weight, verbatim_graph::Def::Leaf(tag)) = (value.lifetime, value.def) else {
                 continue;
             };
-            let as_matrix = match node.op {
-                Op::Embed { .. } => i == 0,
-                Op::Linear { .. } | Op::QuantizedLinear { .. } => i == 1,
-                _ => false,
+            let form = match (node.op, i) {
+                (Op::Embed { .. }, 0) | (Op::Linear { .. } | Op::QuantizedLinear { .. }, 1) => Form::Matrix,
+                (Op::ExpertLinear { experts, .. } | Op::QuantizedExpertLinear { experts, .. }, 1) => {
+                    Form::Experts(experts)
+                }
+                _ => Form::Vector,
             };
             let Extent::Fixed(rows) = value.shape.rows else { continue };
             let weight = weights.items().get(tag.index as usize);
-            let fits = weight.is_some_and(|weight| match weight {
-                Weight::Matrix(matrix) => as_matrix && matrix.dtype() == value.dtype,
-                Weight::Vector(_) => !as_matrix && value.dtype == DType::F32,
+            let fits = weight.is_some_and(|weight| match (form, weight) {
+                (Form::Matrix, Weight::Matrix(matrix)) => matrix.dtype() == value.dtype,
+                (Form::Experts(count), Weight::Experts(experts)) => {
+                    experts.dtype() == value.dtype && experts.matrices().len() == count
+                }
+                (Form::Vector, Weight::Vector(_)) => value.dtype == DType::F32,
+                _ => false,
             });
             let found = weight.map(Weight::shape);
             if !fits || found != Some((rows, value.shape.cols)) {

@@ -78,6 +78,9 @@ pub(crate) trait Lanes: Copy {
     /// Up to sixteen elements, the missing ones 0.
     #[inline(always)]
     fn load_part(self, from: &[f32]) -> Self::F {
+        if let Ok(whole) = from.try_into() {
+            return self.load(whole);
+        }
         let mut whole = [0.0; LANES];
         whole[..from.len()].copy_from_slice(from);
         self.load(&whole)
@@ -86,6 +89,9 @@ pub(crate) trait Lanes: Copy {
     /// The first lanes, as many as `to` has.
     #[inline(always)]
     fn store_part(self, x: Self::F, to: &mut [f32]) {
+        if let Ok(whole) = to.try_into() {
+            return self.store(x, whole);
+        }
         let whole = self.to_array(x);
         to.copy_from_slice(&whole[..to.len()]);
     }

@@ -1,21 +1,24 @@
 //! A model's weights in the form that the kernels read.
 
-use crate::matrix::PackedMatrix;
+use crate::matrix::{PackedExperts, PackedMatrix};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// One weight.
 pub enum Weight {
     /// The right-hand side of products, and tables of rows: packed.
     Matrix(PackedMatrix),
+    /// The right-hand sides of a mixture's products: packed, one for each expert.
+    Experts(PackedExperts),
     /// Norm weights, biases, frequency divisors.
     Vector(Vec<f32>),
 }
 
 impl Weight {
-    /// (rows, columns); a vector is one row.
+    /// (rows, columns); a vector is one row, and experts are stacked.
     pub fn shape(&self) -> (usize, usize) {
         match self {
             Weight::Matrix(matrix) => (matrix.rows(), matrix.cols()),
+            Weight::Experts(experts) => (experts.rows() * experts.matrices().len(), experts.cols()),
             Weight::Vector(vector) => (1, vector.len()),
         }
     }
@@ -43,6 +46,7 @@ impl Weights {
     pub fn bytes(&self) -> usize {
         let bytes = |weight: &Weight| match weight {
             Weight::Matrix(matrix) => matrix.packed_bytes(),
+            Weight::Experts(experts) => experts.packed_bytes(),
             Weight::Vector(vector) => size_of_val(&vector[..]),
         };
         self.items.iter().map(bytes).sum()
@@ -56,14 +60,21 @@ impl Weights {
     pub(crate) fn matrix(&self, index: usize) -> &PackedMatrix {
         match &self.items[index] {
             Weight::Matrix(matrix) => matrix,
-            Weight::Vector(_) => unreachable!("checked when the program was made"),
+            Weight::Experts(_) | Weight::Vector(_) => unreachable!("checked when the program was made"),
+        }
+    }
+
+    pub(crate) fn experts(&self, index: usize) -> &PackedExperts {
+        match &self.items[index] {
+            Weight::Experts(experts) => experts,
+            Weight::Matrix(_) | Weight::Vector(_) => unreachable!("checked when the program was made"),
         }
     }
 
     pub(crate) fn vector(&self, index: usize) -> &[f32] {
         match &self.items[index] {
             Weight::Vector(vector) => vector,
-            Weight::Matrix(_) => unreachable!("checked when the program was made"),
+            Weight::Matrix(_) | Weight::Experts(_) => unreachable!("checked when the program was made"),
         }
     }
 }

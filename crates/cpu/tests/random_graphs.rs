@@ -1,7 +1,9 @@
 //! Planned execution, with freed memory poisoned, against execution with every value in memory of its own: bit for bit
 //! the same outputs and states, over many random graphs, on one thread and on several.
 
-use verbatim_cpu::{Arena, Executor, KvMemory, KvSpec, KvType, PackedMatrix, Program, Weight, Weights};
+use verbatim_cpu::team::Team;
+use verbatim_cpu::{Arena, Executor, KvMemory, KvSpec, KvType, PackedExperts, PackedMatrix, Program};
+use verbatim_cpu::{RecurrentMemory, RecurrentSpec, StateMemory, Weight, Weights};
 use verbatim_graph::random::{self, Random, tags};
 use verbatim_graph::{Bounds, Def, Graph, Lifetime, Op, Tag};
 use verbatim_quant::{DType, quantize};
@@ -47,12 +49,11 @@ fn weights(graph: &Graph, seed: u64) -> Weights {
         let value = graph.value(id);
         let (rows, cols) = (value.shape.rows.at(graph.bounds()), value.shape.cols);
         let numbers: Vec<f32> = (0..rows * cols).map(|_| random.unit() * 0.3).collect();
-        let is_matrix = graph.nodes().iter().any(|node| match node.op {
-            Op::Embed { .. } => node.operands[0] == id,
-            Op::Linear { .. } => node.operands[1] == id,
-            _ => false,
+        let reader = graph.nodes().iter().find_map(|node| {
+            let index = node.operands.iter().position(|&operand| operand == id)?;
+            Some((node.op, index))
         });
-        items[tag.index as usize] = if is_matrix {
+        let packed = || {
             let bytes_of_row = value.dtype.row_bytes(cols).expect("whole blocks");
             let mut bytes = vec![0; rows * bytes_of_row];
             match value.dtype {
@@ -61,9 +62,18 @@ fn weights(graph: &Graph, seed: u64) -> Weights {
                 }
                 dtype => quantize(dtype, &numbers, &mut bytes).expect("finite"),
             }
-            Weight::Matrix(PackedMatrix::pack(value.dtype, rows, cols, &bytes).expect("fits"))
-        } else {
-            Weight::Vector(numbers)
+            bytes
+        };
+        items[tag.index as usize] = match reader {
+            Some((Op::Embed { .. }, 0) | (Op::Linear { .. }, 1)) => {
+                Weight::Matrix(PackedMatrix::pack(value.dtype, rows, cols, &packed()).expect("fits"))
+            }
+            Some((Op::ExpertLinear { experts, .. }, 1)) => {
+                let (team, rows) = (&mut Team::solo(), rows / experts);
+                let experts = PackedExperts::pack_with(team, value.dtype, experts, rows, cols, &packed());
+                Weight::Experts(experts.expect("fits"))
+            }
+            _ => Weight::Vector(numbers),
         };
     }
     Weights::new(items)
@@ -79,16 +89,29 @@ fn run(
     rows: Bounds,
     seed: u64,
 ) -> Vec<Vec<u32>> {
-    let states = graph.values().iter().filter_map(|value| match value.def {
-        Def::Leaf(tag) if value.lifetime == Lifetime::State => Some(tag.index as usize + 1),
-        _ => None,
-    });
+    let layers = |names: &[&str]| {
+        let states = graph.values().iter().filter_map(|value| match value.def {
+            Def::Leaf(tag) if value.lifetime == Lifetime::State && names.contains(&tag.name) => {
+                Some(tag.index as usize + 1)
+            }
+            _ => None,
+        });
+        states.max().unwrap_or(0)
+    };
     let spec = |index: usize| {
         let kind = |bit: usize| if index & bit == 0 { KvType::F32 } else { KvType::F16 };
         KvSpec { kv_heads: random::KV_HEADS, head_dim: random::HEAD_DIM, k: kind(1), v: kind(2) }
     };
-    let specs: Vec<KvSpec> = (0..states.max().unwrap_or(0)).map(spec).collect();
-    let mut state = KvMemory::new(&specs, PAGES).expect("small");
+    let specs: Vec<KvSpec> = (0..layers(&[tags::STATE])).map(spec).collect();
+    let [channels, kernel] = random::CONV;
+    let recurrent = vec![
+        RecurrentSpec { kernel, channels, heads: random::DELTA };
+        layers(&[tags::CONV, tags::DELTA])
+    ];
+    let mut state = StateMemory {
+        kv: KvMemory::new(&specs, PAGES).expect("small"),
+        recurrent: RecurrentMemory::new(&recurrent, random::SLOTS).expect("small"),
+    };
     let mut random = Random(seed ^ 3);
     let bound = program
         .bind(arena, rows, |slot| {
@@ -101,6 +124,10 @@ fn run(
                 tags::SEQUENCES => slot.i32(&below(2)),
                 tags::PAGES => slot.i32(&below(PAGES)),
                 tags::PICKED => slot.i32(&below(rows.rows)),
+                tags::WRITE_SLOTS => slot.i32(&below(random::SLOTS)),
+                tags::READ_SLOTS => {
+                    slot.i32(&below(random::SLOTS + 1).iter().map(|slot| slot - 1).collect::<Vec<_>>())
+                }
                 // Each row its own cell, as the sequence state gives them.
                 tags::CELLS => slot.i32_from((0..count as i32).map(|row| (row * 37 + 5) % 256)),
                 tags::X => slot.f32(&(0..count).map(|_| random.unit()).collect::<Vec<_>>()),

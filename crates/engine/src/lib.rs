@@ -62,6 +62,16 @@ pub enum StepError {
         /// The position.
         position: usize,
     },
+    /// A row of a recurrent model does not follow the one before it in its sequence.
+    #[error(
+        "position {position} of sequence {sequence} is out of order: a recurrent model computes those in flight one by one"
+    )]
+    Order {
+        /// The sequence's index.
+        sequence: usize,
+        /// The position.
+        position: usize,
+    },
     /// The sequence cannot take the rows.
     #[error(transparent)]
     State(#[from] StateError),
@@ -178,7 +188,7 @@ impl Engine {
     /// Computes rows: stores the K and V of each in its cell and returns what was asked for.
     ///
     /// A row sees the positions up to its own; those must be committed, or in flight and computed in this step or one
-    /// before.
+    /// before. Models with recurrent layers compute positions in flight only, those of a sequence in ascending order.
     pub fn step(&mut self, rows: &[Row], taps: Vec<Tap>) -> Result<StepOutputs<'_>, StepError> {
         self.check(rows)?;
         let picked = rows.iter().filter(|row| row.wants_logits).count();
@@ -191,11 +201,23 @@ impl Engine {
             let program = self.executor.prepare(&self.model.build(&shape)?, &self.weights)?;
             self.programs.insert(shape.clone(), program);
         }
+        if self.state.recurs() {
+            // Until the run has ended well, the states from the first row of each sequence on are lost.
+            for row in rows.iter().rev() {
+                self.state.set_computed(row.sequence, row.position)?;
+            }
+        }
         let program = &self.programs[&shape];
         let state = &self.state;
         let bound = program
             .bind(&mut self.arena, Bounds { rows: rows.len(), picked }, |slot| fill(slot, rows, state))?;
-        Ok(StepOutputs(self.executor.run(bound, &self.weights, self.state.memory_mut())?))
+        let outputs = self.executor.run(bound, &self.weights, self.state.memory_mut())?;
+        if self.state.recurs() {
+            for row in rows {
+                self.state.set_computed(row.sequence, row.position + 1)?;
+            }
+        }
+        Ok(StepOutputs(outputs))
     }
 
     fn check(&self, rows: &[Row]) -> Result<(), StepError> {
@@ -203,12 +225,22 @@ impl Engine {
             return Err(StepError::RowCount(rows.len()));
         }
         let vocabulary = self.hyperparameters().vocabulary;
-        for &Row { sequence, position, token, .. } in rows {
+        for (index, &Row { sequence, position, token, .. }) in rows.iter().enumerate() {
             if token as usize >= vocabulary {
                 return Err(StepError::Token { token, vocabulary });
             }
             if self.state.cell(sequence, position).is_none() {
                 return Err(StepError::Position { sequence: sequence.index(), position });
+            }
+            if self.state.recurs() {
+                let before = rows[..index].iter().rev().find(|row| row.sequence == sequence);
+                let follows = match before {
+                    Some(before) => before.position + 1 == position,
+                    None => self.state.can_compute(sequence, position),
+                };
+                if !follows || self.state.slots(sequence, position).is_none() {
+                    return Err(StepError::Order { sequence: sequence.index(), position });
+                }
             }
         }
         Ok(())
@@ -263,6 +295,9 @@ fn bucket(rows: usize) -> usize {
 
 fn fill(slot: Slot<'_>, rows: &[Row], state: &State) -> Result<verbatim_cpu::Filled, BindError> {
     let row_inputs = |value: fn(&Row) -> usize| rows.iter().map(move |row| value(row) as i32);
+    let slots = |row: &Row| {
+        state.slots(row.sequence, row.position).expect("checked before the step was bound")
+    };
     match slot.tag() {
         inputs::TOKENS => slot.i32_from(row_inputs(|row| row.token as usize)),
         inputs::POSITIONS => slot.i32_from(row_inputs(|row| row.position)),
@@ -270,6 +305,8 @@ fn fill(slot: Slot<'_>, rows: &[Row], state: &State) -> Result<verbatim_cpu::Fil
         inputs::CELLS => slot.i32_from(rows.iter().map(|row| {
             state.cell(row.sequence, row.position).expect("checked before the step was bound") as i32
         })),
+        inputs::READ_SLOTS => slot.i32_from(rows.iter().map(|row| slots(row)[0])),
+        inputs::WRITE_SLOTS => slot.i32_from(rows.iter().map(|row| slots(row)[1])),
         inputs::PAGES => slot.i32(state.page_table()),
         inputs::PICKED => {
             let picked = rows.iter().enumerate().filter(|(_, row)| row.wants_logits);

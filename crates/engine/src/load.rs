@@ -3,13 +3,13 @@
 use crate::Engine;
 use std::collections::HashMap;
 use verbatim_cpu::{
-    Arena, Executor, ExecutorError, Isa, KvMemoryError, KvSpec, KvType, PackError, PackedMatrix, Weight,
-    Weights,
+    Arena, Executor, ExecutorError, Isa, KvSpec, KvType, PackError, PackedExperts, PackedMatrix, RecurrentSpec,
+    Weight, Weights,
 };
 use verbatim_gguf::{GgufError, GgufFile};
 use verbatim_models::{Hyperparameters, ModelError, WeightForm, WeightSpec};
 use verbatim_quant::{QuantError, dequantize};
-use verbatim_state::State;
+use verbatim_state::{State, StateMemoryError};
 
 /// Sequences longer than this are not made unless asked for, whatever the model was trained for.
 const DEFAULT_CONTEXT: usize = 8192;
@@ -67,7 +67,7 @@ pub enum LoadError {
     Executor(#[from] ExecutorError),
     /// No memory for the sequences.
     #[error(transparent)]
-    Memory(#[from] KvMemoryError),
+    Memory(#[from] StateMemoryError),
     /// A context that the model cannot have.
     #[error("a context of {0} positions is not possible; it must be from 1 to {most}", most = MOST_CONTEXT)]
     Context(usize),
@@ -109,8 +109,17 @@ impl Engine {
                 v: options.v,
             })
             .collect();
+        let recurrent: Vec<RecurrentSpec> = model
+            .recurrent_shapes()
+            .into_iter()
+            .map(|shape| RecurrentSpec {
+                kernel: shape.kernel,
+                channels: shape.channels(),
+                heads: shape.heads,
+            })
+            .collect();
         let pages = options.sequences.saturating_mul(State::pages_for(context));
-        let state = State::new(&specs, options.sequences, context, pages)?;
+        let state = State::new(&specs, &recurrent, options.sequences, context, pages)?;
         file.prefetch();
         let weights = model.weights().iter().map(|spec| load(file, spec, &mut executor));
         let weights = Weights::new(weights.collect::<Result<_, _>>()?);
@@ -124,6 +133,12 @@ fn load(file: &GgufFile, spec: &WeightSpec, executor: &mut Executor) -> Result<W
         WeightForm::Matrix => {
             PackedMatrix::pack_with(executor.team(), spec.dtype, spec.rows, spec.cols, data)
                 .map(Weight::Matrix)
+                .map_err(|error| LoadError::Pack { name: spec.name.clone(), error })
+        }
+        WeightForm::Experts(experts) => {
+            let rows = spec.rows / experts;
+            PackedExperts::pack_with(executor.team(), spec.dtype, experts, rows, spec.cols, data)
+                .map(Weight::Experts)
                 .map_err(|error| LoadError::Pack { name: spec.name.clone(), error })
         }
         WeightForm::Vector => {

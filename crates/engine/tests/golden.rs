@@ -6,7 +6,16 @@ use common::*;
 use verbatim_engine::{LoadOptions, Sampler, Tap};
 
 /// Models of the architectures that are supported.
-const MODELS: [&str; 5] = ["gemma3-iswa", "llama-gqa-tied", "llama3-rope-untied", "qwen2-bias", "qwen3"];
+const MODELS: [&str; 8] = [
+    "gemma3-iswa",
+    "llama-gqa-tied",
+    "llama3-rope-untied",
+    "qwen2-bias",
+    "qwen3",
+    "qwen35-hybrid",
+    "qwen35-hybrid-mtp",
+    "qwen3moe",
+];
 
 #[test]
 fn logits_of_every_position_agree() {

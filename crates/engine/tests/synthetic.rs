@@ -54,6 +54,8 @@ const REFUSED: &[(&str, &str, Key, &str)] = &[
     ("phi3-short", "rope.scaling.attn_factor", Key::Real(-2.0), "phi3.rope.scaling.attn_factor is -2"),
     ("phi3-short", "rope.scaling.original_context_length", Key::Count(0), "original_context_length is 0"),
     ("olmo2", "attention.sliding_window", Key::Count(4096), "sliding_window is 4096, but must be 0: OLMo 3"),
+    ("gpt-oss", "attention.sliding_window", Key::Count(0), "gpt-oss.attention.sliding_window is 0, but must be at least 1"),
+    ("gpt-oss", "expert_used_count", Key::Count(7), "gpt-oss.expert_used_count is 7, but must be at most 6"),
     ("llama", "rope.scaling.type", Key::Text("longrope"), "llama.rope.scaling.original_context_length"),
 ];
 

@@ -67,9 +67,11 @@ impl Builder {
             }
         }
         let lifetime = match op.writes_state() {
-            None => Lifetime::Temp,
-            Some(i) if values[i].lifetime == Lifetime::State => Lifetime::State,
-            Some(i) => return Err(wrong(format!("operand {i} is not a state"))),
+            Some(i) if values[i].lifetime != Lifetime::State => {
+                return Err(wrong(format!("operand {i} is not a state")));
+            }
+            Some(_) if op.returns_state() => Lifetime::State,
+            _ => Lifetime::Temp,
         };
         let def = Def::Node(NodeId::new(self.graph.nodes.len()));
         let output = self.add(Value { dtype, shape, lifetime, placement: self.placement, def })?;

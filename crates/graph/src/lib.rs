@@ -12,7 +12,9 @@ pub mod random;
 mod value;
 
 pub use builder::Builder;
-pub use op::{Activation, Attention, Op, RopeLayout, RopeScaling, RopeTable};
+pub use op::{
+    Activation, Attention, DeltaHeads, Gating, MAX_EXPERTS_USED, Op, RopeLayout, RopeScaling, RopeTable, Router,
+};
 pub use value::{Bounds, Def, Extent, Lifetime, NodeId, Placement, Real, Shape, Tag, Value, ValueId};
 
 /// Why a graph could not be built.
@@ -122,7 +124,8 @@ impl Graph {
                 Def::Columns { .. } => return None,
                 Def::Node(node) => {
                     let node = &self.nodes[node.index()];
-                    id = node.operands[node.op.writes_state()?];
+                    let written = node.op.writes_state().filter(|_| node.op.returns_state())?;
+                    id = node.operands[written];
                 }
             }
         }

@@ -10,7 +10,61 @@ pub enum Activation {
     Silu,
     /// The tanh form of GELU.
     GeluTanh,
+    /// sigmoid(x): a gate proper.
+    Sigmoid,
+    /// The gated unit of gpt-oss, where the other factor takes part: g * sigmoid(alpha * g) * (u + 1), with g no larger
+    /// than `limit` and u within -`limit` to `limit`.
+    ClampedSwiglu {
+        /// Factor within the sigmoid.
+        alpha: Real,
+        /// Bound on both factors.
+        limit: Real,
+    },
 }
+
+/// How a router's logits become scores.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Gating {
+    /// Probabilities over all experts.
+    Softmax,
+    /// Each expert by itself.
+    Sigmoid,
+}
+
+/// How the experts that a row is given to are weighted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Router {
+    /// What a weight is before it is normalised.
+    pub gating: Gating,
+    /// The weights of the chosen experts are divided by their sum.
+    pub normalize: bool,
+    /// Factor on every weight.
+    pub scale: Real,
+}
+
+/// The heads of a gated delta net.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct DeltaHeads {
+    /// Heads of queries and keys.
+    pub key_heads: usize,
+    /// Heads of values, a multiple of `key_heads`; head h uses the query and key of head h modulo `key_heads`.
+    pub value_heads: usize,
+    /// Elements of a query or key.
+    pub key_dim: usize,
+    /// Elements of a value.
+    pub value_dim: usize,
+}
+
+impl DeltaHeads {
+    /// Columns of a row: all queries, all keys, all values. `None` if the sizes overflow.
+    pub fn columns(&self) -> Option<usize> {
+        let keys = self.key_heads.checked_mul(self.key_dim)?.checked_mul(2)?;
+        keys.checked_add(self.value_heads.checked_mul(self.value_dim)?)
+    }
+}
+
+/// The most experts that a row can be given to.
+pub const MAX_EXPERTS_USED: usize = 64;
 
 /// Which elements of a head are rotated as a pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -131,6 +185,58 @@ pub enum Op {
     /// \[sequences, pages of one\], then sinks f32 \[1, heads\] if `sinks`) → f32 \[r, heads * head_dim\]: every row
     /// attends to the positions of its window, up to its own, whose K and V lie in the cells of its sequence's pages.
     Attention(Attention),
+    /// (logits f32 \[r, experts\], then bias f32 \[1, experts\] if `bias`) → i32 \[r, used\]: the experts with the
+    /// largest logits, best first; of equals the one with the lower number. With a bias, those with the largest score
+    /// plus bias.
+    TopExperts {
+        /// Experts chosen.
+        used: usize,
+        /// What a score is, where there is a bias.
+        gating: Gating,
+        /// A bias operand is given. It takes part in the choice alone, not in the weights.
+        bias: bool,
+    },
+    /// (logits f32 \[r, experts\], chosen experts i32 \[r, used\]) → f32 \[r, used\]: the weight of each chosen expert.
+    ExpertWeights(Router),
+    /// (x f32 \[r, k\] or \[r, used * k\], weight \[experts * n, k\], chosen experts i32 \[r, used\], then bias f32
+    /// \[1, experts * n\] if `bias`) → f32 \[r, used * n\]: for each chosen expert x, or its own part of x, times the
+    /// expert's rows of the weight, plus the expert's part of the bias.
+    ExpertLinear {
+        /// Experts whose matrices are stacked in the weight.
+        experts: usize,
+        /// A bias operand is given.
+        bias: bool,
+    },
+    /// (x f32 \[r, used * n\], weights f32 \[r, used\]) → f32 \[r, n\]: the sum of the parts of x, each times its
+    /// weight, in their order.
+    WeightedSum,
+    /// (gate f32 \[r, 1\], x f32 \[r, n\]) → f32 \[r, n\]: sigmoid(gate) * x.
+    RowGate,
+    /// (x f32 \[r, heads * width\]) → f32 \[r, heads * cols\]: the columns `start..start + cols` of every head.
+    HeadColumns {
+        /// Equal parts of a row.
+        heads: usize,
+        /// The first column taken of each.
+        start: usize,
+        /// Columns taken of each.
+        cols: usize,
+    },
+    /// (x f32 \[r, n\], weight f32 \[1, n * kernel\], state, read slots i32 \[r, 1\], write slots i32 \[r, 1\]) → f32
+    /// \[r, n\]: silu of each channel's last `kernel` inputs, the row's own being the last, times the channel's `kernel`
+    /// weights. The inputs before the row's own come from the row's read slot of the state (zeros where it is -1), and
+    /// what the next row needs goes to its write slot. Rows are computed in order, so a row may read what one before it
+    /// has written.
+    ShortConv {
+        /// Inputs that an output is computed from.
+        kernel: usize,
+    },
+    /// (queries, keys and values f32 \[r, columns\], alpha f32 \[r, value_heads\], beta likewise, bias f32 \[1,
+    /// value_heads\], rate f32 likewise, state, read slots i32 \[r, 1\], write slots i32 \[r, 1\]) → f32 \[r, value_heads *
+    /// value_dim\]: the gated delta rule (arXiv 2412.06464). In each head, with S the key_dim by value_dim state from the
+    /// row's read slot (zeros where it is -1), q and k of length 1 and q divided by √key_dim:
+    /// S ← S · exp(rate · softplus(alpha + bias)); S ← S + k (sigmoid(beta) · (v - kᵀS)); result: qᵀS. The new S goes to
+    /// the row's write slot. Rows are computed in order, so a row may read what one before it has written.
+    GatedDelta(DeltaHeads),
     /// (gate f32 \[r, n\], up f32 \[r, n\]) → f32 \[r, n\]: activation(gate) * up.
     Glu {
         /// The activation.
@@ -167,6 +273,15 @@ pub enum Op {
         /// A residual operand is given.
         residual: bool,
     },
+    /// Made by a backend's lowering: [`Op::ExpertLinear`] whose x is the result of [`Op::Quantize`] over `k` elements.
+    QuantizedExpertLinear {
+        /// Elements of a row of x before it was quantised.
+        k: usize,
+        /// Experts whose matrices are stacked in the weight.
+        experts: usize,
+        /// A bias operand is given.
+        bias: bool,
+    },
 }
 
 impl Op {
@@ -180,6 +295,14 @@ impl Op {
             Op::Rope { .. } => "Rope",
             Op::KvWrite { .. } => "KvWrite",
             Op::Attention(_) => "Attention",
+            Op::TopExperts { .. } => "TopExperts",
+            Op::ExpertWeights(_) => "ExpertWeights",
+            Op::ExpertLinear { .. } => "ExpertLinear",
+            Op::WeightedSum => "WeightedSum",
+            Op::RowGate => "RowGate",
+            Op::HeadColumns { .. } => "HeadColumns",
+            Op::ShortConv { .. } => "ShortConv",
+            Op::GatedDelta(_) => "GatedDelta",
             Op::Glu { .. } => "Glu",
             Op::Add => "Add",
             Op::Mul => "Mul",
@@ -188,13 +311,24 @@ impl Op {
             Op::Pick => "Pick",
             Op::Quantize { .. } => "Quantize",
             Op::QuantizedLinear { .. } => "QuantizedLinear",
+            Op::QuantizedExpertLinear { .. } => "QuantizedExpertLinear",
         }
     }
 
     /// Whether the work is split over rows, so that one thread computes all of a row. Ops that are not split so
-    /// (products, attention) divide the columns or heads of a row among threads.
+    /// (products, attention, recurrences) divide the columns or heads of a row among threads.
     pub fn splits_rows(&self) -> bool {
-        !matches!(self, Op::Linear { .. } | Op::QuantizedLinear { .. } | Op::Attention(_))
+        let splits_columns = matches!(
+            self,
+            Op::Linear { .. }
+                | Op::QuantizedLinear { .. }
+                | Op::ExpertLinear { .. }
+                | Op::QuantizedExpertLinear { .. }
+                | Op::Attention(_)
+                | Op::ShortConv { .. }
+                | Op::GatedDelta(_)
+        );
+        !splits_columns
     }
 
     /// Whether row i of the result needs no row of this operand but row i. Only such an operand may be made in the
@@ -207,9 +341,20 @@ impl Op {
         }
     }
 
-    /// The operand whose storage this op writes in place, making its next version.
+    /// The operand whose storage this op writes in place. Nobody can read the version before any more.
     pub fn writes_state(&self) -> Option<usize> {
-        matches!(self, Op::KvWrite { .. }).then_some(0)
+        match self {
+            Op::KvWrite { .. } => Some(0),
+            Op::ShortConv { .. } => Some(2),
+            Op::GatedDelta(_) => Some(5),
+            _ => None,
+        }
+    }
+
+    /// Whether the result is the next version of the state that the op writes. Recurrences return a value instead, so
+    /// that a graph advances each of their states once.
+    pub fn returns_state(&self) -> bool {
+        matches!(self, Op::KvWrite { .. })
     }
 
     /// The shape rule: element type and shape of the result, or what does not fit.
@@ -292,6 +437,92 @@ impl Op {
                 rule.dtype(4, DType::I32)?;
                 rule.fixed_rows(4)?;
                 Ok((DType::F32, q))
+            }
+            Op::TopExperts { used, bias, .. } => {
+                rule.count(1 + usize::from(bias))?;
+                let logits = rule.f32(0)?;
+                if used == 0 || used > logits.cols.min(MAX_EXPERTS_USED) {
+                    let most = logits.cols.min(MAX_EXPERTS_USED);
+                    return Err(format!("{used} of {} experts are used, not 1 to {most}", logits.cols));
+                }
+                if bias {
+                    rule.is_f32(1, Shape::fixed(1, logits.cols))?;
+                }
+                Ok((DType::I32, Shape { rows: logits.rows, cols: used }))
+            }
+            Op::ExpertWeights(_) => {
+                rule.count(2)?;
+                let logits = rule.f32(0)?;
+                let used = rule.choices(1, logits.rows)?;
+                Ok((DType::F32, Shape { rows: logits.rows, cols: used }))
+            }
+            Op::ExpertLinear { experts, bias } => {
+                let x = rule.f32(0)?;
+                rule.expert_linear(x.rows, x.cols, experts, bias)
+            }
+            Op::QuantizedExpertLinear { k, experts, bias } => {
+                rule.at_least(1)?;
+                rule.dtype(0, DType::I8)?;
+                rule.expert_linear(rule.shape(0).rows, k, experts, bias)
+            }
+            Op::WeightedSum => {
+                rule.count(2)?;
+                let (x, weights) = (rule.f32(0)?, rule.f32(1)?);
+                rule.same_rows(weights.rows, x.rows)?;
+                if weights.cols == 0 || !x.cols.is_multiple_of(weights.cols) {
+                    return Err(format!("{} columns are not parts for {} weights", x.cols, weights.cols));
+                }
+                Ok((DType::F32, Shape { rows: x.rows, cols: x.cols / weights.cols }))
+            }
+            Op::RowGate => {
+                rule.count(2)?;
+                let x = rule.f32(1)?;
+                rule.is_f32(0, Shape { rows: x.rows, cols: 1 })?;
+                Ok((DType::F32, x))
+            }
+            Op::HeadColumns { heads, start, cols } => {
+                rule.count(1)?;
+                let x = rule.f32(0)?;
+                let fits = heads > 0
+                    && x.cols.is_multiple_of(heads)
+                    && start.checked_add(cols).is_some_and(|end| end <= x.cols / heads);
+                if !fits {
+                    return Err(format!("columns {start} to {start}+{cols} of {heads} heads in {x}"));
+                }
+                Ok((DType::F32, Shape { rows: x.rows, cols: heads * cols }))
+            }
+            Op::ShortConv { kernel } => {
+                rule.count(5)?;
+                let x = rule.f32(0)?;
+                rule.same_rows(x.rows, Extent::Rows)?;
+                if kernel == 0 || x.cols.checked_mul(kernel) != Some(rule.f32(1)?.cols) {
+                    return Err(format!("weight {} is not {kernel} for each column of {x}", rule.shape(1)));
+                }
+                rule.same_rows(rule.shape(1).rows, Extent::Fixed(1))?;
+                rule.same_rows(rule.ids(3)?, x.rows)?;
+                rule.same_rows(rule.ids(4)?, x.rows)?;
+                Ok((DType::F32, x))
+            }
+            Op::GatedDelta(heads) => {
+                rule.count(8)?;
+                let x = rule.f32(0)?;
+                rule.same_rows(x.rows, Extent::Rows)?;
+                let DeltaHeads { key_heads, value_heads, value_dim, .. } = heads;
+                if heads.columns() != Some(x.cols) || x.cols == 0 {
+                    return Err(format!("{x} does not hold {heads:?}"));
+                }
+                if key_heads == 0 || !value_heads.is_multiple_of(key_heads) {
+                    return Err(format!("{value_heads} value heads are not a multiple of {key_heads}"));
+                }
+                for gate in [1, 2] {
+                    rule.is_f32(gate, Shape { rows: x.rows, cols: value_heads })?;
+                }
+                for weight in [3, 4] {
+                    rule.is_f32(weight, Shape::fixed(1, value_heads))?;
+                }
+                rule.same_rows(rule.ids(6)?, x.rows)?;
+                rule.same_rows(rule.ids(7)?, x.rows)?;
+                Ok((DType::F32, Shape { rows: x.rows, cols: value_heads * value_dim }))
             }
             Op::Glu { .. } | Op::Add | Op::Mul => {
                 rule.count(2)?;
@@ -392,6 +623,42 @@ impl Rule<'_> {
             Ok(())
         } else {
             Err(format!("operand {i} has {} columns, not {heads} heads of {head_dim}", self.cols(i)))
+        }
+    }
+
+    /// Chosen experts for each row; how many.
+    fn choices(&self, i: usize, rows: Extent) -> Result<usize, String> {
+        self.at_least(i + 1)?;
+        self.dtype(i, DType::I32)?;
+        self.same_rows(self.shape(i).rows, rows)?;
+        match self.cols(i) {
+            0 => Err(format!("operand {i} has no columns")),
+            used => Ok(used),
+        }
+    }
+
+    fn expert_linear(
+        &self,
+        rows: Extent,
+        k: usize,
+        experts: usize,
+        bias: bool,
+    ) -> Result<(DType, Shape), String> {
+        self.count(3 + usize::from(bias))?;
+        let used = self.choices(2, rows)?;
+        let stacked = self.fixed_rows(1)?;
+        if experts == 0 || !stacked.is_multiple_of(experts) {
+            return Err(format!("the weight is {}, not {experts} experts", self.shape(1)));
+        }
+        if self.cols(1) != k && self.cols(1).checked_mul(used) != Some(k) {
+            return Err(format!("the weight is {} but x has {k} columns for {used} experts", self.shape(1)));
+        }
+        if bias {
+            self.is_f32(3, Shape::fixed(1, stacked))?;
+        }
+        match (stacked / experts).checked_mul(used) {
+            Some(cols) => Ok((DType::F32, Shape { rows, cols })),
+            None => Err(format!("{used} results of {} columns are too many", stacked / experts)),
         }
     }
 

@@ -1,7 +1,7 @@
 //! Random graphs for property tests: every op, view, lifetime and state edge, from a seed.
 
-use crate::{Activation, Attention, Bounds, Builder, Extent, Graph, Op, Real, RopeLayout, RopeScaling, RopeTable};
-use crate::{Shape, Tag, ValueId};
+use crate::{Activation, Attention, Bounds, Builder, DeltaHeads, Extent, Gating, Graph, Op, Real};
+use crate::{RopeLayout, RopeScaling, RopeTable, Router, Shape, Tag, ValueId};
 use verbatim_quant::DType;
 
 /// Tags of the leaves of a random graph. Inputs tagged `X` hold any floats; the others hold indices.
@@ -16,6 +16,10 @@ pub mod tags {
     pub const SEQUENCES: &str = "sequences";
     pub const PAGES: &str = "pages";
     pub const PICKED: &str = "picked";
+    pub const CONV: &str = "conv";
+    pub const DELTA: &str = "delta";
+    pub const READ_SLOTS: &str = "read_slots";
+    pub const WRITE_SLOTS: &str = "write_slots";
 }
 
 /// K/V heads, elements of a head and query heads of the attention in random graphs.
@@ -28,6 +32,13 @@ pub const HEADS: usize = 4;
 pub const VOCABULARY: usize = 24;
 /// Sequences, and pages of each, of the page table of random graphs.
 pub const PAGE_TABLE: Shape = Shape::fixed(2, 2);
+
+/// Channels and inputs of the short convolutions of random graphs.
+pub const CONV: [usize; 2] = [96, 3];
+/// The delta nets of random graphs.
+pub const DELTA: DeltaHeads = DeltaHeads { key_heads: 2, value_heads: 4, key_dim: 8, value_dim: 16 };
+/// Slots of the recurrent states of random graphs.
+pub const SLOTS: usize = 5;
 
 /// splitmix64: small, seeded, good enough to choose with.
 pub struct Random(pub u64);
@@ -64,6 +75,7 @@ pub fn graph(seed: u64) -> Graph {
         per_row: Vec::new(),
         per_picked: Vec::new(),
         states: Vec::new(),
+        recurrences: 0,
         weights: 0,
         inputs: 0,
     };
@@ -90,13 +102,14 @@ struct Made {
     per_row: Vec<ValueId>,
     per_picked: Vec<ValueId>,
     states: Vec<ValueId>,
+    recurrences: u32,
     weights: u32,
     inputs: u32,
 }
 
 impl Made {
     fn step(&mut self) {
-        match self.random.below(14) {
+        match self.random.below(18) {
             0 => {
                 let x = self.x_input();
                 self.per_row.push(x);
@@ -109,6 +122,9 @@ impl Made {
             6..=8 => self.linear(),
             9 => self.norm(),
             10 => self.view(),
+            11 => self.experts(),
+            12 => self.recurrence(),
+            13 => self.gates(),
             _ => self.elementwise(),
         }
     }
@@ -290,9 +306,86 @@ impl Made {
         self.apply(Op::Linear { bias, residual }, &operands);
     }
 
+    /// A mixture of experts: two products and a sum.
+    fn experts(&mut self) {
+        let x = self.any();
+        let (k, n) = (self.builder.shape(x).cols, self.cols());
+        let experts = 2 + self.random.below(6);
+        let used = 1 + self.random.below(experts.min(3));
+        let router = self.weight(DType::F32, experts, k);
+        let logits = self.apply(Op::Linear { bias: false, residual: false }, &[x, router]);
+        let gating = [Gating::Softmax, Gating::Sigmoid][self.random.below(2)];
+        let bias = self.random.below(2) == 0;
+        let mut operands = vec![logits];
+        if bias {
+            operands.push(self.weight(DType::F32, 1, experts));
+        }
+        let chosen = Op::TopExperts { used, gating, bias };
+        let chosen = self.builder.apply(chosen, &operands).expect("fits");
+        let router = Router { gating, normalize: self.random.below(2) == 0, scale: Real(1.5) };
+        let weights = self.builder.apply(Op::ExpertWeights(router), &[logits, chosen]).expect("fits");
+        let inner = self.expert_linear(x, chosen, experts, (k, n));
+        let cols = self.cols();
+        let outer = self.expert_linear(inner, chosen, experts, (n, cols));
+        self.apply(Op::WeightedSum, &[outer, weights]);
+    }
+
+    fn expert_linear(
+        &mut self,
+        x: ValueId,
+        chosen: ValueId,
+        experts: usize,
+        (k, n): (usize, usize),
+    ) -> ValueId {
+        let quantised = k.is_multiple_of(32) && self.random.below(2) == 0;
+        let dtype = if quantised { DType::Q8_0 } else { DType::F32 };
+        let mut operands = vec![x, self.weight(dtype, experts * n, k), chosen];
+        let bias = self.random.below(2) == 0;
+        if bias {
+            operands.push(self.weight(DType::F32, 1, experts * n));
+        }
+        self.builder.apply(Op::ExpertLinear { experts, bias }, &operands).expect("fits")
+    }
+
+    /// A short convolution, or a delta net.
+    fn recurrence(&mut self) {
+        let index = self.recurrences;
+        self.recurrences += 1;
+        let read = self.input(tags::READ_SLOTS, DType::I32, Shape::per_row(1));
+        let write = self.input(tags::WRITE_SLOTS, DType::I32, Shape::per_row(1));
+        let x = self.any_per_row();
+        if self.random.below(2) == 0 {
+            let [channels, kernel] = CONV;
+            let x = self.matched(x, channels);
+            let weight = self.weight(DType::F32, 1, channels * kernel);
+            let state = self.builder.state(Tag::indexed(tags::CONV, index)).expect("a fresh tag");
+            self.apply(Op::ShortConv { kernel }, &[x, weight, state, read, write]);
+        } else {
+            let x = self.matched(x, DELTA.columns().expect("small"));
+            let gates = [self.any_per_row(), self.any_per_row()];
+            let [alpha, beta] = gates.map(|x| self.matched(x, DELTA.value_heads));
+            let [bias, rate] = [0, 1].map(|_| self.weight(DType::F32, 1, DELTA.value_heads));
+            let state = self.builder.state(Tag::indexed(tags::DELTA, index)).expect("a fresh tag");
+            self.apply(Op::GatedDelta(DELTA), &[x, alpha, beta, bias, rate, state, read, write]);
+        }
+    }
+
+    fn gates(&mut self) {
+        let x = self.any();
+        let gate = self.matched(x, 1);
+        let x = self.apply(Op::RowGate, &[gate, x]);
+        let cols = self.builder.shape(x).cols;
+        if cols.is_multiple_of(4) {
+            let width = cols / 4;
+            let start = self.random.below(width);
+            self.apply(Op::HeadColumns { heads: 4, start, cols: width - start }, &[x]);
+        }
+    }
+
     fn norm(&mut self) {
         let x = self.any();
         let groups = [1, 2, 4][self.random.below(3)];
+        let groups = if self.builder.shape(x).cols.is_multiple_of(groups) { groups } else { 1 };
         let weight = self.weight(DType::F32, 1, self.builder.shape(x).cols / groups);
         self.apply(Op::RmsNorm { eps: Real(1e-5), groups }, &[x, weight]);
     }
@@ -316,11 +409,14 @@ impl Made {
         };
         let b = pool[self.random.below(pool.len())];
         let b = self.matched(b, self.builder.shape(a).cols);
-        match self.random.below(5) {
+        let clamped = Activation::ClampedSwiglu { alpha: Real(1.702), limit: Real(7.0) };
+        match self.random.below(7) {
             0 => self.apply(Op::Add, &[a, b]),
             1 => self.apply(Op::Mul, &[a, b]),
             2 => self.apply(Op::Glu { activation: Activation::Silu }, &[a, b]),
-            3 => self.apply(Op::Softcap { cap: Real(3.0) }, &[a]),
+            3 => self.apply(Op::Glu { activation: Activation::Sigmoid }, &[a, b]),
+            4 => self.apply(Op::Glu { activation: clamped }, &[a, b]),
+            5 => self.apply(Op::Softcap { cap: Real(3.0) }, &[a]),
             _ => self.apply(Op::Glu { activation: Activation::GeluTanh }, &[a, b]),
         };
     }

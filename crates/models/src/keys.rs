@@ -55,6 +55,21 @@ impl<'a> Keys<'a> {
         if self.metadata.contains(&self.key(name)) { self.count(name).map(Some) } else { Ok(None) }
     }
 
+    /// A truth value.
+    pub(crate) fn flag(&self, name: &str) -> Result<Option<bool>, ModelError> {
+        Ok(self.metadata.get_bool(&self.key(name))?)
+    }
+
+    /// Truth values, one per layer.
+    pub(crate) fn flags(&self, name: &str) -> Result<Option<Vec<bool>>, ModelError> {
+        Ok(self.metadata.get_bool_array(&self.key(name))?)
+    }
+
+    /// A number that may be 0.
+    pub(crate) fn number(&self, name: &str) -> Result<Option<usize>, ModelError> {
+        Ok(self.metadata.get_usize(&self.key(name))?)
+    }
+
     /// A finite number.
     pub(crate) fn real(&self, name: &str) -> Result<Option<f32>, ModelError> {
         let key = self.key(name);
@@ -81,7 +96,7 @@ impl<'a> Keys<'a> {
 
     /// Refuses a file that has this key with another value.
     pub(crate) fn refuse_unless(&self, name: &str, wanted: bool, why: &str) -> Result<(), ModelError> {
-        match self.metadata.get_bool(&self.key(name))? {
+        match self.flag(name)? {
             Some(found) if found != wanted => Err(self.wrong(name, found, why)),
             _ => Ok(()),
         }

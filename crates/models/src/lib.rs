@@ -3,10 +3,12 @@
 //! [`open`] reads no weights. It looks the architecture up by name, checks every hyperparameter and the presence, type
 //! and shape of every tensor, and returns a [`Model`]: what the engine has to load, and how a step is computed.
 //!
-//! One file in `arch/` per architecture; what they share is in [`net`] (blocks of layers) and [`keys`] (metadata).
+//! One file in `arch/` per architecture; what they share is in [`net`] (blocks of layers), [`ffn`] (feed-forward
+//! networks, mixtures of experts) and [`keys`] (metadata).
 
 mod arch;
 mod error;
+mod ffn;
 mod keys;
 mod net;
 mod table;
@@ -16,7 +18,7 @@ pub use net::{inputs, outputs};
 pub use table::{WeightForm, WeightSpec};
 
 use verbatim_gguf::GgufFile;
-use verbatim_graph::{Bounds, Graph, GraphError};
+use verbatim_graph::{Bounds, DeltaHeads, Graph, GraphError};
 
 /// A point of the network whose values a step can return, one row per row of the step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -51,6 +53,22 @@ pub struct KvShape {
     pub head_dim: usize,
 }
 
+/// The form of the state that one recurrent layer carries from position to position.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RecurrentShape {
+    /// Inputs that an output of the short convolution is computed from.
+    pub kernel: usize,
+    /// The delta net, whose columns are the channels of the convolution.
+    pub heads: DeltaHeads,
+}
+
+impl RecurrentShape {
+    /// Channels of the short convolution: all queries, keys and values.
+    pub fn channels(&self) -> usize {
+        self.heads.columns().expect("checked when the file was opened")
+    }
+}
+
 /// What every architecture has, in its own numbers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hyperparameters {
@@ -74,8 +92,13 @@ pub trait Model: Send + Sync {
     /// The weights, in the order of their indices in graphs.
     fn weights(&self) -> &[WeightSpec];
 
-    /// What each layer keeps per position.
+    /// What each layer that attends keeps per position.
     fn kv_shapes(&self) -> Vec<KvShape>;
+
+    /// What each layer that recurs carries from position to position.
+    fn recurrent_shapes(&self) -> Vec<RecurrentShape> {
+        Vec::new()
+    }
 
     /// The points that can be tapped: every architecture has all of [`Tap`].
     fn taps(&self) -> Vec<Tap> {

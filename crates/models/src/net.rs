@@ -3,7 +3,8 @@
 use crate::table::{WeightId, WeightSpec};
 use crate::{StepShape, Tap};
 use verbatim_graph::{
-    Activation, Attention, Builder, Graph, GraphError, Op, Real, RopeLayout, RopeTable, Shape, Tag, ValueId,
+    Activation, Attention, Builder, DeltaHeads, Graph, GraphError, Op, Real, RopeLayout, RopeTable, Shape, Tag,
+    ValueId,
 };
 use verbatim_quant::DType;
 
@@ -21,6 +22,10 @@ pub mod inputs {
     pub const CELLS: Tag = Tag::new("cells");
     /// For each sequence the page of each of its blocks of positions, i32.
     pub const PAGES: Tag = Tag::new("pages");
+    /// The slot from which each row reads its sequence's recurrent state, i32; -1 for a sequence's first row.
+    pub const READ_SLOTS: Tag = Tag::new("read_slots");
+    /// The slot in which each row leaves its sequence's recurrent state, i32.
+    pub const WRITE_SLOTS: Tag = Tag::new("write_slots");
     /// The rows that want logits, i32.
     pub const PICKED: Tag = Tag::new("picked");
 }
@@ -100,6 +105,8 @@ pub(crate) struct Net<'a> {
     sequences: ValueId,
     cells: ValueId,
     pages: ValueId,
+    read_slots: ValueId,
+    write_slots: ValueId,
     picked: ValueId,
 }
 
@@ -114,6 +121,8 @@ impl<'a> Net<'a> {
             sequences: input(inputs::SEQUENCES, Shape::per_row(1))?,
             cells: input(inputs::CELLS, Shape::per_row(1))?,
             pages: input(inputs::PAGES, Shape::fixed(sequences, pages))?,
+            read_slots: input(inputs::READ_SLOTS, Shape::per_row(1))?,
+            write_slots: input(inputs::WRITE_SLOTS, Shape::per_row(1))?,
             picked: input(inputs::PICKED, Shape::per_picked(1))?,
             builder,
             specs,
@@ -134,7 +143,7 @@ impl<'a> Net<'a> {
         }
         let spec = &self.specs[index];
         let dtype = match spec.form {
-            crate::WeightForm::Matrix => spec.dtype,
+            crate::WeightForm::Matrix | crate::WeightForm::Experts(_) => spec.dtype,
             crate::WeightForm::Vector => DType::F32,
         };
         let value =
@@ -261,6 +270,33 @@ impl<'a> Net<'a> {
 
     pub(crate) fn scale(&mut self, x: ValueId, factor: f32) -> Result<ValueId, GraphError> {
         if factor == 1.0 { Ok(x) } else { self.apply(Op::Scale { factor: Real(factor) }, &[x]) }
+    }
+
+    /// silu of a convolution over each channel's last inputs, carried from row to row in the `index`-th recurrent state.
+    pub(crate) fn short_conv(
+        &mut self,
+        index: usize,
+        kernel: usize,
+        x: ValueId,
+        weight: WeightId,
+    ) -> Result<ValueId, GraphError> {
+        let weight = self.weight(weight)?;
+        let state = self.builder.state(Tag::indexed("conv", index as u32))?;
+        self.apply(Op::ShortConv { kernel }, &[x, weight, state, self.read_slots, self.write_slots])
+    }
+
+    /// The gated delta rule over `qkv`, carried from row to row in the `index`-th recurrent state.
+    pub(crate) fn gated_delta(
+        &mut self,
+        index: usize,
+        heads: DeltaHeads,
+        [qkv, alpha, beta]: [ValueId; 3],
+        [bias, rate]: [WeightId; 2],
+    ) -> Result<ValueId, GraphError> {
+        let (bias, rate) = (self.weight(bias)?, self.weight(rate)?);
+        let state = self.builder.state(Tag::indexed("delta", index as u32))?;
+        let operands = [qkv, alpha, beta, bias, rate, state, self.read_slots, self.write_slots];
+        self.apply(Op::GatedDelta(heads), &operands)
     }
 
     pub(crate) fn add(&mut self, a: ValueId, b: ValueId) -> Result<ValueId, GraphError> {

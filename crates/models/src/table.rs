@@ -9,6 +9,8 @@ use verbatim_quant::DType;
 pub enum WeightForm {
     /// Right-hand side of products, or table of rows.
     Matrix,
+    /// As many matrices, one below the other.
+    Experts(usize),
     /// Norm weights, biases, divisors: decoded to f32.
     Vector,
 }
@@ -45,12 +47,42 @@ impl<'a> Table<'a> {
 
     /// A matrix of `rows` output and `cols` input features.
     pub(crate) fn matrix(&mut self, name: &str, rows: usize, cols: usize) -> Result<WeightId, ModelError> {
-        self.take(name, WeightForm::Matrix, rows, cols)
+        self.take(name, WeightForm::Matrix, &[cols, rows], [rows, cols])
+    }
+
+    /// A matrix of `rows` output and `cols` input features for each expert.
+    pub(crate) fn experts(
+        &mut self,
+        name: &str,
+        experts: usize,
+        rows: usize,
+        cols: usize,
+    ) -> Result<WeightId, ModelError> {
+        // Saturated, the product is no tensor's shape.
+        let stacked = experts.saturating_mul(rows);
+        self.take(name, WeightForm::Experts(experts), &[cols, rows, experts], [stacked, cols])
     }
 
     /// A vector.
     pub(crate) fn vector(&mut self, name: &str, len: usize) -> Result<WeightId, ModelError> {
-        self.take(name, WeightForm::Vector, 1, len)
+        self.take(name, WeightForm::Vector, &[len], [1, len])
+    }
+
+    /// Biases of `rows` output features for each expert, as one vector.
+    pub(crate) fn biases(&mut self, name: &str, experts: usize, rows: usize) -> Result<WeightId, ModelError> {
+        let len = experts.saturating_mul(rows);
+        self.take(name, WeightForm::Vector, &[rows, experts], [1, len])
+    }
+
+    /// The weights of a short convolution: `kernel` for each of `channels`, as one vector.
+    pub(crate) fn convolution(
+        &mut self,
+        name: &str,
+        kernel: usize,
+        channels: usize,
+    ) -> Result<WeightId, ModelError> {
+        let len = kernel.saturating_mul(channels);
+        self.take(name, WeightForm::Vector, &[kernel, channels], [1, len])
     }
 
     /// A vector that some files have and others do not.
@@ -66,17 +98,15 @@ impl<'a> Table<'a> {
         &mut self,
         name: &str,
         form: WeightForm,
-        rows: usize,
-        cols: usize,
+        expected: &[usize],
+        [rows, cols]: [usize; 2],
     ) -> Result<WeightId, ModelError> {
         let tensor = self.file.require_tensor(name)?;
         let info = tensor.info();
-        let expected = match form {
-            WeightForm::Matrix => vec![cols, rows],
-            WeightForm::Vector => vec![cols],
-        };
-        let trailing_ones = info.dims().iter().skip(expected.len()).all(|&dim| dim == 1);
-        if !info.dims().starts_with(&expected) || !trailing_ones {
+        // Files are free to leave out or to add slowest dimensions of 1.
+        let dim = |dims: &[usize], i: usize| dims.get(i).copied().unwrap_or(1);
+        let most = expected.len().max(info.dims().len());
+        if (0..most).any(|i| dim(expected, i) != dim(info.dims(), i)) {
             return Err(ModelError::Shape {
                 name: name.into(),
                 found: format!("{:?}", info.dims()),

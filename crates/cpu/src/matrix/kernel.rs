@@ -23,20 +23,21 @@ pub(super) struct Tile {
     pub cols: usize,
     /// Tokens to compute, from 1 to the tile's `M`.
     pub tokens: usize,
-    /// The first token's row: `cols` values of f32, or `cols / 32` activation blocks.
-    pub input: *const u8,
-    pub input_stride_bytes: usize,
-    /// Where the first token's first row goes.
-    pub output: *mut f32,
-    pub output_stride: usize,
+    /// Each token's row: `cols` values of f32, or `cols / 32` activation blocks. Tokens lie anywhere, since those of one
+    /// expert are scattered over the batch.
+    pub inputs: [*const u8; MAX_TILE_TOKENS],
+    /// Where each token's first row goes.
+    pub outputs: [*mut f32; MAX_TILE_TOKENS],
     /// Rows of the group that exist, from 1 to 16.
     pub rows: usize,
     /// As many numbers as `rows`, or null.
     pub bias: *const f32,
-    /// What to add to the first token's first row, or null. May be `output`.
-    pub residual: *const f32,
-    pub residual_stride: usize,
+    /// What to add to each token's first row, or null. May be `outputs`.
+    pub residuals: [*const f32; MAX_TILE_TOKENS],
 }
+
+/// The most tokens of a tile on any instruction set.
+pub(super) const MAX_TILE_TOKENS: usize = 8;
 
 /// Weights that are numbers themselves, column by column, sixteen rows to a column.
 pub(super) trait DenseWeights: 'static {
@@ -217,7 +218,7 @@ unsafe fn multiply_column<S: Simd, W: DenseWeights, const M: usize>(
 /// Each token's input; the places beyond the last token repeat it and are not stored.
 #[inline(always)]
 fn token_inputs<const M: usize>(tile: &Tile) -> [*const u8; M] {
-    std::array::from_fn(|m| tile.input.wrapping_add(m.min(tile.tokens - 1) * tile.input_stride_bytes))
+    std::array::from_fn(|m| tile.inputs[m.min(tile.tokens - 1)])
 }
 
 /// Adds bias and residual, in this order, and stores.
@@ -230,15 +231,15 @@ unsafe fn finish<S: Simd, const M: usize>(tile: &Tile, lane: usize, totals: [S::
         // SAFETY: `lane` is below `rows` and `token` below `tokens`, so the pointers stay within the
         // operands.
         unsafe {
-            let output = tile.output.add(token * tile.output_stride + lane);
-            let residual = tile.residual.wrapping_add(token * tile.residual_stride + lane);
+            let output = tile.outputs[token].add(lane);
+            let residual = tile.residuals[token].wrapping_add(lane);
             let bias = tile.bias.wrapping_add(lane);
             if tile.rows - lane >= S::LANES {
                 let mut value = total;
                 if !tile.bias.is_null() {
                     value = S::add(value, S::load_f32(bias.cast()));
                 }
-                if !tile.residual.is_null() {
+                if !tile.residuals[token].is_null() {
                     value = S::add(value, S::load_f32(residual.cast()));
                 }
                 S::store(output, value);
@@ -249,7 +250,7 @@ unsafe fn finish<S: Simd, const M: usize>(tile: &Tile, lane: usize, totals: [S::
                     if !tile.bias.is_null() {
                         value += bias.add(row).read();
                     }
-                    if !tile.residual.is_null() {
+                    if !tile.residuals[token].is_null() {
                         value += residual.add(row).read();
                     }
                     output.add(row).write(value);

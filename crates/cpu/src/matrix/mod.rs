@@ -12,6 +12,7 @@
 #![allow(unsafe_code)] // Vector instructions, and outputs that threads share by columns, are beyond safe Rust.
 
 mod activations;
+mod experts;
 mod fit;
 mod formats;
 mod kernel;
@@ -22,5 +23,8 @@ mod simd;
 mod storage;
 
 pub use activations::{activation_row_bytes, quantize_row};
+pub use experts::PackedExperts;
 pub use packed::{PackError, PackedMatrix};
-pub use product::{Epilogue, Input, OutputRows, Residual, chunk_groups, matmul, matmul_groups};
+pub use product::{
+    Choices, Epilogue, Input, OutputRows, Residual, chunk_groups, matmul, matmul_chosen_groups, matmul_groups,
+};

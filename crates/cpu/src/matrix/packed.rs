@@ -224,6 +224,19 @@ impl PackedMatrix {
         }
     }
 
+    /// [`pack_with`](Self::pack_with), but decoded to f32, which every format can be exactly.
+    pub(super) fn pack_as_floats(
+        team: &mut Team,
+        dtype: DType,
+        rows: usize,
+        cols: usize,
+        bytes: &[u8],
+    ) -> Result<PackedMatrix, PackError> {
+        Source::new(dtype, rows, cols, bytes)?
+            .pack_as(team, Kind::F32)?
+            .ok_or(PackError::NotWeights(dtype))
+    }
+
     /// Output rows.
     pub fn rows(&self) -> usize {
         self.rows

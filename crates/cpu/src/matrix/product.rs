@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use super::activation_row_bytes;
 use super::formats::BlockFormat;
-use super::kernel::{DenseWeights, Tile};
+use super::kernel::{DenseWeights, MAX_TILE_TOKENS, Tile};
 use super::layout::GROUP_ROWS;
 use super::packed::{PackedMatrix, for_kind};
 #[cfg(target_arch = "x86_64")]
@@ -93,8 +93,9 @@ impl Input<'_> {
         }
     }
 
-    fn check(&self, weights: &PackedMatrix) {
-        let cols = weights.cols();
+    /// Whether every row holds what the product needs, `parts` times.
+    fn check(&self, weights: &PackedMatrix, parts: usize) {
+        let cols = weights.cols() * parts;
         let fits = match *self {
             Input::Floats { values, stride, tokens } => {
                 !weights.takes_quantized() && holds_rows(values.len(), stride, tokens, cols)
@@ -192,24 +193,44 @@ pub unsafe fn matmul_groups(
     groups: Range<usize>,
     epilogue: Epilogue<'_>,
 ) {
-    let product = Product { weights, input, output, groups, epilogue };
+    let product = Product { weights, input, output, groups, epilogue, choices: None };
     product.check();
-    if product.input.tokens() == 0 {
-        return;
-    }
-    // SAFETY: the operands have been checked; an `Isa` is the proof that the machine has the instruction set;
-    // the output is the caller's promise.
-    unsafe {
-        match isa.level() {
-            Level::Scalar => product.run::<Scalar>(),
-            #[cfg(target_arch = "x86_64")]
-            Level::Avx2 => product.run::<Avx2>(),
-            #[cfg(target_arch = "x86_64")]
-            Level::AvxVnni => product.run::<AvxVnni>(),
-            #[cfg(target_arch = "x86_64")]
-            Level::Avx512 => product.run::<Avx512>(),
-        }
-    }
+    // SAFETY: the operands have been checked; the output is the caller's promise.
+    unsafe { product.run_on(isa) };
+}
+
+/// The tokens that one expert is to compute, where every token has chosen `used` experts.
+#[derive(Clone, Copy)]
+pub struct Choices<'a> {
+    /// `token * used + rank`, each once: this expert is the token's choice of that rank.
+    pub list: &'a [u32],
+    /// Experts that each token has chosen. An output row is this many times the product's rows, one part for each.
+    pub used: usize,
+    /// An input row, too, has one part for each choice; otherwise all choices share it.
+    pub own_input: bool,
+}
+
+/// [`matmul_groups`] for the tokens that have chosen one expert. What a token gets does not depend on the others.
+///
+/// # Safety
+/// While it runs, nothing else reads or writes those columns of the outputs of these choices.
+///
+/// # Panics
+/// If an operand's size does not fit the product.
+pub unsafe fn matmul_chosen_groups(
+    isa: Isa,
+    weights: &PackedMatrix,
+    input: Input<'_>,
+    output: &OutputRows<'_>,
+    choices: Choices<'_>,
+    groups: Range<usize>,
+    bias: Option<&[f32]>,
+) {
+    let epilogue = Epilogue { bias, residual: Residual::None };
+    let product = Product { weights, input, output, groups, epilogue, choices: Some(choices) };
+    product.check();
+    // SAFETY: the operands have been checked; the output is the caller's promise.
+    unsafe { product.run_on(isa) };
 }
 
 struct Product<'a> {
@@ -218,18 +239,25 @@ struct Product<'a> {
     output: &'a OutputRows<'a>,
     groups: Range<usize>,
     epilogue: Epilogue<'a>,
+    /// `None` for all tokens of the input.
+    choices: Option<Choices<'a>>,
 }
 
 impl Product<'_> {
     fn check(&self) {
         let (rows, tokens) = (self.weights.rows(), self.input.tokens());
-        self.input.check(self.weights);
+        let used = self.choices.map_or(1, |choices| choices.used);
+        self.input.check(self.weights, if self.choices.is_some_and(|c| c.own_input) { used } else { 1 });
         assert!(
-            holds_rows(self.output.len, self.output.stride, tokens, rows),
-            "{} numbers with stride {} do not hold {tokens} output rows of {rows}",
+            holds_rows(self.output.len, self.output.stride, tokens, rows * used),
+            "{} numbers with stride {} do not hold {tokens} output rows of {used} * {rows}",
             self.output.len,
             self.output.stride,
         );
+        if let Some(Choices { list, used, .. }) = self.choices {
+            let most = list.iter().max().map_or(0, |&choice| choice as usize / used);
+            assert!(list.is_empty() || most < tokens, "token {most} of {tokens}");
+        }
         assert!(
             self.groups.end <= self.weights.row_groups(),
             "row groups {:?} of {:?}",
@@ -248,10 +276,31 @@ impl Product<'_> {
         }
     }
 
+    /// # Safety
+    /// The operands have been checked, and nothing else accesses this product's part of the output.
+    unsafe fn run_on(&self, isa: Isa) {
+        // SAFETY: an `Isa` is the proof that the machine has the instruction set; the rest is the caller's promise.
+        unsafe {
+            match isa.level() {
+                Level::Scalar => self.run::<Scalar>(),
+                #[cfg(target_arch = "x86_64")]
+                Level::Avx2 => self.run::<Avx2>(),
+                #[cfg(target_arch = "x86_64")]
+                Level::AvxVnni => self.run::<AvxVnni>(),
+                #[cfg(target_arch = "x86_64")]
+                Level::Avx512 => self.run::<Avx512>(),
+            }
+        }
+    }
+
+    fn tokens(&self) -> usize {
+        self.choices.map_or(self.input.tokens(), |choices| choices.list.len())
+    }
+
     /// Row groups outside and tokens inside, so that a group's weights stay in the nearest cache while the
     /// tokens pass by; and around both, spans of tokens whose activations stay in the second.
     unsafe fn run<S: Simd>(&self) {
-        let tokens = self.input.tokens();
+        let tokens = self.tokens();
         let span = span_tokens(self.input.stride_bytes(), S::MAX_TOKENS);
         for start in (0..tokens).step_by(span) {
             let end = tokens.min(start + span);
@@ -270,27 +319,52 @@ impl Product<'_> {
     fn tile(&self, group: usize, token: usize, tokens: usize) -> Tile {
         let first_row = group * GROUP_ROWS;
         let (weights, scales) = self.weights.group_pointers(group);
-        let output = self.output.start.wrapping_add(token * self.output.stride + first_row);
-        let (residual, residual_stride) = match self.epilogue.residual {
-            Residual::None => (std::ptr::null(), 0),
-            Residual::InPlace => (output.cast_const(), self.output.stride),
-            Residual::Rows { values, stride } => {
-                (values.as_ptr().wrapping_add(token * stride + first_row), stride)
-            }
-        };
-        Tile {
+        let mut tile = Tile {
             weights,
             scales,
             cols: self.weights.cols(),
             tokens,
-            input: self.input.start().wrapping_add(token * self.input.stride_bytes()),
-            input_stride_bytes: self.input.stride_bytes(),
-            output,
-            output_stride: self.output.stride,
+            inputs: [std::ptr::null(); MAX_TILE_TOKENS],
+            outputs: [std::ptr::null_mut(); MAX_TILE_TOKENS],
             rows: GROUP_ROWS.min(self.weights.rows() - first_row),
             bias: self.epilogue.bias.map_or(std::ptr::null(), |bias| bias.as_ptr().wrapping_add(first_row)),
-            residual,
-            residual_stride,
+            residuals: [std::ptr::null(); MAX_TILE_TOKENS],
+        };
+        for place in 0..tokens {
+            let (input, output) = self.token_pointers(token + place);
+            let output = output.wrapping_add(first_row);
+            tile.inputs[place] = input;
+            tile.outputs[place] = output;
+            tile.residuals[place] = match self.epilogue.residual {
+                Residual::None => std::ptr::null(),
+                Residual::InPlace => output.cast_const(),
+                Residual::Rows { values, stride } => {
+                    values.as_ptr().wrapping_add((token + place) * stride + first_row)
+                }
+            };
+        }
+        tile
+    }
+
+    /// Where a token's input and output begin.
+    fn token_pointers(&self, index: usize) -> (*const u8, *mut f32) {
+        let (token, input_part, output_part) = match self.choices {
+            None => (index, 0, 0),
+            Some(Choices { list, used, own_input }) => {
+                let (token, rank) = (list[index] as usize / used, list[index] as usize % used);
+                (token, if own_input { rank } else { 0 }, rank)
+            }
+        };
+        let input_bytes = token * self.input.stride_bytes() + input_part * self.input_row_bytes();
+        let output = token * self.output.stride + output_part * self.weights.rows();
+        (self.input.start().wrapping_add(input_bytes), self.output.start.wrapping_add(output))
+    }
+
+    /// Bytes of the input of one product.
+    fn input_row_bytes(&self) -> usize {
+        match self.input {
+            Input::Floats { .. } => self.weights.cols() * size_of::<f32>(),
+            Input::Quantized { .. } => activation_row_bytes(self.weights.cols()),
         }
     }
 }

@@ -9,6 +9,11 @@ pub(crate) fn glu(isa: Isa, activation: Activation, gate: &[f32], up: &[f32], ou
     match activation {
         Activation::Silu => dispatch(isa, Binary { a: gate, b: up, out, function: SiluTimes }),
         Activation::GeluTanh => dispatch(isa, Binary { a: gate, b: up, out, function: GeluTanhTimes }),
+        Activation::Sigmoid => dispatch(isa, Binary { a: gate, b: up, out, function: SigmoidTimes }),
+        Activation::ClampedSwiglu { alpha, limit } => {
+            let function = ClampedSwiglu { alpha: alpha.0, limit: limit.0 };
+            dispatch(isa, Binary { a: gate, b: up, out, function });
+        }
     }
 }
 
@@ -127,9 +132,41 @@ impl Function for GeluTanhTimes {
     }
 }
 
+/// sigmoid(a) * b.
+#[derive(Clone, Copy)]
+struct SigmoidTimes;
+
+impl Function for SigmoidTimes {
+    #[inline(always)]
+    fn of<L: Lanes>(self, l: L, a: L::F, b: L::F) -> L::F {
+        let e = l.exp(l.sub(l.splat(0.0), a));
+        l.div(b, l.add(l.splat(1.0), e))
+    }
+}
+
+/// a * sigmoid(alpha * a) * (b + 1), with a at most `limit` and b within it.
+#[derive(Clone, Copy)]
+struct ClampedSwiglu {
+    alpha: f32,
+    limit: f32,
+}
+
+impl Function for ClampedSwiglu {
+    #[inline(always)]
+    fn of<L: Lanes>(self, l: L, a: L::F, b: L::F) -> L::F {
+        // The bound comes first: of a NaN and a bound, `min` and `max` take the second operand.
+        let (most, least) = (l.splat(self.limit), l.splat(-self.limit));
+        let a = l.min(most, a);
+        let b = l.max(least, l.min(most, b));
+        let e = l.exp(l.mul(a, l.splat(-self.alpha)));
+        l.mul(l.div(a, l.add(l.splat(1.0), e)), l.add(b, l.splat(1.0)))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use verbatim_graph::Real;
 
     fn inputs(n: usize) -> (Vec<f32>, Vec<f32>) {
         let a = (0..n).map(|i| (i as f32 - n as f32 / 2.0) * 0.37).collect();
@@ -143,15 +180,24 @@ mod tests {
         let exact_gelu = |a: f64| {
             0.5 * a * (1.0 + ((2.0 / std::f64::consts::PI).sqrt() * (a + 0.044715 * a * a * a)).tanh())
         };
-        type Exact<'a> = &'a dyn Fn(f64) -> f64;
-        let cases: [(Activation, Exact); 2] =
-            [(Activation::Silu, &exact_silu), (Activation::GeluTanh, &exact_gelu)];
+        let sigmoid = |a: f64| 1.0 / (1.0 + (-a).exp());
+        type Exact<'a> = &'a dyn Fn(f64, f64) -> f64;
+        let clamped = Activation::ClampedSwiglu { alpha: Real(1.702), limit: Real(3.0) };
+        let cases: [(Activation, Exact); 4] = [
+            (Activation::Silu, &|a, b| exact_silu(a) * b),
+            (Activation::GeluTanh, &|a, b| exact_gelu(a) * b),
+            (Activation::Sigmoid, &|a, b| sigmoid(a) * b),
+            (clamped, &|a, b| {
+                let (a, b) = (a.min(3.0), b.clamp(-3.0, 3.0));
+                a * sigmoid(f64::from(1.702f32) * a) * (b + 1.0)
+            }),
+        ];
         let (a, b) = inputs(131);
         for (activation, exact) in cases {
             let mut reference = vec![0.0; a.len()];
             glu(Isa::scalar(), activation, &a, &b, &mut reference);
             for i in 0..a.len() {
-                let wanted = exact(f64::from(a[i])) * f64::from(b[i]);
+                let wanted = exact(f64::from(a[i]), f64::from(b[i]));
                 let error = (f64::from(reference[i]) - wanted).abs();
                 assert!(error <= 2e-6 * wanted.abs() + 1e-7, "{activation:?}({}): {error:e}", a[i]);
             }

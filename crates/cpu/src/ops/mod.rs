@@ -5,5 +5,7 @@
 
 pub(crate) mod attention;
 pub(crate) mod elementwise;
+pub(crate) mod experts;
 pub(crate) mod norm;
+pub(crate) mod recurrence;
 pub(crate) mod rope;

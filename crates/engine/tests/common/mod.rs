@@ -148,6 +148,9 @@ pub const TINY_MODELS: &[&str] = &[
     "models/llama3-rope-untied/model.gguf",
     "models/qwen2-bias/model.gguf",
     "models/qwen3/model.gguf",
+    "models/qwen35-hybrid/model.gguf",
+    "models/qwen35-hybrid-mtp/model.gguf",
+    "models/qwen3moe/model.gguf",
     "quants/model/qwen3-256.Q4_1.gguf",
     "quants/model/qwen3-256.Q4_K_M.gguf",
     "synthetic/gemma2",
@@ -156,6 +159,7 @@ pub const TINY_MODELS: &[&str] = &[
     "synthetic/phi3-long",
     "synthetic/granite",
     "synthetic/olmo2",
+    "synthetic/gpt-oss",
 ];
 
 /// A real model, from the folder that `VERBATIM_TEST_MODELS` names (or `.cache/models`). Without it the test is skipped,

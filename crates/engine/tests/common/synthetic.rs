@@ -39,6 +39,11 @@ pub struct Synthetic {
     logit_divisor: f64,
     logit_softcap: Option<f64>,
     long_rope: Option<LongRope>,
+    yarn: Option<Yarn>,
+    sinks: bool,
+    experts: Option<Experts>,
+    /// The tensor that norms what the feed-forward network reads.
+    ffn_norm: &'static str,
     tied: bool,
     /// Metadata beside the sizes.
     keys: Vec<(&'static str, Key)>,
@@ -56,6 +61,22 @@ struct LongRope {
     /// Whether sequences may outgrow the original context.
     long: bool,
     attention_factor: f64,
+}
+
+/// YaRN without rounding.
+#[derive(Clone, Copy)]
+struct Yarn {
+    factor: f64,
+    original_context: f64,
+    beta_fast: f64,
+    beta_slow: f64,
+}
+
+/// A mixture of experts as gpt-oss has it.
+#[derive(Clone, Copy)]
+struct Experts {
+    all: usize,
+    used: usize,
 }
 
 /// A value of a metadata key.
@@ -101,6 +122,10 @@ pub fn all() -> Vec<Synthetic> {
         logit_divisor: 1.0,
         logit_softcap: None,
         long_rope: None,
+        yarn: None,
+        sinks: false,
+        experts: None,
+        ffn_norm: "ffn_norm",
         tied: false,
         keys: vec![],
     };
@@ -208,7 +233,37 @@ pub fn all() -> Vec<Synthetic> {
         biases: false,
         ..llama.clone()
     };
-    vec![llama, gemma2, gemma3, phi3, phi3_long, granite, olmo2]
+    let gpt_oss = Synthetic {
+        name: "gpt-oss",
+        architecture: "gpt-oss",
+        layers: 4,
+        interleaved: false,
+        head_dim: 32,
+        rotated: 32,
+        base: 150_000.0,
+        attention_scale: 32f64.sqrt().recip(),
+        window: Some(40),
+        is_local: |layer| layer % 2 == 0,
+        yarn: Some(Yarn { factor: 32.0, original_context: 64.0, beta_fast: 8.0, beta_slow: 1.0 }),
+        sinks: true,
+        experts: Some(Experts { all: 6, used: 3 }),
+        ffn_norm: "post_attention_norm",
+        keys: vec![
+            ("attention.key_length", Key::Count(32)),
+            ("attention.value_length", Key::Count(32)),
+            ("attention.sliding_window", Key::Count(40)),
+            ("expert_count", Key::Count(6)),
+            ("expert_used_count", Key::Count(3)),
+            ("expert_feed_forward_length", Key::Count(96)),
+            ("rope.freq_base", Key::Real(150_000.0)),
+            ("rope.scaling.type", Key::Text("yarn")),
+            ("rope.scaling.factor", Key::Real(32.0)),
+            ("rope.scaling.original_context_length", Key::Count(64)),
+            ("rope.scaling.yarn_beta_fast", Key::Real(8.0)),
+        ],
+        ..llama.clone()
+    };
+    vec![llama, gemma2, gemma3, phi3, phi3_long, granite, olmo2, gpt_oss]
 }
 
 /// One of them.
@@ -291,20 +346,35 @@ impl Synthetic {
             };
             if self.fused {
                 linear("attn_qkv", self.hidden, q_width + 2 * kv_width);
-                linear("ffn_up", self.hidden, 2 * self.ffn);
             } else {
                 linear("attn_q", self.hidden, q_width);
                 linear("attn_k", self.hidden, kv_width);
                 linear("attn_v", self.hidden, kv_width);
-                linear("ffn_gate", self.hidden, self.ffn);
-                linear("ffn_up", self.hidden, self.ffn);
             }
             linear("attn_output", q_width, self.hidden);
-            linear("ffn_down", self.ffn, self.hidden);
+            if let Some(experts) = self.experts {
+                linear("ffn_gate_inp", self.hidden, experts.all);
+                let (hidden, ffn) = (self.hidden, self.ffn);
+                for (part, k, n) in [("gate", hidden, ffn), ("up", hidden, ffn), ("down", ffn, hidden)] {
+                    let name = format!("blk.{layer}.ffn_{part}_exps");
+                    // Large enough that the clamps bite.
+                    add(&format!("{name}.weight"), &[k, n, experts.all], 0.0, 4.0 * spread(k));
+                    add(&format!("{name}.bias"), &[n, experts.all], 0.0, 0.5);
+                }
+            } else {
+                linear("ffn_down", self.ffn, self.hidden);
+                linear("ffn_up", self.hidden, if self.fused { 2 * self.ffn } else { self.ffn });
+                if !self.fused {
+                    linear("ffn_gate", self.hidden, self.ffn);
+                }
+            }
+            if self.sinks {
+                add(&format!("blk.{layer}.attn_sinks.weight"), &[self.heads], 1.0, 1.0);
+            }
             let mut norm = |part: &str, n: usize| add(&format!("blk.{layer}.{part}.weight"), &[n], 1.0, 0.5);
             if self.norms_before {
                 norm("attn_norm", self.hidden);
-                norm("ffn_norm", self.hidden);
+                norm(self.ffn_norm, self.hidden);
             }
             if self.norms_after {
                 norm("post_attention_norm", self.hidden);
@@ -328,7 +398,7 @@ impl Synthetic {
         let mut x: Vec<Vec<f64>> = tokens.iter().map(|&token| reference.embed(token)).collect();
         for layer in 0..self.layers {
             reference.half(&mut x, layer, ["attn_norm", "post_attention_norm"], |x| reference.attend(x, layer));
-            reference.half(&mut x, layer, ["ffn_norm", "post_ffw_norm"], |x| {
+            reference.half(&mut x, layer, [self.ffn_norm, "post_ffw_norm"], |x| {
                 x.iter().map(|x| reference.feed_forward(x, layer)).collect()
             });
         }
@@ -411,7 +481,8 @@ impl Reference<'_> {
                 let part = |row: &[f64]| row[head / (heads / kv_heads) * head_dim..][..head_dim].to_vec();
                 let q = &qs[position][head * head_dim..][..head_dim];
                 let weight = |i: usize| self.score(q, &part(&ks[i])).exp();
-                let total: f64 = seen.clone().map(weight).sum();
+                let sink = if self.model.sinks { self.values(&name("attn_sinks.weight"))[head] } else { f32::NEG_INFINITY };
+                let total: f64 = seen.clone().map(weight).sum::<f64>() + f64::from(sink).exp();
                 let mut out = vec![0.0; head_dim];
                 for i in seen.clone() {
                     out.iter_mut().zip(part(&vs[i])).for_each(|(out, v)| *out += weight(i) / total * v);
@@ -445,12 +516,26 @@ impl Reference<'_> {
         let divisors = long_rope.map(|rope| {
             self.values(if rope.long { "rope_factors_long.weight" } else { "rope_factors_short.weight" })
         });
-        let amplitude = long_rope.map_or(1.0, |rope| rope.attention_factor);
+        let amplitude = match (long_rope, self.model.yarn) {
+            (Some(rope), _) => rope.attention_factor,
+            (_, Some(yarn)) => 1.0 + 0.1 * yarn.factor.ln(),
+            _ => 1.0,
+        };
         let mut x = x.to_vec();
         for head in x.chunks_exact_mut(head_dim) {
             for pair in 0..rotated / 2 {
                 let frequency = base.powf(-2.0 * pair as f64 / rotated as f64) / stretch;
                 let frequency = frequency / divisors.map_or(1.0, |divisors| f64::from(divisors[pair]));
+                let frequency = self.model.yarn.map_or(frequency, |yarn| {
+                    // The turns that this pair makes over the original context decide how much it is stretched.
+                    let pair_of = |turns: f64| {
+                        let ratio = yarn.original_context / (turns * 2.0 * std::f64::consts::PI);
+                        rotated as f64 / 2.0 * ratio.ln() / base.ln()
+                    };
+                    let (low, high) = (pair_of(yarn.beta_fast).max(0.0), pair_of(yarn.beta_slow));
+                    let stretched = ((pair as f64 - low) / (high - low)).clamp(0.0, 1.0);
+                    frequency * (1.0 - stretched) + frequency / yarn.factor * stretched
+                });
                 let (sine, cosine) = (position as f64 * frequency).sin_cos();
                 let [a, b] =
                     if self.model.interleaved { [2 * pair, 2 * pair + 1] } else { [pair, pair + rotated / 2] };
@@ -463,7 +548,42 @@ impl Reference<'_> {
         x
     }
 
+    /// The softmax over the largest router logits weighs the experts.
+    fn mixture(&self, x: &[f64], layer: usize, experts: Experts) -> Vec<f64> {
+        let logits = self.linear(x, &format!("blk.{layer}.ffn_gate_inp"));
+        let mut order: Vec<usize> = (0..experts.all).collect();
+        order.sort_by(|&a, &b| logits[b].total_cmp(&logits[a]));
+        let chosen = &order[..experts.used];
+        let total: f64 = chosen.iter().map(|&expert| logits[expert].exp()).sum();
+        let mut out = vec![0.0; x.len()];
+        for &expert in chosen {
+            let project = |x: &[f64], part: &str, n: usize| -> Vec<f64> {
+                let name = format!("blk.{layer}.ffn_{part}_exps");
+                let weight = &self.values(&format!("{name}.weight"))[expert * n * x.len()..][..n * x.len()];
+                let bias = &self.values(&format!("{name}.bias"))[expert * n..][..n];
+                let rows = weight.chunks_exact(x.len()).zip(bias);
+                rows.map(|(row, bias)| {
+                    row.iter().zip(x).map(|(w, x)| f64::from(*w) * x).sum::<f64>() + f64::from(*bias)
+                })
+                .collect()
+            };
+            let (gate, up) = (project(x, "gate", self.model.ffn), project(x, "up", self.model.ffn));
+            let unit = |(gate, up): (f64, f64)| {
+                let gate = gate.min(7.0);
+                gate / (1.0 + (-1.702 * gate).exp()) * (up.clamp(-7.0, 7.0) + 1.0)
+            };
+            let inner: Vec<f64> = gate.into_iter().zip(up).map(unit).collect();
+            let weight = logits[expert].exp() / total;
+            let result = project(&inner, "down", x.len());
+            out.iter_mut().zip(result).for_each(|(out, x)| *out += weight * x);
+        }
+        out
+    }
+
     fn feed_forward(&self, x: &[f64], layer: usize) -> Vec<f64> {
+        if let Some(experts) = self.model.experts {
+            return self.mixture(x, layer, experts);
+        }
         let name = |part: &str| format!("blk.{layer}.{part}");
         let (gate, up) = if self.model.fused {
             let both = self.linear(x, &name("ffn_up"));

@@ -1,6 +1,8 @@
-//! What the dense architectures share: a stack of layers, each attention and then a gated feed-forward network, both
-//! reading the residual stream and adding to it. An architecture's own file says in what it differs, as a [`Variant`].
+//! What most architectures share: a stack of layers, each attention and then a feed-forward network or a mixture of
+//! them, both reading the residual stream and adding to it. An architecture's own file says in what it differs, as a
+//! [`Variant`].
 
+use crate::ffn::{Ffn, FfnShape};
 use crate::keys::{Keys, LayerPattern};
 use crate::net::{Heads, Linear, LogitForm, Net};
 use crate::table::{Table, WeightId};
@@ -13,9 +15,12 @@ pub(super) struct Variant {
     pub(super) rope_layout: RopeLayout,
     pub(super) qk_norms: QkNorms,
     pub(super) norms: Norms,
+    /// The tensor that norms what the feed-forward network reads.
+    pub(super) ffn_norm: &'static str,
+    pub(super) ffn: FfnShape,
     pub(super) activation: Activation,
-    /// The gate's rows lie before the up projection's, in one tensor.
-    pub(super) fused_ffn: bool,
+    /// The pairs between which YaRN blends are rounded outwards to whole ones.
+    pub(super) yarn_rounds_pairs: bool,
     /// Factor on the embeddings.
     pub(super) embedding_scale: f32,
     /// Factor on the attention's scores; 1/√head_dim if `None`.
@@ -23,6 +28,8 @@ pub(super) struct Variant {
     /// Factor on what a half of a layer adds to the residual stream.
     pub(super) residual_scale: f32,
     pub(super) attention_softcap: Option<Real>,
+    /// Each head has a score that takes part in the softmax and has no value.
+    pub(super) sinks: bool,
     pub(super) logits: LogitForm,
     pub(super) local: Option<Local>,
 }
@@ -58,17 +65,20 @@ pub(super) struct Local {
 }
 
 impl Variant {
-    pub(super) fn new(rope_layout: RopeLayout) -> Variant {
+    pub(super) fn new(rope_layout: RopeLayout, ffn: FfnShape) -> Variant {
         Variant {
             rope_layout,
             qk_norms: QkNorms::None,
             norms: Norms::Before,
+            ffn_norm: "ffn_norm",
+            ffn,
             activation: Activation::Silu,
-            fused_ffn: false,
+            yarn_rounds_pairs: true,
             embedding_scale: 1.0,
             attention_scale: None,
             residual_scale: 1.0,
             attention_softcap: None,
+            sinks: false,
             logits: LogitForm::default(),
             local: None,
         }
@@ -105,6 +115,7 @@ struct Layer {
     attention_norms: LayerNorms,
     qkv: Qkv,
     qk_norms: Option<[WeightId; 2]>,
+    sinks: Option<WeightId>,
     attention_output: Linear,
     ffn_norms: LayerNorms,
     ffn: Ffn,
@@ -121,11 +132,6 @@ enum Qkv {
     Fused(Linear),
 }
 
-enum Ffn {
-    Apart([Linear; 3]),
-    Fused { gate_up: Linear, down: Linear },
-}
-
 impl Dense {
     pub(super) fn open(
         file: &GgufFile,
@@ -135,13 +141,15 @@ impl Dense {
         let hyperparameters = keys.hyperparameters(file)?;
         let Hyperparameters { layers, hidden, vocabulary, ref architecture, .. } = hyperparameters;
         let (heads, kv_heads, head_dim) = keys.heads(hidden)?;
-        let ffn = keys.count("feed_forward_length")?;
         let heads = Heads {
             scale: Real(variant.attention_scale.unwrap_or(1.0 / (head_dim as f32).sqrt())),
             softcap: variant.attention_softcap,
             ..Heads::new(heads, kv_heads, head_dim, variant.rope_layout)
         };
         let mut rope = keys.rope(head_dim)?;
+        if let RopeScaling::Yarn { whole_pairs, .. } = &mut rope.scaling {
+            *whole_pairs = variant.yarn_rounds_pairs;
+        }
 
         let mut table = Table::new(file);
         let embedding = table.matrix("token_embd.weight", vocabulary, hidden)?;
@@ -150,7 +158,7 @@ impl Dense {
         // Without a head of its own the model reads its embeddings backwards.
         let tied = !table.has("output.weight");
         let head = if tied { embedding } else { table.matrix("output.weight", vocabulary, hidden)? };
-        let layers = (0..layers).map(|layer| Layer::open(&mut table, layer, hidden, ffn, heads, &variant));
+        let layers = (0..layers).map(|layer| Layer::open(&mut table, layer, hidden, heads, &variant));
         let layers = layers.collect::<Result<_, _>>()?;
         let specs = table.finish(architecture, |_| false)?;
         let eps = keys.rms_epsilon()?;
@@ -205,7 +213,6 @@ impl Layer {
         table: &mut Table<'_>,
         layer: usize,
         hidden: usize,
-        ffn: usize,
         heads: Heads,
         variant: &Variant,
     ) -> Result<Layer, ModelError> {
@@ -229,18 +236,8 @@ impl Layer {
             ])
         };
         let attention_output = linear("attn_output", hidden, q_width)?;
-        let ffn = if variant.fused_ffn {
-            Ffn::Fused {
-                gate_up: linear("ffn_up", 2 * ffn, hidden)?,
-                down: linear("ffn_down", hidden, ffn)?,
-            }
-        } else {
-            Ffn::Apart([
-                linear("ffn_gate", ffn, hidden)?,
-                linear("ffn_up", ffn, hidden)?,
-                linear("ffn_down", hidden, ffn)?,
-            ])
-        };
+        let ffn = Ffn::open(table, layer, hidden, variant.ffn)?;
+        let sinks = if variant.sinks { Some(table.vector(&name("attn_sinks"), heads)?) } else { None };
         let mut norms = |before: &str, after: &str| -> Result<LayerNorms, ModelError> {
             let mut norm = |part: &str, at: Norms| match variant.norms {
                 norms if norms == at || norms == Norms::Around => table.vector(&name(part), hidden).map(Some),
@@ -249,7 +246,7 @@ impl Layer {
             Ok(LayerNorms { before: norm(before, Norms::Before)?, after: norm(after, Norms::After)? })
         };
         let attention_norms = norms("attn_norm", "post_attention_norm")?;
-        let ffn_norms = norms("ffn_norm", "post_ffw_norm")?;
+        let ffn_norms = norms(variant.ffn_norm, "post_ffw_norm")?;
         let mut qk_norms = |q_len, k_len| -> Result<Option<[WeightId; 2]>, ModelError> {
             Ok(Some([
                 table.vector(&name("attn_q_norm"), q_len)?,
@@ -261,7 +258,7 @@ impl Layer {
             QkNorms::Heads => qk_norms(head_dim, head_dim)?,
             QkNorms::Rows => qk_norms(q_width, kv_width)?,
         };
-        Ok(Layer { attention_norms, qkv, qk_norms, attention_output, ffn_norms, ffn })
+        Ok(Layer { attention_norms, qkv, qk_norms, sinks, attention_output, ffn_norms, ffn })
     }
 }
 
@@ -290,15 +287,14 @@ impl Model for Dense {
         for (index, layer) in self.layers.iter().enumerate() {
             let window = self.window(index);
             let rope = if window.is_some() { local_rope } else { global_rope };
-            let heads = Heads { window, ..self.heads };
+            let heads = Heads { window, sinks: layer.sinks, ..self.heads };
             x = self.around(&mut net, &layer.attention_norms, x, |net, x| {
                 let [q, k, v] = self.qkv(net, layer, x)?;
                 let attended = net.attention(index, heads, [q, k, v], rope)?;
                 net.linear(attended, layer.attention_output)
             })?;
-            x = self.around(&mut net, &layer.ffn_norms, x, |net, x| match layer.ffn {
-                Ffn::Apart(ffn) => net.gated_ffn(x, self.variant.activation, ffn),
-                Ffn::Fused { gate_up, down } => net.fused_ffn(x, self.variant.activation, gate_up, down),
+            x = self.around(&mut net, &layer.ffn_norms, x, |net, x| {
+                layer.ffn.build(net, x, self.variant.activation)
             })?;
             net.tap(Tap::Layer(index as u32), x)?;
         }

@@ -5,6 +5,7 @@
 //! the checkpoints leave out.
 
 use super::dense::{Dense, Local, Norms, Variant};
+use crate::ffn::FfnShape;
 use crate::keys::Keys;
 use crate::net::LogitForm;
 use crate::{Model, ModelError};
@@ -35,7 +36,7 @@ pub(super) fn open(file: &GgufFile, keys: &Keys<'_>) -> Result<Box<dyn Model>, M
         attention_softcap: cap("attn_logit_softcapping", 50.0)?,
         logits: LogitForm { scale: 1.0, softcap: cap("final_logit_softcapping", 30.0)? },
         local: Some(local),
-        ..Variant::new(RopeLayout::Halves)
+        ..Variant::new(RopeLayout::Halves, FfnShape::gated(keys)?)
     };
     Dense::open(file, keys, variant)
 }

@@ -6,6 +6,7 @@
 //! that the checkpoints leave out.
 
 use super::dense::{Dense, Local, Norms, QkNorms, Variant};
+use crate::ffn::FfnShape;
 use crate::keys::Keys;
 use crate::net::LogitForm;
 use crate::{Model, ModelError};
@@ -39,7 +40,7 @@ pub(super) fn open(file: &GgufFile, keys: &Keys<'_>) -> Result<Box<dyn Model>, M
         attention_softcap: keys.positive("attn_logit_softcapping")?.map(Real),
         logits: LogitForm { scale: 1.0, softcap: keys.positive("final_logit_softcapping")?.map(Real) },
         local,
-        ..Variant::new(RopeLayout::Halves)
+        ..Variant::new(RopeLayout::Halves, FfnShape::gated(keys)?)
     };
     Dense::open(file, keys, variant)
 }

@@ -4,6 +4,7 @@
 //! layer adds, and a divisor of the logits.
 
 use super::dense::{Dense, Variant};
+use crate::ffn::FfnShape;
 use crate::keys::Keys;
 use crate::net::LogitForm;
 use crate::{Model, ModelError};
@@ -22,7 +23,7 @@ pub(super) fn open(file: &GgufFile, keys: &Keys<'_>) -> Result<Box<dyn Model>, M
         attention_scale: keys.positive("attention.scale")?,
         residual_scale: keys.positive("residual_scale")?.unwrap_or(1.0),
         logits: LogitForm { scale: 1.0 / logit_divisor, softcap: None },
-        ..Variant::new(RopeLayout::Interleaved)
+        ..Variant::new(RopeLayout::Interleaved, FfnShape::gated(keys)?)
     };
     Dense::open(file, keys, variant)
 }

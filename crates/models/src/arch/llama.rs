@@ -4,6 +4,7 @@
 //! and later carry divisors of the rotation frequencies as the tensor `rope_freqs.weight`.
 
 use super::dense::{Dense, Variant};
+use crate::ffn::FfnShape;
 use crate::keys::Keys;
 use crate::{Model, ModelError};
 use verbatim_gguf::GgufFile;
@@ -12,5 +13,6 @@ use verbatim_graph::RopeLayout;
 pub(super) fn open(file: &GgufFile, keys: &Keys<'_>) -> Result<Box<dyn Model>, ModelError> {
     keys.refuse_count("expert_count", "0: mixtures of experts are not supported in this architecture")?;
     // The converter to GGUF reorders the rows of Q and K so that pairs lie side by side.
-    Dense::open(file, keys, Variant::new(RopeLayout::Interleaved))
+    let ffn = FfnShape::gated(keys)?;
+    Dense::open(file, keys, Variant::new(RopeLayout::Interleaved, ffn))
 }

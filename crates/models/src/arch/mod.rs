@@ -3,12 +3,17 @@
 mod dense;
 mod gemma2;
 mod gemma3;
+mod gpt_oss;
 mod granite;
+mod hybrid;
 mod llama;
 mod olmo2;
 mod phi3;
 mod qwen2;
 mod qwen3;
+mod qwen35;
+mod qwen35moe;
+mod qwen3moe;
 
 use crate::keys::Keys;
 use crate::{Model, ModelError};
@@ -20,12 +25,16 @@ type Open = fn(&GgufFile, &Keys<'_>) -> Result<Box<dyn Model>, ModelError>;
 const ARCHITECTURES: &[(&str, Open)] = &[
     ("gemma2", gemma2::open),
     ("gemma3", gemma3::open),
+    ("gpt-oss", gpt_oss::open),
     ("granite", granite::open),
     ("llama", llama::open),
     ("olmo2", olmo2::open),
     ("phi3", phi3::open),
     ("qwen2", qwen2::open),
     ("qwen3", qwen3::open),
+    ("qwen35", qwen35::open),
+    ("qwen35moe", qwen35moe::open),
+    ("qwen3moe", qwen3moe::open),
 ];
 
 pub(crate) fn names() -> Vec<&'static str> {

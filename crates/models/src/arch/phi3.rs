@@ -5,6 +5,7 @@
 //! first training. All layers see a window if the file gives one, as in the reference implementation.
 
 use super::dense::{Dense, Local, Variant};
+use crate::ffn::FfnShape;
 use crate::keys::{Keys, LayerPattern};
 use crate::{Model, ModelError};
 use verbatim_gguf::GgufFile;
@@ -13,6 +14,6 @@ use verbatim_graph::RopeLayout;
 pub(super) fn open(file: &GgufFile, keys: &Keys<'_>) -> Result<Box<dyn Model>, ModelError> {
     keys.refuse_count("expert_count", "0: mixtures of experts are not supported in this architecture")?;
     let local = keys.window()?.map(|window| Local { window, layers: LayerPattern::ALL, rope: None });
-    let variant = Variant { fused_ffn: true, local, ..Variant::new(RopeLayout::Halves) };
+    let variant = Variant { local, ..Variant::new(RopeLayout::Halves, FfnShape::fused(keys)?) };
     Dense::open(file, keys, variant)
 }

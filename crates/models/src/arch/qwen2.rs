@@ -1,11 +1,13 @@
 //! `qwen2`: Qwen2 and Qwen2.5 (arXiv 2407.10671). Llama's form with biases on Q, K and V.
 
 use super::dense::{Dense, Variant};
+use crate::ffn::FfnShape;
 use crate::keys::Keys;
 use crate::{Model, ModelError};
 use verbatim_gguf::GgufFile;
 use verbatim_graph::RopeLayout;
 
 pub(super) fn open(file: &GgufFile, keys: &Keys<'_>) -> Result<Box<dyn Model>, ModelError> {
-    Dense::open(file, keys, Variant::new(RopeLayout::Halves))
+    let ffn = FfnShape::gated(keys)?;
+    Dense::open(file, keys, Variant::new(RopeLayout::Halves, ffn))
 }

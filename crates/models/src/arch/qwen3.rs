@@ -2,12 +2,14 @@
 //! of a head does not follow from that of the residual stream.
 
 use super::dense::{Dense, QkNorms, Variant};
+use crate::ffn::FfnShape;
 use crate::keys::Keys;
 use crate::{Model, ModelError};
 use verbatim_gguf::GgufFile;
 use verbatim_graph::RopeLayout;
 
 pub(super) fn open(file: &GgufFile, keys: &Keys<'_>) -> Result<Box<dyn Model>, ModelError> {
-    let variant = Variant { qk_norms: QkNorms::Heads, ..Variant::new(RopeLayout::Halves) };
+    let ffn = FfnShape::gated(keys)?;
+    let variant = Variant { qk_norms: QkNorms::Heads, ..Variant::new(RopeLayout::Halves, ffn) };
     Dense::open(file, keys, variant)
 }

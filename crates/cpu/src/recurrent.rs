@@ -1,0 +1,188 @@
+//! The memory of recurrent layers: slots, each of which holds what all layers carry from one position to the next.
+//!
+//! A step reads and writes slots by number, so which of them hold committed states and which hold those of positions in
+//! flight is for its caller to know. A slot's numbers lie in the tiles that the kernels work on: a tile of channels or of
+//! value columns is contiguous, and one thread goes through it.
+
+use crate::memory::AlignedBytes;
+use crate::vector::LANES;
+use verbatim_graph::DeltaHeads;
+
+/// Channels of a short convolution, or value columns of a delta head, that are advanced together.
+pub(crate) const TILE_COLS: usize = 4 * LANES;
+
+/// The form of one recurrent layer's state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RecurrentSpec {
+    /// Inputs that an output of the short convolution is computed from.
+    pub kernel: usize,
+    /// Channels of the short convolution.
+    pub channels: usize,
+    /// The delta net.
+    pub heads: DeltaHeads,
+}
+
+impl RecurrentSpec {
+    /// Numbers of the convolution's history; `None` if the sizes overflow.
+    fn history_len(&self) -> Option<usize> {
+        self.kernel.checked_sub(1)?.checked_mul(padded(self.channels)?)
+    }
+
+    /// Numbers of the delta net's state.
+    fn delta_len(&self) -> Option<usize> {
+        let DeltaHeads { value_heads, key_dim, value_dim, .. } = self.heads;
+        value_heads.checked_mul(key_dim)?.checked_mul(padded(value_dim)?)
+    }
+
+    /// Bytes of one slot; `None` if the sizes overflow.
+    pub fn slot_bytes(&self) -> Option<usize> {
+        self.history_len()?.checked_add(self.delta_len()?)?.checked_mul(size_of::<f32>())
+    }
+}
+
+/// Columns rounded up to whole vectors.
+fn padded(cols: usize) -> Option<usize> {
+    cols.checked_next_multiple_of(LANES)
+}
+
+/// Why memory for recurrent states could not be had.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+#[error("no memory for {slots} recurrent states of {layers} layers; use fewer sequences")]
+pub struct RecurrentMemoryError {
+    /// Slots asked for.
+    pub slots: usize,
+    /// Layers.
+    pub layers: usize,
+}
+
+/// The recurrent states of all layers.
+#[derive(Default)]
+pub struct RecurrentMemory {
+    layers: Vec<RecurrentLayer>,
+    slots: usize,
+}
+
+/// The recurrent states of one layer.
+pub(crate) struct RecurrentLayer {
+    spec: RecurrentSpec,
+    history: AlignedBytes,
+    delta: AlignedBytes,
+}
+
+impl RecurrentMemory {
+    /// Memory for `slots` states of every layer. It is zeroed, and becomes resident as it is written.
+    ///
+    /// # Errors
+    /// If there is no memory for so many.
+    pub fn new(specs: &[RecurrentSpec], slots: usize) -> Result<RecurrentMemory, RecurrentMemoryError> {
+        let bytes = |len: Option<usize>| {
+            AlignedBytes::zeroed(len?.checked_mul(slots)?.checked_mul(size_of::<f32>())?)
+        };
+        let layer = |&spec: &RecurrentSpec| {
+            let (history, delta) = (bytes(spec.history_len())?, bytes(spec.delta_len())?);
+            Some(RecurrentLayer { spec, history, delta })
+        };
+        let layers: Option<Vec<RecurrentLayer>> = specs.iter().map(layer).collect();
+        layers
+            .map(|layers| RecurrentMemory { layers, slots })
+            .ok_or(RecurrentMemoryError { slots, layers: specs.len() })
+    }
+
+    /// Slots.
+    pub fn slots(&self) -> usize {
+        self.slots
+    }
+
+    pub(crate) fn layers(&self) -> &[RecurrentLayer] {
+        &self.layers
+    }
+}
+
+impl RecurrentLayer {
+    /// A tile of the convolution's history: for each of the last `kernel - 1` inputs, the channels from `channel` on.
+    pub(crate) fn history(&self, slot: usize, channel: usize) -> Tile<'_> {
+        let rows = self.spec.kernel - 1;
+        let len = self.spec.history_len().expect("checked when the memory was made");
+        tile(&self.history, slot * len + channel * rows, rows, self.spec.channels - channel)
+    }
+
+    /// A tile of a head's state: for each element of a key, the value columns from `column` on.
+    pub(crate) fn delta(&self, slot: usize, head: usize, column: usize) -> Tile<'_> {
+        let DeltaHeads { key_dim, value_dim, .. } = self.spec.heads;
+        let len = self.spec.delta_len().expect("checked when the memory was made");
+        let head_len = padded(value_dim).expect("checked when the memory was made") * key_dim;
+        tile(&self.delta, slot * len + head * head_len + column * key_dim, key_dim, value_dim - column)
+    }
+}
+
+fn tile(bytes: &AlignedBytes, start: usize, rows: usize, cols_left: usize) -> Tile<'_> {
+    let cols = cols_left.min(TILE_COLS).next_multiple_of(LANES);
+    Tile { bytes, start, len: rows * cols }
+}
+
+/// A part of a state that one thread goes through: rows of whole vectors, one after the other.
+pub(crate) struct Tile<'a> {
+    bytes: &'a AlignedBytes,
+    start: usize,
+    len: usize,
+}
+
+impl<'a> Tile<'a> {
+    /// The tile, for reading. Nobody may write it meanwhile.
+    pub(crate) fn read(&self) -> &'a [f32] {
+        self.bytes.slice(self.start, self.len)
+    }
+
+    /// The tile, for writing.
+    ///
+    /// # Safety
+    /// While the slice lives, nobody else may read or write the tile.
+    #[allow(unsafe_code)] // The op that advances a tile gives it to one thread.
+    #[allow(clippy::mut_from_ref)] // See `AlignedBytes`.
+    pub(crate) unsafe fn write(&self) -> &'a mut [f32] {
+        // SAFETY: the caller's promise.
+        unsafe { self.bytes.write(self.start * size_of::<f32>(), self.len) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spec() -> RecurrentSpec {
+        let heads = DeltaHeads { key_heads: 2, value_heads: 4, key_dim: 24, value_dim: 72 };
+        RecurrentSpec { kernel: 4, channels: 200, heads }
+    }
+
+    #[test]
+    fn tiles_cover_a_slot_without_overlap() {
+        let memory = RecurrentMemory::new(&[spec()], 3).expect("small");
+        let layer = &memory.layers()[0];
+        let mut ranges = Vec::new();
+        for slot in 0..3 {
+            ranges.extend((0..200).step_by(TILE_COLS).map(|channel| layer.history(slot, channel)));
+        }
+        let covered = |ranges: Vec<Tile<'_>>| {
+            let mut spans: Vec<_> = ranges.iter().map(|tile| (tile.start, tile.start + tile.len)).collect();
+            spans.sort_unstable();
+            assert!(spans.windows(2).all(|pair| pair[0].1 == pair[1].0), "{spans:?}");
+            (spans[0].0, spans[spans.len() - 1].1 * size_of::<f32>())
+        };
+        assert_eq!(covered(ranges), (0, layer.history.len()));
+        let mut ranges = Vec::new();
+        for slot in 0..3 {
+            for head in 0..4 {
+                ranges.extend([0, 64].map(|column| layer.delta(slot, head, column)));
+            }
+        }
+        assert_eq!(covered(ranges), (0, layer.delta.len()));
+    }
+
+    #[test]
+    fn too_much_is_refused() {
+        let error = RecurrentMemory::new(&[spec()], usize::MAX / 8).err();
+        assert_eq!(error, Some(RecurrentMemoryError { slots: usize::MAX / 8, layers: 1 }));
+        let huge = RecurrentSpec { channels: usize::MAX, ..spec() };
+        assert!(huge.slot_bytes().is_none() && RecurrentMemory::new(&[huge], 1).is_err());
+    }
+}

@@ -1,0 +1,318 @@
+//! What `qwen35` and `qwen35moe` share: layers that recur, layers that attend, and a feed-forward network in each.
+//!
+//! A recurrent layer is a gated delta net (arXiv 2412.06464): a short convolution over queries, keys and values, the
+//! delta rule, and a norm of each head's result that is gated by another projection of the layer's input. An attending
+//! layer gates its result likewise; only the first part of each head is rotated. In the file a head's gate follows its
+//! query, and the value heads are ordered so that head h uses key head h modulo the key heads.
+//!
+//! Multi-token-prediction layers, at the end of the stack, are no part of the main pass.
+
+use crate::ffn::{Ffn, FfnShape};
+use crate::keys::Keys;
+use crate::net::{Heads, Linear, LogitForm, Net};
+use crate::table::{Table, WeightId};
+use crate::{Hyperparameters, KvShape, Model, ModelError, RecurrentShape, StepShape, Tap, WeightSpec};
+use verbatim_gguf::GgufFile;
+use verbatim_graph::{
+    Activation, DeltaHeads, Graph, GraphError, Op, Real, RopeLayout, RopeTable, ValueId,
+};
+
+/// Every so many layers one attends, unless the file says otherwise.
+const ATTENTION_INTERVAL: usize = 4;
+
+pub(super) struct Hybrid {
+    hyperparameters: Hyperparameters,
+    specs: Vec<WeightSpec>,
+    heads: Heads,
+    delta: RecurrentShape,
+    eps: Real,
+    rope: RopeTable,
+    embedding: WeightId,
+    layers: Vec<Layer>,
+    norm: WeightId,
+    head: Linear,
+}
+
+struct Layer {
+    norm: WeightId,
+    mixer: Mixer,
+    ffn_norm: WeightId,
+    ffn: Ffn,
+}
+
+/// How a layer looks at other positions.
+enum Mixer {
+    Attention(Attention),
+    Delta(DeltaNet),
+}
+
+struct Attention {
+    /// Of each head the query, then the gate.
+    query_and_gate: Linear,
+    key: Linear,
+    value: Linear,
+    head_norms: [WeightId; 2],
+    output: Linear,
+}
+
+struct DeltaNet {
+    qkv: Linear,
+    gate: Linear,
+    alpha: Linear,
+    beta: Linear,
+    convolution: WeightId,
+    /// The bias of alpha, and the (negative) rate of decay.
+    decay: [WeightId; 2],
+    norm: WeightId,
+    output: Linear,
+}
+
+impl Hybrid {
+    pub(super) fn open(
+        file: &GgufFile,
+        keys: &Keys<'_>,
+        ffn: FfnShape,
+    ) -> Result<Box<dyn Model>, ModelError> {
+        let mut hyperparameters = keys.hyperparameters(file)?;
+        let all_layers = hyperparameters.layers;
+        let predicting = keys.number("nextn_predict_layers")?.unwrap_or(0);
+        if predicting >= all_layers {
+            let expected = format!("fewer than the {all_layers} of block_count");
+            return Err(keys.wrong("nextn_predict_layers", predicting, expected));
+        }
+        hyperparameters.layers = all_layers - predicting;
+        let Hyperparameters { layers, hidden, vocabulary, ref architecture, .. } = hyperparameters;
+        let (heads, kv_heads, head_dim) = keys.heads(hidden)?;
+        let heads = Heads::new(heads, kv_heads, head_dim, RopeLayout::Halves);
+        let delta = delta_shape(keys)?;
+        let kinds = LayerKinds::new(keys, all_layers)?;
+
+        let mut table = Table::new(file);
+        let embedding = table.matrix("token_embd.weight", vocabulary, hidden)?;
+        let norm = table.vector("output_norm.weight", hidden)?;
+        // Without a head of its own the model reads its embeddings backwards.
+        let tied = !table.has("output.weight");
+        let head = if tied { embedding } else { table.matrix("output.weight", vocabulary, hidden)? };
+        let mut opened = Vec::new();
+        for layer in 0..layers {
+            let name = |part: &str| format!("blk.{layer}.{part}");
+            opened.push(Layer {
+                norm: table.vector(&name("attn_norm.weight"), hidden)?,
+                mixer: if kinds.recurs(layer) {
+                    Mixer::Delta(DeltaNet::open(&mut table, name, hidden, delta)?)
+                } else {
+                    Mixer::Attention(Attention::open(&mut table, name, hidden, heads)?)
+                },
+                ffn_norm: table.vector(&name("post_attention_norm.weight"), hidden)?,
+                ffn: Ffn::open(&mut table, layer, hidden, ffn)?,
+            });
+        }
+        let specs = table.finish(architecture, |name| layer_of(name).is_some_and(|layer| layer >= layers))?;
+        let (eps, rope) = (keys.rms_epsilon()?, keys.rope(head_dim)?);
+        let (layers, head) = (opened, Linear { weight: head, bias: None });
+        Ok(Box::new(Hybrid {
+            hyperparameters,
+            specs,
+            heads,
+            delta,
+            eps,
+            rope,
+            embedding,
+            layers,
+            norm,
+            head,
+        }))
+    }
+}
+
+/// The layer that a tensor belongs to.
+fn layer_of(name: &str) -> Option<usize> {
+    name.strip_prefix("blk.")?.split_once('.')?.0.parse().ok()
+}
+
+fn delta_shape(keys: &Keys<'_>) -> Result<RecurrentShape, ModelError> {
+    let (key_heads, value_heads) = (keys.count("ssm.group_count")?, keys.count("ssm.time_step_rank")?);
+    let (key_dim, width) = (keys.count("ssm.state_size")?, keys.count("ssm.inner_size")?);
+    if !value_heads.is_multiple_of(key_heads) {
+        let expected = format!("a multiple of the {key_heads} of ssm.group_count");
+        return Err(keys.wrong("ssm.time_step_rank", value_heads, expected));
+    }
+    if !width.is_multiple_of(value_heads) {
+        let expected = format!("a multiple of the {value_heads} of ssm.time_step_rank");
+        return Err(keys.wrong("ssm.inner_size", width, expected));
+    }
+    let heads = DeltaHeads { key_heads, value_heads, key_dim, value_dim: width / value_heads };
+    if heads.columns().is_none_or(|columns| columns > 1 << 24) {
+        return Err(keys.wrong("ssm.state_size", key_dim, format!("smaller, with {key_heads} heads")));
+    }
+    Ok(RecurrentShape { kernel: keys.count("ssm.conv_kernel")?, heads })
+}
+
+/// Which layers recur: as the file lists them, or all but every so many.
+enum LayerKinds {
+    Listed(Vec<bool>),
+    Interval(usize),
+}
+
+impl LayerKinds {
+    fn new(keys: &Keys<'_>, all_layers: usize) -> Result<LayerKinds, ModelError> {
+        let name = "attention.recurrent_layers";
+        match keys.flags(name)? {
+            Some(listed) if listed.len() == all_layers => Ok(LayerKinds::Listed(listed)),
+            Some(listed) => {
+                let (found, expected) = (listed.len(), format!("{all_layers}, as block_count"));
+                Err(keys.wrong(name, format!("a list of {found}"), expected))
+            }
+            None => {
+                let interval = keys.optional_count("full_attention_interval")?;
+                Ok(LayerKinds::Interval(interval.unwrap_or(ATTENTION_INTERVAL)))
+            }
+        }
+    }
+
+    fn recurs(&self, layer: usize) -> bool {
+        match self {
+            LayerKinds::Listed(listed) => listed[layer],
+            LayerKinds::Interval(interval) => !(layer + 1).is_multiple_of(*interval),
+        }
+    }
+}
+
+impl Attention {
+    fn open(
+        table: &mut Table<'_>,
+        name: impl Fn(&str) -> String,
+        hidden: usize,
+        heads: Heads,
+    ) -> Result<Attention, ModelError> {
+        let Heads { heads, kv_heads, head_dim, .. } = heads;
+        let (q_width, kv_width) = (heads * head_dim, kv_heads * head_dim);
+        let mut linear = |part: &str, rows, cols| -> Result<Linear, ModelError> {
+            Ok(Linear { weight: table.matrix(&name(part), rows, cols)?, bias: None })
+        };
+        Ok(Attention {
+            query_and_gate: linear("attn_q.weight", 2 * q_width, hidden)?,
+            key: linear("attn_k.weight", kv_width, hidden)?,
+            value: linear("attn_v.weight", kv_width, hidden)?,
+            output: linear("attn_output.weight", hidden, q_width)?,
+            head_norms: [
+                table.vector(&name("attn_q_norm.weight"), head_dim)?,
+                table.vector(&name("attn_k_norm.weight"), head_dim)?,
+            ],
+        })
+    }
+
+    /// `index` counts the layers that attend.
+    fn build(
+        &self,
+        net: &mut Net<'_>,
+        index: usize,
+        model: &Hybrid,
+        x: ValueId,
+        rope: ValueId,
+    ) -> Result<ValueId, GraphError> {
+        let Heads { heads, kv_heads, head_dim, .. } = model.heads;
+        let [both, k, v] = net.linears(x, [self.query_and_gate, self.key, self.value])?;
+        let half = |start| Op::HeadColumns { heads, start, cols: head_dim };
+        let (q, gate) = (net.apply(half(0), &[both])?, net.apply(half(head_dim), &[both])?);
+        let [q_norm, k_norm] = self.head_norms;
+        let q = net.rms_norm(q, q_norm, model.eps, heads)?;
+        let k = net.rms_norm(k, k_norm, model.eps, kv_heads)?;
+        let attended = net.attention(index, model.heads, [q, k, v], rope)?;
+        let gated = net.apply(Op::Glu { activation: Activation::Sigmoid }, &[gate, attended])?;
+        net.linear(gated, self.output)
+    }
+}
+
+impl DeltaNet {
+    fn open(
+        table: &mut Table<'_>,
+        name: impl Fn(&str) -> String,
+        hidden: usize,
+        shape: RecurrentShape,
+    ) -> Result<DeltaNet, ModelError> {
+        let DeltaHeads { value_heads, value_dim, .. } = shape.heads;
+        let (channels, width) = (shape.channels(), value_heads * value_dim);
+        let mut linear = |part: &str, rows, cols| -> Result<Linear, ModelError> {
+            Ok(Linear { weight: table.matrix(&name(part), rows, cols)?, bias: None })
+        };
+        Ok(DeltaNet {
+            qkv: linear("attn_qkv.weight", channels, hidden)?,
+            gate: linear("attn_gate.weight", width, hidden)?,
+            alpha: linear("ssm_alpha.weight", value_heads, hidden)?,
+            beta: linear("ssm_beta.weight", value_heads, hidden)?,
+            output: linear("ssm_out.weight", hidden, width)?,
+            convolution: table.convolution(&name("ssm_conv1d.weight"), shape.kernel, channels)?,
+            decay: [
+                table.vector(&name("ssm_dt.bias"), value_heads)?,
+                table.vector(&name("ssm_a"), value_heads)?,
+            ],
+            norm: table.vector(&name("ssm_norm.weight"), value_dim)?,
+        })
+    }
+
+    /// `index` counts the layers that recur.
+    fn build(
+        &self,
+        net: &mut Net<'_>,
+        index: usize,
+        model: &Hybrid,
+        x: ValueId,
+    ) -> Result<ValueId, GraphError> {
+        let RecurrentShape { kernel, heads } = model.delta;
+        let [qkv, gate, alpha, beta] = net.linears(x, [self.qkv, self.gate, self.alpha, self.beta])?;
+        let qkv = net.short_conv(index, kernel, qkv, self.convolution)?;
+        let said = net.gated_delta(index, heads, [qkv, alpha, beta], self.decay)?;
+        let normed = net.rms_norm(said, self.norm, model.eps, heads.value_heads)?;
+        let gated = net.apply(Op::Glu { activation: Activation::Silu }, &[gate, normed])?;
+        net.linear(gated, self.output)
+    }
+}
+
+impl Model for Hybrid {
+    fn hyperparameters(&self) -> &Hyperparameters {
+        &self.hyperparameters
+    }
+
+    fn weights(&self) -> &[WeightSpec] {
+        &self.specs
+    }
+
+    fn kv_shapes(&self) -> Vec<KvShape> {
+        let shape = KvShape { kv_heads: self.heads.kv_heads, head_dim: self.heads.head_dim };
+        let attending = self.layers.iter().filter(|layer| matches!(layer.mixer, Mixer::Attention(_)));
+        attending.map(|_| shape).collect()
+    }
+
+    fn recurrent_shapes(&self) -> Vec<RecurrentShape> {
+        let recurring = self.layers.iter().filter(|layer| matches!(layer.mixer, Mixer::Delta(_)));
+        recurring.map(|_| self.delta).collect()
+    }
+
+    fn build(&self, shape: &StepShape) -> Result<Graph, GraphError> {
+        let mut net = Net::new(&self.specs, shape)?;
+        let mut x = net.embed(self.embedding, 1.0)?;
+        let rope = net.rope_table(self.rope, None)?;
+        let (mut attending, mut recurring) = (0, 0);
+        for (index, layer) in self.layers.iter().enumerate() {
+            let normed = net.rms_norm(x, layer.norm, self.eps, 1)?;
+            let mixed = match &layer.mixer {
+                Mixer::Attention(attention) => {
+                    attending += 1;
+                    attention.build(&mut net, attending - 1, self, normed, rope)?
+                }
+                Mixer::Delta(delta) => {
+                    recurring += 1;
+                    delta.build(&mut net, recurring - 1, self, normed)?
+                }
+            };
+            x = net.add(x, mixed)?;
+
+            let normed = net.rms_norm(x, layer.ffn_norm, self.eps, 1)?;
+            let fed = layer.ffn.build(&mut net, normed, Activation::Silu)?;
+            x = net.add(x, fed)?;
+            net.tap(Tap::Layer(index as u32), x)?;
+        }
+        net.head(x, self.norm, self.eps, self.head, LogitForm::default())
+    }
+}

@@ -1,0 +1,12 @@
+//! `qwen35moe`: the Qwen3.5 mixtures of experts. `qwen35`'s layers with a mixture in each, beside whose chosen experts a
+//! shared one, with a gate of its own, sees every row.
+
+use super::hybrid::Hybrid;
+use crate::ffn::FfnShape;
+use crate::keys::Keys;
+use crate::{Model, ModelError};
+use verbatim_gguf::GgufFile;
+
+pub(super) fn open(file: &GgufFile, keys: &Keys<'_>) -> Result<Box<dyn Model>, ModelError> {
+    Hybrid::open(file, keys, FfnShape::mixture(keys, true)?)
+}

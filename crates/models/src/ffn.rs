@@ -1,0 +1,255 @@
+//! The feed-forward half of a layer: one gated network, or a mixture of them.
+
+use crate::ModelError;
+use crate::keys::Keys;
+use crate::net::{Linear, Net};
+use crate::table::{Table, WeightId};
+use verbatim_graph::{Activation, Gating, GraphError, MAX_EXPERTS_USED, Op, Real, Router, ValueId};
+
+/// What a file says of its feed-forward networks.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum FfnShape {
+    /// One gated network.
+    Gated {
+        /// Its inner width.
+        width: usize,
+    },
+    /// The same with gate and up in one tensor, the gate above.
+    Fused {
+        /// Its inner width.
+        width: usize,
+    },
+    /// A mixture of experts.
+    Mixture(MixtureShape),
+}
+
+/// A mixture of experts, but for its weights.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct MixtureShape {
+    experts: usize,
+    used: usize,
+    /// The inner width of an expert.
+    width: usize,
+    /// The inner width of the expert that every row is given to, if there is one.
+    shared_width: Option<usize>,
+    router: Router,
+}
+
+/// The feed-forward network of one layer.
+pub(crate) enum Ffn {
+    Gated([Linear; 3]),
+    Fused { gate_up: Linear, down: Linear },
+    Mixture(Mixture),
+}
+
+/// A mixture of experts with its weights.
+pub(crate) struct Mixture {
+    shape: MixtureShape,
+    router: Linear,
+    gate_up: GateUp,
+    down: Experts,
+    shared: Option<SharedExpert>,
+}
+
+/// The experts' first two matrices: some files have them stacked in one tensor, an expert's gate above its up.
+enum GateUp {
+    Apart([Experts; 2]),
+    Together(Experts),
+}
+
+/// One matrix of every expert, stacked, and their biases if the file has them.
+#[derive(Clone, Copy)]
+struct Experts {
+    weight: WeightId,
+    bias: Option<WeightId>,
+}
+
+/// The expert that every row is given to, weighted by a gate of its own.
+struct SharedExpert {
+    gate: Linear,
+    ffn: [Linear; 3],
+}
+
+impl FfnShape {
+    /// One gated network of the width that the file says.
+    pub(crate) fn gated(keys: &Keys<'_>) -> Result<FfnShape, ModelError> {
+        Ok(FfnShape::Gated { width: keys.count("feed_forward_length")? })
+    }
+
+    /// As [`FfnShape::gated`], with gate and up in one tensor.
+    pub(crate) fn fused(keys: &Keys<'_>) -> Result<FfnShape, ModelError> {
+        Ok(FfnShape::Fused { width: keys.count("feed_forward_length")? })
+    }
+
+    /// A mixture whose router takes the softmax, and whose weights sum to 1.
+    pub(crate) fn mixture(keys: &Keys<'_>, has_shared: bool) -> Result<FfnShape, ModelError> {
+        let experts = keys.count("expert_count")?;
+        let used = keys.count("expert_used_count")?;
+        if used > experts.min(MAX_EXPERTS_USED) {
+            let most = experts.min(MAX_EXPERTS_USED);
+            return Err(keys.wrong("expert_used_count", used, format!("at most {most} of {experts} experts")));
+        }
+        match keys.number("expert_gating_func")? {
+            None | Some(1) => {}
+            Some(other) => return Err(keys.wrong("expert_gating_func", other, "1, the softmax")),
+        }
+        if keys.flag("expert_weights_norm")? == Some(false) {
+            return Err(keys.wrong("expert_weights_norm", false, "true"));
+        }
+        for layers in ["leading_dense_block_count", "interleave_moe_layer_step"] {
+            keys.refuse_count(layers, "0: every layer has experts in this architecture")?;
+        }
+        if let Some(groups) = keys.optional_count("expert_group_count")?
+            && groups != 1
+        {
+            return Err(keys.wrong("expert_group_count", groups, "1: groups of experts are not supported"));
+        }
+        // Files of models without a scale say 0.
+        let scale = match keys.real("expert_weights_scale")? {
+            None | Some(0.0) => 1.0,
+            Some(scale) => scale,
+        };
+        let width = match keys.optional_count("expert_feed_forward_length")? {
+            Some(width) => width,
+            None => keys.count("feed_forward_length")?,
+        };
+        let shared_width =
+            if has_shared { Some(keys.count("expert_shared_feed_forward_length")?) } else { None };
+        let router = Router { gating: Gating::Softmax, normalize: true, scale: Real(scale) };
+        Ok(FfnShape::Mixture(MixtureShape { experts, used, width, shared_width, router }))
+    }
+}
+
+impl Ffn {
+    /// The network of one layer.
+    pub(crate) fn open(
+        table: &mut Table<'_>,
+        layer: usize,
+        hidden: usize,
+        shape: FfnShape,
+    ) -> Result<Ffn, ModelError> {
+        let name = |part: &str| format!("blk.{layer}.{part}");
+        match shape {
+            FfnShape::Gated { width } => {
+                gated(table, ["ffn_gate", "ffn_up", "ffn_down"].map(name), hidden, width).map(Ffn::Gated)
+            }
+            FfnShape::Fused { width } => Ok(Ffn::Fused {
+                gate_up: linear(table, &name("ffn_up"), width.saturating_mul(2), hidden)?,
+                down: linear(table, &name("ffn_down"), hidden, width)?,
+            }),
+            FfnShape::Mixture(shape) => Mixture::open(table, name, hidden, shape).map(Ffn::Mixture),
+        }
+    }
+
+    /// The network's result for every row.
+    pub(crate) fn build(
+        &self,
+        net: &mut Net<'_>,
+        x: ValueId,
+        activation: Activation,
+    ) -> Result<ValueId, GraphError> {
+        match self {
+            Ffn::Gated(linears) => net.gated_ffn(x, activation, *linears),
+            Ffn::Fused { gate_up, down } => net.fused_ffn(x, activation, *gate_up, *down),
+            Ffn::Mixture(mixture) => mixture.build(net, x, activation),
+        }
+    }
+}
+
+/// A gated network of tensors with these names, less their `.weight` and `.bias`.
+fn gated(
+    table: &mut Table<'_>,
+    [gate, up, down]: [String; 3],
+    hidden: usize,
+    width: usize,
+) -> Result<[Linear; 3], ModelError> {
+    Ok([
+        linear(table, &gate, width, hidden)?,
+        linear(table, &up, width, hidden)?,
+        linear(table, &down, hidden, width)?,
+    ])
+}
+
+/// A matrix, and a bias if the file has one.
+fn linear(table: &mut Table<'_>, name: &str, rows: usize, cols: usize) -> Result<Linear, ModelError> {
+    Ok(Linear {
+        weight: table.matrix(&format!("{name}.weight"), rows, cols)?,
+        bias: table.optional_vector(&format!("{name}.bias"), rows)?,
+    })
+}
+
+impl Mixture {
+    fn open(
+        table: &mut Table<'_>,
+        name: impl Fn(&str) -> String,
+        hidden: usize,
+        shape: MixtureShape,
+    ) -> Result<Mixture, ModelError> {
+        let MixtureShape { experts, width, shared_width, .. } = shape;
+        let weight = |part: &str| format!("{}.weight", name(part));
+        let together = table.has(&weight("ffn_gate_up_exps"));
+        let mut stacked = |part: &str, rows, cols| -> Result<Experts, ModelError> {
+            let bias = format!("{}.bias", name(part));
+            Ok(Experts {
+                weight: table.experts(&weight(part), experts, rows, cols)?,
+                bias: if table.has(&bias) { Some(table.biases(&bias, experts, rows)?) } else { None },
+            })
+        };
+        let down = stacked("ffn_down_exps", hidden, width)?;
+        let gate_up = if together {
+            GateUp::Together(stacked("ffn_gate_up_exps", width.saturating_mul(2), hidden)?)
+        } else {
+            GateUp::Apart([stacked("ffn_gate_exps", width, hidden)?, stacked("ffn_up_exps", width, hidden)?])
+        };
+        let shared = match shared_width {
+            None => None,
+            Some(width) => {
+                let names = ["ffn_gate_shexp", "ffn_up_shexp", "ffn_down_shexp"].map(&name);
+                let gate = Linear { weight: table.matrix(&weight("ffn_gate_inp_shexp"), 1, hidden)?, bias: None };
+                Some(SharedExpert { gate, ffn: gated(table, names, hidden, width)? })
+            }
+        };
+        Ok(Mixture {
+            shape,
+            router: linear(table, &name("ffn_gate_inp"), experts, hidden)?,
+            gate_up,
+            down,
+            shared,
+        })
+    }
+
+    fn build(&self, net: &mut Net<'_>, x: ValueId, activation: Activation) -> Result<ValueId, GraphError> {
+        let MixtureShape { experts, used, width, router, .. } = self.shape;
+        let logits = net.linear(x, self.router)?;
+        let chosen =
+            net.apply(Op::TopExperts { used, gating: router.gating, bias: false }, &[logits])?;
+        let weights = net.apply(Op::ExpertWeights(router), &[logits, chosen])?;
+        let product = |net: &mut Net<'_>, x: ValueId, of: Experts| {
+            let mut operands = vec![x, net.weight(of.weight)?, chosen];
+            if let Some(bias) = of.bias {
+                operands.push(net.weight(bias)?);
+            }
+            net.apply(Op::ExpertLinear { experts, bias: of.bias.is_some() }, &operands)
+        };
+        let [gate, up] = match self.gate_up {
+            GateUp::Apart([gate, up]) => [product(net, x, gate)?, product(net, x, up)?],
+            GateUp::Together(both) => {
+                let both = product(net, x, both)?;
+                let half = |start| Op::HeadColumns { heads: used, start, cols: width };
+                [net.apply(half(0), &[both])?, net.apply(half(width), &[both])?]
+            }
+        };
+        let inner = net.apply(Op::Glu { activation }, &[gate, up])?;
+        let results = product(net, inner, self.down)?;
+        let mixed = net.apply(Op::WeightedSum, &[results, weights])?;
+        match &self.shared {
+            None => Ok(mixed),
+            Some(shared) => {
+                let gate = net.linear(x, shared.gate)?;
+                let said = net.gated_ffn(x, activation, shared.ffn)?;
+                let gated = net.apply(Op::RowGate, &[gate, said])?;
+                net.add(mixed, gated)
+            }
+        }
+    }
+}
