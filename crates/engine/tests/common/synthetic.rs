@@ -241,6 +241,7 @@ pub fn all() -> Vec<Synthetic> {
         head_dim: 32,
         rotated: 32,
         base: 150_000.0,
+        local_base: 150_000.0,
         attention_scale: 32f64.sqrt().recip(),
         window: Some(40),
         is_local: |layer| layer % 2 == 0,
