@@ -11,8 +11,8 @@ use crate::memory::AlignedBytes;
 use crate::ops::attention::{self, Scores, Span};
 use crate::ops::recurrence::{self, Before, ConvWeights, DeltaRow, MAX_KEY_DIM};
 use crate::ops::{elementwise, experts, norm, rope};
-use crate::recurrent::{TILE_COLS, Tile};
 use crate::program::{Bound, Matrix, Outputs, PrepareError, Program, Source, Step};
+use crate::recurrent::{TILE_COLS, Tile};
 use crate::team::{Context, Team, TeamError};
 use crate::weights::Weights;
 use std::any::Any;
@@ -461,8 +461,7 @@ impl Run<'_> {
                 beta: recurrence::sigmoid(gate(beta, row)),
             };
             // SAFETY: one task makes these columns of all rows, and the plan lets nobody else use their bytes.
-            let out =
-                unsafe { self.columns_mut(step.output.matrix(), row, head * value_dim + column, cols) };
+            let out = unsafe { self.columns_mut(step.output.matrix(), row, head * value_dim + column, cols) };
             recurrence::gated_delta(self.isa, &row_of_head, before, tile, out);
         }
     }

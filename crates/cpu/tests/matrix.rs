@@ -9,8 +9,8 @@ use std::path::Path;
 use safetensors::SafeTensors;
 use verbatim_cpu::isa::Isa;
 use verbatim_cpu::matrix::{
-    Epilogue, Input, OutputRows, PackError, PackedMatrix, Residual, activation_row_bytes, matmul,
-    matmul_groups, quantize_row,
+    Choices, Epilogue, Input, OutputRows, PackError, PackedExperts, PackedMatrix, Residual,
+    activation_row_bytes, matmul, matmul_chosen_groups, matmul_groups, quantize_row,
 };
 use verbatim_cpu::team::Team;
 use verbatim_quant::{ALL, DType, dequantize};
@@ -284,6 +284,82 @@ fn a_share_of_the_row_groups_writes_its_columns_only() {
             assert_eq!(value, if is_mine { whole[index] } else { -1.5 }, "element {index} on {}", isa.name());
         }
     }
+}
+
+#[test]
+fn tokens_that_choose_an_expert_get_what_they_would_alone_and_others_are_not_touched() {
+    const USED: usize = 3;
+    let lists: [&[u32]; 5] = [&[], &[5], &[38, 0], &[1, 5, 8, 9, 14, 17, 20, 21, 26, 29, 31], &[2, 3, 4]];
+    for dtype in every_format() {
+        let shape = shapes(dtype)[1];
+        let [rows, cols] = shape;
+        let weights = Weights::new(dtype, shape);
+        let bias = Random(5).floats(rows);
+        // What each part of each token would give by itself, in either reading of the input.
+        let parts = Activations::new(13 * USED, cols);
+        for isa in Isa::supported() {
+            let expected = weights.product(isa, &mut Team::solo(), &parts);
+            for own_input in [true, false] {
+                // The same numbers as rows of three parts, or as rows that are shared by three choices.
+                let tokens = if own_input { 13 } else { 13 * USED };
+                let row = if own_input { USED * cols } else { cols };
+                let input = Activations { tokens, cols: row, values: parts.values.clone() };
+                for list in lists {
+                    let mut output = vec![-1.5; tokens * USED * rows];
+                    input.with_input(isa, &weights.packed, |input| {
+                        let output = OutputRows::new(&mut output, USED * rows);
+                        let choices = Choices { list, used: USED, own_input };
+                        let bias = Some(&bias[..]);
+                        // SAFETY: nothing else uses the output.
+                        unsafe {
+                            matmul_chosen_groups(isa, &weights.packed, input, &output, choices, 0..2, bias);
+                        }
+                    });
+                    for (index, value) in output.into_iter().enumerate() {
+                        let (choice, column) = (index / rows, index % rows);
+                        let part = if own_input { choice } else { choice / USED };
+                        let wanted = if list.contains(&(choice as u32)) {
+                            expected[part * rows + column] + bias[column]
+                        } else {
+                            -1.5
+                        };
+                        let same = value.to_bits() == wanted.to_bits() || value.is_nan() && wanted.is_nan();
+                        assert!(same, "{dtype} on {}: {list:?} {index}", isa.name());
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn experts_take_one_form_of_activations_even_where_one_has_to_become_floats() {
+    let (rows, cols) = (16, 256);
+    let exact = Weights::new(DType::IQ2_S, [rows, cols]);
+    assert!(exact.packed.takes_quantized());
+    let row_bytes = DType::IQ2_S.row_bytes(cols).unwrap();
+    let odd = (0..100).find_map(|seed| {
+        let bytes: Vec<u8> =
+            Random(seed).floats(rows * row_bytes).iter().map(|x| x.to_bits() as u8).collect();
+        let packed = PackedMatrix::pack(DType::IQ2_S, rows, cols, &bytes).unwrap();
+        (!packed.takes_quantized()).then_some(bytes)
+    });
+    let odd = odd.expect("some bytes do not fit the layout");
+    let team = &mut Team::new(2).unwrap();
+    let bytes = [&exact.bytes[..], &odd].concat();
+    let experts = PackedExperts::pack_with(team, DType::IQ2_S, 2, rows, cols, &bytes).unwrap();
+    assert!(!experts.takes_quantized() && experts.matrices().iter().all(|m| !m.takes_quantized()));
+    let mut decoded = vec![0.0; cols];
+    experts.matrices()[0].dequantize_row(3, &mut decoded);
+    assert_eq!(decoded, exact.decoded()[3 * cols..4 * cols]);
+
+    let twice = [&exact.bytes[..], &exact.bytes].concat();
+    let experts = PackedExperts::pack_with(team, DType::IQ2_S, 2, rows, cols, &twice).unwrap();
+    assert!(experts.takes_quantized() && experts.packed_bytes() == 2 * exact.packed.packed_bytes());
+    let short = PackedExperts::pack_with(team, DType::IQ2_S, 3, rows, cols, &twice).unwrap_err();
+    assert!(matches!(short, PackError::Size { rows: 48, .. }), "{short}");
+    let none = PackedExperts::pack_with(team, DType::IQ2_S, 0, rows, cols, &[]).unwrap_err();
+    assert!(matches!(none, PackError::Empty { .. }), "{none}");
 }
 
 #[test]

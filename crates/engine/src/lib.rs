@@ -14,7 +14,7 @@ pub use verbatim_cpu::{Isa, KvType, PAGE_CELLS};
 pub use verbatim_models::{Hyperparameters, ModelError, Tap};
 pub use verbatim_plan::Statistics;
 pub use verbatim_sample::Sampler;
-pub use verbatim_state::{SequenceId, StateError};
+pub use verbatim_state::{CHECKPOINTS, SequenceId, StateError};
 
 use std::collections::HashMap;
 use verbatim_cpu::{
@@ -180,6 +180,12 @@ impl Engine {
         self.state.rollback(sequence)
     }
 
+    /// Whether layers carry a state from position to position. Such a sequence cannot be truncated but to 0, and of more
+    /// than [`CHECKPOINTS`] positions in flight only the last so many can be told apart when it is committed.
+    pub fn recurs(&self) -> bool {
+        self.state.recurs()
+    }
+
     /// Forgets all positions of a sequence from `len` on.
     pub fn truncate(&mut self, sequence: SequenceId, len: usize) -> Result<(), StateError> {
         self.state.truncate(sequence, len)
@@ -295,9 +301,8 @@ fn bucket(rows: usize) -> usize {
 
 fn fill(slot: Slot<'_>, rows: &[Row], state: &State) -> Result<verbatim_cpu::Filled, BindError> {
     let row_inputs = |value: fn(&Row) -> usize| rows.iter().map(move |row| value(row) as i32);
-    let slots = |row: &Row| {
-        state.slots(row.sequence, row.position).expect("checked before the step was bound")
-    };
+    let slots =
+        |row: &Row| state.slots(row.sequence, row.position).expect("checked before the step was bound");
     match slot.tag() {
         inputs::TOKENS => slot.i32_from(row_inputs(|row| row.token as usize)),
         inputs::POSITIONS => slot.i32_from(row_inputs(|row| row.position)),

@@ -3,8 +3,8 @@
 use crate::Engine;
 use std::collections::HashMap;
 use verbatim_cpu::{
-    Arena, Executor, ExecutorError, Isa, KvSpec, KvType, PackError, PackedExperts, PackedMatrix, RecurrentSpec,
-    Weight, Weights,
+    Arena, Executor, ExecutorError, Isa, KvSpec, KvType, PackError, PackedExperts, PackedMatrix,
+    RecurrentSpec, Weight, Weights,
 };
 use verbatim_gguf::{GgufError, GgufFile};
 use verbatim_models::{Hyperparameters, ModelError, WeightForm, WeightSpec};

@@ -5,7 +5,7 @@ mod common;
 use common::*;
 use verbatim_engine::{LoadOptions, Sampler, Tap};
 
-/// Models of the architectures that are supported.
+/// Models of the architectures that are supported, with references by transformers.
 const MODELS: [&str; 8] = [
     "gemma3-iswa",
     "llama-gqa-tied",
@@ -17,11 +17,15 @@ const MODELS: [&str; 8] = [
     "qwen3moe",
 ];
 
+/// A model with references by llama.cpp alone, and without layers.
+const PEER_MODEL: &str = "qwen35moe-hybrid";
+
 #[test]
 fn logits_of_every_position_agree() {
-    for model in MODELS {
+    let references = MODELS.map(|model| (model, "logits_hf"));
+    for (model, name) in references.into_iter().chain([(PEER_MODEL, "logits_llamacpp")]) {
         let golden = Golden::open(&format!("models/{model}/golden.safetensors"));
-        let (shape, reference) = golden.f32("logits_hf");
+        let (shape, reference) = golden.f32(name);
         let mut engine = engine(&format!("models/{model}/model.gguf"), exact());
         let given = logits(&mut engine, &golden.ids("token_ids"), &[512]);
         let (relative, deviations) =
@@ -55,7 +59,7 @@ fn the_residual_stream_after_every_layer_agrees() {
 
 #[test]
 fn greedy_text_is_equal() {
-    for model in MODELS {
+    for model in MODELS.into_iter().chain([PEER_MODEL]) {
         let golden = Golden::open(&format!("models/{model}/golden.safetensors"));
         let wanted = golden.ids("greedy_ids");
         for options in [exact(), LoadOptions::default()] {

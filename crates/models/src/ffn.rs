@@ -3,7 +3,7 @@
 use crate::ModelError;
 use crate::keys::Keys;
 use crate::net::{Linear, Net};
-use crate::table::{Table, WeightId};
+use crate::table::Table;
 use verbatim_graph::{Activation, Gating, GraphError, MAX_EXPERTS_USED, Op, Real, Router, ValueId};
 
 /// What a file says of its feed-forward networks.
@@ -47,21 +47,14 @@ pub(crate) struct Mixture {
     shape: MixtureShape,
     router: Linear,
     gate_up: GateUp,
-    down: Experts,
+    down: Linear,
     shared: Option<SharedExpert>,
 }
 
 /// The experts' first two matrices: some files have them stacked in one tensor, an expert's gate above its up.
 enum GateUp {
-    Apart([Experts; 2]),
-    Together(Experts),
-}
-
-/// One matrix of every expert, stacked, and their biases if the file has them.
-#[derive(Clone, Copy)]
-struct Experts {
-    weight: WeightId,
-    bias: Option<WeightId>,
+    Apart([Linear; 2]),
+    Together(Linear),
 }
 
 /// The expert that every row is given to, weighted by a gate of its own.
@@ -87,7 +80,11 @@ impl FfnShape {
         let used = keys.count("expert_used_count")?;
         if used > experts.min(MAX_EXPERTS_USED) {
             let most = experts.min(MAX_EXPERTS_USED);
-            return Err(keys.wrong("expert_used_count", used, format!("at most {most} of {experts} experts")));
+            return Err(keys.wrong(
+                "expert_used_count",
+                used,
+                format!("at most {most} of {experts} experts"),
+            ));
         }
         match keys.number("expert_gating_func")? {
             None | Some(1) => {}
@@ -113,8 +110,11 @@ impl FfnShape {
             Some(width) => width,
             None => keys.count("feed_forward_length")?,
         };
-        let shared_width =
-            if has_shared { Some(keys.count("expert_shared_feed_forward_length")?) } else { None };
+        let shared_width = match keys.optional_count("expert_shared_feed_forward_length")? {
+            _ if !has_shared => None,
+            Some(width) => Some(width),
+            None => Some(keys.count("feed_forward_length")?),
+        };
         let router = Router { gating: Gating::Softmax, normalize: true, scale: Real(scale) };
         Ok(FfnShape::Mixture(MixtureShape { experts, used, width, shared_width, router }))
     }
@@ -187,49 +187,42 @@ impl Mixture {
     ) -> Result<Mixture, ModelError> {
         let MixtureShape { experts, width, shared_width, .. } = shape;
         let weight = |part: &str| format!("{}.weight", name(part));
-        let together = table.has(&weight("ffn_gate_up_exps"));
-        let mut stacked = |part: &str, rows, cols| -> Result<Experts, ModelError> {
+        let has_both = table.has(&weight("ffn_gate_up_exps"));
+        let mut stacked = |part: &str, rows, cols| -> Result<Linear, ModelError> {
+            let weight = table.experts(&weight(part), experts, rows, cols)?;
             let bias = format!("{}.bias", name(part));
-            Ok(Experts {
-                weight: table.experts(&weight(part), experts, rows, cols)?,
-                bias: if table.has(&bias) { Some(table.biases(&bias, experts, rows)?) } else { None },
-            })
+            Ok(Linear { weight, bias: table.optional_expert_vectors(&bias, experts, rows)? })
         };
-        let down = stacked("ffn_down_exps", hidden, width)?;
-        let gate_up = if together {
+        let gate_up = if has_both {
             GateUp::Together(stacked("ffn_gate_up_exps", width.saturating_mul(2), hidden)?)
         } else {
             GateUp::Apart([stacked("ffn_gate_exps", width, hidden)?, stacked("ffn_up_exps", width, hidden)?])
         };
+        let down = stacked("ffn_down_exps", hidden, width)?;
+        let router = linear(table, &name("ffn_gate_inp"), experts, hidden)?;
         let shared = match shared_width {
             None => None,
             Some(width) => {
                 let names = ["ffn_gate_shexp", "ffn_up_shexp", "ffn_down_shexp"].map(&name);
-                let gate = Linear { weight: table.matrix(&weight("ffn_gate_inp_shexp"), 1, hidden)?, bias: None };
+                let gate =
+                    Linear { weight: table.matrix(&weight("ffn_gate_inp_shexp"), 1, hidden)?, bias: None };
                 Some(SharedExpert { gate, ffn: gated(table, names, hidden, width)? })
             }
         };
-        Ok(Mixture {
-            shape,
-            router: linear(table, &name("ffn_gate_inp"), experts, hidden)?,
-            gate_up,
-            down,
-            shared,
-        })
+        Ok(Mixture { shape, router, gate_up, down, shared })
     }
 
     fn build(&self, net: &mut Net<'_>, x: ValueId, activation: Activation) -> Result<ValueId, GraphError> {
         let MixtureShape { experts, used, width, router, .. } = self.shape;
         let logits = net.linear(x, self.router)?;
-        let chosen =
-            net.apply(Op::TopExperts { used, gating: router.gating, bias: false }, &[logits])?;
+        let chosen = net.apply(Op::TopExperts { used, gating: router.gating, bias: false }, &[logits])?;
         let weights = net.apply(Op::ExpertWeights(router), &[logits, chosen])?;
-        let product = |net: &mut Net<'_>, x: ValueId, of: Experts| {
-            let mut operands = vec![x, net.weight(of.weight)?, chosen];
-            if let Some(bias) = of.bias {
+        let product = |net: &mut Net<'_>, x: ValueId, linear: Linear| {
+            let mut operands = vec![x, net.weight(linear.weight)?, chosen];
+            if let Some(bias) = linear.bias {
                 operands.push(net.weight(bias)?);
             }
-            net.apply(Op::ExpertLinear { experts, bias: of.bias.is_some() }, &operands)
+            net.apply(Op::ExpertLinear { experts, bias: linear.bias.is_some() }, &operands)
         };
         let [gate, up] = match self.gate_up {
             GateUp::Apart([gate, up]) => [product(net, x, gate)?, product(net, x, up)?],

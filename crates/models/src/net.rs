@@ -205,7 +205,7 @@ impl<'a> Net<'a> {
         Ok(results)
     }
 
-    /// Rotates q and k, stores k and v, attends.
+    /// Rotates q and k, stores k and v, attends. `layer` counts the layers that attend.
     pub(crate) fn attention(
         &mut self,
         layer: usize,

@@ -68,12 +68,6 @@ impl<'a> Table<'a> {
         self.take(name, WeightForm::Vector, &[len], [1, len])
     }
 
-    /// Biases of `rows` output features for each expert, as one vector.
-    pub(crate) fn biases(&mut self, name: &str, experts: usize, rows: usize) -> Result<WeightId, ModelError> {
-        let len = experts.saturating_mul(rows);
-        self.take(name, WeightForm::Vector, &[rows, experts], [1, len])
-    }
-
     /// The weights of a short convolution: `kernel` for each of `channels`, as one vector.
     pub(crate) fn convolution(
         &mut self,
@@ -88,6 +82,20 @@ impl<'a> Table<'a> {
     /// A vector that some files have and others do not.
     pub(crate) fn optional_vector(&mut self, name: &str, len: usize) -> Result<Option<WeightId>, ModelError> {
         if self.has(name) { self.vector(name, len).map(Some) } else { Ok(None) }
+    }
+
+    /// A vector for each expert, that some files have and others do not.
+    pub(crate) fn optional_expert_vectors(
+        &mut self,
+        name: &str,
+        experts: usize,
+        len: usize,
+    ) -> Result<Option<WeightId>, ModelError> {
+        let stacked = experts.saturating_mul(len);
+        if !self.has(name) {
+            return Ok(None);
+        }
+        self.take(name, WeightForm::Vector, &[len, experts], [1, stacked]).map(Some)
     }
 
     pub(crate) fn has(&self, name: &str) -> bool {

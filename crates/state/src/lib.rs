@@ -312,8 +312,8 @@ impl State {
         let Ok(sequence) = self.sequence(id) else { return false };
         let Some(in_flight) = position.checked_sub(sequence.committed) else { return false };
         let is_next = in_flight == sequence.computed;
-        let is_again = in_flight < sequence.computed
-            && (in_flight == 0 || in_flight > sequence.first_checkpoint());
+        let is_again =
+            in_flight < sequence.computed && (in_flight == 0 || in_flight > sequence.first_checkpoint());
         in_flight < sequence.in_flight && (is_next || is_again)
     }
 
@@ -485,7 +485,8 @@ mod tests {
                 state.truncate(id, 0).unwrap();
                 committed.clear();
             }
-            let count = 1 + random.below([3, 20, 60][random.below(3)]);
+            let most = [3, 20, 60][random.below(3)];
+            let count = 1 + random.below(most);
             let positions = state.append(id, count).unwrap();
             let tokens: Vec<usize> = positions.clone().map(|position| position * 7919 + round).collect();
             for (position, token) in positions.clone().zip(&tokens) {

@@ -232,9 +232,7 @@ impl PackedMatrix {
         cols: usize,
         bytes: &[u8],
     ) -> Result<PackedMatrix, PackError> {
-        Source::new(dtype, rows, cols, bytes)?
-            .pack_as(team, Kind::F32)?
-            .ok_or(PackError::NotWeights(dtype))
+        Source::new(dtype, rows, cols, bytes)?.pack_as(team, Kind::F32)?.ok_or(PackError::NotWeights(dtype))
     }
 
     /// Output rows.

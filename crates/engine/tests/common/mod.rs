@@ -150,6 +150,7 @@ pub const TINY_MODELS: &[&str] = &[
     "models/qwen3/model.gguf",
     "models/qwen35-hybrid/model.gguf",
     "models/qwen35-hybrid-mtp/model.gguf",
+    "models/qwen35moe-hybrid/model.gguf",
     "models/qwen3moe/model.gguf",
     "quants/model/qwen3-256.Q4_1.gguf",
     "quants/model/qwen3-256.Q4_K_M.gguf",

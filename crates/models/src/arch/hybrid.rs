@@ -13,9 +13,7 @@ use crate::net::{Heads, Linear, LogitForm, Net};
 use crate::table::{Table, WeightId};
 use crate::{Hyperparameters, KvShape, Model, ModelError, RecurrentShape, StepShape, Tap, WeightSpec};
 use verbatim_gguf::GgufFile;
-use verbatim_graph::{
-    Activation, DeltaHeads, Graph, GraphError, Op, Real, RopeLayout, RopeTable, ValueId,
-};
+use verbatim_graph::{Activation, DeltaHeads, Graph, GraphError, Op, Real, RopeLayout, RopeTable, ValueId};
 
 /// Every so many layers one attends, unless the file says otherwise.
 const ATTENTION_INTERVAL: usize = 4;

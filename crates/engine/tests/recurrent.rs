@@ -1,0 +1,120 @@
+//! Models that carry a state from position to position: what is dropped leaves no trace, whatever is kept.
+
+mod common;
+
+use common::*;
+use verbatim_engine::{Engine, LoadOptions, Row, SequenceId, StateError, StepError};
+
+const MODEL: &str = "models/qwen35-hybrid/model.gguf";
+
+fn text(count: usize) -> Vec<u32> {
+    (0..count).map(|i| ((i * i * 17 + i * 5 + 11) % 500) as u32).collect()
+}
+
+/// Appends tokens, computes them, and returns the bits of their logits.
+fn feed(engine: &mut Engine, sequence: SequenceId, tokens: &[u32]) -> Vec<Vec<u32>> {
+    let start = engine.append(sequence, tokens.len()).expect("room");
+    compute(engine, sequence, start, tokens).expect("a step")
+}
+
+fn compute(
+    engine: &mut Engine,
+    sequence: SequenceId,
+    start: usize,
+    tokens: &[u32],
+) -> Result<Vec<Vec<u32>>, StepError> {
+    let row = |(i, &token)| Row { sequence, position: start + i, token, wants_logits: true };
+    let rows: Vec<Row> = tokens.iter().enumerate().map(row).collect();
+    let outputs = engine.step(&rows, Vec::new())?;
+    let bits = |i| outputs.logits(i).expect("wanted").iter().map(|x| x.to_bits()).collect();
+    Ok((0..rows.len()).map(bits).collect())
+}
+
+/// The logits after every token, fed one by one.
+fn plain(engine: &mut Engine, tokens: &[u32]) -> Vec<Vec<u32>> {
+    let sequence = engine.begin().expect("free");
+    let mut logits = Vec::new();
+    for token in tokens {
+        logits.extend(feed(engine, sequence, &[*token]));
+        engine.commit(sequence, 1).expect("in flight");
+    }
+    engine.end(sequence).expect("begun");
+    logits
+}
+
+#[test]
+fn any_number_of_guesses_can_be_kept() {
+    let mut engine = engine(MODEL, LoadOptions { sequences: 2, ..LoadOptions::default() });
+    let tokens = text(60);
+    let wanted = plain(&mut engine, &tokens);
+    for kept in 0..=16 {
+        let sequence = engine.begin().expect("free");
+        assert!(feed(&mut engine, sequence, &tokens[..5]) == wanted[..5]);
+        engine.commit(sequence, 5).expect("in flight");
+        let mut at = 5;
+        while at < tokens.len() {
+            let right = kept.min(tokens.len() - at);
+            let mut guesses = tokens[at..at + right].to_vec();
+            guesses.resize(16, 499);
+            let logits = feed(&mut engine, sequence, &guesses);
+            assert!(logits[..right] == wanted[at..at + right], "{kept} of 16 kept, at {at}");
+            engine.commit(sequence, right).expect("in flight");
+            at += right;
+            if kept == 0 {
+                assert!(feed(&mut engine, sequence, &tokens[at..=at]) == wanted[at..=at]);
+                engine.commit(sequence, 1).expect("in flight");
+                at += 1;
+            }
+        }
+        engine.end(sequence).expect("begun");
+    }
+}
+
+#[test]
+fn long_steps_keep_their_last_positions_apart() {
+    let mut engine = engine(MODEL, LoadOptions::default());
+    let tokens = text(100);
+    let wanted = plain(&mut engine, &tokens);
+    let sequence = engine.begin().expect("free");
+    // Dropped as a whole.
+    feed(&mut engine, sequence, &text(70)[3..]);
+    engine.rollback(sequence).expect("in flight");
+    // The last sixteen can be told apart; no position before them can be kept alone.
+    assert!(feed(&mut engine, sequence, &tokens[..50]) == wanted[..50]);
+    let refused = StateError::NoCheckpoint { wanted: 34, in_flight: 50, least: 35 };
+    assert_eq!(engine.commit(sequence, 34), Err(refused));
+    engine.commit(sequence, 35).expect("kept apart");
+    // In flight over two steps, and computed again from where the state is still there.
+    assert!(feed(&mut engine, sequence, &tokens[35..40]) == wanted[35..40]);
+    assert!(feed(&mut engine, sequence, &[7; 8]) != wanted[40..48]);
+    assert!(compute(&mut engine, sequence, 40, &tokens[40..48]).expect("again") == wanted[40..48]);
+    engine.commit(sequence, 13).expect("in flight");
+    assert!(feed(&mut engine, sequence, &tokens[48..]) == wanted[48..]);
+}
+
+#[test]
+fn what_a_state_cannot_give_is_refused() {
+    let mut engine = engine(MODEL, LoadOptions::default());
+    let sequence = engine.begin().expect("free");
+    let start = engine.append(sequence, 4).expect("room");
+    let skipped = compute(&mut engine, sequence, start + 1, &[1, 2]).expect_err("position 0 comes first");
+    assert!(matches!(skipped, StepError::Order { position: 1, .. }), "{skipped}");
+    let row = |position| Row { sequence, position, token: 1, wants_logits: true };
+    let swapped = engine.step(&[row(0), row(2), row(1)], Vec::new()).err().expect("out of order");
+    assert!(matches!(swapped, StepError::Order { position: 2, .. }), "{swapped}");
+    assert_eq!(engine.commit(sequence, 1), Err(StateError::NotComputed { wanted: 1, computed: 0 }));
+    compute(&mut engine, sequence, 0, &[1, 2, 3]).expect("in order");
+    assert_eq!(engine.commit(sequence, 4), Err(StateError::NotComputed { wanted: 4, computed: 3 }));
+    engine.commit(sequence, 3).expect("computed");
+    let committed = compute(&mut engine, sequence, 2, &[1]).expect_err("its state is gone");
+    assert!(matches!(committed, StepError::Order { position: 2, .. }), "{committed}");
+    let back = StateError::CannotGoBack { wanted: 2, committed: 3 };
+    assert_eq!(engine.truncate(sequence, 2), Err(back));
+    engine.truncate(sequence, 0).expect("from the start");
+    let again = feed(&mut engine, sequence, &text(3));
+    assert!(again == plain_of(&text(3)));
+}
+
+fn plain_of(tokens: &[u32]) -> Vec<Vec<u32>> {
+    plain(&mut engine(MODEL, LoadOptions::default()), tokens)
+}
