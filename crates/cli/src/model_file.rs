@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 
 use anyhow::Context;
-use verbatim_gguf::{GgufError, GgufFile, Metadata};
+use verbatim_gguf::GgufFile;
 use verbatim_quant::DType;
-use verbatim_text::{SpecialIds, Tokenizer, VocabSource};
+use verbatim_text::Tokenizer;
 
 use crate::store::Store;
 
@@ -47,10 +47,8 @@ impl ModelFile {
     /// # Errors
     /// When the file has none, or one that is broken or not supported.
     pub fn tokenizer(&self) -> anyhow::Result<Tokenizer> {
-        let source = vocab_source(self.gguf.metadata())
-            .with_context(|| format!("{} has no usable vocabulary", self.path.display()))?
-            .with_context(|| format!("{} has no vocabulary", self.path.display()))?;
-        Tokenizer::new(&source).with_context(|| format!("{} has no usable vocabulary", self.path.display()))
+        Tokenizer::from_gguf(self.gguf.metadata())
+            .with_context(|| format!("{} has no usable vocabulary", self.path.display()))
     }
 
     /// The file's chat template.
@@ -66,42 +64,6 @@ impl ModelFile {
                 format!("{} has no chat template: give one with --template-file", self.path.display())
             })
     }
-}
-
-/// The vocabulary of a file as the tokenizer wants it; `None` if the file has none.
-///
-/// # Errors
-/// When a key of the vocabulary has the wrong type.
-pub fn vocab_source(metadata: &Metadata) -> Result<Option<VocabSource>, GgufError> {
-    if !metadata.contains("tokenizer.ggml.model") {
-        return Ok(None);
-    }
-    let text = |key| Ok::<_, GgufError>(metadata.get_str(key)?.map(str::to_owned));
-    let id = |name: &str| metadata.get_u32(&format!("tokenizer.ggml.{name}_token_id"));
-    let merges = metadata.get_str_array("tokenizer.ggml.merges")?;
-    Ok(Some(VocabSource {
-        name: text("general.name")?,
-        model: metadata.require_str("tokenizer.ggml.model")?.to_owned(),
-        pre: text("tokenizer.ggml.pre")?,
-        tokens: metadata.require_bytes_array("tokenizer.ggml.tokens")?.iter().map(<[u8]>::to_vec).collect(),
-        scores: metadata.get_f32_array("tokenizer.ggml.scores")?,
-        token_types: metadata.get_i32_array("tokenizer.ggml.token_type")?,
-        merges: merges.map(|merges| merges.iter().map(str::to_owned).collect()),
-        special: SpecialIds {
-            bos: id("bos")?,
-            eos: id("eos")?,
-            eot: id("eot")?,
-            eom: id("eom")?,
-            unk: id("unknown")?,
-            sep: id("seperator")?,
-            pad: id("padding")?,
-            mask: id("mask")?,
-        },
-        add_bos: metadata.get_bool("tokenizer.ggml.add_bos_token")?,
-        add_eos: metadata.get_bool("tokenizer.ggml.add_eos_token")?,
-        add_space_prefix: metadata.get_bool("tokenizer.ggml.add_space_prefix")?,
-        chat_template: text("tokenizer.chat_template")?,
-    }))
 }
 
 /// How much of the file is of which type, the largest share first.

@@ -5,8 +5,8 @@
 //! - `{% for x in none %}` is an error in Python and an empty loop in the engine, so that a missing list would go
 //!   unnoticed. What is looped over is passed through the filter [`ITERABLE_FILTER`], which refuses None.
 //! - `{% set x = [x, x] %}` in a loop makes a value whose written size doubles each time though it takes hardly any
-//!   memory; the engine's fuel does not see that before it writes or compares the value. What is assigned is passed
-//!   through a filter, which refuses values that are huge when written out ([`Bound`]).
+//!   memory; the engine's fuel does not see that before it writes or compares the value. What is assigned, or bound to a
+//!   parameter, is passed through a filter, which refuses values that are huge when written out ([`Bound`]).
 //!
 //! Templates with absurdly long tags or chains of `elif` are refused: the engine's compiler recurses over them.
 //!
@@ -15,100 +15,6 @@
 use crate::template::TemplateError;
 use minijinja::value::{Value, ValueKind};
 use minijinja::{Error, ErrorKind, State};
-
-/// The name of [`iterable`] inside templates.
-pub(crate) const ITERABLE_FILTER: &str = "python_iterable";
-
-/// Lets through what Python can loop over, and all that the engine refuses itself.
-pub(crate) fn iterable(value: &Value) -> Result<Value, Error> {
-    match value.is_none() {
-        true => Err(refusal("None is not iterable")),
-        false => Ok(value.clone()),
-    }
-}
-
-/// The name of the filter that passes a [`Bound`] inside templates.
-pub(crate) const BOUNDED_FILTER: &str = "bounded_value";
-/// The same for what is assigned to an attribute of a namespace.
-pub(crate) const BOUNDED_ATTRIBUTE_FILTER: &str = "bounded_attribute";
-
-/// The largest value that may be assigned, counted as it would be written out: a part that occurs twice counts twice.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Bound {
-    /// The most items that lists and mappings may hold together.
-    pub items_max: usize,
-}
-
-impl Bound {
-    /// Lets through a value within the bound.
-    pub fn check(self, state: &State, value: &Value) -> Result<Value, Error> {
-        let mut count = ItemCount { state, items: 0, items_max: self.items_max };
-        count.add(value, 0)?;
-        Ok(value.clone())
-    }
-
-    /// Lets through a value within the bound that holds no namespace. Otherwise a namespace could be made to contain
-    /// itself, and writing it would never end.
-    pub fn check_attribute(self, state: &State, value: &Value) -> Result<Value, Error> {
-        if holds_namespace(value, 0) {
-            return Err(refusal("a namespace cannot be stored in a namespace"));
-        }
-        self.check(state, value)
-    }
-}
-
-/// Values nested deeper than this are refused.
-const NESTING_MAX: usize = 100;
-
-struct ItemCount<'s> {
-    state: &'s State<'s, 's>,
-    items: usize,
-    items_max: usize,
-}
-
-impl ItemCount<'_> {
-    fn add(&mut self, value: &Value, nesting: usize) -> Result<(), Error> {
-        const ITEMS_PER_FUEL: usize = 64;
-        if nesting > NESTING_MAX {
-            return Err(refusal(&format!("a value is nested deeper than {NESTING_MAX} levels")));
-        }
-        for item in children(value) {
-            self.items += 1;
-            if self.items > self.items_max {
-                return Err(refusal(&format!("a value holds more than {} items in all", self.items_max)));
-            }
-            if self.items.is_multiple_of(ITEMS_PER_FUEL) {
-                self.state.consume_fuel(1)?;
-            }
-            self.add(&item, nesting + 1)?;
-        }
-        Ok(())
-    }
-}
-
-fn holds_namespace(value: &Value, nesting: usize) -> bool {
-    // The engine does not export the type.
-    let is_namespace = value.as_object().is_some_and(|object| object.type_name().ends_with("::Namespace"));
-    is_namespace
-        || (nesting <= NESTING_MAX && children(value).any(|item| holds_namespace(&item, nesting + 1)))
-}
-
-/// The items of a list, or the values of a mapping.
-fn children(value: &Value) -> impl Iterator<Item = Value> {
-    let is_map = value.kind() == ValueKind::Map;
-    let items = match value.kind() {
-        ValueKind::Seq | ValueKind::Map => value.try_iter().ok(),
-        _ => None,
-    };
-    items
-        .into_iter()
-        .flatten()
-        .filter_map(move |item| if is_map { value.get_item(&item).ok() } else { Some(item) })
-}
-
-fn refusal(message: &str) -> Error {
-    Error::new(ErrorKind::InvalidOperation, message.to_owned())
-}
 
 /// The most words, operators and literals in one tag. Real templates stay below 50.
 const TAG_TOKENS_MAX: usize = 1000;
@@ -144,6 +50,7 @@ pub(crate) fn rewrite(source: &str) -> Result<String, TemplateError> {
             "set" => push_set(&mut out, body),
             _ => out.push_str(whole),
         }
+        push_bounds(&mut out, body);
         elifs += usize::from(first_word(body) == "elif");
         if elifs > ELIFS_MAX {
             return refuse(format!("the template has more than {ELIFS_MAX} `elif` tags"));
@@ -208,6 +115,43 @@ fn push_set(out: &mut String, body: &str) {
     out.push_str("%}");
 }
 
+/// Behind a tag that binds names to values computed by the template, writes `{% set name = (name)|filter %}` for each.
+fn push_bounds(out: &mut String, body: &str) {
+    let trim_marker = &body[body.trim_end_matches(['-', '+']).len()..];
+    for name in bound_names(body) {
+        out.extend(["{%- set ", name, " = (", name, ")|", BOUNDED_FILTER, " ", trim_marker, "%}"]);
+    }
+}
+
+/// The parameters of a macro or a call block, the names of a `with` tag, and the targets of a recursive loop. The
+/// targets of other loops are parts of one value.
+fn bound_names(body: &str) -> impl Iterator<Item = &str> {
+    let keyword = first_word(body);
+    let rest = body.trim_start_matches(['-', '+']).trim_start().strip_prefix(keyword).unwrap_or_default();
+    let parenthesised = || {
+        let inside = &rest[Tokens::new(rest).find_char('(')? + 1..];
+        Some(&inside[..Tokens::new(inside).find_char(')')?])
+    };
+    let list = match keyword {
+        "macro" => parenthesised(),
+        "call" if rest.trim_start().starts_with('(') => parenthesised(),
+        "with" => Some(rest),
+        "for" if Tokens::new(rest).find_word(&["recursive"]).is_some() => Tokens::new(rest)
+            .find_word(&["in"])
+            .map(|(start, _)| rest[..start].trim().trim_matches(['(', ')'])),
+        _ => None,
+    };
+    let mut list = list.unwrap_or_default();
+    std::iter::from_fn(move || {
+        let (item, after) = match Tokens::new(list).find_char(',') {
+            Some(comma) => (&list[..comma], &list[comma + 1..]),
+            None => (std::mem::take(&mut list), ""),
+        };
+        list = after;
+        Some(first_word(item)).filter(|name| !name.is_empty())
+    })
+}
+
 fn first_word(body: &str) -> &str {
     let body = body.trim_start_matches(['-', '+']).trim_start();
     let end = body.find(|character: char| !is_word_part(character)).unwrap_or(body.len());
@@ -216,6 +160,101 @@ fn first_word(body: &str) -> &str {
 
 fn is_word_part(character: char) -> bool {
     character.is_alphanumeric() || character == '_'
+}
+
+/// The name of [`iterable`] inside templates.
+pub(crate) const ITERABLE_FILTER: &str = "python_iterable";
+
+/// Lets through what Python can loop over, and all that the engine refuses itself.
+pub(crate) fn iterable(value: &Value) -> Result<Value, Error> {
+    match value.is_none() {
+        true => Err(refusal("None is not iterable")),
+        false => Ok(value.clone()),
+    }
+}
+
+/// The name of the filter that passes a [`Bound`] inside templates.
+pub(crate) const BOUNDED_FILTER: &str = "bounded_value";
+/// The same for what is assigned to an attribute of a namespace.
+pub(crate) const BOUNDED_ATTRIBUTE_FILTER: &str = "bounded_attribute";
+
+/// The largest value that may be assigned, counted as it would be written out: a part that occurs twice counts twice.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Bound {
+    /// The most items that lists and mappings may hold together.
+    pub items_max: usize,
+}
+
+impl Bound {
+    /// Lets through a value within the bound.
+    pub fn check(self, state: &State, value: &Value) -> Result<Value, Error> {
+        let mut count = ItemCount { state, items: 0, items_max: self.items_max };
+        count.add(value, 0)?;
+        Ok(value.clone())
+    }
+
+    /// Lets through a value within the bound that holds no namespace. Otherwise a namespace could be made to contain
+    /// itself, and writing it would never end.
+    pub fn check_attribute(self, state: &State, value: &Value) -> Result<Value, Error> {
+        let value = self.check(state, value)?;
+        if holds_namespace(&value, 0) {
+            return Err(refusal("a namespace cannot be stored in a namespace"));
+        }
+        Ok(value)
+    }
+}
+
+/// Values nested deeper than this are refused.
+const NESTING_MAX: usize = 100;
+
+struct ItemCount<'s> {
+    state: &'s State<'s, 's>,
+    items: usize,
+    items_max: usize,
+}
+
+impl ItemCount<'_> {
+    fn add(&mut self, value: &Value, nesting: usize) -> Result<(), Error> {
+        const ITEMS_PER_FUEL: usize = 64;
+        if nesting > NESTING_MAX {
+            return Err(refusal(&format!("a value is nested deeper than {NESTING_MAX} levels")));
+        }
+        for item in children(value) {
+            self.items += 1;
+            if self.items > self.items_max {
+                return Err(refusal(&format!("a value holds more than {} items in all", self.items_max)));
+            }
+            if self.items.is_multiple_of(ITEMS_PER_FUEL) {
+                self.state.consume_fuel(1)?;
+            }
+            self.add(&item, nesting + 1)?;
+        }
+        Ok(())
+    }
+}
+
+fn holds_namespace(value: &Value, nesting: usize) -> bool {
+    // The engine does not export the type.
+    let is_namespace = value.as_object().is_some_and(|object| object.type_name().ends_with("::Namespace"));
+    is_namespace
+        || (nesting <= NESTING_MAX && children(value).any(|item| holds_namespace(&item, nesting + 1)))
+}
+
+/// The items of a list, or the values of a mapping.
+fn children(value: &Value) -> impl Iterator<Item = Value> {
+    let is_map = value.kind() == ValueKind::Map;
+    let items = match value.kind() {
+        ValueKind::Seq | ValueKind::Map => value.try_iter().ok(),
+        _ => None,
+    };
+    items
+        .into_iter()
+        .flatten()
+        .filter_map(move |item| if is_map { value.get_item(&item).ok() } else { Some(item) })
+}
+
+fn refusal(message: &str) -> Error {
+    Error::new(ErrorKind::InvalidOperation, message.to_owned())
 }
 
 /// Walks over an expression, skipping string literals and counting brackets.
@@ -327,7 +366,7 @@ mod tests {
             ("{%- for k, v in d.items() -%}", "{%- for k, v in ( d.items() )|python_iterable -%}"),
             (
                 "{% for a in f(x if y else z)[1:] if a recursive %}",
-                "{% for a in ( f(x if y else z)[1:] )|python_iterable if a recursive %}",
+                "{% for a in ( f(x if y else z)[1:] )|python_iterable if a recursive %}{%- set a = (a)|bounded_value %}",
             ),
             ("{% for a in ' if in %}' ~ b %}", "{% for a in ( ' if in %}' ~ b )|python_iterable %}"),
             ("{% for inner in iffy %}", "{% for inner in ( iffy )|python_iterable %}"),
@@ -349,6 +388,26 @@ mod tests {
         for (source, expected) in cases {
             assert_eq!(rewrite(source).unwrap(), expected);
         }
+    }
+
+    #[test]
+    fn bound_names_pass_through_a_filter() {
+        let bound = |name| format!("{{%- set {name} = ({name})|bounded_value %}}");
+        for (tag, names) in [
+            ("{% macro m(a, b=f(1, 2)) %}", &["a", "b"][..]),
+            ("{% macro m() %}", &[]),
+            ("{% call(x) m(y) %}", &["x"]),
+            ("{% call m(y) %}", &[]),
+            ("{% with a = [b, c], d = 1 %}", &["a", "d"]),
+        ] {
+            let bounds: String = names.iter().map(bound).collect();
+            assert_eq!(rewrite(tag).unwrap(), format!("{tag}{bounds}"));
+        }
+        let recursive = rewrite("{% for (k, v) in a recursive -%}").unwrap();
+        assert!(
+            recursive.ends_with("{%- set k = (k)|bounded_value -%}{%- set v = (v)|bounded_value -%}"),
+            "{recursive}"
+        );
     }
 
     #[test]

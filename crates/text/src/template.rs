@@ -86,9 +86,7 @@ pub enum Clock {
 /// A compiled chat template. It is immutable and can be shared between threads.
 ///
 /// A template comes with a model file, so it is trusted no more than that. Rendering has a budget of work and memory
-/// that grows with the conversation; nesting, the length of tags and the size of assigned values are bounded. One
-/// hole is known: a macro that calls itself with values that hold its own arguments several times (`m([x, x])`) can
-/// build a value that takes exponential time to write.
+/// that grows with the conversation; nesting, the length of tags and the size of values bound to names are bounded.
 #[derive(Debug)]
 pub struct ChatTemplate {
     environment: Environment<'static>,

@@ -136,6 +136,15 @@ fn hostile_templates_end_with_an_error_soon() {
         "{% set ns = namespace(s='x') %}{% for i in range(100) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}"
             .to_owned(),
         "{% for x in [[1]] recursive %}{{ loop([[1]]) }}{% endfor %}".to_owned(),
+        "{% macro m(x, n) %}{% if n %}{{ m([x, x], n - 1) }}{% else %}{{ x ~ '' }}{% endif %}{% endmacro %}{{ m(1, 40) }}"
+            .to_owned(),
+        "{% for x in [[1]] recursive %}{% if loop.depth < 40 %}{{ loop([[x, x]]) }}{% else %}{{ x ~ '' }}{% endif %}\
+            {% endfor %}"
+            .to_owned(),
+        "{% with a = [1] %}".to_owned()
+            + &"{% with a = [a, a] %}".repeat(60)
+            + "{{ a ~ '' }}"
+            + &"{% endwith %}".repeat(61),
         doubling("{{ ns.x }}"),
         doubling("{{ ns.x|tojson }}"),
         doubling("{{ ns.x|string }}"),
