@@ -8,7 +8,7 @@ use crate::matrix::{
     quantize_row,
 };
 use crate::memory::AlignedBytes;
-use crate::ops::attention::{self, Span};
+use crate::ops::attention::{self, Scores, Span};
 use crate::ops::recurrence::{self, Before, ConvWeights, DeltaRow, MAX_KEY_DIM};
 use crate::ops::{elementwise, experts, norm, rope};
 use crate::program::{Bound, Matrix, Outputs, PrepareError, Program, Source, Step};
@@ -19,7 +19,7 @@ use std::any::Any;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use verbatim_graph::{Bounds, DeltaHeads, Graph, Op};
+use verbatim_graph::{Attention, Bounds, DeltaHeads, Graph, Op};
 use verbatim_plan::{Plan, PlanCache, Statistics};
 
 /// What freed memory is overwritten with where tests ask for it: bytes that no longer make sense as a number.
@@ -201,6 +201,7 @@ impl Run<'_> {
             Op::Add => elementwise::add(isa, operand(0), operand(1), out()),
             Op::Mul => elementwise::mul(isa, operand(0), operand(1), out()),
             Op::Scale { factor } => elementwise::scale(isa, factor.0, operand(0), out()),
+            Op::Softcap { cap } => elementwise::softcap(isa, cap.0, operand(0), out()),
             Op::Pick => out().copy_from_slice(step.operands[0].matrix().row(self.arena, index(1))),
             Op::Quantize { .. } => {
                 // SAFETY: as for `out`.
@@ -229,7 +230,7 @@ impl Run<'_> {
             | Op::QuantizedLinear { .. }
             | Op::ExpertLinear { .. }
             | Op::QuantizedExpertLinear { .. }
-            | Op::Attention { .. }
+            | Op::Attention(_)
             | Op::ShortConv { .. }
             | Op::GatedDelta(_) => {
                 unreachable!("{} is not split by rows", step.op.name())
@@ -243,12 +244,12 @@ impl Run<'_> {
             Op::Linear { bias, residual } | Op::QuantizedLinear { bias, residual, .. } => {
                 self.linear(step, bias, residual, member);
             }
-            Op::Attention { heads, kv_heads, head_dim, scale } => {
-                let group = heads / kv_heads * head_dim;
+            Op::Attention(attention) => {
+                let kv_heads = attention.kv_heads;
                 let tasks = step.output.matrix().shape.rows.at(self.rows) * kv_heads;
                 while let Some(taken) = step.tasks.take(chunk(tasks, member), tasks) {
                     for task in taken {
-                        self.attend(step, task / kv_heads, task % kv_heads, group, scale.0);
+                        self.attend(step, &attention, task / kv_heads, task % kv_heads);
                     }
                 }
             }
@@ -274,20 +275,27 @@ impl Run<'_> {
         }
     }
 
-    fn attend(&self, step: &Step, row: usize, kv_head: usize, group: usize, scale: f32) {
-        let [q, state, positions, sequences, pages] = &step.operands[..] else {
-            unreachable!("attention has five operands")
+    /// The query heads of one K/V head of one row.
+    fn attend(&self, step: &Step, attention: &Attention, row: usize, kv_head: usize) {
+        let [q, state, positions, sequences, pages, sinks @ ..] = &step.operands[..] else {
+            unreachable!("attention has at least five operands")
         };
+        let heads = attention.heads / attention.kv_heads;
+        let group = heads * attention.head_dim;
+        let position = self.index(positions.matrix(), row);
+        let sinks = sinks.first().map(|sinks| &self.weights.vector(sinks.weight())[kv_head * heads..][..heads]);
         let span = Span {
             layer: &self.state.kv.layers()[state.state()],
             kv_head,
             pages: pages.matrix().row(self.arena, self.index(sequences.matrix(), row)),
-            position: self.index(positions.matrix(), row),
+            first: attention.window.map_or(0, |window| (position + 1).saturating_sub(window)),
+            position,
         };
+        let scores = Scores { scale: attention.scale.0, softcap: attention.softcap.map(|cap| cap.0), sinks };
         let q: &[f32] = q.matrix().row(self.arena, row);
         // SAFETY: one task makes these heads of this row, and the plan lets nobody else use their bytes.
         let out = unsafe { self.columns_mut(step.output.matrix(), row, kv_head * group, group) };
-        attention::attend(self.isa, &span, scale, &q[kv_head * group..][..group], out);
+        attention::attend(self.isa, &span, &scores, &q[kv_head * group..][..group], out);
     }
 
     fn linear(&self, step: &Step, bias: bool, residual: bool, member: &Context<'_>) {

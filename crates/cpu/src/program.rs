@@ -62,7 +62,7 @@ use crate::team::TaskCounter;
 use crate::weights::{Weight, Weights};
 use std::ops::Range;
 use std::sync::Arc;
-use verbatim_graph::{Bounds, Extent, Graph, Lifetime, Op, Placement, Shape, Tag, ValueId};
+use verbatim_graph::{Attention, Bounds, Extent, Graph, Lifetime, Op, Placement, Shape, Tag, ValueId};
 use verbatim_plan::Plan;
 use verbatim_quant::DType;
 
@@ -284,7 +284,7 @@ impl Program {
                 Op::RopeTable(table) => {
                     rope::frequencies(&table, operands.get(1).map(|o| weights.vector(o.weight())))
                 }
-                Op::Attention { head_dim, .. } if head_dim > attention::MAX_HEAD_DIM => {
+                Op::Attention(Attention { head_dim, .. }) if head_dim > attention::MAX_HEAD_DIM => {
                     return Err(PrepareError::HeadDim { head_dim, most: attention::MAX_HEAD_DIM });
                 }
                 Op::GatedDelta(heads) if heads.key_dim > recurrence::MAX_KEY_DIM => {

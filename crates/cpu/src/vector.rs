@@ -72,6 +72,8 @@ pub(crate) trait Lanes: Copy {
     fn keep_if_ge(self, a: Self::F, b: Self::F, x: Self::F) -> Self::F;
     /// x in the first `count` lanes, `fill` in the others.
     fn keep_first(self, count: usize, x: Self::F, fill: f32) -> Self::F;
+    /// `fill` in the first `count` lanes, x in the others.
+    fn drop_first(self, count: usize, x: Self::F, fill: f32) -> Self::F;
 
     /// Up to sixteen elements, the missing ones 0.
     #[inline(always)]
@@ -143,6 +145,34 @@ pub(crate) trait Lanes: Copy {
         let y = self.keep_if_ge(x, self.splat(-87.3), y);
         // keep_if_ge gives 0 for a NaN: put it back.
         self.add(y, self.sub(clamped, clamped))
+    }
+
+    /// tanh(x) to about 3e-7 relative, never beyond ±1; NaN for NaN.
+    #[inline(always)]
+    fn tanh(self, x: Self::F) -> Self::F {
+        // A quotient of odd and even polynomials in x (coefficients: Eigen, generic_fast_tanh_float), beyond whose
+        // range the result is 1 in f32.
+        let x = self.min(self.splat(7.905_311), self.max(self.splat(-7.905_311), x));
+        let square = self.mul(x, x);
+        let mut odd = self.splat(-2.760_768_5e-16);
+        for coefficient in
+            [2.000_188e-13, -8.604_672e-11, 5.122_297e-8, 1.485_722_4e-5, 6.372_619e-4, 4.893_524_6e-3]
+        {
+            odd = self.mul_add(odd, square, self.splat(coefficient));
+        }
+        let mut even = self.splat(1.198_258_4e-6);
+        for coefficient in [1.185_347e-4, 2.268_434_6e-3, 4.893_525e-3] {
+            even = self.mul_add(even, square, self.splat(coefficient));
+        }
+        let y = self.div(self.mul(x, odd), even);
+        self.min(self.splat(1.0), self.max(self.splat(-1.0), y))
+    }
+
+    /// cap * tanh(x / cap).
+    #[inline(always)]
+    fn softcap(self, x: Self::F, cap: f32) -> Self::F {
+        let cap = self.splat(cap);
+        self.mul(cap, self.tanh(self.div(x, cap)))
     }
 }
 
@@ -218,6 +248,10 @@ impl Lanes for Scalar {
     #[inline(always)]
     fn keep_first(self, count: usize, x: Self::F, fill: f32) -> Self::F {
         array::from_fn(|i| if i < count { x[i] } else { fill })
+    }
+    #[inline(always)]
+    fn drop_first(self, count: usize, x: Self::F, fill: f32) -> Self::F {
+        array::from_fn(|i| if i < count { fill } else { x[i] })
     }
 }
 
@@ -328,6 +362,19 @@ impl Lanes for Avx2 {
             })
         }
     }
+    #[inline(always)]
+    fn drop_first(self, count: usize, x: Self::F, fill: f32) -> Self::F {
+        let fill = self.splat(fill);
+        // SAFETY: as above.
+        unsafe {
+            array::from_fn(|i| {
+                let lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+                let left = _mm256_set1_epi32(count as i32 - 8 * i as i32);
+                let drop = _mm256_castsi256_ps(_mm256_cmpgt_epi32(left, lane));
+                _mm256_blendv_ps(x[i], fill[i], drop)
+            })
+        }
+    }
 }
 
 /// AVX-512: one vector of sixteen.
@@ -419,6 +466,12 @@ impl Lanes for Avx512 {
         // SAFETY: as above.
         unsafe { _mm512_mask_blend_ps(mask, _mm512_set1_ps(fill), x) }
     }
+    #[inline(always)]
+    fn drop_first(self, count: usize, x: Self::F, fill: f32) -> Self::F {
+        let mask = if count >= LANES { u16::MAX } else { (1 << count) - 1 };
+        // SAFETY: as above.
+        unsafe { _mm512_mask_blend_ps(mask, x, _mm512_set1_ps(fill)) }
+    }
 }
 
 #[cfg(test)]
@@ -456,6 +509,32 @@ mod tests {
             }
         }
         assert!(worst < 2.5e-7, "worst relative error {worst:e}");
+    }
+
+    struct Masks<'a>(&'a [f32; LANES], usize);
+
+    impl Kernel for Masks<'_> {
+        type Output = [[f32; LANES]; 2];
+        #[inline(always)]
+        fn run<L: Lanes>(self, l: L) -> [[f32; LANES]; 2] {
+            let x = l.load(self.0);
+            [l.to_array(l.keep_first(self.1, x, -7.0)), l.to_array(l.drop_first(self.1, x, -7.0))]
+        }
+    }
+
+    #[test]
+    fn lanes_are_kept_and_dropped_by_their_number() {
+        let x: [f32; LANES] = array::from_fn(|i| if i % 3 == 0 { f32::NAN } else { i as f32 });
+        for isa in Isa::supported() {
+            for count in 0..=20 {
+                let [kept, dropped] = dispatch(isa, Masks(&x, count));
+                for i in 0..LANES {
+                    let (first, last) = if i < count { (x[i], -7.0) } else { (-7.0, x[i]) };
+                    assert!(kept[i] == first || kept[i].is_nan() && first.is_nan(), "{} {count}", isa.name());
+                    assert!(dropped[i] == last || dropped[i].is_nan() && last.is_nan(), "{} {count}", isa.name());
+                }
+            }
+        }
     }
 
     #[test]

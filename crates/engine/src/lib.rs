@@ -199,7 +199,8 @@ impl Engine {
         self.check(rows)?;
         let picked = rows.iter().filter(|row| row.wants_logits).count();
         let bounds = Bounds { rows: bucket(rows.len()), picked: bucket(picked) };
-        let shape = StepShape { bounds, page_table: self.state.page_table_shape(), taps };
+        let (page_table, context) = (self.state.page_table_shape(), self.state.context());
+        let shape = StepShape { bounds, page_table, context, taps };
         if self.programs.contains_key(&shape) {
             self.executor.count_reuse();
         } else {

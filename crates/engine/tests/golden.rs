@@ -6,7 +6,8 @@ use common::*;
 use verbatim_engine::{LoadOptions, Sampler, Tap};
 
 /// Models of the architectures that are supported, with references by transformers.
-const MODELS: [&str; 7] = [
+const MODELS: [&str; 8] = [
+    "gemma3-iswa",
     "llama-gqa-tied",
     "llama3-rope-untied",
     "qwen2-bias",

@@ -95,6 +95,13 @@ pub enum RopeScaling {
         beta_fast: Real,
         /// Rotations below which a frequency is stretched fully.
         beta_slow: Real,
+        /// The pairs at which stretching begins and ends are rounded outwards to whole ones, as most models do.
+        whole_pairs: bool,
+    },
+    /// LongRoPE (arXiv 2402.13753): each frequency is stretched by its own divisor, given as an operand.
+    Long {
+        /// Multiplies cosines and sines.
+        attention_factor: Real,
     },
 }
 
@@ -107,6 +114,26 @@ pub struct RopeTable {
     pub base: Real,
     /// Stretching.
     pub scaling: RopeScaling,
+}
+
+/// Parameters of the attention of one layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Attention {
+    /// Query heads, a multiple of `kv_heads`.
+    pub heads: usize,
+    /// K/V heads.
+    pub kv_heads: usize,
+    /// Elements of a head.
+    pub head_dim: usize,
+    /// Factor on the scores.
+    pub scale: Real,
+    /// A row at position p sees the positions from p - window + 1 on; all if `None`.
+    pub window: Option<usize>,
+    /// Scores s, once scaled, become cap * tanh(s / cap) (Gemma 2, arXiv 2408.00118).
+    pub softcap: Option<Real>,
+    /// A sinks operand is given: for each query head a score that takes part in the softmax and has no value (gpt-oss,
+    /// arXiv 2508.10925).
+    pub sinks: bool,
 }
 
 /// An op. The doc comment of each variant gives its operands in order, then its result.
@@ -155,18 +182,9 @@ pub enum Op {
         head_dim: usize,
     },
     /// (q f32 \[r, heads * head_dim\], state, positions i32 \[r, 1\], sequences i32 \[r, 1\], pages i32
-    /// \[sequences, pages of one\]) → f32 \[r, heads * head_dim\]: every row attends to the positions 0 to its own
-    /// of its sequence, whose K and V lie in the cells of the sequence's pages.
-    Attention {
-        /// Query heads, a multiple of `kv_heads`.
-        heads: usize,
-        /// K/V heads.
-        kv_heads: usize,
-        /// Elements of a head.
-        head_dim: usize,
-        /// Factor on the scores.
-        scale: Real,
-    },
+    /// \[sequences, pages of one\], then sinks f32 \[1, heads\] if `sinks`) → f32 \[r, heads * head_dim\]: every row
+    /// attends to the positions of its window, up to its own, whose K and V lie in the cells of its sequence's pages.
+    Attention(Attention),
     /// (logits f32 \[r, experts\], then bias f32 \[1, experts\] if `bias`) → i32 \[r, used\]: the experts with the
     /// largest logits, best first; of equals the one with the lower number. With a bias, those with the largest score
     /// plus bias.
@@ -233,6 +251,11 @@ pub enum Op {
         /// The factor.
         factor: Real,
     },
+    /// (x f32 \[r, n\]) → cap * tanh(x / cap).
+    Softcap {
+        /// What no element of the result exceeds.
+        cap: Real,
+    },
     /// (x f32 \[rows, n\], indices i32 \[picked, 1\]) → f32 \[picked, n\]: the rows with these indices.
     Pick,
     /// Made by a backend's lowering. (x f32 \[r, k\]) → i8 \[r, row_bytes\]: rows quantised in the backend's own
@@ -271,7 +294,7 @@ impl Op {
             Op::RopeTable(_) => "RopeTable",
             Op::Rope { .. } => "Rope",
             Op::KvWrite { .. } => "KvWrite",
-            Op::Attention { .. } => "Attention",
+            Op::Attention(_) => "Attention",
             Op::TopExperts { .. } => "TopExperts",
             Op::ExpertWeights(_) => "ExpertWeights",
             Op::ExpertLinear { .. } => "ExpertLinear",
@@ -284,6 +307,7 @@ impl Op {
             Op::Add => "Add",
             Op::Mul => "Mul",
             Op::Scale { .. } => "Scale",
+            Op::Softcap { .. } => "Softcap",
             Op::Pick => "Pick",
             Op::Quantize { .. } => "Quantize",
             Op::QuantizedLinear { .. } => "QuantizedLinear",
@@ -300,7 +324,7 @@ impl Op {
                 | Op::QuantizedLinear { .. }
                 | Op::ExpertLinear { .. }
                 | Op::QuantizedExpertLinear { .. }
-                | Op::Attention { .. }
+                | Op::Attention(_)
                 | Op::ShortConv { .. }
                 | Op::GatedDelta(_)
         );
@@ -312,7 +336,7 @@ impl Op {
     pub fn reads_own_row_only(&self, operand: usize) -> bool {
         match self {
             Op::Pick => operand != 0,
-            Op::Attention { .. } => matches!(operand, 0 | 2 | 3),
+            Op::Attention(_) => matches!(operand, 0 | 2 | 3),
             _ => true,
         }
     }
@@ -392,12 +416,21 @@ impl Op {
                 rule.same_rows(rule.ids(3)?, k.rows)?;
                 Ok((operands[0].dtype, operands[0].shape))
             }
-            Op::Attention { heads, kv_heads, head_dim, .. } => {
-                rule.count(5)?;
+            Op::Attention(Attention { heads, kv_heads, head_dim, window, softcap, sinks, .. }) => {
+                rule.count(5 + usize::from(sinks))?;
                 let q = rule.f32(0)?;
                 rule.is_product(0, heads, head_dim)?;
                 if kv_heads == 0 || !heads.is_multiple_of(kv_heads) {
                     return Err(format!("{heads} heads are not a multiple of {kv_heads} K/V heads"));
+                }
+                if window == Some(0) {
+                    return Err("a window of 0 positions leaves nothing to attend to".into());
+                }
+                if let Some(cap) = softcap {
+                    is_cap(cap)?;
+                }
+                if sinks {
+                    rule.is_f32(5, Shape::fixed(1, heads))?;
                 }
                 rule.same_rows(rule.ids(2)?, q.rows)?;
                 rule.same_rows(rule.ids(3)?, q.rows)?;
@@ -497,6 +530,11 @@ impl Op {
                 rule.is_f32(1, shape)?;
                 Ok((DType::F32, shape))
             }
+            Op::Softcap { cap } => {
+                rule.count(1)?;
+                is_cap(cap)?;
+                Ok((DType::F32, rule.f32(0)?))
+            }
             Op::Scale { .. } => {
                 rule.count(1)?;
                 Ok((DType::F32, rule.f32(0)?))
@@ -514,6 +552,10 @@ impl Op {
             }
         }
     }
+}
+
+fn is_cap(cap: Real) -> Result<(), String> {
+    if cap.0 > 0.0 && cap.0.is_finite() { Ok(()) } else { Err(format!("a cap of {cap:?} is not above 0")) }
 }
 
 /// The checks that shape rules are made of.

@@ -1,7 +1,7 @@
 //! Random graphs for property tests: every op, view, lifetime and state edge, from a seed.
 
-use crate::{Activation, Bounds, Builder, DeltaHeads, Extent, Gating, Graph, Op, Real, RopeLayout};
-use crate::{RopeScaling, RopeTable, Router, Shape, Tag, ValueId};
+use crate::{Activation, Attention, Bounds, Builder, DeltaHeads, Extent, Gating, Graph, Op, Real};
+use crate::{RopeLayout, RopeScaling, RopeTable, Router, Shape, Tag, ValueId};
 use verbatim_quant::DType;
 
 /// Tags of the leaves of a random graph. Inputs tagged `X` hold any floats; the others hold indices.
@@ -213,19 +213,25 @@ impl Made {
 
     fn rope(&mut self) {
         let rotated = [4, 8, 16][self.random.below(3)];
-        let scaling = match self.random.below(2) {
+        let scaling = match self.random.below(3) {
             0 => RopeScaling::Linear { factor: Real(2.0) },
+            1 => RopeScaling::Long { attention_factor: Real(1.2) },
             _ => RopeScaling::Yarn {
                 factor: Real(4.0),
                 original_context: 128,
                 attention_factor: Real(1.1),
                 beta_fast: Real(32.0),
                 beta_slow: Real(1.0),
+                whole_pairs: self.random.below(2) == 0,
             },
         };
         let positions = self.input(tags::POSITIONS, DType::I32, Shape::per_row(1));
         let table = Op::RopeTable(RopeTable { rotated, base: Real(1e4), scaling });
-        let table = self.apply(table, &[positions]);
+        let mut operands = vec![positions];
+        if self.random.below(2) == 0 {
+            operands.push(self.weight(DType::F32, 1, rotated / 2));
+        }
+        let table = self.apply(table, &operands);
         let x = self.any_per_row();
         let x = self.matched(x, HEADS * HEAD_DIM);
         let layout = [RopeLayout::Interleaved, RopeLayout::Halves][self.random.below(2)];
@@ -263,8 +269,23 @@ impl Made {
         let positions = self.input(tags::POSITIONS, DType::I32, Shape::per_row(1));
         let sequences = self.input(tags::SEQUENCES, DType::I32, Shape::per_row(1));
         let pages = self.input(tags::PAGES, DType::I32, PAGE_TABLE);
-        let op = Op::Attention { heads: HEADS, kv_heads: KV_HEADS, head_dim: HEAD_DIM, scale: Real(0.25) };
-        self.apply(op, &[q, state, positions, sequences, pages]);
+        let mut operands = vec![q, state, positions, sequences, pages];
+        let window = [None, Some(1), Some(40), Some(100)][self.random.below(4)];
+        let softcap = [None, Some(Real(5.0))][self.random.below(2)];
+        let sinks = self.random.below(3) == 0;
+        if sinks {
+            operands.push(self.weight(DType::F32, 1, HEADS));
+        }
+        let attention = Attention {
+            heads: HEADS,
+            kv_heads: KV_HEADS,
+            head_dim: HEAD_DIM,
+            scale: Real(0.25),
+            window,
+            softcap,
+            sinks,
+        };
+        self.apply(Op::Attention(attention), &operands);
     }
 
     fn linear(&mut self) {
@@ -389,12 +410,13 @@ impl Made {
         let b = pool[self.random.below(pool.len())];
         let b = self.matched(b, self.builder.shape(a).cols);
         let clamped = Activation::ClampedSwiglu { alpha: Real(1.702), limit: Real(7.0) };
-        match self.random.below(6) {
+        match self.random.below(7) {
             0 => self.apply(Op::Add, &[a, b]),
             1 => self.apply(Op::Mul, &[a, b]),
             2 => self.apply(Op::Glu { activation: Activation::Silu }, &[a, b]),
             3 => self.apply(Op::Glu { activation: Activation::Sigmoid }, &[a, b]),
             4 => self.apply(Op::Glu { activation: clamped }, &[a, b]),
+            5 => self.apply(Op::Softcap { cap: Real(3.0) }, &[a]),
             _ => self.apply(Op::Glu { activation: Activation::GeluTanh }, &[a, b]),
         };
     }

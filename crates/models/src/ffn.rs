@@ -14,6 +14,11 @@ pub(crate) enum FfnShape {
         /// Its inner width.
         width: usize,
     },
+    /// The same with gate and up in one tensor, the gate above.
+    Fused {
+        /// Its inner width.
+        width: usize,
+    },
     /// A mixture of experts.
     Mixture(MixtureShape),
 }
@@ -33,6 +38,7 @@ pub(crate) struct MixtureShape {
 /// The feed-forward network of one layer.
 pub(crate) enum Ffn {
     Gated([Linear; 3]),
+    Fused { gate_up: Linear, down: Linear },
     Mixture(Mixture),
 }
 
@@ -61,6 +67,11 @@ impl FfnShape {
     /// One gated network of the width that the file says.
     pub(crate) fn gated(keys: &Keys<'_>) -> Result<FfnShape, ModelError> {
         Ok(FfnShape::Gated { width: keys.count("feed_forward_length")? })
+    }
+
+    /// As [`FfnShape::gated`], with gate and up in one tensor.
+    pub(crate) fn fused(keys: &Keys<'_>) -> Result<FfnShape, ModelError> {
+        Ok(FfnShape::Fused { width: keys.count("feed_forward_length")? })
     }
 
     /// A mixture whose router takes the softmax, and whose weights sum to 1.
@@ -122,6 +133,10 @@ impl Ffn {
             FfnShape::Gated { width } => {
                 gated(table, ["ffn_gate", "ffn_up", "ffn_down"].map(name), hidden, width).map(Ffn::Gated)
             }
+            FfnShape::Fused { width } => Ok(Ffn::Fused {
+                gate_up: linear(table, &name("ffn_up"), width.saturating_mul(2), hidden)?,
+                down: linear(table, &name("ffn_down"), hidden, width)?,
+            }),
             FfnShape::Mixture(shape) => Mixture::open(table, name, hidden, shape).map(Ffn::Mixture),
         }
     }
@@ -135,6 +150,7 @@ impl Ffn {
     ) -> Result<ValueId, GraphError> {
         match self {
             Ffn::Gated(linears) => net.gated_ffn(x, activation, *linears),
+            Ffn::Fused { gate_up, down } => net.fused_ffn(x, activation, *gate_up, *down),
             Ffn::Mixture(mixture) => mixture.build(net, x, activation),
         }
     }
@@ -147,13 +163,19 @@ fn gated(
     hidden: usize,
     width: usize,
 ) -> Result<[Linear; 3], ModelError> {
-    let mut linear = |name: String, rows, cols| -> Result<Linear, ModelError> {
-        Ok(Linear {
-            weight: table.matrix(&format!("{name}.weight"), rows, cols)?,
-            bias: table.optional_vector(&format!("{name}.bias"), rows)?,
-        })
-    };
-    Ok([linear(gate, width, hidden)?, linear(up, width, hidden)?, linear(down, hidden, width)?])
+    Ok([
+        linear(table, &gate, width, hidden)?,
+        linear(table, &up, width, hidden)?,
+        linear(table, &down, hidden, width)?,
+    ])
+}
+
+/// A matrix, and a bias if the file has one.
+fn linear(table: &mut Table<'_>, name: &str, rows: usize, cols: usize) -> Result<Linear, ModelError> {
+    Ok(Linear {
+        weight: table.matrix(&format!("{name}.weight"), rows, cols)?,
+        bias: table.optional_vector(&format!("{name}.bias"), rows)?,
+    })
 }
 
 impl Mixture {
@@ -177,10 +199,7 @@ impl Mixture {
             GateUp::Apart([stacked("ffn_gate_exps", width, hidden)?, stacked("ffn_up_exps", width, hidden)?])
         };
         let down = stacked("ffn_down_exps", hidden, width)?;
-        let router = Linear {
-            weight: table.matrix(&weight("ffn_gate_inp"), experts, hidden)?,
-            bias: table.optional_vector(&format!("{}.bias", name("ffn_gate_inp")), experts)?,
-        };
+        let router = linear(table, &name("ffn_gate_inp"), experts, hidden)?;
         let shared = match shared_width {
             None => None,
             Some(width) => {

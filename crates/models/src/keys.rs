@@ -1,13 +1,35 @@
 //! Hyperparameters from metadata: `ARCHITECTURE.name` keys with checks that name the key and what it must be.
 
 use crate::{Hyperparameters, ModelError};
-use verbatim_gguf::{GgufFile, Metadata};
+use verbatim_gguf::{GgufFile, Metadata, ValueType};
 use verbatim_graph::{Real, RopeScaling, RopeTable};
 
 /// The metadata of a file under its architecture's prefix.
 pub(crate) struct Keys<'a> {
     metadata: &'a Metadata,
     architecture: &'a str,
+}
+
+/// Which layers see only a window of positions.
+#[derive(Clone, Debug)]
+pub(crate) enum LayerPattern {
+    /// All but the last of every so many; all of them if 0.
+    Period(usize),
+    /// Those that are true.
+    List(Vec<bool>),
+}
+
+impl LayerPattern {
+    pub(crate) const ALL: LayerPattern = LayerPattern::Period(0);
+
+    /// Whether this layer is one of them.
+    pub(crate) fn is_local(&self, layer: usize) -> bool {
+        match self {
+            LayerPattern::Period(0) => true,
+            LayerPattern::Period(period) => layer % period < period - 1,
+            LayerPattern::List(local) => local[layer],
+        }
+    }
 }
 
 impl<'a> Keys<'a> {
@@ -70,6 +92,27 @@ impl<'a> Keys<'a> {
             None | Some(0) => Ok(()),
             Some(found) => Err(ModelError::Key { key, found: found.to_string(), expected: why.into() }),
         }
+    }
+
+    /// Refuses a file that has this key with another value.
+    pub(crate) fn refuse_unless(&self, name: &str, wanted: bool, why: &str) -> Result<(), ModelError> {
+        match self.flag(name)? {
+            Some(found) if found != wanted => Err(self.wrong(name, found, why)),
+            _ => Ok(()),
+        }
+    }
+
+    /// The factor on the scores of Gemma 2 and 3. Files do not give it, but all models use the default except the one
+    /// that has this many layers, which divides by the root of the residual stream's elements per head.
+    pub(crate) fn gemma_scale(
+        &self,
+        hyperparameters: &Hyperparameters,
+        layers_of_27b: usize,
+    ) -> Result<Option<f32>, ModelError> {
+        let Hyperparameters { hidden, layers, .. } = *hyperparameters;
+        let (heads, ..) = self.heads(hidden)?;
+        let by_width = (layers == layers_of_27b).then(|| 1.0 / ((hidden / heads) as f32).sqrt());
+        Ok(self.positive("attention.scale")?.or(by_width))
     }
 
     pub(crate) fn wrong(&self, name: &str, found: impl ToString, expected: impl ToString) -> ModelError {
@@ -145,6 +188,67 @@ impl<'a> Keys<'a> {
         }
     }
 
+    /// A number that, if there and not 0, must be positive; 0 stands for none.
+    pub(crate) fn positive(&self, name: &str) -> Result<Option<f32>, ModelError> {
+        match self.real(name)? {
+            None | Some(0.0) => Ok(None),
+            Some(x) if x > 0.0 => Ok(Some(x)),
+            Some(x) => Err(self.wrong(name, x, "above 0, or 0 for none")),
+        }
+    }
+
+    /// Positions that a local layer sees; `None` if the file has no local layers.
+    pub(crate) fn window(&self) -> Result<Option<usize>, ModelError> {
+        Ok(self.metadata.get_usize(&self.key("attention.sliding_window"))?.filter(|&window| window > 0))
+    }
+
+    /// Which layers are local, by list or by period; most files say nothing.
+    pub(crate) fn layer_pattern(
+        &self,
+        layers: usize,
+        default_period: usize,
+    ) -> Result<LayerPattern, ModelError> {
+        let name = "attention.sliding_window_pattern";
+        let key = self.key(name);
+        if self.metadata.get(&key).is_none_or(|value| value.value_type() != ValueType::Array) {
+            return Ok(LayerPattern::Period(self.metadata.get_usize(&key)?.unwrap_or(default_period)));
+        }
+        let local = self.metadata.get_bool_array(&key)?.unwrap_or_default();
+        if local.len() != layers {
+            let expected = format!("one for each of the {layers} layers");
+            return Err(self.wrong(name, format!("{} values", local.len()), expected));
+        }
+        Ok(LayerPattern::List(local))
+    }
+
+    /// The rotation of local layers: not stretched, with a base of its own.
+    pub(crate) fn local_rope(&self, head_dim: usize, default_base: f32) -> Result<RopeTable, ModelError> {
+        let base = self.rope_base("rope.freq_base_swa", default_base)?;
+        let scaling = RopeScaling::Linear { factor: Real(1.0) };
+        Ok(RopeTable { base, scaling, ..self.rope(head_dim)? })
+    }
+
+    /// LongRoPE's factor on cosines and sines: what the file says, or what its context asks for (arXiv 2402.13753,
+    /// as Phi-3 defines it).
+    pub(crate) fn long_rope(&self) -> Result<RopeScaling, ModelError> {
+        let original = self.count("rope.scaling.original_context_length")? as f32;
+        let factor = match self.positive("rope.scaling.attn_factor")? {
+            Some(factor) => factor,
+            None => {
+                let stretch = self.count("context_length")? as f32 / original;
+                (1.0 + stretch.max(1.0).ln() / original.max(2.0).ln()).sqrt()
+            }
+        };
+        Ok(RopeScaling::Long { attention_factor: Real(factor) })
+    }
+
+    fn rope_base(&self, name: &str, default: f32) -> Result<Real, ModelError> {
+        match self.real(name)?.unwrap_or(default) {
+            base if base > 1.0 => Ok(Real(base)),
+            base => Err(self.wrong(name, base, "above 1")),
+        }
+    }
+
     /// The rotation angles of heads of `head_dim` elements.
     pub(crate) fn rope(&self, head_dim: usize) -> Result<RopeTable, ModelError> {
         let rotated = self.optional_count("rope.dimension_count")?.unwrap_or(head_dim);
@@ -152,11 +256,8 @@ impl<'a> Keys<'a> {
             let expected = format!("even and at most the {head_dim} elements of a head");
             return Err(self.wrong("rope.dimension_count", rotated, expected));
         }
-        let base = self.real("rope.freq_base")?.unwrap_or(10_000.0);
-        if base <= 1.0 {
-            return Err(self.wrong("rope.freq_base", base, "above 1"));
-        }
-        Ok(RopeTable { rotated, base: Real(base), scaling: self.rope_scaling()? })
+        let base = self.rope_base("rope.freq_base", 10_000.0)?;
+        Ok(RopeTable { rotated, base, scaling: self.rope_scaling()? })
     }
 
     fn rope_scaling(&self) -> Result<RopeScaling, ModelError> {
@@ -174,7 +275,11 @@ impl<'a> Keys<'a> {
             "none" => Ok(RopeScaling::Linear { factor: Real(1.0) }),
             "linear" => Ok(RopeScaling::Linear { factor: Real(factor) }),
             "yarn" => self.yarn(factor),
-            other => Err(self.wrong("rope.scaling.type", format!("{other:?}"), "none, linear or yarn")),
+            "longrope" => self.long_rope(),
+            other => {
+                let expected = "none, linear, yarn or longrope";
+                Err(self.wrong("rope.scaling.type", format!("{other:?}"), expected))
+            }
         }
     }
 
@@ -202,6 +307,7 @@ impl<'a> Keys<'a> {
             attention_factor: Real(extra * (1.0 + 0.1 * factor.ln())),
             beta_fast: Real(positive("rope.scaling.yarn_beta_fast", 32.0)?),
             beta_slow: Real(positive("rope.scaling.yarn_beta_slow", 1.0)?),
+            whole_pairs: true,
         })
     }
 }

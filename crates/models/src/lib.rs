@@ -38,6 +38,8 @@ pub struct StepShape {
     pub bounds: Bounds,
     /// Sequences that the step may mix, and pages of positions that each may have.
     pub page_table: [usize; 2],
+    /// The most positions that a sequence may have: some models rotate otherwise where it is long.
+    pub context: usize,
     /// Points of the network to return.
     pub taps: Vec<Tap>,
 }

@@ -3,7 +3,8 @@
 use crate::table::{WeightId, WeightSpec};
 use crate::{StepShape, Tap};
 use verbatim_graph::{
-    Activation, Builder, DeltaHeads, Graph, GraphError, Op, Real, RopeLayout, RopeTable, Shape, Tag, ValueId,
+    Activation, Attention, Builder, DeltaHeads, Graph, GraphError, Op, Real, RopeLayout, RopeTable, Shape, Tag,
+    ValueId,
 };
 use verbatim_quant::DType;
 
@@ -55,6 +56,34 @@ pub(crate) struct Heads {
     pub(crate) head_dim: usize,
     pub(crate) scale: Real,
     pub(crate) layout: RopeLayout,
+    /// How many positions a row sees, if not all.
+    pub(crate) window: Option<usize>,
+    pub(crate) softcap: Option<Real>,
+    /// For each head a score without a value.
+    pub(crate) sinks: Option<WeightId>,
+}
+
+impl Heads {
+    /// Attention to all positions, with scores scaled by 1/√head_dim.
+    pub(crate) fn new(heads: usize, kv_heads: usize, head_dim: usize, layout: RopeLayout) -> Heads {
+        let scale = Real(1.0 / (head_dim as f32).sqrt());
+        Heads { heads, kv_heads, head_dim, scale, layout, window: None, softcap: None, sinks: None }
+    }
+}
+
+/// What becomes of the output head's products.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LogitForm {
+    /// Factor on them.
+    pub(crate) scale: f32,
+    /// Then x becomes cap * tanh(x / cap).
+    pub(crate) softcap: Option<Real>,
+}
+
+impl Default for LogitForm {
+    fn default() -> Self {
+        LogitForm { scale: 1.0, softcap: None }
+    }
 }
 
 /// A matrix with an optional bias.
@@ -184,13 +213,18 @@ impl<'a> Net<'a> {
         [q, k, v]: [ValueId; 3],
         rope: ValueId,
     ) -> Result<ValueId, GraphError> {
-        let Heads { heads, kv_heads, head_dim, scale, layout } = heads;
+        let Heads { heads, kv_heads, head_dim, scale, layout, window, softcap, sinks } = heads;
         let q = self.apply(Op::Rope { heads, head_dim, layout }, &[q, rope])?;
         let k = self.apply(Op::Rope { heads: kv_heads, head_dim, layout }, &[k, rope])?;
         let state = self.builder.state(Tag::indexed("kv", layer as u32))?;
         let state = self.apply(Op::KvWrite { kv_heads, head_dim }, &[state, k, v, self.cells])?;
-        let operands = [q, state, self.positions, self.sequences, self.pages];
-        self.apply(Op::Attention { heads, kv_heads, head_dim, scale }, &operands)
+        let mut operands = vec![q, state, self.positions, self.sequences, self.pages];
+        if let Some(sinks) = sinks {
+            operands.push(self.weight(sinks)?);
+        }
+        let sinks = sinks.is_some();
+        let attention = Attention { heads, kv_heads, head_dim, scale, window, softcap, sinks };
+        self.apply(Op::Attention(attention), &operands)
     }
 
     /// down(activation(gate x) * (up x)).
@@ -203,6 +237,39 @@ impl<'a> Net<'a> {
         let [gate, up] = self.linears(x, [gate, up])?;
         let inner = self.apply(Op::Glu { activation }, &[gate, up])?;
         self.linear(inner, down)
+    }
+
+    /// As [`Net::gated_ffn`], with the gate's and then the up projection's rows in one weight.
+    pub(crate) fn fused_ffn(
+        &mut self,
+        x: ValueId,
+        activation: Activation,
+        gate_up: Linear,
+        down: Linear,
+    ) -> Result<ValueId, GraphError> {
+        let both = self.linear(x, gate_up)?;
+        let half = self.builder.shape(both).cols / 2;
+        let [gate, up] = self.split(both, [half, half])?;
+        let inner = self.apply(Op::Glu { activation }, &[gate, up])?;
+        self.linear(inner, down)
+    }
+
+    /// The columns of a value in parts of these widths, in its storage.
+    pub(crate) fn split<const N: usize>(
+        &mut self,
+        x: ValueId,
+        widths: [usize; N],
+    ) -> Result<[ValueId; N], GraphError> {
+        let (mut parts, mut start) = ([x; N], 0);
+        for (part, width) in parts.iter_mut().zip(widths) {
+            *part = self.builder.columns(x, start, width)?;
+            start += width;
+        }
+        Ok(parts)
+    }
+
+    pub(crate) fn scale(&mut self, x: ValueId, factor: f32) -> Result<ValueId, GraphError> {
+        if factor == 1.0 { Ok(x) } else { self.apply(Op::Scale { factor: Real(factor) }, &[x]) }
     }
 
     /// silu of a convolution over each channel's last inputs, carried from row to row in the `index`-th recurrent state.
@@ -248,6 +315,7 @@ impl<'a> Net<'a> {
         norm: WeightId,
         eps: Real,
         head: Linear,
+        form: LogitForm,
     ) -> Result<Graph, GraphError> {
         let picked = if self.taps.contains(&Tap::FinalNorm) {
             let normed = self.rms_norm(x, norm, eps, 1)?;
@@ -260,6 +328,10 @@ impl<'a> Net<'a> {
         };
         if self.wants_logits {
             let logits = self.linear(picked, head)?;
+            let mut logits = self.scale(logits, form.scale)?;
+            if let Some(cap) = form.softcap {
+                logits = self.apply(Op::Softcap { cap }, &[logits])?;
+            }
             self.builder.output(outputs::LOGITS, logits)?;
         }
         Ok(self.builder.finish())

@@ -1,7 +1,8 @@
 //! Attention of one row's query heads over the pages of its sequence.
 //!
-//! The order is fixed by absolute position: a query visits the blocks of [`PAGE_CELLS`] positions from the first to
-//! its own, and merges each into a running maximum, sum and result (online softmax, arXiv 1805.02867). Within a block
+//! The order is fixed by absolute position: a query visits the blocks of [`PAGE_CELLS`] positions from that of the first
+//! position it sees to its own, and merges each into a running maximum, sum and result (online softmax, arXiv
+//! 1805.02867). A window leaves the blocks where they are; it only hides keys of the first of them. Within a block
 //! a score is summed over the elements of a head in ascending order, the sum of the weights is a fixed tree over the
 //! block's lanes, and values are added in ascending position. Lanes are keys for the scores and elements for the
 //! values, so nothing depends on which other queries are computed beside this one.
@@ -9,6 +10,7 @@
 use crate::isa::Isa;
 use crate::kv::{Block, KvLayer, PAGE_CELLS};
 use crate::vector::{Kernel, LANES, Lanes, dispatch, larger};
+use std::ops::Range;
 
 /// Vectors of keys in a block.
 const KEY_VECTORS: usize = PAGE_CELLS / LANES;
@@ -23,27 +25,41 @@ pub(crate) struct Span<'a> {
     pub(crate) kv_head: usize,
     /// The sequence's pages, by block of positions.
     pub(crate) pages: &'a [i32],
+    /// The first position attended to: at most `position`.
+    pub(crate) first: usize,
     /// The last position attended to.
     pub(crate) position: usize,
 }
 
+/// What becomes of the products of q and k.
+pub(crate) struct Scores<'a> {
+    /// Factor on them.
+    pub(crate) scale: f32,
+    /// Then s becomes softcap * tanh(s / softcap).
+    pub(crate) softcap: Option<f32>,
+    /// For each query head a score without a value.
+    pub(crate) sinks: Option<&'a [f32]>,
+}
+
 /// Attends with all query heads of one K/V head; `q` and `out` hold `head_dim` elements of each.
-pub(crate) fn attend(isa: Isa, span: &Span<'_>, scale: f32, q: &[f32], out: &mut [f32]) {
+pub(crate) fn attend(isa: Isa, span: &Span<'_>, scores: &Scores<'_>, q: &[f32], out: &mut [f32]) {
     let head_dim = span.layer.spec().head_dim;
     let tiles = q.chunks(head_dim * MAX_TILE).zip(out.chunks_mut(head_dim * MAX_TILE));
-    for (q, out) in tiles {
+    for (tile, (q, out)) in tiles.enumerate() {
+        let sinks = scores.sinks.map(|sinks| &sinks[tile * MAX_TILE..]);
+        let scores = &Scores { sinks, ..*scores };
         match q.len() / head_dim {
-            1 => dispatch(isa, Attend::<1> { span, scale, q, out }),
-            2 => dispatch(isa, Attend::<2> { span, scale, q, out }),
-            3 => dispatch(isa, Attend::<3> { span, scale, q, out }),
-            _ => dispatch(isa, Attend::<4> { span, scale, q, out }),
+            1 => dispatch(isa, Attend::<1> { span, scores, q, out }),
+            2 => dispatch(isa, Attend::<2> { span, scores, q, out }),
+            3 => dispatch(isa, Attend::<3> { span, scores, q, out }),
+            _ => dispatch(isa, Attend::<4> { span, scores, q, out }),
         }
     }
 }
 
 struct Attend<'a, const T: usize> {
     span: &'a Span<'a>,
-    scale: f32,
+    scores: &'a Scores<'a>,
     q: &'a [f32],
     out: &'a mut [f32],
 }
@@ -53,26 +69,34 @@ impl<const T: usize> Kernel for Attend<'_, T> {
 
     #[inline(always)]
     fn run<L: Lanes>(self, l: L) {
-        let Span { layer, kv_head, pages, position } = *self.span;
+        let Span { layer, kv_head, pages, first, position } = *self.span;
+        let Scores { scale, softcap, sinks } = *self.scores;
         let head_dim = layer.spec().head_dim;
-        let mut largest = [f32::NEG_INFINITY; T];
-        let mut total = [0f32; T];
+        let (mut largest, mut total) = match sinks {
+            None => ([f32::NEG_INFINITY; T], [0f32; T]),
+            // A sink is a key before all others: its weight relative to itself is 1.
+            Some(sinks) => (std::array::from_fn(|t| sinks[t]), [1f32; T]),
+        };
         self.out.fill(0.0);
-        for (block, &page) in pages[..=position / PAGE_CELLS].iter().enumerate() {
-            let page = usize::try_from(page).expect("a page of the sequence");
-            let keys = (position + 1 - block * PAGE_CELLS).min(PAGE_CELLS);
+        for block in first / PAGE_CELLS..=position / PAGE_CELLS {
+            let page = usize::try_from(pages[block]).expect("a page of the sequence");
+            let start = block * PAGE_CELLS;
+            let keys = first.saturating_sub(start)..(position + 1 - start).min(PAGE_CELLS);
             let mut weights = [[0f32; PAGE_CELLS]; T];
             match layer.k_block(page, kv_head) {
-                Block::F32(k) => scores::<L, F32, T>(l, self.q, k, head_dim, self.scale, &mut weights),
-                Block::F16(k) => scores::<L, F16, T>(l, self.q, k, head_dim, self.scale, &mut weights),
+                Block::F32(k) => scores::<L, F32, T>(l, self.q, k, head_dim, scale, &mut weights),
+                Block::F16(k) => scores::<L, F16, T>(l, self.q, k, head_dim, scale, &mut weights),
+            }
+            if let Some(cap) = softcap {
+                weights.iter_mut().for_each(|scores| cap_scores(l, cap, scores));
             }
             let mut rescale = [1f32; T];
             for t in 0..T {
-                rescale[t] = softmax_step(l, keys, &mut weights[t], &mut largest[t], &mut total[t]);
+                rescale[t] = softmax_step(l, &keys, &mut weights[t], &mut largest[t], &mut total[t]);
             }
             match layer.v_block(page, kv_head) {
-                Block::F32(v) => add_values::<L, F32, T>(l, &weights, keys, v, head_dim, rescale, self.out),
-                Block::F16(v) => add_values::<L, F16, T>(l, &weights, keys, v, head_dim, rescale, self.out),
+                Block::F32(v) => add_values::<L, F32, T>(l, &weights, &keys, v, head_dim, rescale, self.out),
+                Block::F16(v) => add_values::<L, F16, T>(l, &weights, &keys, v, head_dim, rescale, self.out),
             }
         }
         for (out, total) in self.out.chunks_exact_mut(head_dim).zip(total) {
@@ -148,12 +172,19 @@ fn scores<L: Lanes, S: Stored, const T: usize>(
     }
 }
 
+#[inline(always)]
+fn cap_scores<L: Lanes>(l: L, cap: f32, scores: &mut [f32; PAGE_CELLS]) {
+    for scores in scores.as_chunks_mut::<LANES>().0 {
+        l.store(l.softcap(l.load(scores), cap), scores);
+    }
+}
+
 /// Turns a block's scores into weights relative to the new running maximum; returns the factor on what was
 /// accumulated before.
 #[inline(always)]
 fn softmax_step<L: Lanes>(
     l: L,
-    keys: usize,
+    keys: &Range<usize>,
     scores: &mut [f32; PAGE_CELLS],
     largest: &mut f32,
     total: &mut f32,
@@ -161,8 +192,9 @@ fn softmax_step<L: Lanes>(
     let vectors = scores.as_chunks_mut::<LANES>().0;
     let mut most = l.splat(f32::NEG_INFINITY);
     for (i, scores) in vectors.iter_mut().enumerate() {
-        // What lies in cells past the query's own position must not matter, not even as a NaN.
-        let masked = l.keep_first(keys.saturating_sub(i * LANES), l.load(scores), f32::NEG_INFINITY);
+        // What lies in cells that the query does not see must not matter, not even as a NaN.
+        let masked = l.keep_first(keys.end.saturating_sub(i * LANES), l.load(scores), f32::NEG_INFINITY);
+        let masked = l.drop_first(keys.start.saturating_sub(i * LANES), masked, f32::NEG_INFINITY);
         most = l.max(masked, most);
         l.store(masked, scores);
     }
@@ -185,7 +217,7 @@ fn softmax_step<L: Lanes>(
 fn add_values<L: Lanes, S: Stored, const T: usize>(
     l: L,
     weights: &[[f32; PAGE_CELLS]; T],
-    keys: usize,
+    keys: &Range<usize>,
     v: &[S::Element],
     head_dim: usize,
     rescale: [f32; T],
@@ -204,7 +236,7 @@ fn add_values<L: Lanes, S: Stored, const T: usize>(
     for t in 0..T {
         for i in vectors..head_dim {
             let mut sum = out[t * head_dim + i] * rescale[t];
-            for key in 0..keys {
+            for key in keys.clone() {
                 sum = weights[t][key].mul_add(S::one(&v[key * head_dim + i]), sum);
             }
             out[t * head_dim + i] = sum;
@@ -217,7 +249,7 @@ fn add_values<L: Lanes, S: Stored, const T: usize>(
 fn add_columns<L: Lanes, S: Stored, const T: usize, const N: usize>(
     l: L,
     weights: &[[f32; PAGE_CELLS]; T],
-    keys: usize,
+    keys: &Range<usize>,
     v: &[S::Element],
     head_dim: usize,
     start: usize,
@@ -231,7 +263,7 @@ fn add_columns<L: Lanes, S: Stored, const T: usize, const N: usize>(
             sums[t][n] = l.mul(l.load(&out[n]), l.splat(rescale[t]));
         }
     }
-    for key in 0..keys {
+    for key in keys.clone() {
         let row = v[key * head_dim + start..][..N * LANES].as_chunks::<LANES>().0;
         for n in 0..N {
             let value = S::load(l, &row[n]);
@@ -274,23 +306,36 @@ mod tests {
         (memory, ks, vs)
     }
 
-    fn exact(q: &[f32], ks: &[Vec<f32>], vs: &[Vec<f32>], head: usize, scale: f32) -> Vec<f64> {
+    const PLAIN: Scores<'static> = Scores { scale: 0.3, softcap: None, sinks: None };
+
+    /// Attention of one query head over the given keys, in f64.
+    fn exact(
+        q: &[f32],
+        ks: &[Vec<f32>],
+        vs: &[Vec<f32>],
+        kv_head: usize,
+        head: usize,
+        scores: &Scores<'_>,
+    ) -> Vec<f64> {
         let dim = q.len();
-        let at = |row: &Vec<f32>, i: usize| f64::from(row[head * dim + i]);
-        let scores: Vec<f64> = ks
-            .iter()
-            .map(|k| (0..dim).map(|i| f64::from(q[i]) * at(k, i)).sum::<f64>() * f64::from(scale))
-            .collect();
-        let most = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-        let total: f64 = scores.iter().map(|s| (s - most).exp()).sum();
-        (0..dim)
-            .map(|i| scores.iter().zip(vs).map(|(s, v)| (s - most).exp() * at(v, i)).sum::<f64>() / total)
-            .collect()
+        let at = |row: &Vec<f32>, i: usize| f64::from(row[kv_head * dim + i]);
+        let score = |k: &Vec<f32>| {
+            let score = (0..dim).map(|i| f64::from(q[i]) * at(k, i)).sum::<f64>() * f64::from(scores.scale);
+            scores.softcap.map_or(score, |cap| f64::from(cap) * (score / f64::from(cap)).tanh())
+        };
+        let weights: Vec<f64> = ks.iter().map(|k| score(k).exp()).collect();
+        let sink = scores.sinks.map_or(0.0, |sinks| f64::from(sinks[head]).exp());
+        let total = weights.iter().sum::<f64>() + sink;
+        (0..dim).map(|i| weights.iter().zip(vs).map(|(w, v)| w * at(v, i)).sum::<f64>() / total).collect()
     }
 
     #[test]
     fn agrees_with_f64_and_on_every_instruction_set_and_tile() {
         let mut random = Random(11);
+        let sinks = [-1.0, 2.0, 0.5, -40.0, 6.0, 0.0, 1.0];
+        let capped = Scores { softcap: Some(2.0), ..PLAIN };
+        let sunk = Scores { sinks: Some(&sinks), ..PLAIN };
+        let both = Scores { softcap: Some(1.0), sinks: Some(&sinks), ..PLAIN };
         for (head_dim, k, v) in [
             (16, KvType::F32, KvType::F32),
             (64, KvType::F32, KvType::F16),
@@ -299,29 +344,28 @@ mod tests {
         ] {
             let spec = KvSpec { kv_heads: 2, head_dim, k, v };
             let (memory, ks, vs) = memory(spec, 150, &mut random);
-            let pages = [3, 2, 1];
             let q: Vec<f32> = (0..7 * head_dim).map(|_| random.unit() * 3.0).collect();
-            for position in [0, 1, 63, 64, 149] {
-                let span = Span { layer: &memory.layers()[0], kv_head: 1, pages: &pages, position };
-                let mut reference = vec![0.0; q.len()];
-                attend(Isa::scalar(), &span, 0.3, &q, &mut reference);
-                for (head, out) in reference.chunks(head_dim).enumerate() {
-                    let q = &q[head * head_dim..][..head_dim];
-                    let wanted = exact(q, &ks[..=position], &vs[..=position], 1, 0.3);
-                    let half = k == KvType::F16 || v == KvType::F16;
-                    let tolerance = if half { 3e-3 } else { 3e-6 };
-                    assert!(out.iter().zip(wanted).all(|(a, b)| (f64::from(*a) - b).abs() < tolerance));
-                }
-                for isa in Isa::supported() {
-                    for heads in 1..=7 {
-                        let mut out = vec![0.0; heads * head_dim];
-                        attend(isa, &span, 0.3, &q[..heads * head_dim], &mut out);
-                        assert_eq!(
-                            out,
-                            reference[..heads * head_dim],
-                            "{} {heads} heads of {head_dim}",
-                            isa.name()
-                        );
+            for (first, position) in [(0, 0), (0, 1), (0, 63), (0, 64), (0, 149), (149, 149), (20, 70), (64, 127)] {
+                let layer = &memory.layers()[0];
+                let span = Span { layer, kv_head: 1, pages: &[3, 2, 1], first, position };
+                for scores in [&PLAIN, &capped, &sunk, &both] {
+                    let mut reference = vec![0.0; q.len()];
+                    attend(Isa::scalar(), &span, scores, &q, &mut reference);
+                    for (head, out) in reference.chunks(head_dim).enumerate() {
+                        let q = &q[head * head_dim..][..head_dim];
+                        let wanted =
+                            exact(q, &ks[first..=position], &vs[first..=position], 1, head, scores);
+                        let half = k == KvType::F16 || v == KvType::F16;
+                        let tolerance = if half { 3e-3 } else { 3e-6 };
+                        assert!(out.iter().zip(wanted).all(|(a, b)| (f64::from(*a) - b).abs() < tolerance));
+                    }
+                    for isa in Isa::supported() {
+                        for heads in 1..=7 {
+                            let mut out = vec![0.0; heads * head_dim];
+                            attend(isa, &span, scores, &q[..heads * head_dim], &mut out);
+                            let name = isa.name();
+                            assert_eq!(out, reference[..heads * head_dim], "{name}: {heads} of {head_dim}");
+                        }
                     }
                 }
             }
@@ -329,20 +373,43 @@ mod tests {
     }
 
     #[test]
-    fn cells_past_the_query_do_not_matter_even_when_they_hold_nan() {
+    fn cells_that_a_query_does_not_see_do_not_matter_even_when_they_hold_nan() {
         let spec = KvSpec { kv_heads: 1, head_dim: 16, k: KvType::F16, v: KvType::F32 };
-        let (memory, ..) = memory(spec, 10, &mut Random(5));
+        let (memory, ..) = memory(spec, 100, &mut Random(5));
+        let layer = &memory.layers()[0];
         let q = [1.0; 32];
-        let run = || {
-            let span = Span { layer: &memory.layers()[0], kv_head: 0, pages: &[1], position: 9 };
-            let mut out = [0.0; 32];
-            attend(Isa::best(), &span, 1.0, &q, &mut out);
-            out
-        };
-        let clean = run();
-        for cell in 10..PAGE_CELLS {
-            memory.layers()[0].write(PAGE_CELLS + cell, &[f32::NAN; 16], &[f32::INFINITY; 16]);
+        for scores in [&PLAIN, &Scores { softcap: Some(2.0), ..PLAIN }] {
+            let run = || {
+                let span = Span { layer, kv_head: 0, pages: &[2, 1], first: 70, position: 90 };
+                let mut out = [0.0; 32];
+                attend(Isa::best(), &span, scores, &q, &mut out);
+                out
+            };
+            let clean = run();
+            for unseen in (0..70).chain(91..128) {
+                let page = 2 - unseen / PAGE_CELLS;
+                let cell = page * PAGE_CELLS + unseen % PAGE_CELLS;
+                layer.write(cell, &[f32::NAN; 16], &[f32::INFINITY; 16]);
+            }
+            assert_eq!(run(), clean);
         }
-        assert_eq!(run(), clean);
+    }
+
+    #[test]
+    fn a_window_keeps_the_blocks_where_they_are() {
+        let spec = KvSpec { kv_heads: 1, head_dim: 16, k: KvType::F32, v: KvType::F32 };
+        let (memory, ..) = memory(spec, 150, &mut Random(9));
+        let q: Vec<f32> = (0..16).map(|i| i as f32 - 8.0).collect();
+        // Keys of weight exactly 0 and no keys at all give the same bits, if blocks begin at the same positions.
+        let far = Span { layer: &memory.layers()[0], kv_head: 0, pages: &[3, 2, 1], first: 64, position: 149 };
+        let mut windowed = [0.0; 16];
+        attend(Isa::best(), &far, &PLAIN, &q, &mut windowed);
+        for position in 0..64 {
+            let hidden: Vec<f32> = q.iter().map(|q| -1e4 * q).collect();
+            memory.layers()[0].write(3 * PAGE_CELLS + position, &hidden, &[1.0; 16]);
+        }
+        let mut all = [0.0; 16];
+        attend(Isa::best(), &Span { first: 0, ..far }, &PLAIN, &q, &mut all);
+        assert_eq!(all, windowed);
     }
 }

@@ -32,6 +32,11 @@ pub(crate) fn scale(isa: Isa, factor: f32, x: &[f32], out: &mut [f32]) {
     dispatch(isa, Binary { a: x, b: x, out, function: Times(factor) });
 }
 
+/// `out = cap * tanh(x / cap)`.
+pub(crate) fn softcap(isa: Isa, cap: f32, x: &[f32], out: &mut [f32]) {
+    dispatch(isa, Binary { a: x, b: x, out, function: Softcap(cap) });
+}
+
 /// A function of two numbers, in lanes.
 trait Function: Copy {
     fn of<L: Lanes>(self, l: L, a: L::F, b: L::F) -> L::F;
@@ -88,6 +93,16 @@ impl Function for Times {
     #[inline(always)]
     fn of<L: Lanes>(self, l: L, a: L::F, _: L::F) -> L::F {
         l.mul(a, l.splat(self.0))
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Softcap(f32);
+
+impl Function for Softcap {
+    #[inline(always)]
+    fn of<L: Lanes>(self, l: L, a: L::F, _: L::F) -> L::F {
+        l.softcap(a, self.0)
     }
 }
 
@@ -190,6 +205,26 @@ mod tests {
                 let mut out = vec![0.0; a.len()];
                 glu(isa, activation, &a, &b, &mut out);
                 assert_eq!(out, reference, "{activation:?} {}", isa.name());
+            }
+        }
+    }
+
+    #[test]
+    fn softcap_agrees_with_f64_and_on_every_instruction_set() {
+        for cap in [0.5, 30.0, 50.0] {
+            let (mut x, _) = inputs(131);
+            x.extend([0.0, 1e-6, -1e-6, 1e6, f32::INFINITY, f32::NEG_INFINITY]);
+            let mut reference = vec![0.0; x.len()];
+            softcap(Isa::scalar(), cap, &x, &mut reference);
+            for (x, given) in x.iter().zip(&reference) {
+                let exact = f64::from(cap) * (f64::from(*x) / f64::from(cap)).tanh();
+                assert!((f64::from(*given) - exact).abs() <= 5e-7 * exact.abs(), "{cap} {x}: {given} {exact}");
+                assert!(given.abs() <= cap);
+            }
+            for isa in Isa::supported() {
+                let mut out = vec![0.0; x.len()];
+                softcap(isa, cap, &x, &mut out);
+                assert_eq!(out, reference, "{}", isa.name());
             }
         }
     }

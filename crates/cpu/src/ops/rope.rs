@@ -11,14 +11,23 @@ pub(crate) fn frequencies(table: &RopeTable, divisors: Option<&[f32]>) -> (Vec<f
     let plain = |i: usize| base.powf(-((2 * i) as f64) / table.rotated as f64);
     let (stretched, amplitude): (Vec<f64>, f32) = match table.scaling {
         RopeScaling::Linear { factor } => ((0..pairs).map(|i| plain(i) / f64::from(factor.0)).collect(), 1.0),
-        RopeScaling::Yarn { factor, original_context, attention_factor, beta_fast, beta_slow } => {
+        RopeScaling::Long { attention_factor } => ((0..pairs).map(plain).collect(), attention_factor.0),
+        RopeScaling::Yarn {
+            factor,
+            original_context,
+            attention_factor,
+            beta_fast,
+            beta_slow,
+            whole_pairs,
+        } => {
             // The pair that turns `rotations` times over the original context (YaRN, arXiv 2309.00071, section 3.2).
             let pair_at = |rotations: f32| {
                 let context = original_context as f64 / (f64::from(rotations) * std::f64::consts::TAU);
                 table.rotated as f64 * context.ln() / (2.0 * base.ln())
             };
-            let low = pair_at(beta_fast.0).floor().max(0.0);
-            let high = pair_at(beta_slow.0).ceil().min(table.rotated as f64 - 1.0);
+            let (low, high) = (pair_at(beta_fast.0), pair_at(beta_slow.0));
+            let (low, high) = if whole_pairs { (low.floor(), high.ceil()) } else { (low, high) };
+            let (low, high) = (low.max(0.0), high.min(table.rotated as f64 - 1.0));
             let blend = |i: usize| {
                 let ramp = ((i as f64 - low) / (high - low).max(0.001)).clamp(0.0, 1.0);
                 plain(i) * (1.0 - ramp) + plain(i) / f64::from(factor.0) * ramp
@@ -109,6 +118,7 @@ mod tests {
             attention_factor: Real(1.14),
             beta_fast: Real(32.0),
             beta_slow: Real(1.0),
+            whole_pairs: true,
         };
         let (yarn, amplitude) = frequencies(&RopeTable { scaling, ..plain(128) }, None);
         let (unscaled, _) = frequencies(&plain(128), None);

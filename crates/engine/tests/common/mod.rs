@@ -1,6 +1,8 @@
 //! Golden models and numbers that others computed; tests/data/README.md says how.
 #![allow(dead_code)] // Each test file uses its part.
 
+pub mod synthetic;
+
 use safetensors::SafeTensors;
 use std::path::PathBuf;
 use verbatim_engine::{Engine, KvType, LoadOptions, Row, Tap};
@@ -36,8 +38,12 @@ impl Golden {
     }
 }
 
+/// The engine of a file of the test data, or of the synthetic model that is named `synthetic/NAME`.
 pub fn engine(path: &str, options: LoadOptions) -> Engine {
-    let file = GgufFile::open(data(path)).unwrap_or_else(|error| panic!("{path}: {error}"));
+    let file = match path.strip_prefix("synthetic/") {
+        Some(name) => synthetic::named(name).file(),
+        None => GgufFile::open(data(path)).unwrap_or_else(|error| panic!("{path}: {error}")),
+    };
     Engine::load(&file, &options).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
@@ -136,7 +142,8 @@ pub fn tap_rows(engine: &mut Engine, tokens: &[u32], taps: &[Tap]) -> Vec<Vec<f3
 }
 
 /// Golden models that the equality and planning tests run on.
-pub const TINY_MODELS: [&str; 10] = [
+pub const TINY_MODELS: &[&str] = &[
+    "models/gemma3-iswa/model.gguf",
     "models/llama-gqa-tied/model.gguf",
     "models/llama3-rope-untied/model.gguf",
     "models/qwen2-bias/model.gguf",
@@ -147,6 +154,13 @@ pub const TINY_MODELS: [&str; 10] = [
     "models/qwen3moe/model.gguf",
     "quants/model/qwen3-256.Q4_1.gguf",
     "quants/model/qwen3-256.Q4_K_M.gguf",
+    "synthetic/gemma2",
+    "synthetic/gemma3-stretched",
+    "synthetic/phi3-short",
+    "synthetic/phi3-long",
+    "synthetic/granite",
+    "synthetic/olmo2",
+    "synthetic/gpt-oss",
 ];
 
 /// A real model, from the folder that `VERBATIM_TEST_MODELS` names (or `.cache/models`). Without it the test is skipped,

@@ -1,42 +1,135 @@
-//! What `llama`, `qwen2`, `qwen3` and `qwen3moe` share: a stack of equal layers, each attention and then a feed-forward
-//! network, both reading the residual stream through a norm and adding to it.
+//! What most architectures share: a stack of layers, each attention and then a feed-forward network or a mixture of
+//! them, both reading the residual stream and adding to it. An architecture's own file says in what it differs, as a
+//! [`Variant`].
 
 use crate::ffn::{Ffn, FfnShape};
-use crate::keys::Keys;
-use crate::net::{Heads, Linear, Net};
+use crate::keys::{Keys, LayerPattern};
+use crate::net::{Heads, Linear, LogitForm, Net};
 use crate::table::{Table, WeightId};
 use crate::{Hyperparameters, KvShape, Model, ModelError, StepShape, Tap, WeightSpec};
 use verbatim_gguf::GgufFile;
-use verbatim_graph::{Activation, Graph, GraphError, Real, RopeLayout, RopeTable};
+use verbatim_graph::{Activation, Graph, GraphError, Real, RopeLayout, RopeScaling, RopeTable, ValueId};
 
-/// In what the architectures differ.
+/// In what the architectures differ. [`Variant::new`] is Llama's form.
 pub(super) struct Variant {
     pub(super) rope_layout: RopeLayout,
-    /// Each head of Q and K has an RMS norm.
-    pub(super) head_norms: bool,
+    pub(super) qk_norms: QkNorms,
+    pub(super) norms: Norms,
+    /// The tensor that norms what the feed-forward network reads.
+    pub(super) ffn_norm: &'static str,
     pub(super) ffn: FfnShape,
+    pub(super) activation: Activation,
+    /// The pairs between which YaRN blends are rounded outwards to whole ones.
+    pub(super) yarn_rounds_pairs: bool,
+    /// Factor on the embeddings.
+    pub(super) embedding_scale: f32,
+    /// Factor on the attention's scores; 1/√head_dim if `None`.
+    pub(super) attention_scale: Option<f32>,
+    /// Factor on what a half of a layer adds to the residual stream.
+    pub(super) residual_scale: f32,
+    pub(super) attention_softcap: Option<Real>,
+    /// Each head has a score that takes part in the softmax and has no value.
+    pub(super) sinks: bool,
+    pub(super) logits: LogitForm,
+    pub(super) local: Option<Local>,
+}
+
+/// RMS norms of Q and K before they are rotated.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum QkNorms {
+    None,
+    /// Each head by itself.
+    Heads,
+    /// All heads of a row together.
+    Rows,
+}
+
+/// Where the norms of attention and feed-forward network stand.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Norms {
+    /// What they read is normed.
+    Before,
+    /// What they add is normed.
+    After,
+    /// Both are.
+    Around,
+}
+
+/// Layers that see only a window of positions.
+pub(super) struct Local {
+    /// Positions in the window, the row's own included.
+    pub(super) window: usize,
+    pub(super) layers: LayerPattern,
+    /// Their rotation, if it is not that of the other layers.
+    pub(super) rope: Option<RopeTable>,
+}
+
+impl Variant {
+    pub(super) fn new(rope_layout: RopeLayout, ffn: FfnShape) -> Variant {
+        Variant {
+            rope_layout,
+            qk_norms: QkNorms::None,
+            norms: Norms::Before,
+            ffn_norm: "ffn_norm",
+            ffn,
+            activation: Activation::Silu,
+            yarn_rounds_pairs: true,
+            embedding_scale: 1.0,
+            attention_scale: None,
+            residual_scale: 1.0,
+            attention_softcap: None,
+            sinks: false,
+            logits: LogitForm::default(),
+            local: None,
+        }
+    }
 }
 
 pub(super) struct Dense {
     hyperparameters: Hyperparameters,
     specs: Vec<WeightSpec>,
+    variant: Variant,
     heads: Heads,
     eps: Real,
     rope: RopeTable,
-    rope_divisors: Option<WeightId>,
+    rope_divisors: Divisors,
     embedding: WeightId,
     layers: Vec<Layer>,
     norm: WeightId,
     head: Linear,
 }
 
+/// What the rotation's frequencies are divided by.
+enum Divisors {
+    None,
+    Fixed(WeightId),
+    /// LongRoPE: other ones where sequences may outgrow the context of the first training.
+    ByContext {
+        short: WeightId,
+        long: WeightId,
+        original_context: usize,
+    },
+}
+
 struct Layer {
-    attention_norm: WeightId,
-    qkv: [Linear; 3],
-    head_norms: Option<[WeightId; 2]>,
+    attention_norms: LayerNorms,
+    qkv: Qkv,
+    qk_norms: Option<[WeightId; 2]>,
+    sinks: Option<WeightId>,
     attention_output: Linear,
-    ffn_norm: WeightId,
+    ffn_norms: LayerNorms,
     ffn: Ffn,
+}
+
+/// The norms of one half of a layer.
+struct LayerNorms {
+    before: Option<WeightId>,
+    after: Option<WeightId>,
+}
+
+enum Qkv {
+    Apart([Linear; 3]),
+    Fused(Linear),
 }
 
 impl Dense {
@@ -49,17 +142,18 @@ impl Dense {
         let Hyperparameters { layers, hidden, vocabulary, ref architecture, .. } = hyperparameters;
         let (heads, kv_heads, head_dim) = keys.heads(hidden)?;
         let heads = Heads {
-            heads,
-            kv_heads,
-            head_dim,
-            scale: Real(1.0 / (head_dim as f32).sqrt()),
-            layout: variant.rope_layout,
+            scale: Real(variant.attention_scale.unwrap_or(1.0 / (head_dim as f32).sqrt())),
+            softcap: variant.attention_softcap,
+            ..Heads::new(heads, kv_heads, head_dim, variant.rope_layout)
         };
-        let rope = keys.rope(head_dim)?;
+        let mut rope = keys.rope(head_dim)?;
+        if let RopeScaling::Yarn { whole_pairs, .. } = &mut rope.scaling {
+            *whole_pairs = variant.yarn_rounds_pairs;
+        }
 
         let mut table = Table::new(file);
         let embedding = table.matrix("token_embd.weight", vocabulary, hidden)?;
-        let rope_divisors = table.optional_vector("rope_freqs.weight", rope.rotated / 2)?;
+        let rope_divisors = Divisors::open(&mut table, keys, &mut rope)?;
         let norm = table.vector("output_norm.weight", hidden)?;
         // Without a head of its own the model reads its embeddings backwards.
         let tied = !table.has("output.weight");
@@ -72,6 +166,7 @@ impl Dense {
         Ok(Box::new(Dense {
             hyperparameters,
             specs,
+            variant,
             heads,
             eps,
             rope,
@@ -81,6 +176,35 @@ impl Dense {
             norm,
             head,
         }))
+    }
+}
+
+impl Divisors {
+    /// Files say by these tensors alone that a model was trained with LongRoPE.
+    fn open(table: &mut Table<'_>, keys: &Keys<'_>, rope: &mut RopeTable) -> Result<Divisors, ModelError> {
+        let pairs = rope.rotated / 2;
+        let long = "rope_factors_long.weight";
+        if !table.has(long) && !matches!(rope.scaling, RopeScaling::Long { .. }) {
+            let fixed = table.optional_vector("rope_freqs.weight", pairs)?;
+            return Ok(fixed.map_or(Divisors::None, Divisors::Fixed));
+        }
+        let original_context = keys.count("rope.scaling.original_context_length")?;
+        rope.scaling = keys.long_rope()?;
+        Ok(Divisors::ByContext {
+            short: table.vector("rope_factors_short.weight", pairs)?,
+            long: table.vector(long, pairs)?,
+            original_context,
+        })
+    }
+
+    fn at(&self, context: usize) -> Option<WeightId> {
+        match *self {
+            Divisors::None => None,
+            Divisors::Fixed(weight) => Some(weight),
+            Divisors::ByContext { short, long, original_context } => {
+                Some(if context > original_context { long } else { short })
+            }
+        }
     }
 }
 
@@ -95,31 +219,46 @@ impl Layer {
         let Heads { heads, kv_heads, head_dim, .. } = heads;
         let name = |part: &str| format!("blk.{layer}.{part}.weight");
         let (q_width, kv_width) = (heads * head_dim, kv_heads * head_dim);
+        let fused_qkv = table.has(&name("attn_qkv"));
         let mut linear = |part: &str, rows, cols| -> Result<Linear, ModelError> {
             Ok(Linear {
                 weight: table.matrix(&name(part), rows, cols)?,
                 bias: table.optional_vector(&format!("blk.{layer}.{part}.bias"), rows)?,
             })
         };
-        Ok(Layer {
-            qkv: [
+        let qkv = if fused_qkv {
+            Qkv::Fused(linear("attn_qkv", q_width + 2 * kv_width, hidden)?)
+        } else {
+            Qkv::Apart([
                 linear("attn_q", q_width, hidden)?,
                 linear("attn_k", kv_width, hidden)?,
                 linear("attn_v", kv_width, hidden)?,
-            ],
-            attention_output: linear("attn_output", hidden, q_width)?,
-            ffn: Ffn::open(table, layer, hidden, variant.ffn)?,
-            attention_norm: table.vector(&name("attn_norm"), hidden)?,
-            ffn_norm: table.vector(&name("ffn_norm"), hidden)?,
-            head_norms: if variant.head_norms {
-                Some([
-                    table.vector(&name("attn_q_norm"), head_dim)?,
-                    table.vector(&name("attn_k_norm"), head_dim)?,
-                ])
-            } else {
-                None
-            },
-        })
+            ])
+        };
+        let attention_output = linear("attn_output", hidden, q_width)?;
+        let ffn = Ffn::open(table, layer, hidden, variant.ffn)?;
+        let sinks = if variant.sinks { Some(table.vector(&name("attn_sinks"), heads)?) } else { None };
+        let mut norms = |before: &str, after: &str| -> Result<LayerNorms, ModelError> {
+            let mut norm = |part: &str, at: Norms| match variant.norms {
+                norms if norms == at || norms == Norms::Around => table.vector(&name(part), hidden).map(Some),
+                _ => Ok(None),
+            };
+            Ok(LayerNorms { before: norm(before, Norms::Before)?, after: norm(after, Norms::After)? })
+        };
+        let attention_norms = norms("attn_norm", "post_attention_norm")?;
+        let ffn_norms = norms(variant.ffn_norm, "post_ffw_norm")?;
+        let mut qk_norms = |q_len, k_len| -> Result<Option<[WeightId; 2]>, ModelError> {
+            Ok(Some([
+                table.vector(&name("attn_q_norm"), q_len)?,
+                table.vector(&name("attn_k_norm"), k_len)?,
+            ]))
+        };
+        let qk_norms = match variant.qk_norms {
+            QkNorms::None => None,
+            QkNorms::Heads => qk_norms(head_dim, head_dim)?,
+            QkNorms::Rows => qk_norms(q_width, kv_width)?,
+        };
+        Ok(Layer { attention_norms, qkv, qk_norms, sinks, attention_output, ffn_norms, ffn })
     }
 }
 
@@ -139,24 +278,71 @@ impl Model for Dense {
 
     fn build(&self, shape: &StepShape) -> Result<Graph, GraphError> {
         let mut net = Net::new(&self.specs, shape)?;
-        let mut x = net.embed(self.embedding, 1.0)?;
-        let rope = net.rope_table(self.rope, self.rope_divisors)?;
+        let mut x = net.embed(self.embedding, self.variant.embedding_scale)?;
+        let global_rope = net.rope_table(self.rope, self.rope_divisors.at(shape.context))?;
+        let local_rope = match self.variant.local.as_ref().and_then(|local| local.rope) {
+            Some(table) => net.rope_table(table, None)?,
+            None => global_rope,
+        };
         for (index, layer) in self.layers.iter().enumerate() {
-            let normed = net.rms_norm(x, layer.attention_norm, self.eps, 1)?;
-            let [mut q, mut k, v] = net.linears(normed, layer.qkv)?;
-            if let Some([q_norm, k_norm]) = layer.head_norms {
-                q = net.rms_norm(q, q_norm, self.eps, self.heads.heads)?;
-                k = net.rms_norm(k, k_norm, self.eps, self.heads.kv_heads)?;
-            }
-            let attended = net.attention(index, self.heads, [q, k, v], rope)?;
-            let attended = net.linear(attended, layer.attention_output)?;
-            x = net.add(x, attended)?;
-
-            let normed = net.rms_norm(x, layer.ffn_norm, self.eps, 1)?;
-            let fed = layer.ffn.build(&mut net, normed, Activation::Silu)?;
-            x = net.add(x, fed)?;
+            let window = self.window(index);
+            let rope = if window.is_some() { local_rope } else { global_rope };
+            let heads = Heads { window, sinks: layer.sinks, ..self.heads };
+            x = self.around(&mut net, &layer.attention_norms, x, |net, x| {
+                let [q, k, v] = self.qkv(net, layer, x)?;
+                let attended = net.attention(index, heads, [q, k, v], rope)?;
+                net.linear(attended, layer.attention_output)
+            })?;
+            x = self.around(&mut net, &layer.ffn_norms, x, |net, x| {
+                layer.ffn.build(net, x, self.variant.activation)
+            })?;
             net.tap(Tap::Layer(index as u32), x)?;
         }
-        net.head(x, self.norm, self.eps, self.head)
+        net.head(x, self.norm, self.eps, self.head, self.variant.logits)
+    }
+}
+
+impl Dense {
+    /// How many positions a layer sees, if not all.
+    fn window(&self, layer: usize) -> Option<usize> {
+        self.variant.local.as_ref().filter(|local| local.layers.is_local(layer)).map(|local| local.window)
+    }
+
+    /// One half of a layer: what `half` makes of the residual stream is added to it, with the norms where they belong.
+    fn around(
+        &self,
+        net: &mut Net<'_>,
+        norms: &LayerNorms,
+        x: ValueId,
+        half: impl FnOnce(&mut Net<'_>, ValueId) -> Result<ValueId, GraphError>,
+    ) -> Result<ValueId, GraphError> {
+        let read = match norms.before {
+            Some(norm) => net.rms_norm(x, norm, self.eps, 1)?,
+            None => x,
+        };
+        let mut made = half(net, read)?;
+        if let Some(norm) = norms.after {
+            made = net.rms_norm(made, norm, self.eps, 1)?;
+        }
+        let made = net.scale(made, self.variant.residual_scale)?;
+        net.add(x, made)
+    }
+
+    fn qkv(&self, net: &mut Net<'_>, layer: &Layer, x: ValueId) -> Result<[ValueId; 3], GraphError> {
+        let Heads { heads, kv_heads, head_dim, .. } = self.heads;
+        let [mut q, mut k, v] = match layer.qkv {
+            Qkv::Apart(linears) => net.linears(x, linears)?,
+            Qkv::Fused(linear) => {
+                let all = net.linear(x, linear)?;
+                net.split(all, [heads * head_dim, kv_heads * head_dim, kv_heads * head_dim])?
+            }
+        };
+        if let Some([q_norm, k_norm]) = layer.qk_norms {
+            let by_head = self.variant.qk_norms == QkNorms::Heads;
+            let groups = |heads| if by_head { heads } else { 1 };
+            q = net.rms_norm(q, q_norm, self.eps, groups(heads))?;
+            k = net.rms_norm(k, k_norm, self.eps, groups(kv_heads))?;
+        }
+        Ok([q, k, v])
     }
 }

@@ -9,7 +9,7 @@
 
 use crate::ffn::{Ffn, FfnShape};
 use crate::keys::Keys;
-use crate::net::{Heads, Linear, Net};
+use crate::net::{Heads, Linear, LogitForm, Net};
 use crate::table::{Table, WeightId};
 use crate::{Hyperparameters, KvShape, Model, ModelError, RecurrentShape, StepShape, Tap, WeightSpec};
 use verbatim_gguf::GgufFile;
@@ -81,8 +81,7 @@ impl Hybrid {
         hyperparameters.layers = all_layers - predicting;
         let Hyperparameters { layers, hidden, vocabulary, ref architecture, .. } = hyperparameters;
         let (heads, kv_heads, head_dim) = keys.heads(hidden)?;
-        let scale = Real(1.0 / (head_dim as f32).sqrt());
-        let heads = Heads { heads, kv_heads, head_dim, scale, layout: RopeLayout::Halves };
+        let heads = Heads::new(heads, kv_heads, head_dim, RopeLayout::Halves);
         let delta = delta_shape(keys)?;
         let kinds = LayerKinds::new(keys, all_layers)?;
 
@@ -312,6 +311,6 @@ impl Model for Hybrid {
             x = net.add(x, fed)?;
             net.tap(Tap::Layer(index as u32), x)?;
         }
-        net.head(x, self.norm, self.eps, self.head)
+        net.head(x, self.norm, self.eps, self.head, LogitForm::default())
     }
 }

@@ -14,5 +14,5 @@ pub(super) fn open(file: &GgufFile, keys: &Keys<'_>) -> Result<Box<dyn Model>, M
     keys.refuse_count("expert_count", "0: mixtures of experts are not supported in this architecture")?;
     // The converter to GGUF reorders the rows of Q and K so that pairs lie side by side.
     let ffn = FfnShape::gated(keys)?;
-    Dense::open(file, keys, Variant { rope_layout: RopeLayout::Interleaved, head_norms: false, ffn })
+    Dense::open(file, keys, Variant::new(RopeLayout::Interleaved, ffn))
 }

@@ -1,8 +1,14 @@
 //! The architectures, one file each.
 
 mod dense;
+mod gemma2;
+mod gemma3;
+mod gpt_oss;
+mod granite;
 mod hybrid;
 mod llama;
+mod olmo2;
+mod phi3;
 mod qwen2;
 mod qwen3;
 mod qwen35;
@@ -16,8 +22,14 @@ use verbatim_gguf::GgufFile;
 type Open = fn(&GgufFile, &Keys<'_>) -> Result<Box<dyn Model>, ModelError>;
 
 /// Every architecture by its name in GGUF files.
-const ARCHITECTURES: [(&str, Open); 6] = [
+const ARCHITECTURES: &[(&str, Open)] = &[
+    ("gemma2", gemma2::open),
+    ("gemma3", gemma3::open),
+    ("gpt-oss", gpt_oss::open),
+    ("granite", granite::open),
     ("llama", llama::open),
+    ("olmo2", olmo2::open),
+    ("phi3", phi3::open),
     ("qwen2", qwen2::open),
     ("qwen3", qwen3::open),
     ("qwen35", qwen35::open),

@@ -9,5 +9,5 @@ use verbatim_graph::RopeLayout;
 
 pub(super) fn open(file: &GgufFile, keys: &Keys<'_>) -> Result<Box<dyn Model>, ModelError> {
     let ffn = FfnShape::gated(keys)?;
-    Dense::open(file, keys, Variant { rope_layout: RopeLayout::Halves, head_norms: false, ffn })
+    Dense::open(file, keys, Variant::new(RopeLayout::Halves, ffn))
 }

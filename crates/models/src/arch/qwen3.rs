@@ -1,7 +1,7 @@
 //! `qwen3`: the dense Qwen3 models (arXiv 2505.09388). Each head of Q and K is normed before it is rotated, and the size
 //! of a head does not follow from that of the residual stream.
 
-use super::dense::{Dense, Variant};
+use super::dense::{Dense, QkNorms, Variant};
 use crate::ffn::FfnShape;
 use crate::keys::Keys;
 use crate::{Model, ModelError};
@@ -10,5 +10,6 @@ use verbatim_graph::RopeLayout;
 
 pub(super) fn open(file: &GgufFile, keys: &Keys<'_>) -> Result<Box<dyn Model>, ModelError> {
     let ffn = FfnShape::gated(keys)?;
-    Dense::open(file, keys, Variant { rope_layout: RopeLayout::Halves, head_norms: true, ffn })
+    let variant = Variant { qk_norms: QkNorms::Heads, ..Variant::new(RopeLayout::Halves, ffn) };
+    Dense::open(file, keys, variant)
 }

@@ -1,7 +1,7 @@
 //! `qwen3moe`: the Qwen3 mixtures of experts (arXiv 2505.09388). Qwen3's form with a mixture in every layer, whose
 //! weights are the softmax over the chosen experts.
 
-use super::dense::{Dense, Variant};
+use super::dense::{Dense, QkNorms, Variant};
 use crate::ffn::FfnShape;
 use crate::keys::Keys;
 use crate::{Model, ModelError};
@@ -10,5 +10,6 @@ use verbatim_graph::RopeLayout;
 
 pub(super) fn open(file: &GgufFile, keys: &Keys<'_>) -> Result<Box<dyn Model>, ModelError> {
     let ffn = FfnShape::mixture(keys, false)?;
-    Dense::open(file, keys, Variant { rope_layout: RopeLayout::Halves, head_norms: true, ffn })
+    let variant = Variant { qk_norms: QkNorms::Heads, ..Variant::new(RopeLayout::Halves, ffn) };
+    Dense::open(file, keys, variant)
 }

@@ -1,0 +1,52 @@
+//! Continues token ids greedily and prints, for each token drawn, its id and the gap between the two largest logits:
+//! what it takes to compare with another engine token by token.
+//!
+//! `cargo run --release --example greedy -- MODEL COUNT ID...`
+
+use std::error::Error;
+use verbatim_engine::{Engine, LoadOptions, MAX_ROWS, Row};
+use verbatim_gguf::GgufFile;
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let [model, count, ids @ ..] = &arguments[..] else { return Err("usage: greedy MODEL COUNT ID...".into()) };
+    let count: usize = count.parse()?;
+    let mut tokens = ids.iter().map(|id| id.parse()).collect::<Result<Vec<u32>, _>>()?;
+    let context = Some(tokens.len() + count);
+    let options = LoadOptions { threads: 2, context, ..LoadOptions::default() };
+    let mut engine = Engine::load(&GgufFile::open(model)?, &options)?;
+    let sequence = engine.begin()?;
+    for _ in 0..count {
+        let mut drawn = 0;
+        for chunk in tokens.chunks(MAX_ROWS) {
+            let start = engine.append(sequence, chunk.len())?;
+            let row = |(i, &token)| {
+                Row { sequence, position: start + i, token, wants_logits: i + 1 == chunk.len() }
+            };
+            let rows: Vec<Row> = chunk.iter().enumerate().map(row).collect();
+            let outputs = engine.step(&rows, Vec::new())?;
+            let logits = outputs.logits(0).ok_or("the last row wants logits")?;
+            let (best, gap) = best_and_gap(logits);
+            drawn = best;
+            if start + chunk.len() >= ids.len() {
+                println!("{best} {gap:.4}");
+            }
+            engine.commit(sequence, chunk.len())?;
+        }
+        tokens = vec![drawn];
+    }
+    Ok(())
+}
+
+/// The token with the largest logit, and how far ahead of the second it is.
+fn best_and_gap(logits: &[f32]) -> (u32, f32) {
+    let (mut best, mut first, mut second) = (0, f32::NEG_INFINITY, f32::NEG_INFINITY);
+    for (token, &logit) in logits.iter().enumerate() {
+        if logit > first {
+            (best, first, second) = (token as u32, logit, first);
+        } else if logit > second {
+            second = logit;
+        }
+    }
+    (best, first - second)
+}

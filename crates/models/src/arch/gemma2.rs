@@ -1,0 +1,42 @@
+//! `gemma2`: Gemma 2 (arXiv 2408.00118).
+//!
+//! Local and global layers in turn, beginning with a local one. Scores and logits are capped softly. Attention and
+//! feed-forward network have a norm before and one after, whose weights lie in GGUF files with the 1 already added that
+//! the checkpoints leave out.
+
+use super::dense::{Dense, Local, Norms, Variant};
+use crate::ffn::FfnShape;
+use crate::keys::Keys;
+use crate::net::LogitForm;
+use crate::{Model, ModelError};
+use verbatim_gguf::GgufFile;
+use verbatim_graph::{Activation, Real, RopeLayout};
+
+/// Every so many layers one is global.
+const PERIOD: usize = 2;
+/// Positions that local layers see, in files that do not say it.
+const WINDOW: usize = 4096;
+/// Layers of the 27B model, the only one whose scores are scaled by the width of the residual stream per head.
+const LAYERS_OF_27B: usize = 46;
+
+pub(super) fn open(file: &GgufFile, keys: &Keys<'_>) -> Result<Box<dyn Model>, ModelError> {
+    let hyperparameters = keys.hyperparameters(file)?;
+    let local = Local {
+        window: keys.window()?.unwrap_or(WINDOW),
+        layers: keys.layer_pattern(hyperparameters.layers, PERIOD)?,
+        rope: None,
+    };
+    // Old files leave the caps out; the models were all trained with these.
+    let cap = |name, default| Ok::<_, ModelError>(Some(Real(keys.positive(name)?.unwrap_or(default))));
+    let variant = Variant {
+        norms: Norms::Around,
+        activation: Activation::GeluTanh,
+        embedding_scale: (hyperparameters.hidden as f32).sqrt(),
+        attention_scale: keys.gemma_scale(&hyperparameters, LAYERS_OF_27B)?,
+        attention_softcap: cap("attn_logit_softcapping", 50.0)?,
+        logits: LogitForm { scale: 1.0, softcap: cap("final_logit_softcapping", 30.0)? },
+        local: Some(local),
+        ..Variant::new(RopeLayout::Halves, FfnShape::gated(keys)?)
+    };
+    Dense::open(file, keys, variant)
+}

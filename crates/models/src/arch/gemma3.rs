@@ -1,0 +1,46 @@
+//! `gemma3`: the text part of Gemma 3 (arXiv 2503.19786).
+//!
+//! Five local layers, then a global one, and so on. Local layers see a window and rotate by a base of 10000; global ones
+//! see everything and rotate by a larger base, stretched in the larger models. Each head of Q and K is normed; attention
+//! and feed-forward network have a norm before and one after. Norm weights lie in GGUF files with the 1 already added
+//! that the checkpoints leave out.
+
+use super::dense::{Dense, Local, Norms, QkNorms, Variant};
+use crate::ffn::FfnShape;
+use crate::keys::Keys;
+use crate::net::LogitForm;
+use crate::{Model, ModelError};
+use verbatim_gguf::GgufFile;
+use verbatim_graph::{Activation, Real, RopeLayout};
+
+/// Every so many layers one is global.
+const PERIOD: usize = 6;
+/// Base of the rotation in local layers: files of Gemma 3 may leave it out.
+const LOCAL_BASE: f32 = 10_000.0;
+/// Layers of the 27B model, the only one whose scores are scaled by the width of the residual stream per head.
+const LAYERS_OF_27B: usize = 62;
+
+pub(super) fn open(file: &GgufFile, keys: &Keys<'_>) -> Result<Box<dyn Model>, ModelError> {
+    let hyperparameters = keys.hyperparameters(file)?;
+    let (_, _, head_dim) = keys.heads(hyperparameters.hidden)?;
+    let local = match keys.window()? {
+        None => None,
+        Some(window) => Some(Local {
+            window,
+            layers: keys.layer_pattern(hyperparameters.layers, PERIOD)?,
+            rope: Some(keys.local_rope(head_dim, LOCAL_BASE)?),
+        }),
+    };
+    let variant = Variant {
+        qk_norms: QkNorms::Heads,
+        norms: Norms::Around,
+        activation: Activation::GeluTanh,
+        embedding_scale: (hyperparameters.hidden as f32).sqrt(),
+        attention_scale: keys.gemma_scale(&hyperparameters, LAYERS_OF_27B)?,
+        attention_softcap: keys.positive("attn_logit_softcapping")?.map(Real),
+        logits: LogitForm { scale: 1.0, softcap: keys.positive("final_logit_softcapping")?.map(Real) },
+        local,
+        ..Variant::new(RopeLayout::Halves, FfnShape::gated(keys)?)
+    };
+    Dense::open(file, keys, variant)
+}

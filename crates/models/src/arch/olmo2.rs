@@ -1,0 +1,19 @@
+//! `olmo2`: OLMo 2 (arXiv 2501.00656). Attention and feed-forward network read the residual stream as it is, and what
+//! they add is normed; Q and K are normed over all their heads together.
+
+use super::dense::{Dense, Norms, QkNorms, Variant};
+use crate::ffn::FfnShape;
+use crate::keys::Keys;
+use crate::{Model, ModelError};
+use verbatim_gguf::GgufFile;
+use verbatim_graph::RopeLayout;
+
+pub(super) fn open(file: &GgufFile, keys: &Keys<'_>) -> Result<Box<dyn Model>, ModelError> {
+    keys.refuse_count("attention.sliding_window", "0: OLMo 3 is not supported")?;
+    let variant = Variant {
+        qk_norms: QkNorms::Rows,
+        norms: Norms::After,
+        ..Variant::new(RopeLayout::Halves, FfnShape::gated(keys)?)
+    };
+    Dense::open(file, keys, variant)
+}

@@ -1,0 +1,19 @@
+//! `phi3`: Phi-3 and Phi-3.5 mini and medium, Phi-4 and Phi-4-mini (arXiv 2404.14219, 2412.08905).
+//!
+//! Llama's form with Q, K and V in one tensor, and gate and up projection in another. Models for long contexts rotate
+//! with one of two sets of frequency divisors (LongRoPE): the long set where sequences may outgrow the context of the
+//! first training. All layers see a window if the file gives one, as in the reference implementation.
+
+use super::dense::{Dense, Local, Variant};
+use crate::ffn::FfnShape;
+use crate::keys::{Keys, LayerPattern};
+use crate::{Model, ModelError};
+use verbatim_gguf::GgufFile;
+use verbatim_graph::RopeLayout;
+
+pub(super) fn open(file: &GgufFile, keys: &Keys<'_>) -> Result<Box<dyn Model>, ModelError> {
+    keys.refuse_count("expert_count", "0: mixtures of experts are not supported in this architecture")?;
+    let local = keys.window()?.map(|window| Local { window, layers: LayerPattern::ALL, rope: None });
+    let variant = Variant { local, ..Variant::new(RopeLayout::Halves, FfnShape::fused(keys)?) };
+    Dense::open(file, keys, variant)
+}
