@@ -58,7 +58,7 @@ type Layout = (Vec<Option<Place>>, Vec<ArenaSize>);
 
 /// Values that are never alive together share memory.
 pub(crate) fn shared(graph: &Graph, phases: &[Range<usize>]) -> Result<Layout, PlanError> {
-    lay_out(graph, phases, |lives, lower_bound| best_offsets(lives, lower_bound))
+    lay_out(graph, phases, best_offsets)
 }
 
 /// No two values share memory.
