@@ -44,12 +44,10 @@ impl Sampler {
             let word = noise.next_u32();
             // Relative to the top, so that a tiny temperature cannot overflow both.
             let scaled = (f64::from(logit) - f64::from(top)) / temperature;
-            if !(scaled + LARGEST_NOISE > best.0) || !exceeds(word, best.0 - scaled) {
-                continue;
-            }
-            let score = scaled + gumbel(word);
-            if score > best.0 {
-                best = (score, token as u32);
+            // False for a NaN, which so never wins.
+            let may_win = scaled + LARGEST_NOISE > best.0 && exceeds(word, best.0 - scaled);
+            if may_win && scaled + gumbel(word) > best.0 {
+                best = (scaled + gumbel(word), token as u32);
             }
         }
         best.1
@@ -81,7 +79,7 @@ fn gumbel(word: u32) -> f64 {
 ///
 /// For b >= 0, -ln(-ln u) > b needs u > exp(-e^-b) >= 1 - e^-b >= 1 - 2^-floor(b).
 fn exceeds(word: u32, bound: f64) -> bool {
-    if !(bound >= 1.0) {
+    if bound < 1.0 || bound.is_nan() {
         return true;
     }
     let whole = bound.min(31.0) as u32;
