@@ -78,7 +78,7 @@ impl<const T: usize> Kernel for Attend<'_, T> {
             Some(sinks) => (std::array::from_fn(|t| sinks[t]), [1f32; T]),
         };
         self.out.fill(0.0);
-        let blocks = pages.iter().enumerate().take(position / PAGE_CELLS + 1).skip(first / PAGE_CELLS);
+        let blocks = pages[..=position / PAGE_CELLS].iter().enumerate().skip(first / PAGE_CELLS);
         for (block, &page) in blocks {
             let page = usize::try_from(page).expect("a page of the sequence");
             let start = block * PAGE_CELLS;
