@@ -15,7 +15,7 @@ fn every_test_is_repeated_and_leaves_the_engine_as_it_was() {
     let selection =
         Selection { prompts: vec![40, 600], generations: vec![3], widths: vec![1, 5], depths: vec![0, 70] };
     let (tests, context) = selection.tests().unwrap();
-    assert_eq!((tests.len(), context), (8, 670));
+    assert_eq!((tests.len(), context), (10, 670));
     // One sequence only: a test that kept it would leave none to the next.
     let mut engine = engine(context);
     for test in tests {
