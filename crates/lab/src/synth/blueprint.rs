@@ -51,6 +51,8 @@ pub(super) struct Tensor {
 pub(super) enum Fill {
     /// Normally distributed numbers around 0.
     Random,
+    /// One number everywhere.
+    Constant(f32),
     /// These numbers, as they are.
     Values(Vec<f32>),
 }
@@ -149,9 +151,13 @@ impl Blueprint {
         self.tensors.push(Tensor { name: name.into(), dims, fill: Fill::Values(values) });
     }
 
+    pub(super) fn constant(&mut self, name: impl Into<String>, len: usize, number: f32) {
+        self.tensors.push(Tensor { name: name.into(), dims: vec![len], fill: Fill::Constant(number) });
+    }
+
     /// The weights of a norm: they change nothing.
     pub(super) fn norm(&mut self, name: impl Into<String>, len: usize) {
-        self.values(name, vec![1.0; len]);
+        self.constant(name, len, 1.0);
     }
 
     /// The file's metadata and tensor table, with the format of each tensor.

@@ -187,13 +187,23 @@ impl<W: Write> Filler<'_, W> {
     /// Appends a tensor; `false` if the caller wants to stop.
     fn append(&mut self, tensor: &Tensor, dtype: DType, key: u64) -> Result<bool, GgufError> {
         match &tensor.fill {
-            Fill::Values(values) => {
-                self.piece.clear();
-                self.piece.extend(values.iter().flat_map(|value| value.to_le_bytes()));
-                self.append_piece(&tensor.name)
-            }
             Fill::Random => self.append_random(tensor, dtype, key),
+            Fill::Values(values) => self.append_numbers(tensor, values.iter().copied()),
+            Fill::Constant(number) => {
+                self.append_numbers(tensor, std::iter::repeat_n(*number, tensor.elements()))
+            }
         }
+    }
+
+    /// Appends numbers as they are: vectors are no longer than a piece.
+    fn append_numbers(
+        &mut self,
+        tensor: &Tensor,
+        numbers: impl Iterator<Item = f32>,
+    ) -> Result<bool, GgufError> {
+        self.piece.clear();
+        self.piece.extend(numbers.flat_map(f32::to_le_bytes));
+        self.append_piece(&tensor.name)
     }
 
     fn append_random(&mut self, tensor: &Tensor, dtype: DType, key: u64) -> Result<bool, GgufError> {

@@ -1,8 +1,8 @@
 //! Random weights, quantised once and used many times.
 //!
 //! Quantising is slow and random numbers are all alike, so a [`Pool`] of random units is quantised for each format, and
-//! every tensor is filled with units that are drawn from it anew. Rows of the same bytes do not occur in practice: already
-//! four draws of a unit have 2^56 outcomes.
+//! every tensor takes the units of the pool in orders of its own, one after the other until it is full. So no unit comes
+//! twice before all others have, and a row of several units does not come twice at all.
 
 use std::thread;
 
@@ -13,7 +13,7 @@ use super::mix;
 
 /// Elements of a unit: whole blocks of every format.
 const UNIT_LEN: usize = 256;
-/// Units of a pool that is large enough: 4 Mi elements.
+/// The most units of a pool: 4 Mi elements.
 const POOL_UNITS: usize = 1 << 14;
 /// The spread of initial weights that published models report, which keeps activations within a few units.
 const STANDARD_DEVIATION: f32 = 0.02;
@@ -25,9 +25,10 @@ pub(super) struct Pool {
 }
 
 impl Pool {
-    /// A pool for tensors of so many elements in total.
+    /// A pool for tensors of up to so many elements.
     pub(super) fn new(dtype: DType, elements: usize, seed: u64, threads: usize) -> Result<Pool, QuantError> {
-        let units = elements.div_ceil(UNIT_LEN).clamp(1, POOL_UNITS);
+        // A power of two, so that every odd stride visits all units.
+        let units = elements.div_ceil(UNIT_LEN).clamp(1, POOL_UNITS).next_power_of_two();
         let unit_bytes = UNIT_LEN / dtype.block_len() * dtype.block_bytes();
         let mut bytes = vec![0; units * unit_bytes];
         let units_per_thread = units.div_ceil(threads.max(1));
@@ -66,10 +67,12 @@ impl Pool {
     }
 
     fn fill_share(&self, key: u64, first: usize, out: &mut [u8]) {
-        let units = (self.bytes.len() / self.unit_bytes) as u64;
+        let units = self.bytes.len() / self.unit_bytes;
         for (unit, out) in out.chunks_mut(self.unit_bytes).enumerate() {
-            let draw = mix(key ^ (first + unit) as u64);
-            let chosen = ((u128::from(draw) * u128::from(units)) >> 64) as usize;
+            let (round, place) = ((first + unit) / units, (first + unit) % units);
+            let order = mix(key ^ round as u64);
+            let (start, stride) = ((order >> 32) as usize, order as usize & 0xffff_ffff | 1);
+            let chosen = start.wrapping_add(place.wrapping_mul(stride)) % units;
             // The last unit of a tensor may be cut.
             out.copy_from_slice(&self.bytes[chosen * self.unit_bytes..][..out.len()]);
         }
@@ -102,6 +105,17 @@ mod tests {
         assert!(mean.abs() < 0.01 && (variance - 1.0).abs() < 0.02, "{mean} {variance}");
         // That of twelve uniform numbers is 2.9, that of the normal distribution 3.
         assert!((kurtosis - 2.9).abs() < 0.1, "{kurtosis}");
+    }
+
+    #[test]
+    fn no_unit_comes_twice_before_all_have_come() {
+        let pool = Pool::new(DType::Q8_0, 16 * UNIT_LEN, 5, 2).unwrap();
+        let mut bytes = vec![0; 32 * pool.unit_bytes()];
+        pool.fill(3, 0, &mut bytes, 1);
+        let units: Vec<&[u8]> = bytes.chunks(pool.unit_bytes()).collect();
+        let distinct = |units: &[&[u8]]| units.iter().collect::<std::collections::HashSet<_>>().len();
+        assert_eq!((distinct(&units[..16]), distinct(&units[16..])), (16, 16));
+        assert_ne!(units[..16], units[16..]);
     }
 
     #[test]

@@ -77,7 +77,7 @@ impl DeltaNet {
             let expected = format!("a multiple of the {} of linear_num_key_heads", delta.key_heads);
             return Err(config.wrong("linear_num_value_heads", expected));
         }
-        if delta.value_heads * delta.key_dim.max(delta.value_dim) > 1 << 24 {
+        if delta.value_heads > 4096 || delta.value_heads * delta.key_dim.max(delta.value_dim) > 1 << 24 {
             return Err(config.wrong("linear_num_value_heads", "fewer, with heads of this size"));
         }
         out.count("ssm.conv_kernel", delta.kernel);
@@ -101,7 +101,7 @@ impl DeltaNet {
         // Heads that forget at rates from slow to fast, as those of trained models do.
         let rates = (1..=value_heads).map(|head| -(head as f32) / value_heads as f32);
         out.values(format!("blk.{layer}.ssm_a"), rates.collect());
-        out.values(format!("blk.{layer}.ssm_dt.bias"), vec![-2.0; value_heads]);
+        out.constant(format!("blk.{layer}.ssm_dt.bias"), value_heads, -2.0);
         out.norm(weight(layer, "ssm_norm"), value_dim);
         out.random(weight(layer, "ssm_out"), &[width, hidden]);
     }
