@@ -15,6 +15,7 @@ use std::path::PathBuf;
 use clap::builder::FalseyValueParser;
 use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum, ValueHint};
 use clap_complete::Shell;
+use verbatim_lab::synth::Recipe;
 
 /// The command line of `verbatim`.
 #[derive(Debug, Parser)]
@@ -58,6 +59,10 @@ pub enum Command {
     Template(TemplateArgs),
     /// Compute the logits after every token of a sequence, into a .safetensors file
     Logits(LogitsArgs),
+    /// Measure how fast a model runs on this machine
+    Bench(BenchArgs),
+    /// Write a model of a known shape with random weights, for measurements
+    Synth(SynthArgs),
     /// Fetch a model into the store
     Pull(PullArgs),
     /// List the models in the store
@@ -335,6 +340,109 @@ pub struct CompletionsArgs {
     pub shell: Shell,
 }
 
+/// `verbatim bench`: how fast a model runs. The names of tests are llama-bench's.
+#[derive(Debug, Clone, Args)]
+pub struct BenchArgs {
+    /// Which model.
+    #[command(flatten)]
+    pub model: ModelFlags,
+    /// Prompts to compute, in tokens, separated by commas; 0 for none
+    #[arg(
+        short = 'p',
+        long = "n-prompt",
+        value_name = "N,…",
+        env = "VERBATIM_BENCH_PROMPT",
+        default_value = "512",
+        value_delimiter = ','
+    )]
+    pub prompts: Vec<usize>,
+    /// Tokens to generate one by one, separated by commas; 0 for none
+    #[arg(
+        short = 'n',
+        long = "n-gen",
+        value_name = "N,…",
+        env = "VERBATIM_BENCH_GENERATE",
+        default_value = "128",
+        value_delimiter = ','
+    )]
+    pub generations: Vec<usize>,
+    /// Tokens in the sequence before each test, separated by commas
+    #[arg(
+        short = 'd',
+        long = "n-depth",
+        value_name = "N,…",
+        env = "VERBATIM_BENCH_DEPTH",
+        default_value = "0",
+        value_delimiter = ','
+    )]
+    pub depths: Vec<usize>,
+    /// Rows of single steps that all want logits, separated by commas; 0 for none
+    #[arg(
+        long,
+        value_name = "N,…",
+        env = "VERBATIM_BENCH_WIDTHS",
+        default_value = "1,2,4,8",
+        value_delimiter = ','
+    )]
+    pub widths: Vec<usize>,
+    /// Repetitions of each test, after a warm-up
+    #[arg(short, long, value_name = "N", env = "VERBATIM_BENCH_REPETITIONS", default_value = "5")]
+    pub repetitions: NonZeroU32,
+    /// Threads.
+    #[command(flatten)]
+    pub threads: ThreadFlags,
+    /// Formats of the KV cache.
+    #[command(flatten)]
+    pub cache: CacheFlags,
+    /// Measure how fast this machine reads memory as well
+    #[arg(long, env = "VERBATIM_BENCH_PEAKS", value_parser = switch())]
+    pub peaks: bool,
+    /// How to print
+    #[arg(
+        short,
+        long = "output",
+        value_name = "FORMAT",
+        env = "VERBATIM_BENCH_OUTPUT",
+        default_value = "md"
+    )]
+    pub output: BenchOutput,
+}
+
+/// How measurements are printed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum BenchOutput {
+    /// A table
+    Md,
+    /// A list of rows, with every sample
+    Json,
+    /// A line of names, then a line for each row
+    Csv,
+}
+
+/// `verbatim synth`: a model of a known shape with random weights.
+#[derive(Debug, Clone, Args)]
+pub struct SynthArgs {
+    /// Shape: qwen3-0.6b, qwen3-1.7b, qwen3-4b, qwen3-8b, qwen3.6-27b, gemma-3-270m or llama-3.2-1b; with --config, only
+    /// the name for the model
+    #[arg(value_name = "SHAPE")]
+    pub shape: String,
+    /// File to write
+    #[arg(value_name = "OUT.gguf", value_hint = ValueHint::FilePath)]
+    pub out: PathBuf,
+    /// Format of the weights: F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q8_0, Q4_K_M, Q5_K_M, Q6_K or IQ4_XS
+    #[arg(long, value_name = "RECIPE", env = "VERBATIM_QUANT", default_value = "Q4_K_M")]
+    pub quant: Recipe,
+    /// Seed of the weights; the same seed gives the same file
+    #[arg(long, value_name = "SEED", env = "VERBATIM_SEED", default_value = "0")]
+    pub seed: u64,
+    /// The config.json of a model on Hugging Face, whose shape to take instead of a known one
+    #[arg(long, value_name = "FILE", env = "VERBATIM_CONFIG", value_hint = ValueHint::FilePath)]
+    pub config: Option<PathBuf>,
+    /// Threads.
+    #[command(flatten)]
+    pub threads: ThreadFlags,
+}
+
 /// How the variable of a switch is read: empty, `0`, `false`, `no`, `off`, `n` and `f` mean no, all else yes.
 fn switch() -> FalseyValueParser {
     FalseyValueParser::new()
@@ -462,9 +570,9 @@ mod tests {
         assert_eq!(args.generate.temperature, 0.5);
         assert_eq!(args.generate.seed, 7);
         assert_eq!(args.generate.context_tokens.map(NonZeroU32::get), Some(64));
-        assert_eq!(args.compute.threads.map(NonZeroUsize::get), Some(2));
-        assert_eq!(args.compute.cache_type_k, CacheType::F32);
-        assert_eq!(args.compute.cache_type_v, CacheType::F16);
+        assert_eq!(args.threads.threads.map(NonZeroUsize::get), Some(2));
+        assert_eq!(args.cache.cache_type_k, CacheType::F32);
+        assert_eq!(args.cache.cache_type_v, CacheType::F16);
         assert!(!args.no_template);
     }
 

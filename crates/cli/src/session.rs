@@ -245,7 +245,7 @@ impl Session {
     }
 }
 
-fn kv_type(cache: CacheType) -> KvType {
+pub(crate) fn kv_type(cache: CacheType) -> KvType {
     match cache {
         CacheType::F32 => KvType::F32,
         CacheType::F16 => KvType::F16,

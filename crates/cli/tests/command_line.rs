@@ -7,11 +7,27 @@ use std::process::Stdio;
 
 use support::{data, stderr, stdout, verbatim};
 
+const COMMANDS: [&str; 13] = [
+    "bench",
+    "chat",
+    "completions",
+    "inspect",
+    "list",
+    "logits",
+    "man",
+    "pull",
+    "rm",
+    "run",
+    "synth",
+    "template",
+    "tokenize",
+];
+
 #[test]
 fn help_names_every_command() {
     let home = tempfile::tempdir().unwrap();
     let help = stdout(&verbatim(home.path()).arg("--help").output().unwrap());
-    for command in ["inspect", "tokenize", "template", "pull", "list", "rm", "man", "completions"] {
+    for command in COMMANDS {
         assert!(help.contains(&format!("\n  {command} ")), "{command} is not in:\n{help}");
     }
 }
@@ -39,8 +55,7 @@ fn the_manual_has_a_page_for_every_command() {
         .map(|page| page.unwrap().file_name().into_string().unwrap())
         .collect();
     pages.sort();
-    let commands = ["completions", "inspect", "list", "man", "pull", "rm", "template", "tokenize"];
-    let mut expected: Vec<String> = commands.map(|command| format!("verbatim-{command}.1")).to_vec();
+    let mut expected: Vec<String> = COMMANDS.map(|command| format!("verbatim-{command}.1")).to_vec();
     expected.push("verbatim.1".to_owned());
     assert_eq!(pages, expected);
 }

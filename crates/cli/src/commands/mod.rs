@@ -1,5 +1,6 @@
 //! What each command does, one file for each.
 
+pub mod bench;
 pub mod chat;
 pub mod completions;
 pub mod inspect;
@@ -9,6 +10,7 @@ pub mod man;
 pub mod pull;
 pub mod rm;
 pub mod run;
+pub mod synth;
 pub mod template;
 pub mod tokenize;
 
@@ -30,6 +32,8 @@ pub fn execute(cli: &Cli) -> anyhow::Result<ExitCode> {
         Command::Inspect(args) => inspect::run(args, &store()?),
         Command::Tokenize(args) => tokenize::run(args, &store()?),
         Command::Template(args) => template::run(args, &store()?),
+        Command::Bench(args) => bench::run(args, &store()?),
+        Command::Synth(args) => synth::run(args),
         Command::Pull(args) => pull::run(args, &store()?),
         Command::List(args) => list::run(args, &store()?),
         Command::Rm(args) => rm::run(args, &store()?),

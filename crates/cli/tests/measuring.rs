@@ -1,0 +1,136 @@
+//! `verbatim bench` and `verbatim synth` from outside.
+
+mod support;
+
+use serde_json::Value;
+use support::{data, stderr, stdout, verbatim};
+
+#[test]
+fn bench_prints_a_list_of_rows() {
+    let home = tempfile::tempdir().unwrap();
+    let output = verbatim(home.path())
+        .args(["bench", "-p", "16,0", "-n", "4", "-d", "0,32", "-r", "2", "--widths", "2", "--threads", "2"])
+        .args(["--ctk", "f32", "--output", "json", "-m"])
+        .arg(data("models/qwen3/model.gguf"))
+        .output()
+        .unwrap();
+    let rows: Value = serde_json::from_str(&stdout(&output)).unwrap();
+    let rows = rows.as_array().unwrap();
+    let names: Vec<&str> = rows.iter().map(|row| row["test"].as_str().unwrap()).collect();
+    assert_eq!(names, ["pp16", "tg4", "width2", "pp16@d32", "tg4@d32", "width2@d32"]);
+    for row in rows {
+        let number = |key: &str| row[key].as_f64().unwrap_or_else(|| panic!("{key}: {row}"));
+        assert!(0.0 < number("min") && number("min") <= number("tokens_per_s"), "{row}");
+        assert!(number("tokens_per_s") <= number("max"), "{row}");
+        assert_eq!(row["samples"].as_array().unwrap().len(), 2);
+        assert_eq!(row["ms_per_step"].is_null(), row["test"].as_str().unwrap().starts_with("pp"));
+        assert_eq!((&row["model"], &row["weights"]), (&"model.gguf".into(), &"F32".into()));
+        assert_eq!((number("threads"), number("bytes")), (2.0, 1_033_728.0));
+        assert_eq!((&row["ctk"], &row["ctv"]), (&"f32".into(), &"f16".into()));
+        assert!(row["isa"].is_string() && row["read_gb_per_s"].is_null());
+    }
+}
+
+#[test]
+fn bench_prints_tables_for_people_and_for_spreadsheets() {
+    let home = tempfile::tempdir().unwrap();
+    let print = |format: &str| {
+        let mut command = verbatim(home.path());
+        command.args(["bench", "-p", "8", "-n", "0", "-r", "1", "--widths", "0", "-o", format, "-m"]);
+        stdout(&command.arg(data("models/qwen3/model.gguf")).output().unwrap())
+    };
+    let table = print("md");
+    assert!(table.contains("| test ") && table.contains("\n| pp8 "), "{table}");
+    let lines = print("csv");
+    assert_eq!(lines.lines().count(), 2, "{lines}");
+    assert!(lines.starts_with("test,tokens_per_s,") && lines.contains("\npp8,"), "{lines}");
+}
+
+#[test]
+fn bench_refuses_what_cannot_be_measured() {
+    let home = tempfile::tempdir().unwrap();
+    let refused = |arguments: &[&str], status: i32, words: &str| {
+        let mut command = verbatim(home.path());
+        command.arg("bench").args(arguments).arg("-m").arg(data("models/qwen3/model.gguf"));
+        let error = stderr(&command.output().unwrap(), status);
+        assert!(error.contains(words), "{arguments:?}: {error}");
+    };
+    refused(&["-r", "0"], 2, "repetitions");
+    refused(&["-p", "many"], 2, "n-prompt");
+    refused(&["-p", "0", "-n", "0", "--widths", "0"], 1, "nothing to measure");
+    refused(&["--widths", "1000"], 1, "a step has at most 512 rows, not 1000");
+    refused(&["-d", "5000000000"], 1, "context");
+}
+
+#[test]
+fn a_synthetic_model_answers() {
+    let home = tempfile::tempdir().unwrap();
+    let config = home.path().join("config.json");
+    std::fs::write(
+        &config,
+        r#"{"model_type": "qwen3", "hidden_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2,
+            "head_dim": 32, "intermediate_size": 96, "vocab_size": 400, "max_position_embeddings": 256,
+            "rms_norm_eps": 1e-6, "tie_word_embeddings": false}"#,
+    )
+    .unwrap();
+    let path = home.path().join("tiny.gguf");
+    let synth = |seed: &str, threads: &str| {
+        let output = verbatim(home.path())
+            .args(["synth", "tiny"])
+            .arg(&path)
+            .arg("--config")
+            .arg(&config)
+            .args(["--quant", "q8_0", "--seed", seed, "--threads", threads])
+            .output()
+            .unwrap();
+        assert_eq!(stdout(&output), "");
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(said.contains("qwen3, ") && said.contains("Q8_0"), "{said}");
+        std::fs::read(&path).unwrap()
+    };
+    let first = synth("7", "1");
+    assert!(first != synth("8", "2"));
+    assert!(first == synth("7", "2"));
+    stdout(&verbatim(home.path()).arg("inspect").arg(&path).output().unwrap());
+    let mut run = verbatim(home.path());
+    run.args(["run", "--temp", "1", "-n", "5", "the thing", "-m"]).arg(&path);
+    let (once, again) = (stdout(&run.output().unwrap()), stdout(&run.output().unwrap()));
+    assert_eq!(once, again);
+}
+
+#[test]
+fn synth_says_what_is_wrong_and_leaves_nothing() {
+    let home = tempfile::tempdir().unwrap();
+    let out = home.path().join("x.gguf");
+    let config = home.path().join("config.json");
+    std::fs::write(&config, r#"{"model_type": "qwen3", "hidden_size": 64}"#).unwrap();
+    let refused = |arguments: &[&str], status: i32, words: &str| {
+        let mut command = verbatim(home.path());
+        command.current_dir(home.path()).args(["synth"]).args(arguments);
+        let error = stderr(&command.output().unwrap(), status);
+        assert!(error.contains(words), "{arguments:?}: {error}");
+        assert!(!out.exists() && !home.path().join("x.gguf.part").exists(), "{arguments:?}");
+    };
+    refused(&["qwen9", "x.gguf"], 1, "there is no shape `qwen9`; known shapes are qwen3-0.6b");
+    refused(&["qwen3-0.6b", "x.gguf", "--quant", "Q9"], 2, "there is no recipe `Q9`; known ones are F32");
+    refused(&["a", "x.gguf", "--config", "config.json"], 1, "key `vocab_size` is missing");
+    refused(&["a", "x.gguf", "--config", "none.json"], 1, "none.json cannot be read");
+    refused(&["qwen3-0.6b", "."], 1, "is no regular file");
+    refused(&["qwen3-0.6b"], 2, "OUT.gguf");
+}
+
+/// A limit on the length of files stands in for a disk that fills up.
+#[cfg(unix)]
+#[test]
+fn a_disk_that_fills_up_leaves_no_part_of_a_model() {
+    let home = tempfile::tempdir().unwrap();
+    let output = std::process::Command::new("sh")
+        .args(["-c", "trap '' XFSZ; ulimit -f 2000; exec \"$0\" synth qwen3-0.6b x.gguf --quant Q8_0"])
+        .arg(env!("CARGO_BIN_EXE_verbatim"))
+        .current_dir(home.path())
+        .output()
+        .unwrap();
+    let error = stderr(&output, 1);
+    assert!(error.contains("x.gguf cannot be written"), "{error}");
+    assert_eq!(std::fs::read_dir(home.path()).unwrap().count(), 0);
+}

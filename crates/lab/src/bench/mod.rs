@@ -1,0 +1,314 @@
+//! How fast a model runs: prefill, generation, and steps of several rows.
+//!
+//! A [`Test`] is one kind of work at one depth, named as llama-bench names them: `pp512` computes a prompt of 512 tokens,
+//! `tg128` takes 128 steps of one token, both from an empty sequence, or after 2048 tokens with `@d2048`. `width4` takes a
+//! step of 4 rows that all want logits, as the verification of a draft does, and rolls it back. [`measure`] repeats a
+//! test after a warm-up; [`Row`] is what is reported of it.
+
+mod peaks;
+mod report;
+
+pub use peaks::read_gb_per_s;
+pub use report::{Format, Row, Subject};
+
+use std::fmt;
+use std::time::{Duration, Instant};
+
+use verbatim_engine::{Engine, MAX_ROWS, Row as StepRow, SequenceId, StateError, StepError};
+
+/// A step of few rows is short: a sample of a width test is the mean of this many.
+const STEPS_PER_SAMPLE: usize = 8;
+
+/// What a test does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Work {
+    /// Computes a prompt of so many tokens; only the last wants logits.
+    Prefill(usize),
+    /// Takes so many steps of one token that wants logits.
+    Generate(usize),
+    /// Takes a step of so many rows that all want logits.
+    Width(usize),
+}
+
+/// Work after so many tokens that are already in the sequence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Test {
+    /// What is timed.
+    pub work: Work,
+    /// Tokens in the sequence before it.
+    pub depth: usize,
+}
+
+/// Which tests to run: every number of the first three lists at every depth. A 0 stands for none.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Selection {
+    /// Tokens of prompts.
+    pub prompts: Vec<usize>,
+    /// Tokens to generate.
+    pub generations: Vec<usize>,
+    /// Rows of steps.
+    pub widths: Vec<usize>,
+    /// Tokens in the sequence beforehand; none listed means 0.
+    pub depths: Vec<usize>,
+}
+
+/// Why a test could not be run.
+#[derive(Debug, thiserror::Error)]
+pub enum BenchError {
+    /// Nothing to repeat.
+    #[error("there is nothing to measure: give at least one repetition and one test")]
+    Nothing,
+    /// More rows than a step can have.
+    #[error("a step has at most {MAX_ROWS} rows, not {0}")]
+    Width(usize),
+    /// More positions than a machine can count.
+    #[error("{tokens} tokens after {depth} are more than a sequence can have")]
+    Positions {
+        /// Tokens of the test.
+        tokens: usize,
+        /// Tokens before it.
+        depth: usize,
+    },
+    /// A step has failed.
+    #[error(transparent)]
+    Step(#[from] StepError),
+    /// The sequence could not be set up.
+    #[error(transparent)]
+    State(#[from] StateError),
+    /// There is not enough memory for the buffer that is read.
+    #[error("no memory for the {bytes} bytes that the measurement of the bandwidth reads")]
+    Memory {
+        /// Bytes of the buffer.
+        bytes: usize,
+    },
+}
+
+impl Work {
+    /// Tokens that it computes.
+    pub fn tokens(self) -> usize {
+        match self {
+            Work::Prefill(tokens) | Work::Generate(tokens) | Work::Width(tokens) => tokens,
+        }
+    }
+}
+
+impl fmt::Display for Test {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.work {
+            Work::Prefill(tokens) => write!(f, "pp{tokens}")?,
+            Work::Generate(tokens) => write!(f, "tg{tokens}")?,
+            Work::Width(rows) => write!(f, "width{rows}")?,
+        }
+        if self.depth > 0 { write!(f, "@d{}", self.depth) } else { Ok(()) }
+    }
+}
+
+impl Selection {
+    /// The tests, and the positions that a sequence needs for the longest of them.
+    ///
+    /// # Errors
+    /// If there are none, or one that cannot be.
+    pub fn tests(&self) -> Result<(Vec<Test>, usize), BenchError> {
+        let depths: &[usize] = if self.depths.is_empty() { &[0] } else { &self.depths };
+        let works = (self.prompts.iter().map(|&tokens| Work::Prefill(tokens)))
+            .chain(self.generations.iter().map(|&tokens| Work::Generate(tokens)))
+            .chain(self.widths.iter().map(|&rows| Work::Width(rows)))
+            .filter(|work| work.tokens() > 0);
+        let works: Vec<Work> = works.collect();
+        let mut tests = Vec::new();
+        let mut context = 0;
+        for &depth in depths {
+            for &work in &works {
+                match work {
+                    Work::Width(rows) if rows > MAX_ROWS => return Err(BenchError::Width(rows)),
+                    _ => {}
+                }
+                let tokens = work.tokens();
+                context =
+                    context.max(tokens.checked_add(depth).ok_or(BenchError::Positions { tokens, depth })?);
+                tests.push(Test { work, depth });
+            }
+        }
+        if tests.is_empty() { Err(BenchError::Nothing) } else { Ok((tests, context)) }
+    }
+}
+
+/// Runs a test so many times after a warm-up, and gives the time of each: of the whole work, or of one step of a width
+/// test. `None` if `go_on` said no between steps.
+///
+/// # Errors
+/// If there are no repetitions, or a step fails.
+pub fn measure(
+    engine: &mut Engine,
+    test: Test,
+    repetitions: usize,
+    go_on: &mut dyn FnMut() -> bool,
+) -> Result<Option<Vec<Duration>>, BenchError> {
+    if repetitions == 0 {
+        return Err(BenchError::Nothing);
+    }
+    let sequence = engine.begin()?;
+    let mut runner = Runner { engine, sequence, rows: Vec::with_capacity(MAX_ROWS), go_on };
+    let samples = runner.samples(test, repetitions);
+    let ended = engine.end(sequence);
+    let samples = samples?;
+    ended?;
+    Ok(samples)
+}
+
+/// A sequence on which tests run. Methods give `None` or `false` once the caller wants to stop.
+struct Runner<'a> {
+    engine: &'a mut Engine,
+    sequence: SequenceId,
+    rows: Vec<StepRow>,
+    go_on: &'a mut dyn FnMut() -> bool,
+}
+
+/// Which rows of a step want logits.
+#[derive(Clone, Copy)]
+enum Logits {
+    None,
+    Last,
+    All,
+}
+
+impl Runner<'_> {
+    fn samples(&mut self, test: Test, repetitions: usize) -> Result<Option<Vec<Duration>>, BenchError> {
+        // One step of generation makes everything that further ones use; a prompt may need several sizes of step.
+        let warm_up = match test.work {
+            Work::Generate(_) => Work::Generate(1),
+            work => work,
+        };
+        let mut samples = Vec::new();
+        for work in std::iter::once(warm_up).chain(std::iter::repeat_n(test.work, repetitions)) {
+            if !self.go_to(test.depth)? {
+                return Ok(None);
+            }
+            let Some(time) = self.time(work)? else { return Ok(None) };
+            samples.push(time);
+        }
+        samples.remove(0);
+        Ok(Some(samples))
+    }
+
+    /// Makes the sequence so many tokens long.
+    fn go_to(&mut self, depth: usize) -> Result<bool, BenchError> {
+        if self.engine.len(self.sequence)? > depth && self.engine.truncate(self.sequence, depth).is_err() {
+            // A recurrent model cannot go back to the middle.
+            self.engine.truncate(self.sequence, 0)?;
+        }
+        let missing = depth - self.engine.len(self.sequence)?;
+        self.feed(missing, Logits::None)
+    }
+
+    fn time(&mut self, work: Work) -> Result<Option<Duration>, BenchError> {
+        let start = Instant::now();
+        let complete = match work {
+            Work::Prefill(tokens) => self.feed(tokens, Logits::Last)?,
+            Work::Generate(tokens) => self.generate(tokens)?,
+            Work::Width(rows) => self.guess(rows)?,
+        };
+        let time = start.elapsed();
+        let steps = if matches!(work, Work::Width(_)) { STEPS_PER_SAMPLE as u32 } else { 1 };
+        Ok(complete.then_some(time / steps))
+    }
+
+    /// Appends tokens in steps as large as they can be.
+    fn feed(&mut self, tokens: usize, logits: Logits) -> Result<bool, BenchError> {
+        let mut left = tokens;
+        while left > 0 {
+            let count = left.min(MAX_ROWS);
+            left -= count;
+            let logits = if left > 0 { Logits::None } else { logits };
+            if !self.step(count, logits)? {
+                return Ok(false);
+            }
+            self.engine.commit(self.sequence, count)?;
+        }
+        Ok(true)
+    }
+
+    fn generate(&mut self, tokens: usize) -> Result<bool, BenchError> {
+        for _ in 0..tokens {
+            if !self.step(1, Logits::All)? {
+                return Ok(false);
+            }
+            self.engine.commit(self.sequence, 1)?;
+        }
+        Ok(true)
+    }
+
+    fn guess(&mut self, rows: usize) -> Result<bool, BenchError> {
+        for _ in 0..STEPS_PER_SAMPLE {
+            if !self.step(rows, Logits::All)? {
+                return Ok(false);
+            }
+            self.engine.rollback(self.sequence)?;
+        }
+        Ok(true)
+    }
+
+    /// Computes the next positions, which stay in flight.
+    fn step(&mut self, count: usize, logits: Logits) -> Result<bool, BenchError> {
+        if !(self.go_on)() {
+            return Ok(false);
+        }
+        let (sequence, vocabulary) = (self.sequence, self.engine.hyperparameters().vocabulary);
+        let start = self.engine.append(sequence, count)?;
+        self.rows.clear();
+        self.rows.extend((0..count).map(|row| StepRow {
+            sequence,
+            position: start + row,
+            token: token_at(start + row, vocabulary),
+            wants_logits: match logits {
+                Logits::None => false,
+                Logits::Last => row + 1 == count,
+                Logits::All => true,
+            },
+        }));
+        self.engine.step(&self.rows, Vec::new())?;
+        Ok(true)
+    }
+}
+
+/// Tokens without a pattern, so that the experts of a mixture are chosen as variously as by real text.
+fn token_at(position: usize, vocabulary: usize) -> u32 {
+    (crate::synth::mix(position as u64) % vocabulary.max(1) as u64) as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tests_are_named_after_their_work_and_depth() {
+        let name = |work, depth| Test { work, depth }.to_string();
+        assert_eq!(name(Work::Prefill(256), 0), "pp256");
+        assert_eq!(name(Work::Generate(48), 2048), "tg48@d2048");
+        assert_eq!(name(Work::Width(4), 7), "width4@d7");
+    }
+
+    #[test]
+    fn a_selection_is_every_work_at_every_depth_and_zero_is_none() {
+        let selection = Selection {
+            prompts: vec![512, 0],
+            generations: vec![0],
+            widths: vec![1, 2],
+            depths: vec![0, 100],
+        };
+        let (tests, context) = selection.tests().unwrap();
+        let names: Vec<String> = tests.iter().map(Test::to_string).collect();
+        assert_eq!(names, ["pp512", "width1", "width2", "pp512@d100", "width1@d100", "width2@d100"]);
+        assert_eq!(context, 612);
+    }
+
+    #[test]
+    fn what_cannot_be_measured_is_refused() {
+        let message = |selection: Selection| selection.tests().unwrap_err().to_string();
+        assert!(message(Selection::default()).contains("nothing to measure"));
+        let wide = Selection { widths: vec![MAX_ROWS + 1], ..Selection::default() };
+        assert_eq!(message(wide), "a step has at most 512 rows, not 513");
+        let long = Selection { prompts: vec![1], depths: vec![usize::MAX], ..Selection::default() };
+        assert!(message(long).contains("more than a sequence can have"));
+    }
+}

@@ -1,0 +1,238 @@
+//! What is reported of a test, and how it is written.
+
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::{Test, Work};
+
+/// What was measured, but for the test.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Subject {
+    /// The model's name.
+    pub model: String,
+    /// Format of the weights, such as `Q4_K_M`.
+    pub weights: String,
+    /// Bytes of the model's files.
+    pub bytes: u64,
+    /// Threads that computed.
+    pub threads: usize,
+    /// The instruction set.
+    pub isa: String,
+    /// Format of the keys in the KV cache.
+    pub ctk: String,
+    /// Format of the values in the KV cache.
+    pub ctv: String,
+    /// Bytes that all threads together can read from memory, in GB/s; if it was measured.
+    pub read_gb_per_s: Option<f64>,
+}
+
+/// A test's result. Numbers without a unit in their name are tokens per second.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Row {
+    /// The test, such as `tg48@d2048`.
+    pub test: String,
+    /// The median.
+    pub tokens_per_s: f64,
+    /// The slowest.
+    pub min: f64,
+    /// The fastest.
+    pub max: f64,
+    /// Every repetition, in order.
+    pub samples: Vec<f64>,
+    /// The median time of a step; for prompts, which take several steps of many rows, none.
+    pub ms_per_step: Option<f64>,
+    /// What was measured.
+    #[serde(flatten)]
+    pub subject: Subject,
+}
+
+/// How results are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// A table for people.
+    Markdown,
+    /// A list of [`Row`]s.
+    Json,
+    /// A line of names, then a line for each row.
+    Csv,
+}
+
+impl Row {
+    /// The result of a test that took these times: of the whole work, or of one step of a width test.
+    ///
+    /// # Panics
+    /// If there are no times.
+    pub fn new(test: Test, times: &[Duration], subject: Subject) -> Row {
+        assert!(!times.is_empty(), "a test is repeated at least once");
+        let tokens = test.work.tokens() as f64;
+        // A clock that has not moved must not give an infinity, which JSON cannot hold.
+        let seconds = times.iter().map(|time| time.max(&Duration::from_nanos(1)).as_secs_f64());
+        let samples: Vec<f64> = seconds.map(|seconds| tokens / seconds).collect();
+        let mut sorted = samples.clone();
+        sorted.sort_by(f64::total_cmp);
+        let tokens_per_s = median(&sorted);
+        let tokens_per_step = match test.work {
+            Work::Prefill(_) => None,
+            Work::Generate(_) => Some(1.0),
+            Work::Width(rows) => Some(rows as f64),
+        };
+        Row {
+            test: test.to_string(),
+            tokens_per_s,
+            min: sorted[0],
+            max: sorted[sorted.len() - 1],
+            samples,
+            ms_per_step: tokens_per_step.map(|tokens| tokens / tokens_per_s * 1e3),
+            subject,
+        }
+    }
+}
+
+fn median(sorted: &[f64]) -> f64 {
+    let middle = sorted.len() / 2;
+    if sorted.len().is_multiple_of(2) { (sorted[middle - 1] + sorted[middle]) / 2.0 } else { sorted[middle] }
+}
+
+impl Format {
+    /// What comes before the rows.
+    pub fn begin(self, subject: &Subject) -> String {
+        match self {
+            Format::Markdown => {
+                let Subject { model, weights, bytes, threads, isa, ctk, ctv, read_gb_per_s } = subject;
+                let megabytes = *bytes as f64 / 1e6;
+                let peak = read_gb_per_s.map(|gb| format!("memory is read at {gb:.1} GB/s\n"));
+                format!(
+                    "{model}: {weights}, {megabytes:.1} MB; {threads} threads, {isa}; K {ctk}, V {ctv}\n{}\n\
+                     | test             | tokens/s |      min |      max | ms/step |\n\
+                     | :--------------- | -------: | -------: | -------: | ------: |\n",
+                    peak.unwrap_or_default()
+                )
+            }
+            Format::Json => "[".to_owned(),
+            Format::Csv => {
+                "test,tokens_per_s,min,max,samples,ms_per_step,model,weights,bytes,threads,isa,ctk,\
+                            ctv,read_gb_per_s\n"
+                    .to_owned()
+            }
+        }
+    }
+
+    /// A row; `index` counts them.
+    pub fn row(self, index: usize, row: &Row) -> String {
+        match self {
+            Format::Markdown => {
+                let Row { test, tokens_per_s, min, max, ms_per_step, .. } = row;
+                let step = ms_per_step.map_or_else(String::new, |ms| format!("{ms:.2}"));
+                format!("| {test:<16} | {tokens_per_s:>8.2} | {min:>8.2} | {max:>8.2} | {step:>7} |\n")
+            }
+            Format::Json => {
+                let comma = if index == 0 { "" } else { "," };
+                // Numbers and strings always can be written.
+                let row = serde_json::to_string_pretty(row).unwrap_or_default();
+                format!("{comma}\n{}", indented(&row))
+            }
+            Format::Csv => csv_line(row),
+        }
+    }
+
+    /// What comes after the rows.
+    pub fn end(self) -> &'static str {
+        match self {
+            Format::Markdown | Format::Csv => "",
+            Format::Json => "\n]\n",
+        }
+    }
+}
+
+fn indented(text: &str) -> String {
+    let lines: Vec<String> = text.lines().map(|line| format!("  {line}")).collect();
+    lines.join("\n")
+}
+
+fn csv_line(row: &Row) -> String {
+    let Subject { model, weights, bytes, threads, isa, ctk, ctv, read_gb_per_s } = &row.subject;
+    let optional = |number: &Option<f64>| number.map_or_else(String::new, |number| number.to_string());
+    let samples: Vec<String> = row.samples.iter().map(f64::to_string).collect();
+    let fields = [
+        row.test.clone(),
+        row.tokens_per_s.to_string(),
+        row.min.to_string(),
+        row.max.to_string(),
+        samples.join(" "),
+        optional(&row.ms_per_step),
+        quoted(model),
+        quoted(weights),
+        bytes.to_string(),
+        threads.to_string(),
+        isa.clone(),
+        ctk.clone(),
+        ctv.clone(),
+        optional(read_gb_per_s),
+    ];
+    fields.join(",") + "\n"
+}
+
+/// A field of CSV that may hold anything (RFC 4180).
+fn quoted(text: &str) -> String {
+    format!("\"{}\"", text.replace('"', "\"\""))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn subject() -> Subject {
+        Subject {
+            model: "a \"b\", c".into(),
+            weights: "Q4_0".into(),
+            bytes: 5,
+            threads: 2,
+            isa: "scalar".into(),
+            ctk: "f16".into(),
+            ctv: "f32".into(),
+            read_gb_per_s: None,
+        }
+    }
+
+    fn row(work: Work, times_ms: &[u64]) -> Row {
+        let times: Vec<Duration> = times_ms.iter().map(|&ms| Duration::from_millis(ms)).collect();
+        Row::new(Test { work, depth: 0 }, &times, subject())
+    }
+
+    #[test]
+    fn a_row_has_the_median_and_the_extremes() {
+        let prefill = row(Work::Prefill(100), &[100, 50, 200, 1000]);
+        assert_eq!(prefill.samples, [1000.0, 2000.0, 500.0, 100.0]);
+        assert_eq!((prefill.tokens_per_s, prefill.min, prefill.max), (750.0, 100.0, 2000.0));
+        assert_eq!(prefill.ms_per_step, None);
+        let width = row(Work::Width(4), &[20, 10, 40]);
+        assert_eq!((width.tokens_per_s, width.ms_per_step), (200.0, Some(20.0)));
+        assert_eq!(row(Work::Generate(10), &[500]).ms_per_step, Some(50.0));
+        assert!(row(Work::Generate(10), &[0]).tokens_per_s.is_finite());
+    }
+
+    #[test]
+    fn json_is_a_list_of_rows() {
+        let rows = [row(Work::Prefill(8), &[4]), row(Work::Width(2), &[1])];
+        let mut text = Format::Json.begin(&subject());
+        rows.iter().enumerate().for_each(|(index, row)| text += &Format::Json.row(index, row));
+        text += Format::Json.end();
+        let list: serde_json::Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(list.as_array().unwrap().len(), 2, "{text}");
+        assert_eq!(list[0]["test"], "pp8");
+        assert_eq!(list[1]["tokens_per_s"], 2000.0);
+        assert_eq!(list[1]["model"], "a \"b\", c");
+        assert_eq!(list[0]["ms_per_step"], serde_json::Value::Null);
+    }
+
+    #[test]
+    fn csv_has_as_many_fields_as_names() {
+        let mut plain = row(Work::Prefill(8), &[4, 5]);
+        plain.subject.model = "plain".into();
+        let names = Format::Csv.begin(&subject());
+        let line = Format::Csv.row(0, &plain);
+        assert_eq!(names.split(',').count(), line.split(',').count(), "{names}{line}");
+        assert!(Format::Csv.row(0, &row(Work::Prefill(8), &[4])).contains(",\"a \"\"b\"\", c\","));
+    }
+}

@@ -1,0 +1,6 @@
+//! Measuring: the speed of a model on this machine ([`bench`]), and models to measure with ([`synth`]).
+//!
+//! Invariant: this crate looks at the engine from outside, through the interface that every caller has.
+
+pub mod bench;
+pub mod synth;

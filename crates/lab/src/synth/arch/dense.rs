@@ -1,0 +1,151 @@
+//! What architectures share: the numbers of a stack of attending layers, and their tensors.
+
+use super::super::blueprint::Blueprint;
+use super::super::config::{Config, ConfigError, Rope};
+
+/// The numbers of a model.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Numbers {
+    pub(super) layers: usize,
+    pub(super) hidden: usize,
+    pub(super) vocabulary: usize,
+    pub(super) heads: usize,
+    pub(super) kv_heads: usize,
+    pub(super) head_dim: usize,
+}
+
+impl Numbers {
+    /// Reads the numbers and writes the keys that every architecture has, but for the rotation's.
+    pub(super) fn describe(config: &Config, out: &mut Blueprint) -> Result<Numbers, ConfigError> {
+        let (layers, hidden) = (config.layers()?, config.count("hidden_size")?);
+        let heads = config.count("num_attention_heads")?;
+        let kv_heads = config.optional_count("num_key_value_heads")?.unwrap_or(heads);
+        if !heads.is_multiple_of(kv_heads) {
+            return Err(config.wrong("num_key_value_heads", format!("a divisor of the {heads} heads")));
+        }
+        let head_dim = match config.optional_count("head_dim")? {
+            Some(head_dim) => head_dim,
+            None if hidden.is_multiple_of(heads) => hidden / heads,
+            None => return Err(config.wrong("num_attention_heads", format!("a divisor of {hidden}"))),
+        };
+        if !head_dim.is_multiple_of(2) {
+            return Err(config.wrong("head_dim", format!("even, not {head_dim}, since pairs are rotated")));
+        }
+        if heads * head_dim > 1 << 24 {
+            return Err(config.wrong("num_attention_heads", format!("fewer, with heads of {head_dim}")));
+        }
+        out.set_group(heads / kv_heads);
+        out.count("block_count", layers);
+        out.count("context_length", config.context()?);
+        out.count("embedding_length", hidden);
+        out.count("attention.head_count", heads);
+        out.count("attention.head_count_kv", kv_heads);
+        out.count("attention.key_length", head_dim);
+        out.count("attention.value_length", head_dim);
+        out.real("attention.layer_norm_rms_epsilon", config.real("rms_norm_eps")?);
+        Ok(Numbers { layers, hidden, vocabulary: config.vocabulary()?, heads, kv_heads, head_dim })
+    }
+
+    /// The tensors outside of the layers.
+    pub(super) fn ends(&self, out: &mut Blueprint, is_tied: bool) {
+        out.random("token_embd.weight", &[self.hidden, self.vocabulary]);
+        out.norm("output_norm.weight", self.hidden);
+        if !is_tied {
+            out.random("output.weight", &[self.hidden, self.vocabulary]);
+        }
+    }
+
+    /// The matrices of attention.
+    pub(super) fn attention(&self, out: &mut Blueprint, layer: usize) {
+        let (q_width, kv_width) = (self.heads * self.head_dim, self.kv_heads * self.head_dim);
+        out.random(weight(layer, "attn_q"), &[self.hidden, q_width]);
+        out.random(weight(layer, "attn_k"), &[self.hidden, kv_width]);
+        out.random(weight(layer, "attn_v"), &[self.hidden, kv_width]);
+        out.random(weight(layer, "attn_output"), &[q_width, self.hidden]);
+    }
+
+    /// Biases of Q, K and V.
+    pub(super) fn attention_biases(&self, out: &mut Blueprint, layer: usize) {
+        for (part, heads) in [("attn_q", self.heads), ("attn_k", self.kv_heads), ("attn_v", self.kv_heads)] {
+            out.random(format!("blk.{layer}.{part}.bias"), &[heads * self.head_dim]);
+        }
+    }
+
+    /// Norms of each head of Q and K.
+    pub(super) fn head_norms(&self, out: &mut Blueprint, layer: usize) {
+        out.norm(weight(layer, "attn_q_norm"), self.head_dim);
+        out.norm(weight(layer, "attn_k_norm"), self.head_dim);
+    }
+
+    /// The gated feed-forward network.
+    pub(super) fn ffn(&self, out: &mut Blueprint, layer: usize, width: usize) {
+        out.random(weight(layer, "ffn_gate"), &[self.hidden, width]);
+        out.random(weight(layer, "ffn_up"), &[self.hidden, width]);
+        out.random(weight(layer, "ffn_down"), &[width, self.hidden]);
+    }
+
+    /// A norm over the residual stream.
+    pub(super) fn norm(&self, out: &mut Blueprint, layer: usize, part: &str) {
+        out.norm(weight(layer, part), self.hidden);
+    }
+}
+
+/// The name of a tensor of a layer.
+pub(super) fn weight(layer: usize, part: &str) -> String {
+    format!("blk.{layer}.{part}.weight")
+}
+
+/// The inner width of the feed-forward networks.
+pub(super) fn ffn_width(config: &Config, out: &mut Blueprint) -> Result<usize, ConfigError> {
+    let width = config.count("intermediate_size")?;
+    out.count("feed_forward_length", width);
+    Ok(width)
+}
+
+/// The keys of the rotation, and the tensor of divisors if it is Llama 3's.
+pub(super) fn rope(rope: &Rope<'_>, out: &mut Blueprint, head_dim: usize) -> Result<(), ConfigError> {
+    let base = rope.optional_real("rope_theta")?.unwrap_or(10_000.0);
+    out.real("rope.freq_base", base);
+    match rope.kind() {
+        "default" => {}
+        kind @ ("linear" | "yarn") => {
+            out.text("rope.scaling.type", kind);
+            out.real("rope.scaling.factor", rope.real("factor")?);
+            if kind == "yarn" {
+                out.count(
+                    "rope.scaling.original_context_length",
+                    rope.positions("original_max_position_embeddings")?,
+                );
+            }
+        }
+        "llama3" => out.values("rope_freqs.weight", llama3_divisors(rope, base, head_dim)?),
+        other => {
+            return Err(ConfigError::Value {
+                key: "rope_type".into(),
+                found: format!("`{}`", other.chars().take(60).collect::<String>()),
+                expected: "default, linear, yarn or llama3".into(),
+            });
+        }
+    }
+    Ok(())
+}
+
+/// What Llama 3.1 and later divide the rotation's frequencies by: slow ones by the factor, fast ones by 1, and those
+/// between by something between (transformers' `rope_type: llama3`).
+fn llama3_divisors(rope: &Rope<'_>, base: f32, head_dim: usize) -> Result<Vec<f32>, ConfigError> {
+    let (factor, original) = (rope.real("factor")?, rope.real("original_max_position_embeddings")?);
+    let (low, high) = (rope.real("low_freq_factor")?, rope.real("high_freq_factor")?);
+    let divisor = |pair: usize| {
+        let wavelength = std::f32::consts::TAU * base.powf(2.0 * pair as f32 / head_dim as f32);
+        let turns = original / wavelength;
+        if turns > high {
+            1.0
+        } else if turns < low {
+            factor
+        } else {
+            let share = (turns - low) / (high - low);
+            1.0 / ((1.0 - share) / factor + share)
+        }
+    };
+    Ok((0..head_dim / 2).map(divisor).collect())
+}

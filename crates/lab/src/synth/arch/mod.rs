@@ -1,0 +1,40 @@
+//! The architectures, one file each: from a `config.json` to the keys and tensors that GGUF files have.
+
+mod dense;
+mod gemma3;
+mod llama;
+mod qwen2;
+mod qwen3;
+mod qwen35;
+mod qwen3moe;
+
+use super::blueprint::Blueprint;
+use super::config::{Config, ConfigError};
+
+/// An architecture.
+pub(super) struct Architecture {
+    /// What configurations call it in `model_type`.
+    model_types: &'static [&'static str],
+    /// What GGUF files call it.
+    pub(super) name: &'static str,
+    pub(super) describe: fn(&Config, &mut Blueprint) -> Result<(), ConfigError>,
+}
+
+const ARCHITECTURES: [Architecture; 6] = [
+    Architecture { model_types: &["llama"], name: "llama", describe: llama::describe },
+    Architecture { model_types: &["qwen2"], name: "qwen2", describe: qwen2::describe },
+    Architecture { model_types: &["qwen3"], name: "qwen3", describe: qwen3::describe },
+    Architecture { model_types: &["qwen3_moe"], name: "qwen3moe", describe: qwen3moe::describe },
+    Architecture { model_types: &["qwen3_5_text", "qwen3_5"], name: "qwen35", describe: qwen35::describe },
+    Architecture { model_types: &["gemma3_text", "gemma3"], name: "gemma3", describe: gemma3::describe },
+];
+
+/// The architecture of a configuration.
+pub(super) fn of(config: &Config) -> Result<&'static Architecture, ConfigError> {
+    let found = config.text("model_type")?;
+    let known = || ARCHITECTURES.iter().flat_map(|architecture| architecture.model_types);
+    ARCHITECTURES.iter().find(|architecture| architecture.model_types.contains(&found)).ok_or_else(|| {
+        let known = known().copied().collect::<Vec<_>>().join(", ");
+        ConfigError::Architecture { found: found.chars().take(60).collect(), known }
+    })
+}

@@ -1,0 +1,108 @@
+//! `qwen35`: the dense Qwen3.5 and Qwen3.6 models. Gated delta nets, and gated attention in every fourth layer. Layers that
+//! predict further tokens are not made.
+
+use super::super::blueprint::Blueprint;
+use super::super::config::{Config, ConfigError};
+use super::dense::{Numbers, ffn_width, rope, weight};
+
+/// Sections of the rotation in three dimensions, which for text are all the same; those of the published models.
+const ROPE_SECTIONS: [i32; 3] = [11, 11, 10];
+
+/// The numbers of a gated delta net.
+struct DeltaNet {
+    kernel: usize,
+    key_heads: usize,
+    value_heads: usize,
+    key_dim: usize,
+    value_dim: usize,
+}
+
+pub(super) fn describe(config: &Config, out: &mut Blueprint) -> Result<(), ConfigError> {
+    let numbers = Numbers::describe(config, out)?;
+    let delta = DeltaNet::describe(config, out)?;
+    let width = ffn_width(config, out)?;
+    let interval = config.optional_count("full_attention_interval")?.unwrap_or(4);
+    out.count("full_attention_interval", interval);
+    describe_rope(config, out, numbers.head_dim)?;
+    numbers.ends(out, config.is_tied(false)?);
+    for layer in 0..numbers.layers {
+        numbers.norm(out, layer, "attn_norm");
+        if (layer + 1).is_multiple_of(interval) {
+            attention(&numbers, out, layer);
+        } else {
+            delta.tensors(&numbers, out, layer);
+        }
+        numbers.norm(out, layer, "post_attention_norm");
+        numbers.ffn(out, layer, width);
+    }
+    Ok(())
+}
+
+/// Only a part of each head is rotated.
+fn describe_rope(config: &Config, out: &mut Blueprint, head_dim: usize) -> Result<(), ConfigError> {
+    let settings = config.rope("full_attention");
+    let share = settings.optional_real("partial_rotary_factor")?.unwrap_or(0.25);
+    let rotated = (head_dim as f32 * share) as usize;
+    if rotated == 0 || rotated > head_dim || !rotated.is_multiple_of(2) {
+        return Err(config
+            .wrong("partial_rotary_factor", format!("an even part of the {head_dim} elements of a head")));
+    }
+    out.count("rope.dimension_count", rotated);
+    let mut sections = settings.counts("mrope_section").unwrap_or_else(|| ROPE_SECTIONS.to_vec());
+    sections.resize(4, 0);
+    out.counts("rope.dimension_sections", sections);
+    rope(&settings, out, head_dim)
+}
+
+/// The query's matrix makes a gate for each head beside it.
+fn attention(numbers: &Numbers, out: &mut Blueprint, layer: usize) {
+    let Numbers { hidden, heads, kv_heads, head_dim, .. } = *numbers;
+    out.random(weight(layer, "attn_q"), &[hidden, 2 * heads * head_dim]);
+    out.random(weight(layer, "attn_k"), &[hidden, kv_heads * head_dim]);
+    out.random(weight(layer, "attn_v"), &[hidden, kv_heads * head_dim]);
+    out.random(weight(layer, "attn_output"), &[heads * head_dim, hidden]);
+    numbers.head_norms(out, layer);
+}
+
+impl DeltaNet {
+    fn describe(config: &Config, out: &mut Blueprint) -> Result<DeltaNet, ConfigError> {
+        let delta = DeltaNet {
+            kernel: config.count("linear_conv_kernel_dim")?,
+            key_heads: config.count("linear_num_key_heads")?,
+            value_heads: config.count("linear_num_value_heads")?,
+            key_dim: config.count("linear_key_head_dim")?,
+            value_dim: config.count("linear_value_head_dim")?,
+        };
+        if !delta.value_heads.is_multiple_of(delta.key_heads) {
+            let expected = format!("a multiple of the {} of linear_num_key_heads", delta.key_heads);
+            return Err(config.wrong("linear_num_value_heads", expected));
+        }
+        if delta.value_heads > 4096 || delta.value_heads * delta.key_dim.max(delta.value_dim) > 1 << 24 {
+            return Err(config.wrong("linear_num_value_heads", "fewer, with heads of this size"));
+        }
+        out.count("ssm.conv_kernel", delta.kernel);
+        out.count("ssm.state_size", delta.key_dim);
+        out.count("ssm.group_count", delta.key_heads);
+        out.count("ssm.time_step_rank", delta.value_heads);
+        out.count("ssm.inner_size", delta.value_heads * delta.value_dim);
+        Ok(delta)
+    }
+
+    fn tensors(&self, numbers: &Numbers, out: &mut Blueprint, layer: usize) {
+        let DeltaNet { kernel, key_heads, value_heads, key_dim, value_dim } = *self;
+        let hidden = numbers.hidden;
+        let width = value_heads * value_dim;
+        let channels = 2 * key_heads * key_dim + width;
+        out.random(weight(layer, "attn_qkv"), &[hidden, channels]);
+        out.random(weight(layer, "attn_gate"), &[hidden, width]);
+        out.random(weight(layer, "ssm_alpha"), &[hidden, value_heads]);
+        out.random(weight(layer, "ssm_beta"), &[hidden, value_heads]);
+        out.random(weight(layer, "ssm_conv1d"), &[kernel, channels]);
+        // Heads that forget at rates from slow to fast, as those of trained models do.
+        let rates = (1..=value_heads).map(|head| -(head as f32) / value_heads as f32);
+        out.values(format!("blk.{layer}.ssm_a"), rates.collect());
+        out.constant(format!("blk.{layer}.ssm_dt.bias"), value_heads, -2.0);
+        out.norm(weight(layer, "ssm_norm"), value_dim);
+        out.random(weight(layer, "ssm_out"), &[width, hidden]);
+    }
+}

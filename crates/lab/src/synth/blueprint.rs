@@ -1,0 +1,194 @@
+//! A model without its weights.
+
+use verbatim_gguf::{GgufError, GgufWriter};
+use verbatim_quant::DType;
+
+use super::config::{Config, ConfigError};
+use super::{Recipe, UnknownShape, arch, shapes, vocabulary};
+
+/// A model without its weights: what its file says of it, and which tensors it has.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Blueprint {
+    name: String,
+    architecture: &'static str,
+    vocabulary: usize,
+    entries: Vec<(String, Entry)>,
+    tensors: Vec<Tensor>,
+    /// What recipes ask for.
+    facts: Facts,
+}
+
+/// What the choice of formats depends on, besides names and sizes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Facts {
+    pub(super) layers: usize,
+    /// Query heads of each K/V head.
+    pub(super) group: usize,
+    /// Experts of a layer; 0 without a mixture.
+    pub(super) experts: usize,
+}
+
+/// A metadata value.
+#[derive(Clone, Debug, PartialEq)]
+enum Entry {
+    Count(u32),
+    Real(f32),
+    Text(String),
+    Counts(Vec<i32>),
+}
+
+/// A tensor to be made.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Tensor {
+    pub(super) name: String,
+    /// In the file's order, the elements of a row first.
+    pub(super) dims: Vec<usize>,
+    pub(super) fill: Fill,
+}
+
+/// What a tensor is filled with.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Fill {
+    /// Normally distributed numbers around 0.
+    Random,
+    /// One number everywhere.
+    Constant(f32),
+    /// These numbers, as they are.
+    Values(Vec<f32>),
+}
+
+impl Blueprint {
+    /// The model of a known shape.
+    ///
+    /// # Errors
+    /// If the shape is not known.
+    pub fn of_shape(name: &str) -> Result<Blueprint, UnknownShape> {
+        let config = shapes::config_of(name)?;
+        Ok(Blueprint::of_config(name, config).expect("the configurations of known shapes are tested"))
+    }
+
+    /// The model that a `config.json` describes.
+    ///
+    /// # Errors
+    /// If the configuration lacks something, says something impossible, or is of an architecture that is not known.
+    pub fn of_config(name: &str, json: &str) -> Result<Blueprint, ConfigError> {
+        let config = Config::parse(json)?;
+        let architecture = arch::of(&config)?;
+        let vocabulary = config.vocabulary()?;
+        if vocabulary < vocabulary::least_tokens() {
+            let least = vocabulary::least_tokens();
+            return Err(config.wrong("vocab_size", format!("at least {least}, for a usable vocabulary")));
+        }
+        let layers = config.layers()?;
+        let mut blueprint = Blueprint {
+            name: name.into(),
+            architecture: architecture.name,
+            vocabulary,
+            entries: Vec::new(),
+            tensors: Vec::new(),
+            facts: Facts { layers, group: 1, experts: 0 },
+        };
+        (architecture.describe)(&config, &mut blueprint)?;
+        Ok(blueprint)
+    }
+
+    /// The model's name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The architecture's name in GGUF files.
+    pub fn architecture(&self) -> &'static str {
+        self.architecture
+    }
+
+    /// Weights of the model, embeddings included.
+    pub fn parameters(&self) -> u64 {
+        self.tensors.iter().map(|tensor| tensor.elements() as u64).sum()
+    }
+
+    pub(super) fn tensors(&self) -> &[Tensor] {
+        &self.tensors
+    }
+
+    pub(super) fn set_group(&mut self, group: usize) {
+        self.facts.group = group;
+    }
+
+    pub(super) fn set_experts(&mut self, experts: usize) {
+        self.facts.experts = experts;
+    }
+
+    /// An entry `ARCHITECTURE.name` that counts something.
+    pub(super) fn count(&mut self, name: &str, count: usize) {
+        // Counts are bounded when they are read.
+        self.entry(name, Entry::Count(u32::try_from(count).unwrap_or(u32::MAX)));
+    }
+
+    pub(super) fn real(&mut self, name: &str, number: f32) {
+        self.entry(name, Entry::Real(number));
+    }
+
+    pub(super) fn text(&mut self, name: &str, text: &str) {
+        self.entry(name, Entry::Text(text.into()));
+    }
+
+    pub(super) fn counts(&mut self, name: &str, counts: Vec<i32>) {
+        self.entry(name, Entry::Counts(counts));
+    }
+
+    fn entry(&mut self, name: &str, entry: Entry) {
+        self.entries.push((format!("{}.{name}", self.architecture), entry));
+    }
+
+    /// A matrix of random weights, or a stack of them: `dims` are in the file's order.
+    pub(super) fn random(&mut self, name: impl Into<String>, dims: &[usize]) {
+        self.tensors.push(Tensor { name: name.into(), dims: dims.to_vec(), fill: Fill::Random });
+    }
+
+    pub(super) fn values(&mut self, name: impl Into<String>, values: Vec<f32>) {
+        let dims = vec![values.len()];
+        self.tensors.push(Tensor { name: name.into(), dims, fill: Fill::Values(values) });
+    }
+
+    pub(super) fn constant(&mut self, name: impl Into<String>, len: usize, number: f32) {
+        self.tensors.push(Tensor { name: name.into(), dims: vec![len], fill: Fill::Constant(number) });
+    }
+
+    /// The weights of a norm: they change nothing.
+    pub(super) fn norm(&mut self, name: impl Into<String>, len: usize) {
+        self.constant(name, len, 1.0);
+    }
+
+    /// The file's metadata and tensor table, with the format of each tensor.
+    pub(super) fn writer(&self, recipe: Recipe, seed: u64) -> Result<(GgufWriter, Vec<DType>), GgufError> {
+        let mut writer = GgufWriter::new();
+        writer.put("general.architecture", self.architecture)?;
+        writer.put("general.type", "model")?;
+        writer.put("general.name", self.name.as_str())?;
+        let description = format!("Random weights (seed {seed}): for measurements only.");
+        writer.put("general.description", description.as_str())?;
+        writer.put("general.file_type", recipe.file_type())?;
+        writer.put("general.quantization_version", 2u32)?;
+        for (key, entry) in &self.entries {
+            match entry {
+                Entry::Count(count) => writer.put(key, *count)?,
+                Entry::Real(number) => writer.put(key, *number)?,
+                Entry::Text(text) => writer.put(key, text)?,
+                Entry::Counts(counts) => writer.put_array(key, counts)?,
+            }
+        }
+        vocabulary::put(&mut writer, self.vocabulary)?;
+        let formats = recipe.formats(&self.tensors, self.facts);
+        for (tensor, &dtype) in self.tensors.iter().zip(&formats) {
+            writer.declare(&tensor.name, dtype, &tensor.dims)?;
+        }
+        Ok((writer, formats))
+    }
+}
+
+impl Tensor {
+    pub(super) fn elements(&self) -> usize {
+        self.dims.iter().fold(1, |product, &dim| product.saturating_mul(dim))
+    }
+}

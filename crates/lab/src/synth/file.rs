@@ -1,0 +1,233 @@
+//! Writing a synthetic model, tensor by tensor.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+use verbatim_gguf::{GgufError, TensorWriter};
+use verbatim_quant::{DType, QuantError};
+
+use super::blueprint::{Fill, Tensor};
+use super::weights::Pool;
+use super::{Blueprint, Recipe, mix};
+
+/// A piece of a tensor that is made and written at a time.
+const PIECE_BYTES: usize = 16 << 20;
+
+/// How a model is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WriteOptions {
+    /// Which format each tensor gets.
+    pub recipe: Recipe,
+    /// Another seed gives other weights.
+    pub seed: u64,
+    /// Threads that make weights. The bytes do not depend on it.
+    pub threads: usize,
+}
+
+/// How far the file is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Progress {
+    /// Bytes of tensors that are written.
+    pub written: u64,
+    /// Bytes of the whole file.
+    pub total: u64,
+}
+
+/// Why no model was written. Nothing is left of it.
+#[derive(Debug, thiserror::Error)]
+pub enum SynthError {
+    /// The target exists and cannot be replaced.
+    #[error("{} is no regular file; give the path of a file to write", .0.display())]
+    Target(PathBuf),
+    /// The file could not be created, or put in its place.
+    #[error("{} cannot be written: {source}", path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// The disk has less room than the file needs.
+    #[error(
+        "{} needs {needed_bytes} bytes and the disk has room for {free_bytes}; make room or choose another disk",
+        path.display()
+    )]
+    Space {
+        /// The file.
+        path: PathBuf,
+        /// The length of the whole file.
+        needed_bytes: u64,
+        /// What is free.
+        free_bytes: u64,
+    },
+    /// The file could not be filled, for example because somebody else has filled the disk meanwhile.
+    #[error("{} cannot be written: {source}", path.display())]
+    Data {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        source: GgufError,
+    },
+    /// The model cannot be a file.
+    #[error("the model cannot be written as a file: {0}")]
+    Model(GgufError),
+    /// Random numbers that cannot be quantised.
+    #[error(transparent)]
+    Quantize(#[from] QuantError),
+    /// The caller has stopped it.
+    #[error("stopped")]
+    Stopped,
+}
+
+/// Writes a model to a file and gives its length in bytes. `go_on` is told how far it is, and can stop it.
+///
+/// # Errors
+/// If the file cannot be written; then nothing is left, and a file that was there before is as it was.
+pub fn write(
+    blueprint: &Blueprint,
+    options: &WriteOptions,
+    path: &Path,
+    go_on: &mut dyn FnMut(Progress) -> bool,
+) -> Result<u64, SynthError> {
+    if path.metadata().is_ok_and(|metadata| !metadata.is_file()) {
+        return Err(SynthError::Target(path.into()));
+    }
+    let (writer, formats) = blueprint.writer(options.recipe, options.seed).map_err(SynthError::Model)?;
+    let needed_bytes = writer.file_bytes();
+    let partial = PartialFile::of(path);
+    let io_error = |source| SynthError::Io { path: path.into(), source };
+    let file = File::create(&partial.path).map_err(io_error)?;
+    if let Some(free_bytes) = free_bytes(&file)
+        && free_bytes < needed_bytes
+    {
+        return Err(SynthError::Space { path: path.into(), needed_bytes, free_bytes });
+    }
+    let data_error = |source| SynthError::Data { path: path.into(), source };
+    let pools = pools(blueprint, &formats, options)?;
+    let data = writer.begin(BufWriter::with_capacity(1 << 20, file)).map_err(data_error)?;
+    let progress = Progress { written: 0, total: needed_bytes };
+    let mut filler = Filler { data, pools, threads: options.threads, progress, piece: Vec::new(), go_on };
+    for (index, (tensor, &dtype)) in blueprint.tensors().iter().zip(&formats).enumerate() {
+        let key = mix(mix(options.seed) ^ index as u64);
+        if !filler.append(tensor, dtype, key).map_err(data_error)? {
+            return Err(SynthError::Stopped);
+        }
+    }
+    filler.data.finish().map_err(data_error)?;
+    partial.keep_as(path).map_err(io_error)?;
+    Ok(needed_bytes)
+}
+
+/// What the disk of a file has room for, if the system says so.
+#[cfg(unix)]
+fn free_bytes(file: &File) -> Option<u64> {
+    rustix::fs::fstatvfs(file).ok().and_then(|disk| disk.f_bavail.checked_mul(disk.f_frsize))
+}
+
+#[cfg(not(unix))]
+fn free_bytes(_file: &File) -> Option<u64> {
+    None
+}
+
+/// A file that is removed unless it is kept.
+struct PartialFile {
+    path: PathBuf,
+}
+
+impl PartialFile {
+    /// The file beside `path` in which it grows.
+    fn of(path: &Path) -> PartialFile {
+        let mut name = path.as_os_str().to_owned();
+        name.push(".part");
+        PartialFile { path: name.into() }
+    }
+
+    fn keep_as(self, path: &Path) -> std::io::Result<()> {
+        std::fs::rename(&self.path, path)
+    }
+}
+
+impl Drop for PartialFile {
+    fn drop(&mut self) {
+        // Kept or never created: then there is nothing to remove. That it cannot be removed says the error before.
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+/// A pool for each format, for as many elements as its largest tensor has.
+fn pools(
+    blueprint: &Blueprint,
+    formats: &[DType],
+    options: &WriteOptions,
+) -> Result<HashMap<DType, Pool>, QuantError> {
+    let mut elements: HashMap<DType, usize> = HashMap::new();
+    for (tensor, &dtype) in blueprint.tensors().iter().zip(formats) {
+        if tensor.fill == Fill::Random {
+            let most = elements.entry(dtype).or_default();
+            *most = tensor.elements().max(*most);
+        }
+    }
+    let pool = |(dtype, elements)| Ok((dtype, Pool::new(dtype, elements, options.seed, options.threads)?));
+    elements.into_iter().map(pool).collect()
+}
+
+/// Makes tensors piece by piece.
+struct Filler<'a, W: Write> {
+    data: TensorWriter<W>,
+    pools: HashMap<DType, Pool>,
+    threads: usize,
+    progress: Progress,
+    piece: Vec<u8>,
+    go_on: &'a mut dyn FnMut(Progress) -> bool,
+}
+
+impl<W: Write> Filler<'_, W> {
+    /// Appends a tensor; `false` if the caller wants to stop.
+    fn append(&mut self, tensor: &Tensor, dtype: DType, key: u64) -> Result<bool, GgufError> {
+        match &tensor.fill {
+            Fill::Random => self.append_random(tensor, dtype, key),
+            Fill::Values(values) => self.append_numbers(tensor, values.iter().copied()),
+            Fill::Constant(number) => {
+                self.append_numbers(tensor, std::iter::repeat_n(*number, tensor.elements()))
+            }
+        }
+    }
+
+    /// Appends numbers as they are: vectors are no longer than a piece.
+    fn append_numbers(
+        &mut self,
+        tensor: &Tensor,
+        numbers: impl Iterator<Item = f32>,
+    ) -> Result<bool, GgufError> {
+        self.piece.clear();
+        self.piece.extend(numbers.flat_map(f32::to_le_bytes));
+        self.append_piece(&tensor.name)
+    }
+
+    fn append_random(&mut self, tensor: &Tensor, dtype: DType, key: u64) -> Result<bool, GgufError> {
+        let pool = &self.pools[&dtype];
+        // The writer has counted these bytes before.
+        let mut left = tensor.elements() / dtype.block_len() * dtype.block_bytes();
+        let units_per_piece = PIECE_BYTES / pool.unit_bytes();
+        let piece_bytes = units_per_piece * pool.unit_bytes();
+        let mut first = 0;
+        while left > 0 {
+            self.piece.resize(left.min(piece_bytes), 0);
+            self.pools[&dtype].fill(key, first, &mut self.piece, self.threads);
+            first += units_per_piece;
+            left -= self.piece.len();
+            if !self.append_piece(&tensor.name)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    fn append_piece(&mut self, name: &str) -> Result<bool, GgufError> {
+        self.data.append(name, &self.piece)?;
+        self.progress.written += self.piece.len() as u64;
+        Ok((self.go_on)(self.progress))
+    }
+}

@@ -1,0 +1,238 @@
+//! Recipes: which format each tensor of a file gets.
+//!
+//! They are llama.cpp's (`src/llama-quant.cpp`, without an importance matrix): most matrices get the format that the
+//! recipe is named after; the output head gets more bits, and in the mixtures so do some of the matrices that suffer most,
+//! those of the attention's values and the second ones of the feed-forward networks. Left out is the exception for Llama 70B.
+
+use verbatim_quant::DType;
+
+use super::blueprint::{Facts, Fill, Tensor};
+
+/// Which format each tensor of a file gets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(non_camel_case_types)]
+#[allow(missing_docs)] // the variants are the recipes that they name
+pub enum Recipe {
+    F32,
+    F16,
+    BF16,
+    Q4_0,
+    Q4_1,
+    Q5_0,
+    Q8_0,
+    Q4_K_M,
+    Q5_K_M,
+    Q6_K,
+    IQ4_XS,
+}
+
+/// No recipe has this name.
+#[derive(Debug, thiserror::Error)]
+#[error("there is no recipe `{0}`; known ones are {names}", names = Recipe::ALL.map(Recipe::name).join(", "))]
+pub struct UnknownRecipe(String);
+
+impl Recipe {
+    /// Every recipe.
+    pub const ALL: [Recipe; 11] = {
+        use Recipe::*;
+        [F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q8_0, Q4_K_M, Q5_K_M, Q6_K, IQ4_XS]
+    };
+
+    /// The name that files and tools of the field use.
+    pub fn name(self) -> &'static str {
+        match self {
+            Recipe::F32 => "F32",
+            Recipe::F16 => "F16",
+            Recipe::BF16 => "BF16",
+            Recipe::Q4_0 => "Q4_0",
+            Recipe::Q4_1 => "Q4_1",
+            Recipe::Q5_0 => "Q5_0",
+            Recipe::Q8_0 => "Q8_0",
+            Recipe::Q4_K_M => "Q4_K_M",
+            Recipe::Q5_K_M => "Q5_K_M",
+            Recipe::Q6_K => "Q6_K",
+            Recipe::IQ4_XS => "IQ4_XS",
+        }
+    }
+
+    /// The value of `general.file_type`: llama.cpp's `enum llama_ftype`.
+    pub(super) fn file_type(self) -> u32 {
+        match self {
+            Recipe::F32 => 0,
+            Recipe::F16 => 1,
+            Recipe::Q4_0 => 2,
+            Recipe::Q4_1 => 3,
+            Recipe::Q8_0 => 7,
+            Recipe::Q5_0 => 8,
+            Recipe::Q4_K_M => 15,
+            Recipe::Q5_K_M => 17,
+            Recipe::Q6_K => 18,
+            Recipe::IQ4_XS => 30,
+            Recipe::BF16 => 32,
+        }
+    }
+
+    /// The format of most matrices.
+    fn main_format(self) -> DType {
+        match self {
+            Recipe::F32 => DType::F32,
+            Recipe::F16 => DType::F16,
+            Recipe::BF16 => DType::BF16,
+            Recipe::Q4_0 => DType::Q4_0,
+            Recipe::Q4_1 => DType::Q4_1,
+            Recipe::Q5_0 => DType::Q5_0,
+            Recipe::Q8_0 => DType::Q8_0,
+            Recipe::Q4_K_M => DType::Q4_K,
+            Recipe::Q5_K_M => DType::Q5_K,
+            Recipe::Q6_K => DType::Q6_K,
+            Recipe::IQ4_XS => DType::IQ4_XS,
+        }
+    }
+
+    /// The format of each tensor.
+    pub(super) fn formats(self, tensors: &[Tensor], facts: Facts) -> Vec<DType> {
+        let is_tied = !tensors.iter().any(|tensor| tensor.name == "output.weight");
+        let values =
+            tensors.iter().filter(|tensor| Role::of(tensor, is_tied) == Role::AttentionValue).count();
+        let (mut value, mut down) = (0, 0);
+        let format = |tensor: &Tensor| match Role::of(tensor, is_tied) {
+            Role::Plain => DType::F32,
+            role => {
+                let wanted = match role {
+                    Role::AttentionValue => self.of_attention_value(position(&mut value, values), facts),
+                    Role::FfnDown => self.of_ffn_down(position(&mut down, facts.layers)),
+                    Role::Head => self.of_head(tensor.dims[0]),
+                    Role::AttentionKey if self.is_quantized() && facts.experts == 8 => DType::Q8_0,
+                    Role::AttentionOutput if facts.experts == 8 => self.of_output_of_eight_experts(),
+                    _ => self.main_format(),
+                };
+                fitting(wanted, tensor.dims[0])
+            }
+        };
+        tensors.iter().map(format).collect()
+    }
+
+    fn is_quantized(self) -> bool {
+        self.main_format().block_len() > 1
+    }
+
+    fn of_attention_value(self, place: Place, facts: Facts) -> DType {
+        match self {
+            _ if self.is_quantized() && facts.experts == 8 => DType::Q8_0,
+            Recipe::Q4_K_M | Recipe::Q5_K_M if place.gets_more_bits() => DType::Q6_K,
+            Recipe::IQ4_XS if facts.group >= 4 => DType::Q5_K,
+            _ => self.main_format(),
+        }
+    }
+
+    fn of_ffn_down(self, place: Place) -> DType {
+        match self {
+            Recipe::Q4_K_M | Recipe::Q5_K_M if place.gets_more_bits() => DType::Q6_K,
+            Recipe::IQ4_XS if place.index < place.of / 8 => DType::Q5_K,
+            _ => self.main_format(),
+        }
+    }
+
+    fn of_output_of_eight_experts(self) -> DType {
+        match self {
+            Recipe::Q4_K_M | Recipe::IQ4_XS => DType::Q5_K,
+            _ => self.main_format(),
+        }
+    }
+
+    fn of_head(self, cols: usize) -> DType {
+        let format = self.main_format();
+        if !self.is_quantized() {
+            format
+        } else if format == DType::Q8_0 || !cols.is_multiple_of(format.block_len()) {
+            DType::Q8_0
+        } else {
+            DType::Q6_K
+        }
+    }
+}
+
+impl std::str::FromStr for Recipe {
+    type Err = UnknownRecipe;
+
+    /// The recipe of this name, in any case.
+    fn from_str(name: &str) -> Result<Recipe, UnknownRecipe> {
+        let known = Recipe::ALL.into_iter().find(|recipe| recipe.name().eq_ignore_ascii_case(name));
+        known.ok_or_else(|| UnknownRecipe(name.into()))
+    }
+}
+
+/// What a tensor is for, as far as recipes care.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Role {
+    /// Never quantised: vectors, and small matrices that decide much.
+    Plain,
+    /// Makes the logits.
+    Head,
+    AttentionKey,
+    /// Makes the attention's values, alone or with all else that attention reads.
+    AttentionValue,
+    AttentionOutput,
+    FfnDown,
+    Other,
+}
+
+impl Role {
+    fn of(tensor: &Tensor, is_tied: bool) -> Role {
+        let name = tensor.name.as_str();
+        let is_one_of = |parts: &[&str]| parts.iter().any(|part| name.contains(part));
+        if tensor.dims.len() < 2
+            || tensor.fill != Fill::Random
+            || !name.ends_with("weight")
+            || is_one_of(&["_norm.weight", "ffn_gate_inp.weight", "ssm_conv1d"])
+        {
+            Role::Plain
+        } else if name == "output.weight" || (is_tied && name == "token_embd.weight") {
+            Role::Head
+        } else if is_one_of(&["attn_v.weight", "attn_qkv.weight"]) {
+            Role::AttentionValue
+        } else if is_one_of(&["attn_k.weight"]) {
+            Role::AttentionKey
+        } else if is_one_of(&["attn_output.weight"]) {
+            Role::AttentionOutput
+        } else if is_one_of(&["ffn_down"]) {
+            Role::FfnDown
+        } else {
+            Role::Other
+        }
+    }
+}
+
+/// The how-manieth of how many tensors of its role one is.
+#[derive(Clone, Copy)]
+struct Place {
+    index: usize,
+    of: usize,
+}
+
+/// The place of the next tensor.
+fn position(next: &mut usize, of: usize) -> Place {
+    *next += 1;
+    Place { index: *next - 1, of }
+}
+
+impl Place {
+    /// The first and the last eighth, and every third between.
+    fn gets_more_bits(self) -> bool {
+        let Place { index, of } = self;
+        index < of / 8 || index >= 7 * of / 8 || (index - of / 8) % 3 == 2
+    }
+}
+
+/// The format, or one of smaller blocks if rows of so many elements are not whole blocks.
+fn fitting(wanted: DType, cols: usize) -> DType {
+    let fits = |dtype: DType| cols.is_multiple_of(dtype.block_len());
+    let smaller = match wanted {
+        DType::Q4_K => DType::Q5_0,
+        DType::Q5_K => DType::Q5_1,
+        DType::Q6_K => DType::Q8_0,
+        DType::IQ4_XS => DType::IQ4_NL,
+        other => other,
+    };
+    [wanted, smaller].into_iter().find(|&dtype| fits(dtype)).unwrap_or(DType::F16)
+}

@@ -1,0 +1,58 @@
+//! Measurements of a model of the golden data.
+
+use verbatim_engine::{Engine, LoadOptions};
+use verbatim_gguf::GgufFile;
+use verbatim_lab::bench::{Selection, Test, Work, measure, read_gb_per_s};
+
+fn engine(context: usize) -> Engine {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/data/models/qwen3/model.gguf");
+    let options = LoadOptions { threads: 2, context: Some(context), ..LoadOptions::default() };
+    Engine::load(&GgufFile::open(path).unwrap(), &options).unwrap()
+}
+
+#[test]
+fn every_test_is_repeated_and_leaves_the_engine_as_it_was() {
+    let selection =
+        Selection { prompts: vec![40, 600], generations: vec![3], widths: vec![1, 5], depths: vec![0, 70] };
+    let (tests, context) = selection.tests().unwrap();
+    assert_eq!((tests.len(), context), (10, 670));
+    // One sequence only: a test that kept it would leave none to the next.
+    let mut engine = engine(context);
+    for test in tests {
+        let times = measure(&mut engine, test, 3, &mut || true).unwrap().unwrap();
+        assert_eq!(times.len(), 3, "{test}");
+        assert!(times.iter().all(|time| time.as_nanos() > 0), "{test}");
+    }
+}
+
+#[test]
+fn a_caller_can_stop_between_steps() {
+    let mut engine = engine(64);
+    let mut steps = 0;
+    let test = Test { work: Work::Generate(10), depth: 8 };
+    let times = measure(&mut engine, test, 2, &mut || {
+        steps += 1;
+        steps < 6
+    });
+    assert_eq!(times.unwrap(), None);
+    assert_eq!(steps, 6);
+    let test = Test { work: Work::Generate(1), depth: 0 };
+    assert_eq!(measure(&mut engine, test, 1, &mut || true).unwrap().unwrap().len(), 1);
+}
+
+#[test]
+fn a_test_that_does_not_fit_is_an_error_and_frees_the_sequence() {
+    let mut engine = engine(64);
+    let long = Test { work: Work::Prefill(1000), depth: 0 };
+    let error = measure(&mut engine, long, 1, &mut || true).unwrap_err();
+    assert!(!error.to_string().is_empty());
+    let short = Test { work: Work::Prefill(10), depth: 0 };
+    assert!(measure(&mut engine, short, 0, &mut || true).is_err());
+    assert!(measure(&mut engine, short, 1, &mut || true).unwrap().is_some());
+}
+
+#[test]
+fn memory_is_read_at_a_plausible_rate() {
+    let gb_per_s = read_gb_per_s(2).unwrap();
+    assert!((0.1..10_000.0).contains(&gb_per_s), "{gb_per_s}");
+}

@@ -1,0 +1,244 @@
+//! Synthetic models are models: they load, run, and are the same bytes whenever they are made alike.
+
+use std::path::Path;
+
+use verbatim_engine::{Engine, LoadOptions, Sampler};
+use verbatim_gguf::GgufFile;
+use verbatim_lab::synth::{Blueprint, Recipe, SynthError, WriteOptions, known_shapes, write};
+use verbatim_quant::DType;
+
+/// Rows of 256, 512 and 64 elements: whole blocks of every format in some tensors, and not in others.
+const QWEN3: &str = r#"{"model_type": "qwen3", "hidden_size": 256, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 1, "head_dim": 32, "intermediate_size": 512, "vocab_size": 320,
+    "max_position_embeddings": 512, "rope_theta": 1000000, "rms_norm_eps": 1e-6, "tie_word_embeddings": true}"#;
+
+const LLAMA: &str = r#"{"model_type": "llama", "hidden_size": 96, "num_hidden_layers": 1, "num_attention_heads": 3,
+    "intermediate_size": 160, "vocab_size": 300, "max_position_embeddings": 512, "rms_norm_eps": 1e-5,
+    "rope_scaling": {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+                     "original_max_position_embeddings": 128}}"#;
+
+const QWEN2: &str = r#"{"model_type": "qwen2", "hidden_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2,
+    "num_key_value_heads": 1, "intermediate_size": 96, "vocab_size": 290, "max_position_embeddings": 512,
+    "rope_parameters": {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0,
+                        "original_max_position_embeddings": 128}, "rms_norm_eps": 1e-6}"#;
+
+fn made(config: &str, recipe: Recipe, seed: u64, threads: usize) -> Vec<u8> {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.gguf");
+    let blueprint = Blueprint::of_config("tiny", config).unwrap();
+    let bytes = write(&blueprint, &WriteOptions { recipe, seed, threads }, &path, &mut |_| true).unwrap();
+    let content = std::fs::read(&path).unwrap();
+    assert_eq!(content.len() as u64, bytes);
+    assert_eq!(entries(folder.path()), ["model.gguf"]);
+    content
+}
+
+fn entries(folder: &Path) -> Vec<String> {
+    let names = std::fs::read_dir(folder).unwrap();
+    names.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+}
+
+/// Greedy tokens after a prompt.
+fn generated(content: &[u8]) -> Vec<u32> {
+    let file = GgufFile::from_bytes(content.to_vec()).unwrap();
+    let mut engine = Engine::load(&file, &LoadOptions { threads: 2, ..LoadOptions::default() }).unwrap();
+    let sequence = engine.begin().unwrap();
+    let greedy = Sampler::new(0.0, 0).unwrap();
+    let mut fed = vec![1, 2, 3, 4];
+    let mut tokens = Vec::new();
+    for _ in 0..8 {
+        let token = engine.advance(sequence, &fed, &greedy, || true).unwrap().unwrap();
+        tokens.push(token);
+        fed = vec![token];
+    }
+    tokens
+}
+
+#[test]
+fn every_recipe_makes_a_model_that_runs_and_depends_on_nothing_but_the_seed() {
+    for recipe in Recipe::ALL {
+        let content = made(QWEN3, recipe, 1, 1);
+        assert!(content == made(QWEN3, recipe, 1, 3), "{recipe:?}: threads change the bytes");
+        assert!(content != made(QWEN3, recipe, 2, 1), "{recipe:?}: the seed changes nothing");
+        let file = GgufFile::from_bytes(content.clone()).unwrap();
+        verbatim_engine::check(&file).unwrap_or_else(|error| panic!("{recipe:?}: {error}"));
+        assert_eq!(generated(&content), generated(&content), "{recipe:?}");
+    }
+}
+
+#[test]
+fn logits_are_finite_and_tell_tokens_apart() {
+    let file = GgufFile::from_bytes(made(QWEN3, Recipe::Q4_K_M, 1, 2)).unwrap();
+    let mut engine = Engine::load(&file, &LoadOptions::default()).unwrap();
+    let sequence = engine.begin().unwrap();
+    let position = engine.append(sequence, 1).unwrap();
+    let row = verbatim_engine::Row { sequence, position, token: 5, wants_logits: true };
+    let outputs = engine.step(&[row], Vec::new()).unwrap();
+    let mut logits = outputs.logits(0).unwrap().to_vec();
+    assert!(logits.iter().all(|logit| logit.is_finite() && logit.abs() < 100.0));
+    logits.sort_by(f32::total_cmp);
+    logits.dedup();
+    assert!(logits.len() > 300, "only {} different logits of 320", logits.len());
+}
+
+#[test]
+fn other_architectures_make_models_that_run() {
+    for config in [LLAMA, QWEN2] {
+        for recipe in [Recipe::F16, Recipe::Q4_K_M, Recipe::IQ4_XS] {
+            assert_eq!(generated(&made(config, recipe, 3, 2)).len(), 8);
+        }
+    }
+}
+
+#[test]
+fn the_vocabulary_is_usable() {
+    let file = GgufFile::from_bytes(made(QWEN3, Recipe::Q8_0, 1, 1)).unwrap();
+    let metadata = file.metadata();
+    let tokens = metadata.require_bytes_array("tokenizer.ggml.tokens").unwrap();
+    let source = verbatim_text::VocabSource {
+        model: metadata.require_str("tokenizer.ggml.model").unwrap().into(),
+        pre: metadata.get_str("tokenizer.ggml.pre").unwrap().map(str::to_owned),
+        tokens: tokens.iter().map(<[u8]>::to_vec).collect(),
+        token_types: metadata.get_i32_array("tokenizer.ggml.token_type").unwrap(),
+        merges: metadata
+            .get_str_array("tokenizer.ggml.merges")
+            .unwrap()
+            .map(|merges| merges.iter().map(str::to_owned).collect()),
+        ..Default::default()
+    };
+    assert_eq!(source.tokens.len(), 320);
+    let distinct: std::collections::HashSet<_> = source.tokens.iter().collect();
+    assert_eq!(distinct.len(), 320);
+    let tokenizer = verbatim_text::Tokenizer::new(&source).unwrap();
+    let text = "the other thing and\n Größe 漢字 🙂";
+    let ids = tokenizer.encode(text, verbatim_text::Special::Parse, false);
+    let bytes: Vec<u8> = ids.iter().flat_map(|&id| tokenizer.piece(id).to_vec()).collect();
+    assert_eq!(String::from_utf8(bytes).unwrap(), text);
+    assert!(ids.len() < text.len(), "nothing was merged: {ids:?}");
+    assert_eq!(tokenizer.encode("<|im_start|>", verbatim_text::Special::Parse, false).len(), 1);
+}
+
+/// The formats that llama.cpp's own quantiser gave, by `tests/data/quants/model`: same shape, same recipes.
+#[test]
+fn recipes_are_those_of_llama_cpp() {
+    let config = r#"{"model_type": "qwen3", "hidden_size": 256, "num_hidden_layers": 2, "num_attention_heads": 4,
+        "num_key_value_heads": 2, "head_dim": 64, "intermediate_size": 512, "vocab_size": 512,
+        "max_position_embeddings": 512, "rope_theta": 1000000, "rms_norm_eps": 1e-6, "tie_word_embeddings": true}"#;
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/data/quants/model");
+    let mut compared = 0;
+    for recipe in Recipe::ALL {
+        let Ok(golden) = GgufFile::open(format!("{folder}/qwen3-256.{}.gguf", recipe.name())) else {
+            continue;
+        };
+        let file = GgufFile::from_bytes(made(config, recipe, 0, 2)).unwrap();
+        assert_eq!(file.tensors().len(), golden.tensors().len());
+        for tensor in golden.tensors() {
+            let ours = file.require_tensor(tensor.name()).unwrap();
+            assert_eq!(ours.info().dims(), tensor.dims(), "{} {}", recipe.name(), tensor.name());
+            assert_eq!(ours.info().dtype(), tensor.dtype(), "{} {}", recipe.name(), tensor.name());
+        }
+        let file_type = |file: &GgufFile| file.metadata().get_u32("general.file_type").unwrap();
+        assert_eq!(file_type(&file), file_type(&golden));
+        compared += 1;
+    }
+    assert_eq!(compared, 8);
+}
+
+/// Those of the Gemma 3 270M that is published as Q4_K_M: rows of 640 elements are no whole K blocks.
+#[test]
+fn rows_that_are_no_whole_blocks_get_smaller_ones() {
+    let config = r#"{"model_type": "gemma3_text", "hidden_size": 640, "num_hidden_layers": 1,
+        "num_attention_heads": 4, "num_key_value_heads": 1, "head_dim": 256, "intermediate_size": 2048,
+        "vocab_size": 300, "max_position_embeddings": 512, "sliding_window": 64, "rms_norm_eps": 1e-6}"#;
+    let file = GgufFile::from_bytes(made(config, Recipe::Q4_K_M, 0, 2)).unwrap();
+    let format = |name: &str| file.require_tensor(name).unwrap().info().dtype();
+    assert_eq!(format("token_embd.weight"), DType::Q8_0);
+    assert_eq!(format("blk.0.attn_q.weight"), DType::Q5_0);
+    assert_eq!(format("blk.0.attn_v.weight"), DType::Q8_0);
+    assert_eq!(format("blk.0.attn_output.weight"), DType::Q4_K);
+    assert_eq!(format("blk.0.ffn_down.weight"), DType::Q6_K);
+    assert_eq!(format("blk.0.post_ffw_norm.weight"), DType::F32);
+}
+
+#[test]
+fn known_shapes_have_the_sizes_of_their_models() {
+    // Millions of weights in the text parts of the publishers' checkpoints.
+    let sizes = [
+        ("qwen3-0.6b", 596.0),
+        ("qwen3-1.7b", 1720.6),
+        ("qwen3-4b", 4022.5),
+        ("qwen3-8b", 8190.7),
+        ("qwen3.6-27b", 26896.0),
+        ("gemma-3-270m", 268.1),
+        ("llama-3.2-1b", 1235.8),
+    ];
+    assert_eq!(known_shapes().collect::<Vec<_>>(), sizes.map(|(name, _)| name));
+    for (name, millions) in sizes {
+        let found = Blueprint::of_shape(name).unwrap().parameters() as f64 / 1e6;
+        assert!((found - millions).abs() < 0.06, "{name}: {found}");
+    }
+    let error = Blueprint::of_shape("gpt-9").unwrap_err().to_string();
+    assert!(error.contains("gpt-9") && error.contains("qwen3-0.6b"), "{error}");
+}
+
+#[test]
+fn a_configuration_that_makes_no_model_is_refused_in_words() {
+    let refused = |config: &str, words: &str| {
+        let error = Blueprint::of_config("x", config).unwrap_err().to_string();
+        assert!(error.contains(words), "{config}: {error}");
+    };
+    refused("", "not JSON");
+    refused("[1]", "no JSON object");
+    refused("{}", "key `model_type` is missing");
+    refused(r#"{"model_type": "mamba"}"#, "known types are llama");
+    refused(&QWEN3.replace("\"rms_norm_eps\": 1e-6,", ""), "key `rms_norm_eps` is missing");
+    let changed = |key: &str, value: &str| {
+        let mut config: serde_json::Value = serde_json::from_str(QWEN3).unwrap();
+        config[key] = serde_json::from_str(value).unwrap();
+        config.to_string()
+    };
+    refused(&changed("hidden_size", "1e30"), "key `hidden_size` is 1e+30; it must be a whole number from 1");
+    refused(&changed("hidden_size", "0"), "key `hidden_size` is 0");
+    refused(&changed("hidden_size", "-5"), "key `hidden_size` is -5");
+    refused(&changed("num_hidden_layers", "\"many\""), "key `num_hidden_layers` is \"many\"");
+    refused(&changed("vocab_size", "100"), "for a usable vocabulary");
+    refused(&changed("num_key_value_heads", "3"), "a divisor of the 4 heads");
+    refused(&changed("head_dim", "31"), "even");
+    refused(&changed("num_attention_heads", "4194304"), "fewer, with heads of 32");
+    refused(&changed("rope_theta", "-1"), "rope_theta");
+    refused(&changed("rope_scaling", r#"{"rope_type": "magic"}"#), "default, linear, yarn or llama3");
+    refused(&changed("attention_bias", "true"), "attention_bias");
+}
+
+#[test]
+fn a_model_that_cannot_be_written_leaves_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.gguf");
+    std::fs::write(&path, "the one before").unwrap();
+    let options = WriteOptions { recipe: Recipe::Q4_0, seed: 0, threads: 2 };
+    let tiny = Blueprint::of_config("tiny", QWEN3).unwrap();
+
+    let mut calls = 0;
+    let stopped = write(&tiny, &options, &path, &mut |progress| {
+        calls += 1;
+        assert!(progress.written <= progress.total);
+        calls < 5
+    });
+    assert!(matches!(stopped, Err(SynthError::Stopped)));
+
+    // More bytes than any disk has.
+    let huge = QWEN3.replace("\"intermediate_size\": 512", "\"intermediate_size\": 4194304");
+    let huge = huge.replace("\"hidden_size\": 256", "\"hidden_size\": 4194304");
+    let huge =
+        Blueprint::of_config("huge", &huge.replace("\"num_hidden_layers\": 2", "\"num_hidden_layers\": 999"));
+    let error = write(&huge.unwrap(), &options, &path, &mut |_| true).unwrap_err();
+    assert!(matches!(error, SynthError::Space { .. }), "{error}");
+
+    let folder_as_target = write(&tiny, &options, folder.path(), &mut |_| true).unwrap_err();
+    assert!(folder_as_target.to_string().contains("is no regular file"), "{folder_as_target}");
+    let nowhere = write(&tiny, &options, &folder.path().join("no/model.gguf"), &mut |_| true).unwrap_err();
+    assert!(matches!(nowhere, SynthError::Io { .. }), "{nowhere}");
+
+    assert_eq!(entries(folder.path()), ["model.gguf"]);
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), "the one before");
+}
