@@ -5,7 +5,7 @@ use crate::isa::{Isa, IsaError};
 use crate::kv::StateMemory;
 use crate::matrix::{
     Choices, Epilogue, Input, OutputRows, Residual, chunk_groups, matmul_chosen_groups, matmul_groups,
-    quantize_row,
+    quantize_planes,
 };
 use crate::memory::AlignedBytes;
 use crate::ops::attention::{self, Scores, Span};
@@ -203,10 +203,10 @@ impl Run<'_> {
             Op::Scale { factor } => elementwise::scale(isa, factor.0, operand(0), out()),
             Op::Softcap { cap } => elementwise::softcap(isa, cap.0, operand(0), out()),
             Op::Pick => out().copy_from_slice(step.operands[0].matrix().row(self.arena, index(1))),
-            Op::Quantize { .. } => {
+            Op::Quantize { planes, .. } => {
                 // SAFETY: as for `out`.
                 let out = unsafe { step.output.matrix().row_mut(self.arena, row) };
-                quantize_row(isa, operand(0), out);
+                quantize_planes(isa, planes, operand(0), out);
             }
             Op::TopExperts { gating, bias, .. } => {
                 // SAFETY: as for `out`.
@@ -227,6 +227,7 @@ impl Run<'_> {
                 }
             }
             Op::Linear { .. }
+            | Op::Head
             | Op::QuantizedLinear { .. }
             | Op::ExpertLinear { .. }
             | Op::QuantizedExpertLinear { .. }
@@ -326,9 +327,12 @@ impl Run<'_> {
     fn product_input(&self, step: &Step, tokens: usize) -> Input<'_> {
         let x = step.operands[0].matrix();
         match step.op {
-            Op::QuantizedLinear { .. } | Op::QuantizedExpertLinear { .. } => {
-                Input::Quantized { bytes: x.rows(self.arena, tokens), stride_bytes: x.stride_bytes(), tokens }
-            }
+            Op::QuantizedLinear { .. } | Op::QuantizedExpertLinear { .. } => Input::Quantized {
+                bytes: x.rows(self.arena, tokens),
+                stride_bytes: x.stride_bytes(),
+                tokens,
+                planes: if let Op::QuantizedLinear { planes, .. } = step.op { planes } else { 1 },
+            },
             _ => Input::Floats { values: x.rows(self.arena, tokens), stride: x.stride(), tokens },
         }
     }

@@ -36,13 +36,16 @@ pub(crate) fn lower(graph: &Graph, weights: &Weights) -> Result<Graph, GraphErro
     Ok(lowering.builder.finish())
 }
 
+/// Planes of the activations that the output head reads.
+const HEAD_PLANES: usize = 2;
+
 struct Lowering<'a> {
     graph: &'a Graph,
     weights: &'a Weights,
     builder: Builder,
     renamed: Vec<Option<ValueId>>,
-    /// (value, its quantised form), both of the new graph.
-    quantized: Vec<(ValueId, ValueId)>,
+    /// (value, planes, its quantised form), both values of the new graph.
+    quantized: Vec<(ValueId, usize, ValueId)>,
     residuals: Vec<Residual>,
 }
 
@@ -106,11 +109,12 @@ impl Lowering<'_> {
         }
         let node = &self.graph.nodes()[node];
         let mut operands: Vec<ValueId> = node.operands.iter().map(|&operand| self.renamed(operand)).collect();
-        let quantized = matches!(node.op, Op::Linear { .. } | Op::ExpertLinear { .. })
+        let quantized = matches!(node.op, Op::Linear { .. } | Op::Head | Op::ExpertLinear { .. })
             && self.takes_quantized(node.operands[1]);
         let k = self.builder.shape(operands[0]).cols;
         if quantized {
-            operands[0] = self.quantize(operands[0], k)?;
+            let planes = if node.op == Op::Head { HEAD_PLANES } else { 1 };
+            operands[0] = self.quantize(operands[0], k, planes)?;
         }
         let op = match node.op {
             Op::Linear { bias, mut residual } => {
@@ -119,11 +123,15 @@ impl Lowering<'_> {
                     residual = true;
                 }
                 if quantized {
-                    Op::QuantizedLinear { k, bias, residual }
+                    Op::QuantizedLinear { k, planes: 1, bias, residual }
                 } else {
                     Op::Linear { bias, residual }
                 }
             }
+            Op::Head if quantized => {
+                Op::QuantizedLinear { k, planes: HEAD_PLANES, bias: false, residual: false }
+            }
+            Op::Head => Op::Linear { bias: false, residual: false },
             Op::ExpertLinear { experts, bias } if quantized => Op::QuantizedExpertLinear { k, experts, bias },
             op => op,
         };
@@ -141,13 +149,13 @@ impl Lowering<'_> {
         }
     }
 
-    fn quantize(&mut self, x: ValueId, k: usize) -> Result<ValueId, GraphError> {
-        if let Some(&(_, quantized)) = self.quantized.iter().find(|&&(of, _)| of == x) {
+    fn quantize(&mut self, x: ValueId, k: usize, planes: usize) -> Result<ValueId, GraphError> {
+        if let Some(&(.., quantized)) = self.quantized.iter().find(|&&(of, p, _)| (of, p) == (x, planes)) {
             return Ok(quantized);
         }
-        let row_bytes = activation_row_bytes(k);
-        let quantized = self.builder.apply(Op::Quantize { row_bytes }, &[x])?;
-        self.quantized.push((x, quantized));
+        let row_bytes = planes * activation_row_bytes(k);
+        let quantized = self.builder.apply(Op::Quantize { row_bytes, planes }, &[x])?;
+        self.quantized.push((x, planes, quantized));
         Ok(quantized)
     }
 }

@@ -483,7 +483,7 @@ impl Activations {
         for (row, out) in self.values.chunks_exact(self.cols).zip(bytes.chunks_exact_mut(stride_bytes)) {
             quantize_row(isa, row, out);
         }
-        then(Input::Quantized { bytes: &bytes, stride_bytes, tokens: self.tokens });
+        then(Input::Quantized { bytes: &bytes, stride_bytes, tokens: self.tokens, planes: 1 });
     }
 
     fn dequantized(&self) -> Vec<f32> {

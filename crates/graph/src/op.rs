@@ -160,6 +160,9 @@ pub enum Op {
         /// A residual operand is given.
         residual: bool,
     },
+    /// (x f32 \[r, k\], weight \[n, k\]) → f32 \[r, n\]: the output head. Like [`Op::Linear`], but where a backend
+    /// rounds activations it keeps twice the bits: nothing after it evens the error out, and few rows want logits.
+    Head,
     /// (positions i32 \[r, 1\], optionally frequency divisors f32 \[1, rotated / 2\]) → f32 \[r, rotated\]: the
     /// cosines of all angles, then the sines.
     RopeTable(RopeTable),
@@ -261,13 +264,17 @@ pub enum Op {
     /// Made by a backend's lowering. (x f32 \[r, k\]) → i8 \[r, row_bytes\]: rows quantised in the backend's own
     /// layout of `row_bytes` bytes.
     Quantize {
-        /// Bytes of one quantised row.
+        /// Bytes of one quantised row, all planes together.
         row_bytes: usize,
+        /// Times that a row is quantised: the second plane holds what the first has left over.
+        planes: usize,
     },
     /// Made by a backend's lowering: [`Op::Linear`] whose x is the result of [`Op::Quantize`] over `k` elements.
     QuantizedLinear {
         /// Elements of a row of x before it was quantised.
         k: usize,
+        /// Planes of x.
+        planes: usize,
         /// A bias operand is given.
         bias: bool,
         /// A residual operand is given.
@@ -291,6 +298,7 @@ impl Op {
             Op::Embed { .. } => "Embed",
             Op::RmsNorm { .. } => "RmsNorm",
             Op::Linear { .. } => "Linear",
+            Op::Head => "Head",
             Op::RopeTable(_) => "RopeTable",
             Op::Rope { .. } => "Rope",
             Op::KvWrite { .. } => "KvWrite",
@@ -321,6 +329,7 @@ impl Op {
         let splits_columns = matches!(
             self,
             Op::Linear { .. }
+                | Op::Head
                 | Op::QuantizedLinear { .. }
                 | Op::ExpertLinear { .. }
                 | Op::QuantizedExpertLinear { .. }
@@ -380,7 +389,11 @@ impl Op {
                 let x = rule.f32(0)?;
                 rule.linear(x.rows, x.cols, bias, residual)
             }
-            Op::QuantizedLinear { k, bias, residual } => {
+            Op::Head => {
+                let x = rule.f32(0)?;
+                rule.linear(x.rows, x.cols, false, false)
+            }
+            Op::QuantizedLinear { k, bias, residual, .. } => {
                 rule.at_least(2)?;
                 rule.dtype(0, DType::I8)?;
                 rule.linear(rule.shape(0).rows, k, bias, residual)
@@ -546,7 +559,7 @@ impl Op {
                 rule.same_rows(rule.ids(1)?, Extent::Picked)?;
                 Ok((DType::F32, Shape::per_picked(x.cols)))
             }
-            Op::Quantize { row_bytes } => {
+            Op::Quantize { row_bytes, .. } => {
                 rule.count(1)?;
                 Ok((DType::I8, Shape { rows: rule.f32(0)?.rows, cols: row_bytes }))
             }

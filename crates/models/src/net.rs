@@ -327,7 +327,13 @@ impl<'a> Net<'a> {
             self.rms_norm(picked, norm, eps, 1)?
         };
         if self.wants_logits {
-            let logits = self.linear(picked, head)?;
+            let logits = match head.bias {
+                None => {
+                    let weight = self.weight(head.weight)?;
+                    self.apply(Op::Head, &[picked, weight])?
+                }
+                Some(_) => self.linear(picked, head)?,
+            };
             let mut logits = self.scale(logits, form.scale)?;
             if let Some(cap) = form.softcap {
                 logits = self.apply(Op::Softcap { cap }, &[logits])?;

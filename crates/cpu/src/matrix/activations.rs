@@ -46,6 +46,32 @@ pub fn quantize_row(isa: Isa, row: &[f32], out: &mut [u8]) {
     }
 }
 
+/// Quantises a row `planes` times: each plane after the first holds what the planes before it have left over. The planes
+/// follow one another in `out`, each as [`quantize_row`] writes it; their products add up to that of the row.
+///
+/// # Panics
+/// As [`quantize_row`].
+pub fn quantize_planes(isa: Isa, planes: usize, row: &[f32], out: &mut [u8]) {
+    let plane_bytes = activation_row_bytes(row.len());
+    assert!(out.len() == planes * plane_bytes, "{planes} planes of {plane_bytes} bytes in {}", out.len());
+    if planes == 1 {
+        return quantize_row(isa, row, out);
+    }
+    for (index, values) in row.as_chunks::<BLOCK_COLS>().0.iter().enumerate() {
+        let mut rest = *values;
+        for plane in 0..planes {
+            let start = plane * plane_bytes + index * size_of::<ActivationBlock>();
+            let block = &mut out[start..start + size_of::<ActivationBlock>()];
+            quantize_row(isa, &rest, block);
+            let (codes, numbers) = block.split_at(BLOCK_COLS);
+            let scale = f32::from_ne_bytes(numbers.as_chunks().0[0]);
+            for (value, code) in rest.iter_mut().zip(codes) {
+                *value = f32::from(code.cast_signed()).mul_add(-scale, *value);
+            }
+        }
+    }
+}
+
 fn quantize_blocks<S: Simd>(row: &[f32], out: &mut [u8]) {
     let blocks = out.as_chunks_mut::<{ size_of::<ActivationBlock>() }>().0;
     for (values, out) in row.as_chunks::<BLOCK_COLS>().0.iter().zip(blocks) {

@@ -22,7 +22,7 @@ mod product;
 mod simd;
 mod storage;
 
-pub use activations::{activation_row_bytes, quantize_row};
+pub use activations::{activation_row_bytes, quantize_planes, quantize_row};
 pub use experts::PackedExperts;
 pub use packed::{PackError, PackedMatrix};
 pub use product::{

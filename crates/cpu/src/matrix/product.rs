@@ -68,6 +68,8 @@ pub enum Input<'a> {
         stride_bytes: usize,
         /// Rows.
         tokens: usize,
+        /// Planes of each row, as [`quantize_planes`](super::quantize_planes) makes them.
+        planes: usize,
     },
 }
 
@@ -76,6 +78,13 @@ impl Input<'_> {
     pub fn tokens(&self) -> usize {
         match *self {
             Input::Floats { tokens, .. } | Input::Quantized { tokens, .. } => tokens,
+        }
+    }
+
+    fn planes(&self) -> usize {
+        match *self {
+            Input::Floats { .. } => 1,
+            Input::Quantized { planes, .. } => planes,
         }
     }
 
@@ -100,7 +109,7 @@ impl Input<'_> {
             Input::Floats { values, stride, tokens } => {
                 !weights.takes_quantized() && holds_rows(values.len(), stride, tokens, cols)
             }
-            Input::Quantized { bytes, stride_bytes, tokens } => {
+            Input::Quantized { bytes, stride_bytes, tokens, .. } => {
                 weights.takes_quantized()
                     && holds_rows(bytes.len(), stride_bytes, tokens, activation_row_bytes(cols))
             }
@@ -247,7 +256,13 @@ impl Product<'_> {
     fn check(&self) {
         let (rows, tokens) = (self.weights.rows(), self.input.tokens());
         let used = self.choices.map_or(1, |choices| choices.used);
-        self.input.check(self.weights, if self.choices.is_some_and(|c| c.own_input) { used } else { 1 });
+        let planes = self.input.planes();
+        assert!(
+            planes == 1 || self.choices.is_none() && self.epilogue.bias.is_none(),
+            "planes go with neither choices nor a bias"
+        );
+        let parts = if self.choices.is_some_and(|c| c.own_input) { used } else { planes };
+        self.input.check(self.weights, parts);
         assert!(
             holds_rows(self.output.len, self.output.stride, tokens, rows * used),
             "{} numbers with stride {} do not hold {tokens} output rows of {used} * {rows}",
@@ -294,7 +309,7 @@ impl Product<'_> {
     }
 
     fn tokens(&self) -> usize {
-        self.choices.map_or(self.input.tokens(), |choices| choices.list.len())
+        self.choices.map_or(self.input.tokens() * self.input.planes(), |choices| choices.list.len())
     }
 
     /// Row groups outside and tokens inside, so that a group's weights stay in the nearest cache while the
@@ -335,21 +350,25 @@ impl Product<'_> {
             let output = output.wrapping_add(first_row);
             tile.inputs[place] = input;
             tile.outputs[place] = output;
+            // A plane after a token's first is added to what the first has left in the output.
+            let plane = (token + place) % self.input.planes();
             tile.residuals[place] = match self.epilogue.residual {
+                _ if plane > 0 => output.cast_const(),
                 Residual::None => std::ptr::null(),
                 Residual::InPlace => output.cast_const(),
                 Residual::Rows { values, stride } => {
-                    values.as_ptr().wrapping_add((token + place) * stride + first_row)
+                    let token = (token + place) / self.input.planes();
+                    values.as_ptr().wrapping_add(token * stride + first_row)
                 }
             };
         }
         tile
     }
 
-    /// Where a token's input and output begin.
+    /// Where a token's input and output begin; of a token with planes, where a plane's do.
     fn token_pointers(&self, index: usize) -> (*const u8, *mut f32) {
         let (token, input_part, output_part) = match self.choices {
-            None => (index, 0, 0),
+            None => (index / self.input.planes(), index % self.input.planes(), 0),
             Some(Choices { list, used, own_input }) => {
                 let (token, rank) = (list[index] as usize / used, list[index] as usize % used);
                 (token, if own_input { rank } else { 0 }, rank)
