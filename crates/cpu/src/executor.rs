@@ -283,7 +283,8 @@ impl Run<'_> {
         let heads = attention.heads / attention.kv_heads;
         let group = heads * attention.head_dim;
         let position = self.index(positions.matrix(), row);
-        let sinks = sinks.first().map(|sinks| &self.weights.vector(sinks.weight())[kv_head * heads..][..heads]);
+        let sinks =
+            sinks.first().map(|sinks| &self.weights.vector(sinks.weight())[kv_head * heads..][..heads]);
         let span = Span {
             layer: &self.state.kv.layers()[state.state()],
             kv_head,

@@ -531,7 +531,11 @@ mod tests {
                 for i in 0..LANES {
                     let (first, last) = if i < count { (x[i], -7.0) } else { (-7.0, x[i]) };
                     assert!(kept[i] == first || kept[i].is_nan() && first.is_nan(), "{} {count}", isa.name());
-                    assert!(dropped[i] == last || dropped[i].is_nan() && last.is_nan(), "{} {count}", isa.name());
+                    assert!(
+                        dropped[i] == last || dropped[i].is_nan() && last.is_nan(),
+                        "{} {count}",
+                        isa.name()
+                    );
                 }
             }
         }

@@ -9,7 +9,9 @@ use verbatim_gguf::GgufFile;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let [model, count, ids @ ..] = &arguments[..] else { return Err("usage: greedy MODEL COUNT ID...".into()) };
+    let [model, count, ids @ ..] = &arguments[..] else {
+        return Err("usage: greedy MODEL COUNT ID...".into());
+    };
     let count: usize = count.parse()?;
     let mut tokens = ids.iter().map(|id| id.parse()).collect::<Result<Vec<u32>, _>>()?;
     let context = Some(tokens.len() + count);
@@ -20,8 +22,11 @@ fn main() -> Result<(), Box<dyn Error>> {
         let mut drawn = 0;
         for chunk in tokens.chunks(MAX_ROWS) {
             let start = engine.append(sequence, chunk.len())?;
-            let row = |(i, &token)| {
-                Row { sequence, position: start + i, token, wants_logits: i + 1 == chunk.len() }
+            let row = |(i, &token)| Row {
+                sequence,
+                position: start + i,
+                token,
+                wants_logits: i + 1 == chunk.len(),
             };
             let rows: Vec<Row> = chunk.iter().enumerate().map(row).collect();
             let outputs = engine.step(&rows, Vec::new())?;

@@ -16,7 +16,7 @@ fn bits(logits: &[f32]) -> Vec<u32> {
 
 #[test]
 fn every_width_gives_the_same_bits() {
-    for &model in TINY_MODELS {
+    for model in &tiny_models() {
         let mut engine = engine(model, LoadOptions::default());
         let tokens = tokens(150, engine.hyperparameters().vocabulary);
         let one_by_one = bits(&logits(&mut engine, &tokens, &[1]));
@@ -40,7 +40,7 @@ fn a_prompt_of_five_hundred_and_twelve_gives_the_bits_of_single_tokens() {
 
 #[test]
 fn threads_and_instruction_sets_give_the_same_bits() {
-    for &model in TINY_MODELS {
+    for model in &tiny_models() {
         for (k, v) in [(KvType::F32, KvType::F16), (KvType::F16, KvType::F32)] {
             let mut reference = None;
             for threads in [1, 2, 3, 8] {
@@ -59,7 +59,7 @@ fn threads_and_instruction_sets_give_the_same_bits() {
 
 #[test]
 fn sequences_do_not_see_each_other_and_their_cells_do_not_matter() {
-    for &model in TINY_MODELS {
+    for model in &tiny_models() {
         let mut engine =
             engine(model, LoadOptions { sequences: 4, context: Some(256), ..LoadOptions::default() });
         let vocabulary = engine.hyperparameters().vocabulary;

@@ -5,24 +5,9 @@ mod common;
 use common::*;
 use verbatim_engine::{LoadOptions, Sampler, Tap};
 
-/// Models of the architectures that are supported, with references by transformers.
-const MODELS: [&str; 8] = [
-    "gemma3-iswa",
-    "llama-gqa-tied",
-    "llama3-rope-untied",
-    "qwen2-bias",
-    "qwen3",
-    "qwen35-hybrid",
-    "qwen35-hybrid-mtp",
-    "qwen3moe",
-];
-
-/// A model with references by llama.cpp alone, and without layers.
-const PEER_MODEL: &str = "qwen35moe-hybrid";
-
 #[test]
 fn logits_of_every_position_agree() {
-    let references = MODELS.map(|model| (model, "logits_hf"));
+    let references = GOLDEN_MODELS.map(|model| (model, "logits_hf"));
     for (model, name) in references.into_iter().chain([(PEER_MODEL, "logits_llamacpp")]) {
         let golden = Golden::open(&format!("models/{model}/golden.safetensors"));
         let (shape, reference) = golden.f32(name);
@@ -37,7 +22,7 @@ fn logits_of_every_position_agree() {
 
 #[test]
 fn the_residual_stream_after_every_layer_agrees() {
-    for model in MODELS {
+    for model in GOLDEN_MODELS {
         let golden = Golden::open(&format!("models/{model}/golden.safetensors"));
         let mut engine = engine(&format!("models/{model}/model.gguf"), exact());
         let layers = engine.hyperparameters().layers;
@@ -59,7 +44,7 @@ fn the_residual_stream_after_every_layer_agrees() {
 
 #[test]
 fn greedy_text_is_equal() {
-    for model in MODELS.into_iter().chain([PEER_MODEL]) {
+    for model in GOLDEN_MODELS.into_iter().chain([PEER_MODEL]) {
         let golden = Golden::open(&format!("models/{model}/golden.safetensors"));
         let wanted = golden.ids("greedy_ids");
         for options in [exact(), LoadOptions::default()] {

@@ -43,7 +43,7 @@ fn plans_are_near_the_bound(name: &str, engine: &mut Engine) {
 
 #[test]
 fn plans_of_tiny_models_are_near_the_lower_bound() {
-    for &model in TINY_MODELS {
+    for model in &tiny_models() {
         plans_are_near_the_bound(model, &mut engine(model, LoadOptions::default()));
     }
 }
@@ -71,7 +71,7 @@ fn two_hundred_tokens(engine: &mut Engine) {
 
 #[test]
 fn two_hundred_tokens_build_one_plan_per_bucket() {
-    for &model in TINY_MODELS {
+    for model in &tiny_models() {
         two_hundred_tokens(&mut engine(model, LoadOptions::default()));
     }
     if let Some(mut engine) = real_model("smollm2-135m", LoadOptions { threads: 2, ..LoadOptions::default() })

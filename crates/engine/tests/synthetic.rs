@@ -18,7 +18,8 @@ fn logits_agree_with_the_reference() {
         let reference = model.logits(&tokens());
         let mut engine = engine(&format!("synthetic/{}", model.name), exact());
         let given = logits(&mut engine, &tokens(), &[512]);
-        let (relative, deviations) = (worst_relative(&given, &reference, VOCABULARY), worst(&given, &reference));
+        let (relative, deviations) =
+            (worst_relative(&given, &reference, VOCABULARY), worst(&given, &reference));
         println!("{}: logits within {relative:.1e} relative, {deviations:.1e} deviations", model.name);
         assert!(relative < 1e-4 && deviations < 1e-3, "{}: {relative:e} {deviations:e}", model.name);
     }
@@ -44,17 +45,42 @@ fn every_point_can_be_tapped() {
 const REFUSED: &[(&str, &str, Key, &str)] = &[
     ("granite", "logit_scale", Key::Real(0.0), "granite.logit_scale is missing or 0, but must be"),
     ("granite", "residual_scale", Key::Real(-1.0), "granite.residual_scale is -1, but must be above 0"),
-    ("granite", "rope.scaling.finetuned", Key::Bool(false), "rope.scaling.finetuned is false, but must be true"),
+    (
+        "granite",
+        "rope.scaling.finetuned",
+        Key::Bool(false),
+        "rope.scaling.finetuned is false, but must be true",
+    ),
     ("granite", "expert_count", Key::Count(8), "granite.expert_count is 8, but must be 0"),
-    ("gemma2", "attn_logit_softcapping", Key::Real(f32::NAN), "attn_logit_softcapping is NaN, but must be a finite"),
+    (
+        "gemma2",
+        "attn_logit_softcapping",
+        Key::Real(f32::NAN),
+        "attn_logit_softcapping is NaN, but must be a finite",
+    ),
     ("gemma2", "attention.sliding_window", Key::Text("all"), "gemma2.attention.sliding_window"),
-    ("gemma2", "attention.sliding_window_pattern", Key::Bools(&[true; 3]), "is 3 values, but must be one for each"),
-    ("gemma3-stretched", "rope.freq_base_swa", Key::Real(0.5), "gemma3.rope.freq_base_swa is 0.5, but must be above 1"),
+    (
+        "gemma2",
+        "attention.sliding_window_pattern",
+        Key::Bools(&[true; 3]),
+        "is 3 values, but must be one for each",
+    ),
+    (
+        "gemma3-stretched",
+        "rope.freq_base_swa",
+        Key::Real(0.5),
+        "gemma3.rope.freq_base_swa is 0.5, but must be above 1",
+    ),
     ("gemma3-stretched", "rope.scaling.type", Key::Text("su"), "none, linear, yarn or longrope"),
     ("phi3-short", "rope.scaling.attn_factor", Key::Real(-2.0), "phi3.rope.scaling.attn_factor is -2"),
     ("phi3-short", "rope.scaling.original_context_length", Key::Count(0), "original_context_length is 0"),
     ("olmo2", "attention.sliding_window", Key::Count(4096), "sliding_window is 4096, but must be 0: OLMo 3"),
-    ("gpt-oss", "attention.sliding_window", Key::Count(0), "gpt-oss.attention.sliding_window is 0, but must be at least 1"),
+    (
+        "gpt-oss",
+        "attention.sliding_window",
+        Key::Count(0),
+        "gpt-oss.attention.sliding_window is 0, but must be at least 1",
+    ),
     ("gpt-oss", "expert_used_count", Key::Count(7), "gpt-oss.expert_used_count is 7, but must be at most 6"),
     ("llama", "rope.scaling.type", Key::Text("longrope"), "llama.rope.scaling.original_context_length"),
 ];
@@ -72,11 +98,9 @@ fn settings_that_are_not_supported_are_refused_by_name() {
 fn a_pattern_of_local_layers_may_be_a_list() {
     let list = Key::Bools(&[true, true, false, true, true, false, true]);
     let period = synthetic::named("gemma3-stretched");
-    let mut by_list = Engine::load(
-        &period.clone().with("attention.sliding_window_pattern", list).file(),
-        &exact(),
-    )
-    .expect("a valid file");
+    let mut by_list =
+        Engine::load(&period.clone().with("attention.sliding_window_pattern", list).file(), &exact())
+            .expect("a valid file");
     let mut by_period = engine("synthetic/gemma3-stretched", exact());
     assert_eq!(logits(&mut by_list, &tokens(), &[512]), logits(&mut by_period, &tokens(), &[512]));
 }

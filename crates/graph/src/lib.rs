@@ -13,7 +13,8 @@ mod value;
 
 pub use builder::Builder;
 pub use op::{
-    Activation, Attention, DeltaHeads, Gating, MAX_EXPERTS_USED, Op, RopeLayout, RopeScaling, RopeTable, Router,
+    Activation, Attention, DeltaHeads, Gating, MAX_EXPERTS_USED, Op, RopeLayout, RopeScaling, RopeTable,
+    Router,
 };
 pub use value::{Bounds, Def, Extent, Lifetime, NodeId, Placement, Real, Shape, Tag, Value, ValueId};
 

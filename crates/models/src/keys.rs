@@ -102,19 +102,6 @@ impl<'a> Keys<'a> {
         }
     }
 
-    /// The factor on the scores of Gemma 2 and 3. Files do not give it, but all models use the default except the one
-    /// that has this many layers, which divides by the root of the residual stream's elements per head.
-    pub(crate) fn gemma_scale(
-        &self,
-        hyperparameters: &Hyperparameters,
-        layers_of_27b: usize,
-    ) -> Result<Option<f32>, ModelError> {
-        let Hyperparameters { hidden, layers, .. } = *hyperparameters;
-        let (heads, ..) = self.heads(hidden)?;
-        let by_width = (layers == layers_of_27b).then(|| 1.0 / ((hidden / heads) as f32).sqrt());
-        Ok(self.positive("attention.scale")?.or(by_width))
-    }
-
     pub(crate) fn wrong(&self, name: &str, found: impl ToString, expected: impl ToString) -> ModelError {
         ModelError::Key { key: self.key(name), found: found.to_string(), expected: expected.to_string() }
     }

@@ -3,8 +3,8 @@
 use crate::table::{WeightId, WeightSpec};
 use crate::{StepShape, Tap};
 use verbatim_graph::{
-    Activation, Attention, Builder, DeltaHeads, Graph, GraphError, Op, Real, RopeLayout, RopeTable, Shape, Tag,
-    ValueId,
+    Activation, Attention, Builder, DeltaHeads, Graph, GraphError, Op, Real, RopeLayout, RopeTable, Shape,
+    Tag, ValueId,
 };
 use verbatim_quant::DType;
 

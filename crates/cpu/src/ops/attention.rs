@@ -78,8 +78,9 @@ impl<const T: usize> Kernel for Attend<'_, T> {
             Some(sinks) => (std::array::from_fn(|t| sinks[t]), [1f32; T]),
         };
         self.out.fill(0.0);
-        for block in first / PAGE_CELLS..=position / PAGE_CELLS {
-            let page = usize::try_from(pages[block]).expect("a page of the sequence");
+        let blocks = pages[..=position / PAGE_CELLS].iter().enumerate().skip(first / PAGE_CELLS);
+        for (block, &page) in blocks {
+            let page = usize::try_from(page).expect("a page of the sequence");
             let start = block * PAGE_CELLS;
             let keys = first.saturating_sub(start)..(position + 1 - start).min(PAGE_CELLS);
             let mut weights = [[0f32; PAGE_CELLS]; T];
@@ -345,7 +346,9 @@ mod tests {
             let spec = KvSpec { kv_heads: 2, head_dim, k, v };
             let (memory, ks, vs) = memory(spec, 150, &mut random);
             let q: Vec<f32> = (0..7 * head_dim).map(|_| random.unit() * 3.0).collect();
-            for (first, position) in [(0, 0), (0, 1), (0, 63), (0, 64), (0, 149), (149, 149), (20, 70), (64, 127)] {
+            for (first, position) in
+                [(0, 0), (0, 1), (0, 63), (0, 64), (0, 149), (149, 149), (20, 70), (64, 127)]
+            {
                 let layer = &memory.layers()[0];
                 let span = Span { layer, kv_head: 1, pages: &[3, 2, 1], first, position };
                 for scores in [&PLAIN, &capped, &sunk, &both] {
@@ -353,8 +356,7 @@ mod tests {
                     attend(Isa::scalar(), &span, scores, &q, &mut reference);
                     for (head, out) in reference.chunks(head_dim).enumerate() {
                         let q = &q[head * head_dim..][..head_dim];
-                        let wanted =
-                            exact(q, &ks[first..=position], &vs[first..=position], 1, head, scores);
+                        let wanted = exact(q, &ks[first..=position], &vs[first..=position], 1, head, scores);
                         let half = k == KvType::F16 || v == KvType::F16;
                         let tolerance = if half { 3e-3 } else { 3e-6 };
                         assert!(out.iter().zip(wanted).all(|(a, b)| (f64::from(*a) - b).abs() < tolerance));
@@ -401,7 +403,8 @@ mod tests {
         let (memory, ..) = memory(spec, 150, &mut Random(9));
         let q: Vec<f32> = (0..16).map(|i| i as f32 - 8.0).collect();
         // Keys of weight exactly 0 and no keys at all give the same bits, if blocks begin at the same positions.
-        let far = Span { layer: &memory.layers()[0], kv_head: 0, pages: &[3, 2, 1], first: 64, position: 149 };
+        let far =
+            Span { layer: &memory.layers()[0], kv_head: 0, pages: &[3, 2, 1], first: 64, position: 149 };
         let mut windowed = [0.0; 16];
         attend(Isa::best(), &far, &PLAIN, &q, &mut windowed);
         for position in 0..64 {

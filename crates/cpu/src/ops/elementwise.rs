@@ -218,7 +218,10 @@ mod tests {
             softcap(Isa::scalar(), cap, &x, &mut reference);
             for (x, given) in x.iter().zip(&reference) {
                 let exact = f64::from(cap) * (f64::from(*x) / f64::from(cap)).tanh();
-                assert!((f64::from(*given) - exact).abs() <= 5e-7 * exact.abs(), "{cap} {x}: {given} {exact}");
+                assert!(
+                    (f64::from(*given) - exact).abs() <= 5e-7 * exact.abs(),
+                    "{cap} {x}: {given} {exact}"
+                );
                 assert!(given.abs() <= cap);
             }
             for isa in Isa::supported() {

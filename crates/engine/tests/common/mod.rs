@@ -141,27 +141,29 @@ pub fn tap_rows(engine: &mut Engine, tokens: &[u32], taps: &[Tap]) -> Vec<Vec<f3
     values
 }
 
-/// Golden models that the equality and planning tests run on.
-pub const TINY_MODELS: &[&str] = &[
-    "models/gemma3-iswa/model.gguf",
-    "models/llama-gqa-tied/model.gguf",
-    "models/llama3-rope-untied/model.gguf",
-    "models/qwen2-bias/model.gguf",
-    "models/qwen3/model.gguf",
-    "models/qwen35-hybrid/model.gguf",
-    "models/qwen35-hybrid-mtp/model.gguf",
-    "models/qwen35moe-hybrid/model.gguf",
-    "models/qwen3moe/model.gguf",
-    "quants/model/qwen3-256.Q4_1.gguf",
-    "quants/model/qwen3-256.Q4_K_M.gguf",
-    "synthetic/gemma2",
-    "synthetic/gemma3-stretched",
-    "synthetic/phi3-short",
-    "synthetic/phi3-long",
-    "synthetic/granite",
-    "synthetic/olmo2",
-    "synthetic/gpt-oss",
+/// Models of `tests/data/models` with references by transformers.
+pub const GOLDEN_MODELS: [&str; 8] = [
+    "gemma3-iswa",
+    "llama-gqa-tied",
+    "llama3-rope-untied",
+    "qwen2-bias",
+    "qwen3",
+    "qwen35-hybrid",
+    "qwen35-hybrid-mtp",
+    "qwen3moe",
 ];
+
+/// A model with references by llama.cpp alone, and without layers.
+pub const PEER_MODEL: &str = "qwen35moe-hybrid";
+
+/// All small models, as [`engine`] takes them: what the tests of equality, plans and allocations run on.
+pub fn tiny_models() -> Vec<String> {
+    let golden =
+        GOLDEN_MODELS.into_iter().chain([PEER_MODEL]).map(|name| format!("models/{name}/model.gguf"));
+    let quantised = ["Q4_1", "Q4_K_M"].map(|kind| format!("quants/model/qwen3-256.{kind}.gguf"));
+    let synthetic = synthetic::all().into_iter().map(|model| format!("synthetic/{}", model.name));
+    golden.chain(quantised).chain(synthetic).collect()
+}
 
 /// A real model, from the folder that `VERBATIM_TEST_MODELS` names (or `.cache/models`). Without it the test is skipped,
 /// unless `VERBATIM_TEST_FORBID_SKIP` is set.

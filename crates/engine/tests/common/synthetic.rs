@@ -383,7 +383,9 @@ impl Synthetic {
             }
             match self.qk_norms {
                 QkNorms::None => {}
-                QkNorms::Heads => ["attn_q_norm", "attn_k_norm"].iter().for_each(|part| norm(part, self.head_dim)),
+                QkNorms::Heads => {
+                    ["attn_q_norm", "attn_k_norm"].iter().for_each(|part| norm(part, self.head_dim))
+                }
                 QkNorms::Rows => {
                     norm("attn_q_norm", q_width);
                     norm("attn_k_norm", kv_width);
@@ -398,7 +400,8 @@ impl Synthetic {
         let reference = Reference { model: self, tensors: self.tensors() };
         let mut x: Vec<Vec<f64>> = tokens.iter().map(|&token| reference.embed(token)).collect();
         for layer in 0..self.layers {
-            reference.half(&mut x, layer, ["attn_norm", "post_attention_norm"], |x| reference.attend(x, layer));
+            reference
+                .half(&mut x, layer, ["attn_norm", "post_attention_norm"], |x| reference.attend(x, layer));
             reference.half(&mut x, layer, [self.ffn_norm, "post_ffw_norm"], |x| {
                 x.iter().map(|x| reference.feed_forward(x, layer)).collect()
             });
@@ -418,7 +421,8 @@ impl Reference<'_> {
     }
 
     fn embed(&self, token: u32) -> Vec<f64> {
-        let row = &self.values("token_embd.weight")[token as usize * self.model.hidden..][..self.model.hidden];
+        let row =
+            &self.values("token_embd.weight")[token as usize * self.model.hidden..][..self.model.hidden];
         row.iter().map(|x| f64::from(*x) * self.model.embedding_scale).collect()
     }
 
@@ -482,7 +486,11 @@ impl Reference<'_> {
                 let part = |row: &[f64]| row[head / (heads / kv_heads) * head_dim..][..head_dim].to_vec();
                 let q = &qs[position][head * head_dim..][..head_dim];
                 let weight = |i: usize| self.score(q, &part(&ks[i])).exp();
-                let sink = if self.model.sinks { self.values(&name("attn_sinks.weight"))[head] } else { f32::NEG_INFINITY };
+                let sink = if self.model.sinks {
+                    self.values(&name("attn_sinks.weight"))[head]
+                } else {
+                    f32::NEG_INFINITY
+                };
                 let total: f64 = seen.clone().map(weight).sum::<f64>() + f64::from(sink).exp();
                 let mut out = vec![0.0; head_dim];
                 for i in seen.clone() {
@@ -503,7 +511,9 @@ impl Reference<'_> {
     fn qk_norm(&self, x: &[f64], weight: &str) -> Vec<f64> {
         match self.model.qk_norms {
             QkNorms::None => x.to_vec(),
-            QkNorms::Heads => x.chunks(self.model.head_dim).flat_map(|head| self.norm(head, weight)).collect(),
+            QkNorms::Heads => {
+                x.chunks(self.model.head_dim).flat_map(|head| self.norm(head, weight)).collect()
+            }
             QkNorms::Rows => self.norm(x, weight),
         }
     }
@@ -538,8 +548,11 @@ impl Reference<'_> {
                     frequency * (1.0 - stretched) + frequency / yarn.factor * stretched
                 });
                 let (sine, cosine) = (position as f64 * frequency).sin_cos();
-                let [a, b] =
-                    if self.model.interleaved { [2 * pair, 2 * pair + 1] } else { [pair, pair + rotated / 2] };
+                let [a, b] = if self.model.interleaved {
+                    [2 * pair, 2 * pair + 1]
+                } else {
+                    [pair, pair + rotated / 2]
+                };
                 (head[a], head[b]) = (
                     amplitude * (head[a] * cosine - head[b] * sine),
                     amplitude * (head[a] * sine + head[b] * cosine),
@@ -593,7 +606,9 @@ impl Reference<'_> {
             (self.linear(x, &name("ffn_gate")), self.linear(x, &name("ffn_up")))
         };
         let activation = |x: f64| match self.model.gelu {
-            true => 0.5 * x * (1.0 + ((2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x.powi(3))).tanh()),
+            true => {
+                0.5 * x * (1.0 + ((2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x.powi(3))).tanh())
+            }
             false => x / (1.0 + (-x).exp()),
         };
         let inner: Vec<f64> = gate.iter().zip(up).map(|(gate, up)| activation(*gate) * up).collect();

@@ -248,10 +248,7 @@ impl Layer {
         let attention_norms = norms("attn_norm", "post_attention_norm")?;
         let ffn_norms = norms(variant.ffn_norm, "post_ffw_norm")?;
         let mut qk_norms = |q_len, k_len| -> Result<Option<[WeightId; 2]>, ModelError> {
-            Ok(Some([
-                table.vector(&name("attn_q_norm"), q_len)?,
-                table.vector(&name("attn_k_norm"), k_len)?,
-            ]))
+            Ok(Some([table.vector(&name("attn_q_norm"), q_len)?, table.vector(&name("attn_k_norm"), k_len)?]))
         };
         let qk_norms = match variant.qk_norms {
             QkNorms::None => None,

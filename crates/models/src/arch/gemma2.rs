@@ -5,6 +5,7 @@
 //! the checkpoints leave out.
 
 use super::dense::{Dense, Local, Norms, Variant};
+use super::gemma3::attention_scale;
 use crate::ffn::FfnShape;
 use crate::keys::Keys;
 use crate::net::LogitForm;
@@ -32,7 +33,7 @@ pub(super) fn open(file: &GgufFile, keys: &Keys<'_>) -> Result<Box<dyn Model>, M
         norms: Norms::Around,
         activation: Activation::GeluTanh,
         embedding_scale: (hyperparameters.hidden as f32).sqrt(),
-        attention_scale: keys.gemma_scale(&hyperparameters, LAYERS_OF_27B)?,
+        attention_scale: attention_scale(keys, &hyperparameters, LAYERS_OF_27B)?,
         attention_softcap: cap("attn_logit_softcapping", 50.0)?,
         logits: LogitForm { scale: 1.0, softcap: cap("final_logit_softcapping", 30.0)? },
         local: Some(local),

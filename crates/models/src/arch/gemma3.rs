@@ -9,7 +9,7 @@ use super::dense::{Dense, Local, Norms, QkNorms, Variant};
 use crate::ffn::FfnShape;
 use crate::keys::Keys;
 use crate::net::LogitForm;
-use crate::{Model, ModelError};
+use crate::{Hyperparameters, Model, ModelError};
 use verbatim_gguf::GgufFile;
 use verbatim_graph::{Activation, Real, RopeLayout};
 
@@ -36,11 +36,24 @@ pub(super) fn open(file: &GgufFile, keys: &Keys<'_>) -> Result<Box<dyn Model>, M
         norms: Norms::Around,
         activation: Activation::GeluTanh,
         embedding_scale: (hyperparameters.hidden as f32).sqrt(),
-        attention_scale: keys.gemma_scale(&hyperparameters, LAYERS_OF_27B)?,
+        attention_scale: attention_scale(keys, &hyperparameters, LAYERS_OF_27B)?,
         attention_softcap: keys.positive("attn_logit_softcapping")?.map(Real),
         logits: LogitForm { scale: 1.0, softcap: keys.positive("final_logit_softcapping")?.map(Real) },
         local,
         ..Variant::new(RopeLayout::Halves, FfnShape::gated(keys)?)
     };
     Dense::open(file, keys, variant)
+}
+
+/// The factor on the scores, where it is not the common one: files do not give it, but of Gemma 2 and 3 only the model
+/// with this many layers departs from it.
+pub(super) fn attention_scale(
+    keys: &Keys<'_>,
+    hyperparameters: &Hyperparameters,
+    layers_of_27b: usize,
+) -> Result<Option<f32>, ModelError> {
+    let Hyperparameters { hidden, layers, .. } = *hyperparameters;
+    let (heads, ..) = keys.heads(hidden)?;
+    let by_width = (layers == layers_of_27b).then(|| 1.0 / ((hidden / heads) as f32).sqrt());
+    Ok(keys.positive("attention.scale")?.or(by_width))
 }
