@@ -4,8 +4,8 @@ use verbatim_engine::{Engine, LoadOptions};
 use verbatim_gguf::GgufFile;
 use verbatim_lab::bench::{Selection, Test, Work, measure, read_gb_per_s};
 
-fn engine(context: usize) -> Engine {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/data/models/qwen3/model.gguf");
+fn engine(model: &str, context: usize) -> Engine {
+    let path = format!("{}/../../tests/data/models/{model}/model.gguf", env!("CARGO_MANIFEST_DIR"));
     let options = LoadOptions { threads: 2, context: Some(context), ..LoadOptions::default() };
     Engine::load(&GgufFile::open(path).unwrap(), &options).unwrap()
 }
@@ -16,18 +16,21 @@ fn every_test_is_repeated_and_leaves_the_engine_as_it_was() {
         Selection { prompts: vec![40, 600], generations: vec![3], widths: vec![1, 5], depths: vec![0, 70] };
     let (tests, context) = selection.tests().unwrap();
     assert_eq!((tests.len(), context), (10, 670));
-    // One sequence only: a test that kept it would leave none to the next.
-    let mut engine = engine(context);
-    for test in tests {
-        let times = measure(&mut engine, test, 3, &mut || true).unwrap().unwrap();
-        assert_eq!(times.len(), 3, "{test}");
-        assert!(times.iter().all(|time| time.as_nanos() > 0), "{test}");
+    // A recurrent model cannot go back to a depth.
+    for model in ["qwen3", "qwen35-hybrid"] {
+        // One sequence only: a test that kept it would leave none to the next.
+        let mut engine = engine(model, context);
+        for &test in &tests {
+            let times = measure(&mut engine, test, 3, &mut || true).unwrap().unwrap();
+            assert_eq!(times.len(), 3, "{model} {test}");
+            assert!(times.iter().all(|time| time.as_nanos() > 0), "{model} {test}");
+        }
     }
 }
 
 #[test]
 fn a_caller_can_stop_between_steps() {
-    let mut engine = engine(64);
+    let mut engine = engine("qwen3", 64);
     let mut steps = 0;
     let test = Test { work: Work::Generate(10), depth: 8 };
     let times = measure(&mut engine, test, 2, &mut || {
@@ -42,7 +45,7 @@ fn a_caller_can_stop_between_steps() {
 
 #[test]
 fn a_test_that_does_not_fit_is_an_error_and_frees_the_sequence() {
-    let mut engine = engine(64);
+    let mut engine = engine("qwen3", 64);
     let long = Test { work: Work::Prefill(1000), depth: 0 };
     let error = measure(&mut engine, long, 1, &mut || true).unwrap_err();
     assert!(!error.to_string().is_empty());

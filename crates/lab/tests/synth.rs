@@ -4,7 +4,7 @@ use std::path::Path;
 
 use verbatim_engine::{Engine, LoadOptions, Sampler};
 use verbatim_gguf::GgufFile;
-use verbatim_lab::synth::{Blueprint, Recipe, SynthError, WriteOptions, known_shapes, write};
+use verbatim_lab::synth::{Blueprint, Recipe, SynthError, WriteOptions, architectures, known_shapes, write};
 use verbatim_quant::DType;
 
 /// Rows of 256, 512 and 64 elements: whole blocks of every format in some tensors, and not in others.
@@ -12,15 +12,81 @@ const QWEN3: &str = r#"{"model_type": "qwen3", "hidden_size": 256, "num_hidden_l
     "num_key_value_heads": 1, "head_dim": 32, "intermediate_size": 512, "vocab_size": 320,
     "max_position_embeddings": 512, "rope_theta": 1000000, "rms_norm_eps": 1e-6, "tie_word_embeddings": true}"#;
 
-const LLAMA: &str = r#"{"model_type": "llama", "hidden_size": 96, "num_hidden_layers": 1, "num_attention_heads": 3,
-    "intermediate_size": 160, "vocab_size": 300, "max_position_embeddings": 512, "rms_norm_eps": 1e-5,
-    "rope_scaling": {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
-                     "original_max_position_embeddings": 128}}"#;
+/// A small model of every architecture: what it has beyond [`small`].
+const SMALL: [(&str, &str); 12] = [
+    (
+        "gemma2",
+        r#""model_type": "gemma2", "sliding_window": 16, "attn_logit_softcapping": 50.0,
+        "final_logit_softcapping": 30.0, "head_dim": 32, "tie_word_embeddings": null"#,
+    ),
+    (
+        "gemma3",
+        r#""model_type": "gemma3_text", "sliding_window": 16, "head_dim": 32, "num_hidden_layers": 6,
+        "tie_word_embeddings": null, "rope_parameters": {
+            "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1000000.0},
+            "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0}}"#,
+    ),
+    (
+        "gpt-oss",
+        r#""model_type": "gpt_oss", "num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 16,
+        "rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128}"#,
+    ),
+    (
+        "granite",
+        r#""model_type": "granite", "embedding_multiplier": 12.0, "attention_multiplier": 0.1,
+        "residual_multiplier": 0.2, "logits_scaling": 8.0"#,
+    ),
+    (
+        "llama",
+        r#""model_type": "llama", "rope_scaling": {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0, "original_max_position_embeddings": 128}"#,
+    ),
+    ("olmo2", r#""model_type": "olmo2""#),
+    (
+        "phi3",
+        r#""model_type": "phi3", "original_max_position_embeddings": 128, "partial_rotary_factor": 0.5,
+        "rope_scaling": {"type": "longrope", "short_factor": [1, 1, 1.5, 2, 2, 2, 3, 3],
+                         "long_factor": [1, 2, 2, 3, 4, 5, 6, 7]}"#,
+    ),
+    (
+        "qwen2",
+        r#""model_type": "qwen2", "rope_parameters": {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0,
+        "original_max_position_embeddings": 128}"#,
+    ),
+    ("qwen3", r#""model_type": "qwen3", "head_dim": 64"#),
+    (
+        "qwen35",
+        r#""model_type": "qwen3_5", "text_config": {"model_type": "qwen3_5_text", "head_dim": 32,
+        "num_hidden_layers": 4, "linear_conv_kernel_dim": 4, "linear_key_head_dim": 16, "linear_value_head_dim": 16,
+        "linear_num_key_heads": 2, "linear_num_value_heads": 4,
+        "rope_parameters": {"rope_theta": 10000000, "mrope_section": [2, 1, 1]}}"#,
+    ),
+    (
+        "qwen35moe",
+        r#""model_type": "qwen3_5_moe_text", "num_hidden_layers": 4, "linear_conv_kernel_dim": 4,
+        "linear_key_head_dim": 16, "linear_value_head_dim": 16, "linear_num_key_heads": 2,
+        "linear_num_value_heads": 4, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32,
+        "shared_expert_intermediate_size": 64"#,
+    ),
+    (
+        "qwen3moe",
+        r#""model_type": "qwen3_moe", "head_dim": 32, "num_experts": 8, "num_experts_per_tok": 2,
+        "moe_intermediate_size": 32, "decoder_sparse_step": 1"#,
+    ),
+];
 
-const QWEN2: &str = r#"{"model_type": "qwen2", "hidden_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2,
-    "num_key_value_heads": 1, "intermediate_size": 96, "vocab_size": 290, "max_position_embeddings": 512,
-    "rope_parameters": {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0,
-                        "original_max_position_embeddings": 128}, "rms_norm_eps": 1e-6}"#;
+/// A configuration: what all have, then `more`, whose keys win.
+fn small(more: &str) -> String {
+    let text = r#"{"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1,
+        "head_dim": 32, "intermediate_size": 96, "vocab_size": 300, "max_position_embeddings": 512,
+        "rms_norm_eps": 1e-6, "rope_theta": 10000.0}"#;
+    let mut config: serde_json::Value = serde_json::from_str(text).unwrap();
+    let more: serde_json::Value = serde_json::from_str(&format!("{{{more}}}")).unwrap();
+    for (key, value) in more.as_object().unwrap() {
+        config[key] = value.clone();
+    }
+    config.to_string()
+}
 
 fn made(config: &str, recipe: Recipe, seed: u64, threads: usize) -> Vec<u8> {
     let folder = tempfile::tempdir().unwrap();
@@ -82,10 +148,75 @@ fn logits_are_finite_and_tell_tokens_apart() {
 }
 
 #[test]
-fn other_architectures_make_models_that_run() {
-    for config in [LLAMA, QWEN2] {
+fn every_architecture_that_can_be_run_can_be_made() {
+    let names: Vec<&str> = architectures().collect();
+    assert_eq!(names, verbatim_models::architectures());
+    assert_eq!(names, SMALL.map(|(name, _)| name));
+    for (name, more) in SMALL {
         for recipe in [Recipe::F16, Recipe::Q4_K_M, Recipe::IQ4_XS] {
-            assert_eq!(generated(&made(config, recipe, 3, 2)).len(), 8);
+            let content = made(&small(more), recipe, 3, 2);
+            let file = GgufFile::from_bytes(content.clone()).unwrap();
+            let numbers = verbatim_engine::check(&file).unwrap_or_else(|error| panic!("{name}: {error}"));
+            assert_eq!(numbers.architecture, name);
+            assert_eq!(generated(&content).len(), 8);
+        }
+    }
+}
+
+/// Those of `tests/data/models`, which llama.cpp's converter made.
+#[test]
+fn tensors_are_those_of_converted_models() {
+    let golden = [
+        (
+            "gemma3-iswa",
+            r#""model_type": "gemma3_text", "num_hidden_layers": 6, "intermediate_size": 128,
+            "head_dim": 32, "sliding_window": 16, "tie_word_embeddings": true"#,
+        ),
+        (
+            "qwen3moe",
+            r#""model_type": "qwen3_moe", "num_attention_heads": 4, "num_key_value_heads": 2,
+            "num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 48"#,
+        ),
+        (
+            "qwen35-hybrid",
+            r#""model_type": "qwen3_5_text", "tie_word_embeddings": true, "num_hidden_layers": 4, "num_attention_heads": 4,
+            "num_key_value_heads": 2, "intermediate_size": 128, "linear_conv_kernel_dim": 4,
+            "linear_key_head_dim": 16, "linear_value_head_dim": 16, "linear_num_key_heads": 2,
+            "linear_num_value_heads": 4"#,
+        ),
+        (
+            "qwen35moe-hybrid",
+            r#""model_type": "qwen3_5_moe_text", "num_hidden_layers": 4, "num_attention_heads": 4,
+            "num_key_value_heads": 2, "linear_conv_kernel_dim": 4, "linear_key_head_dim": 16,
+            "linear_value_head_dim": 16, "linear_num_key_heads": 2, "linear_num_value_heads": 4, "num_experts": 8,
+            "num_experts_per_tok": 3, "moe_intermediate_size": 32, "shared_expert_intermediate_size": 48"#,
+        ),
+        (
+            "llama3-rope-untied",
+            r#""model_type": "llama", "num_hidden_layers": 3, "num_attention_heads": 4,
+            "num_key_value_heads": 2, "head_dim": 16, "intermediate_size": 160, "rope_scaling": {
+                "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+                "original_max_position_embeddings": 128}"#,
+        ),
+    ];
+    for (folder, more) in golden {
+        let path = format!("{}/../../tests/data/models/{folder}/model.gguf", env!("CARGO_MANIFEST_DIR"));
+        let converted = GgufFile::open(path).unwrap();
+        let file =
+            GgufFile::from_bytes(made(&small(&format!("{more}, \"vocab_size\": 512")), Recipe::F32, 0, 1))
+                .unwrap();
+        let table = |file: &GgufFile| {
+            let mut table: Vec<(String, Vec<usize>)> =
+                file.tensors().iter().map(|info| (info.name().to_owned(), info.dims().to_vec())).collect();
+            table.sort();
+            table
+        };
+        assert_eq!(table(&file), table(&converted), "{folder}");
+        let prefix = format!("{}.", file.metadata().require_str("general.architecture").unwrap());
+        for (key, _) in converted.metadata().iter().filter(|(key, _)| key.starts_with(&prefix)) {
+            let is_known = file.metadata().contains(key);
+            let is_implied = key.ends_with(".vocab_size") || key.ends_with("recurrent_layers");
+            assert!(is_known || is_implied, "{folder}: {key}");
         }
     }
 }
@@ -190,7 +321,7 @@ fn a_configuration_that_makes_no_model_is_refused_in_words() {
     refused("", "not JSON");
     refused("[1]", "no JSON object");
     refused("{}", "key `model_type` is missing");
-    refused(r#"{"model_type": "mamba"}"#, "known types are llama");
+    refused(r#"{"model_type": "mamba"}"#, "known types are gemma2");
     refused(&QWEN3.replace("\"rms_norm_eps\": 1e-6,", ""), "key `rms_norm_eps` is missing");
     let changed = |key: &str, value: &str| {
         let mut config: serde_json::Value = serde_json::from_str(QWEN3).unwrap();
@@ -206,7 +337,10 @@ fn a_configuration_that_makes_no_model_is_refused_in_words() {
     refused(&changed("head_dim", "31"), "even");
     refused(&changed("num_attention_heads", "4194304"), "fewer, with heads of 32");
     refused(&changed("rope_theta", "-1"), "rope_theta");
-    refused(&changed("rope_scaling", r#"{"rope_type": "magic"}"#), "default, linear, yarn or llama3");
+    refused(
+        &changed("rope_scaling", r#"{"rope_type": "magic"}"#),
+        "default, linear, yarn, longrope or llama3",
+    );
     refused(&changed("attention_bias", "true"), "attention_bias");
 }
 

@@ -195,6 +195,17 @@ impl Rope<'_> {
         }
     }
 
+    /// A list of numbers above 0, such as divisors of frequencies.
+    pub(super) fn reals(&self, key: &str) -> Result<Vec<f32>, ConfigError> {
+        let value = Config::required(key, self.get(key))?;
+        let numbers = value.as_array().filter(|list| !list.is_empty());
+        numbers.and_then(|list| list.iter().map(positive).collect()).ok_or_else(|| ConfigError::Value {
+            key: key.into(),
+            found: excerpt(value),
+            expected: "a list of numbers above 0".into(),
+        })
+    }
+
     /// A list of counts, such as the sections of a rotation in several dimensions.
     pub(super) fn counts(&self, key: &str) -> Option<Vec<i32>> {
         let counts = self.get(key)?.as_array()?.iter();

@@ -22,6 +22,11 @@ pub use file::{Progress, SynthError, WriteOptions, write};
 pub use recipe::{Recipe, UnknownRecipe};
 pub use shapes::{UnknownShape, known_shapes};
 
+/// The architectures that can be made, by their names in GGUF files.
+pub fn architectures() -> impl Iterator<Item = &'static str> {
+    arch::names()
+}
+
 /// A well-mixed function of a number: the finaliser of SplitMix64 (Steele, Lea, Flood 2014).
 pub(crate) fn mix(number: u64) -> u64 {
     let mut x = number.wrapping_add(0x9e37_79b9_7f4a_7c15);

@@ -71,6 +71,13 @@ impl Numbers {
         }
     }
 
+    /// The matrices of attention, those of Q, K and V in one.
+    pub(super) fn fused_attention(&self, out: &mut Blueprint, layer: usize) {
+        let q_width = self.heads * self.head_dim;
+        out.random(weight(layer, "attn_qkv"), &[self.hidden, q_width + 2 * self.kv_heads * self.head_dim]);
+        out.random(weight(layer, "attn_output"), &[q_width, self.hidden]);
+    }
+
     /// Norms of each head of Q and K.
     pub(super) fn head_norms(&self, out: &mut Blueprint, layer: usize) {
         out.norm(weight(layer, "attn_q_norm"), self.head_dim);
@@ -90,6 +97,44 @@ impl Numbers {
     }
 }
 
+/// A mixture of experts in every layer.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Mixture {
+    pub(super) experts: usize,
+    /// The inner width of an expert.
+    pub(super) width: usize,
+}
+
+impl Mixture {
+    /// Reads the numbers under the names that a configuration has for them, and writes their keys.
+    pub(super) fn describe(
+        config: &Config,
+        out: &mut Blueprint,
+        [experts_key, width_key]: [&str; 2],
+    ) -> Result<Mixture, ConfigError> {
+        let (experts, width) = (config.count(experts_key)?, config.count(width_key)?);
+        let used_key = "num_experts_per_tok";
+        let used = config.count(used_key)?;
+        if used > experts {
+            return Err(config.wrong(used_key, format!("at most the {experts} of {experts_key}")));
+        }
+        out.set_experts(experts);
+        out.count("expert_count", experts);
+        out.count("expert_used_count", used);
+        out.count("expert_feed_forward_length", width);
+        Ok(Mixture { experts, width })
+    }
+
+    /// The router, and the experts' three matrices, each stacked in one tensor.
+    pub(super) fn tensors(&self, numbers: &Numbers, out: &mut Blueprint, layer: usize) {
+        let (Mixture { experts, width }, hidden) = (*self, numbers.hidden);
+        out.random(weight(layer, "ffn_gate_inp"), &[hidden, experts]);
+        out.random(weight(layer, "ffn_gate_exps"), &[hidden, width, experts]);
+        out.random(weight(layer, "ffn_up_exps"), &[hidden, width, experts]);
+        out.random(weight(layer, "ffn_down_exps"), &[width, hidden, experts]);
+    }
+}
+
 /// The name of a tensor of a layer.
 pub(super) fn weight(layer: usize, part: &str) -> String {
     format!("blk.{layer}.{part}.weight")
@@ -100,6 +145,22 @@ pub(super) fn ffn_width(config: &Config, out: &mut Blueprint) -> Result<usize, C
     let width = config.count("intermediate_size")?;
     out.count("feed_forward_length", width);
     Ok(width)
+}
+
+/// How many elements of each head are rotated.
+pub(super) fn rotated(
+    rope: &Rope<'_>,
+    config: &Config,
+    head_dim: usize,
+    share_when_absent: f32,
+) -> Result<usize, ConfigError> {
+    let key = "partial_rotary_factor";
+    let share = rope.optional_real(key)?.unwrap_or(share_when_absent);
+    let rotated = (head_dim as f32 * share) as usize;
+    if rotated == 0 || rotated > head_dim || !rotated.is_multiple_of(2) {
+        return Err(config.wrong(key, format!("an even part of the {head_dim} elements of a head")));
+    }
+    Ok(rotated)
 }
 
 /// The keys of the rotation, and the tensor of divisors if it is Llama 3's.
@@ -118,15 +179,26 @@ pub(super) fn rope(rope: &Rope<'_>, out: &mut Blueprint, head_dim: usize) -> Res
                 );
             }
         }
+        // Phi-3's first models called it so; in all others it means itself.
+        "longrope" | "su" => long_rope(rope, out)?,
         "llama3" => out.values("rope_freqs.weight", llama3_divisors(rope, base, head_dim)?),
         other => {
             return Err(ConfigError::Value {
                 key: "rope_type".into(),
                 found: format!("`{}`", other.chars().take(60).collect::<String>()),
-                expected: "default, linear, yarn or llama3".into(),
+                expected: "default, linear, yarn, longrope or llama3".into(),
             });
         }
     }
+    Ok(())
+}
+
+/// LongRoPE: two sets of divisors, for sequences up to the context of the first training and for longer ones.
+fn long_rope(rope: &Rope<'_>, out: &mut Blueprint) -> Result<(), ConfigError> {
+    out.text("rope.scaling.type", "longrope");
+    out.count("rope.scaling.original_context_length", rope.positions("original_max_position_embeddings")?);
+    out.values("rope_factors_long.weight", rope.reals("long_factor")?);
+    out.values("rope_factors_short.weight", rope.reals("short_factor")?);
     Ok(())
 }
 

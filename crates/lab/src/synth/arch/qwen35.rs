@@ -3,7 +3,7 @@
 
 use super::super::blueprint::Blueprint;
 use super::super::config::{Config, ConfigError};
-use super::dense::{Numbers, ffn_width, rope, weight};
+use super::dense::{Numbers, ffn_width, rope, rotated, weight};
 
 /// Sections of the rotation in three dimensions, which for text are all the same; those of the published models.
 const ROPE_SECTIONS: [i32; 3] = [11, 11, 10];
@@ -18,9 +18,18 @@ struct DeltaNet {
 }
 
 pub(super) fn describe(config: &Config, out: &mut Blueprint) -> Result<(), ConfigError> {
+    let width = ffn_width(config, out)?;
+    describe_with(config, out, |numbers, out, layer| numbers.ffn(out, layer, width))
+}
+
+/// The model, with feed-forward networks whose tensors `ffn` adds.
+pub(super) fn describe_with(
+    config: &Config,
+    out: &mut Blueprint,
+    ffn: impl Fn(&Numbers, &mut Blueprint, usize),
+) -> Result<(), ConfigError> {
     let numbers = Numbers::describe(config, out)?;
     let delta = DeltaNet::describe(config, out)?;
-    let width = ffn_width(config, out)?;
     let interval = config.optional_count("full_attention_interval")?.unwrap_or(4);
     out.count("full_attention_interval", interval);
     describe_rope(config, out, numbers.head_dim)?;
@@ -33,7 +42,7 @@ pub(super) fn describe(config: &Config, out: &mut Blueprint) -> Result<(), Confi
             delta.tensors(&numbers, out, layer);
         }
         numbers.norm(out, layer, "post_attention_norm");
-        numbers.ffn(out, layer, width);
+        ffn(&numbers, out, layer);
     }
     Ok(())
 }
@@ -41,13 +50,7 @@ pub(super) fn describe(config: &Config, out: &mut Blueprint) -> Result<(), Confi
 /// Only a part of each head is rotated.
 fn describe_rope(config: &Config, out: &mut Blueprint, head_dim: usize) -> Result<(), ConfigError> {
     let settings = config.rope("full_attention");
-    let share = settings.optional_real("partial_rotary_factor")?.unwrap_or(0.25);
-    let rotated = (head_dim as f32 * share) as usize;
-    if rotated == 0 || rotated > head_dim || !rotated.is_multiple_of(2) {
-        return Err(config
-            .wrong("partial_rotary_factor", format!("an even part of the {head_dim} elements of a head")));
-    }
-    out.count("rope.dimension_count", rotated);
+    out.count("rope.dimension_count", rotated(&settings, config, head_dim, 0.25)?);
     let mut sections = settings.counts("mrope_section").unwrap_or_else(|| ROPE_SECTIONS.to_vec());
     sections.resize(4, 0);
     out.counts("rope.dimension_sections", sections);
