@@ -4,7 +4,7 @@
 //! element over all cells), so that lanes of a vector are keys and a score needs no sum across lanes; its values lie
 //! cell by cell, so that lanes are elements of the result.
 
-use crate::memory::AlignedBytes;
+use crate::memory::{AlignedBytes, physical_bytes};
 use crate::recurrent::RecurrentMemory;
 use half::f16;
 
@@ -88,6 +88,14 @@ pub struct KvLayer {
 impl KvMemory {
     /// Memory for `pages` pages of every layer. It is zeroed, and becomes resident as it is written.
     pub fn new(specs: &[KvSpec], pages: usize) -> Result<KvMemory, KvMemoryError> {
+        // Zeroed memory is promised freely and runs out later, when another program may be the one to pay for it.
+        let cells = pages.checked_mul(PAGE_CELLS);
+        let bytes = cells.and_then(|cells| {
+            specs.iter().try_fold(0usize, |sum, spec| sum.checked_add(spec.cell_bytes()?.checked_mul(cells)?))
+        });
+        if bytes.is_none_or(|bytes| physical_bytes().is_some_and(|all| bytes > all)) {
+            return Err(KvMemoryError { pages, layers: specs.len() });
+        }
         let layer = |spec: &KvSpec| {
             let elements =
                 pages.checked_mul(PAGE_CELLS)?.checked_mul(spec.kv_heads.checked_mul(spec.head_dim)?)?;

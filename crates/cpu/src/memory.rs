@@ -107,6 +107,19 @@ impl Drop for AlignedBytes {
     }
 }
 
+/// Bytes of the machine's memory, where the system tells.
+pub(crate) fn physical_bytes() -> Option<usize> {
+    #[cfg(unix)]
+    {
+        // SAFETY: only reads two numbers of the system.
+        let (pages, page_bytes) =
+            unsafe { (libc::sysconf(libc::_SC_PHYS_PAGES), libc::sysconf(libc::_SC_PAGESIZE)) };
+        usize::try_from(pages).ok()?.checked_mul(usize::try_from(page_bytes).ok()?).filter(|&bytes| bytes > 0)
+    }
+    #[cfg(not(unix))]
+    None
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -46,8 +46,9 @@ pub fn run(args: &LogitsArgs, store: &Store) -> anyhow::Result<ExitCode> {
         view.map(|view| (name.as_str(), view)).with_context(|| format!("tensor {name}"))
     });
     let views = views.collect::<anyhow::Result<Vec<_>>>()?;
-    safetensors::serialize_to_file(views, None, &args.out)
-        .with_context(|| format!("cannot write {}", args.out.display()))?;
+    let bytes = safetensors::serialize(views, None).context("the tensors cannot be written as one file")?;
+    // Written in place and not renamed over: the path may be a device or a pipe.
+    std::fs::write(&args.out, bytes).with_context(|| format!("cannot write {}", args.out.display()))?;
     Ok(ExitCode::SUCCESS)
 }
 
