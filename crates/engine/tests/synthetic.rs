@@ -82,6 +82,13 @@ const REFUSED: &[(&str, &str, Key, &str)] = &[
         "gpt-oss.attention.sliding_window is 0, but must be at least 1",
     ),
     ("gpt-oss", "expert_used_count", Key::Count(7), "gpt-oss.expert_used_count is 7, but must be at most 6"),
+    (
+        "smollm3",
+        "attention.sliding_window",
+        Key::Count(64),
+        "smollm3.attention.sliding_window is 64, but must be 0",
+    ),
+    ("smollm3", "expert_count", Key::Count(8), "smollm3.expert_count is 8, but must be 0"),
     ("llama", "rope.scaling.type", Key::Text("longrope"), "llama.rope.scaling.original_context_length"),
 ];
 

@@ -56,6 +56,8 @@ pub(crate) struct Heads {
     pub(crate) head_dim: usize,
     pub(crate) scale: Real,
     pub(crate) layout: RopeLayout,
+    /// Q and K are rotated.
+    pub(crate) rotates: bool,
     /// How many positions a row sees, if not all.
     pub(crate) window: Option<usize>,
     pub(crate) softcap: Option<Real>,
@@ -67,7 +69,17 @@ impl Heads {
     /// Attention to all positions, with scores scaled by 1/√head_dim.
     pub(crate) fn new(heads: usize, kv_heads: usize, head_dim: usize, layout: RopeLayout) -> Heads {
         let scale = Real(1.0 / (head_dim as f32).sqrt());
-        Heads { heads, kv_heads, head_dim, scale, layout, window: None, softcap: None, sinks: None }
+        Heads {
+            heads,
+            kv_heads,
+            head_dim,
+            scale,
+            layout,
+            rotates: true,
+            window: None,
+            softcap: None,
+            sinks: None,
+        }
     }
 }
 
@@ -205,7 +217,7 @@ impl<'a> Net<'a> {
         Ok(results)
     }
 
-    /// Rotates q and k, stores k and v, attends. `layer` counts the layers that attend.
+    /// Rotates q and k where the layer does, stores k and v, attends. `layer` counts the layers that attend.
     pub(crate) fn attention(
         &mut self,
         layer: usize,
@@ -213,9 +225,13 @@ impl<'a> Net<'a> {
         [q, k, v]: [ValueId; 3],
         rope: ValueId,
     ) -> Result<ValueId, GraphError> {
-        let Heads { heads, kv_heads, head_dim, scale, layout, window, softcap, sinks } = heads;
-        let q = self.apply(Op::Rope { heads, head_dim, layout }, &[q, rope])?;
-        let k = self.apply(Op::Rope { heads: kv_heads, head_dim, layout }, &[k, rope])?;
+        let Heads { heads, kv_heads, head_dim, scale, layout, rotates, window, softcap, sinks } = heads;
+        let (q, k) = if rotates {
+            let q = self.apply(Op::Rope { heads, head_dim, layout }, &[q, rope])?;
+            (q, self.apply(Op::Rope { heads: kv_heads, head_dim, layout }, &[k, rope])?)
+        } else {
+            (q, k)
+        };
         let state = self.builder.state(Tag::indexed("kv", layer as u32))?;
         let state = self.apply(Op::KvWrite { kv_heads, head_dim }, &[state, k, v, self.cells])?;
         let mut operands = vec![q, state, self.positions, self.sequences, self.pages];

@@ -19,6 +19,7 @@ pub struct Synthetic {
     head_dim: usize,
     ffn: usize,
     interleaved: bool,
+    rotates: fn(usize) -> bool,
     rotated: usize,
     base: f64,
     /// Positions are divided by this where a layer sees everything.
@@ -103,6 +104,7 @@ pub fn all() -> Vec<Synthetic> {
         head_dim: 16,
         ffn: 96,
         interleaved: true,
+        rotates: |_| true,
         rotated: 16,
         base: 10_000.0,
         stretch: 1.0,
@@ -264,7 +266,16 @@ pub fn all() -> Vec<Synthetic> {
         ],
         ..llama.clone()
     };
-    vec![llama, gemma2, gemma3, phi3, phi3_long, granite, olmo2, gpt_oss]
+    let smollm3 = Synthetic {
+        name: "smollm3",
+        architecture: "smollm3",
+        layers: 5,
+        rotates: |layer| layer % 4 != 3,
+        biases: false,
+        tied: true,
+        ..llama.clone()
+    };
+    vec![llama, gemma2, gemma3, phi3, phi3_long, granite, olmo2, gpt_oss, smollm3]
 }
 
 /// One of them.
@@ -475,8 +486,12 @@ impl Reference<'_> {
             } else {
                 ["attn_q", "attn_k", "attn_v"].map(|part| self.linear(x, &name(part)))
             };
-            qs.push(self.rotated(&self.qk_norm(&q, &name("attn_q_norm.weight")), position, local));
-            ks.push(self.rotated(&self.qk_norm(&k, &name("attn_k_norm.weight")), position, local));
+            let [q, k] = [(q, "attn_q_norm.weight"), (k, "attn_k_norm.weight")].map(|(x, norm)| {
+                let x = self.qk_norm(&x, &name(norm));
+                if (self.model.rotates)(layer) { self.rotated(&x, position, local) } else { x }
+            });
+            qs.push(q);
+            ks.push(k);
             vs.push(v);
         }
         let window = self.model.window.filter(|_| local).unwrap_or(usize::MAX);

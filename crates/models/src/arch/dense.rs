@@ -13,6 +13,8 @@ use verbatim_graph::{Activation, Graph, GraphError, Real, RopeLayout, RopeScalin
 /// In what the architectures differ. [`Variant::new`] is Llama's form.
 pub(super) struct Variant {
     pub(super) rope_layout: RopeLayout,
+    /// Whether a layer rotates Q and K.
+    pub(super) rotates: fn(usize) -> bool,
     pub(super) qk_norms: QkNorms,
     pub(super) norms: Norms,
     /// The tensor that norms what the feed-forward network reads.
@@ -68,6 +70,7 @@ impl Variant {
     pub(super) fn new(rope_layout: RopeLayout, ffn: FfnShape) -> Variant {
         Variant {
             rope_layout,
+            rotates: |_| true,
             qk_norms: QkNorms::None,
             norms: Norms::Before,
             ffn_norm: "ffn_norm",
@@ -284,7 +287,8 @@ impl Model for Dense {
         for (index, layer) in self.layers.iter().enumerate() {
             let window = self.window(index);
             let rope = if window.is_some() { local_rope } else { global_rope };
-            let heads = Heads { window, sinks: layer.sinks, ..self.heads };
+            let rotates = (self.variant.rotates)(index);
+            let heads = Heads { rotates, window, sinks: layer.sinks, ..self.heads };
             x = self.around(&mut net, &layer.attention_norms, x, |net, x| {
                 let [q, k, v] = self.qkv(net, layer, x)?;
                 let attended = net.attention(index, heads, [q, k, v], rope)?;

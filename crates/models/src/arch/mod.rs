@@ -14,6 +14,7 @@ mod qwen3;
 mod qwen35;
 mod qwen35moe;
 mod qwen3moe;
+mod smollm3;
 
 use crate::keys::Keys;
 use crate::{Model, ModelError};
@@ -35,6 +36,7 @@ const ARCHITECTURES: &[(&str, Open)] = &[
     ("qwen35", qwen35::open),
     ("qwen35moe", qwen35moe::open),
     ("qwen3moe", qwen3moe::open),
+    ("smollm3", smollm3::open),
 ];
 
 pub(crate) fn names() -> Vec<&'static str> {

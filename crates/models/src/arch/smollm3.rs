@@ -1,0 +1,23 @@
+//! `smollm3`: SmolLM3 (huggingface.co/blog/smollm3). Llama's form, but the last of every four layers does not rotate Q
+//! and K: it knows positions by the causal mask alone (NoPE, arXiv 2501.18795).
+
+use super::dense::{Dense, Variant};
+use crate::ffn::FfnShape;
+use crate::keys::Keys;
+use crate::{Model, ModelError};
+use verbatim_gguf::GgufFile;
+use verbatim_graph::RopeLayout;
+
+/// Every so many layers one does not rotate. Files have no key for it.
+const PERIOD: usize = 4;
+
+pub(super) fn open(file: &GgufFile, keys: &Keys<'_>) -> Result<Box<dyn Model>, ModelError> {
+    keys.refuse_count("attention.sliding_window", "0: windows are not supported in this architecture")?;
+    keys.refuse_count("expert_count", "0: mixtures of experts are not supported in this architecture")?;
+    let variant = Variant {
+        rotates: |layer| !(layer + 1).is_multiple_of(PERIOD),
+        // The converter to GGUF reorders the rows of Q and K, as for Llama.
+        ..Variant::new(RopeLayout::Interleaved, FfnShape::gated(keys)?)
+    };
+    Dense::open(file, keys, variant)
+}
