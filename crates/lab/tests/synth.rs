@@ -186,7 +186,7 @@ fn tensors_are_those_of_converted_models() {
         ),
         (
             "qwen35moe-hybrid",
-            r#""model_type": "qwen3_5_moe_text", "num_hidden_layers": 4, "num_attention_heads": 4,
+            r#""model_type": "qwen3_5_moe_text", "tie_word_embeddings": true, "num_hidden_layers": 4, "num_attention_heads": 4,
             "num_key_value_heads": 2, "linear_conv_kernel_dim": 4, "linear_key_head_dim": 16,
             "linear_value_head_dim": 16, "linear_num_key_heads": 2, "linear_num_value_heads": 4, "num_experts": 8,
             "num_experts_per_tok": 3, "moe_intermediate_size": 32, "shared_expert_intermediate_size": 48"#,
