@@ -133,7 +133,7 @@ pub enum CacheType {
 #[derive(Debug, Clone, Args)]
 pub struct GenerateFlags {
     /// Tokens to generate at most [default: until the model ends or the context is full]
-    #[arg(short = 'n', long, value_name = "N", env = "VERBATIM_MAX_TOKENS")]
+    #[arg(short = 'n', long, value_name = "N", env = "VERBATIM_MAX_TOKENS", allow_negative_numbers = true)]
     pub max_tokens: Option<u32>,
     /// Temperature: 0 always takes the likeliest token
     #[arg(
@@ -141,11 +141,18 @@ pub struct GenerateFlags {
         value_name = "T",
         env = "VERBATIM_TEMP",
         default_value = "0",
+        allow_negative_numbers = true,
         value_parser = temperature
     )]
     pub temperature: f32,
     /// Seed of the sampler; the same seed gives the same text
-    #[arg(long, value_name = "SEED", env = "VERBATIM_SEED", default_value = "0")]
+    #[arg(
+        long,
+        value_name = "SEED",
+        env = "VERBATIM_SEED",
+        default_value = "0",
+        allow_negative_numbers = true
+    )]
     pub seed: u64,
     /// Tokens the context has room for [default: what the model was trained for]
     #[arg(long = "ctx", value_name = "N", env = "VERBATIM_CTX")]
@@ -433,7 +440,13 @@ pub struct SynthArgs {
     #[arg(long, value_name = "RECIPE", env = "VERBATIM_QUANT", default_value = "Q4_K_M")]
     pub quant: Recipe,
     /// Seed of the weights; the same seed gives the same file
-    #[arg(long, value_name = "SEED", env = "VERBATIM_SEED", default_value = "0")]
+    #[arg(
+        long,
+        value_name = "SEED",
+        env = "VERBATIM_SEED",
+        default_value = "0",
+        allow_negative_numbers = true
+    )]
     pub seed: u64,
     /// The config.json of a model on Hugging Face, whose shape to take instead of a known one
     #[arg(long, value_name = "FILE", env = "VERBATIM_CONFIG", value_hint = ValueHint::FilePath)]

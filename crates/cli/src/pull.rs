@@ -216,6 +216,15 @@ pub fn resolve_or_pull(
 fn already_there(store: &Store, request: &Request) -> Result<Option<Entry>, PullError> {
     let Some(entry) = store.get(&request.name) else { return Ok(None) };
     let hash = entry.record.as_ref().map(|record| &record.sha256);
+    // A model that was cut short or overwritten is fetched again.
+    if let Some(record) = &entry.record
+        && entry.comes_from(&request.source.requested())
+        && fs::metadata(&entry.path).is_ok_and(|found| found.len() != record.bytes)
+    {
+        notify(&format!("{} in the store is damaged: fetching it again", request.name));
+        remove_if_present(&entry.path)?;
+        return Ok(None);
+    }
     let is_expected = request.sha256.is_none() || request.sha256.as_ref() == hash;
     if entry.comes_from(&request.source.requested()) && is_expected {
         return Ok(Some(entry));
@@ -293,17 +302,15 @@ impl Job<'_> {
         Ok(fs::rename(&joined, &partial.path).map_err(io_error("create", &partial.path))?)
     }
 
-    /// A second link to the file where that is possible, else a copy.
+    /// A copy: a second link would let whoever edits the original change the model in the store.
     fn pull_file(&self, path: &Path) -> Result<Entry, PullError> {
         let partial = self.partial();
         partial.clear()?;
-        if fs::hard_link(path, &partial.path).is_err() {
-            self.progress.set_message(format!("copying {}", path.display()));
-            self.progress.tick();
-            if let Err(error) = fs::copy(path, &partial.path) {
-                partial.clear()?;
-                return Err(io_error("copy into the store", path)(error).into());
-            }
+        self.progress.set_message(format!("copying {}", path.display()));
+        self.progress.tick();
+        if let Err(error) = fs::copy(path, &partial.path) {
+            partial.clear()?;
+            return Err(io_error("copy into the store", path)(error).into());
         }
         self.finish(self.request.source.requested(), &[])
     }

@@ -13,6 +13,8 @@ use rustyline::DefaultEditor;
 use rustyline::error::ReadlineError;
 use serde::Serialize;
 
+use crate::standard_io;
+
 /// What `/help` says.
 const HELP: &str = "\
 /reset       forget the conversation, except for the system message
@@ -111,6 +113,10 @@ impl LineSource for Terminal {
                 Ok(Line::Text(line))
             }
             Err(ReadlineError::Interrupted) => Ok(Line::Interrupted),
+            Err(ReadlineError::Io(error)) if error.kind() == std::io::ErrorKind::InvalidData => {
+                standard_io::notify("that line was not UTF-8 text and is left out");
+                Ok(Line::Text(String::new()))
+            }
             Err(ReadlineError::Eof) => Ok(Line::End),
             Err(error) => Err(error).context("standard input cannot be read"),
         }
@@ -232,6 +238,7 @@ impl<'a> Input<'a> {
 }
 
 fn save(conversation: &[Message], path: &Path) -> anyhow::Result<()> {
+    standard_io::refuse_model(path)?;
     let mut json = serde_json::to_string_pretty(conversation)?;
     json.push('\n');
     fs::write(path, json).with_context(|| format!("cannot write {}", path.display()))

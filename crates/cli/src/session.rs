@@ -171,7 +171,8 @@ impl Session {
         let context = self.engine.context();
         ensure!(
             prompt.len() <= context,
-            "the prompt has {} tokens and the context has room for {context}; use a larger --ctx or a shorter prompt",
+            "the prompt has {} tokens and the context has room for {context}; use a larger --ctx or a shorter prompt \
+             (in a conversation, /reset)",
             prompt.len()
         );
         let sampler =

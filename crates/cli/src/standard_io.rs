@@ -1,7 +1,9 @@
 //! Standard input and output, used exactly: no newline is added or taken away, and no reader's departure
 //! panics.
 
+use std::fs::File;
 use std::io::{self, IsTerminal, Read, Write};
+use std::path::Path;
 
 use anyhow::{Context, bail};
 
@@ -63,6 +65,18 @@ pub fn prompt(argument: Option<&str>) -> anyhow::Result<String> {
 pub fn write(bytes: &[u8]) -> anyhow::Result<()> {
     let mut output = io::stdout().lock();
     output.write_all(bytes).and_then(|()| output.flush()).context("standard output cannot be written")
+}
+
+/// Refuses to write over a model: whoever names one as an output has mistaken one path for another.
+///
+/// # Errors
+/// When there is a GGUF file at `path`.
+pub fn refuse_model(path: &Path) -> anyhow::Result<()> {
+    let mut magic = [0; 4];
+    let is_file = path.metadata().is_ok_and(|found| found.is_file());
+    let is_model = is_file && File::open(path).and_then(|mut file| file.read_exact(&mut magic)).is_ok();
+    anyhow::ensure!(!is_model || &magic != b"GGUF", "{} is a model and is not written over", path.display());
+    Ok(())
 }
 
 /// Tells the person something on standard error, which may quote a file or a server and is therefore escaped. That

@@ -84,6 +84,9 @@ pub enum StepError {
     /// The step's inputs could not be bound.
     #[error(transparent)]
     Bind(#[from] BindError),
+    /// A row's logits are no numbers.
+    #[error("the model computes no numbers here: every logit is a NaN; the file is damaged")]
+    NotNumbers,
     /// The run has failed.
     #[error(transparent)]
     Run(#[from] ExecutorError),
@@ -276,15 +279,15 @@ impl Engine {
                 let wants_logits = is_last && i + 1 == chunk.len();
                 rows[i] = Row { sequence, position: start + i, token, wants_logits };
             }
-            let drawn = match self.step(&rows[..chunk.len()], Vec::new()) {
-                Ok(outputs) => {
-                    outputs.logits(0).map(|logits| sampler.pick(logits, (start + chunk.len()) as u64))
-                }
-                Err(error) => {
-                    self.state.rollback(sequence)?;
-                    return Err(error);
-                }
-            };
+            let position = (start + chunk.len()) as u64;
+            let drawn = self.step(&rows[..chunk.len()], Vec::new()).and_then(|outputs| {
+                let draw = |logits| sampler.pick(logits, position).ok_or(StepError::NotNumbers);
+                outputs.logits(0).map(draw).transpose()
+            });
+            if drawn.is_err() {
+                self.state.rollback(sequence)?;
+            }
+            let drawn = drawn?;
             self.state.commit(sequence, chunk.len())?;
             if is_last {
                 return Ok(drawn);

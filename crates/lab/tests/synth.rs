@@ -13,7 +13,7 @@ const QWEN3: &str = r#"{"model_type": "qwen3", "hidden_size": 256, "num_hidden_l
     "max_position_embeddings": 512, "rope_theta": 1000000, "rms_norm_eps": 1e-6, "tie_word_embeddings": true}"#;
 
 /// A small model of every architecture: what it has beyond [`small`].
-const SMALL: [(&str, &str); 12] = [
+const SMALL: [(&str, &str); 13] = [
     (
         "gemma2",
         r#""model_type": "gemma2", "sliding_window": 16, "attn_logit_softcapping": 50.0,
@@ -73,6 +73,7 @@ const SMALL: [(&str, &str); 12] = [
         r#""model_type": "qwen3_moe", "head_dim": 32, "num_experts": 8, "num_experts_per_tok": 2,
         "moe_intermediate_size": 32, "decoder_sparse_step": 1"#,
     ),
+    ("smollm3", r#""model_type": "smollm3""#),
 ];
 
 /// A configuration: what all have, then `more`, whose keys win.

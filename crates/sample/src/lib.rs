@@ -25,13 +25,13 @@ impl Sampler {
         (temperature.is_finite() && temperature >= 0.0).then_some(Sampler { temperature, seed })
     }
 
-    /// The token at `position`, given its logits. Of equal candidates the lowest id wins; a NaN never does.
-    ///
-    /// # Panics
-    /// If there are no logits.
-    pub fn pick(&self, logits: &[f32], position: u64) -> u32 {
-        assert!(!logits.is_empty(), "a model has at least one token");
-        if self.temperature == 0.0 { largest(logits) } else { self.noisy(logits, position) }
+    /// The token at `position`, given its logits. Of equal candidates the lowest id wins; a NaN never does. `None` if
+    /// there is nothing but NaN.
+    pub fn pick(&self, logits: &[f32], position: u64) -> Option<u32> {
+        if logits.iter().all(|logit| logit.is_nan()) {
+            return None;
+        }
+        Some(if self.temperature == 0.0 { largest(logits) } else { self.noisy(logits, position) })
     }
 
     fn noisy(&self, logits: &[f32], position: u64) -> u32 {
@@ -114,7 +114,10 @@ mod tests {
             for position in 0..200 {
                 let temperature = [0.05, 0.7, 1.0, 5.0][position as usize % 4];
                 let sampler = Sampler::new(temperature, 42).unwrap();
-                assert_eq!(sampler.pick(&logits, position), reference(&logits, temperature, 42, position));
+                assert_eq!(
+                    sampler.pick(&logits, position),
+                    Some(reference(&logits, temperature, 42, position))
+                );
             }
         }
     }
@@ -127,7 +130,7 @@ mod tests {
             let mut counts = [0f64; 4];
             let draws = 40_000;
             for position in 0..draws {
-                counts[sampler.pick(&logits, position) as usize] += 1.0;
+                counts[sampler.pick(&logits, position).unwrap() as usize] += 1.0;
             }
             let weights = logits.map(|l: f32| f64::from(l / temperature).exp());
             let total: f64 = weights.iter().sum();
@@ -145,8 +148,9 @@ mod tests {
     #[test]
     fn zero_temperature_takes_the_first_of_the_largest() {
         let sampler = Sampler::new(0.0, 1).unwrap();
-        assert_eq!(sampler.pick(&[1.0, 3.0, 3.0, f32::NAN], 9), 1);
-        assert_eq!(sampler.pick(&[f32::NAN, f32::NAN], 9), 0);
+        assert_eq!(sampler.pick(&[1.0, 3.0, 3.0, f32::NAN], 9), Some(1));
+        assert_eq!(sampler.pick(&[f32::NAN, f32::NAN], 9), None);
+        assert_eq!(sampler.pick(&[], 9), None);
     }
 
     #[test]
@@ -165,10 +169,10 @@ mod tests {
             assert_eq!(Sampler::new(temperature, 0), None);
         }
         let tiny = Sampler::new(f32::MIN_POSITIVE, 0).unwrap();
-        assert_eq!(tiny.pick(&[0.0, 1.0, 0.5], 3), 1);
+        assert_eq!(tiny.pick(&[0.0, 1.0, 0.5], 3), Some(1));
         let odd = Sampler::new(1.0, 0).unwrap();
-        assert!(odd.pick(&[f32::NAN, f32::NEG_INFINITY, 0.0], 3) == 2);
-        assert!(odd.pick(&[f32::INFINITY, 0.0], 3) < 2);
+        assert_eq!(odd.pick(&[f32::NAN, f32::NEG_INFINITY, 0.0], 3), Some(2));
+        assert!(odd.pick(&[f32::INFINITY, 0.0], 3).is_some_and(|token| token < 2));
     }
 
     #[test]

@@ -13,6 +13,7 @@ use verbatim_engine::{Engine, KvType, LoadOptions, Row, Tap};
 
 use crate::flags::LogitsArgs;
 use crate::session::{open_model, threads};
+use crate::standard_io;
 use crate::store::Store;
 
 /// Rows of one step: the values of all layers are alive together.
@@ -24,6 +25,7 @@ const STEP_ROWS: usize = 64;
 /// When there is no model, a token is not one of its, or the file cannot be written.
 pub fn run(args: &LogitsArgs, store: &Store) -> anyhow::Result<ExitCode> {
     ensure!(!args.tokens.is_empty(), "there are no tokens");
+    standard_io::refuse_model(&args.out)?;
     let file = open_model(store, &args.model)?;
     let cache = if args.f16_cache { KvType::F16 } else { KvType::F32 };
     let options = LoadOptions {

@@ -2,6 +2,7 @@
 
 use std::process::ExitCode;
 
+use crate::error::UsageError;
 use crate::flags::RunArgs;
 use crate::interrupt::Interrupt;
 use crate::repl::{Message, Role};
@@ -17,6 +18,11 @@ const EXIT_INTERRUPTED: u8 = 130;
 /// # Errors
 /// When there is no prompt, no model, or the prompt does not fit.
 pub fn run(args: &RunArgs, store: &Store) -> anyhow::Result<ExitCode> {
+    if args.no_template && args.generate.system.is_some() {
+        return Err(
+            UsageError("--system needs the chat template that --no-template leaves out".into()).into()
+        );
+    }
     let prompt = standard_io::prompt(args.prompt.as_deref())?;
     let interrupt = Interrupt::install()?;
     let mut session = Session::open(store, &args.model, &args.threads, &args.cache, &args.generate)?;

@@ -13,6 +13,7 @@ mod qwen3;
 mod qwen35;
 mod qwen35moe;
 mod qwen3moe;
+mod smollm3;
 
 use super::blueprint::Blueprint;
 use super::config::{Config, ConfigError};
@@ -43,6 +44,7 @@ const ARCHITECTURES: &[Architecture] = &[
         describe: qwen35moe::describe,
     },
     Architecture { model_types: &["qwen3_moe"], name: "qwen3moe", describe: qwen3moe::describe },
+    Architecture { model_types: &["smollm3"], name: "smollm3", describe: smollm3::describe },
 ];
 
 /// Their names in GGUF files.
