@@ -151,7 +151,11 @@ fn logits_are_finite_and_tell_tokens_apart() {
 #[test]
 fn every_architecture_that_can_be_run_can_be_made() {
     let names: Vec<&str> = architectures().collect();
-    assert_eq!(names, verbatim_models::architectures());
+    let run = verbatim_models::architectures();
+    assert_eq!(
+        names, run,
+        "an architecture needs a file in crates/lab/src/synth/arch and a line in its table"
+    );
     assert_eq!(names, SMALL.map(|(name, _)| name));
     for (name, more) in SMALL {
         for recipe in [Recipe::F16, Recipe::Q4_K_M, Recipe::IQ4_XS] {
