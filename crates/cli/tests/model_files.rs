@@ -35,8 +35,11 @@ fn inspect_ends_with_success_exactly_for_what_can_be_loaded() {
                 let error = stderr(&output, 1);
                 assert!(error.starts_with("error: "), "{name}: {error}");
             }
-            // Whether a whole file is a model of a known kind is for the engine to say.
-            _ => assert!(matches!(output.status.code(), Some(0 | 1)), "{name}: {}", output.status),
+            _ => {
+                let error = String::from_utf8_lossy(&output.stderr);
+                assert_eq!(output.status.code(), Some(1), "{name}: {error}");
+                assert!(error.starts_with("error: "), "{name}: {error}");
+            }
         }
     }
 }
@@ -60,12 +63,16 @@ fn inspect_shows_what_is_in_a_file() {
 #[test]
 fn inspect_abbreviates_for_people_only() {
     let file = vocabulary(SMOLLM2);
-    let text = stdout(&run(&["inspect", &file], b""));
+    // A file without tensors is shown, but is no model that could be loaded.
+    let output = run(&["inspect", &file], b"");
+    assert_eq!(output.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("tensor `token_embd.weight` is missing"));
+    let text = String::from_utf8(output.stdout).unwrap();
     assert!(text.contains("string[49152]   [\"<|endoftext|>\", \"<|im_start|>\", \"<|im_end|>\""), "{text}");
     assert!(text.contains(", … 49146 more]\n"), "{text}");
     assert!(text.contains("\nchat template (") && text.contains("\n  | {%"), "{text}");
-    let report: Value = serde_json::from_str(&stdout(&run(&["inspect", &file, "--json"], b""))).unwrap();
-    assert_eq!(report["loadable"], true);
+    let report: Value = serde_json::from_slice(&run(&["inspect", &file, "--json"], b"").stdout).unwrap();
+    assert_eq!(report["loadable"], false);
     assert_eq!(report["metadata"]["general.architecture"], json!({"type": "string", "value": "llama"}));
     assert_eq!(report["metadata"]["tokenizer.ggml.tokens"]["value"].as_array().unwrap().len(), 49152);
     assert_eq!(report["vocabulary"]["roles"]["bos"], json!({"id": 1, "token": "<|im_start|>"}));
@@ -214,4 +221,52 @@ fn what_a_template_cannot_be_given_is_explained() {
         let error = stderr(&run(arguments, input), status);
         assert!(error.contains(expected), "{arguments:?}: {error}");
     }
+}
+
+#[test]
+fn logits_have_the_golden_shape_and_never_go_over_a_model() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = data("models/qwen3/model.gguf");
+    let model = model.to_str().unwrap();
+    let out = folder.path().join("logits.safetensors");
+    let arguments = ["logits", "-m", model, "--tokens", "1,2,3", "--layers", "--out", out.to_str().unwrap()];
+    stdout(&run(&arguments, b""));
+    let bytes = fs::read(&out).unwrap();
+    let tensors = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+    assert_eq!(tensors.tensor("logits").unwrap().shape(), [3, 512]);
+    for name in ["hidden.embed", "hidden.layer0", "hidden.layer3", "hidden.final_norm"] {
+        assert_eq!(tensors.tensor(name).unwrap().shape()[0], 3, "{name}");
+    }
+
+    let copy = folder.path().join("model.gguf");
+    fs::copy(model, &copy).unwrap();
+    let arguments = ["logits", "-m", model, "--tokens", "1", "--out", copy.to_str().unwrap()];
+    assert!(stderr(&run(&arguments, b""), 1).contains("is a model and is not written over"));
+    assert_eq!(fs::read(&copy).unwrap(), fs::read(model).unwrap());
+}
+
+#[test]
+fn run_gives_the_same_text_for_the_same_request() {
+    let model = data("models/qwen3/model.gguf");
+    let model = model.to_str().unwrap();
+    let text = |threads: &str, seed: &str| {
+        let arguments =
+            ["run", "-m", model, "-n", "24", "--temp", "1.3", "--threads", threads, "--seed", seed, "hi"];
+        run(&[&arguments[..], &["--no-template"]].concat(), b"").stdout
+    };
+    let first = text("1", "7");
+    assert!(!first.is_empty());
+    assert_eq!(text("2", "7"), first);
+    assert_eq!(text("3", "7"), first);
+    assert_ne!(text("1", "8"), first);
+}
+
+#[test]
+fn run_refuses_what_it_cannot_follow() {
+    let model = data("models/qwen3/model.gguf");
+    let model = model.to_str().unwrap();
+    let both = run(&["run", "-m", model, "--no-template", "--system", "s", "hi"], b"");
+    assert!(stderr(&both, 2).contains("--system needs the chat template"));
+    let long = run(&["run", "-m", model, "--no-template", "--ctx", "2", "hello there"], b"");
+    assert!(stderr(&long, 1).contains("the context has room for 2"));
 }
