@@ -10,11 +10,16 @@ pub(super) fn describe(config: &Config, out: &mut Blueprint) -> Result<(), Confi
             return Err(config.wrong(biases, "false"));
         }
     }
+    form(config, out, false)
+}
+
+/// The keys and tensors of Llama's form; `tied` where a configuration does not say.
+pub(super) fn form(config: &Config, out: &mut Blueprint, tied: bool) -> Result<(), ConfigError> {
     let numbers = Numbers::describe(config, out)?;
     let width = ffn_width(config, out)?;
     out.count("rope.dimension_count", numbers.head_dim);
     rope(&config.rope("full_attention"), out, numbers.head_dim)?;
-    numbers.ends(out, config.is_tied(false)?);
+    numbers.ends(out, config.is_tied(tied)?);
     for layer in 0..numbers.layers {
         numbers.norm(out, layer, "attn_norm");
         numbers.attention(out, layer);
