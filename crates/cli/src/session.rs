@@ -21,7 +21,8 @@ use crate::store::Store;
 pub struct Session {
     engine: Engine,
     tokenizer: Tokenizer,
-    template: Option<ChatTemplate>,
+    /// Source of the chat template. Compiled when it is used: without it a broken one does no harm.
+    template: Option<String>,
     sequence: SequenceId,
     /// What the sequence has committed.
     tokens: Vec<u32>,
@@ -120,8 +121,7 @@ impl Session {
     fn load(file: &ModelFile, options: &LoadOptions) -> anyhow::Result<Session> {
         let tokenizer = file.tokenizer()?;
         let has_template = file.gguf.metadata().contains("tokenizer.chat_template");
-        let template = has_template.then(|| file.chat_template()).transpose()?;
-        let template = template.map(ChatTemplate::new).transpose().with_context(|| about(&file.path))?;
+        let template = has_template.then(|| file.chat_template()).transpose()?.map(str::to_owned);
         let mut engine = Engine::load(&file.gguf, options).with_context(|| about(&file.path))?;
         let sequence = engine.begin()?;
         Ok(Session { engine, tokenizer, template, sequence, tokens: Vec::new() })
@@ -138,6 +138,7 @@ impl Session {
     /// When the model has no chat template, or it refuses the conversation.
     pub fn conversation_tokens(&self, messages: &[Message]) -> anyhow::Result<Vec<u32>> {
         let template = self.template.as_ref().context("the model has no chat template; use --no-template")?;
+        let template = ChatTemplate::new(template)?;
         let mut context = json!({ "messages": messages, "add_generation_prompt": true, "tools": null });
         for (name, id) in [("bos_token", self.tokenizer.bos()), ("eos_token", self.tokenizer.eos())] {
             if let Some(id) = id {
@@ -239,7 +240,12 @@ impl Session {
     /// Keeps the longest common beginning of the sequence and the prompt, short of the prompt's last token: that one has
     /// to be fed for its logits.
     fn reuse(&mut self, prompt: &[u32]) -> anyhow::Result<usize> {
-        let common = self.tokens.iter().zip(prompt).take_while(|(a, b)| a == b).count().min(prompt.len() - 1);
+        let mut common =
+            self.tokens.iter().zip(prompt).take_while(|(a, b)| a == b).count().min(prompt.len() - 1);
+        // A recurrent state cannot go back; it begins anew.
+        if common < self.tokens.len() && self.engine.recurs() {
+            common = 0;
+        }
         self.engine.truncate(self.sequence, common)?;
         self.tokens.truncate(common);
         Ok(common)

@@ -13,6 +13,7 @@ const ALIGNMENT: usize = 64;
 /// at most one writer and no reader but that thread, and a barrier separates phases. Every element type used here
 /// (i8, u16, i32, f32) is valid for all bit patterns.
 pub(crate) struct AlignedBytes {
+    allocated: NonNull<u8>,
     start: NonNull<u8>,
     len: usize,
 }
@@ -34,11 +35,17 @@ impl AlignedBytes {
     pub(crate) fn zeroed(len: usize) -> Option<AlignedBytes> {
         let layout = Self::layout(len)?;
         // SAFETY: the layout is not empty.
-        NonNull::new(unsafe { alloc_zeroed(layout) }).map(|start| AlignedBytes { start, len })
+        let allocated = NonNull::new(unsafe { alloc_zeroed(layout) })?;
+        let skipped = allocated.align_offset(ALIGNMENT);
+        // SAFETY: the layout has room for `ALIGNMENT` bytes more than `len`.
+        let start = unsafe { allocated.add(skipped) };
+        Some(AlignedBytes { allocated, start, len })
     }
 
+    /// Aligned by hand within a larger allocation: the system's allocator takes zeroed pages as they are for small
+    /// alignments only, and writes every byte for larger ones.
     fn layout(len: usize) -> Option<Layout> {
-        Layout::from_size_align(len.max(1), ALIGNMENT).ok()
+        Layout::from_size_align(len.checked_add(ALIGNMENT)?, 16).ok()
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -102,7 +109,7 @@ impl Drop for AlignedBytes {
     fn drop(&mut self) {
         if let Some(layout) = Self::layout(self.len) {
             // SAFETY: allocated by `zeroed` with this very layout.
-            unsafe { dealloc(self.start.as_ptr(), layout) }
+            unsafe { dealloc(self.allocated.as_ptr(), layout) }
         }
     }
 }

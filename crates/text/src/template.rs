@@ -12,6 +12,7 @@ use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{Serde, Value};
 use minijinja::{AutoEscape, Environment, Error, ErrorKind, State};
 use serde_json::Value as Json;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use thiserror::Error;
 
 /// The name of the template inside its environment.
@@ -140,7 +141,12 @@ impl ChatTemplate {
             bound.check_attribute(state, value)
         });
         let template = environment.get_template(NAME).map_err(render_error)?;
-        template.render(Value::from(Serde(context))).map_err(render_error)
+        // The engine divides by the number of `loop.cycle`'s arguments, and whatever else it may trip over is the
+        // template's fault, not ours to die of.
+        let rendered = catch_unwind(AssertUnwindSafe(|| template.render(Value::from(Serde(context)))));
+        let failed =
+            |_| TemplateError::Render { line: 0, reason: "the template engine gave up on it".into() };
+        rendered.map_err(failed)?.map_err(render_error)
     }
 }
 
@@ -179,6 +185,9 @@ fn environment(clock: Clock) -> Result<Environment<'static>, TemplateError> {
     environment.add_filter(dialect::ITERABLE_FILTER, dialect::iterable);
     environment.add_filter("pprint", |state: &State, value: &Value| python::str(state, value));
     environment.remove_global("debug");
+    // Python's Jinja has no such filters, and they build values out of values without counting what that costs.
+    environment.remove_filter("zip");
+    environment.remove_filter("chain");
     environment.add_test("sequence", python::is_sequence);
     environment.add_function("raise_exception", |message: String| -> Result<Value, Error> {
         Err(Error::new(ErrorKind::InvalidOperation, "raise_exception").with_source(RaisedException(message)))

@@ -241,3 +241,14 @@ fn tool_arguments_become_objects_where_they_are_objects() {
         assert_eq!(odd, before);
     }
 }
+
+#[test]
+fn what_the_engine_cannot_bear_is_an_error() {
+    let render = |source: &str| ChatTemplate::new(source)?.render(&serde_json::json!({}));
+    let no_choice = render("{% for x in [1] %}{{ loop.cycle() }}{% endfor %}");
+    assert!(matches!(no_choice, Err(TemplateError::Render { .. })), "{no_choice:?}");
+    for filter in ["zip", "chain"] {
+        let doubled = format!("{{% set a = [1] %}}{{% set a = a|{filter}(a) %}}{{{{ a|list }}}}");
+        assert!(render(&doubled).is_err(), "{filter} is no filter of Jinja");
+    }
+}
