@@ -30,12 +30,26 @@ fn every_width_gives_the_same_bits() {
 }
 
 #[test]
+fn a_prompt_may_be_cut_anywhere() {
+    for model in &tiny_models() {
+        let mut engine = engine(model, LoadOptions::default());
+        // Past the edge of a page and of every window.
+        let tokens = tokens(67, engine.hyperparameters().vocabulary);
+        let whole = bits(&logits(&mut engine, &tokens, &[67]));
+        for cut in 1..67 {
+            assert!(bits(&logits(&mut engine, &tokens, &[cut, 67 - cut])) == whole, "{model} cut at {cut}");
+        }
+    }
+}
+
+#[test]
 fn a_prompt_of_five_hundred_and_twelve_gives_the_bits_of_single_tokens() {
-    let mut engine =
-        engine("models/llama-gqa-tied/model.gguf", LoadOptions { context: Some(600), ..Default::default() });
-    let tokens = tokens(520, engine.hyperparameters().vocabulary);
-    let one_by_one = bits(&logits(&mut engine, &tokens, &[1]));
-    assert!(bits(&logits(&mut engine, &tokens, &[512])) == one_by_one);
+    for model in &tiny_models() {
+        let mut engine = engine(model, LoadOptions { context: Some(600), threads: 2, ..Default::default() });
+        let tokens = tokens(520, engine.hyperparameters().vocabulary);
+        let one_by_one = bits(&logits(&mut engine, &tokens, &[1]));
+        assert!(bits(&logits(&mut engine, &tokens, &[512])) == one_by_one, "{model}");
+    }
 }
 
 #[test]
