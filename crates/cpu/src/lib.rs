@@ -21,7 +21,7 @@ mod weights;
 
 pub use executor::{Executor, ExecutorError};
 pub use isa::{Isa, IsaError};
-pub use kv::{KvLayer, KvMemory, KvMemoryError, KvSpec, KvType, PAGE_CELLS, StateMemory};
+pub use kv::{KvLayer, KvMemory, KvMemoryError, KvSpec, KvType, PAGE_CELLS, StateMemory, Turn};
 pub use matrix::{PackError, PackedExperts, PackedMatrix};
 pub use program::{Arena, BindError, Bound, Filled, Outputs, PrepareError, Program, Slot};
 pub use recurrent::{RecurrentMemory, RecurrentMemoryError, RecurrentSpec};

@@ -52,6 +52,12 @@ impl AlignedBytes {
         self.len
     }
 
+    /// All bytes, of which the caller is the only user.
+    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: all of the allocation, initialised by `alloc_zeroed`, and borrowed mutably.
+        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
+    }
+
     /// Elements `start..start + count`, for reading. Nobody may write them meanwhile.
     #[inline]
     pub(crate) fn slice<T: Plain>(&self, start: usize, count: usize) -> &[T] {

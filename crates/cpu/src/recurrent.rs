@@ -93,6 +93,33 @@ impl RecurrentMemory {
         self.slots
     }
 
+    /// Appends a slot, layer by layer, to `out`.
+    pub fn read_slot(&self, slot: usize, out: &mut Vec<u8>) {
+        for layer in &self.layers {
+            for bytes in [&layer.history, &layer.delta] {
+                let len = bytes.len() / self.slots;
+                out.extend_from_slice(bytes.read(slot * len, len));
+            }
+        }
+    }
+
+    /// Bytes of a slot of all layers.
+    pub fn slot_bytes(&self) -> usize {
+        let bytes = self.layers.iter().map(|layer| layer.history.len() + layer.delta.len()).sum::<usize>();
+        bytes.checked_div(self.slots).unwrap_or(0)
+    }
+
+    /// Stores what [`RecurrentMemory::read_slot`] gave of memory of this form.
+    pub fn write_slot(&mut self, slot: usize, mut from: &[u8]) {
+        let slots = self.slots;
+        for bytes in self.layers.iter_mut().flat_map(|layer| [&mut layer.history, &mut layer.delta]) {
+            let len = bytes.len() / slots;
+            let (part, rest) = from.split_at(len);
+            bytes.bytes_mut()[slot * len..][..len].copy_from_slice(part);
+            from = rest;
+        }
+    }
+
     pub(crate) fn layers(&self) -> &[RecurrentLayer] {
         &self.layers
     }

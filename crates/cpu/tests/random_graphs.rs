@@ -107,7 +107,7 @@ fn run(
     let recurrent =
         vec![RecurrentSpec { kernel, channels, heads: random::DELTA }; layers(&[tags::CONV, tags::DELTA])];
     let mut state = StateMemory {
-        kv: KvMemory::new(&specs, PAGES).expect("small"),
+        kv: KvMemory::new(&specs.iter().map(|&spec| (spec, PAGES)).collect::<Vec<_>>()).expect("small"),
         recurrent: RecurrentMemory::new(&recurrent, random::SLOTS).expect("small"),
     };
     let mut random = Random(seed ^ 3);

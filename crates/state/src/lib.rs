@@ -174,7 +174,7 @@ impl State {
             return Err(RecurrentMemoryError { slots, layers: recurrent.len() }.into());
         }
         let memory = StateMemory {
-            kv: KvMemory::new(specs, pages)?,
+            kv: KvMemory::new(&specs.iter().map(|&spec| (spec, pages)).collect::<Vec<_>>())?,
             recurrent: RecurrentMemory::new(recurrent, slots)?,
         };
         let entries = sequences.checked_mul(context.div_ceil(PAGE_CELLS)).ok_or_else(too_many)?;
@@ -398,7 +398,7 @@ impl State {
 
     /// Whether every page is owned exactly once and every sequence has the pages of its positions. For tests.
     pub fn integrity(&self) -> Result<(), String> {
-        let mut owners = vec![0usize; self.memory.kv.pages()];
+        let mut owners = vec![0usize; self.memory.kv.layers()[0].pages()];
         for &page in self.free_pages.iter().chain(self.page_table.iter().filter(|&&page| page >= 0)) {
             owners[page as usize] += 1;
         }

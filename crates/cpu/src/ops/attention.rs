@@ -292,7 +292,7 @@ mod tests {
         positions: usize,
         random: &mut Random,
     ) -> (KvMemory, Vec<Vec<f32>>, Vec<Vec<f32>>) {
-        let memory = KvMemory::new(&[spec], positions.div_ceil(PAGE_CELLS) + 1).expect("small");
+        let memory = KvMemory::new(&[(spec, positions.div_ceil(PAGE_CELLS) + 1)]).expect("small");
         let (mut ks, mut vs) = (vec![], vec![]);
         let row = |random: &mut Random| -> Vec<f32> {
             (0..spec.kv_heads * spec.head_dim).map(|_| random.unit()).collect()
@@ -301,7 +301,7 @@ mod tests {
             ks.push(row(random));
             vs.push(row(random));
             // Pages in reverse order, to show that placement does not matter.
-            let page = memory.pages() - 1 - position / PAGE_CELLS;
+            let page = memory.layers()[0].pages() - 1 - position / PAGE_CELLS;
             memory.layers()[0].write(page * PAGE_CELLS + position % PAGE_CELLS, &ks[position], &vs[position]);
         }
         (memory, ks, vs)
