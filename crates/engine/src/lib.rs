@@ -8,20 +8,24 @@
 //! were cut into steps, on threads or on the cells that the sequence lives in.
 
 mod load;
+mod sequences;
 
 pub use load::{LoadError, LoadOptions, check};
+pub use sequences::SaveError;
 pub use verbatim_cpu::{Isa, KvType, PAGE_CELLS};
 pub use verbatim_models::{Hyperparameters, ModelError, Tap};
 pub use verbatim_plan::Statistics;
 pub use verbatim_sample::Sampler;
-pub use verbatim_state::{CHECKPOINTS, SequenceId, StateError};
+pub use verbatim_state::{
+    CHECKPOINTS, Part, RestoreError, Restored, Saved, SavedError, SequenceId, StateError,
+};
 
 use std::collections::HashMap;
 use verbatim_cpu::{
-    Arena, BindError, Executor, ExecutorError, Outputs, PrepareError, Program, Slot, Weights,
+    Arena, BindError, Executor, ExecutorError, Filled, Outputs, PrepareError, Program, Slot, Weights,
 };
 use verbatim_graph::{Bounds, GraphError};
-use verbatim_models::{Model, StepShape, inputs, outputs};
+use verbatim_models::{Model, StepShape, Transformed, inputs, outputs};
 use verbatim_state::State;
 
 /// The most rows of one step.
@@ -32,8 +36,9 @@ pub const MAX_ROWS: usize = 512;
 pub struct Row {
     /// The sequence that it belongs to.
     pub sequence: SequenceId,
-    /// Its position there, reserved by [`Engine::append`] or a committed one.
-    pub position: usize,
+    /// Its place there, in flight: [`Engine::append`] or [`Engine::append_tree`] has reserved it. Where all that is in flight
+    /// is one chain, places are positions.
+    pub place: usize,
     /// The token.
     pub token: u32,
     /// Whether the logits of the token after it are wanted.
@@ -54,23 +59,24 @@ pub enum StepError {
         /// Tokens of the model.
         vocabulary: usize,
     },
-    /// A row's position was not reserved.
-    #[error("position {position} of sequence {sequence} is neither committed nor in flight")]
-    Position {
+    /// A row's place is not in flight.
+    #[error("place {place} of sequence {sequence} is not in flight")]
+    Place {
         /// The sequence's index.
         sequence: usize,
-        /// The position.
-        position: usize,
+        /// The place.
+        place: usize,
     },
-    /// A row of a recurrent model does not follow the one before it in its sequence.
+    /// A row comes before the one that it follows, or again.
     #[error(
-        "position {position} of sequence {sequence} is out of order: a recurrent model computes those in flight one by one"
+        "place {place} of sequence {sequence} is out of order: the rows of a sequence come in ascending order, each after \
+         the one that it follows, or once that is computed"
     )]
     Order {
         /// The sequence's index.
         sequence: usize,
-        /// The position.
-        position: usize,
+        /// The place.
+        place: usize,
     },
     /// The sequence cannot take the rows.
     #[error(transparent)]
@@ -92,6 +98,14 @@ pub enum StepError {
     Run(#[from] ExecutorError),
 }
 
+/// What programs are made for: all that varies in the shapes of one engine's steps.
+#[derive(Clone, PartialEq, Eq, Hash)]
+struct ProgramKey {
+    bounds: Bounds,
+    path: usize,
+    taps: Vec<Tap>,
+}
+
 /// A model with its weights, its sequences and the memory to run steps in.
 pub struct Engine {
     model: Box<dyn Model>,
@@ -99,7 +113,8 @@ pub struct Engine {
     executor: Executor,
     arena: Arena,
     state: State,
-    programs: HashMap<StepShape, Program>,
+    transformed: Transformed,
+    programs: HashMap<ProgramKey, (StepShape, Program)>,
 }
 
 /// What a step has computed. The engine stays borrowed until it has been read.
@@ -145,114 +160,101 @@ impl Engine {
 
     /// The programs made so far, one per bucket of rows in use: for their plans.
     pub fn programs(&self) -> impl Iterator<Item = (&StepShape, &Program)> {
-        self.programs.iter()
-    }
-
-    /// A new, empty sequence.
-    pub fn begin(&mut self) -> Result<SequenceId, StateError> {
-        self.state.begin()
-    }
-
-    /// Ends a sequence.
-    pub fn end(&mut self, sequence: SequenceId) -> Result<(), StateError> {
-        self.state.end(sequence)
-    }
-
-    /// Positions that a sequence has committed.
-    pub fn len(&self, sequence: SequenceId) -> Result<usize, StateError> {
-        self.state.len(sequence)
-    }
-
-    /// Whether a sequence has committed nothing.
-    pub fn is_empty(&self, sequence: SequenceId) -> Result<bool, StateError> {
-        self.state.is_empty(sequence)
-    }
-
-    /// Reserves `count` positions in flight; returns the first.
-    pub fn append(&mut self, sequence: SequenceId, count: usize) -> Result<usize, StateError> {
-        self.state.append(sequence, count).map(|positions| positions.start)
-    }
-
-    /// Keeps the first `count` positions in flight.
-    pub fn commit(&mut self, sequence: SequenceId, count: usize) -> Result<(), StateError> {
-        self.state.commit(sequence, count)
-    }
-
-    /// Drops the positions in flight.
-    pub fn rollback(&mut self, sequence: SequenceId) -> Result<(), StateError> {
-        self.state.rollback(sequence)
-    }
-
-    /// Whether layers carry a state from position to position. Such a sequence cannot be truncated but to 0, and of more
-    /// than [`CHECKPOINTS`] positions in flight only the last so many can be told apart when it is committed.
-    pub fn recurs(&self) -> bool {
-        self.state.recurs()
-    }
-
-    /// Forgets all positions of a sequence from `len` on.
-    pub fn truncate(&mut self, sequence: SequenceId, len: usize) -> Result<(), StateError> {
-        self.state.truncate(sequence, len)
+        self.programs.values().map(|(shape, program)| (shape, program))
     }
 
     /// Computes rows: stores the K and V of each in its cell and returns what was asked for.
     ///
-    /// A row sees the positions up to its own; those must be committed, or in flight and computed in this step or one
-    /// before. Models with recurrent layers compute positions in flight only, those of a sequence in ascending order.
+    /// A row sees the positions on its path up to its own; those must be committed, or in flight and computed in this step or
+    /// one before. The rows of a sequence come in ascending order of their places.
+    ///
+    /// # Errors
+    /// If the rows are not so, or the run fails. What was computed before of the places given, and of those that follow
+    /// them, is lost then; what is committed is not.
     pub fn step(&mut self, rows: &[Row], taps: Vec<Tap>) -> Result<StepOutputs<'_>, StepError> {
-        self.check(rows)?;
+        let path = self.check(rows)?;
         let picked = rows.iter().filter(|row| row.wants_logits).count();
         let bounds = Bounds { rows: bucket(rows.len()), picked: bucket(picked) };
-        let (page_table, context) = (self.state.page_table_shape(), self.state.context());
-        let shape = StepShape { bounds, page_table, context, taps };
-        if self.programs.contains_key(&shape) {
+        let key = ProgramKey { bounds, path: bucket(path), taps };
+        if self.programs.contains_key(&key) {
             self.executor.count_reuse();
         } else {
+            let shape = StepShape {
+                bounds,
+                page_table: self.state.page_table_shape(),
+                windows: self.state.windows(),
+                transformed: self.transformed,
+                path: key.path,
+                context: self.state.context(),
+                taps: key.taps.clone(),
+            };
             let program = self.executor.prepare(&self.model.build(&shape)?, &self.weights)?;
-            self.programs.insert(shape.clone(), program);
+            self.programs.insert(key.clone(), (shape, program));
         }
-        if self.state.recurs() {
-            // Until the run has ended well, the states from the first row of each sequence on are lost.
-            for row in rows.iter().rev() {
-                self.state.set_computed(row.sequence, row.position)?;
+        // Until the run has ended well, what was computed of these rows and of those that follow them is lost.
+        for (index, row) in rows.iter().enumerate() {
+            if !rows[..index].iter().rev().take(1).any(|before| before.sequence == row.sequence) {
+                self.state.forget_computed(row.sequence, row.place)?;
             }
         }
-        let program = &self.programs[&shape];
+        let (_, program) = &self.programs[&key];
         let state = &self.state;
-        let bound = program
-            .bind(&mut self.arena, Bounds { rows: rows.len(), picked }, |slot| fill(slot, rows, state))?;
+        let bound = program.bind(&mut self.arena, Bounds { rows: rows.len(), picked }, |slot| {
+            fill(slot, rows, state, key.path)
+        })?;
         let outputs = self.executor.run(bound, &self.weights, self.state.memory_mut())?;
-        if self.state.recurs() {
-            for row in rows {
-                self.state.set_computed(row.sequence, row.position + 1)?;
-            }
+        for row in rows {
+            self.state.set_computed(row.sequence, row.place, row.token)?;
         }
         Ok(StepOutputs(outputs))
     }
 
-    fn check(&self, rows: &[Row]) -> Result<(), StepError> {
+    /// Whether the rows can be computed together; returns the longest path in flight, 0 if there are only chains.
+    fn check(&self, rows: &[Row]) -> Result<usize, StepError> {
         if rows.is_empty() || rows.len() > MAX_ROWS {
             return Err(StepError::RowCount(rows.len()));
         }
         let vocabulary = self.hyperparameters().vocabulary;
-        for (index, &Row { sequence, position, token, .. }) in rows.iter().enumerate() {
+        let mut path = 0;
+        for (index, &Row { sequence, place, token, .. }) in rows.iter().enumerate() {
             if token as usize >= vocabulary {
                 return Err(StepError::Token { token, vocabulary });
             }
-            if self.state.cell(sequence, position).is_none() {
-                return Err(StepError::Position { sequence: sequence.index(), position });
+            if self.state.position(sequence, place).is_none() {
+                return Err(StepError::Place { sequence: sequence.index(), place });
             }
-            if self.state.recurs() {
-                let before = rows[..index].iter().rev().find(|row| row.sequence == sequence);
-                let follows = match before {
-                    Some(before) => before.position + 1 == position,
-                    None => self.state.can_compute(sequence, position),
-                };
-                if !follows || self.state.slots(sequence, position).is_none() {
-                    return Err(StepError::Order { sequence: sequence.index(), position });
+            if !self.follows(&rows[..index], sequence, place) {
+                return Err(StepError::Order { sequence: sequence.index(), place });
+            }
+            path = path.max(self.state.path_len(sequence, place).unwrap_or(0));
+        }
+        Ok(path)
+    }
+
+    /// Whether a place can be computed after the rows before it in a step.
+    fn follows(&self, before: &[Row], sequence: SequenceId, place: usize) -> bool {
+        let mut own = before.iter().rev().filter(|row| row.sequence == sequence).map(|row| row.place).peekable();
+        if own.peek().is_some_and(|&last| last >= place) {
+            return false;
+        }
+        let state = &self.state;
+        let Some(parent) = state.parent(sequence, place) else { return true };
+        // A row that shares the memory of the parent's state may not come between.
+        match own.find(|&row| row == parent || state.shares_slot(sequence, row, parent)) {
+            Some(row) => row == parent,
+            None => {
+                // Nor may one that the parent follows: the parent would have to be computed again, too.
+                let mut at = Some(parent);
+                let is_in_step = |place| before.iter().any(|row| row.sequence == sequence && row.place == place);
+                while let Some(place) = at {
+                    if is_in_step(place) {
+                        return false;
+                    }
+                    at = state.parent(sequence, place);
                 }
+                state.can_compute(sequence, place)
             }
         }
-        Ok(())
     }
 
     /// Feeds tokens to a sequence, in steps of at most [`MAX_ROWS`], and draws the token that follows them. `None` if
@@ -268,7 +270,7 @@ impl Engine {
         mut go_on: impl FnMut() -> bool,
     ) -> Result<Option<u32>, StepError> {
         let mut chunks = tokens.chunks(MAX_ROWS).peekable();
-        let mut rows = [Row { sequence, position: 0, token: 0, wants_logits: false }; MAX_ROWS];
+        let mut rows = [Row { sequence, place: 0, token: 0, wants_logits: false }; MAX_ROWS];
         while let Some(chunk) = chunks.next() {
             if !go_on() {
                 return Ok(None);
@@ -277,9 +279,10 @@ impl Engine {
             let is_last = chunks.peek().is_none();
             for (i, &token) in chunk.iter().enumerate() {
                 let wants_logits = is_last && i + 1 == chunk.len();
-                rows[i] = Row { sequence, position: start + i, token, wants_logits };
+                rows[i] = Row { sequence, place: start + i, token, wants_logits };
             }
-            let position = (start + chunk.len()) as u64;
+            // Noise is keyed by how many tokens there were, also those that are no longer there: it must not repeat.
+            let position = (self.state.removed(sequence)? + start + chunk.len()) as u64;
             let drawn = self.step(&rows[..chunk.len()], Vec::new()).and_then(|outputs| {
                 let draw = |logits| sampler.pick(logits, position).ok_or(StepError::NotNumbers);
                 outputs.logits(0).map(draw).transpose()
@@ -302,24 +305,37 @@ fn bucket(rows: usize) -> usize {
     if rows == 0 { 0 } else { rows.next_power_of_two() }
 }
 
-fn fill(slot: Slot<'_>, rows: &[Row], state: &State) -> Result<verbatim_cpu::Filled, BindError> {
+/// Fills the input of a slot. `path` is the most cells of a row's path.
+fn fill(slot: Slot<'_>, rows: &[Row], state: &State, path: usize) -> Result<Filled, BindError> {
+    const CHECKED: &str = "checked before the step was bound";
     let row_inputs = |value: fn(&Row) -> usize| rows.iter().map(move |row| value(row) as i32);
-    let slots =
-        |row: &Row| state.slots(row.sequence, row.position).expect("checked before the step was bound");
-    match slot.tag() {
+    let positions = || rows.iter().map(|row| state.position(row.sequence, row.place).expect(CHECKED));
+    let slots = |row: &Row| state.slots(row.sequence, row.place).expect(CHECKED);
+    let tag = slot.tag();
+    let kind = tag.index as usize;
+    let cell = |row: &Row, place| state.cell(row.sequence, kind, place).expect(CHECKED) as i32;
+    match tag {
         inputs::TOKENS => slot.i32_from(row_inputs(|row| row.token as usize)),
-        inputs::POSITIONS => slot.i32_from(row_inputs(|row| row.position)),
+        inputs::POSITIONS => slot.i32_from(positions().map(|position| position as i32)),
         inputs::SEQUENCES => slot.i32_from(row_inputs(|row| row.sequence.index())),
-        inputs::CELLS => slot.i32_from(rows.iter().map(|row| {
-            state.cell(row.sequence, row.position).expect("checked before the step was bound") as i32
-        })),
         inputs::READ_SLOTS => slot.i32_from(rows.iter().map(|row| slots(row)[0])),
         inputs::WRITE_SLOTS => slot.i32_from(rows.iter().map(|row| slots(row)[1])),
-        inputs::PAGES => slot.i32(state.page_table()),
         inputs::PICKED => {
             let picked = rows.iter().enumerate().filter(|(_, row)| row.wants_logits);
             slot.i32_from(picked.map(|(index, _)| index as i32))
         }
+        inputs::BASES => slot.i32_from(rows.iter().zip(positions()).map(|(row, position)| {
+            let len = state.path_len(row.sequence, row.place);
+            // A row without a path reads all its positions from pages.
+            (position + 1 - len.unwrap_or(0)) as i32
+        })),
+        _ if tag.name == inputs::CELLS => slot.i32_from(rows.iter().map(|row| cell(row, row.place))),
+        _ if tag.name == inputs::PAGES => slot.i32(state.page_table(kind)),
+        _ if tag.name == inputs::PATHS => slot.i32_from(rows.iter().flat_map(|row| {
+            let places = state.path(row.sequence, row.place).unwrap_or_default();
+            let cells: Vec<i32> = places.into_iter().map(|place| cell(row, place)).collect();
+            cells.into_iter().chain(std::iter::repeat(0)).take(path)
+        })),
         _ => slot.unknown(),
     }
 }

@@ -1,15 +1,18 @@
 //! Loading: the model understood, its weights packed, memory for its sequences.
 
-use crate::Engine;
+use crate::{Engine, MAX_ROWS};
+use sha2::{Digest as _, Sha256};
 use std::collections::HashMap;
 use verbatim_cpu::{
     Arena, Executor, ExecutorError, Isa, KvSpec, KvType, PackError, PackedExperts, PackedMatrix,
     RecurrentSpec, Weight, Weights,
 };
 use verbatim_gguf::{GgufError, GgufFile};
-use verbatim_models::{Hyperparameters, ModelError, WeightForm, WeightSpec};
+use verbatim_models::{
+    Hyperparameters, KeyRotation, KvShape, Model, ModelError, Transformed, WeightForm, WeightSpec,
+};
 use verbatim_quant::{QuantError, dequantize};
-use verbatim_state::{State, StateMemoryError};
+use verbatim_state::{Digest, Keys, LayerSpec, State, StateMemoryError, StateSpec};
 
 /// Sequences longer than this are not made unless asked for, whatever the model was trained for.
 const DEFAULT_CONTEXT: usize = 8192;
@@ -29,11 +32,24 @@ pub struct LoadOptions {
     pub k: KvType,
     /// Storage of V.
     pub v: KvType,
+    /// Quantised K and V are transformed before they are stored, which costs a little time and loses much less.
+    pub rotation: bool,
+    /// Memory for what no sequence holds but others may begin with, in bytes.
+    pub cache_bytes: usize,
 }
 
 impl Default for LoadOptions {
     fn default() -> Self {
-        LoadOptions { threads: 1, isa: None, context: None, sequences: 1, k: KvType::F16, v: KvType::F16 }
+        LoadOptions {
+            threads: 1,
+            isa: None,
+            context: None,
+            sequences: 1,
+            k: KvType::F16,
+            v: KvType::F16,
+            rotation: true,
+            cache_bytes: 0,
+        }
     }
 }
 
@@ -99,16 +115,13 @@ impl Engine {
             Some(isa) => Executor::with_isa(options.threads, isa)?,
             None => Executor::new(options.threads)?,
         };
-        let specs: Vec<KvSpec> = model
-            .kv_shapes()
-            .into_iter()
-            .map(|shape| KvSpec {
-                kv_heads: shape.kv_heads,
-                head_dim: shape.head_dim,
-                k: options.k,
-                v: options.v,
-            })
-            .collect();
+        let transformed = Transformed {
+            keys: options.rotation && options.k.is_quantized(),
+            values: options.rotation && options.v.is_quantized(),
+        };
+        let layers = model.kv_shapes(context).into_iter().map(|shape| layer(file, &*model, shape, options));
+        let mut layers = layers.collect::<Result<Vec<LayerSpec>, _>>()?;
+        layers.iter_mut().for_each(|layer| layer.transformed = transformed.keys);
         let recurrent: Vec<RecurrentSpec> = model
             .recurrent_shapes()
             .into_iter()
@@ -118,13 +131,68 @@ impl Engine {
                 heads: shape.heads,
             })
             .collect();
-        let pages = options.sequences.saturating_mul(State::pages_for(context));
-        let state = State::new(&specs, &recurrent, options.sequences, context, pages)?;
+        let state = State::new(StateSpec {
+            layers,
+            recurrent,
+            sequences: options.sequences,
+            context,
+            in_flight: MAX_ROWS,
+            pages: options.sequences.saturating_mul(State::pages_for(context)),
+            cache_bytes: options.cache_bytes,
+            identity: identity(file),
+        })?;
         file.prefetch();
         let weights = model.weights().iter().map(|spec| load(file, spec, &mut executor));
         let weights = Weights::new(weights.collect::<Result<_, _>>()?);
-        Ok(Engine { model, weights, executor, arena: Arena::default(), state, programs: HashMap::new() })
+        let (arena, programs) = (Arena::default(), HashMap::new());
+        Ok(Engine { model, weights, executor, arena, state, transformed, programs })
     }
+}
+
+fn layer(
+    file: &GgufFile,
+    model: &dyn Model,
+    shape: KvShape,
+    options: &LoadOptions,
+) -> Result<LayerSpec, LoadError> {
+    let KvShape { kv_heads, head_dim, window, rotation } = shape;
+    let keys = match rotation {
+        None => Keys::Still,
+        Some(KeyRotation { table, layout, divisors }) => {
+            let divisors = divisors.map(|weight| vector(file, &model.weights()[weight as usize])).transpose()?;
+            Keys::Rotated { table, layout, divisors }
+        }
+    };
+    let kv = KvSpec { kv_heads, head_dim, k: options.k, v: options.v };
+    Ok(LayerSpec { kv, window, keys, transformed: false })
+}
+
+/// Bytes of each tensor that take part in a model's identity, evenly spread.
+const IDENTITY_BYTES: usize = 1 << 16;
+const IDENTITY_CHUNK: usize = 1 << 12;
+
+/// Tells a model from others: by its metadata, and the name, form and some bytes of every tensor. Reading all would take as
+/// long as loading; files that differ in their weights differ all over them.
+fn identity(file: &GgufFile) -> Digest {
+    let mut hash = Sha256::new();
+    for (key, value) in file.metadata().iter() {
+        hash.update(format!("{key}={value:?};"));
+    }
+    for tensor in file.iter_tensors() {
+        let (info, data) = (tensor.info(), tensor.data());
+        hash.update(format!("{} {} {:?};", info.name(), info.dtype(), info.dims()));
+        let stride = data.len().div_ceil(IDENTITY_BYTES / IDENTITY_CHUNK).max(IDENTITY_CHUNK);
+        data.chunks(stride).for_each(|part| hash.update(&part[..part.len().min(IDENTITY_CHUNK)]));
+    }
+    hash.finalize().into()
+}
+
+fn vector(file: &GgufFile, spec: &WeightSpec) -> Result<Vec<f32>, LoadError> {
+    let mut vector = vec![0.0; spec.cols];
+    let data = file.require_tensor(&spec.name)?.data();
+    dequantize(spec.dtype, data, &mut vector)
+        .map_err(|error| LoadError::Decode { name: spec.name.clone(), error })?;
+    Ok(vector)
 }
 
 fn load(file: &GgufFile, spec: &WeightSpec, executor: &mut Executor) -> Result<Weight, LoadError> {
@@ -141,11 +209,6 @@ fn load(file: &GgufFile, spec: &WeightSpec, executor: &mut Executor) -> Result<W
                 .map(Weight::Experts)
                 .map_err(|error| LoadError::Pack { name: spec.name.clone(), error })
         }
-        WeightForm::Vector => {
-            let mut vector = vec![0.0; spec.cols];
-            dequantize(spec.dtype, data, &mut vector)
-                .map_err(|error| LoadError::Decode { name: spec.name.clone(), error })?;
-            Ok(Weight::Vector(vector))
-        }
+        WeightForm::Vector => vector(file, spec).map(Weight::Vector),
     }
 }

@@ -99,7 +99,7 @@ fn sequences_do_not_see_each_other_and_their_cells_do_not_matter() {
                 let chunk = text[fed[i]..][..take].iter().copied().chain((0..guesses).map(guess));
                 rows.extend(chunk.enumerate().map(|(j, token)| Row {
                     sequence: sequences[i],
-                    position: start + j,
+                    place: start + j,
                     token,
                     wants_logits: true,
                 }));

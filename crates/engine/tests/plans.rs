@@ -12,7 +12,7 @@ fn exercise(engine: &mut Engine) {
         let start = engine.append(sequence, count).expect("room");
         let row = |i| Row {
             sequence,
-            position: start + i,
+            place: start + i,
             token: (i % 300) as u32,
             wants_logits: all || i + 1 == count,
         };

@@ -23,7 +23,7 @@ fn compute(
     start: usize,
     tokens: &[u32],
 ) -> Result<Vec<Vec<u32>>, StepError> {
-    let row = |(i, &token)| Row { sequence, position: start + i, token, wants_logits: true };
+    let row = |(i, &token)| Row { sequence, place: start + i, token, wants_logits: true };
     let rows: Vec<Row> = tokens.iter().enumerate().map(row).collect();
     let outputs = engine.step(&rows, Vec::new())?;
     let bits = |i| outputs.logits(i).expect("wanted").iter().map(|x| x.to_bits()).collect();
@@ -81,7 +81,7 @@ fn long_steps_keep_their_last_positions_apart() {
     engine.rollback(sequence).expect("in flight");
     // The last sixteen can be told apart; no position before them can be kept alone.
     assert!(feed(&mut engine, sequence, &tokens[..50]) == wanted[..50]);
-    let refused = StateError::NoCheckpoint { wanted: 34, in_flight: 50, least: 35 };
+    let refused = StateError::NoCheckpoint { wanted: 34, in_flight: 50 };
     assert_eq!(engine.commit(sequence, 34), Err(refused));
     engine.commit(sequence, 35).expect("kept apart");
     // In flight over two steps, and computed again from where the state is still there.
@@ -98,17 +98,17 @@ fn what_a_state_cannot_give_is_refused() {
     let sequence = engine.begin().expect("free");
     let start = engine.append(sequence, 4).expect("room");
     let skipped = compute(&mut engine, sequence, start + 1, &[1, 2]).expect_err("position 0 comes first");
-    assert!(matches!(skipped, StepError::Order { position: 1, .. }), "{skipped}");
-    let row = |position| Row { sequence, position, token: 1, wants_logits: true };
+    assert!(matches!(skipped, StepError::Order { place: 1, .. }), "{skipped}");
+    let row = |place| Row { sequence, place, token: 1, wants_logits: true };
     let swapped = engine.step(&[row(0), row(2), row(1)], Vec::new()).err().expect("out of order");
-    assert!(matches!(swapped, StepError::Order { position: 2, .. }), "{swapped}");
-    assert_eq!(engine.commit(sequence, 1), Err(StateError::NotComputed { wanted: 1, computed: 0 }));
+    assert!(matches!(swapped, StepError::Order { place: 2, .. }), "{swapped}");
+    assert_eq!(engine.commit(sequence, 1), Err(StateError::NotComputed { place: 0 }));
     compute(&mut engine, sequence, 0, &[1, 2, 3]).expect("in order");
-    assert_eq!(engine.commit(sequence, 4), Err(StateError::NotComputed { wanted: 4, computed: 3 }));
+    assert_eq!(engine.commit(sequence, 4), Err(StateError::NotComputed { place: 3 }));
     engine.commit(sequence, 3).expect("computed");
     let committed = compute(&mut engine, sequence, 2, &[1]).expect_err("its state is gone");
-    assert!(matches!(committed, StepError::Order { position: 2, .. }), "{committed}");
-    let back = StateError::CannotGoBack { wanted: 2, committed: 3 };
+    assert!(matches!(committed, StepError::Place { place: 2, .. }), "{committed}");
+    let back = StateError::CannotGoBack { wanted: 2, committed: 3, why: "recurrent model keeps no state of earlier positions" };
     assert_eq!(engine.truncate(sequence, 2), Err(back));
     engine.truncate(sequence, 0).expect("from the start");
     let again = feed(&mut engine, sequence, &text(3));

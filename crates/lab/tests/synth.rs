@@ -138,8 +138,8 @@ fn logits_are_finite_and_tell_tokens_apart() {
     let file = GgufFile::from_bytes(made(QWEN3, Recipe::Q4_K_M, 1, 2)).unwrap();
     let mut engine = Engine::load(&file, &LoadOptions::default()).unwrap();
     let sequence = engine.begin().unwrap();
-    let position = engine.append(sequence, 1).unwrap();
-    let row = verbatim_engine::Row { sequence, position, token: 5, wants_logits: true };
+    let place = engine.append(sequence, 1).unwrap();
+    let row = verbatim_engine::Row { sequence, place, token: 5, wants_logits: true };
     let outputs = engine.step(&[row], Vec::new()).unwrap();
     let mut logits = outputs.logits(0).unwrap().to_vec();
     assert!(logits.iter().all(|logit| logit.is_finite() && logit.abs() < 100.0));

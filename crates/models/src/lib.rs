@@ -18,7 +18,7 @@ pub use net::{inputs, outputs};
 pub use table::{WeightForm, WeightSpec};
 
 use verbatim_gguf::GgufFile;
-use verbatim_graph::{Bounds, DeltaHeads, Graph, GraphError};
+use verbatim_graph::{Bounds, DeltaHeads, Graph, GraphError, RopeLayout, RopeTable};
 
 /// A point of the network whose values a step can return, one row per row of the step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -38,10 +38,26 @@ pub struct StepShape {
     pub bounds: Bounds,
     /// Sequences that the step may mix, and pages of positions that each may have.
     pub page_table: [usize; 2],
+    /// The kinds of layers that attend, each with pages of its own: how many positions a row sees, all if `None`.
+    pub windows: Vec<Option<usize>>,
+    /// What is stored transformed: keys, and values.
+    pub transformed: Transformed,
+    /// The most positions in flight on a row's path, where rows form trees; 0 where all are chains.
+    pub path: usize,
     /// The most positions that a sequence may have: some models rotate otherwise where it is long.
     pub context: usize,
     /// Points of the network to return.
     pub taps: Vec<Tap>,
+}
+
+/// Which of K and V go through [`verbatim_graph::Op::Hadamard`] before they are stored: quantising them costs less then,
+/// since no element of a head stands out (QuaRot, arXiv 2404.00456). What is made of them is as if they did not.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Transformed {
+    /// Keys, and queries with them.
+    pub keys: bool,
+    /// Values, and what attention makes of them.
+    pub values: bool,
 }
 
 /// The form of the K and V that one layer keeps per position.
@@ -51,6 +67,21 @@ pub struct KvShape {
     pub kv_heads: usize,
     /// Elements of a head.
     pub head_dim: usize,
+    /// How many positions a row sees, its own included; all if `None`.
+    pub window: Option<usize>,
+    /// How keys depend on their positions, if they do.
+    pub rotation: Option<KeyRotation>,
+}
+
+/// How the keys of a layer are rotated to their positions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeyRotation {
+    /// The angles.
+    pub table: RopeTable,
+    /// The pairs.
+    pub layout: RopeLayout,
+    /// The index of the weight that frequencies are divided by.
+    pub divisors: Option<u32>,
 }
 
 /// The form of the state that one recurrent layer carries from position to position.
@@ -92,8 +123,8 @@ pub trait Model: Send + Sync {
     /// The weights, in the order of their indices in graphs.
     fn weights(&self) -> &[WeightSpec];
 
-    /// What each layer that attends keeps per position.
-    fn kv_shapes(&self) -> Vec<KvShape>;
+    /// What each layer that attends keeps per position, where sequences have up to `context` positions.
+    fn kv_shapes(&self, context: usize) -> Vec<KvShape>;
 
     /// What each layer that recurs carries from position to position.
     fn recurrent_shapes(&self) -> Vec<RecurrentShape> {

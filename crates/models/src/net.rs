@@ -1,7 +1,7 @@
 //! Building the graph of a step: the inputs that every architecture has, weights by id, and the blocks they share.
 
 use crate::table::{WeightId, WeightSpec};
-use crate::{StepShape, Tap};
+use crate::{StepShape, Tap, Transformed};
 use verbatim_graph::{
     Activation, Attention, Builder, DeltaHeads, Graph, GraphError, Op, Real, RopeLayout, RopeTable, Shape,
     Tag, ValueId,
@@ -18,10 +18,14 @@ pub mod inputs {
     pub const POSITIONS: Tag = Tag::new("positions");
     /// The row of the page table that each row attends through, i32.
     pub const SEQUENCES: Tag = Tag::new("sequences");
-    /// The cell in which each row stores its K and V, i32.
-    pub const CELLS: Tag = Tag::new("cells");
-    /// For each sequence the page of each of its blocks of positions, i32.
-    pub const PAGES: Tag = Tag::new("pages");
+    /// The cell in which each row stores its K and V, i32, by kind of layer.
+    pub const CELLS: &str = "cells";
+    /// For each sequence the page of each of its blocks of positions, i32, by kind of layer.
+    pub const PAGES: &str = "pages";
+    /// The cells of the positions in flight on each row's path, i32, by kind of layer.
+    pub const PATHS: &str = "paths";
+    /// The position of the first of them, i32; beyond the row's own where it has no path.
+    pub const BASES: Tag = Tag::new("bases");
     /// The slot from which each row reads its sequence's recurrent state, i32; -1 for a sequence's first row.
     pub const READ_SLOTS: Tag = Tag::new("read_slots");
     /// The slot in which each row leaves its sequence's recurrent state, i32.
@@ -105,6 +109,15 @@ pub(crate) struct Linear {
     pub(crate) bias: Option<WeightId>,
 }
 
+/// The inputs of one kind of layer that attends.
+struct Kind {
+    window: Option<usize>,
+    cells: ValueId,
+    pages: ValueId,
+    /// The first position in flight and the cells from there on, where rows form trees.
+    paths: Option<[ValueId; 2]>,
+}
+
 /// A graph under construction.
 pub(crate) struct Net<'a> {
     builder: Builder,
@@ -115,8 +128,8 @@ pub(crate) struct Net<'a> {
     tokens: ValueId,
     positions: ValueId,
     sequences: ValueId,
-    cells: ValueId,
-    pages: ValueId,
+    kinds: Vec<Kind>,
+    transformed: Transformed,
     read_slots: ValueId,
     write_slots: ValueId,
     picked: ValueId,
@@ -127,15 +140,27 @@ impl<'a> Net<'a> {
         let mut builder = Builder::new(shape.bounds);
         let mut input = |tag: Tag, shape: Shape| builder.input(tag, DType::I32, shape);
         let [sequences, pages] = shape.page_table;
+        let bases = input(inputs::BASES, Shape::per_row(1))?;
+        let mut kinds = Vec::new();
+        for (kind, &window) in (0..).zip(&shape.windows) {
+            let mut tagged = |name, shape| input(Tag::indexed(name, kind), shape);
+            let cells = tagged(inputs::CELLS, Shape::per_row(1))?;
+            let pages = tagged(inputs::PAGES, Shape::fixed(sequences, pages))?;
+            let paths = match shape.path {
+                0 => None,
+                most => Some([bases, tagged(inputs::PATHS, Shape::per_row(most))?]),
+            };
+            kinds.push(Kind { window, cells, pages, paths });
+        }
         Ok(Net {
             tokens: input(inputs::TOKENS, Shape::per_row(1))?,
             positions: input(inputs::POSITIONS, Shape::per_row(1))?,
             sequences: input(inputs::SEQUENCES, Shape::per_row(1))?,
-            cells: input(inputs::CELLS, Shape::per_row(1))?,
-            pages: input(inputs::PAGES, Shape::fixed(sequences, pages))?,
             read_slots: input(inputs::READ_SLOTS, Shape::per_row(1))?,
             write_slots: input(inputs::WRITE_SLOTS, Shape::per_row(1))?,
             picked: input(inputs::PICKED, Shape::per_picked(1))?,
+            kinds,
+            transformed: shape.transformed,
             builder,
             specs,
             weights: vec![None; specs.len()],
@@ -232,15 +257,30 @@ impl<'a> Net<'a> {
         } else {
             (q, k)
         };
+        let transform = |net: &mut Self, is_wanted: bool, heads: usize, x: ValueId| {
+            if is_wanted { net.apply(Op::Hadamard { heads, head_dim }, &[x]) } else { Ok(x) }
+        };
+        let Transformed { keys, values } = self.transformed;
+        let q = transform(self, keys, heads, q)?;
+        let k = transform(self, keys, kv_heads, k)?;
+        let v = transform(self, values, kv_heads, v)?;
+        let kind = self.kinds.iter().find(|kind| kind.window == window);
+        let &Kind { cells, pages, paths, .. } = kind.ok_or_else(|| GraphError::Operands {
+            op: "Attention",
+            problem: format!("the step has no pages for layers with a window of {window:?}"),
+        })?;
         let state = self.builder.state(Tag::indexed("kv", layer as u32))?;
-        let state = self.apply(Op::KvWrite { kv_heads, head_dim }, &[state, k, v, self.cells])?;
-        let mut operands = vec![q, state, self.positions, self.sequences, self.pages];
+        let state = self.apply(Op::KvWrite { kv_heads, head_dim }, &[state, k, v, cells])?;
+        let mut operands = vec![q, state, self.positions, self.sequences, pages];
+        operands.extend(paths.into_iter().flatten());
         if let Some(sinks) = sinks {
             operands.push(self.weight(sinks)?);
         }
-        let sinks = sinks.is_some();
-        let attention = Attention { heads, kv_heads, head_dim, scale, window, softcap, sinks };
-        self.apply(Op::Attention(attention), &operands)
+        let (paths, sinks) = (paths.is_some(), sinks.is_some());
+        let attention = Attention { heads, kv_heads, head_dim, scale, window, softcap, paths, sinks };
+        let attended = self.apply(Op::Attention(attention), &operands)?;
+        // The transform is its own inverse.
+        transform(self, values, heads, attended)
     }
 
     /// down(activation(gate x) * (up x)).

@@ -74,7 +74,7 @@ fn compute(engine: &mut Engine, tokens: &[u32], taps: &[Tap]) -> anyhow::Result<
     let mut tapped = vec![Vec::new(); taps.len()];
     for chunk in tokens.chunks(STEP_ROWS) {
         let start = engine.append(sequence, chunk.len())?;
-        let row = |(i, &token)| Row { sequence, position: start + i, token, wants_logits: true };
+        let row = |(i, &token)| Row { sequence, place: start + i, token, wants_logits: true };
         let rows: Vec<Row> = chunk.iter().enumerate().map(row).collect();
         let outputs = engine.step(&rows, taps.to_vec())?;
         for row in 0..rows.len() {

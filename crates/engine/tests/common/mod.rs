@@ -66,7 +66,7 @@ pub fn logits(engine: &mut Engine, tokens: &[u32], cuts: &[usize]) -> Vec<f32> {
         let rows: Vec<Row> = chunk
             .iter()
             .enumerate()
-            .map(|(i, &token)| Row { sequence, position: start + i, token, wants_logits: true })
+            .map(|(i, &token)| Row { sequence, place: start + i, token, wants_logits: true })
             .collect();
         let outputs = engine.step(&rows, Vec::new()).expect("a step");
         for i in 0..chunk.len() {
@@ -129,7 +129,7 @@ pub fn root_mean_square(x: impl Iterator<Item = f32>) -> f64 {
 pub fn tap_rows(engine: &mut Engine, tokens: &[u32], taps: &[Tap]) -> Vec<Vec<f32>> {
     let sequence = engine.begin().expect("a free sequence");
     engine.append(sequence, tokens.len()).expect("room");
-    let row = |(position, &token)| Row { sequence, position, token, wants_logits: false };
+    let row = |(place, &token)| Row { sequence, place, token, wants_logits: false };
     let rows: Vec<Row> = tokens.iter().enumerate().map(row).collect();
     let outputs = engine.step(&rows, taps.to_vec()).expect("a step");
     let values = |&tap: &Tap| {

@@ -258,7 +258,7 @@ impl Runner<'_> {
         self.rows.clear();
         self.rows.extend((0..count).map(|row| StepRow {
             sequence,
-            position: start + row,
+            place: start + row,
             token: token_at(start + row, vocabulary),
             wants_logits: match logits {
                 Logits::None => false,

@@ -6,7 +6,7 @@ use crate::ffn::{Ffn, FfnShape};
 use crate::keys::{Keys, LayerPattern};
 use crate::net::{Heads, Linear, LogitForm, Net};
 use crate::table::{Table, WeightId};
-use crate::{Hyperparameters, KvShape, Model, ModelError, StepShape, Tap, WeightSpec};
+use crate::{Hyperparameters, KeyRotation, KvShape, Model, ModelError, StepShape, Tap, WeightSpec};
 use verbatim_gguf::GgufFile;
 use verbatim_graph::{Activation, Graph, GraphError, Real, RopeLayout, RopeScaling, RopeTable, ValueId};
 
@@ -271,9 +271,19 @@ impl Model for Dense {
         &self.specs
     }
 
-    fn kv_shapes(&self) -> Vec<KvShape> {
-        let shape = KvShape { kv_heads: self.heads.kv_heads, head_dim: self.heads.head_dim };
-        vec![shape; self.layers.len()]
+    fn kv_shapes(&self, context: usize) -> Vec<KvShape> {
+        let Heads { kv_heads, head_dim, layout, .. } = self.heads;
+        let shape = |layer: usize| {
+            let window = self.window(layer);
+            let local = self.variant.local.as_ref().filter(|_| window.is_some()).and_then(|local| local.rope);
+            let (table, divisors) = match local {
+                Some(table) => (table, None),
+                None => (self.rope, self.rope_divisors.at(context).map(|weight| weight.0)),
+            };
+            let rotation = (self.variant.rotates)(layer).then_some(KeyRotation { table, layout, divisors });
+            KvShape { kv_heads, head_dim, window, rotation }
+        };
+        (0..self.layers.len()).map(shape).collect()
     }
 
     fn build(&self, shape: &StepShape) -> Result<Graph, GraphError> {

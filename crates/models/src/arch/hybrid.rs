@@ -11,7 +11,7 @@ use crate::ffn::{Ffn, FfnShape};
 use crate::keys::Keys;
 use crate::net::{Heads, Linear, LogitForm, Net};
 use crate::table::{Table, WeightId};
-use crate::{Hyperparameters, KvShape, Model, ModelError, RecurrentShape, StepShape, Tap, WeightSpec};
+use crate::{Hyperparameters, KeyRotation, KvShape, Model, ModelError, RecurrentShape, StepShape, Tap, WeightSpec};
 use verbatim_gguf::GgufFile;
 use verbatim_graph::{Activation, DeltaHeads, Graph, GraphError, Op, Real, RopeLayout, RopeTable, ValueId};
 
@@ -276,8 +276,10 @@ impl Model for Hybrid {
         &self.specs
     }
 
-    fn kv_shapes(&self) -> Vec<KvShape> {
-        let shape = KvShape { kv_heads: self.heads.kv_heads, head_dim: self.heads.head_dim };
+    fn kv_shapes(&self, _context: usize) -> Vec<KvShape> {
+        let Heads { kv_heads, head_dim, layout, .. } = self.heads;
+        let rotation = Some(KeyRotation { table: self.rope, layout, divisors: None });
+        let shape = KvShape { kv_heads, head_dim, window: None, rotation };
         let attending = self.layers.iter().filter(|layer| matches!(layer.mixer, Mixer::Attention(_)));
         attending.map(|_| shape).collect()
     }

@@ -1,0 +1,266 @@
+//! What an engine does with its sequences besides computing them: the way to their state.
+
+use crate::{Engine, Part, RestoreError, Restored, Saved, SavedError, SequenceId, StateError};
+use std::fs;
+use std::io::{self, BufWriter, Write};
+use std::ops::Range;
+use std::path::Path;
+
+/// The section of a file in which an engine keeps a sequence, if not told otherwise.
+const TARGET: &str = "target";
+
+/// Why a sequence was not saved or restored. Nothing has changed then.
+#[derive(Debug, thiserror::Error)]
+pub enum SaveError {
+    /// The file cannot be read or written.
+    #[error("{path}: {error}")]
+    Io {
+        /// The file.
+        path: String,
+        /// Why.
+        error: io::Error,
+    },
+    /// The file holds no saved sequences.
+    #[error("{path}: {error}")]
+    File {
+        /// The file.
+        path: String,
+        /// Why.
+        error: SavedError,
+    },
+    /// The file has no sequence of this name.
+    #[error("{path} holds no sequence of a {section}")]
+    NoSection {
+        /// The file.
+        path: String,
+        /// What was looked for.
+        section: String,
+    },
+    /// The sequence does not fit.
+    #[error("{path}: {error}")]
+    Restore {
+        /// The file.
+        path: String,
+        /// Why.
+        error: RestoreError,
+    },
+    /// The sequence does not exist.
+    #[error(transparent)]
+    State(#[from] StateError),
+}
+
+impl Engine {
+    /// A new, empty sequence.
+    ///
+    /// # Errors
+    /// If all are in use.
+    pub fn begin(&mut self) -> Result<SequenceId, StateError> {
+        self.state.begin()
+    }
+
+    /// Lets an empty sequence begin with as much of `tokens` as any sequence has computed before and is still there; returns
+    /// how many. Leave out the last token if its logits are wanted: only tokens that are computed have them.
+    ///
+    /// # Errors
+    /// If the sequence is not empty.
+    pub fn reuse(&mut self, sequence: SequenceId, tokens: &[u32]) -> Result<usize, StateError> {
+        self.state.reuse(sequence, tokens)
+    }
+
+    /// Ends a sequence. Others may begin with what it has computed, as long as there is memory for it.
+    ///
+    /// # Errors
+    /// If it does not exist; or a fault of this program, seen when the last sequence ends.
+    pub fn end(&mut self, sequence: SequenceId) -> Result<(), StateError> {
+        self.state.end(sequence)
+    }
+
+    /// Lets a part of another crate take part in a sequence's transactions.
+    ///
+    /// # Errors
+    /// If the sequence does not exist.
+    pub fn attach(&mut self, sequence: SequenceId, part: Box<dyn Part>) -> Result<(), StateError> {
+        self.state.attach(sequence, part)
+    }
+
+    /// The parts that were attached to a sequence.
+    ///
+    /// # Errors
+    /// If the sequence does not exist.
+    pub fn parts(&self, sequence: SequenceId) -> Result<&[Box<dyn Part>], StateError> {
+        self.state.parts(sequence)
+    }
+
+    /// Positions that a sequence has committed.
+    ///
+    /// # Errors
+    /// If it does not exist.
+    pub fn len(&self, sequence: SequenceId) -> Result<usize, StateError> {
+        self.state.len(sequence)
+    }
+
+    /// Whether a sequence has committed nothing.
+    ///
+    /// # Errors
+    /// If it does not exist.
+    pub fn is_empty(&self, sequence: SequenceId) -> Result<bool, StateError> {
+        self.state.is_empty(sequence)
+    }
+
+    /// The tokens that a sequence has committed.
+    ///
+    /// # Errors
+    /// If it does not exist.
+    pub fn tokens(&self, sequence: SequenceId) -> Result<&[u32], StateError> {
+        self.state.tokens(sequence)
+    }
+
+    /// Reserves `count` places in flight, each after the one before; returns the first.
+    ///
+    /// # Errors
+    /// As for [`verbatim_state::State::append`].
+    pub fn append(&mut self, sequence: SequenceId, count: usize) -> Result<usize, StateError> {
+        self.state.append(sequence, count).map(|places| places.start)
+    }
+
+    /// Reserves places in flight that form a tree; returns the first. Each follows the one with the given number among those
+    /// in flight, or the last committed one.
+    ///
+    /// # Errors
+    /// As for [`verbatim_state::State::append_tree`].
+    pub fn append_tree(
+        &mut self,
+        sequence: SequenceId,
+        parents: &[Option<usize>],
+    ) -> Result<usize, StateError> {
+        self.state.append_tree(sequence, parents).map(|places| places.start)
+    }
+
+    /// Keeps the first `count` positions in flight.
+    ///
+    /// # Errors
+    /// As for [`verbatim_state::State::commit_path`].
+    pub fn commit(&mut self, sequence: SequenceId, count: usize) -> Result<(), StateError> {
+        self.state.commit(sequence, count)
+    }
+
+    /// Keeps positions in flight that follow each other, given by their numbers among those in flight.
+    ///
+    /// # Errors
+    /// As for [`verbatim_state::State::commit_path`].
+    pub fn commit_path(&mut self, sequence: SequenceId, path: &[usize]) -> Result<(), StateError> {
+        self.state.commit_path(sequence, path)
+    }
+
+    /// Drops the positions in flight.
+    ///
+    /// # Errors
+    /// If the sequence does not exist.
+    pub fn rollback(&mut self, sequence: SequenceId) -> Result<(), StateError> {
+        self.state.rollback(sequence)
+    }
+
+    /// Whether layers carry a state from position to position. Such a sequence cannot be truncated but to 0, and of more
+    /// than [`crate::CHECKPOINTS`] positions in flight only the last so many can be told apart when it is committed.
+    pub fn recurs(&self) -> bool {
+        self.state.recurs()
+    }
+
+    /// Forgets all positions of a sequence from `len` on.
+    ///
+    /// # Errors
+    /// If what stays cannot be gone on from ([`verbatim_state::State::truncate`]).
+    pub fn truncate(&mut self, sequence: SequenceId, len: usize) -> Result<(), StateError> {
+        self.state.truncate(sequence, len)
+    }
+
+    /// A second sequence with the same beginning; they share memory until one of them writes.
+    ///
+    /// # Errors
+    /// If no sequence is free, or positions are in flight.
+    pub fn fork(&mut self, sequence: SequenceId) -> Result<SequenceId, StateError> {
+        self.state.fork(sequence)
+    }
+
+    /// Whether [`Engine::remove`] can be used with this model.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn can_remove(&self) -> Result<(), StateError> {
+        self.state.can_remove()
+    }
+
+    /// Removes positions from the middle of a sequence; those after move down. Returns how many are left.
+    ///
+    /// # Errors
+    /// As for [`verbatim_state::State::remove`].
+    pub fn remove(&mut self, sequence: SequenceId, positions: Range<usize>) -> Result<usize, StateError> {
+        self.state.remove(sequence, positions)
+    }
+
+    /// Bytes of state that no sequence holds but others may begin with.
+    pub fn cached_bytes(&self) -> usize {
+        self.state.cached_bytes()
+    }
+
+    /// Forgets what no sequence holds.
+    pub fn clear_cache(&mut self) {
+        self.state.clear_cache();
+    }
+
+    /// Whether the sequences' books balance.
+    ///
+    /// # Errors
+    /// What does not agree, in words.
+    pub fn integrity(&self) -> Result<(), String> {
+        self.state.integrity()
+    }
+
+    /// A sequence's state as bytes, for a section of a [`Saved`] file.
+    ///
+    /// # Errors
+    /// If it does not exist.
+    pub fn save(&self, sequence: SequenceId) -> Result<Vec<u8>, StateError> {
+        self.state.save(sequence)
+    }
+
+    /// A new sequence from what [`Engine::save`] gave, with the given parts attached and loaded.
+    ///
+    /// # Errors
+    /// If it does not fit this engine, is malformed, or there is no room.
+    pub fn restore(&mut self, saved: &[u8], parts: Vec<Box<dyn Part>>) -> Result<Restored, RestoreError> {
+        self.state.restore(saved, parts)
+    }
+
+    /// Writes a sequence to a file: all of it or, if that fails, nothing.
+    ///
+    /// # Errors
+    /// If the sequence does not exist or the file cannot be written.
+    pub fn save_file(&self, sequence: SequenceId, path: &Path) -> Result<(), SaveError> {
+        let mut saved = Saved::default();
+        saved.add(TARGET, self.save(sequence)?);
+        let io = |error| SaveError::Io { path: path.display().to_string(), error };
+        let unfinished = path.with_added_extension("unfinished");
+        let write = || -> io::Result<()> {
+            let mut file = BufWriter::new(fs::File::create(&unfinished)?);
+            saved.write(&mut file)?;
+            file.flush()?;
+            file.get_ref().sync_all()?;
+            fs::rename(&unfinished, path)
+        };
+        write().inspect_err(|_| drop(fs::remove_file(&unfinished))).map_err(io)
+    }
+
+    /// A new sequence from a file that [`Engine::save_file`] has written.
+    ///
+    /// # Errors
+    /// If the file cannot be read, is not whole, or does not fit this engine.
+    pub fn restore_file(&mut self, path: &Path) -> Result<Restored, SaveError> {
+        let name = path.display().to_string();
+        let bytes = fs::read(path).map_err(|error| SaveError::Io { path: name.clone(), error })?;
+        let saved = Saved::read(&bytes).map_err(|error| SaveError::File { path: name.clone(), error })?;
+        let section = saved.section(TARGET);
+        let section = section.ok_or(SaveError::NoSection { path: name.clone(), section: TARGET.into() })?;
+        self.restore(section, Vec::new()).map_err(|error| SaveError::Restore { path: name, error })
+    }
+}

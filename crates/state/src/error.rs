@@ -1,0 +1,123 @@
+//! Why an operation on sequences is refused.
+
+use verbatim_cpu::{KvMemoryError, PAGE_CELLS, RecurrentMemoryError};
+
+/// Why there is no memory for sequences.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum StateMemoryError {
+    /// Not for K and V.
+    #[error(transparent)]
+    Kv(#[from] KvMemoryError),
+    /// Not for recurrent states.
+    #[error(transparent)]
+    Recurrent(#[from] RecurrentMemoryError),
+}
+
+/// Why an operation on a sequence was refused. The state is as it was before.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum StateError {
+    /// As many sequences as there can be are in use.
+    #[error("all {0} sequences are in use; wait for one to end")]
+    NoSequence(usize),
+    /// The sequence would grow past the context.
+    #[error(
+        "{wanted} positions are more than the context of {context}; use a larger --ctx or a shorter prompt"
+    )]
+    ContextFull {
+        /// Positions that the sequence would have.
+        wanted: usize,
+        /// Positions that one may have.
+        context: usize,
+    },
+    /// All pages are in use by other sequences.
+    #[error(
+        "{wanted} more pages of {PAGE_CELLS} positions are needed and {free} are free; wait for a sequence to end"
+    )]
+    NoPages {
+        /// Pages needed.
+        wanted: usize,
+        /// Pages free, or freed by forgetting what is kept for reuse.
+        free: usize,
+    },
+    /// The sequence has ended or never was.
+    #[error("sequence {0} does not exist")]
+    NoSuchSequence(usize),
+    /// More positions are to be in flight than a step has rows.
+    #[error("{wanted} positions in flight are more than the {most} that one may have; commit first")]
+    TooManyInFlight {
+        /// Positions that would be in flight.
+        wanted: usize,
+        /// Positions that may be.
+        most: usize,
+    },
+    /// A position in flight follows one that is not there.
+    #[error("the {place}-th position in flight cannot follow the {parent}-th: a parent comes before its children")]
+    Parent {
+        /// The position, counted from 0 among those in flight.
+        place: usize,
+        /// The one that it is said to follow.
+        parent: usize,
+    },
+    /// More positions are to be committed than are in flight.
+    #[error("{wanted} positions are to be committed but {in_flight} are in flight")]
+    NotInFlight {
+        /// Positions to commit.
+        wanted: usize,
+        /// Positions in flight.
+        in_flight: usize,
+    },
+    /// Positions are to be committed that do not follow each other.
+    #[error("the {place}-th position in flight does not follow the one before it in the path to be committed")]
+    NotAPath {
+        /// The position, counted from 0 among those in flight.
+        place: usize,
+    },
+    /// The state after the position to be kept has been overwritten by later ones.
+    #[error("of {in_flight} positions in flight of a recurrent model {wanted} cannot be kept; keep none, or more")]
+    NoCheckpoint {
+        /// Positions to commit.
+        wanted: usize,
+        /// Positions in flight.
+        in_flight: usize,
+    },
+    /// Positions are to be committed that were never computed.
+    #[error("the {place}-th position in flight is to be committed but was not computed")]
+    NotComputed {
+        /// The position, counted from 0 among those in flight.
+        place: usize,
+    },
+    /// The state after an earlier position is gone.
+    #[error(
+        "the sequence cannot go back from position {committed} to {wanted}: a {why}; begin a new one and compute again"
+    )]
+    CannotGoBack {
+        /// Positions to keep.
+        wanted: usize,
+        /// Positions committed.
+        committed: usize,
+        /// What stands against it.
+        why: &'static str,
+    },
+    /// Positions are in flight, and the operation wants none.
+    #[error("{0} positions are in flight; commit or drop them first")]
+    InFlight(usize),
+    /// The sequence is not empty.
+    #[error("only an empty sequence can begin with what is kept; this one has {0} positions")]
+    NotEmpty(usize),
+    /// Positions are to be removed that the sequence does not have.
+    #[error("positions {start} to {end} cannot be removed from a sequence of {committed}")]
+    NoSuchPositions {
+        /// The first.
+        start: usize,
+        /// The first that stays.
+        end: usize,
+        /// Positions committed.
+        committed: usize,
+    },
+    /// The model's state does not allow positions to be moved.
+    #[error("positions cannot be removed from the middle: {0}")]
+    CannotMove(&'static str),
+    /// The books do not balance: a fault of this program.
+    #[error("the sequences' books do not balance: {0}; this is a fault of the program, please report it")]
+    Damaged(String),
+}

@@ -1,0 +1,122 @@
+//! Numbered things that are shared by count: pages of one kind of layer, or slots of recurrent state.
+
+/// Things 0 to n - 1, each free or held by sequences and at most once by the prefix tree.
+pub(crate) struct Pool {
+    holders: Vec<u32>,
+    in_tree: Vec<bool>,
+    free: Vec<i32>,
+    /// Held by the tree alone.
+    cached: usize,
+}
+
+impl Pool {
+    /// `None` if so many cannot be numbered.
+    pub(crate) fn new(count: usize) -> Option<Pool> {
+        let end = i32::try_from(count).ok()?;
+        let (holders, in_tree) = (vec![0; count], vec![false; count]);
+        Some(Pool { holders, in_tree, free: (0..end).rev().collect(), cached: 0 })
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.holders.len()
+    }
+
+    pub(crate) fn free(&self) -> usize {
+        self.free.len()
+    }
+
+    pub(crate) fn cached(&self) -> usize {
+        self.cached
+    }
+
+    /// A free one, then held once.
+    pub(crate) fn take(&mut self) -> Option<i32> {
+        let id = self.free.pop()?;
+        self.holders[id as usize] = 1;
+        Some(id)
+    }
+
+    pub(crate) fn hold(&mut self, id: i32) {
+        self.change(id, |pool, id| pool.holders[id] += 1);
+    }
+
+    pub(crate) fn release(&mut self, id: i32) {
+        self.change(id, |pool, id| pool.holders[id] -= 1);
+        if self.holders[id as usize] == 0 {
+            self.free.push(id);
+        }
+    }
+
+    pub(crate) fn hold_in_tree(&mut self, id: i32) {
+        debug_assert!(!self.in_tree[id as usize]);
+        self.change(id, |pool, id| {
+            pool.holders[id] += 1;
+            pool.in_tree[id] = true;
+        });
+    }
+
+    pub(crate) fn release_from_tree(&mut self, id: i32) {
+        debug_assert!(self.in_tree[id as usize]);
+        self.change(id, |pool, id| pool.in_tree[id] = false);
+        self.release(id);
+    }
+
+    pub(crate) fn in_tree(&self, id: i32) -> bool {
+        self.in_tree[id as usize]
+    }
+
+    /// Holders, the tree included.
+    pub(crate) fn holders(&self, id: i32) -> u32 {
+        self.holders[id as usize]
+    }
+
+    /// Whether the tree alone holds it.
+    pub(crate) fn is_cached(&self, id: i32) -> bool {
+        self.in_tree(id) && self.holders(id) == 1
+    }
+
+    fn change(&mut self, id: i32, change: impl FnOnce(&mut Pool, usize)) {
+        let before = self.is_cached(id);
+        change(self, id as usize);
+        let after = self.is_cached(id);
+        self.cached = self.cached + usize::from(after) - usize::from(before);
+    }
+
+    /// Whether the books agree with who says to hold what: `held` by sequences, `kept` by the tree.
+    pub(crate) fn check(
+        &self,
+        what: &str,
+        held: impl Iterator<Item = i32>,
+        kept: impl Iterator<Item = i32>,
+    ) -> Result<(), String> {
+        let mut counts = vec![0u32; self.len()];
+        let mut trees = vec![0u32; self.len()];
+        for id in held {
+            *counts.get_mut(id as usize).ok_or_else(|| format!("there is no {what} {id}"))? += 1;
+        }
+        for id in kept {
+            *trees.get_mut(id as usize).ok_or_else(|| format!("there is no {what} {id}"))? += 1;
+        }
+        for &id in &self.free {
+            if counts[id as usize] + trees[id as usize] > 0 {
+                return Err(format!("{what} {id} is free and in use"));
+            }
+        }
+        for id in 0..self.len() {
+            let (holders, tree) = (counts[id] + trees[id], trees[id]);
+            if holders != self.holders[id] || tree != u32::from(self.in_tree[id]) {
+                let counted = (self.holders[id], self.in_tree[id]);
+                return Err(format!("{what} {id} has {holders} holders, {tree} of them the tree, not {counted:?}"));
+            }
+        }
+        let free = self.holders.iter().filter(|&&holders| holders == 0).count();
+        if free != self.free.len() {
+            return Err(format!("{free} {what}s are unused and {} are free", self.free.len()));
+        }
+        let cached = (0..self.len()).filter(|&id| self.is_cached(id as i32)).count();
+        if cached != self.cached {
+            return Err(format!("{cached} {what}s are held by the tree alone, not {}", self.cached));
+        }
+        Ok(())
+    }
+}

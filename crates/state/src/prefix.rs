@@ -1,0 +1,272 @@
+//! The prefix tree: what was computed of texts that have ended, or that others may share.
+//!
+//! A node is a page's worth of tokens after its parent's, or fewer at the end of a text, with the pages that hold their K
+//! and V and perhaps the slot with the recurrent state after the last. A node is found by the digest of the model, the
+//! adapter and all tokens up to its last; what is found is used only if its tokens are those asked for, compared one by one.
+
+use crate::pool::Pool;
+use sha2::{Digest as _, Sha256};
+use std::collections::HashMap;
+use verbatim_cpu::PAGE_CELLS;
+
+/// Identifies a model, or a text that a model has read.
+pub type Digest = [u8; 32];
+
+/// The digest of a text whose beginning has the digest `before`.
+pub(crate) fn digest_after(before: &Digest, tokens: &[u32]) -> Digest {
+    let mut hash = Sha256::new_with_prefix(before);
+    tokens.iter().for_each(|token| hash.update(token.to_le_bytes()));
+    hash.finalize().into()
+}
+
+pub(crate) type NodeId = usize;
+
+pub(crate) struct Node {
+    pub(crate) parent: Option<NodeId>,
+    children: Vec<NodeId>,
+    digest: Digest,
+    /// 1 to [`PAGE_CELLS`]; only a node of so many has children.
+    pub(crate) tokens: Vec<u32>,
+    /// For each kind of layer the page; none where the window has left it.
+    pub(crate) pages: Vec<Option<i32>>,
+    /// The recurrent state after the last token.
+    pub(crate) slot: Option<i32>,
+    /// When each page, and last the slot, was put here or used: the order in which they are forgotten.
+    used: Vec<u64>,
+}
+
+impl Node {
+    fn is_full(&self) -> bool {
+        self.tokens.len() == PAGE_CELLS
+    }
+}
+
+pub(crate) struct PrefixTree {
+    root: Digest,
+    nodes: Vec<Option<Node>>,
+    vacant: Vec<NodeId>,
+    index: HashMap<Digest, NodeId>,
+    /// Nodes without a parent.
+    first: Vec<NodeId>,
+    clock: u64,
+}
+
+impl PrefixTree {
+    /// A tree of texts that the model of this digest has read.
+    pub(crate) fn new(root: Digest) -> PrefixTree {
+        let (nodes, vacant, index, first) = (Vec::new(), Vec::new(), HashMap::new(), Vec::new());
+        PrefixTree { root, nodes, vacant, index, first, clock: 0 }
+    }
+
+    pub(crate) fn root(&self) -> &Digest {
+        &self.root
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.index.is_empty()
+    }
+
+    /// The node of a text with this digest, if it ends in these tokens.
+    pub(crate) fn look_up(&self, digest: &Digest, last: &[u32]) -> Option<NodeId> {
+        self.index.get(digest).copied().filter(|&id| self.node(id).tokens == last)
+    }
+
+    pub(crate) fn node(&self, id: NodeId) -> &Node {
+        self.nodes[id].as_ref().expect("ids of nodes are not kept")
+    }
+
+    fn node_mut(&mut self, id: NodeId) -> &mut Node {
+        self.nodes[id].as_mut().expect("ids of nodes are not kept")
+    }
+
+    fn ids(&self) -> impl Iterator<Item = NodeId> + '_ {
+        self.nodes.iter().enumerate().filter_map(|(id, node)| node.as_ref().map(|_| id))
+    }
+
+    pub(crate) fn children(&self, parent: Option<NodeId>) -> &[NodeId] {
+        match parent {
+            None => &self.first,
+            Some(parent) => &self.node(parent).children,
+        }
+    }
+
+    /// The node of a text with this digest, if it is of these tokens after that parent.
+    pub(crate) fn find(&self, digest: &Digest, parent: Option<NodeId>, tokens: &[u32]) -> Option<NodeId> {
+        let id = *self.index.get(digest)?;
+        let node = self.node(id);
+        (node.parent == parent && node.tokens == tokens).then_some(id)
+    }
+
+    /// The full nodes along the beginning of a text, then the child that agrees with most of what follows, and with how
+    /// many tokens of it.
+    pub(crate) fn walk(&self, tokens: &[u32]) -> (Vec<NodeId>, Vec<(NodeId, usize)>) {
+        let mut path = Vec::new();
+        let mut digest = self.root;
+        for block in tokens.chunks_exact(PAGE_CELLS) {
+            digest = digest_after(&digest, block);
+            let Some(id) = self.find(&digest, path.last().copied(), block) else { break };
+            path.push(id);
+        }
+        let rest = &tokens[path.len() * PAGE_CELLS..];
+        let agreement = |&id: &NodeId| {
+            let agree = self.node(id).tokens.iter().zip(rest).take_while(|(a, b)| a == b).count();
+            (id, agree)
+        };
+        let mut partial: Vec<_> = self.children(path.last().copied()).iter().map(agreement).collect();
+        partial.retain(|&(_, agree)| agree > 0);
+        partial.sort_by_key(|&(id, agree)| (std::cmp::Reverse(agree), id));
+        (path, partial)
+    }
+
+    /// Adds a node, or finds it; gives it the pages and the slot that it lacks. Returns it.
+    pub(crate) fn add(
+        &mut self,
+        parent: Option<NodeId>,
+        tokens: &[u32],
+        pages: &[Option<i32>],
+        slot: Option<i32>,
+        pools: &mut Pools<'_>,
+    ) -> NodeId {
+        debug_assert!((1..=PAGE_CELLS).contains(&tokens.len()));
+        let before = parent.map_or(self.root, |parent| self.node(parent).digest);
+        let digest = digest_after(&before, tokens);
+        let id = self.find(&digest, parent, tokens).unwrap_or_else(|| {
+            let node = Node {
+                parent,
+                children: Vec::new(),
+                digest,
+                tokens: tokens.to_vec(),
+                pages: vec![None; pages.len()],
+                slot: None,
+                used: vec![0; pages.len() + 1],
+            };
+            let id = self.vacant.pop().unwrap_or_else(|| {
+                self.nodes.push(None);
+                self.nodes.len() - 1
+            });
+            self.nodes[id] = Some(node);
+            self.index.insert(digest, id);
+            match parent {
+                None => self.first.push(id),
+                Some(parent) => self.node_mut(parent).children.push(id),
+            }
+            id
+        });
+        self.clock += 1;
+        let clock = self.clock;
+        let node = self.node_mut(id);
+        for (group, page) in pages.iter().enumerate() {
+            if let (None, Some(page)) = (node.pages[group], *page)
+                && !pools.pages[group].in_tree(page)
+            {
+                pools.pages[group].hold_in_tree(page);
+                node.pages[group] = Some(page);
+            }
+            node.used[group] = clock;
+        }
+        if let (None, Some(slot)) = (node.slot, slot)
+            && !pools.slots.in_tree(slot)
+        {
+            pools.slots.hold_in_tree(slot);
+            node.slot = Some(slot);
+        }
+        *node.used.last_mut().expect("one more than groups") = clock;
+        id
+    }
+
+    /// Says that a page, or the slot (`group` is then the number of groups), of a node was of use.
+    pub(crate) fn touch(&mut self, id: NodeId, group: usize) {
+        self.clock += 1;
+        let clock = self.clock;
+        self.node_mut(id).used[group] = clock;
+    }
+
+    /// Forgets the page of this group that was of no use for longest and that nobody but the tree holds. Where all
+    /// positions are seen, a page is of no use without those before it, so the last ones go first, with their nodes.
+    /// `false` if there is none.
+    pub(crate) fn forget_page(&mut self, group: usize, windowed: bool, pools: &mut Pools<'_>) -> bool {
+        let pool = &pools.pages[group];
+        let oldest = self.ids().filter(|&id| {
+            let node = self.node(id);
+            let cached = node.pages[group].is_some_and(|page| pool.is_cached(page));
+            cached && (windowed || node.children.is_empty())
+        });
+        let Some(id) = oldest.min_by_key(|&id| self.node(id).used[group]) else { return false };
+        if windowed && !self.node(id).children.is_empty() {
+            let page = self.node_mut(id).pages[group].take().expect("filtered");
+            pools.pages[group].release_from_tree(page);
+        } else {
+            self.remove(id, pools);
+        }
+        true
+    }
+
+    /// Forgets the recurrent state that was of no use for longest and that nobody but the tree holds.
+    pub(crate) fn forget_slot(&mut self, pools: &mut Pools<'_>) -> bool {
+        let cached = |&id: &NodeId| self.node(id).slot.is_some_and(|slot| pools.slots.is_cached(slot));
+        let used = |&id: &NodeId| *self.node(id).used.last().expect("one more than groups");
+        let Some(id) = self.ids().filter(cached).min_by_key(used) else { return false };
+        let slot = self.node_mut(id).slot.take().expect("filtered");
+        pools.slots.release_from_tree(slot);
+        true
+    }
+
+    /// Forgets everything.
+    pub(crate) fn clear(&mut self, pools: &mut Pools<'_>) {
+        while let Some(id) = self.ids().find(|&id| self.node(id).children.is_empty()) {
+            self.remove(id, pools);
+        }
+    }
+
+    fn remove(&mut self, id: NodeId, pools: &mut Pools<'_>) {
+        let node = self.nodes[id].take().expect("ids of nodes are not kept");
+        debug_assert!(node.children.is_empty());
+        for (pool, page) in pools.pages.iter_mut().zip(node.pages) {
+            if let Some(page) = page {
+                pool.release_from_tree(page);
+            }
+        }
+        if let Some(slot) = node.slot {
+            pools.slots.release_from_tree(slot);
+        }
+        self.index.remove(&node.digest);
+        match node.parent {
+            None => self.first.retain(|&child| child != id),
+            Some(parent) => self.node_mut(parent).children.retain(|&child| child != id),
+        }
+        self.vacant.push(id);
+    }
+
+    /// All nodes, for [`crate::State::integrity`].
+    pub(crate) fn nodes(&self) -> impl Iterator<Item = &Node> {
+        self.nodes.iter().flatten()
+    }
+
+    /// Whether every node is where its digest and its parent say.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        for id in self.ids() {
+            let node = self.node(id);
+            let before = node.parent.map_or(self.root, |parent| self.node(parent).digest);
+            if digest_after(&before, &node.tokens) != node.digest || self.index.get(&node.digest) != Some(&id) {
+                return Err(format!("node {id} of the prefix tree is not where its tokens say"));
+            }
+            if self.children(node.parent).iter().filter(|&&child| child == id).count() != 1 {
+                return Err(format!("node {id} of the prefix tree is not its parent's child"));
+            }
+            if !node.children.is_empty() && !node.is_full() || node.tokens.is_empty() {
+                return Err(format!("node {id} of the prefix tree has {} tokens and children", node.tokens.len()));
+            }
+        }
+        let (live, indexed) = (self.ids().count(), self.index.len());
+        if live != indexed {
+            return Err(format!("{live} nodes in the prefix tree but {indexed} in its index"));
+        }
+        Ok(())
+    }
+}
+
+/// What nodes hold things of.
+pub(crate) struct Pools<'a> {
+    pub(crate) pages: &'a mut [Pool],
+    pub(crate) slots: &'a mut Pool,
+}

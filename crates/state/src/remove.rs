@@ -1,0 +1,137 @@
+//! Removing positions from the middle of a sequence: those after move down, and their keys are turned to their new
+//! positions. What they know of the removed ones stays with them, so the result is not what a computation of the remaining
+//! tokens gives; it is a way to go on where the context is full.
+
+use crate::sequence::Span;
+use crate::{Keys, SequenceId, State, StateError};
+use std::ops::Range;
+use verbatim_cpu::{PAGE_CELLS, Turn};
+
+impl State {
+    /// Whether positions can be removed from the middle of this model's sequences.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn can_remove(&self) -> Result<(), StateError> {
+        match self.recurs {
+            true => Err(StateError::CannotMove("a recurrent state cannot forget a part of what it has read")),
+            false => Ok(()),
+        }
+    }
+
+    /// Removes these positions; those after take their places, turned to their new positions in place. Returns how many
+    /// positions are left.
+    ///
+    /// # Errors
+    /// If the model cannot bear it, positions are in flight or there are no such positions, a window would come to see what
+    /// it has left, or there are no pages for copies of shared ones. Nothing has changed then.
+    pub fn remove(&mut self, id: SequenceId, positions: Range<usize>) -> Result<usize, StateError> {
+        self.can_remove()?;
+        let sequence = self.sequence(id)?;
+        let (committed, in_flight) = (sequence.committed(), sequence.flight.len());
+        let Range { start, end } = positions;
+        if in_flight > 0 {
+            return Err(StateError::InFlight(in_flight));
+        }
+        if start > end || end > committed {
+            return Err(StateError::NoSuchPositions { start, end, committed });
+        }
+        if start == end {
+            return Ok(committed);
+        }
+        if end == committed {
+            self.truncate(id, start)?;
+            return Ok(start);
+        }
+        let left = committed - (end - start);
+        for (group, span) in self.groups.iter().zip(&sequence.spans) {
+            let seen = group.first_seen(left);
+            if seen < start && seen < span.first * PAGE_CELLS {
+                return Err(StateError::CannotMove("a window would see positions again that it has left"));
+            }
+        }
+        for group in 0..self.groups.len() {
+            self.make_room(group, |state| state.pages_to_move(id, group, start, left))?;
+        }
+        for group in 0..self.groups.len() {
+            self.move_down(id, group, start, end - start, left);
+        }
+        let Some(sequence) = &mut self.sequences[id.index] else { return Ok(left) };
+        sequence.tokens.drain(start..end);
+        sequence.plain = sequence.plain.min(start);
+        sequence.chain.truncate(start / PAGE_CELLS);
+        sequence.removed += end - start;
+        for part in &mut sequence.parts {
+            part.reset(&sequence.tokens);
+        }
+        self.shrink_cache();
+        Ok(left)
+    }
+
+    /// The blocks that are written when the positions up to `left` are moved down to those from `start` on.
+    fn blocks_to_move(&self, group: usize, start: usize, left: usize) -> Range<usize> {
+        start.max(self.groups[group].first_seen(left)) / PAGE_CELLS..Self::pages_for(left)
+    }
+
+    /// Whether a sequence has a page of its own for a block.
+    fn owns(&self, id: SequenceId, group: usize, block: usize) -> bool {
+        let page = self.groups[group].table[id.index * self.blocks() + block];
+        page >= 0 && self.pools[group].holders(page) == 1
+    }
+
+    fn pages_to_move(&self, id: SequenceId, group: usize, start: usize, left: usize) -> usize {
+        self.blocks_to_move(group, start, left).filter(|&block| !self.owns(id, group, block)).count()
+    }
+
+    fn move_down(&mut self, id: SequenceId, group: usize, start: usize, by: usize, left: usize) {
+        let row = id.index * self.blocks();
+        let before: Vec<i32> = self.groups[group].table[row..][..self.blocks()].to_vec();
+        let written = self.blocks_to_move(group, start, left);
+        for block in written.clone().filter(|&block| !self.owns(id, group, block)).collect::<Vec<_>>() {
+            let own = self.pools[group].take().expect("room was made");
+            // The block where the removed positions began keeps those before them.
+            if before[block] >= 0 && block * PAGE_CELLS < start {
+                self.copy_page(group, before[block], own);
+            }
+            self.groups[group].table[row + block] = own;
+        }
+        // In ascending order, so that nothing is written before it was read.
+        let first = start.max(self.groups[group].first_seen(left));
+        let table = &self.groups[group].table[row..];
+        let cell = |table: &[i32], position: usize| {
+            table[position / PAGE_CELLS] as usize * PAGE_CELLS + position % PAGE_CELLS
+        };
+        let layers = self.memory.kv.layers_mut();
+        for &layer in &self.groups[group].layers {
+            let turn = turn(&self.layers[layer].keys, by, self.layers[layer].transformed);
+            for position in first..left {
+                layers[layer].move_cell(cell(&before, position + by), cell(table, position), turn.as_ref());
+            }
+        }
+        // Pages that were copied, that lie after the end, or that the window has left.
+        let seen = self.groups[group].first_seen(left) / PAGE_CELLS;
+        for (block, &page) in before.iter().enumerate().filter(|&(_, &page)| page >= 0) {
+            let now = self.groups[group].table[row + block];
+            if now != page {
+                self.pools[group].release(page);
+            } else if block < seen || block >= written.end {
+                self.pools[group].release(page);
+                self.groups[group].table[row + block] = -1;
+            }
+        }
+        if let Some(sequence) = &mut self.sequences[id.index] {
+            let first = sequence.spans[group].first.min(written.start);
+            sequence.spans[group] = Span { first: first.max(seen), end: written.end };
+        }
+    }
+}
+
+fn turn(keys: &Keys, by: usize, transformed: bool) -> Option<Turn> {
+    match keys {
+        Keys::Still => None,
+        Keys::Rotated { table, layout, divisors } => {
+            let by = i32::try_from(by).expect("positions are i32");
+            Some(Turn::new(table, *layout, divisors.as_deref(), -by, transformed))
+        }
+    }
+}
