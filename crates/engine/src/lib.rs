@@ -233,7 +233,8 @@ impl Engine {
 
     /// Whether a place can be computed after the rows before it in a step.
     fn follows(&self, before: &[Row], sequence: SequenceId, place: usize) -> bool {
-        let mut own = before.iter().rev().filter(|row| row.sequence == sequence).map(|row| row.place).peekable();
+        let mut own =
+            before.iter().rev().filter(|row| row.sequence == sequence).map(|row| row.place).peekable();
         if own.peek().is_some_and(|&last| last >= place) {
             return false;
         }
@@ -245,7 +246,8 @@ impl Engine {
             None => {
                 // Nor may one that the parent follows: the parent would have to be computed again, too.
                 let mut at = Some(parent);
-                let is_in_step = |place| before.iter().any(|row| row.sequence == sequence && row.place == place);
+                let is_in_step =
+                    |place| before.iter().any(|row| row.sequence == sequence && row.place == place);
                 while let Some(place) = at {
                     if is_in_step(place) {
                         return false;

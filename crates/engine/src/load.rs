@@ -159,7 +159,8 @@ fn layer(
     let keys = match rotation {
         None => Keys::Still,
         Some(KeyRotation { table, layout, divisors }) => {
-            let divisors = divisors.map(|weight| vector(file, &model.weights()[weight as usize])).transpose()?;
+            let divisors =
+                divisors.map(|weight| vector(file, &model.weights()[weight as usize])).transpose()?;
             Keys::Rotated { table, layout, divisors }
         }
     };

@@ -108,7 +108,11 @@ fn what_a_state_cannot_give_is_refused() {
     engine.commit(sequence, 3).expect("computed");
     let committed = compute(&mut engine, sequence, 2, &[1]).expect_err("its state is gone");
     assert!(matches!(committed, StepError::Place { place: 2, .. }), "{committed}");
-    let back = StateError::CannotGoBack { wanted: 2, committed: 3, why: "recurrent model keeps no state of earlier positions" };
+    let back = StateError::CannotGoBack {
+        wanted: 2,
+        committed: 3,
+        why: "recurrent model keeps no state of earlier positions",
+    };
     assert_eq!(engine.truncate(sequence, 2), Err(back));
     engine.truncate(sequence, 0).expect("from the start");
     let again = feed(&mut engine, sequence, &text(3));

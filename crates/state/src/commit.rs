@@ -1,7 +1,8 @@
 //! The end of a transaction: positions in flight are kept along one path, or dropped. And going back.
 
 use crate::prefix::{Pools, digest_after};
-use crate::{SequenceId, State, StateError};
+use crate::sequence::Span;
+use crate::{Group, SequenceId, State, StateError};
 use verbatim_cpu::PAGE_CELLS;
 
 impl State {
@@ -110,9 +111,7 @@ impl State {
             if self.recurs {
                 return refuse("recurrent model keeps no state of earlier positions");
             }
-            let unseen = |(group, span): (&crate::Group, &crate::sequence::Span)| {
-                group.first_seen(len) < span.first * PAGE_CELLS
-            };
+            let unseen = |(group, span): (&Group, &Span)| group.first_seen(len) < span.whole_from;
             if self.groups.iter().zip(&sequence.spans).any(unseen) {
                 return refuse("window has left the positions before it");
             }
@@ -202,8 +201,7 @@ impl State {
                     }
                 }
             };
-            let own: Vec<Option<i32>> =
-                self.groups.iter().map(|group| Some(group.table[row + block]).filter(|&page| page >= 0)).collect();
+            let own = whole_pages(&self.groups, &sequence.spans, row, block);
             let mut pools = Pools { pages: &mut self.pools, slots: &mut self.slots };
             let node = self.tree.add(parent, tokens, &own, slot_after(block), &mut pools);
             let pages = &self.tree.node(node).pages;
@@ -248,10 +246,10 @@ impl State {
             }
             return;
         }
-        let own: Vec<Option<i32>> =
-            self.groups.iter().map(|group| Some(group.table[row + full]).filter(|&page| page >= 0)).collect();
+        let own = whole_pages(&self.groups, &sequence.spans, row, full);
         // A page that is in the tree already is there for a text that goes on otherwise, or longer.
-        let is_there = |(pool, page): (&crate::Pool, &Option<i32>)| page.is_some_and(|page| pool.in_tree(page));
+        let is_there =
+            |(pool, page): (&crate::Pool, &Option<i32>)| page.is_some_and(|page| pool.in_tree(page));
         if !pools.pages.iter().zip(&own).any(is_there) {
             self.tree.add(parent, rest, &own, sequence.slot, &mut pools);
         }
@@ -283,6 +281,7 @@ impl State {
                 pool.release(std::mem::replace(&mut group.table[row + span.first], -1));
                 span.first += 1;
             }
+            span.whole_from = span.whole_from.max(span.first * PAGE_CELLS);
         }
     }
 
@@ -300,7 +299,16 @@ impl State {
     }
 }
 
-impl crate::Group {
+/// For each kind of layer the page of a block, if the sequence has it and all its cells hold what they ought to.
+fn whole_pages(groups: &[Group], spans: &[Span], row: usize, block: usize) -> Vec<Option<i32>> {
+    let pages = groups.iter().zip(spans).map(|(group, span)| {
+        let page = group.table[row + block];
+        (page >= 0 && span.whole_from <= block * PAGE_CELLS).then_some(page)
+    });
+    pages.collect()
+}
+
+impl Group {
     /// The first position that the one at `position` sees.
     pub(crate) fn first_seen(&self, position: usize) -> usize {
         self.window.map_or(0, |window| (position + 1).saturating_sub(window))

@@ -51,7 +51,9 @@ pub enum StateError {
         most: usize,
     },
     /// A position in flight follows one that is not there.
-    #[error("the {place}-th position in flight cannot follow the {parent}-th: a parent comes before its children")]
+    #[error(
+        "the {place}-th position in flight cannot follow the {parent}-th: a parent comes before its children"
+    )]
     Parent {
         /// The position, counted from 0 among those in flight.
         place: usize,
@@ -67,13 +69,17 @@ pub enum StateError {
         in_flight: usize,
     },
     /// Positions are to be committed that do not follow each other.
-    #[error("the {place}-th position in flight does not follow the one before it in the path to be committed")]
+    #[error(
+        "the {place}-th position in flight does not follow the one before it in the path to be committed"
+    )]
     NotAPath {
         /// The position, counted from 0 among those in flight.
         place: usize,
     },
     /// The state after the position to be kept has been overwritten by later ones.
-    #[error("of {in_flight} positions in flight of a recurrent model {wanted} cannot be kept; keep none, or more")]
+    #[error(
+        "of {in_flight} positions in flight of a recurrent model {wanted} cannot be kept; keep none, or more"
+    )]
     NoCheckpoint {
         /// Positions to commit.
         wanted: usize,

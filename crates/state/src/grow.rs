@@ -173,7 +173,9 @@ impl State {
         if self.slots.free() == 0 {
             self.tree.forget_slot(&mut Pools { pages: &mut self.pools, slots: &mut self.slots });
         }
-        self.slots.take().expect("sequences have the slots that they can need, and the tree gives its own back")
+        self.slots
+            .take()
+            .expect("sequences have the slots that they can need, and the tree gives its own back")
     }
 
     /// The cell, in one kind of layer, of a place that is committed or in flight; `None` also where a window has left it.

@@ -1,7 +1,7 @@
 //! Whether the books balance.
 
-use crate::prefix::{Node, digest_after};
 use crate::State;
+use crate::prefix::{Node, digest_after};
 use verbatim_cpu::PAGE_CELLS;
 
 impl State {
@@ -31,6 +31,13 @@ impl State {
                         ((span.first, span.end), (first.min(end), end))
                     }
                 };
+                if let Some(sequence) = sequence {
+                    let (whole, seen) =
+                        (sequence.spans[index].whole_from, group.first_seen(sequence.committed()));
+                    if whole > seen || whole < span.0 * PAGE_CELLS {
+                        return Err(format!("sequence {row} has positions from {whole} on and sees {seen}"));
+                    }
+                }
                 let has = |block: usize| table[block] >= 0;
                 if (0..blocks).any(|block| has(block) != (span.0..span.1).contains(&block)) {
                     return Err(format!("sequence {row} says to have pages {span:?} and has {table:?}"));
@@ -41,9 +48,8 @@ impl State {
             }
         }
         let live = || self.sequences.iter().flatten();
-        let slots = live().flat_map(|sequence| {
-            sequence.flight.iter().map(|row| row.slot).chain([sequence.slot]).flatten()
-        });
+        let slots = live()
+            .flat_map(|sequence| sequence.flight.iter().map(|row| row.slot).chain([sequence.slot]).flatten());
         self.slots.check("slot", slots, self.tree.nodes().filter_map(|node| node.slot))?;
         self.tree.check()?;
         for sequence in live() {

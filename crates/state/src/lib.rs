@@ -27,6 +27,8 @@ mod remove;
 mod reuse;
 mod saved;
 mod sequence;
+#[cfg(test)]
+mod tests;
 
 pub use error::{StateError, StateMemoryError};
 pub use part::Part;
@@ -156,9 +158,9 @@ impl State {
                 windows.push(layer.window);
             }
         }
-        let page_bytes = layers.iter().try_fold(0usize, |sum, layer| {
-            sum.checked_add(layer.kv.cell_bytes()?.checked_mul(PAGE_CELLS)?)
-        });
+        let page_bytes = layers
+            .iter()
+            .try_fold(0usize, |sum, layer| sum.checked_add(layer.kv.cell_bytes()?.checked_mul(PAGE_CELLS)?));
         let page_bytes = page_bytes.ok_or_else(too_many)?;
         let recurs = !recurrent.is_empty();
         // Where layers recur, a page is of no use without a state to go on from.

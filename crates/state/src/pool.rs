@@ -106,7 +106,9 @@ impl Pool {
             let (holders, tree) = (counts[id] + trees[id], trees[id]);
             if holders != self.holders[id] || tree != u32::from(self.in_tree[id]) {
                 let counted = (self.holders[id], self.in_tree[id]);
-                return Err(format!("{what} {id} has {holders} holders, {tree} of them the tree, not {counted:?}"));
+                return Err(format!(
+                    "{what} {id} has {holders} holders, {tree} of them the tree, not {counted:?}"
+                ));
             }
         }
         let free = self.holders.iter().filter(|&&holders| holders == 0).count();

@@ -213,8 +213,10 @@ impl PrefixTree {
 
     /// Forgets everything.
     pub(crate) fn clear(&mut self, pools: &mut Pools<'_>) {
-        while let Some(id) = self.ids().find(|&id| self.node(id).children.is_empty()) {
-            self.remove(id, pools);
+        loop {
+            let leaf = self.ids().find(|&id| self.node(id).children.is_empty());
+            let Some(leaf) = leaf else { return };
+            self.remove(leaf, pools);
         }
     }
 
@@ -247,14 +249,18 @@ impl PrefixTree {
         for id in self.ids() {
             let node = self.node(id);
             let before = node.parent.map_or(self.root, |parent| self.node(parent).digest);
-            if digest_after(&before, &node.tokens) != node.digest || self.index.get(&node.digest) != Some(&id) {
+            if digest_after(&before, &node.tokens) != node.digest || self.index.get(&node.digest) != Some(&id)
+            {
                 return Err(format!("node {id} of the prefix tree is not where its tokens say"));
             }
             if self.children(node.parent).iter().filter(|&&child| child == id).count() != 1 {
                 return Err(format!("node {id} of the prefix tree is not its parent's child"));
             }
             if !node.children.is_empty() && !node.is_full() || node.tokens.is_empty() {
-                return Err(format!("node {id} of the prefix tree has {} tokens and children", node.tokens.len()));
+                return Err(format!(
+                    "node {id} of the prefix tree has {} tokens and children",
+                    node.tokens.len()
+                ));
             }
         }
         let (live, indexed) = (self.ids().count(), self.index.len());

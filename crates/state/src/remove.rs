@@ -2,7 +2,6 @@
 //! positions. What they know of the removed ones stays with them, so the result is not what a computation of the remaining
 //! tokens gives; it is a way to go on where the context is full.
 
-use crate::sequence::Span;
 use crate::{Keys, SequenceId, State, StateError};
 use std::ops::Range;
 use verbatim_cpu::{PAGE_CELLS, Turn};
@@ -46,7 +45,7 @@ impl State {
         let left = committed - (end - start);
         for (group, span) in self.groups.iter().zip(&sequence.spans) {
             let seen = group.first_seen(left);
-            if seen < start && seen < span.first * PAGE_CELLS {
+            if seen < start && seen < span.whole_from {
                 return Err(StateError::CannotMove("a window would see positions again that it has left"));
             }
         }
@@ -120,8 +119,11 @@ impl State {
             }
         }
         if let Some(sequence) = &mut self.sequences[id.index] {
-            let first = sequence.spans[group].first.min(written.start);
-            sequence.spans[group] = Span { first: first.max(seen), end: written.end };
+            let span = &mut sequence.spans[group];
+            span.first = span.first.min(written.start).max(seen);
+            span.end = written.end;
+            // Of what comes after the removed positions, only what is still seen was moved.
+            span.whole_from = if first > start { first } else { span.whole_from.min(first) };
         }
     }
 }

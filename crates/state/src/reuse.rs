@@ -59,7 +59,7 @@ impl State {
                 group.table[row + block] = page;
                 self.tree.touch(node, index);
             }
-            spans.push(Span { first, end: blocks });
+            spans.push(Span { first, end: blocks, whole_from: first * PAGE_CELLS });
         }
         let slot = path.last().and_then(|&node| self.tree.node(node).slot).filter(|_| self.recurs);
         if let (Some(slot), Some(&node)) = (slot, path.last()) {

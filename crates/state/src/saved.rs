@@ -46,13 +46,17 @@ pub enum RestoreError {
     #[error("the sequence was saved with another model")]
     OtherModel,
     /// Saved by a build with other kernels.
-    #[error("the sequence was saved by a build whose kernels round otherwise ({found}, not {NUMERICS}); compute it anew")]
+    #[error(
+        "the sequence was saved by a build whose kernels round otherwise ({found}, not {NUMERICS}); compute it anew"
+    )]
     OtherNumerics {
         /// The numerics of that build.
         found: u32,
     },
     /// Saved with another form of K and V.
-    #[error("the sequence was saved with {found} and this one has {wanted}; use the same --ctk, --ctv and rotation")]
+    #[error(
+        "the sequence was saved with {found} and this one has {wanted}; use the same --ctk, --ctv and rotation"
+    )]
     OtherForm {
         /// What the file says.
         found: String,
@@ -208,9 +212,9 @@ impl State {
         }
         let books = self.sequence_mut(sequence)?;
         books.parts = parts;
-        let least = |(group, span): (&crate::Group, &Span)| match (group.window, span.first) {
+        let least = |(group, span): (&crate::Group, &Span)| match (group.window, span.whole_from) {
             (None, _) | (_, 0) => 0,
-            (Some(window), first) => first * PAGE_CELLS + window - 1,
+            (Some(window), whole_from) => whole_from + window - 1,
         };
         let books = self.sequence(sequence)?;
         let positions = books.committed();
@@ -303,7 +307,7 @@ impl State {
             for block in first..end {
                 self.groups[group].table[row + block] = self.pools[group].take().expect("room was made");
             }
-            self.sequence_mut(id)?.spans[group] = Span { first, end };
+            self.sequence_mut(id)?.spans[group] = Span { first, end, whole_from: seen };
             let memory = self.memory.kv.layers_mut();
             for (&layer, bytes) in self.groups[group].layers.iter().zip(layers) {
                 let cell_bytes = bytes.len() / (len - seen).max(1);
@@ -342,14 +346,12 @@ struct Read<'a> {
     parts: Vec<(&'a [u8], &'a [u8])>,
 }
 
-fn load(
-    saved: &[(&[u8], &[u8])],
-    mut parts: Vec<Box<dyn Part>>,
-) -> Result<Vec<Box<dyn Part>>, RestoreError> {
+fn load(saved: &[(&[u8], &[u8])], mut parts: Vec<Box<dyn Part>>) -> Result<Vec<Box<dyn Part>>, RestoreError> {
     for part in &mut parts {
         let name = part.name();
         let found = saved.iter().find(|(other, _)| *other == name.as_bytes());
-        let loaded = found.ok_or_else(|| "nothing was saved".to_owned()).and_then(|(_, bytes)| part.load(bytes));
+        let loaded =
+            found.ok_or_else(|| "nothing was saved".to_owned()).and_then(|(_, bytes)| part.load(bytes));
         loaded.map_err(|problem| RestoreError::Part { name, problem })?;
     }
     Ok(parts)

@@ -24,6 +24,8 @@ pub(crate) struct InFlight {
 pub(crate) struct Span {
     pub(crate) first: usize,
     pub(crate) end: usize,
+    /// The first position whose cell holds its K and V: the first page may begin with some that a window has left.
+    pub(crate) whole_from: usize,
 }
 
 pub(crate) struct Sequence {

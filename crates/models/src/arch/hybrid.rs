@@ -11,7 +11,9 @@ use crate::ffn::{Ffn, FfnShape};
 use crate::keys::Keys;
 use crate::net::{Heads, Linear, LogitForm, Net};
 use crate::table::{Table, WeightId};
-use crate::{Hyperparameters, KeyRotation, KvShape, Model, ModelError, RecurrentShape, StepShape, Tap, WeightSpec};
+use crate::{
+    Hyperparameters, KeyRotation, KvShape, Model, ModelError, RecurrentShape, StepShape, Tap, WeightSpec,
+};
 use verbatim_gguf::GgufFile;
 use verbatim_graph::{Activation, DeltaHeads, Graph, GraphError, Op, Real, RopeLayout, RopeTable, ValueId};
 
