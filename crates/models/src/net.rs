@@ -239,7 +239,7 @@ impl<'a> Net<'a> {
             operands.push(self.weight(sinks)?);
         }
         let sinks = sinks.is_some();
-        let attention = Attention { heads, kv_heads, head_dim, scale, window, softcap, sinks };
+        let attention = Attention { heads, kv_heads, head_dim, scale, window, softcap, sinks, paths: false };
         self.apply(Op::Attention(attention), &operands)
     }
 
