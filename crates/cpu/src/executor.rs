@@ -8,9 +8,9 @@ use crate::matrix::{
     quantize_planes,
 };
 use crate::memory::AlignedBytes;
-use crate::ops::attention::{self, Scores, Span};
+use crate::ops::attention::{self, Path, Scores, Scratch, Span};
 use crate::ops::recurrence::{self, Before, ConvWeights, DeltaRow, MAX_KEY_DIM};
-use crate::ops::{elementwise, experts, norm, rope};
+use crate::ops::{elementwise, experts, hadamard, norm, rope};
 use crate::program::{Bound, Matrix, Outputs, PrepareError, Program, Source, Step};
 use crate::recurrent::{TILE_COLS, Tile};
 use crate::team::{Context, Team, TeamError};
@@ -34,6 +34,9 @@ pub enum ExecutorError {
     /// The thread team could not be started.
     #[error(transparent)]
     Team(#[from] TeamError),
+    /// There is no memory for what each thread needs beside the arena.
+    #[error("no memory for the working space of {0} threads; use fewer")]
+    NoMemory(usize),
     /// A thread has panicked. The run's outputs are lost; the executor can go on.
     #[error("a kernel has failed: {0}")]
     Panicked(String),
@@ -46,6 +49,8 @@ pub enum ExecutorError {
 pub struct Executor {
     isa: Isa,
     team: Team,
+    /// By thread.
+    scratch: Vec<Scratch>,
     cache: PlanCache,
     poison: bool,
 }
@@ -59,7 +64,9 @@ impl Executor {
     /// An executor with this many threads on the given instruction set.
     pub fn with_isa(threads: usize, isa: Isa) -> Result<Executor, ExecutorError> {
         let team = Team::new(threads)?;
-        Ok(Executor { isa, team, cache: PlanCache::default(), poison: cfg!(debug_assertions) })
+        let scratch: Option<Vec<Scratch>> = (0..threads).map(|_| Scratch::new()).collect();
+        let scratch = scratch.ok_or(ExecutorError::NoMemory(threads))?;
+        Ok(Executor { isa, team, scratch, cache: PlanCache::default(), poison: cfg!(debug_assertions) })
     }
 
     /// The instruction set in use.
@@ -114,7 +121,7 @@ impl Executor {
         for step in program.steps() {
             step.tasks.reset();
         }
-        let run = Run { isa: self.isa, arena, weights, state, rows };
+        let run = Run { isa: self.isa, arena, weights, state, rows, scratch: &self.scratch };
         let threads = &mut self.team;
         let work = AssertUnwindSafe(|| {
             threads.run(|member| {
@@ -146,6 +153,8 @@ struct Run<'a> {
     weights: &'a Weights,
     state: &'a StateMemory,
     rows: Bounds,
+    /// By thread; each uses its own.
+    scratch: &'a [Scratch],
 }
 
 impl Run<'_> {
@@ -194,6 +203,7 @@ impl Run<'_> {
             Op::Rope { head_dim, layout, .. } => {
                 rope::rotate(layout, head_dim, operand(0), operand(1), out())
             }
+            Op::Hadamard { head_dim, .. } => hadamard::transform(isa, head_dim, operand(0), out()),
             Op::KvWrite { .. } => {
                 self.state.kv.layers()[step.operands[0].state()].write(index(3), operand(1), operand(2));
             }
@@ -250,7 +260,8 @@ impl Run<'_> {
                 let tasks = step.output.matrix().shape.rows.at(self.rows) * kv_heads;
                 while let Some(taken) = step.tasks.take(chunk(tasks, member), tasks) {
                     for task in taken {
-                        self.attend(step, &attention, task / kv_heads, task % kv_heads);
+                        let scratch = &self.scratch[member.index()];
+                        self.attend(step, &attention, task / kv_heads, task % kv_heads, scratch);
                     }
                 }
             }
@@ -277,19 +288,28 @@ impl Run<'_> {
     }
 
     /// The query heads of one K/V head of one row.
-    fn attend(&self, step: &Step, attention: &Attention, row: usize, kv_head: usize) {
-        let [q, state, positions, sequences, pages, sinks @ ..] = &step.operands[..] else {
+    fn attend(&self, step: &Step, attention: &Attention, row: usize, kv_head: usize, scratch: &Scratch) {
+        let [q, state, positions, sequences, pages, rest @ ..] = &step.operands[..] else {
             unreachable!("attention has at least five operands")
         };
+        let (paths, sinks) = rest.split_at(if attention.paths { 2 } else { 0 });
         let heads = attention.heads / attention.kv_heads;
         let group = heads * attention.head_dim;
         let position = self.index(positions.matrix(), row);
         let sinks =
             sinks.first().map(|sinks| &self.weights.vector(sinks.weight())[kv_head * heads..][..heads]);
+        let path = match paths {
+            [bases, paths] => {
+                let (base, cells) = (self.index(bases.matrix(), row), paths.matrix().row(self.arena, row));
+                (base <= position).then_some(Path { base, cells, scratch })
+            }
+            _ => None,
+        };
         let span = Span {
             layer: &self.state.kv.layers()[state.state()],
             kv_head,
             pages: pages.matrix().row(self.arena, self.index(sequences.matrix(), row)),
+            path,
             first: attention.window.map_or(0, |window| (position + 1).saturating_sub(window)),
             position,
         };

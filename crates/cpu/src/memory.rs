@@ -74,6 +74,16 @@ impl AlignedBytes {
         unsafe { self.start.as_ptr().cast::<T>().add(index).write(value) }
     }
 
+    /// Writes bytes from a byte offset on. Nobody else may use them meanwhile.
+    #[inline]
+    pub(crate) fn put_all(&self, offset: usize, values: &[u8]) {
+        self.check::<u8>(offset, values.len());
+        // SAFETY: in bounds (see `check`); the caller is the bytes' only user, so `values` lies elsewhere.
+        unsafe {
+            std::ptr::copy_nonoverlapping(values.as_ptr(), self.start.as_ptr().add(offset), values.len());
+        }
+    }
+
     /// `count` elements from the byte offset `offset`, for reading. Nobody may write them meanwhile.
     #[inline]
     pub(crate) fn read<T: Plain>(&self, offset: usize, count: usize) -> &[T] {
@@ -143,6 +153,8 @@ mod tests {
         assert_eq!(bytes.slice::<u8>(0, 256), [0; 256]);
         bytes.put(3, 1.5f32);
         bytes.put(20, 7u16);
+        bytes.put_all(61, &[1, 2]);
+        assert_eq!(bytes.slice::<u8>(60, 4), [0, 1, 2, 0]);
         assert_eq!(bytes.slice::<f32>(3, 1), [1.5]);
         assert_eq!(bytes.read::<u16>(40, 1), [7]);
         // SAFETY: nobody else uses the bytes.

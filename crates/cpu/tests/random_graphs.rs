@@ -2,8 +2,8 @@
 //! the same outputs and states, over many random graphs, on one thread and on several.
 
 use verbatim_cpu::team::Team;
-use verbatim_cpu::{Arena, Executor, KvMemory, KvSpec, KvType, PackedExperts, PackedMatrix, Program};
-use verbatim_cpu::{RecurrentMemory, RecurrentSpec, StateMemory, Weight, Weights};
+use verbatim_cpu::{Arena, Executor, KvMemory, KvSpec, KvType, PAGE_CELLS, PackedExperts, PackedMatrix};
+use verbatim_cpu::{Program, RecurrentMemory, RecurrentSpec, StateMemory, Weight, Weights};
 use verbatim_graph::random::{self, Random, tags};
 use verbatim_graph::{Bounds, Def, Graph, Lifetime, Op, Tag};
 use verbatim_quant::{DType, quantize};
@@ -99,8 +99,8 @@ fn run(
         states.max().unwrap_or(0)
     };
     let spec = |index: usize| {
-        let kind = |bit: usize| if index & bit == 0 { KvType::F32 } else { KvType::F16 };
-        KvSpec { kv_heads: random::KV_HEADS, head_dim: random::HEAD_DIM, k: kind(1), v: kind(2) }
+        let kind = |choice: u64| KvType::ALL[((seed >> choice) as usize + index) % KvType::ALL.len()];
+        KvSpec { kv_heads: random::KV_HEADS, head_dim: random::HEAD_DIM, k: kind(0), v: kind(2) }
     };
     let specs: Vec<KvSpec> = (0..layers(&[tags::STATE])).map(spec).collect();
     let [channels, kernel] = random::CONV;
@@ -121,7 +121,9 @@ fn run(
                     |limit: usize| -> Vec<i32> { (0..count).map(|_| random.below(limit) as i32).collect() };
                 match slot.tag().name {
                     tags::TOKENS => slot.i32(&below(random::VOCABULARY)),
-                    tags::POSITIONS => slot.i32(&below(120)),
+                    tags::POSITIONS => slot.i32(&below(random::POSITIONS)),
+                    tags::BASES => slot.i32(&below(random::POSITIONS + 10)),
+                    tags::PATHS => slot.i32(&below(PAGES * PAGE_CELLS)),
                     tags::SEQUENCES => slot.i32(&below(2)),
                     tags::PAGES => slot.i32(&below(PAGES)),
                     tags::PICKED => slot.i32(&below(rows.rows)),

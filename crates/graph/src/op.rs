@@ -134,6 +134,8 @@ pub struct Attention {
     /// A sinks operand is given: for each query head a score that takes part in the softmax and has no value (gpt-oss,
     /// arXiv 2508.10925).
     pub sinks: bool,
+    /// The operands `bases` and `paths` are given: the rows in flight are a tree, and each row has a path of its own.
+    pub paths: bool,
 }
 
 /// An op. The doc comment of each variant gives its operands in order, then its result.
@@ -176,6 +178,16 @@ pub enum Op {
         /// Which elements are paired.
         layout: RopeLayout,
     },
+    /// (x f32 \[r, heads * head_dim\]) → the same shape: each head is cut in runs of the largest power of two n that
+    /// divides `head_dim`, and each run is multiplied by the Walsh-Hadamard matrix in Sylvester's order over √n. It keeps
+    /// products of vectors, is its own inverse, and spreads what is large in one element over all of them, so that a
+    /// block of few bits keeps more of it (QuaRot, arXiv 2404.00456).
+    Hadamard {
+        /// Heads in a row.
+        heads: usize,
+        /// Elements of a head.
+        head_dim: usize,
+    },
     /// (state, k f32 \[r, kv_heads * head_dim\], v likewise, cells i32 \[r, 1\]) → the state's next version, with
     /// each row's K and V stored in its cell.
     KvWrite {
@@ -185,8 +197,11 @@ pub enum Op {
         head_dim: usize,
     },
     /// (q f32 \[r, heads * head_dim\], state, positions i32 \[r, 1\], sequences i32 \[r, 1\], pages i32
-    /// \[sequences, pages of one\], then sinks f32 \[1, heads\] if `sinks`) → f32 \[r, heads * head_dim\]: every row
-    /// attends to the positions of its window, up to its own, whose K and V lie in the cells of its sequence's pages.
+    /// \[sequences, pages of one\], then bases i32 \[r, 1\] and paths i32 \[r, depth\] if `paths`, then sinks f32 \[1,
+    /// heads\] if `sinks`) → f32 \[r, heads * head_dim\]: every row attends to the positions of its window, up to its own,
+    /// whose K and V lie in the cells of its sequence's pages. With paths those of a position `base + j` at or above the
+    /// row's base lie in the j-th cell of the row's path instead (a row without a path has a base above its position);
+    /// the result is the same, bit for bit, as if they lay in the pages.
     Attention(Attention),
     /// (logits f32 \[r, experts\], then bias f32 \[1, experts\] if `bias`) → i32 \[r, used\]: the experts with the
     /// largest logits, best first; of equals the one with the lower number. With a bias, those with the largest score
@@ -301,6 +316,7 @@ impl Op {
             Op::Head => "Head",
             Op::RopeTable(_) => "RopeTable",
             Op::Rope { .. } => "Rope",
+            Op::Hadamard { .. } => "Hadamard",
             Op::KvWrite { .. } => "KvWrite",
             Op::Attention(_) => "Attention",
             Op::TopExperts { .. } => "TopExperts",
@@ -345,7 +361,9 @@ impl Op {
     pub fn reads_own_row_only(&self, operand: usize) -> bool {
         match self {
             Op::Pick => operand != 0,
-            Op::Attention(_) => matches!(operand, 0 | 2 | 3),
+            Op::Attention(Attention { paths, .. }) => {
+                matches!(operand, 0 | 2 | 3) || *paths && matches!(operand, 5 | 6)
+            }
             _ => true,
         }
     }
@@ -421,6 +439,15 @@ impl Op {
                 }
                 Ok((DType::F32, x))
             }
+            Op::Hadamard { heads, head_dim } => {
+                rule.count(1)?;
+                let x = rule.f32(0)?;
+                rule.is_product(0, heads, head_dim)?;
+                if head_dim == 0 {
+                    return Err("heads of no elements cannot be transformed".into());
+                }
+                Ok((DType::F32, x))
+            }
             Op::KvWrite { kv_heads, head_dim } => {
                 rule.count(4)?;
                 let k = rule.f32(1)?;
@@ -429,8 +456,9 @@ impl Op {
                 rule.same_rows(rule.ids(3)?, k.rows)?;
                 Ok((operands[0].dtype, operands[0].shape))
             }
-            Op::Attention(Attention { heads, kv_heads, head_dim, window, softcap, sinks, .. }) => {
-                rule.count(5 + usize::from(sinks))?;
+            Op::Attention(Attention { heads, kv_heads, head_dim, window, softcap, sinks, paths, .. }) => {
+                let sinks_at = if paths { 7 } else { 5 };
+                rule.count(sinks_at + usize::from(sinks))?;
                 let q = rule.f32(0)?;
                 rule.is_product(0, heads, head_dim)?;
                 if kv_heads == 0 || !heads.is_multiple_of(kv_heads) {
@@ -443,7 +471,11 @@ impl Op {
                     is_cap(cap)?;
                 }
                 if sinks {
-                    rule.is_f32(5, Shape::fixed(1, heads))?;
+                    rule.is_f32(sinks_at, Shape::fixed(1, heads))?;
+                }
+                if paths {
+                    rule.same_rows(rule.ids(5)?, q.rows)?;
+                    rule.choices(6, q.rows)?;
                 }
                 rule.same_rows(rule.ids(2)?, q.rows)?;
                 rule.same_rows(rule.ids(3)?, q.rows)?;
@@ -639,7 +671,7 @@ impl Rule<'_> {
         }
     }
 
-    /// Chosen experts for each row; how many.
+    /// Numbers for each row, such as its chosen experts; how many.
     fn choices(&self, i: usize, rows: Extent) -> Result<usize, String> {
         self.at_least(i + 1)?;
         self.dtype(i, DType::I32)?;

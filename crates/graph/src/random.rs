@@ -16,6 +16,8 @@ pub mod tags {
     pub const SEQUENCES: &str = "sequences";
     pub const PAGES: &str = "pages";
     pub const PICKED: &str = "picked";
+    pub const BASES: &str = "bases";
+    pub const PATHS: &str = "paths";
     pub const CONV: &str = "conv";
     pub const DELTA: &str = "delta";
     pub const READ_SLOTS: &str = "read_slots";
@@ -32,6 +34,9 @@ pub const HEADS: usize = 4;
 pub const VOCABULARY: usize = 24;
 /// Sequences, and pages of each, of the page table of random graphs.
 pub const PAGE_TABLE: Shape = Shape::fixed(2, 2);
+
+/// Positions below which all rows of random graphs are, and cells of each path.
+pub const POSITIONS: usize = 120;
 
 /// Channels and inputs of the short convolutions of random graphs.
 pub const CONV: [usize; 2] = [96, 3];
@@ -272,6 +277,11 @@ impl Made {
         let mut operands = vec![q, state, positions, sequences, pages];
         let window = [None, Some(1), Some(40), Some(100)][self.random.below(4)];
         let softcap = [None, Some(Real(5.0))][self.random.below(2)];
+        let paths = self.random.below(3) == 0;
+        if paths {
+            operands.push(self.input(tags::BASES, DType::I32, Shape::per_row(1)));
+            operands.push(self.input(tags::PATHS, DType::I32, Shape::per_row(POSITIONS)));
+        }
         let sinks = self.random.below(3) == 0;
         if sinks {
             operands.push(self.weight(DType::F32, 1, HEADS));
@@ -284,6 +294,7 @@ impl Made {
             window,
             softcap,
             sinks,
+            paths,
         };
         self.apply(Op::Attention(attention), &operands);
     }
@@ -410,13 +421,17 @@ impl Made {
         let b = pool[self.random.below(pool.len())];
         let b = self.matched(b, self.builder.shape(a).cols);
         let clamped = Activation::ClampedSwiglu { alpha: Real(1.702), limit: Real(7.0) };
-        match self.random.below(7) {
+        let cols = self.builder.shape(a).cols;
+        let heads = [1, 2, 4][self.random.below(3)];
+        let heads = if cols.is_multiple_of(heads) { heads } else { 1 };
+        match self.random.below(8) {
             0 => self.apply(Op::Add, &[a, b]),
             1 => self.apply(Op::Mul, &[a, b]),
             2 => self.apply(Op::Glu { activation: Activation::Silu }, &[a, b]),
             3 => self.apply(Op::Glu { activation: Activation::Sigmoid }, &[a, b]),
             4 => self.apply(Op::Glu { activation: clamped }, &[a, b]),
             5 => self.apply(Op::Softcap { cap: Real(3.0) }, &[a]),
+            6 => self.apply(Op::Hadamard { heads, head_dim: cols / heads }, &[a]),
             _ => self.apply(Op::Glu { activation: Activation::GeluTanh }, &[a, b]),
         };
     }

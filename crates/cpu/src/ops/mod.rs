@@ -6,6 +6,7 @@
 pub(crate) mod attention;
 pub(crate) mod elementwise;
 pub(crate) mod experts;
+pub(crate) mod hadamard;
 pub(crate) mod norm;
 pub(crate) mod recurrence;
 pub(crate) mod rope;

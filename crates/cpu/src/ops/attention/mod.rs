@@ -5,12 +5,19 @@
 //! 1805.02867). A window leaves the blocks where they are; it only hides keys of the first of them. Within a block
 //! a score is summed over the elements of a head in ascending order, the sum of the weights is a fixed tree over the
 //! block's lanes, and values are added in ascending position. Lanes are keys for the scores and elements for the
-//! values, so nothing depends on which other queries are computed beside this one.
+//! values, so nothing depends on which other queries are computed beside this one. Which cells the positions lie in does
+//! not matter either: those of a path are brought together first.
+
+mod paths;
+mod stored;
+
+pub(crate) use paths::{Path, Scratch};
 
 use crate::isa::Isa;
-use crate::kv::{Block, KvLayer, PAGE_CELLS};
+use crate::kv::{Block, KvLayer, KvType, PAGE_CELLS};
 use crate::vector::{Kernel, LANES, Lanes, dispatch, larger};
 use std::ops::Range;
+use stored::{Bf16, Blocks, F16, F32, Stored};
 
 /// Vectors of keys in a block.
 const KEY_VECTORS: usize = PAGE_CELLS / LANES;
@@ -25,10 +32,30 @@ pub(crate) struct Span<'a> {
     pub(crate) kv_head: usize,
     /// The sequence's pages, by block of positions.
     pub(crate) pages: &'a [i32],
+    /// The positions that are not in the pages.
+    pub(crate) path: Option<Path<'a>>,
     /// The first position attended to: at most `position`.
     pub(crate) first: usize,
     /// The last position attended to.
     pub(crate) position: usize,
+}
+
+impl<'a> Span<'a> {
+    /// The page of a position.
+    fn page(&self, position: usize) -> usize {
+        usize::try_from(self.pages[position / PAGE_CELLS]).expect("a page of the sequence")
+    }
+
+    /// K and V of the block of positions that begins at `start`.
+    fn block(&self, start: usize) -> (Block<'a>, Block<'a>) {
+        match &self.path {
+            Some(path) if start + PAGE_CELLS > path.base => path.gather(self, start),
+            _ => {
+                let (page, layer) = (self.page(start), self.layer);
+                (layer.k().block(page, self.kv_head), layer.v().block(page, self.kv_head))
+            }
+        }
+    }
 }
 
 /// What becomes of the products of q and k.
@@ -64,12 +91,35 @@ struct Attend<'a, const T: usize> {
     out: &'a mut [f32],
 }
 
+/// Calls a function that is generic over the stored form with the form of a block.
+macro_rules! with_form {
+    ($block:expr, |$page:ident, $form:ident| $call:expr) => {
+        match $block {
+            Block::F32($page) => with_form!(@ $form = F32, $call),
+            Block::F16($page) => with_form!(@ $form = F16, $call),
+            Block::Bf16($page) => with_form!(@ $form = Bf16, $call),
+            Block::Quantized($page) => match $page.kind {
+                KvType::Q8_0 => with_form!(@ $form = Blocks<8, 1>, $call),
+                KvType::Q5_1 => with_form!(@ $form = Blocks<5, 2>, $call),
+                KvType::Q5_0 => with_form!(@ $form = Blocks<5, 1>, $call),
+                KvType::Q4_1 => with_form!(@ $form = Blocks<4, 2>, $call),
+                KvType::Q4_0 | KvType::Iq4Nl => with_form!(@ $form = Blocks<4, 1>, $call),
+                KvType::F32 | KvType::F16 | KvType::Bf16 => unreachable!("not quantised"),
+            },
+        }
+    };
+    (@ $form:ident = $type:ty, $call:expr) => {{
+        type $form = $type;
+        $call
+    }};
+}
+
 impl<const T: usize> Kernel for Attend<'_, T> {
     type Output = ();
 
     #[inline(always)]
     fn run<L: Lanes>(self, l: L) {
-        let Span { layer, kv_head, pages, first, position } = *self.span;
+        let Span { layer, first, position, .. } = *self.span;
         let Scores { scale, softcap, sinks } = *self.scores;
         let head_dim = layer.spec().head_dim;
         let (mut largest, mut total) = match sinks {
@@ -78,16 +128,11 @@ impl<const T: usize> Kernel for Attend<'_, T> {
             Some(sinks) => (std::array::from_fn(|t| sinks[t]), [1f32; T]),
         };
         self.out.fill(0.0);
-        let blocks = pages[..=position / PAGE_CELLS].iter().enumerate().skip(first / PAGE_CELLS);
-        for (block, &page) in blocks {
-            let page = usize::try_from(page).expect("a page of the sequence");
-            let start = block * PAGE_CELLS;
+        for start in (first / PAGE_CELLS..=position / PAGE_CELLS).map(|block| block * PAGE_CELLS) {
+            let (k, v) = self.span.block(start);
             let keys = first.saturating_sub(start)..(position + 1 - start).min(PAGE_CELLS);
             let mut weights = [[0f32; PAGE_CELLS]; T];
-            match layer.k_block(page, kv_head) {
-                Block::F32(k) => scores::<L, F32, T>(l, self.q, k, head_dim, scale, &mut weights),
-                Block::F16(k) => scores::<L, F16, T>(l, self.q, k, head_dim, scale, &mut weights),
-            }
+            with_form!(k, |page, S| scores::<L, S, T>(l, self.q, page, head_dim, scale, &mut weights));
             if let Some(cap) = softcap {
                 weights.iter_mut().for_each(|scores| cap_scores(l, cap, scores));
             }
@@ -95,10 +140,8 @@ impl<const T: usize> Kernel for Attend<'_, T> {
             for t in 0..T {
                 rescale[t] = softmax_step(l, &keys, &mut weights[t], &mut largest[t], &mut total[t]);
             }
-            match layer.v_block(page, kv_head) {
-                Block::F32(v) => add_values::<L, F32, T>(l, &weights, &keys, v, head_dim, rescale, self.out),
-                Block::F16(v) => add_values::<L, F16, T>(l, &weights, &keys, v, head_dim, rescale, self.out),
-            }
+            let weights = Weights { weights, keys, rescale };
+            with_form!(v, |page, S| add_values::<L, S, T>(l, &weights, page, head_dim, self.out));
         }
         for (out, total) in self.out.chunks_exact_mut(head_dim).zip(total) {
             for x in out {
@@ -108,67 +151,83 @@ impl<const T: usize> Kernel for Attend<'_, T> {
     }
 }
 
-/// How stored elements become f32.
-trait Stored {
-    type Element;
-    fn load<L: Lanes>(l: L, from: &[Self::Element; LANES]) -> L::F;
-    fn one(element: &Self::Element) -> f32;
-}
-
-struct F32;
-struct F16;
-
-impl Stored for F32 {
-    type Element = f32;
-    #[inline(always)]
-    fn load<L: Lanes>(l: L, from: &[f32; LANES]) -> L::F {
-        l.load(from)
-    }
-    #[inline(always)]
-    fn one(element: &f32) -> f32 {
-        *element
-    }
-}
-
-impl Stored for F16 {
-    type Element = u16;
-    #[inline(always)]
-    fn load<L: Lanes>(l: L, from: &[u16; LANES]) -> L::F {
-        l.load_f16(from)
-    }
-    #[inline(always)]
-    fn one(element: &u16) -> f32 {
-        half::f16::from_bits(*element).to_f32()
-    }
-}
-
 /// Scaled scores of every key of a block, for `T` query heads.
 #[inline(always)]
 fn scores<L: Lanes, S: Stored, const T: usize>(
     l: L,
     q: &[f32],
-    k: &[S::Element],
+    k: S::Page<'_>,
     head_dim: usize,
     scale: f32,
     scores: &mut [[f32; PAGE_CELLS]; T],
 ) {
-    let mut sums = [[l.splat(0.0); KEY_VECTORS]; T];
-    let (k, _) = k.as_chunks::<LANES>();
-    for (i, keys) in k.chunks_exact(KEY_VECTORS).enumerate() {
-        let mut loaded = [l.splat(0.0); KEY_VECTORS];
-        for (vector, keys) in loaded.iter_mut().zip(keys) {
-            *vector = S::load(l, keys);
+    // As many vectors of keys at once as have sums in registers for all query heads.
+    match L::SUMS / T {
+        0 | 1 => score_keys::<L, S, T, 1>(l, q, k, head_dim, scale, scores),
+        2 | 3 => score_keys::<L, S, T, 2>(l, q, k, head_dim, scale, scores),
+        _ => score_keys::<L, S, T, 4>(l, q, k, head_dim, scale, scores),
+    }
+}
+
+#[inline(always)]
+fn score_keys<L: Lanes, S: Stored, const T: usize, const N: usize>(
+    l: L,
+    q: &[f32],
+    k: S::Page<'_>,
+    head_dim: usize,
+    scale: f32,
+    scores: &mut [[f32; PAGE_CELLS]; T],
+) {
+    for first in (0..KEY_VECTORS).step_by(N) {
+        let mut sums = [[l.splat(0.0); N]; T];
+        let mut start = 0;
+        for block in 0.. {
+            let block = S::block(k, block);
+            let headers: [S::Headers<L::F>; N] = std::array::from_fn(|n| S::headers(l, block, first + n));
+            let middle = start + S::HALF.min(head_dim - start);
+            let end = middle + S::HALF.min(head_dim - middle);
+            score_half::<L, S, T, N, false>(l, q, block, headers, head_dim, start..middle, first, &mut sums);
+            // Plain numbers have no upper halves: no code for them.
+            if S::HALF == usize::MAX {
+                break;
+            }
+            score_half::<L, S, T, N, true>(l, q, block, headers, head_dim, middle..end, first, &mut sums);
+            start = end;
+            if start == head_dim {
+                break;
+            }
         }
-        for (t, sums) in sums.iter_mut().enumerate() {
-            let q = l.splat(q[t * head_dim + i]);
-            for (sum, keys) in sums.iter_mut().zip(loaded) {
-                *sum = l.mul_add(q, keys, *sum);
+        for (sums, scores) in sums.iter().zip(&mut *scores) {
+            let scores = &mut scores.as_chunks_mut::<LANES>().0[first..];
+            for (sum, out) in sums.iter().zip(scores) {
+                l.store(l.mul(*sum, l.splat(scale)), out);
             }
         }
     }
-    for (sums, scores) in sums.iter().zip(scores) {
-        for (sum, out) in sums.iter().zip(scores.as_chunks_mut::<LANES>().0) {
-            l.store(l.mul(*sum, l.splat(scale)), out);
+}
+
+/// Adds the products of some elements that lie in one half of a block.
+#[allow(clippy::too_many_arguments)] // One loop nest, split by where elements lie.
+#[inline(always)]
+fn score_half<L: Lanes, S: Stored, const T: usize, const N: usize, const UPPER: bool>(
+    l: L,
+    q: &[f32],
+    block: S::Block<'_>,
+    headers: [S::Headers<L::F>; N],
+    head_dim: usize,
+    elements: Range<usize>,
+    first: usize,
+    sums: &mut [[L::F; N]; T],
+) {
+    let q: [&[f32]; T] = std::array::from_fn(|t| &q[t * head_dim..][elements.clone()]);
+    for i in 0..elements.len() {
+        let keys: [L::F; N] =
+            std::array::from_fn(|n| S::keys::<L, UPPER>(l, block, headers[n], i, first + n));
+        for (sums, q) in sums.iter_mut().zip(q) {
+            let q = l.splat(q[i]);
+            for (sum, keys) in sums.iter_mut().zip(keys) {
+                *sum = l.mul_add(q, keys, *sum);
+            }
         }
     }
 }
@@ -213,70 +272,91 @@ fn softmax_step<L: Lanes>(
     rescale
 }
 
+/// What a block's values are added with.
+struct Weights<const T: usize> {
+    weights: [[f32; PAGE_CELLS]; T],
+    /// Keys that are seen.
+    keys: Range<usize>,
+    /// Factors on what was accumulated before.
+    rescale: [f32; T],
+}
+
 /// Adds a block's weighted values to the rescaled results.
 #[inline(always)]
 fn add_values<L: Lanes, S: Stored, const T: usize>(
     l: L,
-    weights: &[[f32; PAGE_CELLS]; T],
-    keys: &Range<usize>,
-    v: &[S::Element],
+    weights: &Weights<T>,
+    v: S::Page<'_>,
     head_dim: usize,
-    rescale: [f32; T],
     out: &mut [f32],
 ) {
-    // As many vectors of a head as stay in registers for all query heads.
-    const WIDE: usize = 4;
-    let whole = head_dim / (WIDE * LANES) * (WIDE * LANES);
-    for start in (0..whole).step_by(WIDE * LANES) {
-        add_columns::<L, S, T, WIDE>(l, weights, keys, v, head_dim, start, rescale, out);
-    }
-    let vectors = head_dim / LANES * LANES;
-    for start in (whole..vectors).step_by(LANES) {
-        add_columns::<L, S, T, 1>(l, weights, keys, v, head_dim, start, rescale, out);
-    }
-    for t in 0..T {
-        for i in vectors..head_dim {
-            let mut sum = out[t * head_dim + i] * rescale[t];
-            for key in keys.clone() {
-                sum = weights[t][key].mul_add(S::one(&v[key * head_dim + i]), sum);
-            }
-            out[t * head_dim + i] = sum;
-        }
+    // As many vectors of a head at once as have sums in registers for all query heads.
+    match L::SUMS / T {
+        0 | 1 => add_vectors::<L, S, T, 1>(l, weights, v, head_dim, out),
+        2 | 3 => add_vectors::<L, S, T, 2>(l, weights, v, head_dim, out),
+        _ => add_vectors::<L, S, T, 4>(l, weights, v, head_dim, out),
     }
 }
 
-#[allow(clippy::too_many_arguments)] // One loop nest, split by its register block.
 #[inline(always)]
-fn add_columns<L: Lanes, S: Stored, const T: usize, const N: usize>(
+fn add_vectors<L: Lanes, S: Stored, const T: usize, const N: usize>(
     l: L,
-    weights: &[[f32; PAGE_CELLS]; T],
-    keys: &Range<usize>,
-    v: &[S::Element],
+    weights: &Weights<T>,
+    v: S::Page<'_>,
     head_dim: usize,
-    start: usize,
-    rescale: [f32; T],
     out: &mut [f32],
 ) {
+    let vectors = head_dim / LANES;
+    let wide = vectors / N * N;
+    for first in (0..wide).step_by(N) {
+        add_columns::<L, S, T, N, true>(l, weights, v, head_dim, first, out);
+    }
+    for first in wide..vectors {
+        add_columns::<L, S, T, 1, true>(l, weights, v, head_dim, first, out);
+    }
+    if !head_dim.is_multiple_of(LANES) {
+        add_columns::<L, S, T, 1, false>(l, weights, v, head_dim, vectors, out);
+    }
+}
+
+/// Adds `N` vectors of every value, from the `first` on; `WHOLE` unless the head ends among them.
+#[inline(always)]
+fn add_columns<L: Lanes, S: Stored, const T: usize, const N: usize, const WHOLE: bool>(
+    l: L,
+    weights: &Weights<T>,
+    v: S::Page<'_>,
+    head_dim: usize,
+    first: usize,
+    out: &mut [f32],
+) {
+    let Weights { weights, keys, rescale } = weights;
+    let columns = |t: usize, n: usize| {
+        let start = (first + n) * LANES;
+        t * head_dim + start..t * head_dim + if WHOLE { start + LANES } else { head_dim }
+    };
     let mut sums = [[l.splat(0.0); N]; T];
     for t in 0..T {
-        let out = out[t * head_dim + start..][..N * LANES].as_chunks::<LANES>().0;
         for n in 0..N {
-            sums[t][n] = l.mul(l.load(&out[n]), l.splat(rescale[t]));
+            sums[t][n] = l.mul(l.load_part(&out[columns(t, n)]), l.splat(rescale[t]));
         }
     }
-    for key in keys.clone() {
-        let row = v[key * head_dim + start..][..N * LANES].as_chunks::<LANES>().0;
-        for n in 0..N {
-            let value = S::load(l, &row[n]);
-            for t in 0..T {
-                sums[t][n] = l.mul_add(l.splat(weights[t][key]), value, sums[t][n]);
+    let blocks: [S::Block<'_>; N] = std::array::from_fn(|n| S::block(v, (first + n) / 2));
+    for cells in keys.start / LANES..keys.end.div_ceil(LANES) {
+        let headers: [S::Headers<[f32; LANES]>; N] =
+            std::array::from_fn(|n| S::spilled_headers(l, blocks[n], cells));
+        let some = keys.start.max(cells * LANES)..keys.end.min((cells + 1) * LANES);
+        for key in some {
+            for n in 0..N {
+                let value = S::values::<L, WHOLE>(l, blocks[n], &headers[n], head_dim, key, first + n);
+                for t in 0..T {
+                    sums[t][n] = l.mul_add(l.splat(weights[t][key]), value, sums[t][n]);
+                }
             }
         }
     }
     for t in 0..T {
-        let out = out[t * head_dim + start..][..N * LANES].as_chunks_mut::<LANES>().0;
         for n in 0..N {
-            l.store(sums[t][n], &mut out[n]);
+            l.store_part(sums[t][n], &mut out[columns(t, n)]);
         }
     }
 }
@@ -284,7 +364,7 @@ fn add_columns<L: Lanes, S: Stored, const T: usize, const N: usize>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kv::{KvMemory, KvSpec, KvType};
+    use crate::kv::{KvMemory, KvSpec};
     use verbatim_graph::random::Random;
 
     fn memory(
@@ -350,7 +430,7 @@ mod tests {
                 [(0, 0), (0, 1), (0, 63), (0, 64), (0, 149), (149, 149), (20, 70), (64, 127)]
             {
                 let layer = &memory.layers()[0];
-                let span = Span { layer, kv_head: 1, pages: &[3, 2, 1], first, position };
+                let span = Span { layer, kv_head: 1, pages: &[3, 2, 1], path: None, first, position };
                 for scores in [&PLAIN, &capped, &sunk, &both] {
                     let mut reference = vec![0.0; q.len()];
                     attend(Isa::scalar(), &span, scores, &q, &mut reference);
@@ -382,7 +462,7 @@ mod tests {
         let q = [1.0; 32];
         for scores in [&PLAIN, &Scores { softcap: Some(2.0), ..PLAIN }] {
             let run = || {
-                let span = Span { layer, kv_head: 0, pages: &[2, 1], first: 70, position: 90 };
+                let span = Span { layer, kv_head: 0, pages: &[2, 1], path: None, first: 70, position: 90 };
                 let mut out = [0.0; 32];
                 attend(Isa::best(), &span, scores, &q, &mut out);
                 out
@@ -403,8 +483,14 @@ mod tests {
         let (memory, ..) = memory(spec, 150, &mut Random(9));
         let q: Vec<f32> = (0..16).map(|i| i as f32 - 8.0).collect();
         // Keys of weight exactly 0 and no keys at all give the same bits, if blocks begin at the same positions.
-        let far =
-            Span { layer: &memory.layers()[0], kv_head: 0, pages: &[3, 2, 1], first: 64, position: 149 };
+        let far = Span {
+            layer: &memory.layers()[0],
+            kv_head: 0,
+            pages: &[3, 2, 1],
+            path: None,
+            first: 64,
+            position: 149,
+        };
         let mut windowed = [0.0; 16];
         attend(Isa::best(), &far, &PLAIN, &q, &mut windowed);
         for position in 0..64 {

@@ -5,6 +5,10 @@
 //! reference for the others. (Of a NaN only that it is one is promised.)
 #![allow(unsafe_code)] // Vector instructions.
 
+mod bytes;
+
+pub(crate) use bytes::Bytes;
+
 use crate::isa::{Isa, Level};
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::*;
@@ -45,15 +49,21 @@ fn on_avx512<K: Kernel>(kernel: K) -> K::Output {
 }
 
 /// Sixteen-lane arithmetic. A value of an implementing type is the proof that the machine has its instructions.
-pub(crate) trait Lanes: Copy {
+pub(crate) trait Lanes: Bytes {
     /// Sixteen f32.
     type F: Copy;
+    /// Vectors of sums that stay in registers beside what is added to them.
+    const SUMS: usize;
 
     fn splat(self, x: f32) -> Self::F;
     fn load(self, from: &[f32; LANES]) -> Self::F;
     fn store(self, x: Self::F, to: &mut [f32; LANES]);
     /// Sixteen half-precision floats, widened exactly.
     fn load_f16(self, from: &[u16; LANES]) -> Self::F;
+    /// Sixteen upper halves of f32.
+    fn load_bf16(self, from: &[u16; LANES]) -> Self::F;
+    /// Signed bytes as numbers.
+    fn widen(self, bytes: Self::B) -> Self::F;
     fn add(self, a: Self::F, b: Self::F) -> Self::F;
     fn sub(self, a: Self::F, b: Self::F) -> Self::F;
     fn mul(self, a: Self::F, b: Self::F) -> Self::F;
@@ -188,6 +198,7 @@ pub(crate) struct Scalar;
 
 impl Lanes for Scalar {
     type F = [f32; LANES];
+    const SUMS: usize = 4;
 
     #[inline(always)]
     fn splat(self, x: f32) -> Self::F {
@@ -204,6 +215,14 @@ impl Lanes for Scalar {
     #[inline(always)]
     fn load_f16(self, from: &[u16; LANES]) -> Self::F {
         from.map(|bits| half::f16::from_bits(bits).to_f32())
+    }
+    #[inline(always)]
+    fn load_bf16(self, from: &[u16; LANES]) -> Self::F {
+        from.map(|bits| f32::from_bits(u32::from(bits) << 16))
+    }
+    #[inline(always)]
+    fn widen(self, bytes: Self::B) -> Self::F {
+        bytes.map(|byte| f32::from(byte.cast_signed()))
     }
     #[inline(always)]
     fn add(self, a: Self::F, b: Self::F) -> Self::F {
@@ -266,6 +285,8 @@ pub(crate) struct Avx2(());
 #[cfg(target_arch = "x86_64")]
 impl Lanes for Avx2 {
     type F = [__m256; 2];
+    // Twelve of the sixteen registers.
+    const SUMS: usize = 6;
 
     #[inline(always)]
     fn splat(self, x: f32) -> Self::F {
@@ -291,6 +312,22 @@ impl Lanes for Avx2 {
         unsafe {
             let halves = from.as_ptr().cast::<__m128i>();
             [_mm256_cvtph_ps(_mm_loadu_si128(halves)), _mm256_cvtph_ps(_mm_loadu_si128(halves.add(1)))]
+        }
+    }
+    #[inline(always)]
+    fn load_bf16(self, from: &[u16; LANES]) -> Self::F {
+        // SAFETY: as above.
+        unsafe {
+            let halves = from.as_ptr().cast::<__m128i>();
+            [_mm_loadu_si128(halves), _mm_loadu_si128(halves.add(1))]
+                .map(|x| _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(x))))
+        }
+    }
+    #[inline(always)]
+    fn widen(self, bytes: __m128i) -> Self::F {
+        // SAFETY: as above.
+        unsafe {
+            [bytes, _mm_unpackhi_epi64(bytes, bytes)].map(|x| _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(x)))
         }
     }
     #[inline(always)]
@@ -385,6 +422,7 @@ pub(crate) struct Avx512(());
 #[cfg(target_arch = "x86_64")]
 impl Lanes for Avx512 {
     type F = __m512;
+    const SUMS: usize = 16;
 
     #[inline(always)]
     fn splat(self, x: f32) -> Self::F {
@@ -405,6 +443,19 @@ impl Lanes for Avx512 {
     fn load_f16(self, from: &[u16; LANES]) -> Self::F {
         // SAFETY: as above.
         unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(from.as_ptr().cast())) }
+    }
+    #[inline(always)]
+    fn load_bf16(self, from: &[u16; LANES]) -> Self::F {
+        // SAFETY: as above.
+        unsafe {
+            let wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(from.as_ptr().cast()));
+            _mm512_castsi512_ps(_mm512_slli_epi32::<16>(wide))
+        }
+    }
+    #[inline(always)]
+    fn widen(self, bytes: __m128i) -> Self::F {
+        // SAFETY: as above.
+        unsafe { _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes)) }
     }
     #[inline(always)]
     fn add(self, a: Self::F, b: Self::F) -> Self::F {

@@ -1,0 +1,421 @@
+//! K and V of one layer: cells and pages are written, read, copied and moved.
+
+use super::layout::{Block, HeadLayout, Piece};
+use super::{KvSpec, KvType, PAGE_CELLS};
+use crate::isa::Isa;
+use crate::memory::AlignedBytes;
+use crate::ops::{hadamard, rope};
+use half::{bf16, f16};
+use verbatim_graph::{RopeLayout, RopeTable};
+use verbatim_quant::{DType, dequantize, quantize};
+
+/// Elements of a quantised block.
+const BLOCK_LEN: usize = 32;
+/// The most bytes of a quantised block.
+const BLOCK_BYTES: usize = 34;
+
+/// K and V of one layer.
+pub struct KvLayer {
+    spec: KvSpec,
+    pages: usize,
+    k: HeadPages,
+    v: HeadPages,
+}
+
+/// How keys are moved to other positions: by the rotation from one to the other.
+#[derive(Clone, Debug)]
+pub struct Turn {
+    layout: RopeLayout,
+    /// Cosines, then sines, of the angles between the positions.
+    angles: Vec<f32>,
+    /// The keys are kept transformed by [`verbatim_graph::Op::Hadamard`].
+    transformed: bool,
+}
+
+impl Turn {
+    /// The turn of keys by so many positions, which may be negative. `divisors` are those of [`verbatim_graph::Op::RopeTable`].
+    pub fn new(
+        table: &RopeTable,
+        layout: RopeLayout,
+        divisors: Option<&[f32]>,
+        positions: i32,
+        transformed: bool,
+    ) -> Turn {
+        // The amplitude is in the keys already.
+        let (frequencies, _) = rope::frequencies(table, divisors);
+        let mut angles = vec![0.0; table.rotated];
+        rope::angles(positions, &frequencies, 1.0, &mut angles);
+        Turn { layout, angles, transformed }
+    }
+
+    /// Turns the keys of one cell, all heads.
+    fn apply(&self, head_dim: usize, k: Vec<f32>) -> Vec<f32> {
+        let transform = |k: Vec<f32>| {
+            let mut out = vec![0.0; k.len()];
+            hadamard::transform(Isa::scalar(), head_dim, &k, &mut out);
+            out
+        };
+        let k = if self.transformed { transform(k) } else { k };
+        let mut turned = vec![0.0; k.len()];
+        rope::rotate(self.layout, head_dim, &k, &self.angles, &mut turned);
+        if self.transformed { transform(turned) } else { turned }
+    }
+}
+
+impl KvLayer {
+    /// Zeroed pages; `None` if there is no memory for so many.
+    pub(super) fn new(spec: KvSpec, pages: usize) -> Option<KvLayer> {
+        let KvSpec { kv_heads, head_dim, k, v } = spec;
+        let of = |kind, transposed| {
+            HeadPages::zeroed(HeadLayout::new(kind, head_dim, transposed)?, kv_heads, pages)
+        };
+        Some(KvLayer { spec, pages, k: of(k, true)?, v: of(v, false)? })
+    }
+
+    /// The layer's form.
+    pub fn spec(&self) -> KvSpec {
+        self.spec
+    }
+
+    /// Pages.
+    pub fn pages(&self) -> usize {
+        self.pages
+    }
+
+    /// Copies a cell as it is stored.
+    pub fn copy_cell(&mut self, from: usize, to: usize) {
+        let mut bytes = Vec::new();
+        self.read_cell(from, &mut bytes);
+        self.write_cell(to, &bytes);
+    }
+
+    /// Copies a page as it is stored.
+    pub fn copy_page(&mut self, from: usize, to: usize) {
+        self.k.copy_page(from, to);
+        self.v.copy_page(from, to);
+    }
+
+    /// Appends a cell's K and V, as they are stored, to `out`: [`KvSpec::cell_bytes`] bytes, which do not depend on how
+    /// a page is laid out.
+    pub fn read_cell(&self, cell: usize, out: &mut Vec<u8>) {
+        self.k.read_cell(cell, out);
+        self.v.read_cell(cell, out);
+    }
+
+    /// Stores what [`KvLayer::read_cell`] gave of a layer of this form.
+    pub fn write_cell(&mut self, cell: usize, from: &[u8]) {
+        let (k, v) = from.split_at(self.k.cell_bytes());
+        assert_eq!(v.len(), self.v.cell_bytes(), "the bytes of a cell of another form");
+        self.k.write_cell(cell, k);
+        self.v.write_cell(cell, v);
+    }
+
+    /// Copies a cell to another position's: its K is turned, if the layer's keys depend on their position. K of a type
+    /// that rounds is rounded once more; V is copied as it is stored.
+    pub fn move_cell(&mut self, from: usize, to: usize, turn: Option<&Turn>) {
+        self.copy_cell(from, to);
+        if let Some(turn) = turn {
+            self.k.put(to, &turn.apply(self.spec.head_dim, self.k.decode(to)));
+        }
+    }
+
+    /// Stores one row's K and V in a cell. Different cells may be written by different threads at once; nobody may
+    /// read meanwhile. A quantised block with an element that is not finite, or too large for its scale, becomes NaN.
+    pub(crate) fn write(&self, cell: usize, k: &[f32], v: &[f32]) {
+        self.k.put(cell, k);
+        self.v.put(cell, v);
+    }
+
+    /// The keys.
+    pub(crate) fn k(&self) -> &HeadPages {
+        &self.k
+    }
+
+    /// The values.
+    pub(crate) fn v(&self) -> &HeadPages {
+        &self.v
+    }
+}
+
+/// K or V of one layer.
+pub(crate) struct HeadPages {
+    layout: HeadLayout,
+    kv_heads: usize,
+    bytes: AlignedBytes,
+}
+
+impl HeadPages {
+    fn zeroed(layout: HeadLayout, kv_heads: usize, pages: usize) -> Option<HeadPages> {
+        let bytes = layout.page_bytes().checked_mul(kv_heads)?.checked_mul(pages)?;
+        Some(HeadPages { layout, kv_heads, bytes: AlignedBytes::zeroed(bytes)? })
+    }
+
+    pub(crate) fn layout(&self) -> &HeadLayout {
+        &self.layout
+    }
+
+    /// One head of a page.
+    pub(crate) fn block(&self, page: usize, head: usize) -> Block<'_> {
+        self.layout.view(&self.bytes, self.start(page, head))
+    }
+
+    /// Copies one head of a page to byte `at` of `to`, which nobody else may use meanwhile.
+    pub(crate) fn copy_block(&self, page: usize, head: usize, to: &AlignedBytes, at: usize) {
+        to.put_all(at, self.bytes.read::<u8>(self.start(page, head), self.layout.page_bytes()));
+    }
+
+    /// Copies one head of a cell into the page of one head at byte `at` of `to`, which nobody else may use meanwhile.
+    pub(crate) fn copy_head(&self, cell: usize, head: usize, to: &AlignedBytes, at: usize, slot: usize) {
+        let (start, from_slot) = (self.start(cell / PAGE_CELLS, head), cell % PAGE_CELLS);
+        self.layout.for_each_piece(|piece| {
+            to.put_all(at + piece.at(slot), self.piece(start, piece, from_slot));
+        });
+    }
+
+    fn start(&self, page: usize, head: usize) -> usize {
+        (page * self.kv_heads + head) * self.layout.page_bytes()
+    }
+
+    fn piece(&self, start: usize, piece: Piece, slot: usize) -> &[u8] {
+        self.bytes.read(start + piece.at(slot), piece.bytes)
+    }
+
+    /// Bytes of a cell, all heads.
+    fn cell_bytes(&self) -> usize {
+        self.kv_heads * self.layout.cell_bytes()
+    }
+
+    fn copy_page(&mut self, from: usize, to: usize) {
+        let page = self.kv_heads * self.layout.page_bytes();
+        assert!((to + 1) * page <= self.bytes.len(), "page {to} is beyond the layer's");
+        self.bytes.bytes_mut().copy_within(from * page..(from + 1) * page, to * page);
+    }
+
+    fn read_cell(&self, cell: usize, out: &mut Vec<u8>) {
+        for head in 0..self.kv_heads {
+            let start = self.start(cell / PAGE_CELLS, head);
+            self.layout.for_each_piece(|piece| {
+                out.extend_from_slice(self.piece(start, piece, cell % PAGE_CELLS));
+            });
+        }
+    }
+
+    fn write_cell(&mut self, cell: usize, from: &[u8]) {
+        for (head, from) in from.chunks_exact(self.layout.cell_bytes()).enumerate() {
+            let start = self.start(cell / PAGE_CELLS, head);
+            self.layout.for_each_piece(|piece| {
+                let from = &from[piece.in_cell..][..piece.bytes];
+                self.bytes.put_all(start + piece.at(cell % PAGE_CELLS), from);
+            });
+        }
+    }
+
+    /// A cell's numbers, all heads.
+    fn decode(&self, cell: usize) -> Vec<f32> {
+        let (layout, dtype) = (&self.layout, self.layout.kind().dtype());
+        let mut bytes = Vec::new();
+        self.read_cell(cell, &mut bytes);
+        let mut numbers = Vec::new();
+        let mut head = vec![0.0; layout.head_dim().next_multiple_of(dtype.block_len())];
+        for bytes in bytes.chunks_exact(layout.cell_bytes()) {
+            dequantize(dtype, bytes, &mut head).expect("whole blocks of a type that can be decoded");
+            numbers.extend_from_slice(&head[..layout.head_dim()]);
+        }
+        numbers
+    }
+
+    /// Stores a cell's numbers, all heads. Nobody else may use the cell meanwhile.
+    fn put(&self, cell: usize, x: &[f32]) {
+        let slot = cell % PAGE_CELLS;
+        for (head, x) in x.chunks_exact(self.layout.head_dim()).enumerate() {
+            let start = self.start(cell / PAGE_CELLS, head);
+            match self.layout.kind() {
+                KvType::F32 => self.put_numbers(start, slot, x, |x| x),
+                KvType::F16 => self.put_numbers(start, slot, x, |x| f16::from_f32(x).to_bits()),
+                KvType::Bf16 => self.put_numbers(start, slot, x, |x| bf16::from_f32(x).to_bits()),
+                kind => self.put_blocks(kind.dtype(), start, slot, x),
+            }
+        }
+    }
+
+    fn put_numbers<T: crate::memory::Plain>(
+        &self,
+        start: usize,
+        slot: usize,
+        x: &[f32],
+        round: impl Fn(f32) -> T,
+    ) {
+        let start = start / size_of::<T>();
+        for (i, &x) in x.iter().enumerate() {
+            self.bytes.put(start + self.layout.element(i, slot), round(x));
+        }
+    }
+
+    fn put_blocks(&self, dtype: DType, start: usize, slot: usize, x: &[f32]) {
+        for (block, x) in x.chunks(BLOCK_LEN).enumerate() {
+            let (mut numbers, mut bytes) = ([0.0; BLOCK_LEN], [0; BLOCK_BYTES]);
+            numbers[..x.len()].copy_from_slice(x);
+            let bytes = &mut bytes[..dtype.block_bytes()];
+            if quantize(dtype, &numbers, bytes).is_err() {
+                bytes.fill(0);
+                bytes[..2].copy_from_slice(&f16::NAN.to_le_bytes());
+            }
+            self.layout.for_each_piece_of_block(block, |piece| {
+                self.bytes.put_all(start + piece.at(slot), &bytes[piece.in_cell..][..piece.bytes]);
+            });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::KvMemory;
+    use super::*;
+    use verbatim_graph::Real;
+    use verbatim_graph::random::Random;
+
+    fn numbers(random: &mut Random, count: usize) -> Vec<f32> {
+        (0..count).map(|_| random.unit()).collect()
+    }
+
+    /// Every type of K with every other of V, and heads that are whole blocks and that are not.
+    fn specs() -> impl Iterator<Item = KvSpec> {
+        let kinds = KvType::ALL.into_iter().enumerate();
+        kinds.flat_map(|(i, k)| {
+            [1, 16, 24, 80, 96, 128].map(|head_dim| KvSpec {
+                kv_heads: 3,
+                head_dim,
+                k,
+                v: KvType::ALL[(i + head_dim) % KvType::ALL.len()],
+            })
+        })
+    }
+
+    /// What the type makes of a row.
+    fn rounded(kind: KvType, head_dim: usize, x: &[f32]) -> Vec<f32> {
+        let dtype = kind.dtype();
+        let mut out = Vec::new();
+        for head in x.chunks_exact(head_dim) {
+            let mut padded = head.to_vec();
+            padded.resize(head_dim.next_multiple_of(dtype.block_len()), 0.0);
+            let mut bytes = vec![0; dtype.row_bytes(padded.len()).expect("whole blocks")];
+            quantize(dtype, &padded, &mut bytes).expect("small numbers");
+            dequantize(dtype, &bytes, &mut padded).expect("whole blocks");
+            out.extend_from_slice(&padded[..head_dim]);
+        }
+        out
+    }
+
+    #[test]
+    fn cells_hold_what_their_types_make_of_what_was_written_and_nothing_of_each_other() {
+        let mut random = Random(4);
+        for spec in specs() {
+            let memory = KvMemory::new(&[(spec, 2)]).expect("small");
+            let layer = &memory.layers()[0];
+            let cells = 2 * PAGE_CELLS;
+            let mut rows = vec![(Vec::new(), Vec::new()); cells];
+            for i in 0..cells {
+                let cell = i * 37 % cells;
+                let width = spec.kv_heads * spec.head_dim;
+                rows[cell] = (numbers(&mut random, width), numbers(&mut random, width));
+                layer.write(cell, &rows[cell].0, &rows[cell].1);
+            }
+            for (cell, (k, v)) in rows.iter().enumerate() {
+                assert_eq!(layer.k.decode(cell), rounded(spec.k, spec.head_dim, k), "{spec:?}");
+                assert_eq!(layer.v.decode(cell), rounded(spec.v, spec.head_dim, v), "{spec:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn cells_and_pages_are_copied_as_they_are_stored() {
+        let mut random = Random(5);
+        for spec in specs() {
+            let mut memory = KvMemory::new(&[(spec, 3)]).expect("small");
+            let layer = &mut memory.layers_mut()[0];
+            for cell in 0..PAGE_CELLS {
+                let [k, v] = [0, 1].map(|_| numbers(&mut random, spec.kv_heads * spec.head_dim));
+                layer.write(cell, &k, &v);
+            }
+            let read = |layer: &KvLayer, cell: usize| {
+                let mut bytes = Vec::new();
+                layer.read_cell(cell, &mut bytes);
+                bytes
+            };
+            layer.copy_page(0, 2);
+            layer.copy_cell(7, PAGE_CELLS + 9);
+            assert_eq!(read(layer, 7).len(), spec.cell_bytes().expect("small"));
+            for cell in 0..PAGE_CELLS {
+                assert_eq!(read(layer, cell), read(layer, 2 * PAGE_CELLS + cell));
+                let other = read(layer, PAGE_CELLS + cell);
+                assert!(if cell == 9 { other == read(layer, 7) } else { other.iter().all(|&b| b == 0) });
+            }
+        }
+    }
+
+    #[test]
+    fn a_block_with_a_number_that_is_not_finite_is_nan_and_no_other_is() {
+        for kind in KvType::ALL.into_iter().filter(|kind| kind.is_quantized()) {
+            for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, f32::MAX] {
+                let spec = KvSpec { kv_heads: 1, head_dim: 80, k: kind, v: kind };
+                let memory = KvMemory::new(&[(spec, 1)]).expect("small");
+                let layer = &memory.layers()[0];
+                let good: Vec<f32> = (0..80).map(|i| i as f32 - 40.0).collect();
+                let mut x = good.clone();
+                x[40] = bad;
+                (0..PAGE_CELLS).for_each(|cell| layer.write(cell, &good, &good));
+                layer.write(5, &x, &x);
+                for cell in 0..PAGE_CELLS {
+                    for pages in [&layer.k, &layer.v] {
+                        let found = pages.decode(cell);
+                        let nan = |i: usize| cell == 5 && (32..64).contains(&i);
+                        assert!((0..80).all(|i| found[i].is_nan() == nan(i)), "{kind:?} {bad} {cell}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn moved_keys_are_turned_and_keep_their_rounding_small() {
+        let scaling = verbatim_graph::RopeScaling::Linear { factor: Real(1.0) };
+        let table = RopeTable { rotated: 48, base: Real(1e4), scaling };
+        let mut random = Random(6);
+        for (spec, transformed) in specs().flat_map(|spec| [(spec, false), (spec, true)]) {
+            let spec = KvSpec { head_dim: 96, ..spec };
+            let width = spec.kv_heads * spec.head_dim;
+            let (k, v) = (numbers(&mut random, width), numbers(&mut random, width));
+            let transform = |x: &[f32]| {
+                let mut out = x.to_vec();
+                if transformed {
+                    hadamard::transform(Isa::best(), spec.head_dim, x, &mut out);
+                }
+                out
+            };
+            let mut memory = KvMemory::new(&[(spec, 2)]).expect("small");
+            let layer = &mut memory.layers_mut()[0];
+            layer.write(3, &transform(&k), &v);
+            let turn = Turn::new(&table, RopeLayout::Halves, None, -12, transformed);
+            layer.move_cell(3, 77, Some(&turn));
+            let mut wanted = vec![0.0; width];
+            rope::rotate(RopeLayout::Halves, spec.head_dim, &k, &turn.angles, &mut wanted);
+            let found = transform(&layer.k.decode(77));
+            let error = found.iter().zip(&wanted).map(|(a, b)| (a - b).powi(2)).sum::<f32>() / width as f32;
+            let bound = if spec.k == KvType::F32 { 1e-6 } else { 0.12 };
+            assert!(error.sqrt() < bound, "{spec:?} {transformed}: {error}");
+            assert_eq!(layer.v.decode(77), layer.v.decode(3));
+            layer.move_cell(3, 78, None);
+            assert_eq!(layer.k.decode(78), layer.k.decode(3));
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_counted_or_held_is_refused() {
+        for kind in KvType::ALL {
+            let spec = KvSpec { kv_heads: 4, head_dim: usize::MAX / 8, k: kind, v: KvType::Q8_0 };
+            assert!(KvMemory::new(&[(spec, 1)]).is_err());
+            let spec = KvSpec { head_dim: 64, ..spec };
+            assert!(KvMemory::new(&[(spec, usize::MAX / 64)]).is_err());
+        }
+    }
+}

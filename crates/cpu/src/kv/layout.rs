@@ -1,0 +1,180 @@
+//! Where the bytes of one head lie in a page.
+//!
+//! A head is cut in blocks: of 32 elements for the quantised types, the whole head for the others. A block has *headers* (its
+//! scale, and in the `_1` types its minimum) and *codes*: bytes of a quantised block in the order of the GGUF format,
+//! or numbers. A page holds for each block first the headers, each of them for all cells, and then the codes: of K each
+//! code for all cells, of V each cell's codes together.
+
+use super::{KvType, PAGE_CELLS};
+use crate::memory::AlignedBytes;
+use std::ops::Range;
+
+/// Bytes of a header, a half-precision number.
+const HEADER_BYTES: usize = 2;
+
+/// The layout of a head's K or V.
+#[derive(Clone, Copy)]
+pub(crate) struct HeadLayout {
+    kind: KvType,
+    head_dim: usize,
+    /// Codes lie in planes over all cells: K.
+    transposed: bool,
+    blocks: usize,
+    /// Of a block.
+    headers: usize,
+    /// Of a block.
+    codes: usize,
+    code_bytes: usize,
+}
+
+/// Bytes that lie together in a page and in a cell as it is stored by itself.
+#[derive(Clone, Copy)]
+pub(crate) struct Piece {
+    /// Where they lie in the head's bytes of a cell, in the order of the GGUF format.
+    pub(crate) in_cell: usize,
+    /// Where those of the page's first cell lie.
+    in_page: usize,
+    pub(crate) bytes: usize,
+}
+
+impl Piece {
+    /// Where those of a page's cell lie.
+    pub(crate) fn at(&self, slot: usize) -> usize {
+        self.in_page + slot * self.bytes
+    }
+}
+
+impl HeadLayout {
+    /// `None` if the sizes overflow.
+    pub(crate) fn new(kind: KvType, head_dim: usize, transposed: bool) -> Option<HeadLayout> {
+        kind.head_bytes(head_dim)?.checked_mul(PAGE_CELLS)?;
+        let (len, bytes) = (kind.dtype().block_len(), kind.dtype().block_bytes());
+        Some(if kind.is_quantized() {
+            let headers = if matches!(kind, KvType::Q4_1 | KvType::Q5_1) { 2 } else { 1 };
+            let codes = bytes - headers * HEADER_BYTES;
+            let blocks = head_dim.div_ceil(len);
+            HeadLayout { kind, head_dim, transposed, blocks, headers, codes, code_bytes: 1 }
+        } else {
+            HeadLayout {
+                kind,
+                head_dim,
+                transposed,
+                blocks: 1,
+                headers: 0,
+                codes: head_dim,
+                code_bytes: bytes,
+            }
+        })
+    }
+
+    pub(crate) fn kind(&self) -> KvType {
+        self.kind
+    }
+
+    pub(crate) fn head_dim(&self) -> usize {
+        self.head_dim
+    }
+
+    /// Bytes of a block of one cell.
+    fn block_bytes(&self) -> usize {
+        self.headers * HEADER_BYTES + self.codes * self.code_bytes
+    }
+
+    /// Bytes of the head of one cell.
+    pub(crate) fn cell_bytes(&self) -> usize {
+        self.blocks * self.block_bytes()
+    }
+
+    /// Bytes of the head of all cells of a page.
+    pub(crate) fn page_bytes(&self) -> usize {
+        self.cell_bytes() * PAGE_CELLS
+    }
+
+    /// Where the element of a cell lies, in elements; only for the types that are not quantised.
+    pub(crate) fn element(&self, element: usize, slot: usize) -> usize {
+        if self.transposed { element * PAGE_CELLS + slot } else { slot * self.head_dim + element }
+    }
+
+    /// The pieces that one cell consists of.
+    pub(crate) fn for_each_piece(&self, mut each: impl FnMut(Piece)) {
+        (0..self.blocks).for_each(|block| self.for_each_piece_of(block, &mut each));
+    }
+
+    /// The pieces of one block. In the cell they begin at 0.
+    pub(crate) fn for_each_piece_of_block(&self, block: usize, mut each: impl FnMut(Piece)) {
+        let start = block * self.block_bytes();
+        self.for_each_piece_of(block, &mut |piece| each(Piece { in_cell: piece.in_cell - start, ..piece }));
+    }
+
+    fn for_each_piece_of(&self, block: usize, each: &mut impl FnMut(Piece)) {
+        let mut in_cell = block * self.block_bytes();
+        let mut run = |pieces: usize, bytes: usize| {
+            for _ in 0..pieces {
+                each(Piece { in_cell, in_page: in_cell * PAGE_CELLS, bytes });
+                in_cell += bytes;
+            }
+        };
+        run(self.headers, HEADER_BYTES);
+        if self.transposed {
+            run(self.codes, self.code_bytes);
+        } else {
+            run(1, self.codes * self.code_bytes);
+        }
+    }
+
+    /// The head's page that begins at a byte of `bytes`.
+    pub(crate) fn view<'a>(&self, bytes: &'a AlignedBytes, start: usize) -> Block<'a> {
+        let numbers = self.head_dim * PAGE_CELLS;
+        match self.kind {
+            KvType::F32 => Block::F32(bytes.read(start, numbers)),
+            KvType::F16 => Block::F16(bytes.read(start, numbers)),
+            KvType::Bf16 => Block::Bf16(bytes.read(start, numbers)),
+            kind => Block::Quantized(Quantized {
+                kind,
+                bytes: bytes.read(start, self.page_bytes()),
+                halves: bytes.read(start, self.page_bytes() / HEADER_BYTES),
+                codes_at: self.headers * HEADER_BYTES * PAGE_CELLS,
+                block_bytes: self.block_bytes() * PAGE_CELLS,
+            }),
+        }
+    }
+}
+
+/// One head of a page's K or V.
+#[derive(Clone, Copy)]
+pub(crate) enum Block<'a> {
+    F32(&'a [f32]),
+    F16(&'a [u16]),
+    Bf16(&'a [u16]),
+    Quantized(Quantized<'a>),
+}
+
+/// One head of a page's quantised K or V.
+#[derive(Clone, Copy)]
+pub(crate) struct Quantized<'a> {
+    pub(crate) kind: KvType,
+    bytes: &'a [u8],
+    /// The same bytes.
+    halves: &'a [u16],
+    /// Bytes of all cells' headers of a block.
+    codes_at: usize,
+    /// Bytes of all cells of a block.
+    block_bytes: usize,
+}
+
+impl<'a> Quantized<'a> {
+    /// The headers of a block: each for all cells.
+    pub(crate) fn headers(&self, block: usize) -> &'a [u16] {
+        &self.halves[self.range(block, HEADER_BYTES)][..self.codes_at / HEADER_BYTES]
+    }
+
+    /// The codes of a block.
+    pub(crate) fn codes(&self, block: usize) -> &'a [u8] {
+        &self.bytes[self.range(block, 1)][self.codes_at..]
+    }
+
+    fn range(&self, block: usize, element_bytes: usize) -> Range<usize> {
+        let len = self.block_bytes / element_bytes;
+        block * len..(block + 1) * len
+    }
+}
