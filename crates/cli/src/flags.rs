@@ -12,9 +12,10 @@
 use std::num::{NonZeroU32, NonZeroUsize};
 use std::path::PathBuf;
 
-use clap::builder::FalseyValueParser;
+use clap::builder::{FalseyValueParser, PossibleValuesParser, TypedValueParser};
 use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum, ValueHint};
 use clap_complete::Shell;
+use verbatim_engine::KvType;
 use verbatim_lab::synth::Recipe;
 
 /// The command line of `verbatim`.
@@ -113,20 +114,37 @@ pub struct ThreadFlags {
 #[derive(Debug, Clone, Args)]
 pub struct CacheFlags {
     /// Format of the keys in the KV cache
-    #[arg(long = "ctk", value_name = "FORMAT", env = "VERBATIM_CTK", default_value = "f16")]
-    pub cache_type_k: CacheType,
+    #[arg(long = "ctk", value_name = "FORMAT", env = "VERBATIM_CTK", default_value = "f16", value_parser = kv_type())]
+    pub cache_type_k: KvType,
     /// Format of the values in the KV cache
-    #[arg(long = "ctv", value_name = "FORMAT", env = "VERBATIM_CTV", default_value = "f16")]
-    pub cache_type_v: CacheType,
+    #[arg(long = "ctv", value_name = "FORMAT", env = "VERBATIM_CTV", default_value = "f16", value_parser = kv_type())]
+    pub cache_type_v: KvType,
+    /// Quantise keys and values as they are, without the rotation that makes them lose less
+    #[arg(long, env = "VERBATIM_NO_KV_ROTATION", value_parser = switch())]
+    pub no_kv_rotation: bool,
 }
 
-/// Format of one half of the KV cache.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum CacheType {
-    /// 4 bytes an element, nothing rounded
-    F32,
-    /// 2 bytes an element
-    F16,
+/// A format of K or V, by its name.
+fn kv_type() -> impl TypedValueParser<Value = KvType> {
+    let names = PossibleValuesParser::new(KvType::ALL.map(KvType::name));
+    names.map(|name| KvType::ALL.into_iter().find(|kind| kind.name() == name).expect("one of the names"))
+}
+
+/// What a conversation keeps from one answer to the next.
+#[derive(Debug, Clone, Args)]
+pub struct SequenceFlags {
+    /// When the context is full, drop the oldest half of it after --keep tokens and go on, instead of stopping
+    #[arg(long, env = "VERBATIM_CONTEXT_SHIFT", value_parser = switch())]
+    pub context_shift: bool,
+    /// Tokens at the beginning that --context-shift never drops
+    #[arg(long, value_name = "N", env = "VERBATIM_KEEP", default_value = "4")]
+    pub keep: usize,
+    /// File with what the model has computed: continued from if it exists, and written at the end
+    #[arg(long, value_name = "FILE", env = "VERBATIM_SESSION", value_hint = ValueHint::FilePath)]
+    pub session: Option<PathBuf>,
+    /// Memory for texts that are kept for later ones with the same beginning, in MiB
+    #[arg(long, value_name = "MIB", env = "VERBATIM_CACHE_MIB", default_value = "256")]
+    pub cache_mib: usize,
 }
 
 /// How to choose the next token and when to stop.
@@ -180,6 +198,9 @@ pub struct RunArgs {
     /// Formats of the KV cache.
     #[command(flatten)]
     pub cache: CacheFlags,
+    /// What is kept.
+    #[command(flatten)]
+    pub sequence: SequenceFlags,
     /// Continue the prompt as it is instead of answering it as a chat message
     #[arg(long, env = "VERBATIM_NO_TEMPLATE", value_parser = switch())]
     pub no_template: bool,
@@ -200,6 +221,9 @@ pub struct ChatArgs {
     /// Formats of the KV cache.
     #[command(flatten)]
     pub cache: CacheFlags,
+    /// What is kept.
+    #[command(flatten)]
+    pub sequence: SequenceFlags,
 }
 
 /// `verbatim logits`: what the model computes for given tokens, as a file.
@@ -584,8 +608,8 @@ mod tests {
         assert_eq!(args.generate.seed, 7);
         assert_eq!(args.generate.context_tokens.map(NonZeroU32::get), Some(64));
         assert_eq!(args.threads.threads.map(NonZeroUsize::get), Some(2));
-        assert_eq!(args.cache.cache_type_k, CacheType::F32);
-        assert_eq!(args.cache.cache_type_v, CacheType::F16);
+        assert_eq!(args.cache.cache_type_k, KvType::F32);
+        assert_eq!(args.cache.cache_type_v, KvType::F16);
         assert!(!args.no_template);
     }
 

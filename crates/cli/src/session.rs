@@ -1,20 +1,20 @@
 //! A loaded model with its tokenizer, its chat template and one sequence that goes on from answer to answer.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 use serde_json::json;
-use verbatim_engine::{Engine, KvType, LoadOptions, Sampler, SequenceId};
+use verbatim_engine::{Engine, LoadOptions, Sampler, SequenceId, StateError};
 use verbatim_gguf::GgufFile;
 use verbatim_text::{ChatTemplate, Detokenizer, Special, Tokenizer};
 
-use crate::flags::{CacheFlags, CacheType, GenerateFlags, ModelFlags, ThreadFlags};
+use crate::flags::{CacheFlags, GenerateFlags, ModelFlags, SequenceFlags, ThreadFlags};
 use crate::interrupt::Interrupt;
 use crate::model_file::ModelFile;
 use crate::pull::{self, Suppliers};
 use crate::repl::Message;
-use crate::standard_io::notify;
+use crate::standard_io::{notify, refuse_model};
 use crate::store::Store;
 
 /// A model ready to answer.
@@ -24,9 +24,16 @@ pub struct Session {
     /// Source of the chat template. Compiled when it is used: without it a broken one does no harm.
     template: Option<String>,
     sequence: SequenceId,
-    /// What the sequence has committed.
-    tokens: Vec<u32>,
+    /// All that the sequence was fed, also what was dropped when the context was full.
+    fed: Vec<u32>,
+    /// What is dropped when the context is full: half of what comes after so many tokens.
+    shift_keep: Option<usize>,
+    /// Where the sequence is kept between processes.
+    file: Option<PathBuf>,
 }
+
+/// The section of a session's file with all tokens that were fed.
+const FED: &str = "fed";
 
 /// Why an answer ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -105,26 +112,65 @@ impl Session {
         model: &ModelFlags,
         threads_flags: &ThreadFlags,
         cache: &CacheFlags,
+        sequence: &SequenceFlags,
         generate: &GenerateFlags,
     ) -> anyhow::Result<Session> {
         let file = open_model(store, model)?;
         let options = LoadOptions {
             threads: threads(threads_flags),
             context: generate.context_tokens.map(|tokens| tokens.get() as usize),
-            k: kv_type(cache.cache_type_k),
-            v: kv_type(cache.cache_type_v),
+            k: cache.cache_type_k,
+            v: cache.cache_type_v,
+            rotation: !cache.no_kv_rotation,
+            cache_bytes: sequence.cache_mib.saturating_mul(1 << 20),
             ..LoadOptions::default()
         };
-        Session::load(&file, &options)
+        Session::load(&file, &options, sequence)
     }
 
-    fn load(file: &ModelFile, options: &LoadOptions) -> anyhow::Result<Session> {
+    fn load(file: &ModelFile, options: &LoadOptions, flags: &SequenceFlags) -> anyhow::Result<Session> {
         let tokenizer = file.tokenizer()?;
         let has_template = file.gguf.metadata().contains("tokenizer.chat_template");
         let template = has_template.then(|| file.chat_template()).transpose()?.map(str::to_owned);
         let mut engine = Engine::load(&file.gguf, options).with_context(|| about(&file.path))?;
-        let sequence = engine.begin()?;
-        Ok(Session { engine, tokenizer, template, sequence, tokens: Vec::new() })
+        let context = engine.context();
+        let shift_keep = flags.context_shift.then_some(flags.keep);
+        if flags.context_shift {
+            engine.can_remove().context("--context-shift cannot be used with this model")?;
+            ensure!(
+                flags.keep + 2 <= context,
+                "--keep {} leaves nothing to drop of a context of {context}",
+                flags.keep
+            );
+        }
+        let (sequence, fed) = match flags.session.as_deref().filter(|path| path.exists()) {
+            None => (engine.begin()?, Vec::new()),
+            Some(path) => {
+                let (restored, saved) = engine.restore_file(path).context("--session cannot be continued")?;
+                let fed = saved.section(FED).unwrap_or_default().as_chunks::<4>().0.iter();
+                notify(&format!("{}: {} tokens are computed already", path.display(), restored.positions));
+                (restored.sequence, fed.map(|token| u32::from_le_bytes(*token)).collect())
+            }
+        };
+        if let Some(path) = &flags.session {
+            refuse_model(path)?;
+        }
+        Ok(Session { engine, tokenizer, template, sequence, fed, shift_keep, file: flags.session.clone() })
+    }
+
+    /// Writes what was computed to the file that it is to be kept in, if there is one.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn keep(&self) -> anyhow::Result<()> {
+        match &self.file {
+            None => Ok(()),
+            Some(path) => {
+                let fed = self.fed.iter().flat_map(|token| token.to_le_bytes()).collect();
+                let saved = self.engine.save_file(self.sequence, vec![(FED, fed)], path);
+                saved.context("--session was not written")
+            }
+        }
     }
 
     /// Whether the model says how to write a conversation.
@@ -193,7 +239,7 @@ impl Session {
         let mut fed = prompt[reused_tokens..].to_vec();
         let mut first = None;
         while summary.tokens < limit {
-            if self.tokens.len() + fed.len() > context {
+            if self.engine.len(self.sequence)? + fed.len() > context && !self.shift(fed.len())? {
                 summary.ending = Ending::ContextFull;
                 break;
             }
@@ -231,31 +277,51 @@ impl Session {
     ) -> anyhow::Result<Option<u32>> {
         let drawn = self.engine.advance(self.sequence, fed, sampler, || !interrupt.is_raised());
         // Whatever happened, the books follow what the engine has committed.
-        let committed = self.engine.len(self.sequence)?;
-        let added = committed.saturating_sub(self.tokens.len());
-        self.tokens.extend_from_slice(&fed[..added]);
+        let added = (self.engine.len(self.sequence)? + self.engine.removed(self.sequence)?)
+            .saturating_sub(self.fed.len());
+        self.fed.extend_from_slice(&fed[..added.min(fed.len())]);
         Ok(drawn?)
+    }
+
+    /// Drops half of what comes after the tokens that are always kept, until there is room for `count` more. `false` if nothing
+    /// is to be dropped, or that is not enough.
+    fn shift(&mut self, count: usize) -> anyhow::Result<bool> {
+        let Some(keep) = self.shift_keep else { return Ok(false) };
+        while self.engine.len(self.sequence)? + count > self.engine.context() {
+            let drop = self.engine.len(self.sequence)?.saturating_sub(keep).div_ceil(2);
+            if drop == 0 {
+                return Ok(false);
+            }
+            self.engine.remove(self.sequence, keep..keep + drop)?;
+        }
+        Ok(true)
     }
 
     /// Keeps the longest common beginning of the sequence and the prompt, short of the prompt's last token: that one has
     /// to be fed for its logits.
     fn reuse(&mut self, prompt: &[u32]) -> anyhow::Result<usize> {
-        let mut common =
-            self.tokens.iter().zip(prompt).take_while(|(a, b)| a == b).count().min(prompt.len() - 1);
-        // A recurrent state cannot go back; it begins anew.
-        if common < self.tokens.len() && self.engine.recurs() {
-            common = 0;
+        let most = prompt.len() - 1;
+        let common = self.fed.iter().zip(prompt).take_while(|(a, b)| a == b).count().min(most);
+        match self.engine.removed(self.sequence)? {
+            0 => match self.engine.truncate(self.sequence, common) {
+                Ok(()) => self.fed.truncate(common),
+                // What stays cannot be gone on from; perhaps from a point before it.
+                Err(StateError::CannotGoBack { .. }) => {
+                    self.engine.end(self.sequence)?;
+                    self.sequence = self.engine.begin()?;
+                    let reused = self.engine.reuse(self.sequence, &prompt[..most])?;
+                    self.fed = prompt[..reused].to_vec();
+                }
+                Err(error) => return Err(error.into()),
+            },
+            _ if common == self.fed.len() => {}
+            // Where something was dropped from the middle, there is no going back but to the start.
+            _ => {
+                self.engine.truncate(self.sequence, 0)?;
+                self.fed.clear();
+            }
         }
-        self.engine.truncate(self.sequence, common)?;
-        self.tokens.truncate(common);
-        Ok(common)
-    }
-}
-
-pub(crate) fn kv_type(cache: CacheType) -> KvType {
-    match cache {
-        CacheType::F32 => KvType::F32,
-        CacheType::F16 => KvType::F16,
+        Ok(self.fed.len())
     }
 }
 

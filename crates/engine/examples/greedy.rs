@@ -22,12 +22,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         let mut drawn = 0;
         for chunk in tokens.chunks(MAX_ROWS) {
             let start = engine.append(sequence, chunk.len())?;
-            let row = |(i, &token)| Row {
-                sequence,
-                position: start + i,
-                token,
-                wants_logits: i + 1 == chunk.len(),
-            };
+            let row =
+                |(i, &token)| Row { sequence, place: start + i, token, wants_logits: i + 1 == chunk.len() };
             let rows: Vec<Row> = chunk.iter().enumerate().map(row).collect();
             let outputs = engine.step(&rows, Vec::new())?;
             let logits = outputs.logits(0).ok_or("the last row wants logits")?;

@@ -6,7 +6,7 @@ use std::io::{self, BufWriter, Write};
 use std::ops::Range;
 use std::path::Path;
 
-/// The section of a file in which an engine keeps a sequence, if not told otherwise.
+/// The section of a file in which an engine keeps its sequence.
 const TARGET: &str = "target";
 
 /// Why a sequence was not saved or restored. Nothing has changed then.
@@ -190,6 +190,14 @@ impl Engine {
         self.state.can_remove()
     }
 
+    /// Positions that were removed from the middle of a sequence.
+    ///
+    /// # Errors
+    /// If it does not exist.
+    pub fn removed(&self, sequence: SequenceId) -> Result<usize, StateError> {
+        self.state.removed(sequence)
+    }
+
     /// Removes positions from the middle of a sequence; those after move down. Returns how many are left.
     ///
     /// # Errors
@@ -232,13 +240,19 @@ impl Engine {
         self.state.restore(saved, parts)
     }
 
-    /// Writes a sequence to a file: all of it or, if that fails, nothing.
+    /// Writes a sequence to a file, with sections of the caller's: all of it or, if that fails, nothing.
     ///
     /// # Errors
     /// If the sequence does not exist or the file cannot be written.
-    pub fn save_file(&self, sequence: SequenceId, path: &Path) -> Result<(), SaveError> {
+    pub fn save_file(
+        &self,
+        sequence: SequenceId,
+        others: Vec<(&str, Vec<u8>)>,
+        path: &Path,
+    ) -> Result<(), SaveError> {
         let mut saved = Saved::default();
         saved.add(TARGET, self.save(sequence)?);
+        others.into_iter().for_each(|(name, bytes)| saved.add(name, bytes));
         let io = |error| SaveError::Io { path: path.display().to_string(), error };
         let unfinished = path.with_added_extension("unfinished");
         let write = || -> io::Result<()> {
@@ -251,16 +265,18 @@ impl Engine {
         write().inspect_err(|_| drop(fs::remove_file(&unfinished))).map_err(io)
     }
 
-    /// A new sequence from a file that [`Engine::save_file`] has written.
+    /// A new sequence from a file that [`Engine::save_file`] has written, and the file's sections.
     ///
     /// # Errors
     /// If the file cannot be read, is not whole, or does not fit this engine.
-    pub fn restore_file(&mut self, path: &Path) -> Result<Restored, SaveError> {
+    pub fn restore_file(&mut self, path: &Path) -> Result<(Restored, Saved), SaveError> {
         let name = path.display().to_string();
         let bytes = fs::read(path).map_err(|error| SaveError::Io { path: name.clone(), error })?;
         let saved = Saved::read(&bytes).map_err(|error| SaveError::File { path: name.clone(), error })?;
         let section = saved.section(TARGET);
         let section = section.ok_or(SaveError::NoSection { path: name.clone(), section: TARGET.into() })?;
-        self.restore(section, Vec::new()).map_err(|error| SaveError::Restore { path: name, error })
+        let restored = self.restore(section, Vec::new());
+        let restored = restored.map_err(|error| SaveError::Restore { path: name, error })?;
+        Ok((restored, saved))
     }
 }

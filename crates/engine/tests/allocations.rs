@@ -1,11 +1,11 @@
-//! A steady decode step allocates nothing. Alone in its file, because it counts the allocations of the whole process.
+//! A steady decode step allocates nothing, but for a few words where a page has become full. Alone in its file, because it counts the allocations of the whole process.
 
 mod common;
 
 use common::*;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use verbatim_engine::{LoadOptions, Sampler};
+use verbatim_engine::{LoadOptions, PAGE_CELLS, Sampler};
 
 /// Counts allocations of all threads.
 struct Counting;
@@ -42,10 +42,12 @@ fn a_steady_decode_step_allocates_nothing() {
             token =
                 engine.advance(sequence, &[token], &sampler, || true).expect("fits").expect("not stopped");
             let allocated = ALLOCATIONS.load(Ordering::Relaxed) - before;
-            // The first step builds its plan; later ones cross the edges of pages.
-            if step > 0 {
+            // The first step builds its plan. A page that is full is put into the prefix tree, for others to find.
+            let fills_page = (step + 1) % PAGE_CELLS == 0;
+            if step > 0 && !fills_page {
                 most = most.max(allocated);
             }
+            assert!(!fills_page || allocated < 16, "{model}: {allocated} allocations for a page");
         }
         assert_eq!(most, 0, "{model}");
     }

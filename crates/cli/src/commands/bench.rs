@@ -6,10 +6,10 @@ use anyhow::Context;
 use verbatim_engine::{Engine, LoadOptions};
 use verbatim_lab::bench::{self, Format, Row, Selection, Subject, Test};
 
-use crate::flags::{BenchArgs, BenchOutput, CacheType};
+use crate::flags::{BenchArgs, BenchOutput};
 use crate::interrupt::Interrupt;
 use crate::model_file::{ModelFile, weights_format};
-use crate::session::{kv_type, open_model, threads};
+use crate::session::{open_model, threads};
 use crate::standard_io::{self, escape};
 use crate::store::Store;
 
@@ -34,8 +34,9 @@ pub fn run(args: &BenchArgs, store: &Store) -> anyhow::Result<ExitCode> {
     let options = LoadOptions {
         threads,
         context: Some(context),
-        k: kv_type(args.cache.cache_type_k),
-        v: kv_type(args.cache.cache_type_v),
+        k: args.cache.cache_type_k,
+        v: args.cache.cache_type_v,
+        rotation: !args.cache.no_kv_rotation,
         ..LoadOptions::default()
     };
     let mut engine = Engine::load(&file.gguf, &options).with_context(|| file.path.display().to_string())?;
@@ -54,18 +55,14 @@ pub fn run(args: &BenchArgs, store: &Store) -> anyhow::Result<ExitCode> {
 
 fn subject(args: &BenchArgs, file: &ModelFile, engine: &Engine, threads: usize) -> anyhow::Result<Subject> {
     let name = file.path.file_name().unwrap_or(file.path.as_os_str()).to_string_lossy();
-    let cache = |format| match format {
-        CacheType::F32 => "f32",
-        CacheType::F16 => "f16",
-    };
     Ok(Subject {
         model: escape(&name),
         weights: weights_format(&file.gguf).into(),
         bytes: file.gguf.bytes_total() as u64,
         threads,
         isa: engine.isa().name().into(),
-        ctk: cache(args.cache.cache_type_k).into(),
-        ctv: cache(args.cache.cache_type_v).into(),
+        ctk: args.cache.cache_type_k.name().into(),
+        ctv: args.cache.cache_type_v.name().into(),
         read_gb_per_s: args.peaks.then(|| bench::read_gb_per_s(threads)).transpose()?,
     })
 }

@@ -15,7 +15,8 @@ use crate::store::Store;
 /// When there is no model or it has no chat template, or the terminal fails.
 pub fn run(args: &ChatArgs, store: &Store) -> anyhow::Result<ExitCode> {
     let interrupt = Interrupt::install()?;
-    let session = Session::open(store, &args.model, &args.threads, &args.cache, &args.generate)?;
+    let session =
+        Session::open(store, &args.model, &args.threads, &args.cache, &args.sequence, &args.generate)?;
     anyhow::ensure!(
         session.has_template(),
         "the model has no chat template and cannot hold a conversation; use `verbatim run --no-template`"
@@ -23,7 +24,9 @@ pub fn run(args: &ChatArgs, store: &Store) -> anyhow::Result<ExitCode> {
     let mut lines = Terminal::open(&store.home().join("chat-history.txt"))?;
     let mut model = Model { session, generate: args.generate.clone(), interrupt };
     let system = args.generate.system.as_deref();
-    repl::converse(&mut model, &mut lines, &mut std::io::stdout(), system)?;
+    let ended = repl::converse(&mut model, &mut lines, &mut std::io::stdout(), system);
+    model.session.keep()?;
+    ended?;
     Ok(ExitCode::SUCCESS)
 }
 

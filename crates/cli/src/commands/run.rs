@@ -25,7 +25,8 @@ pub fn run(args: &RunArgs, store: &Store) -> anyhow::Result<ExitCode> {
     }
     let prompt = standard_io::prompt(args.prompt.as_deref())?;
     let interrupt = Interrupt::install()?;
-    let mut session = Session::open(store, &args.model, &args.threads, &args.cache, &args.generate)?;
+    let mut session =
+        Session::open(store, &args.model, &args.threads, &args.cache, &args.sequence, &args.generate)?;
     let tokens = if args.no_template {
         session.text_tokens(&prompt)
     } else if session.has_template() {
@@ -41,6 +42,7 @@ pub fn run(args: &RunArgs, store: &Store) -> anyhow::Result<ExitCode> {
     let summary = session.answer(&tokens, &args.generate, interrupt, &mut show)?;
     show("\n")?;
     notify(&summary.to_string());
+    session.keep()?;
     match summary.ending {
         Ending::Interrupted => Ok(ExitCode::from(EXIT_INTERRUPTED)),
         Ending::Model | Ending::Limit | Ending::ContextFull => Ok(ExitCode::SUCCESS),
