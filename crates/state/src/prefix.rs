@@ -142,6 +142,8 @@ impl PrefixTree {
             };
             let id = self.vacant.pop().unwrap_or_else(|| {
                 self.nodes.push(None);
+                // Forgetting allocates nothing.
+                self.vacant.reserve(self.nodes.len());
                 self.nodes.len() - 1
             });
             self.nodes[id] = Some(node);
@@ -192,7 +194,11 @@ impl PrefixTree {
             cached && (windowed || node.children.is_empty())
         });
         let Some(id) = oldest.min_by_key(|&id| self.node(id).used[group]) else { return false };
-        if windowed && !self.node(id).children.is_empty() {
+        // A sequence that goes on from a node will want it as a parent.
+        let node = self.node(id);
+        let in_use = |(pool, page): (&Pool, &Option<i32>)| page.is_some_and(|page| !pool.is_cached(page));
+        let is_wanted = !node.children.is_empty() || pools.pages.iter().zip(&node.pages).any(in_use);
+        if windowed && is_wanted {
             let page = self.node_mut(id).pages[group].take().expect("filtered");
             pools.pages[group].release_from_tree(page);
         } else {
