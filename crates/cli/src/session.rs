@@ -4,6 +4,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
+use clap::ValueEnum;
 use serde_json::json;
 use verbatim_engine::{Engine, KvType, LoadOptions, Sampler, SequenceId};
 use verbatim_gguf::GgufFile;
@@ -257,6 +258,11 @@ pub(crate) fn kv_type(cache: CacheType) -> KvType {
         CacheType::F32 => KvType::F32,
         CacheType::F16 => KvType::F16,
     }
+}
+
+/// The name that a flag gives a format of the KV cache.
+pub(crate) fn cache_name(cache: CacheType) -> String {
+    cache.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
 }
 
 fn about(path: &Path) -> String {

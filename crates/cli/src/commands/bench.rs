@@ -6,15 +6,12 @@ use anyhow::Context;
 use verbatim_engine::{Engine, LoadOptions};
 use verbatim_lab::bench::{self, Format, Row, Selection, Subject, Test};
 
-use crate::flags::{BenchArgs, BenchOutput, CacheType};
-use crate::interrupt::Interrupt;
+use crate::flags::{BenchArgs, BenchOutput};
+use crate::interrupt::{EXIT_INTERRUPTED, Interrupt};
 use crate::model_file::{ModelFile, weights_format};
-use crate::session::{kv_type, open_model, threads};
+use crate::session::{cache_name, kv_type, open_model, threads};
 use crate::standard_io::{self, escape};
 use crate::store::Store;
-
-/// Exit status of a program that a shell's user interrupted: 128 + SIGINT.
-const EXIT_INTERRUPTED: u8 = 130;
 
 /// Prints a row for each test as soon as it is measured.
 ///
@@ -54,18 +51,14 @@ pub fn run(args: &BenchArgs, store: &Store) -> anyhow::Result<ExitCode> {
 
 fn subject(args: &BenchArgs, file: &ModelFile, engine: &Engine, threads: usize) -> anyhow::Result<Subject> {
     let name = file.path.file_name().unwrap_or(file.path.as_os_str()).to_string_lossy();
-    let cache = |format| match format {
-        CacheType::F32 => "f32",
-        CacheType::F16 => "f16",
-    };
     Ok(Subject {
         model: escape(&name),
         weights: weights_format(&file.gguf).into(),
         bytes: file.gguf.bytes_total() as u64,
         threads,
         isa: engine.isa().name().into(),
-        ctk: cache(args.cache.cache_type_k).into(),
-        ctv: cache(args.cache.cache_type_v).into(),
+        ctk: cache_name(args.cache.cache_type_k),
+        ctv: cache_name(args.cache.cache_type_v),
         read_gb_per_s: args.peaks.then(|| bench::read_gb_per_s(threads)).transpose()?,
     })
 }
