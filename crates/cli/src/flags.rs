@@ -62,6 +62,8 @@ pub enum Command {
     Logits(LogitsArgs),
     /// Measure how fast a model runs on this machine
     Bench(BenchArgs),
+    /// Measure how well a model foretells a text
+    Perplexity(PerplexityArgs),
     /// Write a model of a known shape with random weights, for measurements
     Synth(SynthArgs),
     /// Fetch a model into the store
@@ -126,8 +128,12 @@ pub struct CacheFlags {
 
 /// A format of K or V, by its name.
 fn kv_type() -> impl TypedValueParser<Value = KvType> {
-    let names = PossibleValuesParser::new(KvType::ALL.map(KvType::name));
-    names.map(|name| KvType::ALL.into_iter().find(|kind| kind.name() == name).expect("one of the names"))
+    PossibleValuesParser::new(KvType::ALL.map(KvType::name)).try_map(|name| kv_type_of(&name))
+}
+
+fn kv_type_of(name: &str) -> Result<KvType, String> {
+    let found = KvType::ALL.into_iter().find(|kind| kind.name() == name);
+    found.ok_or_else(|| format!("{name} is not one of {}", KvType::ALL.map(KvType::name).join(", ")))
 }
 
 /// What a conversation keeps from one answer to the next.
@@ -450,6 +456,50 @@ pub enum BenchOutput {
     Csv,
 }
 
+/// `verbatim perplexity`: how well a model foretells a text, counted as llama-perplexity does.
+#[derive(Debug, Clone, Args)]
+pub struct PerplexityArgs {
+    /// Which model.
+    #[command(flatten)]
+    pub model: ModelFlags,
+    /// Text to foretell; `-` reads standard input
+    #[arg(short, long, value_name = "TEXT", env = "VERBATIM_PERPLEXITY_FILE", value_hint = ValueHint::FilePath)]
+    pub file: PathBuf,
+    /// Tokens of a chunk; each chunk starts from nothing, and its second half counts
+    #[arg(long, value_name = "N", env = "VERBATIM_PERPLEXITY_CTX", default_value = "512")]
+    pub ctx: usize,
+    /// Chunks to compute at most [default: all]
+    #[arg(long, value_name = "N", env = "VERBATIM_PERPLEXITY_CHUNKS")]
+    pub chunks: Option<NonZeroU32>,
+    /// Threads.
+    #[command(flatten)]
+    pub threads: ThreadFlags,
+    /// Formats of the KV cache.
+    #[command(flatten)]
+    pub cache: CacheFlags,
+    /// Report as well how far the distributions are from those with keys and values in these formats, such as f32,f32
+    #[arg(long, value_name = "CTK,CTV", env = "VERBATIM_KL_AGAINST", value_parser = cache_pair)]
+    pub kl_against: Option<CachePair>,
+    /// How to print
+    #[arg(long, value_name = "FORMAT", env = "VERBATIM_PERPLEXITY_FORMAT", default_value = "text")]
+    pub format: PerplexityFormat,
+}
+
+/// Formats of keys and values.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CachePair(pub [KvType; 2]);
+
+/// How a perplexity is printed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum PerplexityFormat {
+    /// Some lines
+    Text,
+    /// A table with one row
+    Markdown,
+    /// An object with every number
+    Json,
+}
+
 /// `verbatim synth`: a model of a known shape with random weights.
 #[derive(Debug, Clone, Args)]
 pub struct SynthArgs {
@@ -491,6 +541,12 @@ fn temperature(text: &str) -> Result<f32, String> {
         Ok(value) if value.is_finite() && value >= 0.0 => Ok(value),
         _ => Err("a temperature is a number of at least 0".to_owned()),
     }
+}
+
+/// Parses the formats of keys and values.
+fn cache_pair(text: &str) -> Result<CachePair, String> {
+    let (k, v) = text.split_once(',').ok_or("two formats are needed, such as f32,f32")?;
+    Ok(CachePair([kv_type_of(k)?, kv_type_of(v)?]))
 }
 
 #[cfg(test)]
@@ -623,6 +679,14 @@ mod tests {
     fn a_temperature_is_finite_and_not_negative() {
         for wrong in ["-1", "nan", "inf", "warm"] {
             assert!(run_args(&["run", &format!("--temp={wrong}"), "x"]).is_err(), "{wrong} was taken");
+        }
+    }
+
+    #[test]
+    fn a_pair_of_formats_is_read() {
+        assert_eq!(cache_pair("f32,f16"), Ok(CachePair([KvType::F32, KvType::F16])));
+        for wrong in ["", "f32", "f32,f16,f16", "f32, f16", "f32,f7"] {
+            assert!(cache_pair(wrong).is_err(), "{wrong} was taken");
         }
     }
 

@@ -4,7 +4,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Exit status of a program that a shell's user interrupted: 128 + SIGINT.
-const EXIT_INTERRUPTED: i32 = 130;
+pub const EXIT_INTERRUPTED: u8 = 130;
 
 static RAISED: AtomicBool = AtomicBool::new(false);
 
@@ -40,7 +40,7 @@ impl Interrupt {
 
 fn raise() {
     if RAISED.swap(true, Ordering::Relaxed) {
-        std::process::exit(EXIT_INTERRUPTED);
+        std::process::exit(EXIT_INTERRUPTED.into());
     }
 }
 

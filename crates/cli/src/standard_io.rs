@@ -9,7 +9,7 @@ use anyhow::{Context, bail};
 
 use crate::error::UsageError;
 
-/// Most bytes that are read from standard input. Far more than any context holds, far less than memory.
+/// Most bytes that are read as input. Far more than any context holds, far less than memory.
 const INPUT_BYTES_MAX: u64 = 256 << 20;
 
 /// Reads standard input to its end.
@@ -17,14 +17,15 @@ const INPUT_BYTES_MAX: u64 = 256 << 20;
 /// # Errors
 /// When it cannot be read or holds more than 256 MiB.
 pub fn read_bytes() -> anyhow::Result<Vec<u8>> {
+    read_all(io::stdin().lock(), "standard input")
+}
+
+fn read_all(input: impl Read, name: &str) -> anyhow::Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    io::stdin()
-        .lock()
-        .take(INPUT_BYTES_MAX + 1)
-        .read_to_end(&mut bytes)
-        .context("standard input cannot be read")?;
+    let read = input.take(INPUT_BYTES_MAX + 1).read_to_end(&mut bytes);
+    read.with_context(|| format!("{name} cannot be read"))?;
     if bytes.len() as u64 > INPUT_BYTES_MAX {
-        bail!("standard input has more than {} MiB", INPUT_BYTES_MAX >> 20);
+        bail!("{name} has more than {} MiB", INPUT_BYTES_MAX >> 20);
     }
     Ok(bytes)
 }
@@ -34,11 +35,26 @@ pub fn read_bytes() -> anyhow::Result<Vec<u8>> {
 /// # Errors
 /// As [`read_bytes`], and when the bytes are not UTF-8.
 pub fn read_text() -> anyhow::Result<String> {
-    String::from_utf8(read_bytes()?).map_err(|error| {
+    text(read_bytes()?, "standard input")
+}
+
+/// Reads a file as text, byte for byte; `-` is standard input.
+///
+/// # Errors
+/// When it cannot be read, holds more than 256 MiB or is not UTF-8.
+pub fn read_text_file(path: &Path) -> anyhow::Result<String> {
+    if path == Path::new("-") {
+        return read_text();
+    }
+    let name = path.display().to_string();
+    let file = File::open(path).with_context(|| format!("cannot read {name}"))?;
+    text(read_all(file, &name)?, &name)
+}
+
+fn text(bytes: Vec<u8>, name: &str) -> anyhow::Result<String> {
+    String::from_utf8(bytes).map_err(|error| {
         let offset = error.utf8_error().valid_up_to();
-        anyhow::anyhow!(
-            "standard input is not UTF-8 text: the byte at offset {offset} belongs to no character"
-        )
+        anyhow::anyhow!("{name} is not UTF-8 text: the byte at offset {offset} belongs to no character")
     })
 }
 

@@ -63,6 +63,74 @@ fn bench_refuses_what_cannot_be_measured() {
 }
 
 #[test]
+fn perplexity_is_printed_for_people_tables_and_programs() {
+    let home = tempfile::tempdir().unwrap();
+    let text = "What the tiny model makes of this says nothing at all. ".repeat(12);
+    let file = home.path().join("some text.txt");
+    std::fs::write(&file, &text).unwrap();
+    let run = |model: &str, arguments: &[&str], path: &std::path::Path| {
+        let mut command = verbatim(home.path());
+        command.args(["perplexity", "--ctx", "50", "--threads", "2"]).args(arguments);
+        command.arg("-m").arg(data(&format!("models/{model}/model.gguf"))).arg("--file").arg(path);
+        stdout(&support::run_with_input(&mut command, text.as_bytes()))
+    };
+    for model in ["qwen3", "gemma3-iswa"] {
+        let json = |arguments: &[&str], path: &std::path::Path| -> Value {
+            let arguments = [&["--format", "json"], arguments].concat();
+            serde_json::from_str(&run(model, &arguments, path)).unwrap()
+        };
+        let all = json(&[], &file);
+        let number = |key: &str| all[key].as_f64().unwrap_or_else(|| panic!("{key}: {all}"));
+        assert!(number("chunks") >= 3.0 && number("chunks") == number("chunks_asked"), "{all}");
+        assert_eq!((number("ctx"), number("tokens")), (50.0, number("chunks") * 24.0));
+        assert!((number("perplexity") - number("nll").exp()).abs() < 1e-9 * number("perplexity"), "{all}");
+        // Nearer to none of 512 tokens than to another.
+        assert!((100.0..2000.0).contains(&number("perplexity")) && number("perplexity_error") > 0.0, "{all}");
+        assert_eq!((&all["text"], &all["ctk"]), (&"some text.txt".into(), &"f16".into()));
+        assert!(all.get("divergence").is_none());
+
+        let piped = json(&[], "-".as_ref());
+        assert_eq!((&piped["nll"], &piped["text"]), (&all["nll"], &"standard input".into()));
+        let two = json(&["--chunks", "2", "--kl-against", "f32,f32"], &file);
+        assert_eq!((&two["chunks"], &two["tokens"]), (&2.into(), &48.into()));
+        let divergence = two["divergence"]["mean"].as_f64().unwrap();
+        assert!(divergence > 0.0 && divergence < 0.01, "{two}");
+        assert_eq!(json(&["--chunks", "2", "--kl-against", "f16,f16"], &file)["divergence"]["mean"], 0.0);
+    }
+    assert!(run("qwen3", &[], &file).contains("\nperplexity  "));
+    assert!(run("qwen3", &["--format", "markdown"], &file).starts_with("| model | weights | text | K | V |"));
+}
+
+#[test]
+fn perplexity_refuses_what_is_no_text_and_what_is_too_short() {
+    let home = tempfile::tempdir().unwrap();
+    let write = |name: &str, bytes: &[u8]| std::fs::write(home.path().join(name), bytes).unwrap();
+    write("short.txt", b"Not much.");
+    write("empty.txt", b"");
+    write("bytes.txt", b"ab\xffcd");
+    let refused = |arguments: &[&str], status: i32, words: &str| {
+        let mut command = verbatim(home.path());
+        command.current_dir(home.path()).arg("perplexity").args(arguments);
+        command.arg("-m").arg(data("models/qwen3/model.gguf"));
+        let error = stderr(&command.output().unwrap(), status);
+        assert!(error.contains(words), "{arguments:?}: {error}");
+    };
+    refused(&[], 2, "--file");
+    refused(&["-f", "none.txt"], 1, "cannot read none.txt");
+    refused(&["-f", "."], 1, ". cannot be read");
+    refused(&["-f", "empty.txt"], 1, "empty.txt is empty");
+    refused(&["-f", "-"], 1, "standard input is empty");
+    refused(&["-f", "bytes.txt"], 1, "bytes.txt is not UTF-8 text: the byte at offset 2");
+    refused(&["-f", "short.txt"], 1, "fewer than one chunk of 512; use a longer text or shorter chunks");
+    for ctx in ["0", "1", "2"] {
+        refused(&["-f", "short.txt", "--ctx", ctx], 1, "tokens are too short");
+    }
+    refused(&["-f", "short.txt", "--ctx", "-1"], 2, "-1");
+    refused(&["-f", "short.txt", "--chunks", "0"], 2, "chunks");
+    refused(&["-f", "short.txt", "--kl-against", "f32"], 2, "two formats are needed");
+}
+
+#[test]
 fn a_synthetic_model_answers() {
     let home = tempfile::tempdir().unwrap();
     let config = home.path().join("config.json");

@@ -7,14 +7,11 @@ use verbatim_engine::{Engine, LoadOptions};
 use verbatim_lab::bench::{self, Format, Row, Selection, Subject, Test};
 
 use crate::flags::{BenchArgs, BenchOutput};
-use crate::interrupt::Interrupt;
+use crate::interrupt::{EXIT_INTERRUPTED, Interrupt};
 use crate::model_file::{ModelFile, weights_format};
 use crate::session::{open_model, threads};
 use crate::standard_io::{self, escape};
 use crate::store::Store;
-
-/// Exit status of a program that a shell's user interrupted: 128 + SIGINT.
-const EXIT_INTERRUPTED: u8 = 130;
 
 /// Prints a row for each test as soon as it is measured.
 ///

@@ -7,6 +7,7 @@ pub mod inspect;
 pub mod list;
 pub mod logits;
 pub mod man;
+pub mod perplexity;
 pub mod pull;
 pub mod rm;
 pub mod run;
@@ -33,6 +34,7 @@ pub fn execute(cli: &Cli) -> anyhow::Result<ExitCode> {
         Command::Tokenize(args) => tokenize::run(args, &store()?),
         Command::Template(args) => template::run(args, &store()?),
         Command::Bench(args) => bench::run(args, &store()?),
+        Command::Perplexity(args) => perplexity::run(args, &store()?),
         Command::Synth(args) => synth::run(args),
         Command::Pull(args) => pull::run(args, &store()?),
         Command::List(args) => list::run(args, &store()?),

@@ -4,14 +4,11 @@ use std::process::ExitCode;
 
 use crate::error::UsageError;
 use crate::flags::RunArgs;
-use crate::interrupt::Interrupt;
+use crate::interrupt::{EXIT_INTERRUPTED, Interrupt};
 use crate::repl::{Message, Role};
 use crate::session::{Ending, Session, notify_no_template};
 use crate::standard_io::{self, notify};
 use crate::store::Store;
-
-/// Exit status of a program that a shell's user interrupted: 128 + SIGINT.
-const EXIT_INTERRUPTED: u8 = 130;
 
 /// Streams the answer to standard output and a summary line to standard error.
 ///

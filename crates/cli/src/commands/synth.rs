@@ -10,12 +10,10 @@ use indicatif::{ProgressBar, ProgressStyle};
 use verbatim_lab::synth::{self, Blueprint, SynthError, WriteOptions};
 
 use crate::flags::SynthArgs;
-use crate::interrupt::Interrupt;
+use crate::interrupt::{EXIT_INTERRUPTED, Interrupt};
 use crate::session::threads;
 use crate::standard_io::{human_bytes, notify};
 
-/// Exit status of a program that a shell's user interrupted: 128 + SIGINT.
-const EXIT_INTERRUPTED: u8 = 130;
 /// Far more than any config.json has.
 const CONFIG_BYTES_MAX: u64 = 4 << 20;
 

@@ -1,0 +1,94 @@
+//! `verbatim perplexity`: how well a model foretells a text.
+
+use std::io::{self, IsTerminal};
+use std::path::Path;
+use std::process::ExitCode;
+
+use anyhow::{Context, ensure};
+use verbatim_engine::{Engine, KvType, LoadOptions};
+use verbatim_lab::evaluation::{Chunks, Evaluation, Format, Report, Subject, evaluate};
+use verbatim_text::Special;
+
+use crate::flags::{PerplexityArgs, PerplexityFormat};
+use crate::interrupt::{EXIT_INTERRUPTED, Interrupt};
+use crate::model_file::{ModelFile, weights_format};
+use crate::session::{open_model, threads};
+use crate::standard_io::{self, escape, notify};
+use crate::store::Store;
+
+/// Prints the result. Ctrl-C ends the computation with what was counted until then.
+///
+/// # Errors
+/// When there is no model, or no text of at least one chunk.
+pub fn run(args: &PerplexityArgs, store: &Store) -> anyhow::Result<ExitCode> {
+    let interrupt = Interrupt::install()?;
+    let text = standard_io::read_text_file(&args.file)?;
+    ensure!(!text.is_empty(), "{} is empty", name(&args.file));
+    let file = open_model(store, &args.model)?;
+    let tokenizer = file.tokenizer()?;
+    // What looks like a special token is ordinary text here, as for llama-perplexity.
+    let tokens = tokenizer.encode(&text, Special::Ignore, true);
+    let bos = tokenizer.bos().filter(|_| tokenizer.adds_bos());
+    let limit = args.chunks.map(|chunks| chunks.get() as usize);
+    let chunks = Chunks::new(&tokens, args.ctx, limit, bos).with_context(|| name(&args.file))?;
+
+    let cache = [args.cache.cache_type_k, args.cache.cache_type_v];
+    let mut engine = load(args, &file, cache)?;
+    let reference = args.kl_against.map(|pair| pair.0);
+    let mut reference_engine = reference.map(|cache| load(args, &file, cache)).transpose()?;
+    let watched = io::stderr().is_terminal();
+    let mut progress = |so_far: &Evaluation| {
+        if watched {
+            notify(&format!(
+                "chunk {} of {}: perplexity {:.4}",
+                so_far.chunks,
+                chunks.count(),
+                so_far.perplexity()
+            ));
+        }
+    };
+    let go_on = &mut || !interrupt.is_raised();
+    let evaluation = evaluate(&mut engine, reference_engine.as_mut(), &chunks, &mut progress, go_on)?;
+    if evaluation.nll.count() > 0 {
+        let subject = Subject {
+            model: escape(&name(&file.path)),
+            weights: weights_format(&file.gguf).into(),
+            text: escape(&name(&args.file)),
+            cache: cache.map(name_of),
+            reference: reference.map(|cache| cache.map(name_of)),
+        };
+        let format = match args.format {
+            PerplexityFormat::Text => Format::Text,
+            PerplexityFormat::Markdown => Format::Markdown,
+            PerplexityFormat::Json => Format::Json,
+        };
+        let report = format.write(&Report::new(subject, &chunks, &evaluation));
+        standard_io::write(report.as_bytes())?;
+    }
+    let complete = evaluation.chunks == chunks.count();
+    Ok(if complete { ExitCode::SUCCESS } else { ExitCode::from(EXIT_INTERRUPTED) })
+}
+
+fn load(args: &PerplexityArgs, file: &ModelFile, [k, v]: [KvType; 2]) -> anyhow::Result<Engine> {
+    let options = LoadOptions {
+        threads: threads(&args.threads),
+        context: Some(args.ctx),
+        k,
+        v,
+        rotation: !args.cache.no_kv_rotation,
+        ..LoadOptions::default()
+    };
+    Engine::load(&file.gguf, &options).with_context(|| file.path.display().to_string())
+}
+
+fn name_of(kind: KvType) -> String {
+    kind.name().to_owned()
+}
+
+/// A path's last part, for people.
+fn name(path: &Path) -> String {
+    if path == Path::new("-") {
+        return "standard input".into();
+    }
+    path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned()
+}
