@@ -80,7 +80,9 @@ fn attention_graph(paths: bool, window: Option<usize>) -> Graph {
     };
     let sinks = b.weight(Tag::indexed("sinks", 0), DType::F32, Shape::fixed(1, HEADS)).expect("a fresh name");
     let mut operands = vec![q, state, positions, sequences, pages];
-    operands.extend(if paths { &[bases, path][..] } else { &[] });
+    if paths {
+        operands.extend([bases, path]);
+    }
     operands.push(sinks);
     let out = b.apply(Op::Attention(attention), &operands).expect("fits");
     b.output(OUT, out).expect("computed");
