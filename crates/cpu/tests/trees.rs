@@ -179,8 +179,9 @@ fn every_row_of_a_tree_attends_to_its_own_way() {
         let tree = Tree::random(&mut Random(round as u64));
         let tree_values: Vec<[Vec<f32>; 3]> = (0..tree.rows()).map(&mut values).collect();
         // The cell of a row: some in the sequence's pages, where a plain step would put others, and some elsewhere.
-        let cell =
-            |row: usize| if row % 3 == 0 { natural(committed + row) } else { 3 * PAGE_CELLS + row * 5 };
+        let cell = |row: usize| {
+            if row.is_multiple_of(3) { natural(committed + row) } else { 3 * PAGE_CELLS + row * 5 }
+        };
         let ways: Vec<Vec<usize>> = (0..tree.rows()).map(|row| tree.way(row)).collect();
         let rows = Rows {
             values: tree_values.clone(),

@@ -120,32 +120,56 @@ impl<const BITS: usize, const HEADERS: usize, const IS_K: bool> Kernel for Decod
         let levels = l.load_bytes(&levels.map(i8::cast_unsigned));
         let cells = self.keys.start / LANES..self.keys.end.div_ceil(LANES);
         for start in (0..self.head_dim).step_by(BLOCK_LEN) {
-            let (headers, codes) = (self.page.headers(start / BLOCK_LEN), self.page.codes(start / BLOCK_LEN));
+            let headers = &self.page.headers(start / BLOCK_LEN)[..HEADERS * PAGE_CELLS];
+            let codes = &self.page.codes(start / BLOCK_LEN)[..BITS * BLOCK_LEN / 8 * PAGE_CELLS];
+            let block = CodeBlock::<L, BITS, HEADERS> { l, codes, levels };
+            let elements = BLOCK_LEN.min(self.head_dim - start);
             for cells in cells.clone() {
                 let headers: [L::F; HEADERS] = std::array::from_fn(|header| {
                     l.load_f16(&headers[header * PAGE_CELLS..].as_chunks::<LANES>().0[cells])
                 });
-                let block = CodeBlock::<L, BITS, HEADERS> { l, codes, levels };
-                let elements = BLOCK_LEN.min(self.head_dim - start);
                 if IS_K {
-                    for i in 0..elements {
-                        let out = &mut self.out[(start + i) * PAGE_CELLS + cells * LANES..];
-                        let out = &mut out.as_chunks_mut::<LANES>().0[0];
-                        l.store(number(l, block.keys(i, cells), headers), out);
-                    }
+                    let out = &mut self.out[start * PAGE_CELLS..][..elements * PAGE_CELLS];
+                    let (rows, _) = out.as_chunks_mut::<PAGE_CELLS>();
+                    let (lower, upper) = rows.split_at_mut(HALF.min(elements));
+                    decode_keys(&block, lower, 0, cells, headers);
+                    decode_keys(&block, upper, 1, cells, headers);
                 } else {
                     let headers = headers.map(|header| l.to_array(header));
                     let keys = self.keys.start.max(cells * LANES)..self.keys.end.min((cells + 1) * LANES);
                     for key in keys {
                         let headers = headers.map(|header| l.splat(header[key % LANES]));
+                        let lower = number(l, block.value(key, 0), headers);
+                        let upper = number(l, block.value(key, 1), headers);
                         let out = &mut self.out[key * self.head_dim + start..][..elements];
-                        for (half, out) in out.chunks_mut(HALF).enumerate() {
-                            l.store_part(number(l, block.value(key, half), headers), out);
+                        if let Ok(out) = <&mut [f32; BLOCK_LEN]>::try_from(&mut *out) {
+                            let (halves, _) = out.as_chunks_mut::<HALF>();
+                            l.store(lower, &mut halves[0]);
+                            l.store(upper, &mut halves[1]);
+                        } else {
+                            let (first, last) = out.split_at_mut(HALF.min(elements));
+                            l.store_part(lower, first);
+                            l.store_part(upper, last);
                         }
                     }
                 }
             }
         }
+    }
+}
+
+/// Decodes the elements of one half of a block, of sixteen keys.
+#[inline(always)]
+fn decode_keys<L: Lanes, const BITS: usize, const HEADERS: usize>(
+    block: &CodeBlock<'_, L, BITS, HEADERS>,
+    rows: &mut [[f32; PAGE_CELLS]],
+    half: usize,
+    cells: usize,
+    headers: [L::F; HEADERS],
+) {
+    for (i, row) in rows.iter_mut().enumerate().take(HALF) {
+        let codes = block.keys(half, i, cells);
+        block.l.store(number(block.l, codes, headers), &mut row.as_chunks_mut::<LANES>().0[cells]);
     }
 }
 
@@ -168,20 +192,21 @@ impl<L: Lanes, const BITS: usize, const HEADERS: usize> CodeBlock<'_, L, BITS, H
     /// Bytes before the four low bits of codes of five bits: the fifth bits.
     const LOW: usize = if BITS == 5 { 4 } else { 0 };
 
-    /// The codes of the `i`-th element of sixteen keys.
+    /// The codes of the `i`-th element of the lower or the upper half of the block, of sixteen keys.
     #[inline(always)]
-    fn keys(&self, i: usize, cells: usize) -> L::B {
+    fn keys(&self, half: usize, i: usize, cells: usize) -> L::B {
         let l = self.l;
         let plane = |byte: usize| {
-            l.load_bytes(&self.codes[byte * PAGE_CELLS + cells * LANES..].as_chunks::<LANES>().0[0])
+            let planes = self.codes.as_chunks::<PAGE_CELLS>().0;
+            l.load_bytes(&planes[byte].as_chunks::<LANES>().0[cells])
         };
         match BITS {
-            8 => plane(i),
+            8 => plane(half * HALF + i),
             5 => {
-                let nibbles = self.nibbles(plane(Self::LOW + i % HALF), i / HALF);
-                self.five_bits(nibbles, plane(i / 8), l.splat_byte(1 << (i % 8)))
+                let nibbles = self.nibbles(plane(Self::LOW + i), half);
+                self.five_bits(nibbles, plane(2 * half + i / 8), l.splat_byte(1 << (i % 8)))
             }
-            _ => l.lookup(self.levels, self.nibbles(plane(i % HALF), i / HALF)),
+            _ => l.lookup(self.levels, self.nibbles(plane(i), half)),
         }
     }
 
