@@ -18,7 +18,7 @@ use crate::weights::Weights;
 use std::any::Any;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use verbatim_graph::{Attention, Bounds, DeltaHeads, Graph, Op};
 use verbatim_plan::{Plan, PlanCache, Statistics};
 
@@ -49,8 +49,8 @@ pub enum ExecutorError {
 pub struct Executor {
     isa: Isa,
     team: Team,
-    /// By thread.
-    scratch: Vec<Scratch>,
+    /// By thread; never waited for.
+    scratch: Vec<Mutex<Scratch>>,
     cache: PlanCache,
     poison: bool,
 }
@@ -64,7 +64,7 @@ impl Executor {
     /// An executor with this many threads on the given instruction set.
     pub fn with_isa(threads: usize, isa: Isa) -> Result<Executor, ExecutorError> {
         let team = Team::new(threads)?;
-        let scratch: Option<Vec<Scratch>> = (0..threads).map(|_| Scratch::new()).collect();
+        let scratch: Option<Vec<_>> = (0..threads).map(|_| Scratch::new().map(Mutex::new)).collect();
         let scratch = scratch.ok_or(ExecutorError::NoMemory(threads))?;
         Ok(Executor { isa, team, scratch, cache: PlanCache::default(), poison: cfg!(debug_assertions) })
     }
@@ -154,7 +154,7 @@ struct Run<'a> {
     state: &'a StateMemory,
     rows: Bounds,
     /// By thread; each uses its own.
-    scratch: &'a [Scratch],
+    scratch: &'a [Mutex<Scratch>],
 }
 
 impl Run<'_> {
@@ -258,10 +258,12 @@ impl Run<'_> {
             Op::Attention(attention) => {
                 let kv_heads = attention.kv_heads;
                 let tasks = step.output.matrix().shape.rows.at(self.rows) * kv_heads;
+                // What a thread that has panicked left in its scratch is never read.
+                let scratch = self.scratch[member.index()].lock();
+                let mut scratch = scratch.unwrap_or_else(PoisonError::into_inner);
                 while let Some(taken) = step.tasks.take(chunk(tasks, member), tasks) {
                     for task in taken {
-                        let scratch = &self.scratch[member.index()];
-                        self.attend(step, &attention, task / kv_heads, task % kv_heads, scratch);
+                        self.attend(step, &attention, task / kv_heads, task % kv_heads, &mut scratch);
                     }
                 }
             }
@@ -288,7 +290,7 @@ impl Run<'_> {
     }
 
     /// The query heads of one K/V head of one row.
-    fn attend(&self, step: &Step, attention: &Attention, row: usize, kv_head: usize, scratch: &Scratch) {
+    fn attend(&self, step: &Step, attention: &Attention, row: usize, kv_head: usize, scratch: &mut Scratch) {
         let [q, state, positions, sequences, pages, rest @ ..] = &step.operands[..] else {
             unreachable!("attention has at least five operands")
         };
@@ -301,7 +303,7 @@ impl Run<'_> {
         let path = match paths {
             [bases, paths] => {
                 let (base, cells) = (self.index(bases.matrix(), row), paths.matrix().row(self.arena, row));
-                (base <= position).then_some(Path { base, cells, scratch })
+                (base <= position).then_some(Path { base, cells })
             }
             _ => None,
         };
@@ -317,7 +319,7 @@ impl Run<'_> {
         let q: &[f32] = q.matrix().row(self.arena, row);
         // SAFETY: one task makes these heads of this row, and the plan lets nobody else use their bytes.
         let out = unsafe { self.columns_mut(step.output.matrix(), row, kv_head * group, group) };
-        attention::attend(self.isa, &span, &scores, &q[kv_head * group..][..group], out);
+        attention::attend(self.isa, &span, &scores, scratch, &q[kv_head * group..][..group], out);
     }
 
     fn linear(&self, step: &Step, bias: bool, residual: bool, member: &Context<'_>) {

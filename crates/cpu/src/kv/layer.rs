@@ -211,7 +211,7 @@ impl HeadPages {
     }
 
     /// A cell's numbers, all heads.
-    fn decode(&self, cell: usize) -> Vec<f32> {
+    pub(crate) fn decode(&self, cell: usize) -> Vec<f32> {
         let (layout, dtype) = (&self.layout, self.layout.kind().dtype());
         let mut bytes = Vec::new();
         self.read_cell(cell, &mut bytes);

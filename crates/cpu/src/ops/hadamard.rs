@@ -60,7 +60,7 @@ mod tests {
 
     /// Sylvester's matrix: the sign is that of the bits that row and column share.
     fn exact(run: usize, x: &[f32]) -> Vec<f64> {
-        let sign = |i: usize, j: usize| if (i & j).count_ones() % 2 == 0 { 1.0 } else { -1.0 };
+        let sign = |i: usize, j: usize| if (i & j).count_ones().is_multiple_of(2) { 1.0 } else { -1.0 };
         let element = |x: &[f32], i: usize| {
             let sum: f64 = x.iter().enumerate().map(|(j, &x)| sign(i, j) * f64::from(x)).sum();
             sum / (run as f64).sqrt()

@@ -1,0 +1,248 @@
+//! Stored K and V as numbers that the loops over a block multiply with.
+//!
+//! Types that one instruction widens are read where they lie. The others are decoded into a block that stays in the
+//! first-level cache, once for all query heads.
+
+use crate::isa::Isa;
+use crate::kv::{Block, KvType, PAGE_CELLS, Quantized};
+use crate::vector::{Kernel, LANES, Lanes, dispatch};
+use std::ops::Range;
+
+/// One head of a block of positions: K transposed, V row by row.
+#[derive(Clone, Copy)]
+pub(super) enum Numbers<'a> {
+    F32(&'a [f32]),
+    F16(&'a [u16]),
+}
+
+/// The vectors of keys that some of `keys` are in, as numbers; of the others only that they can be read is promised.
+pub(super) fn keys<'a>(
+    isa: Isa,
+    block: Block<'a>,
+    head_dim: usize,
+    keys: &Range<usize>,
+    room: &'a mut [f32],
+) -> Numbers<'a> {
+    decode::<true>(isa, block, head_dim, keys, room)
+}
+
+/// The values of `keys` as numbers; of the others only that they can be read is promised.
+pub(super) fn values<'a>(
+    isa: Isa,
+    block: Block<'a>,
+    head_dim: usize,
+    keys: &Range<usize>,
+    room: &'a mut [f32],
+) -> Numbers<'a> {
+    decode::<false>(isa, block, head_dim, keys, room)
+}
+
+#[inline(never)] // Once for all sizes of tiles.
+fn decode<'a, const IS_K: bool>(
+    isa: Isa,
+    block: Block<'a>,
+    head_dim: usize,
+    keys: &Range<usize>,
+    room: &'a mut [f32],
+) -> Numbers<'a> {
+    let out = &mut room[..head_dim * PAGE_CELLS];
+    match block {
+        Block::F32(numbers) => return Numbers::F32(numbers),
+        Block::F16(numbers) => return Numbers::F16(numbers),
+        Block::Bf16(numbers) => dispatch(isa, Widen { numbers, out: &mut *out }),
+        Block::Quantized(page) => {
+            let (keys, out) = (keys.clone(), &mut *out);
+            match page.kind {
+                KvType::Q8_0 => dispatch(isa, Decode::<8, 1, IS_K> { page, head_dim, keys, out }),
+                KvType::Q5_1 => dispatch(isa, Decode::<5, 2, IS_K> { page, head_dim, keys, out }),
+                KvType::Q5_0 => dispatch(isa, Decode::<5, 1, IS_K> { page, head_dim, keys, out }),
+                KvType::Q4_1 => dispatch(isa, Decode::<4, 2, IS_K> { page, head_dim, keys, out }),
+                KvType::Q4_0 | KvType::Iq4Nl => {
+                    dispatch(isa, Decode::<4, 1, IS_K> { page, head_dim, keys, out });
+                }
+                KvType::F32 | KvType::F16 | KvType::Bf16 => unreachable!("not quantised"),
+            }
+        }
+    }
+    Numbers::F32(out)
+}
+
+struct Widen<'a> {
+    numbers: &'a [u16],
+    out: &'a mut [f32],
+}
+
+impl Kernel for Widen<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<L: Lanes>(self, l: L) {
+        // Whole vectors: a page has many cells.
+        let numbers = self.numbers.as_chunks::<LANES>().0;
+        for (numbers, out) in numbers.iter().zip(self.out.as_chunks_mut::<LANES>().0) {
+            l.store(l.load_bf16(numbers), out);
+        }
+    }
+}
+
+/// Decodes blocks of 32 elements of `BITS` bits with `HEADERS` headers, of K or of V.
+///
+/// With one header an element is `code * scale`, with two `code * scale + minimum`. The product is exact (a scale has 11
+/// bits, a code at most 8), so one rounding at most is left, and fused or not it is that of
+/// [`verbatim_quant::dequantize`].
+struct Decode<'a, const BITS: usize, const HEADERS: usize, const IS_K: bool> {
+    page: Quantized<'a>,
+    head_dim: usize,
+    keys: Range<usize>,
+    out: &'a mut [f32],
+}
+
+/// Elements of a block.
+const BLOCK_LEN: usize = 32;
+/// Elements in the lower halves of a block's codes of 4 bits; as many are in the upper halves.
+const HALF: usize = BLOCK_LEN / 2;
+/// What codes of 4 bits stand for.
+const CENTRED: [i8; 16] = [-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7];
+const COUNTED: [i8; 16] = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15];
+/// IQ4_NL's levels.
+const LEVELS: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
+
+impl<const BITS: usize, const HEADERS: usize, const IS_K: bool> Kernel for Decode<'_, BITS, HEADERS, IS_K> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<L: Lanes>(self, l: L) {
+        let levels = match self.page.kind {
+            KvType::Q4_0 => CENTRED,
+            KvType::Iq4Nl => LEVELS,
+            _ => COUNTED,
+        };
+        let levels = l.load_bytes(&levels.map(i8::cast_unsigned));
+        let cells = self.keys.start / LANES..self.keys.end.div_ceil(LANES);
+        for start in (0..self.head_dim).step_by(BLOCK_LEN) {
+            let headers = &self.page.headers(start / BLOCK_LEN)[..HEADERS * PAGE_CELLS];
+            let codes = &self.page.codes(start / BLOCK_LEN)[..BITS * BLOCK_LEN / 8 * PAGE_CELLS];
+            let block = CodeBlock::<L, BITS, HEADERS> { l, codes, levels };
+            let elements = BLOCK_LEN.min(self.head_dim - start);
+            for cells in cells.clone() {
+                let headers: [L::F; HEADERS] = std::array::from_fn(|header| {
+                    l.load_f16(&headers[header * PAGE_CELLS..].as_chunks::<LANES>().0[cells])
+                });
+                if IS_K {
+                    let out = &mut self.out[start * PAGE_CELLS..][..elements * PAGE_CELLS];
+                    let (rows, _) = out.as_chunks_mut::<PAGE_CELLS>();
+                    let (lower, upper) = rows.split_at_mut(HALF.min(elements));
+                    decode_keys(&block, lower, 0, cells, headers);
+                    decode_keys(&block, upper, 1, cells, headers);
+                } else {
+                    let headers = headers.map(|header| l.to_array(header));
+                    let keys = self.keys.start.max(cells * LANES)..self.keys.end.min((cells + 1) * LANES);
+                    for key in keys {
+                        let headers = headers.map(|header| l.splat(header[key % LANES]));
+                        let lower = number(l, block.value(key, 0), headers);
+                        let upper = number(l, block.value(key, 1), headers);
+                        let out = &mut self.out[key * self.head_dim + start..][..elements];
+                        if let Ok(out) = <&mut [f32; BLOCK_LEN]>::try_from(&mut *out) {
+                            let (halves, _) = out.as_chunks_mut::<HALF>();
+                            l.store(lower, &mut halves[0]);
+                            l.store(upper, &mut halves[1]);
+                        } else {
+                            let (first, last) = out.split_at_mut(HALF.min(elements));
+                            l.store_part(lower, first);
+                            l.store_part(upper, last);
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Decodes the elements of one half of a block, of sixteen keys.
+#[inline(always)]
+fn decode_keys<L: Lanes, const BITS: usize, const HEADERS: usize>(
+    block: &CodeBlock<'_, L, BITS, HEADERS>,
+    rows: &mut [[f32; PAGE_CELLS]],
+    half: usize,
+    cells: usize,
+    headers: [L::F; HEADERS],
+) {
+    for (i, row) in rows.iter_mut().enumerate().take(HALF) {
+        let codes = block.keys(half, i, cells);
+        block.l.store(number(block.l, codes, headers), &mut row.as_chunks_mut::<LANES>().0[cells]);
+    }
+}
+
+#[inline(always)]
+fn number<L: Lanes, const HEADERS: usize>(l: L, codes: L::B, headers: [L::F; HEADERS]) -> L::F {
+    let codes = l.widen(codes);
+    if HEADERS == 1 { l.mul(codes, headers[0]) } else { l.mul_add(codes, headers[0], headers[HEADERS - 1]) }
+}
+
+/// The codes of a block: all cells of a page.
+struct CodeBlock<'a, L: Lanes, const BITS: usize, const HEADERS: usize> {
+    l: L,
+    codes: &'a [u8],
+    levels: L::B,
+}
+
+impl<L: Lanes, const BITS: usize, const HEADERS: usize> CodeBlock<'_, L, BITS, HEADERS> {
+    /// Bytes of a cell's codes.
+    const BYTES: usize = BITS * BLOCK_LEN / 8;
+    /// Bytes before the four low bits of codes of five bits: the fifth bits.
+    const LOW: usize = if BITS == 5 { 4 } else { 0 };
+
+    /// The codes of the `i`-th element of the lower or the upper half of the block, of sixteen keys.
+    #[inline(always)]
+    fn keys(&self, half: usize, i: usize, cells: usize) -> L::B {
+        let l = self.l;
+        let plane = |byte: usize| {
+            let planes = self.codes.as_chunks::<PAGE_CELLS>().0;
+            l.load_bytes(&planes[byte].as_chunks::<LANES>().0[cells])
+        };
+        match BITS {
+            8 => plane(half * HALF + i),
+            5 => {
+                let nibbles = self.nibbles(plane(Self::LOW + i), half);
+                self.five_bits(nibbles, plane(2 * half + i / 8), l.splat_byte(1 << (i % 8)))
+            }
+            _ => l.lookup(self.levels, self.nibbles(plane(i), half)),
+        }
+    }
+
+    /// The codes of sixteen elements of one cell's value: the lower or the upper half of the block.
+    #[inline(always)]
+    fn value(&self, cell: usize, half: usize) -> L::B {
+        let l = self.l;
+        let codes = &self.codes[cell * Self::BYTES..][..Self::BYTES];
+        let sixteen = |at: usize| l.load_bytes(&codes[at..].as_chunks::<LANES>().0[0]);
+        match BITS {
+            8 => sixteen(half * LANES),
+            5 => {
+                const ONE_OF_EIGHT: [u8; LANES] = [1, 2, 4, 8, 16, 32, 64, 128, 1, 2, 4, 8, 16, 32, 64, 128];
+                let fifths = l.spread([codes[2 * half], codes[2 * half + 1]]);
+                self.five_bits(self.nibbles(sixteen(Self::LOW), half), fifths, l.load_bytes(&ONE_OF_EIGHT))
+            }
+            _ => l.lookup(self.levels, self.nibbles(sixteen(0), half)),
+        }
+    }
+
+    #[inline(always)]
+    fn nibbles(&self, bytes: L::B, half: usize) -> L::B {
+        if half == 0 { self.l.low_nibbles(bytes) } else { self.l.high_nibbles(bytes) }
+    }
+
+    /// Codes of five bits, less 16 where there is no minimum. The fifth is set where `fifths` has the bit of `bits`.
+    #[inline(always)]
+    fn five_bits(&self, nibbles: L::B, fifths: L::B, bits: L::B) -> L::B {
+        let l = self.l;
+        let fifths = l.and(fifths, bits);
+        let above = if HEADERS == 1 {
+            // -16 where the bit is not set.
+            l.and(l.equal(fifths, l.splat_byte(0)), l.splat_byte(0xf0))
+        } else {
+            l.and(l.equal(fifths, bits), l.splat_byte(0x10))
+        };
+        l.or(nibbles, above)
+    }
+}
