@@ -1,0 +1,164 @@
+//! Sequences that are saved, and go on in another process as if nothing had been.
+
+mod common;
+
+use common::*;
+use std::path::Path;
+use std::process::Command;
+use verbatim_engine::{Engine, KvType, LoadOptions, Sampler, SaveError, Saved, SequenceId};
+use verbatim_graph::random::Random;
+
+const MODELS: [&str; 4] = ["llama-gqa-tied", "gemma3-iswa", "qwen35-hybrid", "qwen3moe"];
+/// Another model, that proposes tokens.
+const DRAFT: &str = "qwen3";
+const REST: usize = 64;
+/// Names the file to the process that goes on, and the model.
+const GO_ON: &str = "VERBATIM_TEST_GO_ON";
+
+fn load(model: &str, k: KvType) -> Engine {
+    let options =
+        LoadOptions { sequences: 2, context: Some(300), k, v: KvType::Q5_0, ..LoadOptions::default() };
+    engine(&format!("models/{model}/model.gguf"), options)
+}
+
+/// A target and its draft, which read the same tokens.
+struct Pair {
+    target: (Engine, SequenceId),
+    draft: (Engine, SequenceId),
+    next: Vec<u32>,
+}
+
+impl Pair {
+    fn step(&mut self) -> [u32; 2] {
+        let sampler = Sampler::new(0.7, 3).expect("valid");
+        let say = |(engine, sequence): &mut (Engine, SequenceId)| {
+            let token = engine.advance(*sequence, &self.next, &sampler, || true);
+            token.expect("fits").expect("not stopped")
+        };
+        let (said, proposed) = (say(&mut self.target), say(&mut self.draft));
+        self.next = vec![said % 500];
+        [said, proposed]
+    }
+}
+
+#[test]
+fn a_saved_sequence_goes_on_in_another_process() {
+    if let Ok(told) = std::env::var(GO_ON) {
+        let (model, path) = told.split_once(' ').expect("model and file");
+        return go_on(model, Path::new(path));
+    }
+    for model in MODELS {
+        let (mut target, mut draft) = (load(model, KvType::Q8_0), load(DRAFT, KvType::F16));
+        let (in_target, in_draft) = (target.begin().expect("free"), draft.begin().expect("free"));
+        let next = (0..70).map(|i| (i * 31 + 7) % 500).collect();
+        let mut pair = Pair { target: (target, in_target), draft: (draft, in_draft), next };
+        // Past the window of 16, and past the end of a page.
+        for _ in 0..20 {
+            pair.step();
+        }
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("sequence");
+        let sections = vec![
+            ("draft", pair.draft.0.save(in_draft).expect("begun")),
+            ("next", pair.next[0].to_le_bytes().to_vec()),
+        ];
+        pair.target.0.save_file(in_target, sections.clone(), &path).expect("written");
+        let rest: Vec<u8> = (0..REST).flat_map(|_| pair.step()).flat_map(u32::to_le_bytes).collect();
+        std::fs::write(path.with_extension("rest"), rest).expect("written");
+
+        let test = std::env::current_exe().expect("this program");
+        let told = format!("{model} {}", path.display());
+        let name = "a_saved_sequence_goes_on_in_another_process";
+        let other = Command::new(test).args(["--exact", name]).env(GO_ON, told).output().expect("runs");
+        let output = String::from_utf8_lossy(&other.stdout);
+        assert!(other.status.success() && output.contains("1 passed"), "{model}: {output}");
+    }
+}
+
+fn go_on(model: &str, path: &Path) {
+    let (mut target, mut draft) = (load(model, KvType::Q8_0), load(DRAFT, KvType::F16));
+    let (restored, saved) = target.restore_file(path).expect("whole");
+    assert_eq!(restored.positions, 89);
+    let in_draft = draft.restore(saved.section("draft").expect("saved"), Vec::new()).expect("whole").sequence;
+    let next = u32::from_le_bytes(saved.section("next").expect("saved").try_into().expect("4 bytes"));
+    let mut pair = Pair { target: (target, restored.sequence), draft: (draft, in_draft), next: vec![next] };
+    let said: Vec<u8> = (0..REST).flat_map(|_| pair.step()).flat_map(u32::to_le_bytes).collect();
+    let wanted = std::fs::read(path.with_extension("rest")).expect("written before");
+    assert!(said == wanted && said.len() == 8 * REST, "{model}");
+}
+
+#[test]
+fn damaged_and_foreign_files_are_refused_with_a_reason_and_change_nothing() {
+    let mut engine = load("gemma3-iswa", KvType::Q8_0);
+    let sequence = engine.begin().expect("free");
+    let sampler = Sampler::new(0.0, 0).expect("valid");
+    let prompt: Vec<u32> = (0..80).collect();
+    engine.advance(sequence, &prompt, &sampler, || true).expect("fits");
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("sequence");
+    engine.save_file(sequence, Vec::new(), &path).expect("written");
+    let whole = std::fs::read(&path).expect("written");
+
+    let mut random = Random(6);
+    let mut files: Vec<Vec<u8>> = Vec::new();
+    files.extend([0, 7, 8, 20, whole.len() / 2, whole.len() - 1].map(|len| whole[..len].to_vec()));
+    files.extend((0..14).map(|_| {
+        let mut damaged = whole.clone();
+        damaged[random.below(whole.len())] ^= 1 << random.below(8);
+        damaged
+    }));
+    files.extend([[&whole[..], &[0]].concat(), b"GGUF and so on".to_vec()]);
+    let mut empty = Vec::new();
+    Saved::default().write(&mut empty).expect("to memory");
+    files.push(empty);
+    let other = folder.path().join("other");
+    for (index, bytes) in files.iter().enumerate() {
+        std::fs::write(&other, bytes).expect("written");
+        let error = engine.restore_file(&other).err().unwrap_or_else(|| panic!("file {index} was taken"));
+        assert!(error.to_string().starts_with(&other.display().to_string()), "{error}");
+        assert!(!matches!(error, SaveError::Io { .. }), "{error}");
+    }
+    // Whole, but of another model or another form.
+    for (model, k) in [("qwen3", KvType::Q8_0), ("gemma3-iswa", KvType::Q4_0), ("gemma3-iswa", KvType::F16)] {
+        let error = load(model, k).restore_file(&path).expect_err("another form");
+        assert!(matches!(error, SaveError::Restore { .. }), "{error}");
+    }
+    assert!(matches!(engine.restore_file(&folder.path().join("none")), Err(SaveError::Io { .. })));
+    let in_a_folder = folder.path().join("none").join("sequence");
+    assert!(matches!(engine.save_file(sequence, Vec::new(), &in_a_folder), Err(SaveError::Io { .. })));
+    engine.integrity().expect("the books balance");
+    let (restored, _) = engine.restore_file(&path).expect("whole");
+    assert_eq!(restored.positions, 80);
+    assert_eq!(engine.save(restored.sequence), engine.save(sequence));
+}
+
+#[test]
+fn passes_that_store_without_attending_leave_what_one_pass_leaves() {
+    // A pass without logits prunes the last layer's queries: it stores K and V, and nobody attends (llama.cpp #25191).
+    for model in ["llama-gqa-tied", "gemma3-iswa", "qwen35-hybrid"] {
+        for context in [64, 4096, 8192] {
+            for (k, v) in
+                [(KvType::Q8_0, KvType::Q8_0), (KvType::Q4_0, KvType::Iq4Nl), (KvType::Q5_1, KvType::F16)]
+            {
+                let options = LoadOptions { context: Some(context), k, v, threads: 2, ..exact() };
+                let mut engine = engine(&format!("models/{model}/model.gguf"), options);
+                let tokens: Vec<u32> =
+                    (0..context as u32 - 2).map(|i| i.wrapping_mul(2_654_435_761) % 500).collect();
+                let last = |engine: &mut Engine, cut: usize| {
+                    let sequence = engine.begin().expect("free");
+                    let sampler = Sampler::new(1.0, 1).expect("valid");
+                    let mut said = None;
+                    for part in tokens.chunks(cut) {
+                        said = engine.advance(sequence, part, &sampler, || true).expect("fits");
+                    }
+                    let saved = engine.save(sequence).expect("begun");
+                    engine.end(sequence).expect("begun");
+                    (said, saved)
+                };
+                // In one go all steps but the last want no logits; in parts each wants some.
+                let stored = last(&mut engine, tokens.len());
+                assert!(stored == last(&mut engine, 61), "{model} {context} {}/{}", k.name(), v.name());
+            }
+        }
+    }
+}
