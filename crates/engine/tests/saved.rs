@@ -136,10 +136,9 @@ fn damaged_and_foreign_files_are_refused_with_a_reason_and_change_nothing() {
 fn passes_that_store_without_attending_leave_what_one_pass_leaves() {
     // A pass without logits prunes the last layer's queries: it stores K and V, and nobody attends (llama.cpp #25191).
     for model in ["llama-gqa-tied", "gemma3-iswa", "qwen35-hybrid"] {
-        for context in [64, 4096, 8192] {
-            for (k, v) in
-                [(KvType::Q8_0, KvType::Q8_0), (KvType::Q4_0, KvType::Iq4Nl), (KvType::Q5_1, KvType::F16)]
-            {
+        let all = [(KvType::Q8_0, KvType::Q8_0), (KvType::Q4_0, KvType::Iq4Nl), (KvType::Q5_1, KvType::F16)];
+        for (context, types) in [(64, &all[..]), (4096, &all[1..2]), (8192, &all[..1])] {
+            for &(k, v) in types {
                 let options = LoadOptions { context: Some(context), k, v, threads: 2, ..exact() };
                 let mut engine = engine(&format!("models/{model}/model.gguf"), options);
                 let tokens: Vec<u32> =
@@ -157,7 +156,12 @@ fn passes_that_store_without_attending_leave_what_one_pass_leaves() {
                 };
                 // In one go all steps but the last want no logits; in parts each wants some.
                 let stored = last(&mut engine, tokens.len());
-                assert!(stored == last(&mut engine, 61), "{model} {context} {}/{}", k.name(), v.name());
+                assert!(
+                    stored == last(&mut engine, 500.min(context / 2)),
+                    "{model} {context} {}/{}",
+                    k.name(),
+                    v.name()
+                );
             }
         }
     }
