@@ -18,6 +18,8 @@ use clap_complete::Shell;
 use verbatim_engine::KvType;
 use verbatim_lab::synth::Recipe;
 
+use crate::cpu_mask::CpuMask;
+
 /// The command line of `verbatim`.
 #[derive(Debug, Parser)]
 #[command(
@@ -110,6 +112,9 @@ pub struct ThreadFlags {
     /// Threads to compute with [default: one per core]; the text does not depend on it
     #[arg(long, value_name = "N", env = "VERBATIM_THREADS")]
     pub threads: Option<NonZeroUsize>,
+    /// Logical CPUs to compute on, in hexadecimal: bit i is CPU i [default: all]
+    #[arg(long, value_name = "MASK", env = "VERBATIM_CPU_MASK")]
+    pub cpu_mask: Option<CpuMask>,
 }
 
 /// How K and V are kept. The text depends on it.
@@ -431,9 +436,20 @@ pub struct BenchArgs {
     /// Formats of the KV cache.
     #[command(flatten)]
     pub cache: CacheFlags,
-    /// Measure how fast this machine reads memory as well
+    /// Measure how fast this machine reads memory and multiplies as well
     #[arg(long, env = "VERBATIM_BENCH_PEAKS", value_parser = switch())]
     pub peaks: bool,
+    /// Run each test once more and say where its time goes, by kind of op, and how near that is to the peaks
+    #[arg(long, env = "VERBATIM_BENCH_PROFILE", value_parser = switch())]
+    pub profile: bool,
+    /// Draw the profile into this .svg or .html file
+    #[arg(
+        long,
+        value_name = "FILE",
+        env = "VERBATIM_BENCH_PROFILE_OUT",
+        value_hint = ValueHint::FilePath
+    )]
+    pub profile_out: Option<PathBuf>,
     /// How to print
     #[arg(
         short,

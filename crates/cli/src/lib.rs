@@ -9,6 +9,7 @@
 
 pub mod catalogue;
 pub mod commands;
+pub mod cpu_mask;
 pub mod error;
 pub mod flags;
 pub mod hub;

@@ -9,6 +9,7 @@ use verbatim_engine::{Engine, LoadOptions, Sampler, SequenceId, StateError};
 use verbatim_gguf::GgufFile;
 use verbatim_text::{ChatTemplate, Detokenizer, Special, Tokenizer};
 
+use crate::cpu_mask::CpuMask;
 use crate::flags::{CacheFlags, GenerateFlags, ModelFlags, SequenceFlags, ThreadFlags};
 use crate::interrupt::Interrupt;
 use crate::model_file::ModelFile;
@@ -85,10 +86,19 @@ impl std::fmt::Display for Summary {
     }
 }
 
-/// How many threads compute: as asked for, else one per core.
-pub fn threads(flags: &ThreadFlags) -> usize {
+/// How many threads compute: as asked for, else one per core. From now on they stay on the CPUs of `--cpu-mask`, since
+/// threads inherit where they may run.
+///
+/// # Errors
+/// When the mask names CPUs that cannot be used.
+pub fn place_threads(flags: &ThreadFlags) -> anyhow::Result<usize> {
+    flags.cpu_mask.as_ref().map_or(Ok(()), CpuMask::apply)?;
     let cores = || std::thread::available_parallelism().map_or(1, usize::from);
-    flags.threads.map_or_else(cores, usize::from)
+    let threads = flags.threads.map_or_else(cores, usize::from);
+    if let Some(cpus) = flags.cpu_mask.as_ref().map(CpuMask::count).filter(|&cpus| cpus < threads) {
+        notify(&format!("warning: {threads} threads share the {cpus} CPUs of --cpu-mask, which is slow"));
+    }
+    Ok(threads)
 }
 
 /// Opens the model that the flags name, fetching it first if it is known and missing.
@@ -117,7 +127,7 @@ impl Session {
     ) -> anyhow::Result<Session> {
         let file = open_model(store, model)?;
         let options = LoadOptions {
-            threads: threads(threads_flags),
+            threads: place_threads(threads_flags)?,
             context: generate.context_tokens.map(|tokens| tokens.get() as usize),
             k: cache.cache_type_k,
             v: cache.cache_type_v,

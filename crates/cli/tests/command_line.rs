@@ -7,7 +7,7 @@ use std::process::Stdio;
 
 use support::{data, stderr, stdout, verbatim};
 
-const COMMANDS: [&str; 13] = [
+const COMMANDS: [&str; 14] = [
     "bench",
     "chat",
     "completions",
@@ -15,6 +15,7 @@ const COMMANDS: [&str; 13] = [
     "list",
     "logits",
     "man",
+    "perplexity",
     "pull",
     "rm",
     "run",

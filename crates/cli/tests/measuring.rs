@@ -63,6 +63,64 @@ fn bench_refuses_what_cannot_be_measured() {
 }
 
 #[test]
+fn bench_says_where_the_time_goes() {
+    let home = tempfile::tempdir().unwrap();
+    let bench = |arguments: &[&str]| {
+        let mut command = verbatim(home.path());
+        command.current_dir(home.path());
+        command.args(["bench", "-p", "8", "-n", "2", "-r", "1", "--widths", "0", "--threads", "2"]);
+        command.args(arguments).arg("-m").arg(data("models/qwen3/model.gguf"));
+        command.output().unwrap()
+    };
+    let text = stdout(&bench(&["--profile"]));
+    assert!(text.contains("at most: memory read at "), "{text}");
+    for part in
+        ["\npp8: 1 steps, ", "\ntg2: 2 steps, ", "| Linear F32 ", "| Attention ", "| waiting for threads "]
+    {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    let rows: Value = serde_json::from_str(&stdout(&bench(&["-o", "json", "--profile"]))).unwrap();
+    assert!(rows[1]["byte_gops"].as_f64().unwrap() > 0.0);
+    let profile = &rows[1]["profile"];
+    assert_eq!((&profile["test"], &profile["steps"]), (&"tg2".into(), &2.into()));
+    assert!(profile["parts"].as_array().unwrap().len() > 5, "{profile}");
+
+    stdout(&bench(&["--profile-out", "p.svg"]));
+    let svg = std::fs::read_to_string(home.path().join("p.svg")).unwrap();
+    assert!(svg.starts_with("<svg xmlns=") && svg.ends_with("</svg>\n"), "{svg}");
+    assert!(svg.contains(">pp8: 1 steps, ") && svg.contains(">tg2: 2 steps, "), "{svg}");
+    stdout(&bench(&["--profile-out", "p.html"]));
+    let page = std::fs::read_to_string(home.path().join("p.html")).unwrap();
+    assert!(page.starts_with("<!DOCTYPE html>") && page.contains("<svg "), "{page}");
+
+    assert!(stderr(&bench(&["--profile-out", "p.png"]), 2).contains("must end in .svg or .html"));
+    assert!(stderr(&bench(&["--profile", "-o", "csv"]), 2).contains("--output md or json"));
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn threads_stay_on_the_cpus_of_the_mask() {
+    let home = tempfile::tempdir().unwrap();
+    let bench = |mask: &str, threads: &[&str]| {
+        let mut command = verbatim(home.path());
+        command.args(["bench", "-p", "8", "-n", "0", "-r", "1", "--widths", "0", "-o", "json"]).args(threads);
+        command.args(["--cpu-mask", mask, "-m"]).arg(data("models/qwen3/model.gguf")).output().unwrap()
+    };
+    let one = bench("0x1", &[]);
+    let rows: Value = serde_json::from_str(&stdout(&one)).unwrap();
+    assert_eq!((&rows[0]["threads"], &*one.stderr), (&1.into(), &b""[..]));
+    let crowded = bench("1", &["--threads", "2"]);
+    stdout(&crowded);
+    let said = String::from_utf8(crowded.stderr).unwrap();
+    assert_eq!(said, "warning: 2 threads share the 1 CPUs of --cpu-mask, which is slow\n");
+    assert!(stderr(&bench("0", &[]), 2).contains("a mask of 0 leaves no CPU"));
+    assert!(
+        stderr(&bench("ff00000000000000000000000000000000", &[]), 1).contains("--cpu-mask names CPU 128")
+    );
+    assert!(stderr(&bench("cores", &[]), 2).contains("in hexadecimal"));
+}
+
+#[test]
 fn perplexity_is_printed_for_people_tables_and_programs() {
     let home = tempfile::tempdir().unwrap();
     let text = "What the tiny model makes of this says nothing at all. ".repeat(12);

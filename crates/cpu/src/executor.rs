@@ -4,13 +4,14 @@
 use crate::isa::{Isa, IsaError};
 use crate::kv::StateMemory;
 use crate::matrix::{
-    Choices, Epilogue, Input, OutputRows, Residual, chunk_groups, matmul_chosen_groups, matmul_groups,
-    quantize_planes,
+    Choices, Epilogue, Input, OutputRows, Products, Residual, chunk_groups, matmul_chosen_groups,
+    matmul_groups, quantize_planes,
 };
 use crate::memory::AlignedBytes;
 use crate::ops::attention::{self, Path, Scores, Scratch, Span};
 use crate::ops::recurrence::{self, Before, ConvWeights, DeltaRow, MAX_KEY_DIM};
 use crate::ops::{elementwise, experts, hadamard, norm, rope};
+use crate::profile::{ProductWork, Profile, Recorder};
 use crate::program::{Bound, Matrix, Outputs, PrepareError, Program, Source, Step};
 use crate::recurrent::{TILE_COLS, Tile};
 use crate::team::{Context, Team, TeamError};
@@ -53,6 +54,8 @@ pub struct Executor {
     scratch: Vec<Mutex<Scratch>>,
     cache: PlanCache,
     poison: bool,
+    is_profiling: bool,
+    profile: Profile,
 }
 
 impl Executor {
@@ -66,7 +69,15 @@ impl Executor {
         let team = Team::new(threads)?;
         let scratch: Option<Vec<_>> = (0..threads).map(|_| Scratch::new().map(Mutex::new)).collect();
         let scratch = scratch.ok_or(ExecutorError::NoMemory(threads))?;
-        Ok(Executor { isa, team, scratch, cache: PlanCache::default(), poison: cfg!(debug_assertions) })
+        Ok(Executor {
+            isa,
+            team,
+            scratch,
+            cache: PlanCache::default(),
+            poison: cfg!(debug_assertions),
+            is_profiling: false,
+            profile: Profile::default(),
+        })
     }
 
     /// The instruction set in use.
@@ -77,6 +88,19 @@ impl Executor {
     /// The thread team, for work outside of programs such as packing weights.
     pub fn team(&mut self) -> &mut Team {
         &mut self.team
+    }
+
+    /// Begins a new profile of the runs that follow, or ends recording and keeps what was recorded.
+    pub fn set_profiling(&mut self, on: bool) {
+        if on {
+            self.profile.clear();
+        }
+        self.is_profiling = on;
+    }
+
+    /// What the runs have taken since profiling was last turned on.
+    pub fn profile(&self) -> &Profile {
+        &self.profile
     }
 
     /// Makes a program of a graph: rewritten for this backend, planned or found planned, and resolved.
@@ -122,12 +146,24 @@ impl Executor {
             step.tasks.reset();
         }
         let run = Run { isa: self.isa, arena, weights, state, rows, scratch: &self.scratch };
+        let recorder = self.is_profiling.then(|| Mutex::new(Recorder::start(&mut self.profile)));
         let threads = &mut self.team;
         let work = AssertUnwindSafe(|| {
             threads.run(|member| {
+                // Thread 0 alone records, so the lock is free.
+                let recorder = recorder.as_ref().filter(|_| member.index() == 0);
+                let mut recorder = recorder.and_then(|recorder| recorder.try_lock().ok());
+                recorder.iter_mut().for_each(|recorder| recorder.resume());
                 for (phase, steps) in program.phases().iter().enumerate() {
-                    for step in &program.steps()[steps.clone()] {
-                        run.step(step, member);
+                    let steps = &program.steps()[steps.clone()];
+                    match &mut recorder {
+                        None => steps.iter().for_each(|step| run.step(step, member)),
+                        Some(recorder) => {
+                            for step in steps {
+                                run.step(step, member);
+                                recorder.op(step.op.name(), || run.product_work(step));
+                            }
+                        }
                     }
                     member.barrier();
                     if !program.poison_after(phase).is_empty() {
@@ -136,11 +172,17 @@ impl Executor {
                         }
                         member.barrier();
                     }
+                    recorder.iter_mut().for_each(|recorder| recorder.barrier());
                 }
             })
         });
         match catch_unwind(work) {
-            Ok(()) => Ok(Outputs::new(bound)),
+            Ok(()) => {
+                if let Some(Ok(recorder)) = recorder.map(Mutex::into_inner) {
+                    recorder.finish();
+                }
+                Ok(Outputs::new(bound))
+            }
             Err(panic) => Err(ExecutorError::Panicked(message(&*panic))),
         }
     }
@@ -344,6 +386,38 @@ impl Run<'_> {
             // SAFETY: the counter gives every group of columns to one thread only.
             unsafe { matmul_groups(self.isa, weights, input, &output, taken, epilogue) };
         }
+    }
+
+    /// What the threads read and compute together for a step that is a product.
+    fn product_work(&self, step: &Step) -> Option<ProductWork> {
+        let (products, planes, experts) = match step.op {
+            Op::Linear { .. } => (Products::Floats, 1, false),
+            Op::QuantizedLinear { planes, .. } => (Products::Bytes, planes, false),
+            Op::ExpertLinear { .. } => (Products::Floats, 1, true),
+            Op::QuantizedExpertLinear { .. } => (Products::Bytes, 1, true),
+            _ => return None,
+        };
+        let tokens = step.output.matrix().shape.rows.at(self.rows);
+        let weights = step.operands[1].weight();
+        let (matrix, rows, weight_bytes) = if experts {
+            let matrices = self.weights.experts(weights).matrices();
+            let chosen = step.operands[2].matrix();
+            let is_read = |expert: usize| {
+                (0..tokens).any(|row| chosen.row::<i32>(self.arena, row).contains(&(expert as i32)))
+            };
+            let read = matrices.iter().enumerate().filter(|&(expert, _)| is_read(expert));
+            let bytes = read.map(|(_, matrix)| matrix.packed_bytes()).sum();
+            (&matrices[0], tokens * chosen.shape.cols, bytes)
+        } else {
+            let matrix = self.weights.matrix(weights);
+            (matrix, tokens * planes, if tokens > 0 { matrix.packed_bytes() } else { 0 })
+        };
+        Some(ProductWork {
+            weights: matrix.dtype(),
+            products,
+            weight_bytes: weight_bytes as u64,
+            operations: (2 * rows * matrix.rows() * matrix.cols()) as u64,
+        })
     }
 
     fn product_input(&self, step: &Step, tokens: usize) -> Input<'_> {

@@ -12,7 +12,8 @@ mod sequences;
 
 pub use load::{LoadError, LoadOptions, check};
 pub use sequences::SaveError;
-pub use verbatim_cpu::{Isa, KvType, PAGE_CELLS};
+pub use verbatim_cpu::matrix::{Products, multiply_adds};
+pub use verbatim_cpu::{Isa, KindTime, KvType, PAGE_CELLS, ProductWork, Profile};
 pub use verbatim_models::{Hyperparameters, ModelError, Tap};
 pub use verbatim_plan::Statistics;
 pub use verbatim_sample::Sampler;
@@ -156,6 +157,16 @@ impl Engine {
     /// Memory plans built and reused.
     pub fn statistics(&self) -> Statistics {
         self.executor.statistics()
+    }
+
+    /// Begins a new profile of the steps that follow, or ends recording and keeps what was recorded.
+    pub fn set_profiling(&mut self, on: bool) {
+        self.executor.set_profiling(on);
+    }
+
+    /// What the steps have taken since profiling was last turned on.
+    pub fn profile(&self) -> &Profile {
+        self.executor.profile()
     }
 
     /// The programs made so far, one per bucket of rows in use: for their plans.

@@ -1,8 +1,8 @@
 //! Measurements of a model of the golden data.
 
-use verbatim_engine::{Engine, LoadOptions};
+use verbatim_engine::{Engine, Isa, LoadOptions};
 use verbatim_gguf::GgufFile;
-use verbatim_lab::bench::{Selection, Test, Work, measure, read_gb_per_s};
+use verbatim_lab::bench::{Peaks, Selection, Test, Work, measure, profile};
 
 fn engine(model: &str, context: usize) -> Engine {
     let path = format!("{}/../../tests/data/models/{model}/model.gguf", env!("CARGO_MANIFEST_DIR"));
@@ -55,7 +55,38 @@ fn a_test_that_does_not_fit_is_an_error_and_frees_the_sequence() {
 }
 
 #[test]
-fn memory_is_read_at_a_plausible_rate() {
-    let gb_per_s = read_gb_per_s(2).unwrap();
-    assert!((0.1..10_000.0).contains(&gb_per_s), "{gb_per_s}");
+fn peaks_are_plausible() {
+    for isa in Isa::supported() {
+        let peaks = Peaks::measure(2, isa).unwrap();
+        assert!((0.1..10_000.0).contains(&peaks.read_gb_per_s), "{peaks:?}");
+        assert!((0.1..1e6).contains(&peaks.float_gops) && peaks.byte_gops > 0.1, "{peaks:?}");
+    }
+}
+
+#[test]
+fn a_profile_divides_the_time_into_parts() {
+    let mut engine = engine("qwen3", 128);
+    let peaks = Peaks { read_gb_per_s: 10.0, byte_gops: 200.0, float_gops: 50.0 };
+    for (work, steps) in [(Work::Prefill(40), 1), (Work::Generate(5), 5), (Work::Width(3), 8)] {
+        let test = Test { work, depth: 7 };
+        let breakdown = profile(&mut engine, test, &peaks, &mut || true).unwrap().unwrap();
+        assert_eq!((breakdown.test.clone(), breakdown.steps), (test.to_string(), steps));
+        let shares: f64 = breakdown.parts.iter().map(|part| part.share).sum();
+        let us: f64 = breakdown.parts.iter().map(|part| part.us).sum();
+        assert!((shares - 1.0).abs() < 1e-6 && (us / breakdown.total_us - 1.0).abs() < 1e-6, "{breakdown:?}");
+        let product = breakdown.parts.iter().find(|part| part.name == "Linear F32").unwrap();
+        let rate = product.rate.unwrap();
+        assert!(rate.gb_per_s > 0.0 && (rate.of_read_peak - rate.gb_per_s / 10.0).abs() < 1e-9, "{rate:?}");
+        assert!(rate.gops > 0.0 && (rate.of_gops_peak - rate.gops / 50.0).abs() < 1e-9, "{rate:?}");
+        let table = breakdown.table();
+        let widths: Vec<usize> = table.lines().skip(3).map(|line| line.matches('|').count()).collect();
+        assert!(
+            widths.len() == breakdown.parts.len() + 2 && widths.iter().all(|&count| count == 9),
+            "{table}"
+        );
+    }
+    assert_eq!(
+        profile(&mut engine, Test { work: Work::Prefill(4), depth: 0 }, &peaks, &mut || false).unwrap(),
+        None
+    );
 }

@@ -1,15 +1,18 @@
 //! `verbatim bench`: how fast a model runs on this machine.
 
+use std::fs;
+use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::Context;
 use verbatim_engine::{Engine, LoadOptions};
-use verbatim_lab::bench::{self, Format, Row, Selection, Subject, Test};
+use verbatim_lab::bench::{self, Breakdown, Format, Peaks, Row, Selection, Subject, Test, picture};
 
+use crate::error::UsageError;
 use crate::flags::{BenchArgs, BenchOutput};
 use crate::interrupt::{EXIT_INTERRUPTED, Interrupt};
 use crate::model_file::{ModelFile, weights_format};
-use crate::session::{open_model, threads};
+use crate::session::{open_model, place_threads};
 use crate::standard_io::{self, escape};
 use crate::store::Store;
 
@@ -26,8 +29,13 @@ pub fn run(args: &BenchArgs, store: &Store) -> anyhow::Result<ExitCode> {
         depths: args.depths.clone(),
     };
     let (tests, context) = selection.tests()?;
+    let picture = args.profile_out.as_deref().map(Picture::new).transpose()?;
+    let is_profiling = args.profile || picture.is_some();
+    if is_profiling && matches!(args.output, BenchOutput::Csv) {
+        return Err(UsageError("a profile does not fit into lines: use --output md or json".into()).into());
+    }
     let file = open_model(store, &args.model)?;
-    let threads = threads(&args.threads);
+    let threads = place_threads(&args.threads)?;
     let options = LoadOptions {
         threads,
         context: Some(context),
@@ -37,22 +45,40 @@ pub fn run(args: &BenchArgs, store: &Store) -> anyhow::Result<ExitCode> {
         ..LoadOptions::default()
     };
     let mut engine = Engine::load(&file.gguf, &options).with_context(|| file.path.display().to_string())?;
-    let subject = subject(args, &file, &engine, threads)?;
+    let isa = engine.isa();
+    let peaks = (args.peaks || is_profiling).then(|| Peaks::measure(threads, isa)).transpose()?;
+    let subject = subject(args, &file, &engine, threads, peaks);
     let format = match args.output {
         BenchOutput::Md => Format::Markdown,
         BenchOutput::Json => Format::Json,
         BenchOutput::Csv => Format::Csv,
     };
     standard_io::write(format.begin(&subject).as_bytes())?;
-    let complete = rows(&mut engine, &tests, args, &subject, format, interrupt);
+    let profile_peaks = subject.peaks.filter(|_| is_profiling);
+    let mut rows =
+        Rows { engine: &mut engine, subject: &subject, profile_peaks, profiles: Vec::new(), interrupt };
+    let complete = rows.print(&tests, args.repetitions.get() as usize, format);
+    let profiles = rows.profiles;
     // What was measured before an error stays readable.
     standard_io::write(format.end().as_bytes())?;
+    if format == Format::Markdown {
+        profiles.iter().try_for_each(|profile| standard_io::write(profile.table().as_bytes()))?;
+    }
+    if let Some(picture) = picture {
+        picture.write(&subject, &profiles)?;
+    }
     Ok(if complete? { ExitCode::SUCCESS } else { ExitCode::from(EXIT_INTERRUPTED) })
 }
 
-fn subject(args: &BenchArgs, file: &ModelFile, engine: &Engine, threads: usize) -> anyhow::Result<Subject> {
+fn subject(
+    args: &BenchArgs,
+    file: &ModelFile,
+    engine: &Engine,
+    threads: usize,
+    peaks: Option<Peaks>,
+) -> Subject {
     let name = file.path.file_name().unwrap_or(file.path.as_os_str()).to_string_lossy();
-    Ok(Subject {
+    Subject {
         model: escape(&name),
         weights: weights_format(&file.gguf).into(),
         bytes: file.gguf.bytes_total() as u64,
@@ -60,25 +86,72 @@ fn subject(args: &BenchArgs, file: &ModelFile, engine: &Engine, threads: usize) 
         isa: engine.isa().name().into(),
         ctk: args.cache.cache_type_k.name().into(),
         ctv: args.cache.cache_type_v.name().into(),
-        read_gb_per_s: args.peaks.then(|| bench::read_gb_per_s(threads)).transpose()?,
-    })
+        peaks,
+    }
 }
 
-/// Whether all tests were run.
-fn rows(
-    engine: &mut Engine,
-    tests: &[Test],
-    args: &BenchArgs,
-    subject: &Subject,
-    format: Format,
+/// The tests as they are run.
+struct Rows<'a> {
+    engine: &'a mut Engine,
+    subject: &'a Subject,
+    /// What profiles are held against, if they are made.
+    profile_peaks: Option<Peaks>,
+    profiles: Vec<Breakdown>,
     interrupt: Interrupt,
-) -> anyhow::Result<bool> {
-    let repetitions = args.repetitions.get() as usize;
-    for (index, &test) in tests.iter().enumerate() {
-        let times = bench::measure(engine, test, repetitions, &mut || !interrupt.is_raised());
-        let Some(times) = times.with_context(|| format!("test {test}"))? else { return Ok(false) };
-        let row = Row::new(test, &times, subject.clone());
-        standard_io::write(format.row(index, &row).as_bytes())?;
+}
+
+impl Rows<'_> {
+    /// Whether all tests were run.
+    fn print(&mut self, tests: &[Test], repetitions: usize, format: Format) -> anyhow::Result<bool> {
+        for (index, &test) in tests.iter().enumerate() {
+            let Some(row) = self.row(test, repetitions).with_context(|| format!("test {test}"))? else {
+                return Ok(false);
+            };
+            standard_io::write(format.row(index, &row).as_bytes())?;
+            self.profiles.extend(row.profile);
+        }
+        Ok(true)
     }
-    Ok(true)
+
+    fn row(&mut self, test: Test, repetitions: usize) -> anyhow::Result<Option<Row>> {
+        let interrupt = self.interrupt;
+        let go_on = &mut || !interrupt.is_raised();
+        let Some(times) = bench::measure(self.engine, test, repetitions, go_on)? else { return Ok(None) };
+        let mut row = Row::new(test, &times, self.subject.clone());
+        if let Some(peaks) = &self.profile_peaks {
+            // If it was interrupted, the row is whole without it.
+            row.profile = bench::profile(self.engine, test, peaks, go_on)?;
+        }
+        Ok(Some(row))
+    }
+}
+
+/// A file that the profiles are drawn into.
+struct Picture<'a> {
+    path: &'a Path,
+    draw: fn(&str, &[Breakdown]) -> String,
+}
+
+impl<'a> Picture<'a> {
+    /// Looks at the name, before anything is measured.
+    fn new(path: &'a Path) -> anyhow::Result<Picture<'a>> {
+        let extension = path.extension().map(|extension| extension.to_ascii_lowercase());
+        let draw = match extension.as_ref().and_then(|extension| extension.to_str()) {
+            Some("svg") => picture::svg,
+            Some("html") => picture::html,
+            _ => {
+                let message = format!("--profile-out {}: the name must end in .svg or .html", path.display());
+                return Err(UsageError(message).into());
+            }
+        };
+        standard_io::refuse_model(path)?;
+        Ok(Picture { path, draw })
+    }
+
+    fn write(&self, subject: &Subject, profiles: &[Breakdown]) -> anyhow::Result<()> {
+        let Subject { model, weights, threads, isa, .. } = subject;
+        let title = format!("{model}: {weights}; {threads} threads, {isa}");
+        fs::write(self.path, (self.draw)(&title, profiles))
+            .with_context(|| format!("cannot write {}", self.path.display()))
+    }
 }

@@ -12,7 +12,7 @@ use safetensors::tensor::TensorView;
 use verbatim_engine::{Engine, KvType, LoadOptions, Row, Tap};
 
 use crate::flags::LogitsArgs;
-use crate::session::{open_model, threads};
+use crate::session::{open_model, place_threads};
 use crate::standard_io;
 use crate::store::Store;
 
@@ -29,7 +29,7 @@ pub fn run(args: &LogitsArgs, store: &Store) -> anyhow::Result<ExitCode> {
     let file = open_model(store, &args.model)?;
     let cache = if args.f16_cache { KvType::F16 } else { KvType::F32 };
     let options = LoadOptions {
-        threads: threads(&args.threads),
+        threads: place_threads(&args.threads)?,
         context: Some(args.tokens.len()),
         k: cache,
         v: cache,

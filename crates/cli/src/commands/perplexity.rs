@@ -11,8 +11,8 @@ use verbatim_text::Special;
 
 use crate::flags::{PerplexityArgs, PerplexityFormat};
 use crate::interrupt::{EXIT_INTERRUPTED, Interrupt};
-use crate::model_file::{ModelFile, weights_format};
-use crate::session::{open_model, threads};
+use crate::model_file::weights_format;
+use crate::session::{open_model, place_threads};
 use crate::standard_io::{self, escape, notify};
 use crate::store::Store;
 
@@ -33,9 +33,16 @@ pub fn run(args: &PerplexityArgs, store: &Store) -> anyhow::Result<ExitCode> {
     let chunks = Chunks::new(&tokens, args.ctx, limit, bos).with_context(|| name(&args.file))?;
 
     let cache = [args.cache.cache_type_k, args.cache.cache_type_v];
-    let mut engine = load(args, &file, cache)?;
+    let threads = place_threads(&args.threads)?;
+    let load = |[k, v]: [KvType; 2]| {
+        let rotation = !args.cache.no_kv_rotation;
+        let options =
+            LoadOptions { threads, context: Some(args.ctx), k, v, rotation, ..LoadOptions::default() };
+        Engine::load(&file.gguf, &options).with_context(|| file.path.display().to_string())
+    };
+    let mut engine = load(cache)?;
     let reference = args.kl_against.map(|pair| pair.0);
-    let mut reference_engine = reference.map(|cache| load(args, &file, cache)).transpose()?;
+    let mut reference_engine = reference.map(load).transpose()?;
     let watched = io::stderr().is_terminal();
     let mut progress = |so_far: &Evaluation| {
         if watched {
@@ -67,18 +74,6 @@ pub fn run(args: &PerplexityArgs, store: &Store) -> anyhow::Result<ExitCode> {
     }
     let complete = evaluation.chunks == chunks.count();
     Ok(if complete { ExitCode::SUCCESS } else { ExitCode::from(EXIT_INTERRUPTED) })
-}
-
-fn load(args: &PerplexityArgs, file: &ModelFile, [k, v]: [KvType; 2]) -> anyhow::Result<Engine> {
-    let options = LoadOptions {
-        threads: threads(&args.threads),
-        context: Some(args.ctx),
-        k,
-        v,
-        rotation: !args.cache.no_kv_rotation,
-        ..LoadOptions::default()
-    };
-    Engine::load(&file.gguf, &options).with_context(|| file.path.display().to_string())
 }
 
 fn name_of(kind: KvType) -> String {

@@ -11,7 +11,7 @@ use verbatim_lab::synth::{self, Blueprint, SynthError, WriteOptions};
 
 use crate::flags::SynthArgs;
 use crate::interrupt::{EXIT_INTERRUPTED, Interrupt};
-use crate::session::threads;
+use crate::session::place_threads;
 use crate::standard_io::{human_bytes, notify};
 
 /// Far more than any config.json has.
@@ -28,7 +28,8 @@ pub fn run(args: &SynthArgs) -> anyhow::Result<ExitCode> {
             .with_context(|| format!("{} makes no model", config.display()))?,
         None => Blueprint::of_shape(&args.shape)?,
     };
-    let options = WriteOptions { recipe: args.quant, seed: args.seed, threads: threads(&args.threads) };
+    let options =
+        WriteOptions { recipe: args.quant, seed: args.seed, threads: place_threads(&args.threads)? };
     let bar = ProgressBar::new(0).with_style(ProgressStyle::with_template(
         "{bar:30} {decimal_bytes}/{decimal_total_bytes} {decimal_bytes_per_sec} {eta}",
     )?);

@@ -18,6 +18,7 @@ mod formats;
 mod kernel;
 mod layout;
 mod packed;
+mod peak;
 mod product;
 mod simd;
 mod storage;
@@ -25,6 +26,7 @@ mod storage;
 pub use activations::{activation_row_bytes, quantize_planes, quantize_row};
 pub use experts::PackedExperts;
 pub use packed::{PackError, PackedMatrix};
+pub use peak::{Products, multiply_adds};
 pub use product::{
     Choices, Epilogue, Input, OutputRows, Residual, chunk_groups, matmul, matmul_chosen_groups, matmul_groups,
 };

@@ -3,12 +3,16 @@
 //! A [`Test`] is one kind of work at one depth, named as llama-bench names them: `pp512` computes a prompt of 512 tokens,
 //! `tg128` takes 128 steps of one token, both from an empty sequence, or after 2048 tokens with `@d2048`. `width4` takes a
 //! step of 4 rows that all want logits, as the verification of a draft does, and rolls it back. [`measure`] repeats a
-//! test after a warm-up; [`Row`] is what is reported of it.
+//! test after a warm-up; [`Row`] is what is reported of it. [`profile`] says where its time goes ([`Breakdown`]), which
+//! [`picture`] draws.
 
+mod breakdown;
 mod peaks;
+pub mod picture;
 mod report;
 
-pub use peaks::read_gb_per_s;
+pub use breakdown::{Breakdown, Part, Rate};
+pub use peaks::Peaks;
 pub use report::{Format, Row, Subject};
 
 use std::fmt;
@@ -90,6 +94,14 @@ impl Work {
             Work::Prefill(tokens) | Work::Generate(tokens) | Work::Width(tokens) => tokens,
         }
     }
+
+    /// What makes everything that it uses. One step of generation suffices; a prompt may need several sizes of step.
+    fn warm_up(self) -> Work {
+        match self {
+            Work::Generate(_) => Work::Generate(1),
+            work => work,
+        }
+    }
 }
 
 impl fmt::Display for Test {
@@ -147,13 +159,43 @@ pub fn measure(
     if repetitions == 0 {
         return Err(BenchError::Nothing);
     }
+    on_a_sequence(engine, go_on, |runner| runner.samples(test, repetitions))
+}
+
+/// Runs a test once, after a warm-up, and says where its time went. `None` if `go_on` said no between steps.
+///
+/// # Errors
+/// If a step fails.
+pub fn profile(
+    engine: &mut Engine,
+    test: Test,
+    peaks: &Peaks,
+    go_on: &mut dyn FnMut() -> bool,
+) -> Result<Option<Breakdown>, BenchError> {
+    on_a_sequence(engine, go_on, |runner| {
+        let warm = runner.go_to(test.depth)? && runner.time(test.work.warm_up())?.is_some();
+        if !warm || !runner.go_to(test.depth)? {
+            return Ok(None);
+        }
+        runner.engine.set_profiling(true);
+        let time = runner.time(test.work);
+        runner.engine.set_profiling(false);
+        Ok(time?.map(|_| Breakdown::new(test, runner.engine.profile(), peaks)))
+    })
+}
+
+/// Lends out a new sequence and ends it, whatever has happened.
+fn on_a_sequence<T>(
+    engine: &mut Engine,
+    go_on: &mut dyn FnMut() -> bool,
+    work: impl FnOnce(&mut Runner<'_>) -> Result<T, BenchError>,
+) -> Result<T, BenchError> {
     let sequence = engine.begin()?;
-    let mut runner = Runner { engine, sequence, rows: Vec::with_capacity(MAX_ROWS), go_on };
-    let samples = runner.samples(test, repetitions);
+    let result = work(&mut Runner { engine, sequence, rows: Vec::with_capacity(MAX_ROWS), go_on });
     let ended = engine.end(sequence);
-    let samples = samples?;
+    let result = result?;
     ended?;
-    Ok(samples)
+    Ok(result)
 }
 
 /// A sequence on which tests run. Methods give `None` or `false` once the caller wants to stop.
@@ -174,13 +216,8 @@ enum Logits {
 
 impl Runner<'_> {
     fn samples(&mut self, test: Test, repetitions: usize) -> Result<Option<Vec<Duration>>, BenchError> {
-        // One step of generation makes everything that further ones use; a prompt may need several sizes of step.
-        let warm_up = match test.work {
-            Work::Generate(_) => Work::Generate(1),
-            work => work,
-        };
         let mut samples = Vec::new();
-        for work in std::iter::once(warm_up).chain(std::iter::repeat_n(test.work, repetitions)) {
+        for work in std::iter::once(test.work.warm_up()).chain(std::iter::repeat_n(test.work, repetitions)) {
             if !self.go_to(test.depth)? {
                 return Ok(None);
             }

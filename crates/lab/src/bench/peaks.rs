@@ -1,49 +1,110 @@
-//! What the machine can do at most: a step of one token reads every weight once, so no engine can generate faster than
-//! memory is read.
+//! What the machine can do at most. A step of one token reads every weight once, so no engine can generate faster than
+//! memory is read; and none can compute a prompt faster than its instructions multiply.
 
 use std::hint::black_box;
 use std::sync::Barrier;
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+use verbatim_engine::{Isa, Products, multiply_adds};
 
 use super::BenchError;
 
 /// Far more than any cache holds, shared between the threads.
 const BUFFER_BYTES: usize = 1 << 30;
 const PASSES: usize = 5;
+/// A pass of multiplications: long enough for the clock, short enough to fall between interruptions.
+const PASS: Duration = Duration::from_millis(20);
 
-/// The fastest of several passes in which all threads read memory side by side, in GB/s.
-///
-/// # Errors
-/// If there is no memory for the buffer.
-pub fn read_gb_per_s(threads: usize) -> Result<f64, BenchError> {
-    let threads = threads.max(1);
-    let words = BUFFER_BYTES / threads / size_of::<u64>();
-    let barrier = Barrier::new(threads);
-    let seconds = std::thread::scope(|scope| {
-        let readers: Vec<_> = (0..threads).map(|_| scope.spawn(|| pass_seconds(words, &barrier))).collect();
-        readers.into_iter().map(|reader| reader.join().unwrap_or(None)).collect::<Option<Vec<_>>>()
-    });
-    let seconds = seconds.ok_or(BenchError::Memory { bytes: BUFFER_BYTES })?;
-    // A pass has ended when its slowest thread has.
-    let passes = (0..PASSES).map(|pass| seconds.iter().map(|times| times[pass]).fold(0.0, f64::max));
-    let best = passes.fold(f64::INFINITY, f64::min);
-    Ok((words * threads * size_of::<u64>()) as f64 / best / 1e9)
+/// The fastest that was measured, all threads together.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Peaks {
+    /// Bytes read from memory, in GB/s.
+    pub read_gb_per_s: f64,
+    /// Multiplications and additions of bytes, as the kernels make them, in 10^9 a second.
+    pub byte_gops: f64,
+    /// Those of floats.
+    pub float_gops: f64,
 }
 
-/// The seconds of each pass of one thread; `None` without memory. All threads meet before each pass, also those without.
-fn pass_seconds(words: usize, barrier: &Barrier) -> Option<[f64; PASSES]> {
-    let mut buffer: Vec<u64> = Vec::new();
-    if buffer.try_reserve_exact(words).is_ok() {
+impl Peaks {
+    /// Measures what so many threads can do with an instruction set.
+    ///
+    /// # Errors
+    /// If there is no memory for the buffer that is read.
+    pub fn measure(threads: usize, isa: Isa) -> Result<Peaks, BenchError> {
+        Ok(Peaks {
+            read_gb_per_s: read_gb_per_s(threads)?,
+            byte_gops: gops(threads, isa, Products::Bytes),
+            float_gops: gops(threads, isa, Products::Floats),
+        })
+    }
+}
+
+fn read_gb_per_s(threads: usize) -> Result<f64, BenchError> {
+    let threads = threads.max(1);
+    let words = BUFFER_BYTES / threads / size_of::<u64>();
+    let buffer = || {
+        let mut buffer: Vec<u64> = Vec::new();
+        buffer.try_reserve_exact(words).ok()?;
         // Written by the thread that reads it, so that it lies in memory near to it.
         buffer.extend((0..words as u64).map(|word| word | 1));
-    }
-    let seconds = std::array::from_fn(|_| {
-        barrier.wait();
-        let start = Instant::now();
-        black_box(sum(black_box(&buffer)));
-        start.elapsed().as_secs_f64()
+        Some(buffer)
+    };
+    let seconds = fastest_pass(threads, buffer, |buffer| {
+        black_box(sum(black_box(buffer)));
     });
-    (!buffer.is_empty()).then_some(seconds)
+    let seconds = seconds.ok_or(BenchError::Memory { bytes: BUFFER_BYTES })?;
+    Ok((words * threads * size_of::<u64>()) as f64 / seconds / 1e9)
+}
+
+fn gops(threads: usize, isa: Isa, products: Products) -> f64 {
+    let threads = threads.max(1);
+    let mut rounds = 1 << 10;
+    let operations = loop {
+        let start = Instant::now();
+        let operations = multiply_adds(isa, products, rounds);
+        if start.elapsed() >= PASS {
+            break operations;
+        }
+        rounds *= 2;
+    };
+    let seconds = fastest_pass(
+        threads,
+        || Some(()),
+        |()| {
+            multiply_adds(isa, products, rounds);
+        },
+    );
+    seconds.map_or(0.0, |seconds| operations as f64 * threads as f64 / seconds / 1e9)
+}
+
+/// The seconds of the fastest of several passes that threads make side by side, each over what it has prepared; `None`
+/// if one could not prepare.
+fn fastest_pass<T>(
+    threads: usize,
+    prepare: impl Fn() -> Option<T> + Sync,
+    pass: impl Fn(&T) + Sync,
+) -> Option<f64> {
+    let barrier = Barrier::new(threads);
+    // All threads meet before each pass, also those that could not prepare.
+    let work = || {
+        let prepared = prepare();
+        let seconds: [f64; PASSES] = std::array::from_fn(|_| {
+            barrier.wait();
+            let start = Instant::now();
+            prepared.iter().for_each(&pass);
+            start.elapsed().as_secs_f64()
+        });
+        prepared.map(|_| seconds)
+    };
+    let seconds = std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
+        workers.into_iter().map(|worker| worker.join().unwrap_or(None)).collect::<Option<Vec<_>>>()
+    })?;
+    // A pass has ended when its slowest thread has.
+    let passes = (0..PASSES).map(|pass| seconds.iter().map(|times| times[pass]).fold(0.0, f64::max));
+    Some(passes.fold(f64::INFINITY, f64::min))
 }
 
 /// Several sums at a time, so that none waits for another.

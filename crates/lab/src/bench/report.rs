@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::{Test, Work};
+use super::{Breakdown, Peaks, Test, Work};
 
 /// What was measured, but for the test.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -23,8 +23,9 @@ pub struct Subject {
     pub ctk: String,
     /// Format of the values in the KV cache.
     pub ctv: String,
-    /// Bytes that all threads together can read from memory, in GB/s; if it was measured.
-    pub read_gb_per_s: Option<f64>,
+    /// What the machine can do at most; if it was measured.
+    #[serde(flatten)]
+    pub peaks: Option<Peaks>,
 }
 
 /// A test's result. Numbers without a unit in their name are tokens per second.
@@ -42,6 +43,9 @@ pub struct Row {
     pub samples: Vec<f64>,
     /// The median time of a step; for prompts, which take several steps of many rows, none.
     pub ms_per_step: Option<f64>,
+    /// Where the time went; if it was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub profile: Option<Breakdown>,
     /// What was measured.
     #[serde(flatten)]
     pub subject: Subject,
@@ -84,6 +88,7 @@ impl Row {
             max: sorted[sorted.len() - 1],
             samples,
             ms_per_step: tokens_per_step.map(|tokens| tokens / tokens_per_s * 1e3),
+            profile: None,
             subject,
         }
     }
@@ -99,9 +104,14 @@ impl Format {
     pub fn begin(self, subject: &Subject) -> String {
         match self {
             Format::Markdown => {
-                let Subject { model, weights, bytes, threads, isa, ctk, ctv, read_gb_per_s } = subject;
+                let Subject { model, weights, bytes, threads, isa, ctk, ctv, peaks } = subject;
                 let megabytes = *bytes as f64 / 1e6;
-                let peak = read_gb_per_s.map(|gb| format!("memory is read at {gb:.1} GB/s\n"));
+                let peak = peaks.map(|Peaks { read_gb_per_s, byte_gops, float_gops }| {
+                    format!(
+                        "at most: memory read at {read_gb_per_s:.1} GB/s, {byte_gops:.0} GOPS of bytes, \
+                         {float_gops:.0} GOPS of floats\n"
+                    )
+                });
                 format!(
                     "{model}: {weights}, {megabytes:.1} MB; {threads} threads, {isa}; K {ctk}, V {ctv}\n{}\n\
                      | test             | tokens/s |      min |      max | ms/step |\n\
@@ -112,7 +122,7 @@ impl Format {
             Format::Json => "[".to_owned(),
             Format::Csv => {
                 "test,tokens_per_s,min,max,samples,ms_per_step,model,weights,bytes,threads,isa,ctk,\
-                            ctv,read_gb_per_s\n"
+                            ctv,read_gb_per_s,byte_gops,float_gops\n"
                     .to_owned()
             }
         }
@@ -151,8 +161,8 @@ fn indented(text: &str) -> String {
 }
 
 fn csv_line(row: &Row) -> String {
-    let Subject { model, weights, bytes, threads, isa, ctk, ctv, read_gb_per_s } = &row.subject;
-    let optional = |number: &Option<f64>| number.map_or_else(String::new, |number| number.to_string());
+    let Subject { model, weights, bytes, threads, isa, ctk, ctv, peaks } = &row.subject;
+    let optional = |number: Option<f64>| number.map_or_else(String::new, |number| number.to_string());
     let samples: Vec<String> = row.samples.iter().map(f64::to_string).collect();
     let fields = [
         row.test.clone(),
@@ -160,7 +170,7 @@ fn csv_line(row: &Row) -> String {
         row.min.to_string(),
         row.max.to_string(),
         samples.join(" "),
-        optional(&row.ms_per_step),
+        optional(row.ms_per_step),
         quoted(model),
         quoted(weights),
         bytes.to_string(),
@@ -168,7 +178,9 @@ fn csv_line(row: &Row) -> String {
         isa.clone(),
         ctk.clone(),
         ctv.clone(),
-        optional(read_gb_per_s),
+        optional(peaks.map(|peaks| peaks.read_gb_per_s)),
+        optional(peaks.map(|peaks| peaks.byte_gops)),
+        optional(peaks.map(|peaks| peaks.float_gops)),
     ];
     fields.join(",") + "\n"
 }
@@ -191,7 +203,7 @@ mod tests {
             isa: "scalar".into(),
             ctk: "f16".into(),
             ctv: "f32".into(),
-            read_gb_per_s: None,
+            peaks: None,
         }
     }
 

@@ -7,6 +7,7 @@ use super::Simd;
 use crate::matrix::activations::{self, ActivationBlock};
 use crate::matrix::formats::BlockFormat;
 use crate::matrix::kernel::{self, DenseWeights, Tile};
+use crate::matrix::peak::{self, Products};
 
 /// Eight lanes, without and with `vpdpbusd`.
 #[derive(Clone, Copy)]
@@ -34,6 +35,11 @@ impl<const VNNI: bool> Simd for EightLanes<VNNI> {
     unsafe fn run_dense_tile<W: DenseWeights, const M: usize>(tile: &Tile) {
         // SAFETY: as above.
         unsafe { dense_tile_avx2::<W, M>(tile) }
+    }
+
+    unsafe fn run_peak(products: Products, rounds: usize) {
+        // SAFETY: as above.
+        unsafe { if VNNI { peak_vnni(products, rounds) } else { peak_avx2(products, rounds) } }
     }
 
     #[target_feature(enable = "avx2,fma,f16c")]
@@ -206,6 +212,18 @@ unsafe fn block_tile_vnni<F: BlockFormat, const M: usize>(tile: &Tile) {
 unsafe fn dense_tile_avx2<W: DenseWeights, const M: usize>(tile: &Tile) {
     // SAFETY: the caller vouches for the tile.
     unsafe { kernel::dense_tile::<Avx2, W, M>(tile) }
+}
+
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn peak_avx2(products: Products, rounds: usize) {
+    // SAFETY: the caller vouches for the instruction set.
+    unsafe { peak::run::<Avx2>(products, rounds) }
+}
+
+#[target_feature(enable = "avx2,fma,f16c,avxvnni")]
+unsafe fn peak_vnni(products: Products, rounds: usize) {
+    // SAFETY: the caller vouches for the instruction set.
+    unsafe { peak::run::<AvxVnni>(products, rounds) }
 }
 
 /// Σ weight · activation.

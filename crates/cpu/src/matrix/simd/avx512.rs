@@ -6,6 +6,7 @@ use super::Simd;
 use crate::matrix::activations::{self, ActivationBlock};
 use crate::matrix::formats::BlockFormat;
 use crate::matrix::kernel::{self, DenseWeights, Tile};
+use crate::matrix::peak::{self, Products};
 
 /// Sixteen lanes.
 #[derive(Clone, Copy)]
@@ -29,6 +30,12 @@ impl Simd for Avx512 {
     unsafe fn run_dense_tile<W: DenseWeights, const M: usize>(tile: &Tile) {
         // SAFETY: as above.
         unsafe { kernel::dense_tile::<Self, W, M>(tile) }
+    }
+
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
+    unsafe fn run_peak(products: Products, rounds: usize) {
+        // SAFETY: as above.
+        unsafe { peak::run::<Self>(products, rounds) }
     }
 
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]

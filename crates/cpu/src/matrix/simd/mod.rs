@@ -19,6 +19,7 @@ pub(super) use scalar::Scalar;
 use super::activations::ActivationBlock;
 use super::formats::BlockFormat;
 use super::kernel::{DenseWeights, Tile};
+use super::peak::Products;
 
 /// `LANES` output rows at a time.
 ///
@@ -41,6 +42,8 @@ pub(super) trait Simd: Copy + 'static {
     unsafe fn run_block_tile<F: BlockFormat, const M: usize>(tile: &Tile);
     /// Runs a tile of plain floating-point weights; compiled for this instruction set.
     unsafe fn run_dense_tile<W: DenseWeights, const M: usize>(tile: &Tile);
+    /// Runs the loop that measures peaks; compiled for this instruction set.
+    unsafe fn run_peak(products: Products, rounds: usize);
     /// Quantises 32 activations; every instruction set gives the same block.
     unsafe fn quantize_block(values: &[f32; 32]) -> ActivationBlock;
 

@@ -8,6 +8,7 @@ use super::Simd;
 use crate::matrix::activations::{self, ActivationBlock};
 use crate::matrix::formats::BlockFormat;
 use crate::matrix::kernel::{self, DenseWeights, Tile};
+use crate::matrix::peak::{self, Products};
 
 /// One lane, no special instructions.
 #[derive(Clone, Copy)]
@@ -29,6 +30,11 @@ impl Simd for Scalar {
     unsafe fn run_dense_tile<W: DenseWeights, const M: usize>(tile: &Tile) {
         // SAFETY: as above.
         unsafe { kernel::dense_tile::<Self, W, M>(tile) }
+    }
+
+    unsafe fn run_peak(products: Products, rounds: usize) {
+        // SAFETY: as above.
+        unsafe { peak::run::<Self>(products, rounds) }
     }
 
     unsafe fn quantize_block(values: &[f32; 32]) -> ActivationBlock {

@@ -1,0 +1,131 @@
+//! Which logical CPUs may compute.
+
+use std::str::FromStr;
+
+use anyhow::ensure;
+
+/// The most CPUs that the system's set has room for.
+const CPUS_MAX: usize = 1024;
+
+/// A set of logical CPUs, written in hexadecimal: bit i is CPU i.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CpuMask(Vec<usize>);
+
+impl FromStr for CpuMask {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<CpuMask, String> {
+        let digits = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")).unwrap_or(text);
+        let form = || "a mask is a number in hexadecimal, such as 0xf0 for CPUs 4 to 7".to_owned();
+        let values = digits.chars().rev().map(|digit| digit.to_digit(16).ok_or_else(form));
+        let values = values.collect::<Result<Vec<u32>, String>>()?;
+        if values.is_empty() {
+            return Err(form());
+        }
+        let cpus = values.iter().enumerate().flat_map(|(index, value)| {
+            (0..4).filter(move |bit| value >> bit & 1 == 1).map(move |bit| 4 * index + bit)
+        });
+        let cpus: Vec<usize> = cpus.collect();
+        match cpus.last() {
+            None => Err("a mask of 0 leaves no CPU to compute on".to_owned()),
+            Some(&last) if last >= CPUS_MAX => {
+                Err(format!("CPU {last} is beyond the {CPUS_MAX} that can be chosen"))
+            }
+            Some(_) => Ok(CpuMask(cpus)),
+        }
+    }
+}
+
+impl CpuMask {
+    /// How many CPUs.
+    pub fn count(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Keeps this thread, and those that it starts from now on, on these CPUs.
+    ///
+    /// # Errors
+    /// If the process may not use one of them, or the system cannot pin threads.
+    pub fn apply(&self) -> anyhow::Result<()> {
+        let allowed = system::allowed()?;
+        let refused = self.0.iter().find(|cpu| !allowed.contains(cpu));
+        ensure!(
+            refused.is_none(),
+            "--cpu-mask names CPU {}, but this process may use: {}",
+            refused.copied().unwrap_or_default(),
+            allowed.iter().map(usize::to_string).collect::<Vec<_>>().join(", ")
+        );
+        system::pin(&self.0)
+    }
+}
+
+#[cfg(target_os = "linux")]
+mod system {
+    use anyhow::Context;
+    use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+
+    pub(super) fn allowed() -> anyhow::Result<Vec<usize>> {
+        let set = sched_getaffinity(None).context("the system does not say which CPUs may be used")?;
+        Ok((0..CpuSet::MAX_CPU.min(super::CPUS_MAX)).filter(|&cpu| set.is_set(cpu)).collect())
+    }
+
+    pub(super) fn pin(cpus: &[usize]) -> anyhow::Result<()> {
+        let mut set = CpuSet::new();
+        cpus.iter().for_each(|&cpu| set.set(cpu));
+        sched_setaffinity(None, &set).context("the system refuses --cpu-mask")
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+mod system {
+    use anyhow::bail;
+
+    pub(super) fn allowed() -> anyhow::Result<Vec<usize>> {
+        bail!("--cpu-mask works on Linux only; leave it out")
+    }
+
+    pub(super) fn pin(_: &[usize]) -> anyhow::Result<()> {
+        allowed().map(|_| ())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bit_i_is_cpu_i() {
+        let cpus = |text: &str| text.parse::<CpuMask>().unwrap().0;
+        assert_eq!(cpus("1"), [0]);
+        assert_eq!(cpus("0xF0"), [4, 5, 6, 7]);
+        assert_eq!(cpus("0X8000000000000000002"), [1, 75]);
+        assert_eq!("a5".parse::<CpuMask>().unwrap().count(), 4);
+    }
+
+    #[test]
+    fn what_is_no_mask_is_refused() {
+        let message = |text: &str| text.parse::<CpuMask>().unwrap_err();
+        for text in ["", "0x", "xyz", "-1", "1 2", "0x0x1"] {
+            assert!(message(text).contains("in hexadecimal"), "{text}");
+        }
+        assert!(message("0x000").contains("leaves no CPU"));
+        assert!(message(&format!("1{}", "0".repeat(256))).contains("CPU 1024 is beyond the 1024"));
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn threads_started_later_stay_on_the_mask() {
+        // In a thread of its own: the other tests keep their CPUs.
+        std::thread::spawn(|| {
+            let first = system::allowed().unwrap()[0];
+            CpuMask(vec![first]).apply().unwrap();
+            let inherited = std::thread::spawn(|| system::allowed().unwrap()).join().unwrap();
+            assert_eq!(inherited, [first]);
+            assert_eq!(std::thread::available_parallelism().unwrap().get(), 1);
+            let refused = CpuMask(vec![first, 1000]).apply().unwrap_err().to_string();
+            assert_eq!(refused, format!("--cpu-mask names CPU 1000, but this process may use: {first}"));
+        })
+        .join()
+        .unwrap();
+    }
+}

@@ -1,0 +1,59 @@
+//! What a profile says of steps whose work is known.
+
+mod common;
+
+use common::*;
+use std::time::{Duration, Instant};
+use verbatim_engine::{Engine, LoadOptions, Products, Row};
+
+/// One step of so many rows that all want logits.
+fn step(engine: &mut Engine, rows: usize) {
+    let sequence = engine.begin().expect("free");
+    let start = engine.append(sequence, rows).expect("fits");
+    let row = |i| Row { sequence, place: start + i, token: i as u32 + 1, wants_logits: true };
+    engine.step(&(0..rows).map(row).collect::<Vec<_>>(), Vec::new()).expect("runs");
+    engine.end(sequence).expect("begun");
+}
+
+#[test]
+fn a_profile_counts_every_node_and_no_more_than_the_time_that_passed() {
+    for model in &tiny_models() {
+        let mut engine = engine(model, LoadOptions { threads: 2, ..LoadOptions::default() });
+        step(&mut engine, 3);
+        assert_eq!(engine.profile(), &Default::default(), "{model}: off");
+        let start = Instant::now();
+        engine.set_profiling(true);
+        (0..4).for_each(|_| step(&mut engine, 3));
+        let wall = start.elapsed();
+        engine.set_profiling(false);
+        step(&mut engine, 3);
+        let profile = engine.profile().clone();
+        let (_, program) = engine.programs().next().expect("one shape");
+        let nodes = program.plan().graph().nodes().len() as u64;
+        assert_eq!(profile.runs(), 4, "{model}");
+        assert_eq!(profile.kinds().iter().map(|kind| kind.count).sum::<u64>(), 4 * nodes, "{model}");
+        let ops: Duration = profile.kinds().iter().map(|kind| kind.time).sum();
+        assert!(ops > Duration::ZERO && ops + profile.waiting() <= profile.total(), "{model}: {profile:?}");
+        assert!(profile.total() <= wall, "{model}");
+        engine.set_profiling(true);
+        assert!(engine.profile().kinds().is_empty() && engine.profile().runs() == 0, "{model}: begun anew");
+    }
+}
+
+#[test]
+fn products_are_known_by_their_weights_and_their_work() {
+    let mut engine = engine("models/qwen3/model.gguf", LoadOptions::default());
+    let mut work = |rows| {
+        engine.set_profiling(true);
+        step(&mut engine, rows);
+        let products = engine.profile().kinds().iter().filter_map(|kind| kind.product);
+        let products: Vec<_> = products.collect();
+        assert!(products.iter().all(|product| product.products == Products::Floats), "an F32 model");
+        let sum = |of: fn(&verbatim_engine::ProductWork) -> u64| products.iter().map(of).sum::<u64>();
+        (sum(|product| product.weight_bytes), sum(|product| product.operations))
+    };
+    let (one, five) = (work(1), work(5));
+    // Two operations for each four bytes of weights, which are padded at most.
+    assert!(one.1 > 0 && one.1 <= one.0 / 2, "{one:?}");
+    assert_eq!((five.0, five.1), (one.0, 5 * one.1));
+}

@@ -1,0 +1,140 @@
+//! Where the time of a test went, by kind of op, and how near its products came to the machine's peaks.
+
+use std::fmt::Write;
+use std::time::Duration;
+
+use serde::Serialize;
+use verbatim_engine::{KindTime, Products, Profile};
+
+use super::{Peaks, Test};
+
+/// The time of one test, in parts.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Breakdown {
+    /// The test, such as `pp512`.
+    pub test: String,
+    /// Steps of the engine.
+    pub steps: u64,
+    /// What they took, in microseconds.
+    pub total_us: f64,
+    /// Kinds of ops, the longest first; then what the first thread has waited for the others, and what is left: waking
+    /// the threads at the start of a step.
+    pub parts: Vec<Part>,
+}
+
+/// A part of the time.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Part {
+    /// The op; of products also the format of the weights.
+    pub name: String,
+    /// How many such ops were run; none for what is no op.
+    pub count: Option<u64>,
+    /// What they took on the first thread, in microseconds.
+    pub us: f64,
+    /// Share of the total, from 0 to 1.
+    pub share: f64,
+    /// How fast products went.
+    pub rate: Option<Rate>,
+}
+
+/// How fast products went, all threads together.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Rate {
+    /// Bytes of packed weights over time, in GB/s. Each weight counts once a step, however many rows there are.
+    pub gb_per_s: f64,
+    /// That over the rate at which memory is read. Above 1 if the weights were in a cache.
+    pub of_read_peak: f64,
+    /// Multiplications and additions, in 10^9 a second.
+    pub gops: f64,
+    /// That over the peak for what is multiplied, bytes or floats.
+    pub of_gops_peak: f64,
+}
+
+impl Breakdown {
+    /// What a profile says of a test.
+    pub fn new(test: Test, profile: &Profile, peaks: &Peaks) -> Breakdown {
+        let total = profile.total();
+        let share = |time: Duration| time.as_secs_f64() / total.max(Duration::from_nanos(1)).as_secs_f64();
+        let mut kinds = profile.kinds().to_vec();
+        kinds.sort_by_key(|kind| std::cmp::Reverse(kind.time));
+        let mut parts: Vec<Part> = kinds
+            .iter()
+            .map(|kind| Part {
+                name: name(kind),
+                count: Some(kind.count),
+                us: micros(kind.time),
+                share: share(kind.time),
+                rate: rate(kind, peaks),
+            })
+            .collect();
+        let ops: Duration = kinds.iter().map(|kind| kind.time).sum();
+        let rest = total.saturating_sub(ops + profile.waiting());
+        for (name, time) in [(WAITING, profile.waiting()), (STARTING, rest)] {
+            parts.push(Part {
+                name: name.into(),
+                count: None,
+                us: micros(time),
+                share: share(time),
+                rate: None,
+            });
+        }
+        Breakdown { test: test.to_string(), steps: profile.runs(), total_us: micros(total), parts }
+    }
+
+    /// A table for people.
+    pub fn table(&self) -> String {
+        let Breakdown { test, steps, total_us, parts } = self;
+        let mut text = format!(
+            "\n{test}: {steps} steps, {:.2} ms\n\n\
+             | part                         |  count |       µs |  share |   GB/s | of peak |   GOPS | of peak |\n\
+             | :--------------------------- | -----: | -------: | -----: | -----: | ------: | -----: | ------: |\n",
+            total_us / 1e3
+        );
+        for Part { name, count, us, share, rate } in parts {
+            let count = count.map_or_else(String::new, |count| count.to_string());
+            let [gb, of_read, gops, of_gops] = rate.map_or_else(Default::default, |rate| {
+                let Rate { gb_per_s, of_read_peak, gops, of_gops_peak } = rate;
+                [format!("{gb_per_s:.2}"), percent(of_read_peak), format!("{gops:.1}"), percent(of_gops_peak)]
+            });
+            // Writing to a string cannot fail.
+            let _ = writeln!(
+                text,
+                "| {name:<28} | {count:>6} | {us:>8.0} | {:>6} | {gb:>6} | {of_read:>7} | {gops:>6} | {of_gops:>7} |",
+                percent(*share)
+            );
+        }
+        text
+    }
+}
+
+pub(super) const WAITING: &str = "waiting for threads";
+pub(super) const STARTING: &str = "starting a step";
+
+fn name(kind: &KindTime) -> String {
+    kind.product.map_or_else(|| kind.op.to_owned(), |product| format!("{} {:?}", kind.op, product.weights))
+}
+
+fn rate(kind: &KindTime, peaks: &Peaks) -> Option<Rate> {
+    let product = kind.product?;
+    // Per nanosecond, which is 10^9 a second.
+    let per_ns = |amount: u64| amount as f64 / kind.time.as_nanos().max(1) as f64;
+    let (gb_per_s, gops) = (per_ns(product.weight_bytes), per_ns(product.operations));
+    let peak_gops = match product.products {
+        Products::Bytes => peaks.byte_gops,
+        Products::Floats => peaks.float_gops,
+    };
+    Some(Rate {
+        gb_per_s,
+        of_read_peak: gb_per_s / peaks.read_gb_per_s,
+        gops,
+        of_gops_peak: gops / peak_gops,
+    })
+}
+
+fn micros(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e6
+}
+
+pub(super) fn percent(share: f64) -> String {
+    format!("{:.1}%", share * 100.0)
+}
