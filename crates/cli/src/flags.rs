@@ -436,6 +436,9 @@ pub struct BenchArgs {
     /// Formats of the KV cache.
     #[command(flatten)]
     pub cache: CacheFlags,
+    /// Measure instead what a sequence's books cost at --n-depth (8192 if 0): keeping and dropping guesses, forking, saving
+    #[arg(long, env = "VERBATIM_BENCH_STATE", value_parser = switch())]
+    pub state: bool,
     /// Measure how fast this machine reads memory and multiplies as well
     #[arg(long, env = "VERBATIM_BENCH_PEAKS", value_parser = switch())]
     pub peaks: bool,

@@ -47,6 +47,19 @@ fn bench_prints_tables_for_people_and_for_spreadsheets() {
 }
 
 #[test]
+fn bench_times_the_books_of_a_sequence() {
+    let home = tempfile::tempdir().unwrap();
+    let output = verbatim(home.path())
+        .args(["bench", "--state", "-d", "70", "-r", "2", "--ctk", "q8_0", "-o", "json", "-m"])
+        .arg(data("models/qwen3/model.gguf"))
+        .output()
+        .unwrap();
+    let rows: Value = serde_json::from_str(&stdout(&output)).unwrap();
+    let reject = rows.as_array().unwrap().iter().find(|row| row["operation"] == "reject 8").unwrap();
+    assert!(reject["us"].as_f64().unwrap() > 0.0 && reject["depth"] == 70, "{reject}");
+}
+
+#[test]
 fn bench_refuses_what_cannot_be_measured() {
     let home = tempfile::tempdir().unwrap();
     let refused = |arguments: &[&str], status: i32, words: &str| {

@@ -90,3 +90,29 @@ fn a_profile_divides_the_time_into_parts() {
         None
     );
 }
+
+#[test]
+fn the_books_of_every_kind_of_model_are_timed() {
+    use verbatim_lab::bench::books::{books, books_room, csv, table};
+    for (model, removes) in [("qwen3", true), ("gemma3-iswa", true), ("qwen35-hybrid", false)] {
+        let (sequences, context) = books_room(150);
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/data/models");
+        let file = GgufFile::open(format!("{path}/{model}/model.gguf")).unwrap();
+        let options = LoadOptions {
+            sequences,
+            context: Some(context),
+            cache_bytes: 64 << 20,
+            ..LoadOptions::default()
+        };
+        let mut engine = Engine::load(&file, &options).unwrap();
+        let rows = books(&mut engine, 150, 3, &mut || true).unwrap().unwrap();
+        assert!(rows.iter().all(|row| row.min_us <= row.us && row.us <= row.max_us && row.steps > 0.0));
+        assert_eq!(rows.iter().any(|row| row.operation == "remove a half"), removes);
+        assert!(rows.iter().any(|row| row.operation == "reject 8"));
+        assert_eq!(table(&rows).lines().count(), rows.len() + 2);
+        assert_eq!(csv(&rows).lines().count(), rows.len() + 1);
+        assert_eq!(books(&mut engine, 150, 1, &mut || false).unwrap(), None);
+        assert!(books(&mut engine, 0, 1, &mut || true).is_err());
+        engine.integrity().unwrap();
+    }
+}

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use verbatim_engine::{Engine, LoadOptions};
-use verbatim_lab::bench::{self, Breakdown, Format, Peaks, Row, Selection, Subject, Test, picture};
+use verbatim_lab::bench::{self, Breakdown, Format, Peaks, Row, Selection, Subject, Test, books, picture};
 
 use crate::error::UsageError;
 use crate::flags::{BenchArgs, BenchOutput};
@@ -22,6 +22,9 @@ use crate::store::Store;
 /// When there is no model or nothing to measure, or the memory does not suffice.
 pub fn run(args: &BenchArgs, store: &Store) -> anyhow::Result<ExitCode> {
     let interrupt = Interrupt::install()?;
+    if args.state {
+        return state(args, store, interrupt);
+    }
     let selection = Selection {
         prompts: args.prompts.clone(),
         generations: args.generations.clone(),
@@ -69,6 +72,44 @@ pub fn run(args: &BenchArgs, store: &Store) -> anyhow::Result<ExitCode> {
     }
     Ok(if complete? { ExitCode::SUCCESS } else { ExitCode::from(EXIT_INTERRUPTED) })
 }
+
+/// Measures what a sequence's books cost.
+fn state(args: &BenchArgs, store: &Store, interrupt: Interrupt) -> anyhow::Result<ExitCode> {
+    let file = open_model(store, &args.model)?;
+    let threads = place_threads(&args.threads)?;
+    let mut all = Vec::new();
+    for depth in args.depths.iter().map(|&depth| if depth == 0 { BOOKS_DEPTH } else { depth }) {
+        let (sequences, context) = books::books_room(depth);
+        let options = LoadOptions {
+            threads,
+            sequences,
+            context: Some(context),
+            k: args.cache.cache_type_k,
+            v: args.cache.cache_type_v,
+            rotation: !args.cache.no_kv_rotation,
+            cache_bytes: BOOKS_CACHE_BYTES,
+            ..LoadOptions::default()
+        };
+        let mut engine =
+            Engine::load(&file.gguf, &options).with_context(|| file.path.display().to_string())?;
+        let go_on = &mut || !interrupt.is_raised();
+        let rows = books::books(&mut engine, depth, args.repetitions.get() as usize, go_on)?;
+        let Some(rows) = rows else { return Ok(ExitCode::from(EXIT_INTERRUPTED)) };
+        all.extend(rows);
+    }
+    let text = match args.output {
+        BenchOutput::Md => books::table(&all),
+        BenchOutput::Json => format!("{}\n", serde_json::to_string_pretty(&all)?),
+        BenchOutput::Csv => books::csv(&all),
+    };
+    standard_io::write(text.as_bytes())?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The depth of [`state`] unless another is asked for.
+const BOOKS_DEPTH: usize = 8192;
+/// Enough to keep recurrent states for others to begin with.
+const BOOKS_CACHE_BYTES: usize = 1 << 30;
 
 fn subject(
     args: &BenchArgs,

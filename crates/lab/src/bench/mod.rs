@@ -6,6 +6,7 @@
 //! test after a warm-up; [`Row`] is what is reported of it. [`profile`] says where its time goes ([`Breakdown`]), which
 //! [`picture`] draws.
 
+pub mod books;
 mod breakdown;
 mod peaks;
 pub mod picture;
@@ -18,7 +19,7 @@ pub use report::{Format, Row, Subject};
 use std::fmt;
 use std::time::{Duration, Instant};
 
-use verbatim_engine::{Engine, MAX_ROWS, Row as StepRow, SequenceId, StateError, StepError};
+use verbatim_engine::{Engine, MAX_ROWS, RestoreError, Row as StepRow, SequenceId, StateError, StepError};
 
 /// A step of few rows is short: a sample of a width test is the mean of this many.
 const STEPS_PER_SAMPLE: usize = 8;
@@ -79,6 +80,9 @@ pub enum BenchError {
     /// The sequence could not be set up.
     #[error(transparent)]
     State(#[from] StateError),
+    /// A sequence could not be restored.
+    #[error(transparent)]
+    Restore(#[from] RestoreError),
     /// There is not enough memory for the buffer that is read.
     #[error("no memory for the {bytes} bytes that the measurement of the bandwidth reads")]
     Memory {

@@ -1,0 +1,220 @@
+//! What the books of a sequence cost: reserving places, keeping or dropping guesses, beginning with what was computed before,
+//! forking, saving. None of it computes with the model; a step in between is not timed.
+
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+use verbatim_engine::{Engine, MAX_ROWS, Row as StepRow, SequenceId};
+
+use super::{BenchError, token_at};
+
+/// Guesses of the transactions that are timed.
+const GUESSES: usize = 8;
+
+/// What one operation costs.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct BookRow {
+    /// The operation.
+    pub operation: &'static str,
+    /// Tokens in the sequence.
+    pub depth: usize,
+    /// The median time, in microseconds.
+    pub us: f64,
+    /// The fastest.
+    pub min_us: f64,
+    /// The slowest.
+    pub max_us: f64,
+    /// The median time over that of a step of one token at this depth.
+    pub steps: f64,
+}
+
+/// What an engine needs to be loaded with, so that books can be measured at a depth: sequences, and positions of each.
+pub fn books_room(depth: usize) -> (usize, usize) {
+    (3, depth + 4 * GUESSES)
+}
+
+/// Times every operation so many times at a depth. `None` if `go_on` said no between steps.
+///
+/// # Errors
+/// If there is nothing to repeat, or a step or an operation fails.
+pub fn books(
+    engine: &mut Engine,
+    depth: usize,
+    repetitions: usize,
+    go_on: &mut dyn FnMut() -> bool,
+) -> Result<Option<Vec<BookRow>>, BenchError> {
+    if repetitions == 0 || depth == 0 {
+        return Err(BenchError::Nothing);
+    }
+    let sequence = engine.begin()?;
+    let measured = fill(engine, sequence, depth, go_on).and_then(|complete| match complete {
+        true => Books { engine, sequence, depth, timed: Vec::new() }.rounds(repetitions, go_on),
+        false => Ok(None),
+    });
+    engine.end(sequence)?;
+    measured
+}
+
+fn tokens(range: std::ops::Range<usize>, engine: &Engine) -> Vec<u32> {
+    let vocabulary = engine.hyperparameters().vocabulary;
+    range.map(|position| token_at(position, vocabulary)).collect()
+}
+
+fn compute(
+    engine: &mut Engine,
+    sequence: SequenceId,
+    start: usize,
+    tokens: &[u32],
+) -> Result<(), BenchError> {
+    let row = |(i, &token)| StepRow { sequence, place: start + i, token, wants_logits: false };
+    let rows: Vec<StepRow> = tokens.iter().enumerate().map(row).collect();
+    engine.step(&rows, Vec::new())?;
+    Ok(())
+}
+
+fn fill(
+    engine: &mut Engine,
+    sequence: SequenceId,
+    depth: usize,
+    go_on: &mut dyn FnMut() -> bool,
+) -> Result<bool, BenchError> {
+    for part in tokens(0..depth, engine).chunks(MAX_ROWS) {
+        if !go_on() {
+            return Ok(false);
+        }
+        let start = engine.append(sequence, part.len())?;
+        compute(engine, sequence, start, part)?;
+        engine.commit(sequence, part.len())?;
+    }
+    Ok(true)
+}
+
+struct Books<'a> {
+    engine: &'a mut Engine,
+    sequence: SequenceId,
+    depth: usize,
+    /// Operations in the order in which they were first timed.
+    timed: Vec<(&'static str, Vec<Duration>)>,
+}
+
+impl Books<'_> {
+    fn time<T>(&mut self, operation: &'static str, work: impl FnOnce(&mut Engine) -> T) -> T {
+        let start = Instant::now();
+        let result = work(self.engine);
+        self.add(operation, start.elapsed());
+        result
+    }
+
+    fn add(&mut self, operation: &'static str, time: Duration) {
+        match self.timed.iter_mut().find(|(other, _)| *other == operation) {
+            Some((_, times)) => times.push(time),
+            None => self.timed.push((operation, vec![time])),
+        }
+    }
+
+    fn rounds(
+        mut self,
+        repetitions: usize,
+        go_on: &mut dyn FnMut() -> bool,
+    ) -> Result<Option<Vec<BookRow>>, BenchError> {
+        // The first round makes what the others use.
+        self.round()?;
+        self.timed.clear();
+        for _ in 0..repetitions {
+            if !go_on() {
+                return Ok(None);
+            }
+            self.round()?;
+        }
+        let median = |times: &[Duration]| {
+            let mut sorted = times.to_vec();
+            sorted.sort_unstable();
+            sorted[sorted.len() / 2].as_secs_f64() * 1e6
+        };
+        let step =
+            self.timed.iter().find(|(name, _)| *name == STEP).map_or(f64::NAN, |(_, times)| median(times));
+        let row = |(operation, times): &(&'static str, Vec<Duration>)| {
+            let us = times.iter().map(|time| time.as_secs_f64() * 1e6);
+            BookRow {
+                operation,
+                depth: self.depth,
+                us: median(times),
+                min_us: us.clone().fold(f64::INFINITY, f64::min),
+                max_us: us.fold(0.0, f64::max),
+                steps: median(times) / step,
+            }
+        };
+        Ok(Some(self.timed.iter().map(row).collect()))
+    }
+
+    fn round(&mut self) -> Result<(), BenchError> {
+        let (sequence, depth) = (self.sequence, self.depth);
+        let guesses = tokens(depth..depth + GUESSES, self.engine);
+
+        // A step of one token, for comparison.
+        self.engine.append(sequence, 1)?;
+        let row = StepRow { sequence, place: depth, token: guesses[0], wants_logits: true };
+        self.time(STEP, |engine| engine.step(&[row], Vec::new()).map(drop))?;
+        self.engine.rollback(sequence)?;
+
+        // Rejected: places are reserved and given back.
+        let start = Instant::now();
+        let place = self.engine.append(sequence, GUESSES)?;
+        let reserved = start.elapsed();
+        compute(self.engine, sequence, place, &guesses)?;
+        let start = Instant::now();
+        self.engine.rollback(sequence)?;
+        self.add("reject 8", reserved + start.elapsed());
+
+        // Half accepted, in a copy, so that the sequence stays as it is.
+        let fork = self.time("fork", |engine| engine.fork(sequence))?;
+        let place = self.time("append 8 after a fork", |engine| engine.append(fork, GUESSES))?;
+        compute(self.engine, fork, place, &guesses)?;
+        self.time("accept 4 of 8", |engine| engine.commit(fork, GUESSES / 2))?;
+        let parents: Vec<Option<usize>> = (0..GUESSES).map(|i| i.checked_sub(2)).collect();
+        let place = self.engine.append_tree(fork, &parents)?;
+        compute(self.engine, fork, place, &guesses)?;
+        // The second of two branches: its cells are moved together.
+        self.time("accept 4 of a tree of 8", |engine| engine.commit_path(fork, &[1, 3, 5, 7]))?;
+        if self.engine.can_remove().is_ok() && depth >= 4 {
+            self.time("remove a half", |engine| engine.remove(fork, depth / 4..3 * depth / 4))?;
+        }
+        self.time("end", |engine| engine.end(fork))?;
+
+        let all = tokens(0..depth, self.engine);
+        let other = self.engine.begin()?;
+        self.time("begin with what is there", |engine| engine.reuse(other, &all))?;
+        self.engine.end(other)?;
+
+        let saved = self.time("save to memory", |engine| engine.save(sequence))?;
+        let restored = self.time("restore from memory", |engine| engine.restore(&saved, Vec::new()))?;
+        self.engine.end(restored.sequence)?;
+        Ok(())
+    }
+}
+
+const STEP: &str = "step of one token";
+
+/// The rows as a table for people.
+pub fn table(rows: &[BookRow]) -> String {
+    let mut table = String::from(
+        "| operation                | depth  |         µs |        min |        max | of a step |\n\
+         | :----------------------- | -----: | ---------: | ---------: | ---------: | --------: |\n",
+    );
+    for BookRow { operation, depth, us, min_us, max_us, steps } in rows {
+        let percent = steps * 100.0;
+        table += &format!(
+            "| {operation:24} | {depth:6} | {us:10.1} | {min_us:10.1} | {max_us:10.1} | {percent:8.2}% |\n"
+        );
+    }
+    table
+}
+
+/// The rows as lines, the names of the columns first.
+pub fn csv(rows: &[BookRow]) -> String {
+    let mut lines = String::from("operation,depth,us,min_us,max_us,steps\n");
+    for BookRow { operation, depth, us, min_us, max_us, steps } in rows {
+        lines += &format!("{operation},{depth},{us},{min_us},{max_us},{steps}\n");
+    }
+    lines
+}
