@@ -227,8 +227,8 @@ impl Session {
         ensure!(!prompt.is_empty(), "the prompt is empty");
         let context = self.engine.context();
         ensure!(
-            prompt.len() <= context,
-            "the prompt has {} tokens and the context has room for {context}; use a larger --ctx or a shorter prompt \
+            prompt.len() <= context || self.shift_keep.is_some(),
+            "the prompt has {} tokens and the context has room for {context}; use a larger --ctx, a shorter prompt or --context-shift \
              (in a conversation, /reset)",
             prompt.len()
         );
@@ -248,7 +248,10 @@ impl Session {
         let limit = generate.max_tokens.map_or(usize::MAX, |tokens| tokens as usize);
         let mut fed = prompt[reused_tokens..].to_vec();
         let mut first = None;
+        // Where old tokens are dropped, a prompt may be longer than the context: it is read in parts.
+        let most = self.shift_keep.map_or(usize::MAX, |keep| ((context - keep) / 2).max(1));
         while summary.tokens < limit {
+            let later = fed.split_off(fed.len().min(most));
             if self.engine.len(self.sequence)? + fed.len() > context && !self.shift(fed.len())? {
                 summary.ending = Ending::ContextFull;
                 break;
@@ -257,6 +260,10 @@ impl Session {
                 summary.ending = Ending::Interrupted;
                 break;
             };
+            if !later.is_empty() {
+                fed = later;
+                continue;
+            }
             first.get_or_insert_with(Instant::now);
             if self.tokenizer.is_end(token) {
                 summary.ending = Ending::Model;
