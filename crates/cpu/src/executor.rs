@@ -1,6 +1,8 @@
 //! Runs programs: every thread walks the phases, does its share of each op, and meets the others at a barrier.
 #![allow(unsafe_code)] // Rows of the arena are handed to the threads that own them.
 
+mod attention;
+
 use crate::isa::{Isa, IsaError};
 use crate::kv::StateMemory;
 use crate::matrix::{
@@ -8,7 +10,7 @@ use crate::matrix::{
     matmul_groups, quantize_planes,
 };
 use crate::memory::AlignedBytes;
-use crate::ops::attention::{self, Path, Scores, Scratch, Span};
+use crate::ops::attention::Scratch;
 use crate::ops::recurrence::{self, Before, ConvWeights, DeltaRow, MAX_KEY_DIM};
 use crate::ops::{elementwise, experts, hadamard, norm, rope};
 use crate::profile::{ProductWork, Profile, Recorder};
@@ -19,8 +21,8 @@ use crate::weights::Weights;
 use std::any::Any;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Mutex, PoisonError};
-use verbatim_graph::{Attention, Bounds, DeltaHeads, Graph, Op};
+use std::sync::{Arc, Mutex};
+use verbatim_graph::{Bounds, DeltaHeads, Graph, Op};
 use verbatim_plan::{Plan, PlanCache, Statistics};
 
 /// What freed memory is overwritten with where tests ask for it: bytes that no longer make sense as a number.
@@ -269,6 +271,7 @@ impl Run<'_> {
                 let chosen = step.operands[1].matrix().row(self.arena, row);
                 experts::weigh(&router, operand(0), chosen, out());
             }
+            Op::AttentionMerge(attention) => self.merge_attention(step, &attention, row),
             Op::WeightedSum => experts::weighted_sum(isa, operand(0), operand(1), out()),
             Op::RowGate => elementwise::scale(isa, recurrence::sigmoid(operand(0)[0]), operand(1), out()),
             Op::HeadColumns { heads, start, cols } => {
@@ -284,6 +287,7 @@ impl Run<'_> {
             | Op::ExpertLinear { .. }
             | Op::QuantizedExpertLinear { .. }
             | Op::Attention(_)
+            | Op::AttentionParts { .. }
             | Op::ShortConv { .. }
             | Op::GatedDelta(_) => {
                 unreachable!("{} is not split by rows", step.op.name())
@@ -297,18 +301,8 @@ impl Run<'_> {
             Op::Linear { bias, residual } | Op::QuantizedLinear { bias, residual, .. } => {
                 self.linear(step, bias, residual, member);
             }
-            Op::Attention(attention) => {
-                let kv_heads = attention.kv_heads;
-                let tasks = step.output.matrix().shape.rows.at(self.rows) * kv_heads;
-                // What a thread that has panicked left in its scratch is never read.
-                let scratch = self.scratch[member.index()].lock();
-                let mut scratch = scratch.unwrap_or_else(PoisonError::into_inner);
-                while let Some(taken) = step.tasks.take(chunk(tasks, member), tasks) {
-                    for task in taken {
-                        self.attend(step, &attention, task / kv_heads, task % kv_heads, &mut scratch);
-                    }
-                }
-            }
+            Op::Attention(attention) => self.attention(step, &attention, member),
+            Op::AttentionParts { attention, .. } => self.attention_parts(step, &attention, member),
             Op::ExpertLinear { experts, bias } | Op::QuantizedExpertLinear { experts, bias, .. } => {
                 self.expert_linear(step, experts, bias, member);
             }
@@ -329,39 +323,6 @@ impl Run<'_> {
             }
             _ => unreachable!("{} is split by rows", step.op.name()),
         }
-    }
-
-    /// The query heads of one K/V head of one row.
-    fn attend(&self, step: &Step, attention: &Attention, row: usize, kv_head: usize, scratch: &mut Scratch) {
-        let [q, state, positions, sequences, pages, rest @ ..] = &step.operands[..] else {
-            unreachable!("attention has at least five operands")
-        };
-        let (paths, sinks) = rest.split_at(if attention.paths { 2 } else { 0 });
-        let heads = attention.heads / attention.kv_heads;
-        let group = heads * attention.head_dim;
-        let position = self.index(positions.matrix(), row);
-        let sinks =
-            sinks.first().map(|sinks| &self.weights.vector(sinks.weight())[kv_head * heads..][..heads]);
-        let path = match paths {
-            [bases, paths] => {
-                let (base, cells) = (self.index(bases.matrix(), row), paths.matrix().row(self.arena, row));
-                (base <= position).then_some(Path { base, cells })
-            }
-            _ => None,
-        };
-        let span = Span {
-            layer: &self.state.kv.layers()[state.state()],
-            kv_head,
-            pages: pages.matrix().row(self.arena, self.index(sequences.matrix(), row)),
-            path,
-            first: attention.window.map_or(0, |window| (position + 1).saturating_sub(window)),
-            position,
-        };
-        let scores = Scores { scale: attention.scale.0, softcap: attention.softcap.map(|cap| cap.0), sinks };
-        let q: &[f32] = q.matrix().row(self.arena, row);
-        // SAFETY: one task makes these heads of this row, and the plan lets nobody else use their bytes.
-        let out = unsafe { self.columns_mut(step.output.matrix(), row, kv_head * group, group) };
-        attention::attend(self.isa, &span, &scores, scratch, &q[kv_head * group..][..group], out);
     }
 
     fn linear(&self, step: &Step, bias: bool, residual: bool, member: &Context<'_>) {
@@ -618,9 +579,4 @@ fn message(panic: &(dyn Any + Send)) -> String {
 fn share(rows: usize, member: &Context<'_>) -> Range<usize> {
     let (index, threads) = (member.index(), member.threads());
     rows * index / threads..rows * (index + 1) / threads
-}
-
-/// Tasks dealt out at once: few enough that threads finish together, many enough that dealing costs nothing.
-fn chunk(tasks: usize, member: &Context<'_>) -> usize {
-    (tasks / (member.threads() * 8)).max(1)
 }

@@ -1,12 +1,15 @@
 //! From a model's graph to the graph that this backend runs: sums folded into products, activations quantised once.
 
+use crate::kv::PAGE_CELLS;
 use crate::matrix::activation_row_bytes;
+use crate::ops::attention::{PART_EXTRA, most_ranges};
 use crate::weights::{Weight, Weights};
-use verbatim_graph::{Builder, Def, Graph, GraphError, Lifetime, Op, ValueId};
+use verbatim_graph::{Attention, Builder, Def, Graph, GraphError, Lifetime, Op, ValueId};
 
 /// Rewrites a graph for the CPU:
 /// - `Add` of a product and an earlier value becomes the product's residual;
-/// - the operand of a product with block-quantised weights is quantised, once for all its readers.
+/// - the operand of a product with block-quantised weights is quantised, once for all its readers;
+/// - attention of few rows is made in parts, by range of positions, so that there is work for all threads.
 pub(crate) fn lower(graph: &Graph, weights: &Weights) -> Result<Graph, GraphError> {
     let mut lowering = Lowering {
         graph,
@@ -35,6 +38,9 @@ pub(crate) fn lower(graph: &Graph, weights: &Weights) -> Result<Graph, GraphErro
     }
     Ok(lowering.builder.finish())
 }
+
+/// The most rows of a step whose attention is made in parts. More rows are work enough for all threads.
+const PARTED_ROWS: usize = 16;
 
 /// Planes of the activations that the output head reads.
 const HEAD_PLANES: usize = 2;
@@ -109,6 +115,11 @@ impl Lowering<'_> {
         }
         let node = &self.graph.nodes()[node];
         let mut operands: Vec<ValueId> = node.operands.iter().map(|&operand| self.renamed(operand)).collect();
+        if let Op::Attention(attention) = node.op
+            && let Some(cols) = self.part_cols(&attention, &operands)
+        {
+            return self.attention_in_parts(attention, &operands, cols);
+        }
         let quantized = matches!(node.op, Op::Linear { .. } | Op::Head | Op::ExpertLinear { .. })
             && self.takes_quantized(node.operands[1]);
         let k = self.builder.shape(operands[0]).cols;
@@ -136,6 +147,30 @@ impl Lowering<'_> {
             op => op,
         };
         self.builder.apply(op, &operands)
+    }
+
+    /// Columns of the parts of an attention that is to be made in parts.
+    fn part_cols(&self, attention: &Attention, operands: &[ValueId]) -> Option<usize> {
+        let rows = self.builder.shape(operands[0]).rows.at(self.graph.bounds());
+        let pages = self.builder.shape(operands[4]).cols;
+        let path = if attention.paths { self.builder.shape(operands[6]).cols } else { 0 };
+        let positions = pages.checked_mul(PAGE_CELLS)?.checked_add(path)?;
+        let part_len = attention.head_dim.checked_add(PART_EXTRA)?;
+        let cols =
+            most_ranges(positions, attention.window).checked_mul(attention.heads)?.checked_mul(part_len)?;
+        (rows <= PARTED_ROWS).then_some(cols)
+    }
+
+    fn attention_in_parts(
+        &mut self,
+        attention: Attention,
+        operands: &[ValueId],
+        cols: usize,
+    ) -> Result<ValueId, GraphError> {
+        let (operands, sinks) = operands.split_at(operands.len() - usize::from(attention.sinks));
+        let parts = Op::AttentionParts { attention: Attention { sinks: false, ..attention }, cols };
+        let parts = self.builder.apply(parts, operands)?;
+        self.builder.apply(Op::AttentionMerge(attention), &[&[parts, operands[2]], sinks].concat())
     }
 
     /// Whether products with this weight, as it is packed, take quantised activations.

@@ -284,7 +284,10 @@ impl Program {
                 Op::RopeTable(table) => {
                     rope::frequencies(&table, operands.get(1).map(|o| weights.vector(o.weight())))
                 }
-                Op::Attention(Attention { head_dim, .. }) if head_dim > attention::MAX_HEAD_DIM => {
+                Op::Attention(Attention { head_dim, .. })
+                | Op::AttentionParts { attention: Attention { head_dim, .. }, .. }
+                    if head_dim > attention::MAX_HEAD_DIM =>
+                {
                     return Err(PrepareError::HeadDim { head_dim, most: attention::MAX_HEAD_DIM });
                 }
                 Op::GatedDelta(heads) if heads.key_dim > recurrence::MAX_KEY_DIM => {

@@ -304,6 +304,17 @@ pub enum Op {
         /// A bias operand is given.
         bias: bool,
     },
+    /// Made by a backend's lowering: the first half of [`Op::Attention`], with its operands but for the sinks → f32
+    /// \[r, cols\]: what parts of the positions that a row sees give by themselves, in the backend's own layout.
+    AttentionParts {
+        /// The attention, without sinks.
+        attention: Attention,
+        /// Elements of a row of the result.
+        cols: usize,
+    },
+    /// Made by a backend's lowering: the second half of [`Op::Attention`]. (parts f32 \[r, cols\], positions i32
+    /// \[r, 1\], then sinks f32 \[1, heads\] if `sinks`) → f32 \[r, heads * head_dim\]: the parts put together.
+    AttentionMerge(Attention),
 }
 
 impl Op {
@@ -336,6 +347,8 @@ impl Op {
             Op::Quantize { .. } => "Quantize",
             Op::QuantizedLinear { .. } => "QuantizedLinear",
             Op::QuantizedExpertLinear { .. } => "QuantizedExpertLinear",
+            Op::AttentionParts { .. } => "AttentionParts",
+            Op::AttentionMerge(_) => "AttentionMerge",
         }
     }
 
@@ -350,6 +363,7 @@ impl Op {
                 | Op::ExpertLinear { .. }
                 | Op::QuantizedExpertLinear { .. }
                 | Op::Attention(_)
+                | Op::AttentionParts { .. }
                 | Op::ShortConv { .. }
                 | Op::GatedDelta(_)
         );
@@ -361,7 +375,8 @@ impl Op {
     pub fn reads_own_row_only(&self, operand: usize) -> bool {
         match self {
             Op::Pick => operand != 0,
-            Op::Attention(Attention { paths, .. }) => {
+            Op::Attention(Attention { paths, .. })
+            | Op::AttentionParts { attention: Attention { paths, .. }, .. } => {
                 matches!(operand, 0 | 2 | 3) || *paths && matches!(operand, 5 | 6)
             }
             _ => true,
@@ -456,32 +471,22 @@ impl Op {
                 rule.same_rows(rule.ids(3)?, k.rows)?;
                 Ok((operands[0].dtype, operands[0].shape))
             }
-            Op::Attention(Attention { heads, kv_heads, head_dim, window, softcap, sinks, paths, .. }) => {
-                let sinks_at = if paths { 7 } else { 5 };
-                rule.count(sinks_at + usize::from(sinks))?;
-                let q = rule.f32(0)?;
-                rule.is_product(0, heads, head_dim)?;
-                if kv_heads == 0 || !heads.is_multiple_of(kv_heads) {
-                    return Err(format!("{heads} heads are not a multiple of {kv_heads} K/V heads"));
-                }
-                if window == Some(0) {
-                    return Err("a window of 0 positions leaves nothing to attend to".into());
-                }
-                if let Some(cap) = softcap {
-                    is_cap(cap)?;
-                }
+            Op::Attention(attention) => Ok((DType::F32, rule.attention(attention)?)),
+            Op::AttentionParts { attention, cols } => {
+                let rows = rule.attention(attention)?.rows;
+                Ok((DType::F32, Shape { rows, cols }))
+            }
+            Op::AttentionMerge(Attention { heads, head_dim, sinks, .. }) => {
+                rule.count(2 + usize::from(sinks))?;
+                let rows = rule.f32(0)?.rows;
+                rule.same_rows(rule.ids(1)?, rows)?;
                 if sinks {
-                    rule.is_f32(sinks_at, Shape::fixed(1, heads))?;
+                    rule.is_f32(2, Shape::fixed(1, heads))?;
                 }
-                if paths {
-                    rule.same_rows(rule.ids(5)?, q.rows)?;
-                    rule.choices(6, q.rows)?;
+                match heads.checked_mul(head_dim) {
+                    Some(cols) => Ok((DType::F32, Shape { rows, cols })),
+                    None => Err(format!("{heads} heads of {head_dim} elements are too many")),
                 }
-                rule.same_rows(rule.ids(2)?, q.rows)?;
-                rule.same_rows(rule.ids(3)?, q.rows)?;
-                rule.dtype(4, DType::I32)?;
-                rule.fixed_rows(4)?;
-                Ok((DType::F32, q))
             }
             Op::TopExperts { used, bias, .. } => {
                 rule.count(1 + usize::from(bias))?;
@@ -680,6 +685,36 @@ impl Rule<'_> {
             0 => Err(format!("operand {i} has no columns")),
             used => Ok(used),
         }
+    }
+
+    /// The shape of q, which the result of attention has too.
+    fn attention(&self, attention: Attention) -> Result<Shape, String> {
+        let Attention { heads, kv_heads, head_dim, window, softcap, sinks, paths, .. } = attention;
+        let sinks_at = if paths { 7 } else { 5 };
+        self.count(sinks_at + usize::from(sinks))?;
+        let q = self.f32(0)?;
+        self.is_product(0, heads, head_dim)?;
+        if kv_heads == 0 || !heads.is_multiple_of(kv_heads) {
+            return Err(format!("{heads} heads are not a multiple of {kv_heads} K/V heads"));
+        }
+        if window == Some(0) {
+            return Err("a window of 0 positions leaves nothing to attend to".into());
+        }
+        if let Some(cap) = softcap {
+            is_cap(cap)?;
+        }
+        if sinks {
+            self.is_f32(sinks_at, Shape::fixed(1, heads))?;
+        }
+        if paths {
+            self.same_rows(self.ids(5)?, q.rows)?;
+            self.choices(6, q.rows)?;
+        }
+        self.same_rows(self.ids(2)?, q.rows)?;
+        self.same_rows(self.ids(3)?, q.rows)?;
+        self.dtype(4, DType::I32)?;
+        self.fixed_rows(4)?;
+        Ok(q)
     }
 
     fn expert_linear(

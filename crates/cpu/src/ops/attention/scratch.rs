@@ -1,30 +1,50 @@
 //! What a thread needs to attend beside K and V themselves.
 
-use super::{MAX_HEAD_DIM, Span};
+use super::{Keys, MAX_HEAD_DIM, MAX_QUERIES, PART_EXTRA};
 use crate::kv::{Block, PAGE_CELLS};
 use crate::memory::AlignedBytes;
+use std::ops::Range;
 
 /// Elements of one head of a block of positions.
 const ELEMENTS: usize = MAX_HEAD_DIM * PAGE_CELLS;
 /// Bytes of one head of a block of positions, K or V, as they are stored. No type needs more than f32.
 const STORED_BYTES: usize = ELEMENTS * size_of::<f32>();
 
-/// One thread's room for one head of a block of positions. It is resident as far as it has been used.
+/// One thread's room. It is resident as far as it has been used.
 pub(crate) struct Scratch {
+    pub(crate) pass: PassScratch,
+    /// Parts of the query heads that share a pass.
+    pub(super) parts: Vec<f32>,
+}
+
+/// Room for a pass over a range.
+pub(crate) struct PassScratch {
     /// K, then V, of a block that a path leads through.
     pub(super) gathered: AlignedBytes,
     /// K, and after it V, as numbers.
     pub(super) numbers: Vec<f32>,
+    /// Weights of a block's keys, by query head.
+    pub(super) weights: Vec<[f32; PAGE_CELLS]>,
 }
 
 impl Scratch {
     /// `None` if there is no memory.
     pub(crate) fn new() -> Option<Scratch> {
-        let mut numbers = Vec::new();
-        numbers.try_reserve_exact(ELEMENTS).ok()?;
-        numbers.resize(ELEMENTS, 0.0);
-        Some(Scratch { gathered: AlignedBytes::zeroed(2 * STORED_BYTES)?, numbers })
+        let pass = PassScratch {
+            gathered: AlignedBytes::zeroed(2 * STORED_BYTES)?,
+            numbers: filled(ELEMENTS, 0.0)?,
+            weights: filled(MAX_QUERIES, [0.0; PAGE_CELLS])?,
+        };
+        Some(Scratch { pass, parts: filled(MAX_QUERIES * (MAX_HEAD_DIM + PART_EXTRA), 0.0)? })
     }
+}
+
+/// A vector of so many equal elements; `None` if there is no memory.
+fn filled<T: Clone>(len: usize, with: T) -> Option<Vec<T>> {
+    let mut vector = Vec::new();
+    vector.try_reserve_exact(len).ok()?;
+    vector.resize(len, with);
+    Some(vector)
 }
 
 /// Where the positions from `base` on lie: the cells of one of the ways down a tree of rows in flight.
@@ -37,22 +57,24 @@ pub(crate) struct Path<'a> {
 }
 
 impl Path<'_> {
-    /// K and V of the block of positions that begins at `start`, brought together as a page would hold them.
+    /// K and V of the keys `seen` of the block of positions that begins at `start`, brought together as a page would hold
+    /// them.
     pub(super) fn gather<'g>(
         &self,
-        span: &Span<'_>,
+        keys: &Keys<'_>,
         start: usize,
+        seen: &Range<usize>,
         gathered: &'g AlignedBytes,
     ) -> (Block<'g>, Block<'g>) {
-        let seen = span.first.max(start)..(span.position + 1).min(start + PAGE_CELLS);
-        let sides = [(span.layer.k(), 0), (span.layer.v(), STORED_BYTES)];
+        let seen = start + seen.start..start + seen.end;
+        let sides = [(keys.layer.k(), 0), (keys.layer.v(), STORED_BYTES)];
         for (side, at) in sides {
             if seen.start < self.base {
-                side.copy_block(span.page(start), span.kv_head, gathered, at);
+                side.copy_block(keys.page(start), keys.kv_head, gathered, at);
             }
             for position in seen.start.max(self.base)..seen.end {
                 let cell = usize::try_from(self.cells[position - self.base]).expect("a cell of the path");
-                side.copy_head(cell, span.kv_head, gathered, at, position - start);
+                side.copy_head(cell, keys.kv_head, gathered, at, position - start);
             }
         }
         let [k, v] = sides.map(|(side, at)| side.layout().view(gathered, at));

@@ -18,6 +18,30 @@ fn memory(spec: KvSpec, positions: usize, random: &mut Random) -> (KvMemory, Vec
     (memory, ks, vs)
 }
 
+/// What one row attends to.
+#[derive(Clone, Copy)]
+struct Span<'a> {
+    layer: &'a KvLayer,
+    kv_head: usize,
+    pages: &'a [i32],
+    path: Option<Path<'a>>,
+    first: usize,
+    position: usize,
+}
+
+impl<'a> Span<'a> {
+    fn keys(&self) -> Keys<'a> {
+        let Span { layer, kv_head, pages, path, .. } = *self;
+        Keys { layer, kv_head, pages, path }
+    }
+}
+
+/// Attends with one row.
+fn attend(isa: Isa, span: &Span<'_>, scores: &Scores<'_>, scratch: &mut Scratch, q: &[f32], out: &mut [f32]) {
+    let row = Row { q, first: span.first, position: span.position, out };
+    super::attend(isa, &span.keys(), scores, scratch, &mut [row]);
+}
+
 fn scratch() -> Scratch {
     Scratch::new().expect("small")
 }
@@ -85,6 +109,58 @@ fn agrees_with_f64_and_on_every_instruction_set_and_tile() {
                 }
             }
         }
+    }
+}
+
+#[test]
+fn ranges_agree_with_f64_and_come_out_of_parts_as_out_of_one_piece() {
+    let (head_dim, heads, positions) = (24, 5, 2 * RANGE + 200);
+    let spec = KvSpec { kv_heads: 1, head_dim, k: KvType::F32, v: KvType::F32 };
+    let (memory, ks, vs) = memory(spec, positions, &mut Random(3));
+    let pages: Vec<i32> = (1..memory.layers()[0].pages() as i32).rev().collect();
+    let mut random = Random(4);
+    let q: Vec<f32> = (0..heads * head_dim).map(|_| random.unit() * 3.0).collect();
+    let sinks = [-1.0, 2.0, 0.5, -40.0, 6.0];
+    for (first, position) in [(0, RANGE - 1), (0, RANGE), (0, positions - 1), (RANGE - 1, RANGE), (300, 600)]
+    {
+        let span =
+            Span { layer: &memory.layers()[0], kv_head: 0, pages: &pages, path: None, first, position };
+        for scores in [&PLAIN, &Scores { softcap: Some(2.0), sinks: Some(&sinks), ..PLAIN }] {
+            let mut whole = vec![0.0; q.len()];
+            attend(Isa::best(), &span, scores, &mut scratch(), &q, &mut whole);
+            for (head, out) in whole.chunks(head_dim).enumerate() {
+                let q = &q[head * head_dim..][..head_dim];
+                let wanted = exact(q, &ks[first..=position], &vs[first..=position], 0, head, scores);
+                assert!(out.iter().zip(wanted).all(|(a, b)| (f64::from(*a) - b).abs() < 3e-6));
+            }
+            for isa in Isa::supported() {
+                let part_len = head_dim + PART_EXTRA;
+                let parts: Vec<Vec<f32>> = ranges((first, position))
+                    .map(|range| {
+                        let mut part = vec![f32::NAN; heads * part_len];
+                        let row = Row { q: &q, first, position, out: &mut part };
+                        let scratch = &mut scratch().pass;
+                        attend_range(isa, &span.keys(), scores, scratch, range, &mut [row]);
+                        part
+                    })
+                    .collect();
+                for (head, wanted) in whole.chunks(head_dim).enumerate() {
+                    let mut out = vec![f32::NAN; head_dim];
+                    let parts = parts.iter().map(|part| &part[head * part_len..][..part_len]);
+                    merge(isa, scores.sinks.map(|sinks| sinks[head]), parts, &mut out);
+                    assert_eq!(out, wanted, "{} {first}..={position}", isa.name());
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_window_sees_no_more_ranges_than_its_length_allows() {
+    for window in [1, 2, RANGE, RANGE + 1, RANGE + 2, 700] {
+        let most = (0..5 * RANGE).map(|end| ranges((end.saturating_sub(window - 1), end)).len()).max();
+        assert!(most.expect("some") <= most_ranges(5 * RANGE, Some(window)), "{window}");
+        assert_eq!(most_ranges(5 * RANGE, None), 5);
     }
 }
 

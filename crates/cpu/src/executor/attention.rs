@@ -1,0 +1,231 @@
+//! Attention of a step, dealt out in tasks. Which rows share a task, and who takes it, changes no bit of a result.
+#![allow(unsafe_code)] // A task is handed its columns of its rows.
+
+use super::Run;
+use crate::ops::attention::{
+    self, Keys, MAX_QUERIES, MAX_ROWS, PART_EXTRA, Path, Row, Scores, Scratch, rows_of_pass,
+};
+use crate::program::Step;
+use crate::team::Context;
+use std::ops::Range;
+use std::sync::{MutexGuard, PoisonError};
+use verbatim_graph::Attention;
+
+/// Tasks per thread that are enough for threads to finish together.
+const TASKS_PER_THREAD: usize = 4;
+
+impl Run<'_> {
+    /// Each task is finished: some rows and one K/V head, over all the positions they see.
+    pub(super) fn attention(&self, step: &Step, attention: &Attention, member: &Context<'_>) {
+        let operands = Operands::new(self, step, attention);
+        let rows = step.output.matrix().shape.rows.at(self.rows);
+        let blocks = RowBlocks::new(&operands, rows, 1, member.threads());
+        let mut scratch = self.scratch(member);
+        let tasks = blocks.count() * attention.kv_heads;
+        while let Some(taken) = step.tasks.take(1, tasks) {
+            // Later rows see more positions: what takes longest comes first.
+            let task = tasks - 1 - taken.start;
+            let kv_head = task % attention.kv_heads;
+            for run in blocks.runs(task / attention.kv_heads) {
+                let keys = operands.keys(run.start, kv_head);
+                for heads in operands.heads(kv_head, run.len()) {
+                    let mut rows: [Row<'_>; MAX_ROWS] = Default::default();
+                    for (place, row) in rows.iter_mut().zip(run.clone()) {
+                        // SAFETY: one task makes these heads of this row, and the plan lets nobody else use their bytes.
+                        *place = unsafe { operands.row(row, &heads, heads.start, 0) };
+                    }
+                    let scores = operands.scores(&heads);
+                    attention::attend(self.isa, &keys, &scores, &mut scratch, &mut rows[..run.len()]);
+                }
+            }
+        }
+    }
+
+    /// Each task is a part: some rows and one K/V head, over one range of positions.
+    pub(super) fn attention_parts(&self, step: &Step, attention: &Attention, member: &Context<'_>) {
+        let operands = Operands::new(self, step, attention);
+        let rows = step.output.matrix().shape.rows.at(self.rows);
+        let ranges = (0..rows).map(|row| operands.ranges(row).len()).max().unwrap_or(0);
+        let blocks = RowBlocks::new(&operands, rows, ranges, member.threads());
+        // Rows that share K and V may begin in different ranges, so together they may see more than each.
+        let runs = (0..blocks.count()).flat_map(|block| blocks.runs(block));
+        let ranges = runs.map(|run| operands.ranges_of(run).len()).max().unwrap_or(0);
+        let slots = step.output.matrix().shape.cols / (attention.heads * (attention.head_dim + PART_EXTRA));
+        let mut scratch = self.scratch(member);
+        let per_slot = blocks.count() * attention.kv_heads;
+        let tasks = ranges * per_slot;
+        while let Some(taken) = step.tasks.take(1, tasks) {
+            // The last range of a row is seldom full, so it comes last.
+            let (slot, task) = (taken.start / per_slot, taken.start % per_slot);
+            let kv_head = task % attention.kv_heads;
+            for run in blocks.runs(task / attention.kv_heads) {
+                let range = operands.ranges_of(run.clone()).start + slot;
+                let seeing = run.clone().filter(|&row| operands.ranges(row).contains(&range));
+                let keys = operands.keys(run.start, kv_head);
+                for heads in operands.heads(kv_head, run.len()) {
+                    let mut rows: [Row<'_>; MAX_ROWS] = Default::default();
+                    let mut count = 0;
+                    for row in seeing.clone() {
+                        let slot = range - operands.ranges(row).start;
+                        assert!(slot < slots, "position beyond the page table");
+                        let head = slot * attention.heads + heads.start;
+                        // SAFETY: one task makes this part of this row, and the plan lets nobody else use its bytes.
+                        rows[count] = unsafe { operands.row(row, &heads, head, PART_EXTRA) };
+                        count += 1;
+                    }
+                    let scores = operands.scores(&heads);
+                    let rows = &mut rows[..count];
+                    attention::attend_range(self.isa, &keys, &scores, &mut scratch.pass, range, rows);
+                }
+            }
+        }
+    }
+
+    /// One row of the results that [`Run::attention_parts`] has left in parts.
+    pub(super) fn merge_attention(&self, step: &Step, attention: &Attention, row: usize) {
+        let &Attention { heads, head_dim, window, .. } = attention;
+        let parts: &[f32] = step.operands[0].matrix().row(self.arena, row);
+        let ranges = attention::ranges(seen(window, self.index(step.operands[1].matrix(), row)));
+        let sinks = step.operands.get(2).map(|sinks| self.weights.vector(sinks.weight()));
+        // SAFETY: within a phase one thread makes a row, and the plan lets nobody else use its bytes.
+        let out: &mut [f32] = unsafe { step.output.matrix().row_mut(self.arena, row) };
+        let part_len = head_dim + PART_EXTRA;
+        for (head, out) in out.chunks_exact_mut(head_dim).enumerate() {
+            let slots = parts.chunks_exact(heads * part_len).take(ranges.len());
+            let parts = slots.map(|slot| &slot[head * part_len..][..part_len]);
+            attention::merge(self.isa, sinks.map(|sinks| sinks[head]), parts, out);
+        }
+    }
+
+    fn scratch(&self, member: &Context<'_>) -> MutexGuard<'_, Scratch> {
+        // What a thread that has panicked left in its scratch is never read.
+        self.scratch[member.index()].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The first and the last position that a row sees.
+fn seen(window: Option<usize>, position: usize) -> (usize, usize) {
+    (window.map_or(0, |window| (position + 1).saturating_sub(window)), position)
+}
+
+/// The operands of an attention, by row.
+struct Operands<'a> {
+    run: &'a Run<'a>,
+    step: &'a Step,
+    attention: &'a Attention,
+}
+
+impl<'a> Operands<'a> {
+    fn new(run: &'a Run<'a>, step: &'a Step, attention: &'a Attention) -> Operands<'a> {
+        Operands { run, step, attention }
+    }
+
+    fn index(&self, operand: usize, row: usize) -> usize {
+        self.run.index(self.step.operands[operand].matrix(), row)
+    }
+
+    fn sequence(&self, row: usize) -> usize {
+        self.index(3, row)
+    }
+
+    fn seen(&self, row: usize) -> (usize, usize) {
+        seen(self.attention.window, self.index(2, row))
+    }
+
+    fn ranges(&self, row: usize) -> Range<usize> {
+        attention::ranges(self.seen(row))
+    }
+
+    /// From the first range that one of these rows sees something of to the last.
+    fn ranges_of(&self, rows: Range<usize>) -> Range<usize> {
+        let ranges = rows.map(|row| self.ranges(row));
+        ranges.reduce(|a, b| a.start.min(b.start)..a.end.max(b.end)).unwrap_or(0..0)
+    }
+
+    fn path(&self, row: usize) -> Option<Path<'a>> {
+        if !self.attention.paths {
+            return None;
+        }
+        let base = self.index(5, row);
+        let cells = self.step.operands[6].matrix().row(self.run.arena, row);
+        (base <= self.index(2, row)).then_some(Path { base, cells })
+    }
+
+    /// What a row's query heads of one K/V head attend to.
+    fn keys(&self, row: usize, kv_head: usize) -> Keys<'a> {
+        let layer = &self.run.state.kv.layers()[self.step.operands[1].state()];
+        let pages = self.step.operands[4].matrix().row(self.run.arena, self.sequence(row));
+        Keys { layer, kv_head, pages, path: self.path(row) }
+    }
+
+    /// The query heads of one K/V head, in runs of so many as can share a pass with those of so many rows.
+    fn heads(&self, kv_head: usize, rows: usize) -> impl Iterator<Item = Range<usize>> + use<> {
+        let group = self.attention.heads / self.attention.kv_heads;
+        let (start, end, most) = (kv_head * group, (kv_head + 1) * group, MAX_QUERIES / rows);
+        (start..end).step_by(most).map(move |head| head..end.min(head + most))
+    }
+
+    fn scores(&self, heads: &Range<usize>) -> Scores<'a> {
+        let &Attention { scale, softcap, sinks, paths, .. } = self.attention;
+        let sinks = sinks.then(|| {
+            let weight = self.step.operands[if paths { 7 } else { 5 }].weight();
+            &self.run.weights.vector(weight)[heads.clone()]
+        });
+        Scores { scale: scale.0, softcap: softcap.map(|cap| cap.0), sinks }
+    }
+
+    /// Some query heads of a row, and where their results go: to the output's columns from `head` heads on, each of
+    /// `extra` elements more than a head.
+    ///
+    /// # Safety
+    /// While the result lives, nobody else may read or write these columns of the row, which are the output's.
+    unsafe fn row(&self, row: usize, heads: &Range<usize>, head: usize, extra: usize) -> Row<'a> {
+        let head_dim = self.attention.head_dim;
+        let q: &[f32] = self.step.operands[0].matrix().row(self.run.arena, row);
+        let (column, cols) = (head * (head_dim + extra), heads.len() * (head_dim + extra));
+        // SAFETY: the caller's promise.
+        let out = unsafe { self.run.columns_mut(self.step.output.matrix(), row, column, cols) };
+        let (first, position) = self.seen(row);
+        Row { q: &q[heads.start * head_dim..heads.end * head_dim], first, position, out }
+    }
+}
+
+/// The rows of a step in blocks of so many as a task takes.
+struct RowBlocks<'a> {
+    operands: &'a Operands<'a>,
+    rows: usize,
+    len: usize,
+}
+
+impl<'a> RowBlocks<'a> {
+    /// Blocks as long as K and V can be shared, but so short that every thread has something to do where each block makes
+    /// `ranges` tasks of a K/V head.
+    fn new(operands: &'a Operands<'a>, rows: usize, ranges: usize, threads: usize) -> RowBlocks<'a> {
+        let &Attention { heads, kv_heads, .. } = operands.attention;
+        let mut len = rows_of_pass(heads / kv_heads);
+        while len > 1 && rows.div_ceil(len) * ranges * kv_heads < threads * TASKS_PER_THREAD {
+            len /= 2;
+        }
+        RowBlocks { operands, rows, len }
+    }
+
+    fn count(&self) -> usize {
+        self.rows.div_ceil(self.len)
+    }
+
+    /// Runs of rows of a block that attend to the same K and V: those of one sequence, none with a path of its own.
+    fn runs(&self, block: usize) -> impl Iterator<Item = Range<usize>> {
+        let mut row = block * self.len;
+        let end = self.rows.min(row + self.len);
+        std::iter::from_fn(move || {
+            let start = row;
+            let shares = |row: usize| {
+                self.operands.path(start).is_none()
+                    && self.operands.path(row).is_none()
+                    && self.operands.sequence(row) == self.operands.sequence(start)
+            };
+            row = (start < end).then(|| (start + 1..end).find(|&row| !shares(row)).unwrap_or(end))?;
+            Some(start..row)
+        })
+    }
+}

@@ -1,0 +1,290 @@
+//! The two kernels over one head of a block of positions: its keys become weights, and its values are added with them.
+
+use super::decode::Numbers;
+use super::{PART_EXTRA, Scores};
+use crate::kv::PAGE_CELLS;
+use crate::vector::{Kernel, LANES, Lanes, larger};
+use std::ops::Range;
+
+/// Vectors of keys in a block.
+const KEY_VECTORS: usize = PAGE_CELLS / LANES;
+
+/// Query heads of a row, as many as there are factors, and what a block makes of them.
+pub(super) struct Tile<'a> {
+    /// Keys of the block that the row sees: one at least.
+    pub(super) keys: Range<usize>,
+    /// `head_dim` elements of each query head.
+    pub(super) q: &'a [f32],
+    /// The query heads' parts so far.
+    pub(super) parts: &'a mut [f32],
+    /// Weights of the block's keys, by query head; 0 for keys that are not seen.
+    pub(super) weights: &'a mut [[f32; PAGE_CELLS]],
+    /// Factors on the results so far, by query head.
+    pub(super) rescale: &'a mut [f32],
+}
+
+/// Turns a block's keys into weights relative to the largest score so far, for a tile of `T` query heads.
+pub(super) struct Weigh<'a, const T: usize> {
+    pub(super) tile: Tile<'a>,
+    /// The block's keys, transposed.
+    pub(super) k: Numbers<'a>,
+    pub(super) head_dim: usize,
+    pub(super) scores: &'a Scores<'a>,
+}
+
+impl<const T: usize> Kernel for Weigh<'_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<L: Lanes>(self, l: L) {
+        let Weigh { tile: Tile { keys, q, parts, weights, rescale }, k, head_dim, scores } = self;
+        let weights: &mut [_; T] = weights.first_chunk_mut().expect("a tile of T heads");
+        match k {
+            Numbers::F32(k) => score::<L, F32, T>(l, q, k, head_dim, scores.scale, &keys, weights),
+            Numbers::F16(k) => score::<L, F16, T>(l, q, k, head_dim, scores.scale, &keys, weights),
+        }
+        if let Some(cap) = scores.softcap {
+            weights.iter_mut().for_each(|scores| cap_scores(l, cap, scores));
+        }
+        let parts = parts.chunks_exact_mut(head_dim + PART_EXTRA);
+        for ((part, weights), rescale) in parts.zip(weights).zip(rescale) {
+            let (_, [largest, total]) = part.split_last_chunk_mut::<PART_EXTRA>().expect("longer");
+            *rescale = softmax_step(l, &keys, weights, largest, total);
+        }
+    }
+}
+
+/// Adds a block's weighted values to the rescaled results of a tile of `T` query heads.
+pub(super) struct AddValues<'a, const T: usize> {
+    pub(super) tile: Tile<'a>,
+    /// The block's values, row by row.
+    pub(super) v: Numbers<'a>,
+    pub(super) head_dim: usize,
+}
+
+impl<const T: usize> Kernel for AddValues<'_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<L: Lanes>(self, l: L) {
+        let Tile { keys, parts, weights, rescale, .. } = self.tile;
+        let weights = weights.first_chunk().expect("a tile of T heads");
+        let rescale = *rescale.first_chunk().expect("a tile of T heads");
+        let weights: BlockWeights<'_, T> = BlockWeights { weights, keys, rescale };
+        match self.v {
+            Numbers::F32(v) => add_values::<L, F32, T>(l, &weights, v, self.head_dim, parts),
+            Numbers::F16(v) => add_values::<L, F16, T>(l, &weights, v, self.head_dim, parts),
+        }
+    }
+}
+
+/// How elements become f32.
+trait Number {
+    type Element;
+    fn load<L: Lanes>(l: L, from: &[Self::Element; LANES]) -> L::F;
+    fn one(element: &Self::Element) -> f32;
+}
+
+struct F32;
+struct F16;
+
+impl Number for F32 {
+    type Element = f32;
+    #[inline(always)]
+    fn load<L: Lanes>(l: L, from: &[f32; LANES]) -> L::F {
+        l.load(from)
+    }
+    #[inline(always)]
+    fn one(element: &f32) -> f32 {
+        *element
+    }
+}
+
+impl Number for F16 {
+    type Element = u16;
+    #[inline(always)]
+    fn load<L: Lanes>(l: L, from: &[u16; LANES]) -> L::F {
+        l.load_f16(from)
+    }
+    #[inline(always)]
+    fn one(element: &u16) -> f32 {
+        half::f16::from_bits(*element).to_f32()
+    }
+}
+
+/// Scaled scores of the vectors of keys that some of `seen` are in, for `T` query heads. The others are left as they are.
+#[inline(always)]
+fn score<L: Lanes, N: Number, const T: usize>(
+    l: L,
+    q: &[f32],
+    k: &[N::Element],
+    head_dim: usize,
+    scale: f32,
+    seen: &Range<usize>,
+    scores: &mut [[f32; PAGE_CELLS]; T],
+) {
+    // As many vectors of keys at once as have sums in registers for all query heads.
+    match const { L::SUMS / T } {
+        0 | 1 => score_keys::<L, N, T, 1>(l, q, k, head_dim, scale, seen, scores),
+        2 | 3 => score_keys::<L, N, T, 2>(l, q, k, head_dim, scale, seen, scores),
+        _ => score_keys::<L, N, T, 4>(l, q, k, head_dim, scale, seen, scores),
+    }
+}
+
+#[inline(always)]
+fn score_keys<L: Lanes, N: Number, const T: usize, const WIDE: usize>(
+    l: L,
+    q: &[f32],
+    k: &[N::Element],
+    head_dim: usize,
+    scale: f32,
+    seen: &Range<usize>,
+    scores: &mut [[f32; PAGE_CELLS]; T],
+) {
+    let (k, _) = k.as_chunks::<LANES>();
+    let vectors = seen.start / LANES / WIDE * WIDE..seen.end.div_ceil(LANES);
+    for first in vectors.step_by(WIDE) {
+        let mut sums = [[l.splat(0.0); WIDE]; T];
+        for (i, keys) in k.chunks_exact(KEY_VECTORS).enumerate() {
+            let keys: [L::F; WIDE] = std::array::from_fn(|n| N::load(l, &keys[first + n]));
+            for (t, sums) in sums.iter_mut().enumerate() {
+                let q = l.splat(q[t * head_dim + i]);
+                for (sum, keys) in sums.iter_mut().zip(keys) {
+                    *sum = l.mul_add(q, keys, *sum);
+                }
+            }
+        }
+        for (sums, scores) in sums.iter().zip(&mut *scores) {
+            for (sum, out) in sums.iter().zip(&mut scores.as_chunks_mut::<LANES>().0[first..]) {
+                l.store(l.mul(*sum, l.splat(scale)), out);
+            }
+        }
+    }
+}
+
+#[inline(always)]
+fn cap_scores<L: Lanes>(l: L, cap: f32, scores: &mut [f32; PAGE_CELLS]) {
+    for scores in scores.as_chunks_mut::<LANES>().0 {
+        l.store(l.softcap(l.load(scores), cap), scores);
+    }
+}
+
+/// Turns a block's scores into weights relative to the new running maximum; returns the factor on what was
+/// accumulated before.
+#[inline(always)]
+fn softmax_step<L: Lanes>(
+    l: L,
+    keys: &Range<usize>,
+    scores: &mut [f32; PAGE_CELLS],
+    largest: &mut f32,
+    total: &mut f32,
+) -> f32 {
+    let vectors = scores.as_chunks_mut::<LANES>().0;
+    let mut most = l.splat(f32::NEG_INFINITY);
+    for (i, scores) in vectors.iter_mut().enumerate() {
+        // What lies in cells that the query does not see must not matter, not even as a NaN.
+        let masked = l.keep_first(keys.end.saturating_sub(i * LANES), l.load(scores), f32::NEG_INFINITY);
+        let masked = l.drop_first(keys.start.saturating_sub(i * LANES), masked, f32::NEG_INFINITY);
+        most = l.max(masked, most);
+        l.store(masked, scores);
+    }
+    let before = *largest;
+    *largest = larger(l.largest(most), before);
+    let shift = l.splat(*largest);
+    let mut sum = l.splat(0.0);
+    for scores in vectors {
+        let weights = l.exp(l.sub(l.load(scores), shift));
+        sum = l.add(sum, weights);
+        l.store(weights, scores);
+    }
+    let rescale = l.to_array(l.exp(l.splat(before - *largest)))[0];
+    *total = total.mul_add(rescale, l.sum(sum));
+    rescale
+}
+
+/// What a block's values are added with.
+struct BlockWeights<'a, const T: usize> {
+    weights: &'a [[f32; PAGE_CELLS]; T],
+    /// Keys that are seen.
+    keys: Range<usize>,
+    /// Factors on what was accumulated before.
+    rescale: [f32; T],
+}
+
+#[inline(always)]
+fn add_values<L: Lanes, N: Number, const T: usize>(
+    l: L,
+    weights: &BlockWeights<'_, T>,
+    v: &[N::Element],
+    head_dim: usize,
+    parts: &mut [f32],
+) {
+    // As many vectors of a head at once as have sums in registers for all query heads.
+    match const { L::SUMS / T } {
+        0 | 1 => add_vectors::<L, N, T, 1>(l, weights, v, head_dim, parts),
+        2 | 3 => add_vectors::<L, N, T, 2>(l, weights, v, head_dim, parts),
+        _ => add_vectors::<L, N, T, 4>(l, weights, v, head_dim, parts),
+    }
+}
+
+#[inline(always)]
+fn add_vectors<L: Lanes, N: Number, const T: usize, const WIDE: usize>(
+    l: L,
+    weights: &BlockWeights<'_, T>,
+    v: &[N::Element],
+    head_dim: usize,
+    parts: &mut [f32],
+) {
+    let whole = head_dim / (WIDE * LANES) * (WIDE * LANES);
+    for start in (0..whole).step_by(WIDE * LANES) {
+        add_columns::<L, N, T, WIDE>(l, weights, v, head_dim, start, parts);
+    }
+    let vectors = head_dim / LANES * LANES;
+    for start in (whole..vectors).step_by(LANES) {
+        add_columns::<L, N, T, 1>(l, weights, v, head_dim, start, parts);
+    }
+    for (t, part) in parts.chunks_exact_mut(head_dim + PART_EXTRA).enumerate() {
+        for i in vectors..head_dim {
+            let mut sum = part[i] * weights.rescale[t];
+            for key in weights.keys.clone() {
+                sum = weights.weights[t][key].mul_add(N::one(&v[key * head_dim + i]), sum);
+            }
+            part[i] = sum;
+        }
+    }
+}
+
+#[inline(always)]
+fn add_columns<L: Lanes, N: Number, const T: usize, const WIDE: usize>(
+    l: L,
+    weights: &BlockWeights<'_, T>,
+    v: &[N::Element],
+    head_dim: usize,
+    start: usize,
+    parts: &mut [f32],
+) {
+    let BlockWeights { weights, keys, rescale } = weights;
+    let place = |t: usize| t * (head_dim + PART_EXTRA) + start;
+    let mut sums = [[l.splat(0.0); WIDE]; T];
+    for t in 0..T {
+        let out = parts[place(t)..][..WIDE * LANES].as_chunks::<LANES>().0;
+        for n in 0..WIDE {
+            sums[t][n] = l.mul(l.load(&out[n]), l.splat(rescale[t]));
+        }
+    }
+    for key in keys.clone() {
+        let row = v[key * head_dim + start..][..WIDE * LANES].as_chunks::<LANES>().0;
+        for n in 0..WIDE {
+            let value = N::load(l, &row[n]);
+            for t in 0..T {
+                sums[t][n] = l.mul_add(l.splat(weights[t][key]), value, sums[t][n]);
+            }
+        }
+    }
+    for t in 0..T {
+        let out = parts[place(t)..][..WIDE * LANES].as_chunks_mut::<LANES>().0;
+        for n in 0..WIDE {
+            l.store(sums[t][n], &mut out[n]);
+        }
+    }
+}

@@ -1,0 +1,79 @@
+//! Putting together what the ranges of positions give to one query head.
+//!
+//! From nothing, or from a sink, which is a range before all others whose one key has weight 1 and no value, every part
+//! (m, s, o) takes (M, S, O) in ascending order to
+//!
+//! M' = max(m, M), a = exp(M - M'), b = exp(m - M'), S' = S a + s b, O' = O a + o b,
+//!
+//! where of each sum the second product is rounded first for S and last, with the sum, for O. The result is O / S.
+
+use super::PART_EXTRA;
+use crate::isa::Isa;
+use crate::vector::{Kernel, LANES, Lanes, dispatch, larger};
+
+/// What the ranges so far have given to a query head, beside its result.
+#[derive(Clone, Copy)]
+pub(super) struct Sum {
+    /// M.
+    largest: f32,
+    /// S.
+    total: f32,
+}
+
+impl Sum {
+    /// Before the first range.
+    pub(super) fn new(sink: Option<f32>) -> Sum {
+        match sink {
+            None => Sum { largest: f32::NEG_INFINITY, total: 0.0 },
+            Some(sink) => Sum { largest: sink, total: 1.0 },
+        }
+    }
+
+    /// Adds the part of the next range to the result `out`, which was 0 before the first.
+    pub(super) fn merge(&mut self, isa: Isa, part: &[f32], out: &mut [f32]) {
+        dispatch(isa, Merge { sum: self, part, out });
+    }
+
+    /// Makes the result final.
+    pub(super) fn normalize(&self, out: &mut [f32]) {
+        out.iter_mut().for_each(|x| *x /= self.total);
+    }
+}
+
+/// The result of one query head from all its parts, in ascending order.
+pub(crate) fn merge<'p>(
+    isa: Isa,
+    sink: Option<f32>,
+    parts: impl Iterator<Item = &'p [f32]>,
+    out: &mut [f32],
+) {
+    let mut sum = Sum::new(sink);
+    out.fill(0.0);
+    parts.for_each(|part| sum.merge(isa, part, out));
+    sum.normalize(out);
+}
+
+struct Merge<'a> {
+    sum: &'a mut Sum,
+    part: &'a [f32],
+    out: &'a mut [f32],
+}
+
+impl Kernel for Merge<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<L: Lanes>(self, l: L) {
+        let Merge { sum, part, out } = self;
+        let (values, &[largest, total]) =
+            part.split_last_chunk::<PART_EXTRA>().expect("a part has its largest score and its sum");
+        let before = sum.largest;
+        sum.largest = larger(largest, before);
+        let [kept, added] = [before, largest].map(|x| l.exp(l.splat(x - sum.largest)));
+        sum.total = sum.total.mul_add(l.to_array(kept)[0], total * l.to_array(added)[0]);
+        for (out, values) in out.chunks_mut(LANES).zip(values.chunks(LANES)) {
+            let scaled = l.mul(l.load_part(out), kept);
+            l.store_part(l.mul_add(l.load_part(values), added, scaled), out);
+        }
+    }
+}

@@ -1,0 +1,164 @@
+//! Attention over long sequences: a row has the same bits alone and among others, in parts and in one piece, on any number
+//! of threads and every instruction set.
+
+use verbatim_cpu::{
+    Arena, Executor, Isa, KvMemory, KvSpec, KvType, PAGE_CELLS, StateMemory, Weight, Weights,
+};
+use verbatim_graph::random::Random;
+use verbatim_graph::{Attention, Bounds, Builder, Graph, Op, Real, Shape, Tag};
+use verbatim_quant::DType;
+
+const HEAD_DIM: usize = 24;
+/// Pages of a sequence: several ranges of positions, the last one not whole.
+const PAGES: usize = 19;
+const POSITIONS: usize = PAGES * PAGE_CELLS;
+const SEQUENCES: usize = 2;
+const OUT: Tag = Tag::new("out");
+
+/// Query heads, K/V heads and a window.
+#[derive(Clone, Copy)]
+struct Layer {
+    heads: usize,
+    kv_heads: usize,
+    window: Option<usize>,
+    sinks: bool,
+    kind: KvType,
+}
+
+fn graph(layer: Layer, rows: usize, stores: bool) -> Graph {
+    let Layer { heads, kv_heads, window, sinks, .. } = layer;
+    let mut b = Builder::new(Bounds { rows, picked: 1 });
+    let mut state = b.state(Tag::new("kv")).expect("a fresh name");
+    let mut input = |name: &'static str, dtype: DType, shape: Shape| {
+        b.input(Tag::new(name), dtype, shape).expect("a fresh name")
+    };
+    let q = input("q", DType::F32, Shape::per_row(heads * HEAD_DIM));
+    let [positions, sequences] =
+        ["positions", "sequences"].map(|name| input(name, DType::I32, Shape::per_row(1)));
+    let pages = input("pages", DType::I32, Shape::fixed(SEQUENCES, PAGES));
+    if stores {
+        let [k, v] = ["k", "v"].map(|name| input(name, DType::F32, Shape::per_row(kv_heads * HEAD_DIM)));
+        let cells = input("cells", DType::I32, Shape::per_row(1));
+        let write = Op::KvWrite { kv_heads, head_dim: HEAD_DIM };
+        state = b.apply(write, &[state, k, v, cells]).expect("fits");
+    }
+    let mut operands = vec![q, state, positions, sequences, pages];
+    if sinks {
+        let tag = Tag::indexed("sinks", 0);
+        operands.push(b.weight(tag, DType::F32, Shape::fixed(1, heads)).expect("a fresh name"));
+    }
+    let (scale, softcap) = (Real(0.7), window.map(|_| Real(3.0)));
+    let attention =
+        Attention { heads, kv_heads, head_dim: HEAD_DIM, scale, window, softcap, sinks, paths: false };
+    let out = b.apply(Op::Attention(attention), &operands).expect("fits");
+    b.output(OUT, out).expect("computed");
+    b.finish()
+}
+
+/// The page of a block of a sequence: those of two sequences lie among each other.
+fn page(sequence: usize, block: usize) -> usize {
+    (PAGES - 1 - block) * SEQUENCES + sequence
+}
+
+/// Numbers of one row of an input: the same wherever the row is computed.
+fn numbers(name: &str, (sequence, position): (usize, usize), width: usize) -> Vec<f32> {
+    let name = name.bytes().fold(7u64, |hash, byte| hash * 31 + u64::from(byte));
+    let mut random = Random(name + ((sequence * POSITIONS + position) as u64) * 1_000_003);
+    (0..width).map(|_| random.unit() * 2.0).collect()
+}
+
+struct Machine {
+    executor: Executor,
+    arena: Arena,
+    weights: Weights,
+}
+
+impl Machine {
+    fn new(threads: usize, isa: Isa, layer: Layer) -> Machine {
+        let sinks = (0..layer.heads).map(|head| head as f32 - 2.0).collect();
+        Machine {
+            executor: Executor::with_isa(threads, isa).expect("an executor"),
+            arena: Arena::default(),
+            weights: Weights::new(if layer.sinks { vec![Weight::Vector(sinks)] } else { Vec::new() }),
+        }
+    }
+
+    /// The bits of some rows, each a sequence and a position.
+    fn run(
+        &mut self,
+        layer: Layer,
+        graph: &Graph,
+        state: &mut StateMemory,
+        rows: &[(usize, usize)],
+    ) -> Vec<Vec<u32>> {
+        let program = self.executor.prepare(graph, &self.weights).expect("valid");
+        let bounds = Bounds { rows: rows.len(), picked: 1 };
+        let bound = program.bind(&mut self.arena, bounds, |slot| match slot.tag().name {
+            "positions" => slot.i32_from(rows.iter().map(|row| row.1 as i32)),
+            "sequences" => slot.i32_from(rows.iter().map(|row| row.0 as i32)),
+            "pages" => {
+                slot.i32_from((0..SEQUENCES).flat_map(|s| (0..PAGES).map(move |block| page(s, block) as i32)))
+            }
+            "cells" => slot.i32_from(rows.iter().map(|&(sequence, position)| {
+                (page(sequence, position / PAGE_CELLS) * PAGE_CELLS + position % PAGE_CELLS) as i32
+            })),
+            name => {
+                let width = if name == "q" { layer.heads } else { layer.kv_heads } * HEAD_DIM;
+                slot.f32(&rows.iter().flat_map(|&row| numbers(name, row, width)).collect::<Vec<_>>())
+            }
+        });
+        let bound = bound.expect("every input is known");
+        let outputs = self.executor.run(bound, &self.weights, state).expect("no thread panics");
+        let bits = |row| outputs.row(OUT, row).expect("a row").iter().map(|x| x.to_bits()).collect();
+        (0..rows.len()).map(bits).collect()
+    }
+}
+
+#[test]
+fn a_row_has_the_same_bits_at_every_width_on_every_number_of_threads_and_instruction_set() {
+    for layer in [
+        Layer { heads: 9, kv_heads: 3, window: None, sinks: false, kind: KvType::F16 },
+        Layer { heads: 4, kv_heads: 1, window: Some(300), sinks: true, kind: KvType::Q8_0 },
+        Layer { heads: 40, kv_heads: 1, window: Some(64), sinks: false, kind: KvType::F32 },
+        Layer { heads: 14, kv_heads: 2, window: None, sinks: true, kind: KvType::Q4_0 },
+    ] {
+        let spec = KvSpec { kv_heads: layer.kv_heads, head_dim: HEAD_DIM, k: layer.kind, v: layer.kind };
+        let kv = KvMemory::new(&[(spec, SEQUENCES * PAGES)]).expect("small");
+        let mut state = StateMemory { kv, ..StateMemory::default() };
+        let mut scalar = Machine::new(1, Isa::scalar(), layer);
+        let store = graph(layer, PAGE_CELLS, true);
+        let all: Vec<(usize, usize)> =
+            (0..SEQUENCES).flat_map(|s| (0..POSITIONS).map(move |position| (s, position))).collect();
+        for rows in all.chunks(PAGE_CELLS) {
+            scalar.run(layer, &store, &mut state, rows);
+        }
+        // Rows of two sequences in turn, rows in order over the ends of blocks and ranges, and rows far apart.
+        let alternating: Vec<_> = (0..12).map(|i| (i % 2, 700 + i)).collect();
+        let steps: Vec<Vec<(usize, usize)>> = vec![
+            vec![(0, 0)],
+            vec![(1, 255)],
+            vec![(0, POSITIONS - 1)],
+            (505..521).map(|position| (1, position)).collect(),
+            vec![(0, 3), (0, 1100), (0, 256), (0, 255), (1, 900)],
+            alternating,
+            (480..520).map(|position| (0, position)).collect(),
+            (750..814).map(|position| (position % 3 / 2, position)).collect(),
+        ];
+        let mut machines: Vec<Machine> = Isa::supported().map(|isa| Machine::new(1, isa, layer)).collect();
+        machines.extend([2, 3, 8].map(|threads| Machine::new(threads, Isa::best(), layer)));
+        let one = graph(layer, 1, false);
+        for rows in steps {
+            let wanted: Vec<Vec<u32>> = rows
+                .iter()
+                .map(|row| scalar.run(layer, &one, &mut state, std::slice::from_ref(row)).remove(0))
+                .collect();
+            for bound in [16, 64].into_iter().filter(|&bound| bound >= rows.len()) {
+                let graph = graph(layer, bound, false);
+                for machine in &mut machines {
+                    let given = machine.run(layer, &graph, &mut state, &rows);
+                    assert!(given == wanted, "{} heads, {bound} rows at most: {rows:?}", layer.heads);
+                }
+            }
+        }
+    }
+}
