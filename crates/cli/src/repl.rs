@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use rustyline::DefaultEditor;
 use rustyline::error::ReadlineError;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::standard_io;
 
@@ -26,7 +26,7 @@ Ctrl-C stops an answer; what was said so far stays in the conversation.
 ";
 
 /// Who says something.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
     /// Instructions before the conversation.
@@ -38,7 +38,7 @@ pub enum Role {
 }
 
 /// One message, in the form that chat templates take.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Message {
     /// Who says it.
     pub role: Role,
@@ -123,7 +123,8 @@ impl LineSource for Terminal {
     }
 }
 
-/// Holds a conversation until `/quit` or the end of the input. Answers go to `output`, and so does what the
+/// Holds a conversation until `/quit` or the end of the input, from the messages in `conversation` on, where it leaves what
+/// was said. A system message given takes the place of the one there. Answers go to `output`, and so does what the
 /// commands have to say.
 ///
 /// # Errors
@@ -134,22 +135,29 @@ pub fn converse(
     lines: &mut dyn LineSource,
     output: &mut dyn Write,
     system: Option<&str>,
+    conversation: &mut Vec<Message>,
 ) -> anyhow::Result<()> {
-    let mut conversation: Vec<Message> =
-        system.map(|text| Message { role: Role::System, content: text.to_owned() }).into_iter().collect();
-    let system_messages = conversation.len();
+    let is_system =
+        |conversation: &[Message]| conversation.first().is_some_and(|first| first.role == Role::System);
+    if let Some(text) = system {
+        if is_system(conversation) {
+            conversation.remove(0);
+        }
+        conversation.insert(0, Message { role: Role::System, content: text.to_owned() });
+    }
+    let system_messages = usize::from(is_system(conversation));
     while let Some(input) = read_input(lines)? {
         match Input::parse(&input) {
             Input::Nothing => {}
             Input::Quit => break,
             Input::Help => output.write_all(HELP.as_bytes())?,
             Input::Reset => conversation.truncate(system_messages),
-            Input::Save(path) => match save(&conversation, Path::new(path)) {
+            Input::Save(path) => match save(conversation, Path::new(path)) {
                 Ok(()) => writeln!(output, "saved {} messages in {path}", conversation.len())?,
                 Err(error) => writeln!(output, "error: {error:#}")?,
             },
             Input::Unknown(command) => writeln!(output, "there is no command {command}: /help lists them")?,
-            Input::Say(text) => answer(responder, &mut conversation, text, output)?,
+            Input::Say(text) => answer(responder, conversation, text, output)?,
         }
         output.flush()?;
     }
@@ -281,7 +289,8 @@ mod tests {
             .map(|line| if *line == "^C" { Line::Interrupted } else { Line::Text((*line).into()) })
             .collect();
         let mut output = Vec::new();
-        converse(&mut Echo, &mut Script(lines.into_iter()), &mut output, system).unwrap();
+        let mut conversation = Vec::new();
+        converse(&mut Echo, &mut Script(lines.into_iter()), &mut output, system, &mut conversation).unwrap();
         String::from_utf8(output).unwrap()
     }
 

@@ -31,10 +31,14 @@ pub struct Session {
     shift_keep: Option<usize>,
     /// Where the sequence is kept between processes.
     file: Option<PathBuf>,
+    /// The conversation that was kept with it.
+    conversation: Vec<Message>,
 }
 
 /// The section of a session's file with all tokens that were fed.
 const FED: &str = "fed";
+/// The section with the messages of a conversation, as JSON.
+const CONVERSATION: &str = "conversation";
 
 /// Why an answer ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -148,37 +152,54 @@ impl Session {
         if flags.context_shift {
             engine.can_remove().context("--context-shift cannot be used with this model")?;
             ensure!(
-                flags.keep + 2 <= context,
+                flags.keep < context.saturating_sub(1),
                 "--keep {} leaves nothing to drop of a context of {context}",
                 flags.keep
             );
         }
-        let (sequence, fed) = match flags.session.as_deref().filter(|path| path.exists()) {
-            None => (engine.begin()?, Vec::new()),
-            Some(path) => {
-                let (restored, saved) = engine.restore_file(path).context("--session cannot be continued")?;
-                let fed = saved.section(FED).unwrap_or_default().as_chunks::<4>().0.iter();
-                notify(&format!("{}: {} tokens are computed already", path.display(), restored.positions));
-                (restored.sequence, fed.map(|token| u32::from_le_bytes(*token)).collect())
-            }
-        };
         if let Some(path) = &flags.session {
             refuse_model(path)?;
+            check_session(path)?;
         }
-        Ok(Session { engine, tokenizer, template, sequence, fed, shift_keep, file: flags.session.clone() })
+        let (mut fed, mut conversation) = (Vec::new(), Vec::new());
+        let sequence = match flags.session.as_deref().filter(|path| path.exists()) {
+            None => engine.begin()?,
+            Some(path) => {
+                let (restored, saved) = engine.restore_file(path).context("--session cannot be continued")?;
+                let tokens = saved.section(FED).unwrap_or_default().as_chunks::<4>().0.iter();
+                fed = tokens.map(|token| u32::from_le_bytes(*token)).collect();
+                if let Some(messages) = saved.section(CONVERSATION) {
+                    conversation = serde_json::from_slice(messages).with_context(|| {
+                        format!("{}: the conversation in it cannot be read", path.display())
+                    })?;
+                }
+                notify(&format!("{} holds {} tokens", path.display(), restored.positions));
+                restored.sequence
+            }
+        };
+        let file = flags.session.clone();
+        Ok(Session { engine, tokenizer, template, sequence, fed, shift_keep, file, conversation })
     }
 
-    /// Writes what was computed to the file that it is to be kept in, if there is one.
+    /// The conversation that was kept with the session, if it was one.
+    pub fn take_conversation(&mut self) -> Vec<Message> {
+        std::mem::take(&mut self.conversation)
+    }
+
+    /// Writes what was computed, and the conversation if it was one, to the file that it is to be kept in, if there is one.
     ///
     /// # Errors
     /// When it cannot be written.
-    pub fn keep(&self) -> anyhow::Result<()> {
+    pub fn keep(&self, conversation: &[Message]) -> anyhow::Result<()> {
         match &self.file {
             None => Ok(()),
             Some(path) => {
                 let fed = self.fed.iter().flat_map(|token| token.to_le_bytes()).collect();
-                let saved = self.engine.save_file(self.sequence, vec![(FED, fed)], path);
-                saved.context("--session was not written")
+                let mut sections = vec![(FED, fed)];
+                if !conversation.is_empty() {
+                    sections.push((CONVERSATION, serde_json::to_vec(conversation)?));
+                }
+                self.engine.save_file(self.sequence, sections, path).context("--session was not written")
             }
         }
     }
@@ -248,14 +269,15 @@ impl Session {
         let limit = generate.max_tokens.map_or(usize::MAX, |tokens| tokens as usize);
         let mut fed = prompt[reused_tokens..].to_vec();
         let mut first = None;
-        // Where old tokens are dropped, a prompt may be longer than the context: it is read in parts.
-        let most = self.shift_keep.map_or(usize::MAX, |keep| ((context - keep) / 2).max(1));
         while summary.tokens < limit {
-            let later = fed.split_off(fed.len().min(most));
-            if self.engine.len(self.sequence)? + fed.len() > context && !self.shift(fed.len())? {
+            if self.engine.len(self.sequence)? == context && !self.shift()? {
                 summary.ending = Ending::ContextFull;
                 break;
             }
+            // A prompt may be longer than the context, where that shifts: it shifts at the same tokens as if they were fed
+            // one by one, so what is left does not depend on how they came.
+            let room = context - self.engine.len(self.sequence)?;
+            let later = fed.split_off(fed.len().min(room));
             let Some(token) = self.advance(&fed, &sampler, interrupt)? else {
                 summary.ending = Ending::Interrupted;
                 break;
@@ -300,17 +322,11 @@ impl Session {
         Ok(drawn?)
     }
 
-    /// Drops half of what comes after the tokens that are always kept, until there is room for `count` more. `false` if nothing
-    /// is to be dropped, or that is not enough.
-    fn shift(&mut self, count: usize) -> anyhow::Result<bool> {
+    /// Drops half of what comes after the tokens that are always kept. `false` if nothing is to be dropped.
+    fn shift(&mut self) -> anyhow::Result<bool> {
         let Some(keep) = self.shift_keep else { return Ok(false) };
-        while self.engine.len(self.sequence)? + count > self.engine.context() {
-            let drop = self.engine.len(self.sequence)?.saturating_sub(keep).div_ceil(2);
-            if drop == 0 {
-                return Ok(false);
-            }
-            self.engine.remove(self.sequence, keep..keep + drop)?;
-        }
+        let drop = (self.engine.len(self.sequence)? - keep).div_ceil(2);
+        self.engine.remove(self.sequence, keep..keep + drop)?;
         Ok(true)
     }
 
@@ -340,6 +356,15 @@ impl Session {
         }
         Ok(self.fed.len())
     }
+}
+
+/// Whether a session can be kept in this file, before anything is computed for it.
+fn check_session(path: &Path) -> anyhow::Result<()> {
+    let shown = path.display();
+    ensure!(!path.exists() || path.is_file(), "--session {shown}: this is not a regular file");
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let problem = || format!("--session {shown}: nothing can be written in the folder {}", folder.display());
+    tempfile::tempfile_in(folder).with_context(problem).map(drop)
 }
 
 fn about(path: &Path) -> String {

@@ -2,7 +2,7 @@
 
 use crate::{Engine, Part, RestoreError, Restored, Saved, SavedError, SequenceId, StateError};
 use std::fs;
-use std::io::{self, BufWriter, Write};
+use std::io::{self, BufWriter};
 use std::ops::Range;
 use std::path::Path;
 
@@ -254,15 +254,18 @@ impl Engine {
         saved.add(TARGET, self.save(sequence)?);
         others.into_iter().for_each(|(name, bytes)| saved.add(name, bytes));
         let io = |error| SaveError::Io { path: path.display().to_string(), error };
-        let unfinished = path.with_added_extension("unfinished");
+        // Through a link, to where it leads; written beside it under a name of its own, for its owner's eyes, then put in place.
+        let target = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+        let folder =
+            target.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let write = || -> io::Result<()> {
-            let mut file = BufWriter::new(fs::File::create(&unfinished)?);
+            let mut file = BufWriter::new(tempfile::NamedTempFile::new_in(folder)?);
             saved.write(&mut file)?;
-            file.flush()?;
-            file.get_ref().sync_all()?;
-            fs::rename(&unfinished, path)
+            let file = file.into_inner().map_err(io::IntoInnerError::into_error)?;
+            file.as_file().sync_all()?;
+            file.persist(&target).map_err(|error| error.error).map(drop)
         };
-        write().inspect_err(|_| drop(fs::remove_file(&unfinished))).map_err(io)
+        write().map_err(io)
     }
 
     /// A new sequence from a file that [`Engine::save_file`] has written, and the file's sections.
@@ -271,7 +274,12 @@ impl Engine {
     /// If the file cannot be read, is not whole, or does not fit this engine.
     pub fn restore_file(&mut self, path: &Path) -> Result<(Restored, Saved), SaveError> {
         let name = path.display().to_string();
-        let bytes = fs::read(path).map_err(|error| SaveError::Io { path: name.clone(), error })?;
+        let io = |error| SaveError::Io { path: name.clone(), error };
+        // What is no file may have no end.
+        if !fs::metadata(path).map_err(io)?.is_file() {
+            return Err(io(io::Error::other("this is not a regular file")));
+        }
+        let bytes = fs::read(path).map_err(io)?;
         let saved = Saved::read(&bytes).map_err(|error| SaveError::File { path: name.clone(), error })?;
         let section = saved.section(TARGET);
         let section = section.ok_or(SaveError::NoSection { path: name.clone(), section: TARGET.into() })?;

@@ -95,7 +95,7 @@ fn a_profile_divides_the_time_into_parts() {
 fn the_books_of_every_kind_of_model_are_timed() {
     use verbatim_lab::bench::books::{books, books_room, csv, table};
     for (model, removes) in [("qwen3", true), ("gemma3-iswa", true), ("qwen35-hybrid", false)] {
-        let (sequences, context) = books_room(150);
+        let (sequences, context) = books_room(150).unwrap();
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/data/models");
         let file = GgufFile::open(format!("{path}/{model}/model.gguf")).unwrap();
         let options = LoadOptions {

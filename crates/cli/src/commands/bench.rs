@@ -79,7 +79,7 @@ fn state(args: &BenchArgs, store: &Store, interrupt: Interrupt) -> anyhow::Resul
     let threads = place_threads(&args.threads)?;
     let mut all = Vec::new();
     for depth in args.depths.iter().map(|&depth| if depth == 0 { BOOKS_DEPTH } else { depth }) {
-        let (sequences, context) = books::books_room(depth);
+        let (sequences, context) = books::books_room(depth)?;
         let options = LoadOptions {
             threads,
             sequences,

@@ -15,17 +15,21 @@ use crate::store::Store;
 /// When there is no model or it has no chat template, or the terminal fails.
 pub fn run(args: &ChatArgs, store: &Store) -> anyhow::Result<ExitCode> {
     let interrupt = Interrupt::install()?;
-    let session =
+    let mut session =
         Session::open(store, &args.model, &args.threads, &args.cache, &args.sequence, &args.generate)?;
     anyhow::ensure!(
         session.has_template(),
         "the model has no chat template and cannot hold a conversation; use `verbatim run --no-template`"
     );
     let mut lines = Terminal::open(&store.home().join("chat-history.txt"))?;
+    let mut conversation = session.take_conversation();
+    if !conversation.is_empty() {
+        notify(&format!("the conversation of {} messages goes on", conversation.len()));
+    }
     let mut model = Model { session, generate: args.generate.clone(), interrupt };
     let system = args.generate.system.as_deref();
-    let ended = repl::converse(&mut model, &mut lines, &mut std::io::stdout(), system);
-    model.session.keep()?;
+    let ended = repl::converse(&mut model, &mut lines, &mut std::io::stdout(), system, &mut conversation);
+    model.session.keep(&conversation)?;
     ended?;
     Ok(ExitCode::SUCCESS)
 }

@@ -39,7 +39,7 @@ pub fn run(args: &RunArgs, store: &Store) -> anyhow::Result<ExitCode> {
     let summary = session.answer(&tokens, &args.generate, interrupt, &mut show)?;
     show("\n")?;
     notify(&summary.to_string());
-    session.keep()?;
+    session.keep(&[])?;
     match summary.ending {
         Ending::Interrupted => Ok(ExitCode::from(EXIT_INTERRUPTED)),
         Ending::Model | Ending::Limit | Ending::ContextFull => Ok(ExitCode::SUCCESS),

@@ -42,8 +42,8 @@ impl KvSpec {
 /// Why memory for K and V could not be had.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error(
-    "no memory for {pages} pages of {PAGE_CELLS} positions of K and V ({layers} layers); use a smaller context or smaller \
-     types of K and V (--ctk/--ctv)"
+    "no memory for {pages} pages of {PAGE_CELLS} positions of K and V ({layers} layers); use a smaller context, smaller \
+     types of K and V (--ctk/--ctv), or less for what is kept (--cache-mib)"
 )]
 pub struct KvMemoryError {
     /// Pages asked for.

@@ -29,8 +29,13 @@ pub struct BookRow {
 }
 
 /// What an engine needs to be loaded with, so that books can be measured at a depth: sequences, and positions of each.
-pub fn books_room(depth: usize) -> (usize, usize) {
-    (3, depth + 4 * GUESSES)
+///
+/// # Errors
+/// If that is more than can be counted.
+pub fn books_room(depth: usize) -> Result<(usize, usize), BenchError> {
+    let tokens = 4 * GUESSES;
+    let context = depth.checked_add(tokens).filter(|&context| context <= i32::MAX as usize);
+    context.map(|context| (3, context)).ok_or(BenchError::Positions { tokens, depth })
 }
 
 /// Times every operation so many times at a depth. `None` if `go_on` said no between steps.
@@ -129,7 +134,8 @@ impl Books<'_> {
         let median = |times: &[Duration]| {
             let mut sorted = times.to_vec();
             sorted.sort_unstable();
-            sorted[sorted.len() / 2].as_secs_f64() * 1e6
+            let middle = [sorted[(sorted.len() - 1) / 2], sorted[sorted.len() / 2]];
+            (middle[0] + middle[1]).as_secs_f64() / 2.0 * 1e6
         };
         let step =
             self.timed.iter().find(|(name, _)| *name == STEP).map_or(f64::NAN, |(_, times)| median(times));

@@ -142,13 +142,16 @@ fn score_keys<L: Lanes, N: Number, const T: usize, const WIDE: usize>(
     scores: &mut [[f32; PAGE_CELLS]; T],
 ) {
     let (k, _) = k.as_chunks::<LANES>();
+    let q: [&[f32]; T] = std::array::from_fn(|t| &q[t * head_dim..][..head_dim]);
     let vectors = seen.start / LANES / WIDE * WIDE..seen.end.div_ceil(LANES);
     for first in vectors.step_by(WIDE) {
+        let k = &k[first..][..(head_dim - 1) * KEY_VECTORS + WIDE];
         let mut sums = [[l.splat(0.0); WIDE]; T];
-        for (i, keys) in k.chunks_exact(KEY_VECTORS).enumerate() {
-            let keys: [L::F; WIDE] = std::array::from_fn(|n| N::load(l, &keys[first + n]));
-            for (t, sums) in sums.iter_mut().enumerate() {
-                let q = l.splat(q[t * head_dim + i]);
+        for i in 0..head_dim {
+            let keys = k[i * KEY_VECTORS..].first_chunk::<WIDE>().expect("vectors of every element");
+            let keys: [L::F; WIDE] = std::array::from_fn(|n| N::load(l, &keys[n]));
+            for (sums, q) in sums.iter_mut().zip(q) {
+                let q = l.splat(q[i]);
                 for (sum, keys) in sums.iter_mut().zip(keys) {
                     *sum = l.mul_add(q, keys, *sum);
                 }
@@ -272,12 +275,14 @@ fn add_columns<L: Lanes, N: Number, const T: usize, const WIDE: usize>(
             sums[t][n] = l.mul(l.load(&out[n]), l.splat(rescale[t]));
         }
     }
-    for key in keys.clone() {
-        let row = v[key * head_dim + start..][..WIDE * LANES].as_chunks::<LANES>().0;
+    let weights: [&[f32]; T] = std::array::from_fn(|t| &weights[t][keys.clone()]);
+    let v = &v[keys.start * head_dim + start..];
+    for i in 0..keys.len() {
+        let row = v[i * head_dim..][..WIDE * LANES].as_chunks::<LANES>().0;
         for n in 0..WIDE {
             let value = N::load(l, &row[n]);
             for t in 0..T {
-                sums[t][n] = l.mul_add(l.splat(weights[t][key]), value, sums[t][n]);
+                sums[t][n] = l.mul_add(l.splat(weights[t][i]), value, sums[t][n]);
             }
         }
     }

@@ -69,11 +69,15 @@ impl Kernel for Merge<'_> {
             part.split_last_chunk::<PART_EXTRA>().expect("a part has its largest score and its sum");
         let before = sum.largest;
         sum.largest = larger(largest, before);
-        let [kept, added] = [before, largest].map(|x| l.exp(l.splat(x - sum.largest)));
+        let kept = l.exp(l.splat(before - sum.largest));
+        let added = l.exp(l.splat(largest - sum.largest));
         sum.total = sum.total.mul_add(l.to_array(kept)[0], total * l.to_array(added)[0]);
-        for (out, values) in out.chunks_mut(LANES).zip(values.chunks(LANES)) {
-            let scaled = l.mul(l.load_part(out), kept);
-            l.store_part(l.mul_add(l.load_part(values), added, scaled), out);
+        let (whole, rest) = out.as_chunks_mut::<LANES>();
+        let (whole_values, rest_values) = values.as_chunks::<LANES>();
+        for (out, values) in whole.iter_mut().zip(whole_values) {
+            l.store(l.mul_add(l.load(values), added, l.mul(l.load(out), kept)), out);
         }
+        let scaled = l.mul(l.load_part(rest), kept);
+        l.store_part(l.mul_add(l.load_part(rest_values), added, scaled), rest);
     }
 }
