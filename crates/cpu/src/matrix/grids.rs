@@ -390,3 +390,33 @@ impl Grid for Iq1M {
         (quarter(0) | quarter(1) << 4 | quarter(2) << 8 | quarter(3) << 12).to_le_bytes()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::matrix::simd::Scalar;
+
+    /// Blocks of random bytes, in the first and in the last row of a group.
+    fn packed_codes_are_those_of_the_file<G: Grid>() {
+        let block: Vec<u8> = (0..G::BYTES).map(|i| (i.wrapping_mul(0x9e37_79b9) >> 11) as u8).collect();
+        for (sub, lane) in (0..8).flat_map(|sub| [(sub, 0), (sub, GROUP_ROWS - 1)]) {
+            let mut codes = vec![0; G::CODE_BYTES];
+            G::write_codes(&block, sub, lane, &mut codes);
+            // SAFETY: the codes of one block; `Scalar` runs everywhere.
+            let given = unsafe { G::codes::<Scalar>(codes.as_ptr(), lane) };
+            let wanted: [u8; BLOCK_COLS] = std::array::from_fn(|i| G::code(&block, sub * BLOCK_COLS + i));
+            assert_eq!(given.as_flattened(), wanted, "block {sub}, row {lane}");
+        }
+    }
+
+    #[test]
+    fn points_are_found_in_their_tables() {
+        packed_codes_are_those_of_the_file::<Iq1S>();
+        packed_codes_are_those_of_the_file::<Iq1M>();
+        packed_codes_are_those_of_the_file::<Iq2Xxs>();
+        packed_codes_are_those_of_the_file::<Iq2Xs>();
+        packed_codes_are_those_of_the_file::<Iq2S>();
+        packed_codes_are_those_of_the_file::<Iq3Xxs>();
+        packed_codes_are_those_of_the_file::<Iq3S>();
+    }
+}
