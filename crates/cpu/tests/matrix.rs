@@ -333,29 +333,17 @@ fn tokens_that_choose_an_expert_get_what_they_would_alone_and_others_are_not_tou
 }
 
 #[test]
-fn experts_take_one_form_of_activations_even_where_one_has_to_become_floats() {
+fn experts_are_matrices_of_one_shape() {
     let (rows, cols) = (16, 256);
-    let exact = Weights::new(DType::IQ2_S, [rows, cols]);
-    assert!(exact.packed.takes_quantized());
-    let row_bytes = DType::IQ2_S.row_bytes(cols).unwrap();
-    let odd = (0..100).find_map(|seed| {
-        let bytes: Vec<u8> =
-            Random(seed).floats(rows * row_bytes).iter().map(|x| x.to_bits() as u8).collect();
-        let packed = PackedMatrix::pack(DType::IQ2_S, rows, cols, &bytes).unwrap();
-        (!packed.takes_quantized()).then_some(bytes)
-    });
-    let odd = odd.expect("some bytes do not fit the layout");
+    let one = Weights::new(DType::IQ2_S, [rows, cols]);
     let team = &mut Team::new(2).unwrap();
-    let bytes = [&exact.bytes[..], &odd].concat();
-    let experts = PackedExperts::pack_with(team, DType::IQ2_S, 2, rows, cols, &bytes).unwrap();
-    assert!(!experts.takes_quantized() && experts.matrices().iter().all(|m| !m.takes_quantized()));
-    let mut decoded = vec![0.0; cols];
-    experts.matrices()[0].dequantize_row(3, &mut decoded);
-    assert_eq!(decoded, exact.decoded()[3 * cols..4 * cols]);
-
-    let twice = [&exact.bytes[..], &exact.bytes].concat();
+    let twice = [&one.bytes[..], &one.bytes].concat();
     let experts = PackedExperts::pack_with(team, DType::IQ2_S, 2, rows, cols, &twice).unwrap();
-    assert!(experts.takes_quantized() && experts.packed_bytes() == 2 * exact.packed.packed_bytes());
+    assert!(experts.takes_quantized() && experts.packed_bytes() == 2 * one.packed.packed_bytes());
+    let mut decoded = vec![0.0; cols];
+    experts.matrices()[1].dequantize_row(3, &mut decoded);
+    assert_eq!(decoded, one.decoded()[3 * cols..4 * cols]);
+
     let short = PackedExperts::pack_with(team, DType::IQ2_S, 3, rows, cols, &twice).unwrap_err();
     assert!(matches!(short, PackError::Size { rows: 48, .. }), "{short}");
     let none = PackedExperts::pack_with(team, DType::IQ2_S, 0, rows, cols, &[]).unwrap_err();
@@ -376,14 +364,15 @@ fn threads_pack_the_same_matrix_as_one() {
 }
 
 #[test]
-fn formats_with_a_layout_take_the_memory_of_the_file() {
+fn packed_weights_take_the_memory_of_the_file() {
     use DType::*;
-    let direct =
-        [Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q3_K, Q4_K, Q5_K, Q6_K, IQ4_NL, IQ4_XS, MXFP4, TQ2_0, F16, BF16, F32];
-    for dtype in direct {
-        let weights = Weights::new(dtype, [64, 1536]);
+    let common =
+        [Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, IQ4_NL, IQ4_XS, MXFP4, F16, BF16, F32];
+    for dtype in every_format() {
+        let weights = Weights::new(dtype, [1024, 2048]);
         let ratio = weights.packed.packed_bytes() as f64 / weights.bytes.len() as f64;
-        assert!(ratio <= 1.06, "{dtype}: {ratio:.3} times the file");
+        let most = if common.contains(&dtype) { 1.06 } else { 1.12 };
+        assert!(ratio <= most, "{dtype}: {ratio:.3} times the file");
     }
 }
 

@@ -16,7 +16,7 @@ mod bytes;
 mod dtype;
 mod error;
 mod fp4;
-mod grids;
+pub mod grids;
 mod iq;
 mod k;
 mod legacy;

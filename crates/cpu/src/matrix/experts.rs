@@ -38,17 +38,8 @@ impl PackedExperts {
             let rows = rows.saturating_mul(experts);
             return Err(PackError::Size { dtype, rows, cols, actual: bytes.len(), expected });
         }
-        let mut matrices = Vec::with_capacity(experts);
-        for bytes in bytes.chunks_exact(expert_bytes) {
-            matrices.push(PackedMatrix::pack_with(team, dtype, rows, cols, bytes)?);
-        }
-        // A format that some matrices cannot be had in exactly makes those f32. A product takes one form of activations,
-        // so then all are.
-        if matrices.iter().any(|matrix| matrix.takes_quantized() != matrices[0].takes_quantized()) {
-            for (matrix, bytes) in matrices.iter_mut().zip(bytes.chunks_exact(expert_bytes)) {
-                *matrix = PackedMatrix::pack_as_floats(team, dtype, rows, cols, bytes)?;
-            }
-        }
+        let pack = |bytes| PackedMatrix::pack_with(team, dtype, rows, cols, bytes);
+        let matrices = bytes.chunks_exact(expert_bytes).map(pack).collect::<Result<_, _>>()?;
         Ok(PackedExperts { matrices })
     }
 

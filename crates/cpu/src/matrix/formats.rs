@@ -3,7 +3,8 @@
 //!
 //! Every format is one of two forms, `d · (q − OFFSET)` or `d · q − m`, with an unsigned code `q` and with
 //! `d` and `m` per 32 columns or per 16 ([`BlockFormat::HALVES`]). A new format is one `impl` here, and its
-//! name in [`packed`](super::packed)'s `Kind` and `for_kind`.
+//! name in [`packed`](super::packed)'s `Kind` and `for_kind`. Those whose weights are points of a grid are in
+//! [`grids`](super::grids).
 //!
 //! Sources: the format definitions of ggml (`ggml-common.h`) and the OCP Microscaling specification 1.0
 //! (MXFP4); the decoders of `verbatim-quant` are the reference that the tests compare with.
@@ -12,12 +13,14 @@ use std::array;
 
 use half::f16;
 
-use super::layout::{GROUP_ROWS, unpack};
+use super::layout::{self, BLOCK_COLS, GROUP_ROWS, code_bytes, unpack};
 use super::simd::Simd;
+
+pub(super) use super::grids::{Iq1M, Iq1S, Iq2S, Iq2Xs, Iq2Xxs, Iq3S, Iq3Xxs};
 
 /// What a packed block format is made of. A *file block* is `32 * BLOCKS` columns of one row.
 pub(super) trait BlockFormat: 'static {
-    /// Bits of a packed code: 2, 3, 4, 5, 6 or 8.
+    /// Bits of a code: 1, 2, 3, 4, 5, 6 or 8.
     const BITS: usize;
     /// What the codes stand for, if not for themselves.
     const CODEBOOK: Option<[u8; 16]> = None;
@@ -32,11 +35,18 @@ pub(super) trait BlockFormat: 'static {
     const BLOCKS: usize;
     /// Bytes of a file block.
     const FILE_BYTES: usize;
+    /// Bytes of the packed codes of 32 columns, all sixteen rows together.
+    const CODE_BYTES: usize = code_bytes(Self::BITS);
     /// Bytes of the packed scales of a file block, all sixteen rows together.
     const SCALE_BYTES: usize;
 
     /// The code of column `i` of a file block, below `2^BITS`.
     fn code(block: &[u8], i: usize) -> u8;
+    /// Writes the codes of block `sub` of a file block as those of row `lane`, into bytes that are zero for this row.
+    fn write_codes(block: &[u8], sub: usize, lane: usize, codes: &mut [u8]) {
+        let row = array::from_fn(|i| Self::code(block, sub * BLOCK_COLS + i));
+        layout::pack(Self::BITS, &row, lane, codes);
+    }
     /// Writes the scales of a file block as those of row `lane`.
     fn write_scales(block: &[u8], lane: usize, scales: &mut [u8]);
     /// The scales of `S::LANES` rows from `lane` on, for block `sub` of a file block.
@@ -84,7 +94,7 @@ impl<S: Simd> Coefficients<S> {
     }
 
     #[inline(always)]
-    unsafe fn halves(d: [S::Floats; 2]) -> Self {
+    pub(super) unsafe fn halves(d: [S::Floats; 2]) -> Self {
         // SAFETY: the caller vouches for the instruction set.
         Coefficients { d, m: unsafe { [S::splat(0.0); 2] } }
     }
@@ -96,20 +106,20 @@ impl<S: Simd> Coefficients<S> {
 }
 
 /// Bytes of one half-precision number per row of a group.
-const HALF_ROW: usize = 2 * GROUP_ROWS;
+pub(super) const HALF_ROW: usize = 2 * GROUP_ROWS;
 
 /// Code `i` of an array of `BITS`-bit codes in planes: `WIDTH` bytes hold `WIDTH` neighbours in their lowest
 /// bits, the next `WIDTH` in the bits above those, and so on until the bytes are full. Every code array of
 /// every format is one.
 #[inline(always)]
-fn plane_code<const BITS: usize, const WIDTH: usize>(bytes: &[u8], i: usize) -> u8 {
+pub(super) fn plane_code<const BITS: usize, const WIDTH: usize>(bytes: &[u8], i: usize) -> u8 {
     let elements = WIDTH * (8 / BITS);
     let (byte, shift) = (i / elements * WIDTH + i % WIDTH, i % elements / WIDTH * BITS);
     (bytes[byte] >> shift) & (u8::MAX >> (8 - BITS))
 }
 
 /// Copies the two bytes at `from` to row `lane` of the packed array that starts at byte `array`.
-fn put_half(scales: &mut [u8], array: usize, lane: usize, from: &[u8]) {
+pub(super) fn put_half(scales: &mut [u8], array: usize, lane: usize, from: &[u8]) {
     let at = array + 2 * lane;
     scales[at..at + 2].copy_from_slice(&from[..2]);
 }
@@ -467,7 +477,7 @@ impl BlockFormat for Q3K {
 }
 
 /// Two bits, `d · scale · q − dmin · minimum`, four-bit scales and minima per 16 columns. Packed: `d`,
-/// `dmin`, then per 32 columns the two halves' scales and the two halves' minima as bytes.
+/// `dmin`, then per 16 columns a byte with the scale in its lower half and the minimum in its upper.
 pub(super) struct Q2K;
 impl BlockFormat for Q2K {
     const BITS: usize = 2;
@@ -476,7 +486,7 @@ impl BlockFormat for Q2K {
     const HALVES: bool = true;
     const BLOCKS: usize = 8;
     const FILE_BYTES: usize = 84;
-    const SCALE_BYTES: usize = 2 * HALF_ROW + 8 * 4 * GROUP_ROWS;
+    const SCALE_BYTES: usize = 2 * HALF_ROW + 16 * GROUP_ROWS;
 
     fn code(block: &[u8], i: usize) -> u8 {
         plane_code::<2, 32>(&block[16..], i)
@@ -485,10 +495,8 @@ impl BlockFormat for Q2K {
     fn write_scales(block: &[u8], lane: usize, scales: &mut [u8]) {
         put_half(scales, 0, lane, &block[80..]);
         put_half(scales, HALF_ROW, lane, &block[82..]);
-        for (sub, pair) in block[..16].iter().enumerate() {
-            let at = 2 * HALF_ROW + (sub / 2 * 4 + sub % 2) * GROUP_ROWS + lane;
-            scales[at] = pair & 15;
-            scales[at + 2 * GROUP_ROWS] = pair >> 4;
+        for (sub, &pair) in block[..16].iter().enumerate() {
+            scales[2 * HALF_ROW + sub * GROUP_ROWS + lane] = pair;
         }
     }
 
@@ -498,11 +506,12 @@ impl BlockFormat for Q2K {
         unsafe {
             let d = S::load_f16(scales.add(2 * lane));
             let dmin = S::load_f16(scales.add(HALF_ROW + 2 * lane));
-            let subs = scales.add(2 * HALF_ROW + sub * 4 * GROUP_ROWS + lane);
-            let byte = |i: usize| S::load_u8(subs.add(i * GROUP_ROWS));
+            let pairs = scales.add(2 * HALF_ROW + 2 * sub * GROUP_ROWS + lane);
+            let pairs = [S::widen_u8(pairs), S::widen_u8(pairs.add(GROUP_ROWS))];
+            let nibble = |half: usize, from| S::to_floats(S::bits(pairs[half], from, 4, 0));
             Coefficients {
-                d: [S::mul(d, byte(0)), S::mul(d, byte(1))],
-                m: [S::mul(dmin, byte(2)), S::mul(dmin, byte(3))],
+                d: [S::mul(d, nibble(0, 0)), S::mul(d, nibble(1, 0))],
+                m: [S::mul(dmin, nibble(0, 4)), S::mul(dmin, nibble(1, 4))],
             }
         }
     }
@@ -583,8 +592,7 @@ fn half_of_e4m3(byte: u8) -> f16 {
     })
 }
 
-/// Trits and two-bit codes, `d · (q − 1)`, with one scale per file block: TQ1_0 and TQ2_0 (256 columns), Q2_0
-/// (64) and Q1_0 (128, where q is 0 or 2).
+/// Two-bit codes, `d · (q − 1)`, with one scale per file block: TQ2_0 (256 columns) and Q2_0 (64).
 macro_rules! two_bit_format {
     ($name:ident, $doc:literal, blocks: $blocks:literal, bytes: $bytes:literal, scale_at: $scale_at:literal,
         |$block:ident, $i:ident| $code:expr) => {
@@ -614,13 +622,103 @@ macro_rules! two_bit_format {
     };
 }
 
-two_bit_format!(Tq1_0, "Five trits to a byte.", blocks: 8, bytes: 54, scale_at: 52, |block, i| trit(block, i));
 two_bit_format!(Tq2_0, "Four trits to a byte.", blocks: 8, bytes: 66, scale_at: 64,
     |block, i| plane_code::<2, 32>(block, i));
-two_bit_format!(Q1_0, "Signs.", blocks: 4, bytes: 18, scale_at: 0,
-    |block, i| plane_code::<1, 1>(&block[2..], i) << 1);
 two_bit_format!(Q2_0, "Four levels.", blocks: 2, bytes: 18, scale_at: 0,
     |block, i| plane_code::<2, 1>(&block[2..], i));
+
+/// Signs: `d` where the bit is set, `−d` where it is not.
+pub(super) struct Q1_0;
+impl BlockFormat for Q1_0 {
+    const BITS: usize = 1;
+    const CODEBOOK: Option<[u8; 16]> = Some([0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+    const CODE_MAX: u8 = 2;
+    const OFFSET: u8 = 1;
+    const BLOCKS: usize = 4;
+    const FILE_BYTES: usize = 18;
+    const SCALE_BYTES: usize = HALF_ROW;
+
+    fn code(block: &[u8], i: usize) -> u8 {
+        plane_code::<1, 1>(&block[2..], i)
+    }
+
+    fn write_scales(block: &[u8], lane: usize, scales: &mut [u8]) {
+        Q4_0::write_scales(block, lane, scales);
+    }
+
+    #[inline(always)]
+    unsafe fn coefficients<S: Simd>(scales: *const u8, lane: usize, sub: usize) -> Coefficients<S> {
+        // SAFETY: as the trait asks.
+        unsafe { Q4_0::coefficients(scales, lane, sub) }
+    }
+}
+
+/// Trits, `d · (q − 1)`. Packed: 32 of them in seven bytes of up to five, a row of such bytes after the other. The first
+/// four trits of byte k, lowest first, are columns `4 * k ..`; the fifth ones of the first four bytes are the last columns.
+pub(super) struct Tq1_0;
+impl BlockFormat for Tq1_0 {
+    const BITS: usize = 2;
+    const CODE_BYTES: usize = 7 * GROUP_ROWS;
+    const OFFSET: u8 = 1;
+    const BLOCKS: usize = 8;
+    const FILE_BYTES: usize = 54;
+    const SCALE_BYTES: usize = HALF_ROW;
+
+    fn code(block: &[u8], i: usize) -> u8 {
+        trit(block, i)
+    }
+
+    fn write_codes(block: &[u8], sub: usize, lane: usize, codes: &mut [u8]) {
+        let trit = |i| Self::code(block, sub * BLOCK_COLS + i);
+        for k in 0..7 {
+            let fifth = if k < 4 { trit(28 + k) } else { 0 };
+            codes[k * GROUP_ROWS + lane] = (0..4).rev().fold(fifth, |byte, i| byte * 3 + trit(4 * k + i));
+        }
+    }
+
+    fn write_scales(block: &[u8], lane: usize, scales: &mut [u8]) {
+        put_half(scales, 0, lane, &block[52..]);
+    }
+
+    #[inline(always)]
+    unsafe fn coefficients<S: Simd>(scales: *const u8, lane: usize, sub: usize) -> Coefficients<S> {
+        // SAFETY: as the trait asks.
+        unsafe { Q4_0::coefficients(scales, lane, sub) }
+    }
+
+    #[inline(always)]
+    unsafe fn codes<S: Simd>(codes: *const u8, lane: usize) -> [S::Bytes; 8] {
+        let table = TRITS.as_flattened().as_ptr();
+        // SAFETY: as the trait asks; a byte is below the number of entries, which are of eight bytes.
+        unsafe {
+            let mut chunks = [S::splat_byte(0); 8];
+            for k in 0..7 {
+                let byte = S::widen_u8(codes.add(k * GROUP_ROWS + lane));
+                chunks[k] = S::gather::<8>(table, byte);
+                if k < 4 {
+                    let fifth = S::gather::<8>(table.add(4), byte);
+                    chunks[7] = S::or(chunks[7], S::bits(fifth, 0, 8, 8 * k as u32));
+                }
+            }
+            chunks
+        }
+    }
+}
+
+/// The five trits of every byte, lowest first.
+static TRITS: [[u8; 8]; 256] = {
+    let mut trits = [[0; 8]; 256];
+    let mut byte = 0;
+    while byte < 256 {
+        let (mut rest, mut i) = (byte, 0);
+        while i < 5 {
+            trits[byte][i] = (rest % 3) as u8;
+            (rest, i) = (rest / 3, i + 1);
+        }
+        byte += 1;
+    }
+    trits
+};
 
 /// Trit `i` of TQ1_0. A byte is a fraction in units of 1/256: times 3, its whole part is the next trit.
 fn trit(block: &[u8], i: usize) -> u8 {
@@ -631,37 +729,4 @@ fn trit(block: &[u8], i: usize) -> u8 {
     };
     let fraction = (0..digit).fold(block[byte], |fraction, _| fraction.wrapping_mul(3));
     ((u16::from(fraction) * 3) >> 8) as u8
-}
-
-/// Signed bytes with an f32 scale per 16 columns: what the formats become that have no layout of their own,
-/// when every group of 16 decoded weights is whole multiples of one number (see [`super::fit`]). Its file
-/// block is made there: two f32 scales, then 32 codes.
-pub(super) struct Fitted;
-impl BlockFormat for Fitted {
-    const BITS: usize = 8;
-    const OFFSET: u8 = 128;
-    const HALVES: bool = true;
-    const BLOCKS: usize = 1;
-    const FILE_BYTES: usize = 40;
-    const SCALE_BYTES: usize = 2 * 4 * GROUP_ROWS;
-
-    fn code(block: &[u8], i: usize) -> u8 {
-        block[8 + i]
-    }
-
-    fn write_scales(block: &[u8], lane: usize, scales: &mut [u8]) {
-        for half in 0..2 {
-            let at = (half * GROUP_ROWS + lane) * 4;
-            scales[at..at + 4].copy_from_slice(&block[4 * half..4 * half + 4]);
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn coefficients<S: Simd>(scales: *const u8, lane: usize, _sub: usize) -> Coefficients<S> {
-        // SAFETY: as the trait asks.
-        unsafe {
-            let scales = scales.add(4 * lane);
-            Coefficients::halves([S::load_f32(scales), S::load_f32(scales.add(4 * GROUP_ROWS))])
-        }
-    }
 }

@@ -7,7 +7,7 @@
 
 use super::activations::ActivationBlock;
 use super::formats::{BlockFormat, Coefficients};
-use super::layout::{BLOCK_COLS, GROUP_ROWS, code_bytes};
+use super::layout::{BLOCK_COLS, GROUP_ROWS};
 use super::simd::Simd;
 
 /// One tile's operands.
@@ -69,7 +69,7 @@ pub(super) unsafe fn block_tile<S: Simd, F: BlockFormat, const M: usize>(tile: &
             let mut at_block = 0;
             for _ in 0..file_blocks {
                 for sub in 0..F::BLOCKS {
-                    prefetch::<S>(codes, code_bytes(F::BITS));
+                    prefetch::<S>(codes, F::CODE_BYTES);
                     let weights = F::codes::<S>(codes, lane);
                     let coefficients = F::coefficients::<S>(scales, lane, sub);
                     for (total, input) in totals.iter_mut().zip(inputs) {
@@ -78,7 +78,7 @@ pub(super) unsafe fn block_tile<S: Simd, F: BlockFormat, const M: usize>(tile: &
                         let scale = S::splat(block_number(input, SCALE_AT));
                         *total = S::mul_add(sum, scale, *total);
                     }
-                    codes = codes.add(code_bytes(F::BITS));
+                    codes = codes.add(F::CODE_BYTES);
                     at_block += size_of::<ActivationBlock>();
                 }
                 scales = scales.add(F::SCALE_BYTES);

@@ -13,8 +13,8 @@
 
 mod activations;
 mod experts;
-mod fit;
 mod formats;
+mod grids;
 mod kernel;
 mod layout;
 mod packed;

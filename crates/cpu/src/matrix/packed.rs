@@ -1,26 +1,21 @@
 //! A weight matrix in the layout that the kernels read.
 
 use std::fmt;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use thiserror::Error;
-use verbatim_quant::{DType, QuantError, dequantize};
+use verbatim_quant::DType;
 
-use super::fit::{FITTED_BLOCK_BYTES, fit_block};
 use super::formats::BlockFormat;
 use super::kernel::DenseWeights;
-use super::layout::{self, BLOCK_COLS, GROUP_ROWS, code_bytes};
+use super::layout::{BLOCK_COLS, GROUP_ROWS};
 use super::simd::Scalar;
 use super::storage::AlignedBytes;
 use crate::team::{TaskCounter, Team};
 
 /// A matrix of `rows` output rows and `cols` input columns, rows interleaved in groups of sixteen.
 ///
-/// Memory is that of the file, within 6 %, for the legacy formats, the K formats but Q2_K, IQ4, MXFP4, TQ2_0
-/// and the plain types (rows are padded to a multiple of 16, and a row group to 64 bytes). Q2_K takes 3.1
-/// bits a weight instead of 2.6, TQ1_0 2.1 instead of 1.7, Q1_0 2.1 instead of 1.1, Q2_0 2.25 as in the file,
-/// NVFP4 5 instead of 4.5. The grid formats (IQ1, IQ2, IQ3) become bytes with scales, 10 bits a weight. A
-/// matrix that does not fit that exactly becomes f32.
+/// Memory is that of the file, within 6 % for the formats in common use and 12 % for all others (rows are padded to
+/// a multiple of 16, and a row group to 64 bytes).
 pub struct PackedMatrix {
     dtype: DType,
     rows: usize,
@@ -77,9 +72,6 @@ pub enum PackError {
         /// Bytes asked for.
         bytes: usize,
     },
-    /// The decoder refused the bytes.
-    #[error(transparent)]
-    Decode(#[from] QuantError),
 }
 
 /// What a matrix is packed as.
@@ -96,6 +88,13 @@ pub(super) enum Kind {
     Q4_K,
     Q5_K,
     Q6_K,
+    IQ1_S,
+    IQ1_M,
+    IQ2_XXS,
+    IQ2_XS,
+    IQ2_S,
+    IQ3_XXS,
+    IQ3_S,
     IQ4_NL,
     IQ4_XS,
     MXFP4,
@@ -104,7 +103,6 @@ pub(super) enum Kind {
     TQ2_0,
     Q1_0,
     Q2_0,
-    Fitted,
     F32,
     F16,
     BF16,
@@ -116,8 +114,9 @@ macro_rules! for_kind {
     ($kind:expr, $F:ident => $block:expr, $W:ident => $dense:expr) => {
         for_kind!(@ $kind, $F => $block, $W => $dense,
             block: Q4_0 Q4_0, Q4_1 Q4_1, Q5_0 Q5_0, Q5_1 Q5_1, Q8_0 Q8_0, Q2_K Q2K, Q3_K Q3K, Q4_K Q4K,
-                Q5_K Q5K, Q6_K Q6K, IQ4_NL IQ4NL, IQ4_XS IQ4XS, MXFP4 Mxfp4, NVFP4 Nvfp4, TQ1_0 Tq1_0,
-                TQ2_0 Tq2_0, Q1_0 Q1_0, Q2_0 Q2_0, Fitted Fitted;
+                Q5_K Q5K, Q6_K Q6K, IQ1_S Iq1S, IQ1_M Iq1M, IQ2_XXS Iq2Xxs, IQ2_XS Iq2Xs, IQ2_S Iq2S,
+                IQ3_XXS Iq3Xxs, IQ3_S Iq3S, IQ4_NL IQ4NL, IQ4_XS IQ4XS, MXFP4 Mxfp4, NVFP4 Nvfp4, TQ1_0 Tq1_0,
+                TQ2_0 Tq2_0, Q1_0 Q1_0, Q2_0 Q2_0;
             dense: F32 F32, F16 F16, BF16 Bf16)
     };
     (@ $kind:expr, $F:ident => $block:expr, $W:ident => $dense:expr,
@@ -158,9 +157,13 @@ impl Kind {
             DType::TQ2_0 => Kind::TQ2_0,
             DType::Q1_0 => Kind::Q1_0,
             DType::Q2_0 => Kind::Q2_0,
-            DType::IQ1_S | DType::IQ1_M => Kind::Fitted,
-            DType::IQ2_XXS | DType::IQ2_XS | DType::IQ2_S => Kind::Fitted,
-            DType::IQ3_XXS | DType::IQ3_S => Kind::Fitted,
+            DType::IQ1_S => Kind::IQ1_S,
+            DType::IQ1_M => Kind::IQ1_M,
+            DType::IQ2_XXS => Kind::IQ2_XXS,
+            DType::IQ2_XS => Kind::IQ2_XS,
+            DType::IQ2_S => Kind::IQ2_S,
+            DType::IQ3_XXS => Kind::IQ3_XXS,
+            DType::IQ3_S => Kind::IQ3_S,
             DType::F32 => Kind::F32,
             DType::F16 => Kind::F16,
             DType::BF16 => Kind::BF16,
@@ -184,7 +187,7 @@ impl GroupLayout {
         let (weights_bytes, scales_bytes) = for_kind!(kind,
             F => {
                 let file_blocks = cols / (BLOCK_COLS * F::BLOCKS);
-                let codes = file_blocks.checked_mul(F::BLOCKS * code_bytes(F::BITS))?;
+                let codes = file_blocks.checked_mul(F::BLOCKS * F::CODE_BYTES)?;
                 (codes, file_blocks.checked_mul(F::SCALE_BYTES)?)
             },
             W => (cols.checked_mul(GROUP_ROWS * W::BYTES)?, 0)
@@ -216,23 +219,7 @@ impl PackedMatrix {
         bytes: &[u8],
     ) -> Result<PackedMatrix, PackError> {
         let kind = Kind::of(dtype).ok_or(PackError::NotWeights(dtype))?;
-        let source = Source::new(dtype, rows, cols, bytes)?;
-        match source.pack_as(team, kind)? {
-            Some(matrix) => Ok(matrix),
-            // Exact in every case: nothing is finer than f32.
-            None => source.pack_as(team, Kind::F32)?.ok_or(PackError::NotWeights(dtype)),
-        }
-    }
-
-    /// [`pack_with`](Self::pack_with), but decoded to f32, which every format can be exactly.
-    pub(super) fn pack_as_floats(
-        team: &mut Team,
-        dtype: DType,
-        rows: usize,
-        cols: usize,
-        bytes: &[u8],
-    ) -> Result<PackedMatrix, PackError> {
-        Source::new(dtype, rows, cols, bytes)?.pack_as(team, Kind::F32)?.ok_or(PackError::NotWeights(dtype))
+        Source::new(dtype, rows, cols, bytes)?.pack(team, kind)
     }
 
     /// Output rows.
@@ -337,8 +324,7 @@ impl<'a> Source<'a> {
         Ok(Source { dtype, rows, cols, row_bytes, bytes })
     }
 
-    /// `None` if the weights cannot be had exactly in this kind.
-    fn pack_as(&self, team: &mut Team, kind: Kind) -> Result<Option<PackedMatrix>, PackError> {
+    fn pack(&self, team: &mut Team, kind: Kind) -> Result<PackedMatrix, PackError> {
         let groups = self.rows.div_ceil(GROUP_ROWS);
         let layout = GroupLayout::new(kind, self.cols);
         let total_bytes = layout.and_then(|layout| groups.checked_mul(layout.group_bytes));
@@ -349,71 +335,31 @@ impl<'a> Source<'a> {
             return Err(PackError::OutOfMemory { bytes: total_bytes });
         };
 
-        let is_exact = AtomicBool::new(true);
         let parts = GroupParts::new(storage.as_mut_slice(), layout.group_bytes);
         let counter = TaskCounter::new();
         team.run(|_| {
-            let mut scratch = Scratch::default();
-            while is_exact.load(Ordering::Relaxed)
-                && let Some(taken) = counter.take(1, groups)
-            {
+            while let Some(taken) = counter.take(1, groups) {
                 for group in taken {
                     // SAFETY: the counter gives every group to one thread only.
                     let part = unsafe { parts.get(group) };
-                    if !self.pack_group(layout, group, part, &mut scratch) {
-                        is_exact.store(false, Ordering::Relaxed);
-                    }
+                    self.pack_group(layout, group, part);
                 }
             }
         });
-        let (dtype, rows, cols) = (self.dtype, self.rows, self.cols);
-        let matrix = PackedMatrix { dtype, rows, cols, layout, storage };
-        Ok(is_exact.into_inner().then_some(matrix))
+        Ok(PackedMatrix { dtype: self.dtype, rows: self.rows, cols: self.cols, layout, storage })
     }
 
-    fn pack_group(&self, layout: GroupLayout, group: usize, part: &mut [u8], scratch: &mut Scratch) -> bool {
+    fn pack_group(&self, layout: GroupLayout, group: usize, part: &mut [u8]) {
         let (weights, scales) = part.split_at_mut(layout.scales_at);
         let rows = group * GROUP_ROWS..self.rows.min((group + 1) * GROUP_ROWS);
         for (lane, row) in rows.enumerate() {
             let bytes = &self.bytes[row * self.row_bytes..(row + 1) * self.row_bytes];
-            let Some(bytes) = self.transcode(layout.kind, bytes, scratch) else { return false };
             for_kind!(layout.kind,
                 F => pack_blocks::<F>(bytes, lane, weights, scales),
                 W => pack_dense::<W>(bytes, lane, weights)
             );
         }
-        true
     }
-
-    /// The bytes of a row as `kind` takes them: the file's own, or made from the decoded weights. `None` if
-    /// `kind` cannot have them exactly.
-    fn transcode<'b>(&self, kind: Kind, bytes: &'b [u8], scratch: &'b mut Scratch) -> Option<&'b [u8]> {
-        if kind != Kind::Fitted && Kind::of(self.dtype) == Some(kind) {
-            return Some(bytes);
-        }
-        scratch.decoded.resize(self.cols, 0.0);
-        dequantize(self.dtype, bytes, &mut scratch.decoded).ok()?;
-        scratch.bytes.clear();
-        if kind == Kind::F32 {
-            scratch.bytes.extend(scratch.decoded.iter().flat_map(|value| value.to_le_bytes()));
-            return Some(&scratch.bytes);
-        }
-        for values in scratch.decoded.as_chunks::<BLOCK_COLS>().0 {
-            let mut block = [0; FITTED_BLOCK_BYTES];
-            if !fit_block(values, &mut block) {
-                return None;
-            }
-            scratch.bytes.extend(block);
-        }
-        Some(&scratch.bytes)
-    }
-}
-
-/// A thread's room for rows that are transcoded.
-#[derive(Default)]
-struct Scratch {
-    decoded: Vec<f32>,
-    bytes: Vec<u8>,
 }
 
 /// The row groups of a matrix under construction, to be given to different threads.
@@ -445,13 +391,12 @@ impl<'a> GroupParts<'a> {
 }
 
 fn pack_blocks<F: BlockFormat>(bytes: &[u8], lane: usize, weights: &mut [u8], scales: &mut [u8]) {
-    let blocks = weights.chunks_exact_mut(F::BLOCKS * code_bytes(F::BITS));
+    let blocks = weights.chunks_exact_mut(F::BLOCKS * F::CODE_BYTES);
     let scales = scales.chunks_exact_mut(F::SCALE_BYTES);
     for ((block, weights), scales) in bytes.chunks_exact(F::FILE_BYTES).zip(blocks).zip(scales) {
         F::write_scales(block, lane, scales);
-        for (sub, weights) in weights.chunks_exact_mut(code_bytes(F::BITS)).enumerate() {
-            let codes = std::array::from_fn(|i| F::code(block, sub * BLOCK_COLS + i));
-            layout::pack(F::BITS, &codes, lane, weights);
+        for (sub, codes) in weights.chunks_exact_mut(F::CODE_BYTES).enumerate() {
+            F::write_codes(block, sub, lane, codes);
         }
     }
 }
@@ -471,7 +416,7 @@ unsafe fn decode_blocks<F: BlockFormat>(weights: *const u8, scales: *const u8, l
         // SAFETY: the block is one of the row group; `Scalar` runs everywhere.
         let (codes, coefficients) = unsafe {
             (
-                F::codes::<Scalar>(weights.add(index * code_bytes(F::BITS)), lane),
+                F::codes::<Scalar>(weights.add(index * F::CODE_BYTES), lane),
                 F::coefficients::<Scalar>(scales.add(file_block * F::SCALE_BYTES), lane, sub),
             )
         };

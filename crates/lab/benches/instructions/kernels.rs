@@ -15,8 +15,18 @@ use verbatim_sample::Sampler;
 
 use crate::callgrind::measured;
 
-const PRODUCT_FORMATS: [DType; 7] =
-    [DType::Q4_0, DType::Q4_1, DType::Q8_0, DType::Q4_K, DType::Q6_K, DType::IQ4_XS, DType::F16];
+const PRODUCT_FORMATS: [DType; 10] = [
+    DType::Q4_0,
+    DType::Q4_1,
+    DType::Q8_0,
+    DType::Q2_K,
+    DType::Q4_K,
+    DType::Q6_K,
+    DType::IQ2_XS,
+    DType::IQ3_S,
+    DType::IQ4_XS,
+    DType::F16,
+];
 const WIDTHS: [usize; 3] = [1, 8, 64];
 const PRODUCT_ROWS: usize = 64;
 const COLS: usize = 1024;

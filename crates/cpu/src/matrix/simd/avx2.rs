@@ -100,6 +100,49 @@ impl<const VNNI: bool> Simd for EightLanes<VNNI> {
     }
 
     #[inline(always)]
+    unsafe fn negate(a: __m256i, which: __m256i) -> __m256i {
+        // SAFETY: as above.
+        unsafe {
+            let mask = _mm256_sub_epi8(_mm256_setzero_si256(), which);
+            _mm256_sub_epi8(_mm256_xor_si256(a, mask), mask)
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn widen_u8(values: *const u8) -> __m256i {
+        // SAFETY: as above.
+        unsafe { _mm256_cvtepu8_epi32(_mm_loadl_epi64(values.cast())) }
+    }
+
+    #[inline(always)]
+    unsafe fn widen_u16(values: *const u8) -> __m256i {
+        // SAFETY: as above.
+        unsafe { _mm256_cvtepu16_epi32(_mm_loadu_si128(values.cast())) }
+    }
+
+    #[inline(always)]
+    unsafe fn bits(a: __m256i, from: u32, count: u32, to: u32) -> __m256i {
+        // SAFETY: as above.
+        unsafe {
+            let mask = _mm256_set1_epi32((!(u32::MAX << count)).cast_signed());
+            let low = _mm256_and_si256(_mm256_srl_epi32(a, _mm_cvtsi32_si128(from as i32)), mask);
+            _mm256_sll_epi32(low, _mm_cvtsi32_si128(to as i32))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn gather<const STRIDE: i32>(table: *const u8, numbers: __m256i) -> __m256i {
+        // SAFETY: as above.
+        unsafe { _mm256_i32gather_epi32::<STRIDE>(table.cast(), numbers) }
+    }
+
+    #[inline(always)]
+    unsafe fn to_floats(numbers: __m256i) -> __m256 {
+        // SAFETY: as above.
+        unsafe { _mm256_cvtepi32_ps(numbers) }
+    }
+
+    #[inline(always)]
     unsafe fn dot<const N: usize>(
         weights: [__m256i; N],
         weight_max: u8,

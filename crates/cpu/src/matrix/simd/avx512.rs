@@ -96,6 +96,49 @@ impl Simd for Avx512 {
     }
 
     #[inline(always)]
+    unsafe fn negate(a: __m512i, which: __m512i) -> __m512i {
+        // SAFETY: as above.
+        unsafe {
+            let mask = _mm512_sub_epi8(_mm512_setzero_si512(), which);
+            _mm512_sub_epi8(_mm512_xor_si512(a, mask), mask)
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn widen_u8(values: *const u8) -> __m512i {
+        // SAFETY: as above.
+        unsafe { _mm512_cvtepu8_epi32(_mm_loadu_si128(values.cast())) }
+    }
+
+    #[inline(always)]
+    unsafe fn widen_u16(values: *const u8) -> __m512i {
+        // SAFETY: as above.
+        unsafe { _mm512_cvtepu16_epi32(_mm256_loadu_si256(values.cast())) }
+    }
+
+    #[inline(always)]
+    unsafe fn bits(a: __m512i, from: u32, count: u32, to: u32) -> __m512i {
+        // SAFETY: as above.
+        unsafe {
+            let mask = _mm512_set1_epi32((!(u32::MAX << count)).cast_signed());
+            let low = _mm512_and_si512(_mm512_srl_epi32(a, _mm_cvtsi32_si128(from as i32)), mask);
+            _mm512_sll_epi32(low, _mm_cvtsi32_si128(to as i32))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn gather<const STRIDE: i32>(table: *const u8, numbers: __m512i) -> __m512i {
+        // SAFETY: as above.
+        unsafe { _mm512_i32gather_epi32::<STRIDE>(numbers, table.cast()) }
+    }
+
+    #[inline(always)]
+    unsafe fn to_floats(numbers: __m512i) -> __m512 {
+        // SAFETY: as above.
+        unsafe { _mm512_cvtepi32_ps(numbers) }
+    }
+
+    #[inline(always)]
     unsafe fn dot<const N: usize>(
         weights: [__m512i; N],
         _weight_max: u8,

@@ -59,6 +59,22 @@ pub(super) trait Simd: Copy + 'static {
     unsafe fn shift_left(a: Self::Bytes, count: u32) -> Self::Bytes;
     /// `table[index]` for each byte; every index is below 16.
     unsafe fn look_up(table: &[u8; 16], indices: Self::Bytes) -> Self::Bytes;
+    /// The negative of each byte of `a` where the byte of `which` is 1, and the byte itself where that is 0.
+    unsafe fn negate(a: Self::Bytes, which: Self::Bytes) -> Self::Bytes;
+
+    // A lane's four bytes as one little-endian number.
+
+    /// A byte per lane, as a number.
+    unsafe fn widen_u8(values: *const u8) -> Self::Bytes;
+    /// Two bytes per lane, as a number.
+    unsafe fn widen_u16(values: *const u8) -> Self::Bytes;
+    /// `count` bits of each number from bit `from` on, moved to bit `to`.
+    unsafe fn bits(a: Self::Bytes, from: u32, count: u32, to: u32) -> Self::Bytes;
+    /// The four bytes at `table + STRIDE * number` for each lane, all of which must be readable; `STRIDE` is 4 or 8.
+    unsafe fn gather<const STRIDE: i32>(table: *const u8, numbers: Self::Bytes) -> Self::Bytes;
+    /// Each number as f32; all are below 2^24.
+    unsafe fn to_floats(numbers: Self::Bytes) -> Self::Floats;
+
     /// The exact value of Σ (weight − offset) · activation over `4 * N` columns, where `activations` points
     /// to as many signed bytes from −127 to 127, `sum` is their exact sum, and no weight is above
     /// `weight_max`. All of it stays below 2^24 and so is exact in f32, whatever the order.

@@ -81,6 +81,42 @@ impl Simd for Scalar {
     }
 
     #[inline(always)]
+    unsafe fn negate(a: [u8; 4], which: [u8; 4]) -> [u8; 4] {
+        array::from_fn(|i| if which[i] == 0 { a[i] } else { a[i].wrapping_neg() })
+    }
+
+    #[inline(always)]
+    unsafe fn widen_u8(values: *const u8) -> [u8; 4] {
+        // SAFETY: as above.
+        [unsafe { values.read() }, 0, 0, 0]
+    }
+
+    #[inline(always)]
+    unsafe fn widen_u16(values: *const u8) -> [u8; 4] {
+        // SAFETY: as above.
+        let [low, high] = unsafe { values.cast::<[u8; 2]>().read() };
+        [low, high, 0, 0]
+    }
+
+    #[inline(always)]
+    unsafe fn bits(a: [u8; 4], from: u32, count: u32, to: u32) -> [u8; 4] {
+        let number = u32::from_le_bytes(a) >> from & !(u32::MAX << count);
+        (number << to).to_le_bytes()
+    }
+
+    #[inline(always)]
+    unsafe fn gather<const STRIDE: i32>(table: *const u8, numbers: [u8; 4]) -> [u8; 4] {
+        let number = u32::from_le_bytes(numbers) as usize;
+        // SAFETY: as above.
+        unsafe { table.add(number * STRIDE as usize).cast::<[u8; 4]>().read() }
+    }
+
+    #[inline(always)]
+    unsafe fn to_floats(numbers: [u8; 4]) -> f32 {
+        u32::from_le_bytes(numbers) as f32
+    }
+
+    #[inline(always)]
     unsafe fn dot<const N: usize>(
         weights: [[u8; 4]; N],
         _weight_max: u8,
