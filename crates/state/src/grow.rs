@@ -139,7 +139,8 @@ impl State {
     /// The page in which a place lies, if others hold it too.
     fn shared_page(&self, id: SequenceId, group: usize, place: usize) -> Option<i32> {
         let page = self.groups[group].table[id.index * self.blocks() + place / PAGE_CELLS];
-        (place % PAGE_CELLS > 0 && page >= 0 && self.pools[group].holders(page) > 1).then_some(page)
+        (!place.is_multiple_of(PAGE_CELLS) && page >= 0 && self.pools[group].holders(page) > 1)
+            .then_some(page)
     }
 
     fn take_pages(&mut self, id: SequenceId, group: usize, places: Range<usize>) {
