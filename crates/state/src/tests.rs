@@ -246,7 +246,7 @@ impl World {
         let tree = self.random.below(3) == 0 && count <= 16;
         let parents: Vec<Option<usize>> = (0..count)
             .map(|i| match tree {
-                true => Some(self.random.below(base + i + 1)).map_or(None, |n| n.checked_sub(1)),
+                true => self.random.below(base + i + 1).checked_sub(1),
                 false => (base + i).checked_sub(1),
             })
             .collect();
