@@ -87,9 +87,13 @@ fn bench_says_where_the_time_goes() {
     };
     let text = stdout(&bench(&["--profile"]));
     assert!(text.contains("at most: memory read at "), "{text}");
-    for part in
-        ["\npp8: 1 steps, ", "\ntg2: 2 steps, ", "| Linear F32 ", "| Attention ", "| waiting for threads "]
-    {
+    for part in [
+        "\npp8: 1 steps, ",
+        "\ntg2: 2 steps, ",
+        "| Linear F32 ",
+        "| AttentionParts ",
+        "| waiting for threads ",
+    ] {
         assert!(text.contains(part), "{part}: {text}");
     }
     let rows: Value = serde_json::from_str(&stdout(&bench(&["-o", "json", "--profile"]))).unwrap();
