@@ -32,7 +32,7 @@ pub struct LoadOptions {
     pub k: KvType,
     /// Storage of V.
     pub v: KvType,
-    /// Quantised K and V are transformed before they are stored, which costs a little time and loses much less.
+    /// Quantised K and V are transformed before they are stored, which costs a little time and mostly loses less.
     pub rotation: bool,
     /// Memory for what no sequence holds but others may begin with, in bytes.
     pub cache_bytes: usize,
