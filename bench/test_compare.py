@@ -145,12 +145,12 @@ class Compare(unittest.TestCase):
     def test_the_ratio_is_to_the_better_variant_of_each_test(self):
         variants = ["--llama-variant", "plain: -fa 0", "--llama-variant", "flash: -fa 1"]
         rows = {row["test"]: row for row in self.figures("--rounds", "1", *variants)["speed"]}
-        self.assertEqual((rows["pp64"]["better"], rows["pp64"]["ratio"]["median"]), ("plain", 2.0))
-        self.assertEqual((rows["tg8"]["better"], rows["tg8"]["ratio"]["median"]), ("flash", 0.4))
-        self.assertEqual(rows["tg8"]["tokens_per_s"]["plain"]["median"], 20.0)
+        self.assertEqual((rows["pp64"]["better"], rows["pp64"]["ratio"]["median"]), ("llama.cpp plain", 2.0))
+        self.assertEqual((rows["tg8"]["better"], rows["tg8"]["ratio"]["median"]), ("llama.cpp flash", 0.4))
+        self.assertEqual(rows["tg8"]["tokens_per_s"]["llama.cpp plain"]["median"], 20.0)
         done = self.compare("--rounds", "1", *variants)
         self.assertIn("**25.00**", done.stdout)
-        self.assertIn("- flash: llama.cpp with -fa 1", done.stdout)
+        self.assertIn("- llama.cpp flash: -fa 1", done.stdout)
 
     def test_widths_cost_what_they_take_over_one_row(self):
         figures = self.figures("--rounds", "2", "--widths", "2,4", "-d", "0,32", "-p", "0", "-n", "0")
@@ -275,7 +275,7 @@ class Compare(unittest.TestCase):
         self.refused("'-1' is no number from 0 to 1024", "--busy", "-1")
         self.refused("'2,x' is no list of numbers", "-d", "2,x")
         self.refused("not of the form 'name: arguments'", "--llama-variant", "-fa 1")
-        self.refused("the name is taken", "--llama-variant", "a: -fa 1", "--llama-variant", "a: -fa 0")
+        self.refused("two have the same name", "--llama-variant", "a: -fa 1", "--llama-variant", "a: -fa 0")
         self.refused("No closing quotation", "--llama-args", "'")
 
     def test_what_goes_wrong_is_said(self):

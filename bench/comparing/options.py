@@ -10,11 +10,12 @@ from .programs import Failure, check_program
 
 BUSY_MAX = 1024
 DEFAULT_BENCH = "llama-bench"
+PEER = "llama.cpp"
 
 
 @dataclasses.dataclass(frozen=True)
 class Variant:
-    """A way to run llama.cpp."""
+    """A way to run llama.cpp; its name is how tables call it."""
 
     name: str
     arguments: list
@@ -64,7 +65,7 @@ def variant(text):
     name = name.strip()
     if not colon or not name or "|" in name:
         raise argparse.ArgumentTypeError(f"{text!r} is not of the form 'name: arguments'")
-    return Variant(name, words(arguments))
+    return Variant(f"{PEER} {name}", words(arguments))
 
 
 def parse(description):
@@ -112,7 +113,7 @@ def settled(options):
     if options.widths:
         # Every cost is set against that of one row.
         options.widths = list(dict.fromkeys([1, *options.widths]))
-    options.llama_variant = options.llama_variant or [Variant("llama.cpp", [])]
+    options.llama_variant = options.llama_variant or [Variant(PEER, [])]
     options.labels = labels(options.model)
     options.has_tests = bool(options.n_prompt or options.n_gen or options.widths)
     check(options)
@@ -126,11 +127,8 @@ def check(options):
         raise Failure("--llama-server takes the place of --llama-bench and --llama-batched-bench: name one")
     options.llama_bench = options.llama_bench or DEFAULT_BENCH
     names = [variant.name for variant in options.llama_variant]
-    taken = {"verbatim", "read"}
-    for name in names:
-        if name in taken:
-            raise Failure(f"--llama-variant {name}: the name is taken")
-        taken.add(name)
+    if len(set(names)) < len(names):
+        raise Failure("--llama-variant: two have the same name")
     programs = {"--verbatim": options.verbatim, "--llama-batched-bench": options.llama_batched_bench}
     programs["--llama-server"] = options.llama_server
     programs["--llama-bench"] = None if options.llama_server or not options.has_tests else options.llama_bench

@@ -22,12 +22,12 @@ def markdown(options, figures, notes):
 
 def notes(options, sides, loading):
     """What one must know to read the figures."""
-    isa = next((f", verbatim computes with {side.isa}" for side in sides if side.name == OURS and side.isa), "")
-    yield f"{options.rounds} rounds in turns, {options.threads} threads{isa}; medians; ratios within rounds"
+    isa = next((f"; verbatim computes with {side.isa}" for side in sides if side.name == OURS and side.isa), "")
+    yield f"rounds in turns: {options.rounds}; threads: {options.threads}{isa}; medians, and ratios within rounds"
     yield "a ratio above 1: verbatim is faster; in brackets the smallest and the largest of a round"
     for variant in options.llama_variant:
         if variant.arguments or options.llama_args:
-            yield f"{variant.name}: llama.cpp with {shlex.join([*options.llama_args, *variant.arguments])}"
+            yield f"{variant.name}: {shlex.join([*options.llama_args, *variant.arguments])}"
     if len(options.llama_variant) > 1:
         yield "the ratio is to the better median of llama.cpp's variants, in bold"
     if options.has_tests and options.llama_server:
@@ -57,7 +57,10 @@ def loading_notes(options, loading):
     if len(loading.never_cold) < len(options.model):
         yield "cold: the file was dropped from this system's cache; a host's or a disk's own cache may still hold it"
     for model in sorted(loading.never_cold):
-        yield f"{options.labels[model]} cannot be dropped from the system's cache here: no cold start"
+        yield (
+            f"{options.labels[model]} cannot be dropped from the system's cache: no cold start "
+            "(another process may use the file, or the file system keeps it in memory)"
+        )
 
 
 def speed(rows, peers):
