@@ -237,6 +237,12 @@ class Compare(unittest.TestCase):
         row = self.compare("--rounds", "1", "-d", "32", server=SERVER).stdout.splitlines()[2]
         self.assertEqual([cell.strip() for cell in row.split("|")[1:-1]], ["x.gguf", "pp64@d32", "300.00", "–", "–"])
 
+    def test_llama_server_is_not_asked_for_what_it_cannot_do(self):
+        figures = self.figures("--rounds", "1", "-d", "32", "-n", "0", "--widths", "2", server=SERVER)
+        self.assertEqual([row["better"] for row in figures["speed"]], [None])
+        self.assertEqual([list(row["cost"]) for row in figures["widths"]], [["verbatim"], ["verbatim"]])
+        self.assertEqual(self.calls("server"), [])
+
     def test_llama_server_is_ended(self):
         process, server = self.hanging(server=SERVER.replace("assert", f"{HANGS}\n        assert"))
         process.send_signal(signal.SIGINT)

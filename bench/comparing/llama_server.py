@@ -32,6 +32,8 @@ class LlamaServer:
 
     def measure(self, model):
         """Tokens per second by the name of the test."""
+        if not self.works:
+            return {}
         longest = max(prompt + steps for prompt, steps in self.works.values())
         with self.serving(model, longest + CONTEXT_SPARE) as server:
             text = server.tokens(longest)

@@ -91,8 +91,8 @@ def parse(description):
     flag("--peaks", "say how much of the memory's read rate generation uses")
     add("--busy", type=integer(0, BUSY_MAX), default=0, metavar="N", help="measure also beside N busy processes")
     flag("--load", "measure the time to the first token from a cold and a warm file")
-    add("--llama-variant", type=variant, action="append", metavar="NAME: ARGS",
-        help="a way to run llama.cpp, such as 'flash: -fa 1'; may be repeated, the better one counts")
+    ways = "a way to run llama.cpp, such as 'flash: -fa 1'; may be repeated, the better one counts"
+    add("--llama-variant", type=variant, action="append", metavar="NAME: ARGS", help=ways)
     add("-r", "--repetitions", type=integer(1), default=1, metavar="N", help="repetitions in a round")
     add("--rounds", type=integer(1), default=7, metavar="N", help="rounds")
     add("--timeout-s", type=integer(1), default=3600, metavar="S", help="the longest that one run may take")
@@ -129,9 +129,13 @@ def check(options):
     names = [variant.name for variant in options.llama_variant]
     if len(set(names)) < len(names):
         raise Failure("--llama-variant: two have the same name")
-    programs = {"--verbatim": options.verbatim, "--llama-batched-bench": options.llama_batched_bench}
-    programs["--llama-server"] = options.llama_server
-    programs["--llama-bench"] = None if options.llama_server or not options.has_tests else options.llama_bench
+    needs_bench = options.has_tests and not options.llama_server
+    programs = {
+        "--verbatim": options.verbatim,
+        "--llama-bench": options.llama_bench if needs_bench else None,
+        "--llama-batched-bench": options.llama_batched_bench,
+        "--llama-server": options.llama_server,
+    }
     for flag, program in programs.items():
         if program is not None:
             check_program(flag, program)
