@@ -109,7 +109,7 @@ pub struct HubFlags {
 /// How many threads compute. The text does not depend on it.
 #[derive(Debug, Clone, Args)]
 pub struct ThreadFlags {
-    /// Threads to compute with [default: one per core]; the text does not depend on it
+    /// Threads to compute with [default: one per physical core]; the text does not depend on it
     #[arg(long, value_name = "N", env = "VERBATIM_THREADS")]
     pub threads: Option<NonZeroUsize>,
     /// Logical CPUs to compute on, in hexadecimal: bit i is CPU i [default: all]

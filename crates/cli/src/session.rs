@@ -90,16 +90,19 @@ impl std::fmt::Display for Summary {
     }
 }
 
-/// How many threads compute: as asked for, else one per core. From now on they stay on the CPUs of `--cpu-mask`, since
-/// threads inherit where they may run.
+/// How many threads compute: as asked for, else one for each CPU of `--cpu-mask`, else one per physical core: threads of one
+/// core would share its vector units. From now on they stay on the CPUs of the mask, since threads inherit where they may
+/// run.
 ///
 /// # Errors
 /// When the mask names CPUs that cannot be used.
 pub fn place_threads(flags: &ThreadFlags) -> anyhow::Result<usize> {
     flags.cpu_mask.as_ref().map_or(Ok(()), CpuMask::apply)?;
-    let cores = || std::thread::available_parallelism().map_or(1, usize::from);
-    let threads = flags.threads.map_or_else(cores, usize::from);
-    if let Some(cpus) = flags.cpu_mask.as_ref().map(CpuMask::count).filter(|&cpus| cpus < threads) {
+    let masked = flags.cpu_mask.as_ref().map(CpuMask::count);
+    // The process may be allowed fewer CPUs than the machine has cores.
+    let cores = || std::thread::available_parallelism().map_or(1, usize::from).min(num_cpus::get_physical());
+    let threads = flags.threads.map_or_else(|| masked.unwrap_or_else(cores), usize::from);
+    if let Some(cpus) = masked.filter(|&cpus| cpus < threads) {
         notify(&format!("warning: {threads} threads share the {cpus} CPUs of --cpu-mask, which is slow"));
     }
     Ok(threads)

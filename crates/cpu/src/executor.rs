@@ -342,8 +342,8 @@ impl Run<'_> {
             }),
         };
         let output = self.product_output(out, tokens);
-        let groups = weights.row_groups();
-        while let Some(taken) = step.tasks.take(chunk_groups(groups, member.threads()), groups) {
+        let (groups, threads) = (weights.row_groups(), member.threads());
+        while let Some(taken) = step.tasks.take_share(threads, chunk_groups(groups, threads), groups) {
             // SAFETY: the counter gives every group of columns to one thread only.
             unsafe { matmul_groups(self.isa, weights, input, &output, taken, epilogue) };
         }
@@ -420,7 +420,8 @@ impl Run<'_> {
             (0..owner).all(|earlier| choice(earlier) != expert).then_some(expert as usize)
         };
         let units = owners * groups;
-        while let Some(taken) = step.tasks.take(chunk_groups(units, member.threads()).min(groups), units) {
+        let (threads, most) = (member.threads(), chunk_groups(units, member.threads()).min(groups));
+        while let Some(taken) = step.tasks.take_share(threads, most, units) {
             let mut start = taken.start;
             while start < taken.end {
                 let owner = start / groups;

@@ -74,13 +74,14 @@ impl AlignedBytes {
         unsafe { self.start.as_ptr().cast::<T>().add(index).write(value) }
     }
 
-    /// Writes bytes from a byte offset on. Nobody else may use them meanwhile.
+    /// Writes elements from the element `start` on. Nobody else may use them meanwhile.
     #[inline]
-    pub(crate) fn put_all(&self, offset: usize, values: &[u8]) {
-        self.check::<u8>(offset, values.len());
-        // SAFETY: in bounds (see `check`); the caller is the bytes' only user, so `values` lies elsewhere.
+    pub(crate) fn put_all<T: Plain>(&self, start: usize, values: &[T]) {
+        self.check::<T>(start, values.len());
+        // SAFETY: in bounds and aligned (see `check`); the caller is their only user, so `values` lies elsewhere.
         unsafe {
-            std::ptr::copy_nonoverlapping(values.as_ptr(), self.start.as_ptr().add(offset), values.len());
+            let to = self.start.as_ptr().cast::<T>().add(start);
+            std::ptr::copy_nonoverlapping(values.as_ptr(), to, values.len());
         }
     }
 
@@ -153,7 +154,7 @@ mod tests {
         assert_eq!(bytes.slice::<u8>(0, 256), [0; 256]);
         bytes.put(3, 1.5f32);
         bytes.put(20, 7u16);
-        bytes.put_all(61, &[1, 2]);
+        bytes.put_all(61, &[1u8, 2]);
         assert_eq!(bytes.slice::<u8>(60, 4), [0, 1, 2, 0]);
         assert_eq!(bytes.slice::<f32>(3, 1), [1.5]);
         assert_eq!(bytes.read::<u16>(40, 1), [7]);

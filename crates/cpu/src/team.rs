@@ -154,6 +154,19 @@ impl TaskCounter {
         (start < end).then(|| start..end.min(start.saturating_add(chunk)))
     }
 
+    /// The next of `0..end`: as many as `most`, and towards the end ever fewer, so that `takers` threads end together.
+    pub fn take_share(&self, takers: usize, most: usize, end: usize) -> Option<Range<usize>> {
+        let mut start = self.0.load(Ordering::Relaxed);
+        while start < end {
+            let taken = start..start + ((end - start) / (2 * takers)).clamp(1, most.max(1));
+            match self.0.compare_exchange_weak(start, taken.end, Ordering::Relaxed, Ordering::Relaxed) {
+                Ok(_) => return Some(taken),
+                Err(now) => start = now,
+            }
+        }
+        None
+    }
+
     /// Starts over. A barrier must lie between this and the takers before and after.
     pub fn reset(&self) {
         self.0.store(0, Ordering::Relaxed);

@@ -77,6 +77,31 @@ fn a_counter_gives_everything_away_once() {
 }
 
 #[test]
+fn shares_shrink_towards_the_end_and_leave_nothing_out() {
+    let shares = |most, end| {
+        let counter = TaskCounter::new();
+        std::iter::from_fn(|| counter.take_share(2, most, end)).collect::<Vec<_>>()
+    };
+    assert_eq!(shares(3, 12), [0..3, 3..5, 5..6, 6..7, 7..8, 8..9, 9..10, 10..11, 11..12]);
+    for (most, end) in [(0, 5), (1, 5), (10, 100), (usize::MAX, 1001), (7, 0)] {
+        let shares = shares(most, end);
+        assert_eq!(shares.iter().cloned().flatten().collect::<Vec<_>>(), (0..end).collect::<Vec<_>>());
+        assert!(shares.iter().rev().is_sorted_by_key(|share| share.len()));
+    }
+    let mut team = Team::new(4).unwrap();
+    let counter = TaskCounter::new();
+    let taken: Vec<AtomicUsize> = (0..1001).map(|_| AtomicUsize::new(0)).collect();
+    team.run(|context| {
+        while let Some(share) = counter.take_share(context.threads(), 20, taken.len()) {
+            share.for_each(|index| {
+                taken[index].fetch_add(1, Relaxed);
+            });
+        }
+    });
+    assert!(taken.iter().all(|count| count.load(Relaxed) == 1));
+}
+
+#[test]
 fn a_panic_comes_back_to_the_caller_and_the_team_lives_on() {
     for threads in [1, 2, 8] {
         let mut team = Team::new(threads).unwrap();

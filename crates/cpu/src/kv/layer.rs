@@ -3,8 +3,9 @@
 use super::layout::{Block, HeadLayout, Piece};
 use super::{KvSpec, KvType, PAGE_CELLS};
 use crate::isa::Isa;
-use crate::memory::AlignedBytes;
+use crate::memory::{AlignedBytes, Plain};
 use crate::ops::{hadamard, rope};
+use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
 use half::{bf16, f16};
 use verbatim_graph::{RopeLayout, RopeTable};
 use verbatim_quant::{DType, dequantize, quantize};
@@ -230,24 +231,35 @@ impl HeadPages {
         for (head, x) in x.chunks_exact(self.layout.head_dim()).enumerate() {
             let start = self.start(cell / PAGE_CELLS, head);
             match self.layout.kind() {
-                KvType::F32 => self.put_numbers(start, slot, x, |x| x),
-                KvType::F16 => self.put_numbers(start, slot, x, |x| f16::from_f32(x).to_bits()),
-                KvType::Bf16 => self.put_numbers(start, slot, x, |x| bf16::from_f32(x).to_bits()),
+                KvType::F32 => self.put_numbers(start, slot, 0, x),
+                KvType::F16 => self.put_halves(start, slot, x, |x, bits| {
+                    bits.reinterpret_cast_mut::<f16>().convert_from_f32_slice(x);
+                }),
+                KvType::Bf16 => self.put_halves(start, slot, x, |x, bits| {
+                    bits.reinterpret_cast_mut::<bf16>().convert_from_f32_slice(x);
+                }),
                 kind => self.put_blocks(kind.dtype(), start, slot, x),
             }
         }
     }
 
-    fn put_numbers<T: crate::memory::Plain>(
-        &self,
-        start: usize,
-        slot: usize,
-        x: &[f32],
-        round: impl Fn(f32) -> T,
-    ) {
-        let start = start / size_of::<T>();
-        for (i, &x) in x.iter().enumerate() {
-            self.bytes.put(start + self.layout.element(i, slot), round(x));
+    /// Stores elements from `first` on of the head that begins at byte `start` of a page.
+    fn put_numbers<T: Plain>(&self, start: usize, slot: usize, first: usize, x: &[T]) {
+        let start = start / size_of::<T>() + self.layout.element(first, slot);
+        match self.layout.stride() {
+            1 => self.bytes.put_all(start, x),
+            stride => x.iter().enumerate().for_each(|(i, &x)| self.bytes.put(start + i * stride, x)),
+        }
+    }
+
+    /// Rounds a head to numbers of two bytes and stores them.
+    fn put_halves(&self, start: usize, slot: usize, x: &[f32], round: impl Fn(&[f32], &mut [u16])) {
+        const AT_ONCE: usize = 64;
+        for (i, x) in x.chunks(AT_ONCE).enumerate() {
+            let mut bits = [0; AT_ONCE];
+            let bits = &mut bits[..x.len()];
+            round(x, bits);
+            self.put_numbers(start, slot, i * AT_ONCE, bits);
         }
     }
 

@@ -95,6 +95,11 @@ impl HeadLayout {
         if self.transposed { element * PAGE_CELLS + slot } else { slot * self.head_dim + element }
     }
 
+    /// From one element of a cell to the next, in elements; only for the types that are not quantised.
+    pub(crate) fn stride(&self) -> usize {
+        if self.transposed { PAGE_CELLS } else { 1 }
+    }
+
     /// The pieces that one cell consists of.
     pub(crate) fn for_each_piece(&self, mut each: impl FnMut(Piece)) {
         (0..self.blocks).for_each(|block| self.for_each_piece_of(block, &mut each));
@@ -147,6 +152,21 @@ pub(crate) enum Block<'a> {
     F16(&'a [u16]),
     Bf16(&'a [u16]),
     Quantized(Quantized<'a>),
+}
+
+impl Block<'_> {
+    /// Where its bytes lie.
+    pub(crate) fn addresses(&self) -> Range<*const u8> {
+        fn cast<T>(numbers: &[T]) -> Range<*const u8> {
+            let Range { start, end } = numbers.as_ptr_range();
+            start.cast()..end.cast()
+        }
+        match self {
+            Block::F32(numbers) => cast(numbers),
+            Block::F16(numbers) | Block::Bf16(numbers) => cast(numbers),
+            Block::Quantized(page) => cast(page.bytes),
+        }
+    }
 }
 
 /// One head of a page's quantised K or V.

@@ -60,16 +60,16 @@ pub(super) trait DenseWeights: 'static {
 pub(super) unsafe fn block_tile<S: Simd, F: BlockFormat, const M: usize>(tile: &Tile) {
     let file_blocks = tile.cols / (BLOCK_COLS * F::BLOCKS);
     let inputs = token_inputs::<M>(tile);
-    for lane in (0..tile.rows).step_by(S::LANES) {
-        // SAFETY: the strides walk over the operands that the caller vouches for.
-        unsafe {
-            let mut totals = [S::splat(0.0); M];
-            let mut codes = tile.weights;
-            let mut scales = tile.scales;
-            let mut at_block = 0;
-            for _ in 0..file_blocks {
-                for sub in 0..F::BLOCKS {
-                    prefetch::<S>(codes, F::CODE_BYTES);
+    let (mut codes, mut scales, mut at_block) = (tile.weights, tile.scales, 0);
+    // SAFETY: the strides walk over the operands that the caller vouches for.
+    unsafe {
+        let mut totals = S::per_lanes([S::splat(0.0); M]);
+        for _ in 0..file_blocks {
+            prefetch::<S>(scales, F::SCALE_BYTES);
+            for sub in 0..F::BLOCKS {
+                prefetch::<S>(codes, F::CODE_BYTES);
+                // All lanes of a block before the next, so that weights come from memory in an even stream.
+                for (totals, lane) in totals.as_mut().iter_mut().zip((0..tile.rows).step_by(S::LANES)) {
                     let weights = F::codes::<S>(codes, lane);
                     let coefficients = F::coefficients::<S>(scales, lane, sub);
                     for (total, input) in totals.iter_mut().zip(inputs) {
@@ -78,13 +78,13 @@ pub(super) unsafe fn block_tile<S: Simd, F: BlockFormat, const M: usize>(tile: &
                         let scale = S::splat(block_number(input, SCALE_AT));
                         *total = S::mul_add(sum, scale, *total);
                     }
-                    codes = codes.add(F::CODE_BYTES);
-                    at_block += size_of::<ActivationBlock>();
                 }
-                scales = scales.add(F::SCALE_BYTES);
+                codes = codes.add(F::CODE_BYTES);
+                at_block += size_of::<ActivationBlock>();
             }
-            finish::<S, M>(tile, lane, totals);
+            scales = scales.add(F::SCALE_BYTES);
         }
+        finish::<S, M>(tile, totals.as_ref());
     }
 }
 
@@ -154,47 +154,35 @@ unsafe fn block_number(block: *const u8, at: usize) -> f32 {
 pub(super) unsafe fn dense_tile<S: Simd, W: DenseWeights, const M: usize>(tile: &Tile) {
     let inputs = token_inputs::<M>(tile);
     let weights_stride = GROUP_ROWS * W::BYTES;
-    for lane in (0..tile.rows).step_by(S::LANES) {
-        // SAFETY: the strides walk over the operands that the caller vouches for.
-        unsafe {
-            let weights = tile.weights.add(lane * W::BYTES);
-            let mut totals = [S::splat(0.0); M];
-            for start in (0..tile.cols).step_by(BLOCK_COLS) {
-                let end = tile.cols.min(start + BLOCK_COLS);
-                prefetch::<S>(weights.add(start * weights_stride), BLOCK_COLS * weights_stride);
+    // SAFETY: the strides walk over the operands that the caller vouches for.
+    unsafe {
+        let mut totals = S::per_lanes([S::splat(0.0); M]);
+        for start in (0..tile.cols).step_by(BLOCK_COLS) {
+            let end = tile.cols.min(start + BLOCK_COLS);
+            prefetch::<S>(tile.weights.add(start * weights_stride), BLOCK_COLS * weights_stride);
+            for (totals, lane) in totals.as_mut().iter_mut().zip((0..tile.rows).step_by(S::LANES)) {
+                let weights = tile.weights.add(lane * W::BYTES);
                 let mut even = [S::splat(0.0); M];
                 let mut odd = [S::splat(0.0); M];
+                let multiply = |column: usize, chains: &mut [S::Floats; M]| {
+                    let weights = weights.add(column * weights_stride);
+                    multiply_column::<S, W, M>(weights, &inputs, column, chains);
+                };
                 let mut column = start;
                 while column + 1 < end {
-                    multiply_column::<S, W, M>(
-                        weights.add(column * weights_stride),
-                        &inputs,
-                        column,
-                        &mut even,
-                    );
-                    column += 1;
-                    multiply_column::<S, W, M>(
-                        weights.add(column * weights_stride),
-                        &inputs,
-                        column,
-                        &mut odd,
-                    );
-                    column += 1;
+                    multiply(column, &mut even);
+                    multiply(column + 1, &mut odd);
+                    column += 2;
                 }
                 if column < end {
-                    multiply_column::<S, W, M>(
-                        weights.add(column * weights_stride),
-                        &inputs,
-                        column,
-                        &mut even,
-                    );
+                    multiply(column, &mut even);
                 }
                 for m in 0..M {
                     totals[m] = S::add(totals[m], S::add(even[m], odd[m]));
                 }
             }
-            finish::<S, M>(tile, lane, totals);
         }
+        finish::<S, M>(tile, totals.as_ref());
     }
 }
 
@@ -226,8 +214,10 @@ fn token_inputs<const M: usize>(tile: &Tile) -> [*const u8; M] {
 /// # Safety
 /// As [`Tile`] says, and the machine has the instruction set of `S`.
 #[inline(always)]
-unsafe fn finish<S: Simd, const M: usize>(tile: &Tile, lane: usize, totals: [S::Floats; M]) {
-    for (token, total) in totals.into_iter().enumerate().take(tile.tokens) {
+unsafe fn finish<S: Simd, const M: usize>(tile: &Tile, totals: &[[S::Floats; M]]) {
+    let lanes = totals.iter().zip((0..tile.rows).step_by(S::LANES));
+    let tokens = lanes.flat_map(|(totals, lane)| totals.iter().enumerate().map(move |total| (lane, total)));
+    for (lane, (token, &total)) in tokens.filter(|&(_, (token, _))| token < tile.tokens) {
         // SAFETY: `lane` is below `rows` and `token` below `tokens`, so the pointers stay within the
         // operands.
         unsafe {

@@ -31,10 +31,10 @@ pub fn matmul(
 ) {
     let output = OutputRows::new(output, output_stride);
     let groups = weights.row_groups();
-    let chunk = chunk_groups(groups, team.threads());
+    let (threads, most) = (team.threads(), chunk_groups(groups, team.threads()));
     let counter = TaskCounter::new();
     team.run(|_| {
-        while let Some(taken) = counter.take(chunk, groups) {
+        while let Some(taken) = counter.take_share(threads, most, groups) {
             // SAFETY: the counter gives every group to one thread only, and `output` is borrowed by this
             // function alone.
             unsafe { matmul_groups(isa, weights, input, &output, taken, epilogue) };
@@ -42,8 +42,8 @@ pub fn matmul(
     });
 }
 
-/// Row groups for one helping of work: small enough that uneven cores end together, large enough that taking
-/// one costs nothing.
+/// The most row groups for one helping of work: so many that taking one costs nothing, and so few that their weights stay
+/// in the second-level cache while spans of tokens go by.
 pub fn chunk_groups(groups: usize, threads: usize) -> usize {
     groups.div_ceil(threads * 8).max(1)
 }

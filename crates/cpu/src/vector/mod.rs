@@ -55,6 +55,8 @@ pub(crate) trait Lanes: Bytes {
     /// Vectors of sums that stay in registers beside what is added to them.
     const SUMS: usize;
 
+    /// Calls for the cache line at an address, wherever it points.
+    fn prefetch(self, address: *const u8);
     fn splat(self, x: f32) -> Self::F;
     fn load(self, from: &[f32; LANES]) -> Self::F;
     fn store(self, x: Self::F, to: &mut [f32; LANES]);
@@ -201,6 +203,8 @@ impl Lanes for Scalar {
     const SUMS: usize = 4;
 
     #[inline(always)]
+    fn prefetch(self, _address: *const u8) {}
+    #[inline(always)]
     fn splat(self, x: f32) -> Self::F {
         [x; LANES]
     }
@@ -288,6 +292,11 @@ impl Lanes for Avx2 {
     // Twelve of the sixteen registers.
     const SUMS: usize = 6;
 
+    #[inline(always)]
+    fn prefetch(self, address: *const u8) {
+        // SAFETY: a prefetch does not fault, wherever it points.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(address.cast()) }
+    }
     #[inline(always)]
     fn splat(self, x: f32) -> Self::F {
         // SAFETY: as above.
@@ -424,6 +433,11 @@ impl Lanes for Avx512 {
     type F = __m512;
     const SUMS: usize = 16;
 
+    #[inline(always)]
+    fn prefetch(self, address: *const u8) {
+        // SAFETY: a prefetch does not fault, wherever it points.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(address.cast()) }
+    }
     #[inline(always)]
     fn splat(self, x: f32) -> Self::F {
         // SAFETY: as above.

@@ -26,6 +26,12 @@ impl<const VNNI: bool> Simd for EightLanes<VNNI> {
     const MAX_TOKENS: usize = 4;
     type Bytes = __m256i;
     type Floats = __m256;
+    type PerLanes<T: Copy> = [T; 2];
+
+    #[inline(always)]
+    fn per_lanes<T: Copy>(element: T) -> [T; 2] {
+        [element; 2]
+    }
 
     unsafe fn run_block_tile<F: BlockFormat, const M: usize>(tile: &Tile) {
         // SAFETY: as above.

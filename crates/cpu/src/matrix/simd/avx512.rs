@@ -19,6 +19,12 @@ impl Simd for Avx512 {
     const MAX_TOKENS: usize = 8;
     type Bytes = __m512i;
     type Floats = __m512;
+    type PerLanes<T: Copy> = [T; 1];
+
+    #[inline(always)]
+    fn per_lanes<T: Copy>(element: T) -> [T; 1] {
+        [element; 1]
+    }
 
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
     unsafe fn run_block_tile<F: BlockFormat, const M: usize>(tile: &Tile) {

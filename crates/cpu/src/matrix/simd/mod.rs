@@ -37,6 +37,11 @@ pub(super) trait Simd: Copy + 'static {
     type Bytes: Copy;
     /// One f32 per lane.
     type Floats: Copy;
+    /// An array with an element for every `LANES` rows of a row group.
+    type PerLanes<T: Copy>: AsRef<[T]> + AsMut<[T]>;
+
+    /// The array of equal elements.
+    fn per_lanes<T: Copy>(element: T) -> Self::PerLanes<T>;
 
     /// Runs a tile of a block format; compiled for this instruction set.
     unsafe fn run_block_tile<F: BlockFormat, const M: usize>(tile: &Tile);

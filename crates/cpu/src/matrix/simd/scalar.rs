@@ -8,6 +8,7 @@ use super::Simd;
 use crate::matrix::activations::{self, ActivationBlock};
 use crate::matrix::formats::BlockFormat;
 use crate::matrix::kernel::{self, DenseWeights, Tile};
+use crate::matrix::layout::GROUP_ROWS;
 use crate::matrix::peak::{self, Products};
 
 /// One lane, no special instructions.
@@ -21,6 +22,12 @@ impl Simd for Scalar {
     const MAX_TOKENS: usize = 1;
     type Bytes = [u8; 4];
     type Floats = f32;
+    type PerLanes<T: Copy> = [T; GROUP_ROWS];
+
+    #[inline(always)]
+    fn per_lanes<T: Copy>(element: T) -> [T; GROUP_ROWS] {
+        [element; GROUP_ROWS]
+    }
 
     unsafe fn run_block_tile<F: BlockFormat, const M: usize>(tile: &Tile) {
         // SAFETY: as above.

@@ -2,12 +2,50 @@
 
 use super::decode::Numbers;
 use super::{PART_EXTRA, Scores};
-use crate::kv::PAGE_CELLS;
+use crate::kv::{Block, PAGE_CELLS};
 use crate::vector::{Kernel, LANES, Lanes, larger};
 use std::ops::Range;
 
 /// Vectors of keys in a block.
 const KEY_VECTORS: usize = PAGE_CELLS / LANES;
+
+/// Bytes that are read soon, called for a few lines at a time. The hardware's own prefetcher stops at every page of memory,
+/// and one head of a block is a few of these at most.
+#[derive(Clone)]
+pub(super) struct Ahead {
+    next: *const u8,
+    /// Cache lines not called for yet.
+    lines: usize,
+    /// Called for at once.
+    at_once: usize,
+}
+
+impl Ahead {
+    /// Bytes of a cache line.
+    const LINE: usize = 64;
+
+    /// What lies at these addresses; nothing if there is no block.
+    pub(super) fn new(block: Option<Block<'_>>) -> Ahead {
+        let Range { start, end } =
+            block.map_or(std::ptr::null()..std::ptr::null(), |block| block.addresses());
+        Ahead { next: start, lines: (end.addr() - start.addr()).div_ceil(Ahead::LINE), at_once: 0 }
+    }
+
+    /// The same, to be called for in so many calls.
+    fn in_calls(mut self, calls: usize) -> Ahead {
+        self.at_once = self.lines.div_ceil(calls.max(1));
+        self
+    }
+
+    #[inline(always)]
+    fn call<L: Lanes>(&mut self, l: L) {
+        for _ in 0..self.at_once.min(self.lines) {
+            l.prefetch(self.next);
+            self.next = self.next.wrapping_add(Ahead::LINE);
+            self.lines -= 1;
+        }
+    }
+}
 
 /// Query heads of a row, as many as there are factors, and what a block makes of them.
 pub(super) struct Tile<'a> {
@@ -21,6 +59,8 @@ pub(super) struct Tile<'a> {
     pub(super) weights: &'a mut [[f32; PAGE_CELLS]],
     /// Factors on the results so far, by query head.
     pub(super) rescale: &'a mut [f32],
+    /// What is read after the block's keys, or values.
+    pub(super) ahead: Ahead,
 }
 
 /// Turns a block's keys into weights relative to the largest score so far, for a tile of `T` query heads.
@@ -37,11 +77,11 @@ impl<const T: usize> Kernel for Weigh<'_, T> {
 
     #[inline(always)]
     fn run<L: Lanes>(self, l: L) {
-        let Weigh { tile: Tile { keys, q, parts, weights, rescale }, k, head_dim, scores } = self;
+        let Weigh { tile: Tile { keys, q, parts, weights, rescale, ahead }, k, head_dim, scores } = self;
         let weights: &mut [_; T] = weights.first_chunk_mut().expect("a tile of T heads");
         match k {
-            Numbers::F32(k) => score::<L, F32, T>(l, q, k, head_dim, scores.scale, &keys, weights),
-            Numbers::F16(k) => score::<L, F16, T>(l, q, k, head_dim, scores.scale, &keys, weights),
+            Numbers::F32(k) => score::<L, F32, T>(l, q, k, scores.scale, &keys, ahead, weights),
+            Numbers::F16(k) => score::<L, F16, T>(l, q, k, scores.scale, &keys, ahead, weights),
         }
         if let Some(cap) = scores.softcap {
             weights.iter_mut().for_each(|scores| cap_scores(l, cap, scores));
@@ -67,13 +107,13 @@ impl<const T: usize> Kernel for AddValues<'_, T> {
 
     #[inline(always)]
     fn run<L: Lanes>(self, l: L) {
-        let Tile { keys, parts, weights, rescale, .. } = self.tile;
+        let Tile { keys, parts, weights, rescale, ahead, .. } = self.tile;
         let weights = weights.first_chunk().expect("a tile of T heads");
         let rescale = *rescale.first_chunk().expect("a tile of T heads");
         let weights: BlockWeights<'_, T> = BlockWeights { weights, keys, rescale };
         match self.v {
-            Numbers::F32(v) => add_values::<L, F32, T>(l, &weights, v, self.head_dim, parts),
-            Numbers::F16(v) => add_values::<L, F16, T>(l, &weights, v, self.head_dim, parts),
+            Numbers::F32(v) => add_values::<L, F32, T>(l, &weights, v, self.head_dim, ahead, parts),
+            Numbers::F16(v) => add_values::<L, F16, T>(l, &weights, v, self.head_dim, ahead, parts),
         }
     }
 }
@@ -118,16 +158,16 @@ fn score<L: Lanes, N: Number, const T: usize>(
     l: L,
     q: &[f32],
     k: &[N::Element],
-    head_dim: usize,
     scale: f32,
     seen: &Range<usize>,
+    ahead: Ahead,
     scores: &mut [[f32; PAGE_CELLS]; T],
 ) {
     // As many vectors of keys at once as have sums in registers for all query heads.
     match const { L::SUMS / T } {
-        0 | 1 => score_keys::<L, N, T, 1>(l, q, k, head_dim, scale, seen, scores),
-        2 | 3 => score_keys::<L, N, T, 2>(l, q, k, head_dim, scale, seen, scores),
-        _ => score_keys::<L, N, T, 4>(l, q, k, head_dim, scale, seen, scores),
+        0 | 1 => score_keys::<L, N, T, 1>(l, q, k, scale, seen, ahead, scores),
+        2 | 3 => score_keys::<L, N, T, 2>(l, q, k, scale, seen, ahead, scores),
+        _ => score_keys::<L, N, T, 4>(l, q, k, scale, seen, ahead, scores),
     }
 }
 
@@ -136,18 +176,21 @@ fn score_keys<L: Lanes, N: Number, const T: usize, const WIDE: usize>(
     l: L,
     q: &[f32],
     k: &[N::Element],
-    head_dim: usize,
     scale: f32,
     seen: &Range<usize>,
+    ahead: Ahead,
     scores: &mut [[f32; PAGE_CELLS]; T],
 ) {
     let (k, _) = k.as_chunks::<LANES>();
+    let head_dim = q.len() / T;
     let q: [&[f32]; T] = std::array::from_fn(|t| &q[t * head_dim..][..head_dim]);
     let vectors = seen.start / LANES / WIDE * WIDE..seen.end.div_ceil(LANES);
+    let mut ahead = ahead.in_calls(vectors.len().div_ceil(WIDE) * head_dim);
     for first in vectors.step_by(WIDE) {
         let k = &k[first..][..(head_dim - 1) * KEY_VECTORS + WIDE];
         let mut sums = [[l.splat(0.0); WIDE]; T];
         for i in 0..head_dim {
+            ahead.call(l);
             let keys = k[i * KEY_VECTORS..].first_chunk::<WIDE>().expect("vectors of every element");
             let keys: [L::F; WIDE] = std::array::from_fn(|n| N::load(l, &keys[n]));
             for (sums, q) in sums.iter_mut().zip(q) {
@@ -220,13 +263,14 @@ fn add_values<L: Lanes, N: Number, const T: usize>(
     weights: &BlockWeights<'_, T>,
     v: &[N::Element],
     head_dim: usize,
+    ahead: Ahead,
     parts: &mut [f32],
 ) {
     // As many vectors of a head at once as have sums in registers for all query heads.
     match const { L::SUMS / T } {
-        0 | 1 => add_vectors::<L, N, T, 1>(l, weights, v, head_dim, parts),
-        2 | 3 => add_vectors::<L, N, T, 2>(l, weights, v, head_dim, parts),
-        _ => add_vectors::<L, N, T, 4>(l, weights, v, head_dim, parts),
+        0 | 1 => add_vectors::<L, N, T, 1>(l, weights, v, head_dim, ahead, parts),
+        2 | 3 => add_vectors::<L, N, T, 2>(l, weights, v, head_dim, ahead, parts),
+        _ => add_vectors::<L, N, T, 4>(l, weights, v, head_dim, ahead, parts),
     }
 }
 
@@ -236,15 +280,17 @@ fn add_vectors<L: Lanes, N: Number, const T: usize, const WIDE: usize>(
     weights: &BlockWeights<'_, T>,
     v: &[N::Element],
     head_dim: usize,
+    ahead: Ahead,
     parts: &mut [f32],
 ) {
     let whole = head_dim / (WIDE * LANES) * (WIDE * LANES);
+    let mut ahead = ahead.in_calls(head_dim / (WIDE * LANES) * weights.keys.len());
     for start in (0..whole).step_by(WIDE * LANES) {
-        add_columns::<L, N, T, WIDE>(l, weights, v, head_dim, start, parts);
+        add_columns::<L, N, T, WIDE>(l, weights, v, head_dim, start, &mut ahead, parts);
     }
     let vectors = head_dim / LANES * LANES;
     for start in (whole..vectors).step_by(LANES) {
-        add_columns::<L, N, T, 1>(l, weights, v, head_dim, start, parts);
+        add_columns::<L, N, T, 1>(l, weights, v, head_dim, start, &mut ahead, parts);
     }
     for (t, part) in parts.chunks_exact_mut(head_dim + PART_EXTRA).enumerate() {
         for i in vectors..head_dim {
@@ -264,6 +310,7 @@ fn add_columns<L: Lanes, N: Number, const T: usize, const WIDE: usize>(
     v: &[N::Element],
     head_dim: usize,
     start: usize,
+    ahead: &mut Ahead,
     parts: &mut [f32],
 ) {
     let BlockWeights { weights, keys, rescale } = weights;
@@ -278,6 +325,7 @@ fn add_columns<L: Lanes, N: Number, const T: usize, const WIDE: usize>(
     let weights: [&[f32]; T] = std::array::from_fn(|t| &weights[t][keys.clone()]);
     let v = &v[keys.start * head_dim + start..];
     for i in 0..keys.len() {
+        ahead.call(l);
         let row = v[i * head_dim..][..WIDE * LANES].as_chunks::<LANES>().0;
         for n in 0..WIDE {
             let value = N::load(l, &row[n]);

@@ -78,6 +78,12 @@ impl<'a> Keys<'a> {
             }
         }
     }
+
+    /// The keys of the block that begins at `start`, if they lie in a page.
+    fn keys_in_page(&self, start: usize) -> Option<Block<'a>> {
+        let page = usize::try_from(*self.pages.get(start / PAGE_CELLS)?).ok()?;
+        self.path.is_none().then(|| self.layer.k().block(page, self.kv_head))
+    }
 }
 
 /// What becomes of the products of q and k.

@@ -1,6 +1,6 @@
 //! One pass over the blocks of a range, shared by the query heads of several rows.
 
-use super::block::{AddValues, Tile, Weigh};
+use super::block::{AddValues, Ahead, Tile, Weigh};
 use super::scratch::PassScratch;
 use super::{Keys, MAX_QUERIES, PART_EXTRA, RANGE, Row, Scores, decode};
 use crate::isa::Isa;
@@ -28,19 +28,23 @@ pub(crate) fn attend_range(
         part.fill(0.0);
         part[head_dim] = f32::NEG_INFINITY;
     }
-    for start in (range * RANGE..(range + 1) * RANGE).step_by(PAGE_CELLS) {
+    let end = rows.iter().map(|row| row.position + 1).max().unwrap_or(0).min((range + 1) * RANGE);
+    for start in (range * RANGE..end).step_by(PAGE_CELLS) {
         let seen = rows.iter().map(|row| seen(row, start)).filter(|keys| !keys.is_empty());
         let Some(seen) = seen.reduce(|a, b| a.start.min(b.start)..a.end.max(b.end)) else { continue };
         let (k, v) = keys.block(start, &seen, gathered);
         let k = decode::keys(isa, k, head_dim, &seen, numbers);
-        tiles(rows, start, head_dim, weights, &mut rescale, |tile| match tile.rescale.len() {
+        let ahead = Ahead::new(Some(v));
+        tiles(rows, start, head_dim, weights, &mut rescale, ahead, |tile| match tile.rescale.len() {
             1 => dispatch(isa, Weigh::<1> { tile, k, head_dim, scores }),
             2 => dispatch(isa, Weigh::<2> { tile, k, head_dim, scores }),
             3 => dispatch(isa, Weigh::<3> { tile, k, head_dim, scores }),
             _ => dispatch(isa, Weigh::<MAX_TILE> { tile, k, head_dim, scores }),
         });
         let v = decode::values(isa, v, head_dim, &seen, numbers);
-        tiles(rows, start, head_dim, weights, &mut rescale, |tile| match tile.rescale.len() {
+        let next = Some(start + PAGE_CELLS).filter(|&next| next < end);
+        let ahead = Ahead::new(next.and_then(|next| keys.keys_in_page(next)));
+        tiles(rows, start, head_dim, weights, &mut rescale, ahead, |tile| match tile.rescale.len() {
             1 => dispatch(isa, AddValues::<1> { tile, v, head_dim }),
             2 => dispatch(isa, AddValues::<2> { tile, v, head_dim }),
             3 => dispatch(isa, AddValues::<3> { tile, v, head_dim }),
@@ -61,6 +65,7 @@ fn tiles(
     head_dim: usize,
     weights: &mut [[f32; PAGE_CELLS]],
     rescale: &mut [f32],
+    mut ahead: Ahead,
     mut take: impl FnMut(Tile<'_>),
 ) {
     let heads = rows[0].q.len() / head_dim;
@@ -74,7 +79,9 @@ fn tiles(
             row.q.chunks(MAX_TILE * head_dim).zip(row.out.chunks_mut(MAX_TILE * (head_dim + PART_EXTRA)));
         let made = weights.chunks_mut(MAX_TILE).zip(rescale.chunks_mut(MAX_TILE));
         for ((q, parts), (weights, rescale)) in tiles.zip(made) {
-            take(Tile { keys: keys.clone(), q, parts, weights, rescale });
+            // The first tile calls for all.
+            let ahead = std::mem::replace(&mut ahead, Ahead::new(None));
+            take(Tile { keys: keys.clone(), q, parts, weights, rescale, ahead });
         }
     }
 }
