@@ -45,10 +45,11 @@ pub(super) trait BlockFormat: 'static {
     /// Writes the codes of block `sub` of the rows' file blocks, into bytes that are zero.
     #[inline(always)]
     fn write_codes(blocks: FileBlocks<'_>, sub: usize, codes: &mut [u8]) {
-        let mut rows = [[0; BLOCK_COLS]; GROUP_ROWS];
-        for (row, block) in rows.iter_mut().zip(blocks.iter(Self::FILE_BYTES)) {
-            *row = Self::row_codes(block, sub);
-        }
+        let mut blocks = blocks.iter(Self::FILE_BYTES);
+        let rows = array::from_fn(|_| match blocks.next() {
+            Some(block) => Self::row_codes(block, sub),
+            None => [0; BLOCK_COLS],
+        });
         layout::pack(Self::BITS, &rows, codes);
     }
     /// Writes the scales of a file block as those of row `lane`.
