@@ -8,7 +8,7 @@ use verbatim_engine::{Engine, LoadOptions};
 use verbatim_gguf::GgufFile;
 use verbatim_lab::synth::{Blueprint, Recipe, WriteOptions, write};
 
-/// 119 million weights, a fifth of them in one tensor.
+/// 121 million weights, a fifth of them in one tensor.
 const SHAPE: &str = r#"{"model_type": "qwen3", "hidden_size": 1024, "num_hidden_layers": 8, "num_attention_heads": 16,
     "num_key_value_heads": 4, "head_dim": 64, "intermediate_size": 3072, "vocab_size": 24000,
     "max_position_embeddings": 512, "rope_theta": 1000000, "rms_norm_eps": 1e-6, "tie_word_embeddings": true}"#;
