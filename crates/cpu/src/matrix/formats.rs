@@ -152,6 +152,13 @@ pub(super) fn plane_code<const BITS: usize, const WIDTH: usize>(bytes: &[u8], i:
 #[inline(always)]
 pub(super) fn plane_codes<const BITS: usize, const WIDTH: usize>(bytes: &[u8], sub: usize) -> RowCodes {
     let mut codes = [0; BLOCK_COLS];
+    if BITS == 1 && WIDTH == 1 {
+        let bytes = &bytes[sub * BLOCK_COLS / 8..][..BLOCK_COLS / 8];
+        for (codes, &byte) in codes.as_chunks_mut().0.iter_mut().zip(bytes) {
+            *codes = bits(byte);
+        }
+        return codes;
+    }
     let run_codes = WIDTH.min(BLOCK_COLS);
     for (run, codes) in codes.chunks_exact_mut(run_codes).enumerate() {
         let (byte, shift) = plane_place::<BITS, WIDTH>(sub * BLOCK_COLS + run * run_codes);
@@ -160,6 +167,13 @@ pub(super) fn plane_codes<const BITS: usize, const WIDTH: usize>(bytes: &[u8], s
         }
     }
     codes
+}
+
+/// The bits of a byte, lowest first. Each byte of the word keeps one of them, and carries if that is set.
+#[inline(always)]
+fn bits(byte: u8) -> [u8; 8] {
+    let kept = (u64::from(byte) * 0x0101_0101_0101_0101) & 0x8040_2010_0804_0201;
+    (((kept + 0x7f7f_7f7f_7f7f_7f7f) >> 7) & 0x0101_0101_0101_0101).to_le_bytes()
 }
 
 /// Codes whose bits from `low_bits` on are stored apart.
