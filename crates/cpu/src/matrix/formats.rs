@@ -152,10 +152,17 @@ pub(super) fn plane_code<const BITS: usize, const WIDTH: usize>(bytes: &[u8], i:
 #[inline(always)]
 pub(super) fn plane_codes<const BITS: usize, const WIDTH: usize>(bytes: &[u8], sub: usize) -> RowCodes {
     let mut codes = [0; BLOCK_COLS];
-    if BITS == 1 && WIDTH == 1 {
-        let bytes = &bytes[sub * BLOCK_COLS / 8..][..BLOCK_COLS / 8];
-        for (codes, &byte) in codes.as_chunks_mut().0.iter_mut().zip(bytes) {
-            *codes = bits(byte);
+    if WIDTH == 1 {
+        let byte_codes = 8 / BITS;
+        let bytes = &bytes[sub * BLOCK_COLS / byte_codes..][..BLOCK_COLS / byte_codes];
+        for (codes, &byte) in codes.chunks_exact_mut(byte_codes).zip(bytes) {
+            if BITS == 1 {
+                codes.copy_from_slice(&bits(byte));
+                continue;
+            }
+            for (i, code) in codes.iter_mut().enumerate() {
+                *code = (byte >> (i * BITS)) & (u8::MAX >> (8 - BITS));
+            }
         }
         return codes;
     }
