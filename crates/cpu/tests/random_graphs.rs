@@ -70,7 +70,8 @@ fn weights(graph: &Graph, seed: u64) -> Weights {
             }
             Some((Op::ExpertLinear { experts, .. }, 1)) => {
                 let (team, rows) = (&mut Team::solo(), rows / experts);
-                let experts = PackedExperts::pack_with(team, value.dtype, experts, rows, cols, &packed());
+                let experts =
+                    PackedExperts::pack_with(team, value.dtype, experts, rows, cols, &packed(), &|_| {});
                 Weight::Experts(experts.expect("fits"))
             }
             _ => Weight::Vector(numbers),

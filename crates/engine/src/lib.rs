@@ -8,6 +8,7 @@
 //! were cut into steps, on threads or on the cells that the sequence lives in.
 
 mod load;
+mod reading;
 mod sequences;
 
 pub use load::{LoadError, LoadOptions, check};

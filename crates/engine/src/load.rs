@@ -1,13 +1,15 @@
 //! Loading: the model understood, its weights packed, memory for its sequences.
 
+use crate::reading::Reading;
 use crate::{Engine, MAX_ROWS};
 use sha2::{Digest as _, Sha256};
 use std::collections::HashMap;
+use verbatim_cpu::team::Team;
 use verbatim_cpu::{
     Arena, Executor, ExecutorError, Isa, KvSpec, KvType, PackError, PackedExperts, PackedMatrix,
     RecurrentSpec, Weight, Weights,
 };
-use verbatim_gguf::{GgufError, GgufFile};
+use verbatim_gguf::{GgufError, GgufFile, Tensor};
 use verbatim_models::{
     Hyperparameters, KeyRotation, KvShape, Model, ModelError, Transformed, WeightForm, WeightSpec,
 };
@@ -131,7 +133,7 @@ impl Engine {
                 heads: shape.heads,
             })
             .collect();
-        let state = State::new(StateSpec {
+        let mut state = State::new(StateSpec {
             layers,
             recurrent,
             sequences: options.sequences,
@@ -139,11 +141,14 @@ impl Engine {
             in_flight: MAX_ROWS,
             pages: options.sequences.saturating_mul(State::pages_for(context)),
             cache_bytes: options.cache_bytes,
-            identity: identity(file),
         })?;
-        file.prefetch();
-        let weights = model.weights().iter().map(|spec| load(file, spec, &mut executor));
+        let tensors = model.weights().iter().map(|spec| file.require_tensor(&spec.name));
+        let tensors = tensors.collect::<Result<Vec<_>, _>>()?;
+        let reading = Reading::of(tensors.clone());
+        let weights = model.weights().iter().zip(tensors);
+        let weights = weights.map(|(spec, tensor)| load(spec, tensor, &reading, executor.team()));
         let weights = Weights::new(weights.collect::<Result<_, _>>()?);
+        state.identify(identity(file));
         let (arena, programs) = (Arena::default(), HashMap::new());
         Ok(Engine { model, weights, executor, arena, state, transformed, programs })
     }
@@ -159,8 +164,11 @@ fn layer(
     let keys = match rotation {
         None => Keys::Still,
         Some(KeyRotation { table, layout, divisors }) => {
-            let divisors =
-                divisors.map(|weight| vector(file, &model.weights()[weight as usize])).transpose()?;
+            let divisors = divisors.map(|weight| {
+                let spec = &model.weights()[weight as usize];
+                vector(spec, file.require_tensor(&spec.name)?)
+            });
+            let divisors = divisors.transpose()?;
             Keys::Rotated { table, layout, divisors }
         }
     };
@@ -173,7 +181,8 @@ const IDENTITY_BYTES: usize = 1 << 16;
 const IDENTITY_CHUNK: usize = 1 << 12;
 
 /// Tells a model from others: by its metadata, and the name, form and some bytes of every tensor. Reading all would take as
-/// long as loading; files that differ in their weights differ all over them.
+/// long as loading; files that differ in their weights differ all over them. Quick once the file has been read, and slow before:
+/// a disk finds scattered bytes no faster than whole tensors.
 fn identity(file: &GgufFile) -> Digest {
     let mut hash = Sha256::new();
     for (key, value) in file.metadata().iter() {
@@ -184,32 +193,40 @@ fn identity(file: &GgufFile) -> Digest {
         hash.update(format!("{} {} {:?};", info.name(), info.dtype(), info.dims()));
         let stride = data.len().div_ceil(IDENTITY_BYTES / IDENTITY_CHUNK).max(IDENTITY_CHUNK);
         data.chunks(stride).for_each(|part| hash.update(&part[..part.len().min(IDENTITY_CHUNK)]));
+        tensor.release(0..data.len());
     }
     hash.finalize().into()
 }
 
-fn vector(file: &GgufFile, spec: &WeightSpec) -> Result<Vec<f32>, LoadError> {
+fn vector(spec: &WeightSpec, tensor: Tensor<'_>) -> Result<Vec<f32>, LoadError> {
     let mut vector = vec![0.0; spec.cols];
-    let data = file.require_tensor(&spec.name)?.data();
-    dequantize(spec.dtype, data, &mut vector)
+    dequantize(spec.dtype, tensor.data(), &mut vector)
         .map_err(|error| LoadError::Decode { name: spec.name.clone(), error })?;
     Ok(vector)
 }
 
-fn load(file: &GgufFile, spec: &WeightSpec, executor: &mut Executor) -> Result<Weight, LoadError> {
-    let data = file.require_tensor(&spec.name)?.data();
-    match spec.form {
+fn load(
+    spec: &WeightSpec,
+    tensor: Tensor<'_>,
+    reading: &Reading<'_>,
+    team: &mut Team,
+) -> Result<Weight, LoadError> {
+    let &WeightSpec { dtype, rows, cols, .. } = spec;
+    let data = tensor.data();
+    let done = |range| reading.done(tensor, range);
+    let packed = match spec.form {
         WeightForm::Matrix => {
-            PackedMatrix::pack_with(executor.team(), spec.dtype, spec.rows, spec.cols, data)
-                .map(Weight::Matrix)
-                .map_err(|error| LoadError::Pack { name: spec.name.clone(), error })
+            PackedMatrix::pack_with(team, dtype, rows, cols, data, &done).map(Weight::Matrix)
         }
         WeightForm::Experts(experts) => {
-            let rows = spec.rows / experts;
-            PackedExperts::pack_with(executor.team(), spec.dtype, experts, rows, spec.cols, data)
+            PackedExperts::pack_with(team, dtype, experts, rows / experts, cols, data, &done)
                 .map(Weight::Experts)
-                .map_err(|error| LoadError::Pack { name: spec.name.clone(), error })
         }
-        WeightForm::Vector => vector(file, spec).map(Weight::Vector),
-    }
+        WeightForm::Vector => {
+            let vector = vector(spec, tensor)?;
+            done(0..data.len());
+            Ok(Weight::Vector(vector))
+        }
+    };
+    packed.map_err(|error| LoadError::Pack { name: spec.name.clone(), error })
 }

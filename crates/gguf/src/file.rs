@@ -110,11 +110,6 @@ impl GgufFile {
         self.parts.iter().map(|part| part.len()).sum()
     }
 
-    /// Asks the operating system to start reading everything from disk, without waiting for it.
-    pub fn prefetch(&self) {
-        self.parts.iter().for_each(|part| part.prefetch(0..part.len()));
-    }
-
     fn with_data<'a>(&'a self, info: &'a TensorInfo) -> Option<Tensor<'a>> {
         Some(Tensor { info, bytes: self.parts.get(info.split)? })
     }

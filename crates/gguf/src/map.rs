@@ -25,7 +25,7 @@ impl Bytes {
         if file.metadata()?.len() == 0 {
             return Ok(Bytes::Held(Vec::new()));
         }
-        // SAFETY: the mapping is private to this process and read-only, so nothing in it writes through the
+        // SAFETY: the mapping is this process's own and read-only, so nothing in it writes through the
         // slice. Another process could (see above): that is the condition under which every program that maps
         // its models works, and `GgufFile::open` passes it on to its caller. This crate keeps no invariant
         // that would break if bytes changed: offsets are checked once and kept outside the mapping, and
@@ -43,6 +43,24 @@ impl Bytes {
         {
             // Only speed depends on it, and there is nothing that a caller could do.
             let _ = map.advise_range(memmap2::Advice::WillNeed, range.start, range.len());
+        }
+        #[cfg(not(unix))]
+        let _ = range;
+    }
+
+    /// Takes the pages of a range out of this process's memory; whoever reads them again gets the same bytes, from the
+    /// system's cache or from the file. Pages that the range shares with its neighbours go too. A hint: where the system
+    /// has nothing of the kind, or the bytes are not mapped, nothing happens.
+    pub(crate) fn release(&self, range: Range<usize>) {
+        #[cfg(unix)]
+        if let Bytes::Mapped(map) = self
+            && range.end <= map.len()
+            && !range.is_empty()
+        {
+            let advice = memmap2::UncheckedAdvice::DontNeed;
+            // SAFETY: the advice loses what was written to private memory. This is a shared mapping that nothing in this
+            // process writes to (`Mmap::map`), so its pages are the file's, and are read from there again.
+            let _ = unsafe { map.unchecked_advise_range(advice, range.start, range.len()) };
         }
         #[cfg(not(unix))]
         let _ = range;

@@ -107,9 +107,33 @@ impl<'a> Tensor<'a> {
         &self.bytes[self.info.range()]
     }
 
-    /// Asks the operating system to start reading the data from disk, without waiting for it.
-    pub fn prefetch(self) {
-        self.bytes.prefetch(self.info.range());
+    /// Asks the operating system to start reading a range of the data from disk, without waiting for it.
+    ///
+    /// # Panics
+    /// If the range is not within the data.
+    pub fn prefetch(self, range: Range<usize>) {
+        self.bytes.prefetch(self.in_file(range));
+    }
+
+    /// Gives back the memory that a range of the data takes in this process because it was read. It is still there: who reads
+    /// it again, or its neighbours on the same page, waits for the system to find it in its cache or in the file. Only on Unix,
+    /// and only in a file that was opened by its path; else nothing happens.
+    ///
+    /// # Panics
+    /// If the range is not within the data.
+    pub fn release(self, range: Range<usize>) {
+        self.bytes.release(self.in_file(range));
+    }
+
+    fn in_file(self, range: Range<usize>) -> Range<usize> {
+        let whole = self.info.range();
+        assert!(
+            range.start <= range.end && range.end <= whole.len(),
+            "{range:?} of {} bytes of {}",
+            whole.len(),
+            tensor_place(self.info.name())
+        );
+        whole.start + range.start..whole.start + range.end
     }
 }
 

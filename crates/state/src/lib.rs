@@ -110,8 +110,6 @@ pub struct StateSpec {
     pub pages: usize,
     /// Memory for what no sequence holds but others may begin with.
     pub cache_bytes: usize,
-    /// The digest of the model, and of what was adapted in it.
-    pub identity: Digest,
 }
 
 /// Layers that see equally many positions, and so need pages for the same ones.
@@ -149,8 +147,7 @@ impl State {
     /// # Errors
     /// If there is no memory for so many pages, or for the recurrent states of so many sequences.
     pub fn new(spec: StateSpec) -> Result<State, StateMemoryError> {
-        let StateSpec { layers, recurrent, sequences, context, in_flight, pages, cache_bytes, identity } =
-            spec;
+        let StateSpec { layers, recurrent, sequences, context, in_flight, pages, cache_bytes } = spec;
         let too_many = || KvMemoryError { pages, layers: layers.len() };
         let mut windows: Vec<Option<usize>> = Vec::new();
         for layer in &layers {
@@ -213,8 +210,18 @@ impl State {
             most_in_flight: in_flight,
             sequences: (0..sequences).map(|_| None).collect(),
             generation: 0,
-            tree: PrefixTree::new(identity),
+            tree: PrefixTree::new([0; 32]),
         })
+    }
+
+    /// Says whose state it is: the digest of the model, and of what was adapted in it. What is saved can be restored only where
+    /// the digest is the same. It is not needed to see whether there is memory, and may take long to find.
+    ///
+    /// # Panics
+    /// If a sequence has begun.
+    pub fn identify(&mut self, identity: Digest) {
+        assert!(self.tree.is_empty() && self.sequences.iter().all(Option::is_none), "identified too late");
+        self.tree = PrefixTree::new(identity);
     }
 
     /// Pages that hold one sequence of `context` positions.

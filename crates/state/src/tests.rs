@@ -21,7 +21,6 @@ fn spec(windows: &[Option<usize>], sequences: usize, context: usize, pages: usiz
         in_flight: 128,
         pages,
         cache_bytes: 0,
-        identity: [7; 32],
     }
 }
 
@@ -480,8 +479,8 @@ fn damaged_and_foreign_files_are_refused() {
     assert!(matches!(state.restore(&longer, Vec::new()), Err(RestoreError::Malformed(_))));
     let lost = state.restore(section, vec![Box::new(Sum(0))]).unwrap_err();
     assert_eq!(lost.to_string(), "the saved sum cannot be used: nothing was saved");
-    let mut other =
-        State::new(StateSpec { identity: [8; 32], ..spec(&[Some(16), None], 2, 200, 8) }).unwrap();
+    let mut other = State::new(spec(&[Some(16), None], 2, 200, 8)).unwrap();
+    other.identify([8; 32]);
     assert_eq!(other.restore(section, Vec::new()), Err(RestoreError::OtherModel));
     let mut other = State::new(spec(&[Some(17), None], 2, 200, 8)).unwrap();
     assert!(matches!(other.restore(section, Vec::new()), Err(RestoreError::OtherForm { .. })));

@@ -1,5 +1,7 @@
 //! The stacked matrices of a mixture of experts: one packed matrix per expert, all of one shape and format.
 
+use std::ops::Range;
+
 use verbatim_quant::DType;
 
 use super::packed::{PackError, PackedMatrix};
@@ -12,7 +14,8 @@ pub struct PackedExperts {
 }
 
 impl PackedExperts {
-    /// Packs `bytes`, the data of a GGUF tensor with `experts` matrices of `rows` rows of `cols` weights.
+    /// Packs `bytes`, the data of a GGUF tensor with `experts` matrices of `rows` rows of `cols` weights, and calls `done`
+    /// as [`PackedMatrix::pack_with`] does.
     ///
     /// # Errors
     /// If there are no experts, the bytes do not have the shape's size, or memory runs out.
@@ -23,6 +26,7 @@ impl PackedExperts {
         rows: usize,
         cols: usize,
         bytes: &[u8],
+        done: &(dyn Fn(Range<usize>) + Sync),
     ) -> Result<PackedExperts, PackError> {
         let block = dtype.block_len();
         if !cols.is_multiple_of(block) {
@@ -38,8 +42,12 @@ impl PackedExperts {
             let rows = rows.saturating_mul(experts);
             return Err(PackError::Size { dtype, rows, cols, actual: bytes.len(), expected });
         }
-        let pack = |bytes| PackedMatrix::pack_with(team, dtype, rows, cols, bytes);
-        let matrices = bytes.chunks_exact(expert_bytes).map(pack).collect::<Result<_, _>>()?;
+        let pack = |(expert, bytes)| {
+            let start = expert * expert_bytes;
+            let done = |range: Range<usize>| done(start + range.start..start + range.end);
+            PackedMatrix::pack_with(team, dtype, rows, cols, bytes, &done)
+        };
+        let matrices = bytes.chunks_exact(expert_bytes).enumerate().map(pack).collect::<Result<_, _>>()?;
         Ok(PackedExperts { matrices })
     }
 

@@ -40,12 +40,17 @@ pub(super) trait BlockFormat: 'static {
     /// Bytes of the packed scales of a file block, all sixteen rows together.
     const SCALE_BYTES: usize;
 
-    /// The code of column `i` of a file block, below `2^BITS`.
-    fn code(block: &[u8], i: usize) -> u8;
-    /// Writes the codes of block `sub` of a file block as those of row `lane`, into bytes that are zero for this row.
-    fn write_codes(block: &[u8], sub: usize, lane: usize, codes: &mut [u8]) {
-        let row = array::from_fn(|i| Self::code(block, sub * BLOCK_COLS + i));
-        layout::pack(Self::BITS, &row, lane, codes);
+    /// The codes of block `sub` of a file block, each below `2^BITS`.
+    fn row_codes(block: &[u8], sub: usize) -> RowCodes;
+    /// Writes the codes of block `sub` of the rows' file blocks, into bytes that are zero.
+    #[inline(always)]
+    fn write_codes(blocks: FileBlocks<'_>, sub: usize, codes: &mut [u8]) {
+        let mut blocks = blocks.iter(Self::FILE_BYTES);
+        let rows = array::from_fn(|_| match blocks.next() {
+            Some(block) => Self::row_codes(block, sub),
+            None => [0; BLOCK_COLS],
+        });
+        layout::pack(Self::BITS, &rows, codes);
     }
     /// Writes the scales of a file block as those of row `lane`.
     fn write_scales(block: &[u8], lane: usize, scales: &mut [u8]);
@@ -80,6 +85,25 @@ pub(super) trait BlockFormat: 'static {
     }
 }
 
+/// The codes of 32 columns of one row.
+pub(super) type RowCodes = [u8; BLOCK_COLS];
+
+/// One file block of each row of a group, at the same place in all of them. The last group may have less than sixteen rows.
+#[derive(Clone, Copy)]
+pub(super) struct FileBlocks<'a> {
+    pub rows: &'a [&'a [u8]],
+    /// Where the block starts in a row's bytes.
+    pub at: usize,
+}
+
+impl<'a> FileBlocks<'a> {
+    /// Row by row, the block's bytes.
+    #[inline(always)]
+    pub fn iter(self, file_bytes: usize) -> impl Iterator<Item = &'a [u8]> {
+        self.rows.iter().map(move |row| &row[self.at..self.at + file_bytes])
+    }
+}
+
 /// The scales of one block of 32 columns: `[0]` for its first half or all of it, `[1]` for its second half.
 pub(super) struct Coefficients<S: Simd> {
     pub d: [S::Floats; 2],
@@ -108,14 +132,61 @@ impl<S: Simd> Coefficients<S> {
 /// Bytes of one half-precision number per row of a group.
 pub(super) const HALF_ROW: usize = 2 * GROUP_ROWS;
 
-/// Code `i` of an array of `BITS`-bit codes in planes: `WIDTH` bytes hold `WIDTH` neighbours in their lowest
-/// bits, the next `WIDTH` in the bits above those, and so on until the bytes are full. Every code array of
-/// every format is one.
+/// Where code `i` of an array of `BITS`-bit codes in planes is, its byte and its lowest bit: `WIDTH` bytes hold `WIDTH`
+/// neighbours in their lowest bits, the next `WIDTH` in the bits above those, and so on until the bytes are full. Every
+/// code array of every format is one.
+#[inline(always)]
+const fn plane_place<const BITS: usize, const WIDTH: usize>(i: usize) -> (usize, usize) {
+    let elements = WIDTH * (8 / BITS);
+    (i / elements * WIDTH + i % WIDTH, i % elements / WIDTH * BITS)
+}
+
+/// Code `i` of such an array.
 #[inline(always)]
 pub(super) fn plane_code<const BITS: usize, const WIDTH: usize>(bytes: &[u8], i: usize) -> u8 {
-    let elements = WIDTH * (8 / BITS);
-    let (byte, shift) = (i / elements * WIDTH + i % WIDTH, i % elements / WIDTH * BITS);
+    let (byte, shift) = plane_place::<BITS, WIDTH>(i);
     (bytes[byte] >> shift) & (u8::MAX >> (8 - BITS))
+}
+
+/// The codes of block `sub` of such an array, a run of neighbouring bytes at a time.
+#[inline(always)]
+pub(super) fn plane_codes<const BITS: usize, const WIDTH: usize>(bytes: &[u8], sub: usize) -> RowCodes {
+    let mut codes = [0; BLOCK_COLS];
+    if WIDTH == 1 {
+        let byte_codes = 8 / BITS;
+        let bytes = &bytes[sub * BLOCK_COLS / byte_codes..][..BLOCK_COLS / byte_codes];
+        for (codes, &byte) in codes.chunks_exact_mut(byte_codes).zip(bytes) {
+            if BITS == 1 {
+                codes.copy_from_slice(&bits(byte));
+                continue;
+            }
+            for (i, code) in codes.iter_mut().enumerate() {
+                *code = (byte >> (i * BITS)) & (u8::MAX >> (8 - BITS));
+            }
+        }
+        return codes;
+    }
+    let run_codes = WIDTH.min(BLOCK_COLS);
+    for (run, codes) in codes.chunks_exact_mut(run_codes).enumerate() {
+        let (byte, shift) = plane_place::<BITS, WIDTH>(sub * BLOCK_COLS + run * run_codes);
+        for (code, byte) in codes.iter_mut().zip(&bytes[byte..byte + run_codes]) {
+            *code = (byte >> shift) & (u8::MAX >> (8 - BITS));
+        }
+    }
+    codes
+}
+
+/// The bits of a byte, lowest first. Each byte of the word keeps one of them, and carries if that is set.
+#[inline(always)]
+fn bits(byte: u8) -> [u8; 8] {
+    let kept = (u64::from(byte) * 0x0101_0101_0101_0101) & 0x8040_2010_0804_0201;
+    (((kept + 0x7f7f_7f7f_7f7f_7f7f) >> 7) & 0x0101_0101_0101_0101).to_le_bytes()
+}
+
+/// Codes whose bits from `low_bits` on are stored apart.
+#[inline(always)]
+fn joined(low_bits: usize, low: RowCodes, high: RowCodes) -> RowCodes {
+    array::from_fn(|i| low[i] | high[i] << low_bits)
 }
 
 /// Copies the two bytes at `from` to row `lane` of the packed array that starts at byte `array`.
@@ -139,8 +210,9 @@ impl BlockFormat for Q4_0 {
     const FILE_BYTES: usize = 18;
     const SCALE_BYTES: usize = HALF_ROW;
 
-    fn code(block: &[u8], i: usize) -> u8 {
-        plane_code::<4, 16>(&block[2..], i)
+    #[inline(always)]
+    fn row_codes(block: &[u8], sub: usize) -> RowCodes {
+        plane_codes::<4, 16>(&block[2..], sub)
     }
 
     fn write_scales(block: &[u8], lane: usize, scales: &mut [u8]) {
@@ -164,8 +236,9 @@ impl BlockFormat for Q4_1 {
     const FILE_BYTES: usize = 20;
     const SCALE_BYTES: usize = 2 * HALF_ROW;
 
-    fn code(block: &[u8], i: usize) -> u8 {
-        plane_code::<4, 16>(&block[4..], i)
+    #[inline(always)]
+    fn row_codes(block: &[u8], sub: usize) -> RowCodes {
+        plane_codes::<4, 16>(&block[4..], sub)
     }
 
     fn write_scales(block: &[u8], lane: usize, scales: &mut [u8]) {
@@ -192,8 +265,9 @@ impl BlockFormat for Q5_0 {
     const FILE_BYTES: usize = 22;
     const SCALE_BYTES: usize = HALF_ROW;
 
-    fn code(block: &[u8], i: usize) -> u8 {
-        plane_code::<4, 16>(&block[6..], i) | plane_code::<1, 1>(&block[2..], i) << 4
+    #[inline(always)]
+    fn row_codes(block: &[u8], sub: usize) -> RowCodes {
+        joined(4, plane_codes::<4, 16>(&block[6..], sub), plane_codes::<1, 1>(&block[2..], sub))
     }
 
     fn write_scales(block: &[u8], lane: usize, scales: &mut [u8]) {
@@ -217,8 +291,9 @@ impl BlockFormat for Q5_1 {
     const FILE_BYTES: usize = 24;
     const SCALE_BYTES: usize = 2 * HALF_ROW;
 
-    fn code(block: &[u8], i: usize) -> u8 {
-        plane_code::<4, 16>(&block[8..], i) | plane_code::<1, 1>(&block[4..], i) << 4
+    #[inline(always)]
+    fn row_codes(block: &[u8], sub: usize) -> RowCodes {
+        joined(4, plane_codes::<4, 16>(&block[8..], sub), plane_codes::<1, 1>(&block[4..], sub))
     }
 
     fn write_scales(block: &[u8], lane: usize, scales: &mut [u8]) {
@@ -241,8 +316,9 @@ impl BlockFormat for Q8_0 {
     const FILE_BYTES: usize = 34;
     const SCALE_BYTES: usize = HALF_ROW;
 
-    fn code(block: &[u8], i: usize) -> u8 {
-        block[2 + i] ^ 0x80
+    #[inline(always)]
+    fn row_codes(block: &[u8], _sub: usize) -> RowCodes {
+        plane_codes::<8, 32>(&block[2..], 0).map(|code| code ^ 0x80)
     }
 
     fn write_scales(block: &[u8], lane: usize, scales: &mut [u8]) {
@@ -266,8 +342,9 @@ impl BlockFormat for IQ4NL {
     const FILE_BYTES: usize = 18;
     const SCALE_BYTES: usize = HALF_ROW;
 
-    fn code(block: &[u8], i: usize) -> u8 {
-        Q4_0::code(block, i)
+    #[inline(always)]
+    fn row_codes(block: &[u8], sub: usize) -> RowCodes {
+        Q4_0::row_codes(block, sub)
     }
 
     fn write_scales(block: &[u8], lane: usize, scales: &mut [u8]) {
@@ -308,8 +385,9 @@ impl BlockFormat for IQ4XS {
     const FILE_BYTES: usize = 136;
     const SCALE_BYTES: usize = HALF_ROW + 8 * GROUP_ROWS;
 
-    fn code(block: &[u8], i: usize) -> u8 {
-        plane_code::<4, 16>(&block[8..], i)
+    #[inline(always)]
+    fn row_codes(block: &[u8], sub: usize) -> RowCodes {
+        plane_codes::<4, 16>(&block[8..], sub)
     }
 
     fn write_scales(block: &[u8], lane: usize, scales: &mut [u8]) {
@@ -342,8 +420,9 @@ impl BlockFormat for Q4K {
     const FILE_BYTES: usize = 144;
     const SCALE_BYTES: usize = 2 * HALF_ROW + 8 * 2 * GROUP_ROWS;
 
-    fn code(block: &[u8], i: usize) -> u8 {
-        plane_code::<4, 32>(&block[16..], i)
+    #[inline(always)]
+    fn row_codes(block: &[u8], sub: usize) -> RowCodes {
+        plane_codes::<4, 32>(&block[16..], sub)
     }
 
     fn write_scales(block: &[u8], lane: usize, scales: &mut [u8]) {
@@ -391,8 +470,9 @@ impl BlockFormat for Q5K {
     const FILE_BYTES: usize = 176;
     const SCALE_BYTES: usize = Q4K::SCALE_BYTES;
 
-    fn code(block: &[u8], i: usize) -> u8 {
-        plane_code::<4, 32>(&block[48..], i) | plane_code::<1, 32>(&block[16..], i) << 4
+    #[inline(always)]
+    fn row_codes(block: &[u8], sub: usize) -> RowCodes {
+        joined(4, plane_codes::<4, 32>(&block[48..], sub), plane_codes::<1, 32>(&block[16..], sub))
     }
 
     fn write_scales(block: &[u8], lane: usize, scales: &mut [u8]) {
@@ -435,8 +515,9 @@ impl BlockFormat for Q6K {
     const FILE_BYTES: usize = 210;
     const SCALE_BYTES: usize = HALF_ROW + 16 * GROUP_ROWS;
 
-    fn code(block: &[u8], i: usize) -> u8 {
-        plane_code::<4, 64>(block, i) | plane_code::<2, 32>(&block[128..], i) << 4
+    #[inline(always)]
+    fn row_codes(block: &[u8], sub: usize) -> RowCodes {
+        joined(4, plane_codes::<4, 64>(block, sub), plane_codes::<2, 32>(&block[128..], sub))
     }
 
     fn write_scales(block: &[u8], lane: usize, scales: &mut [u8]) {
@@ -460,8 +541,9 @@ impl BlockFormat for Q3K {
     const FILE_BYTES: usize = 110;
     const SCALE_BYTES: usize = Q6K::SCALE_BYTES;
 
-    fn code(block: &[u8], i: usize) -> u8 {
-        plane_code::<2, 32>(&block[32..], i) | plane_code::<1, 32>(block, i) << 2
+    #[inline(always)]
+    fn row_codes(block: &[u8], sub: usize) -> RowCodes {
+        joined(2, plane_codes::<2, 32>(&block[32..], sub), plane_codes::<1, 32>(block, sub))
     }
 
     fn write_scales(block: &[u8], lane: usize, scales: &mut [u8]) {
@@ -488,8 +570,9 @@ impl BlockFormat for Q2K {
     const FILE_BYTES: usize = 84;
     const SCALE_BYTES: usize = 2 * HALF_ROW + 16 * GROUP_ROWS;
 
-    fn code(block: &[u8], i: usize) -> u8 {
-        plane_code::<2, 32>(&block[16..], i)
+    #[inline(always)]
+    fn row_codes(block: &[u8], sub: usize) -> RowCodes {
+        plane_codes::<2, 32>(&block[16..], sub)
     }
 
     fn write_scales(block: &[u8], lane: usize, scales: &mut [u8]) {
@@ -528,8 +611,9 @@ impl BlockFormat for Mxfp4 {
     const FILE_BYTES: usize = 17;
     const SCALE_BYTES: usize = HALF_ROW;
 
-    fn code(block: &[u8], i: usize) -> u8 {
-        plane_code::<4, 16>(&block[1..], i)
+    #[inline(always)]
+    fn row_codes(block: &[u8], sub: usize) -> RowCodes {
+        plane_codes::<4, 16>(&block[1..], sub)
     }
 
     fn write_scales(block: &[u8], lane: usize, scales: &mut [u8]) {
@@ -560,8 +644,9 @@ impl BlockFormat for Nvfp4 {
     const FILE_BYTES: usize = 36;
     const SCALE_BYTES: usize = 4 * HALF_ROW;
 
-    fn code(block: &[u8], i: usize) -> u8 {
-        plane_code::<4, 8>(&block[4..], i)
+    #[inline(always)]
+    fn row_codes(block: &[u8], sub: usize) -> RowCodes {
+        plane_codes::<4, 8>(&block[4..], sub)
     }
 
     fn write_scales(block: &[u8], lane: usize, scales: &mut [u8]) {
@@ -595,7 +680,7 @@ fn half_of_e4m3(byte: u8) -> f16 {
 /// Two-bit codes, `d · (q − 1)`, with one scale per file block: TQ2_0 (256 columns) and Q2_0 (64).
 macro_rules! two_bit_format {
     ($name:ident, $doc:literal, blocks: $blocks:literal, bytes: $bytes:literal, scale_at: $scale_at:literal,
-        |$block:ident, $i:ident| $code:expr) => {
+        |$block:ident, $sub:ident| $codes:expr) => {
         #[doc = $doc]
         pub(super) struct $name;
         impl BlockFormat for $name {
@@ -605,8 +690,9 @@ macro_rules! two_bit_format {
             const FILE_BYTES: usize = $bytes;
             const SCALE_BYTES: usize = HALF_ROW;
 
-            fn code($block: &[u8], $i: usize) -> u8 {
-                $code
+            #[inline(always)]
+            fn row_codes($block: &[u8], $sub: usize) -> RowCodes {
+                $codes
             }
 
             fn write_scales(block: &[u8], lane: usize, scales: &mut [u8]) {
@@ -623,9 +709,9 @@ macro_rules! two_bit_format {
 }
 
 two_bit_format!(Tq2_0, "Four trits to a byte.", blocks: 8, bytes: 66, scale_at: 64,
-    |block, i| plane_code::<2, 32>(block, i));
+    |block, sub| plane_codes::<2, 32>(block, sub));
 two_bit_format!(Q2_0, "Four levels.", blocks: 2, bytes: 18, scale_at: 0,
-    |block, i| plane_code::<2, 1>(&block[2..], i));
+    |block, sub| plane_codes::<2, 1>(&block[2..], sub));
 
 /// Signs: `d` where the bit is set, `−d` where it is not.
 pub(super) struct Q1_0;
@@ -638,8 +724,9 @@ impl BlockFormat for Q1_0 {
     const FILE_BYTES: usize = 18;
     const SCALE_BYTES: usize = HALF_ROW;
 
-    fn code(block: &[u8], i: usize) -> u8 {
-        plane_code::<1, 1>(&block[2..], i)
+    #[inline(always)]
+    fn row_codes(block: &[u8], sub: usize) -> RowCodes {
+        plane_codes::<1, 1>(&block[2..], sub)
     }
 
     fn write_scales(block: &[u8], lane: usize, scales: &mut [u8]) {
@@ -664,15 +751,18 @@ impl BlockFormat for Tq1_0 {
     const FILE_BYTES: usize = 54;
     const SCALE_BYTES: usize = HALF_ROW;
 
-    fn code(block: &[u8], i: usize) -> u8 {
-        trit(block, i)
+    fn row_codes(block: &[u8], sub: usize) -> RowCodes {
+        array::from_fn(|i| trit(block, sub * BLOCK_COLS + i))
     }
 
-    fn write_codes(block: &[u8], sub: usize, lane: usize, codes: &mut [u8]) {
-        let trit = |i| Self::code(block, sub * BLOCK_COLS + i);
-        for k in 0..7 {
-            let fifth = if k < 4 { trit(28 + k) } else { 0 };
-            codes[k * GROUP_ROWS + lane] = (0..4).rev().fold(fifth, |byte, i| byte * 3 + trit(4 * k + i));
+    fn write_codes(blocks: FileBlocks<'_>, sub: usize, codes: &mut [u8]) {
+        for (lane, block) in blocks.iter(Self::FILE_BYTES).enumerate() {
+            let trits = Self::row_codes(block, sub);
+            for k in 0..7 {
+                let fifth = if k < 4 { trits[28 + k] } else { 0 };
+                let four = trits[4 * k..4 * k + 4].iter().rev();
+                codes[k * GROUP_ROWS + lane] = four.fold(fifth, |byte, trit| byte * 3 + trit);
+            }
         }
     }
 
@@ -729,4 +819,34 @@ fn trit(block: &[u8], i: usize) -> u8 {
     };
     let fraction = (0..digit).fold(block[byte], |fraction, _| fraction.wrapping_mul(3));
     ((u16::from(fraction) * 3) >> 8) as u8
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn blocks_are_codes_one_by_one<const BITS: usize, const WIDTH: usize>() {
+        let bytes: [u8; 256] = array::from_fn(|i| (i.wrapping_mul(0x9e37_79b9) >> 11) as u8);
+        for sub in 0..8 {
+            let expected = array::from_fn(|i| plane_code::<BITS, WIDTH>(&bytes, sub * BLOCK_COLS + i));
+            assert_eq!(
+                plane_codes::<BITS, WIDTH>(&bytes, sub),
+                expected,
+                "{BITS} bits, {WIDTH}, block {sub}"
+            );
+        }
+    }
+
+    #[test]
+    fn blocks_of_planes_are_their_codes_one_by_one() {
+        blocks_are_codes_one_by_one::<1, 1>();
+        blocks_are_codes_one_by_one::<1, 32>();
+        blocks_are_codes_one_by_one::<2, 1>();
+        blocks_are_codes_one_by_one::<2, 32>();
+        blocks_are_codes_one_by_one::<4, 8>();
+        blocks_are_codes_one_by_one::<4, 16>();
+        blocks_are_codes_one_by_one::<4, 32>();
+        blocks_are_codes_one_by_one::<4, 64>();
+        blocks_are_codes_one_by_one::<8, 32>();
+    }
 }

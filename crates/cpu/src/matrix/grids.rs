@@ -10,7 +10,9 @@
 
 use verbatim_quant::grids;
 
-use super::formats::{BlockFormat, Coefficients, HALF_ROW, plane_code, put_half};
+use super::formats::{
+    BlockFormat, Coefficients, FileBlocks, HALF_ROW, RowCodes, plane_code, plane_codes, put_half,
+};
 use super::layout::{self, BLOCK_COLS, GROUP_ROWS, code_bytes, unpack};
 use super::simd::Simd;
 
@@ -75,29 +77,38 @@ impl<G: Grid> BlockFormat for G {
     /// `d`, then the scales, two to a byte.
     const SCALE_BYTES: usize = HALF_ROW + 256 / G::SCALE_COLS / 2 * GROUP_ROWS;
 
-    fn code(block: &[u8], i: usize) -> u8 {
-        let number = usize::from(G::point(block, i / G::POINT_COLS));
-        if !G::SIGNED {
-            return G::TABLE[(number & 2047) * 8 + i % 8] + (number >> 11 << 1) as u8;
-        }
-        let code = G::TABLE[number * G::POINT_COLS + i % G::POINT_COLS];
-        if G::signs(block, i / 8) >> (i % 8) & 1 == 0 { code } else { code.wrapping_neg() }
+    fn row_codes(block: &[u8], sub: usize) -> RowCodes {
+        std::array::from_fn(|column| {
+            let i = sub * BLOCK_COLS + column;
+            let number = usize::from(G::point(block, i / G::POINT_COLS));
+            if !G::SIGNED {
+                return G::TABLE[(number & 2047) * 8 + i % 8] + (number >> 11 << 1) as u8;
+            }
+            let code = G::TABLE[number * G::POINT_COLS + i % G::POINT_COLS];
+            if G::signs(block, i / 8) >> (i % 8) & 1 == 0 { code } else { code.wrapping_neg() }
+        })
     }
 
-    fn write_codes(block: &[u8], sub: usize, lane: usize, codes: &mut [u8]) {
+    fn write_codes(blocks: FileBlocks<'_>, sub: usize, codes: &mut [u8]) {
         let (low, rest) = codes.split_at_mut(points::<G>() * GROUP_ROWS);
         let (high, signs) = rest.split_at_mut(high_bytes::<G>() * GROUP_ROWS);
-        let mut high_bits = 0u16;
-        for (i, low) in low.chunks_exact_mut(GROUP_ROWS).enumerate() {
-            let number = G::point(block, sub * points::<G>() + i);
-            low[lane] = number as u8;
-            high_bits |= (number >> 8) << (i * G::HIGH_WIDTH);
-        }
         let bytes = high_bytes::<G>();
-        high[lane * bytes..(lane + 1) * bytes].copy_from_slice(&high_bits.to_le_bytes()[..bytes]);
+        let mut sign_bits = [[0; BLOCK_COLS]; GROUP_ROWS];
+        for (lane, block) in blocks.iter(Self::FILE_BYTES).enumerate() {
+            let mut high_bits = 0u16;
+            for (i, low) in low.chunks_exact_mut(GROUP_ROWS).enumerate() {
+                let number = G::point(block, sub * points::<G>() + i);
+                low[lane] = number as u8;
+                high_bits |= (number >> 8) << (i * G::HIGH_WIDTH);
+            }
+            high[lane * bytes..(lane + 1) * bytes].copy_from_slice(&high_bits.to_le_bytes()[..bytes]);
+            if G::SIGNED {
+                let eights: [u8; 4] = std::array::from_fn(|eight| G::signs(block, sub * 4 + eight));
+                sign_bits[lane] = plane_codes::<1, 1>(&eights, 0);
+            }
+        }
         if G::SIGNED {
-            let bits = std::array::from_fn(|i| G::signs(block, sub * 4 + i / 8) >> (i % 8) & 1);
-            layout::pack(1, &bits, lane, signs);
+            layout::pack(1, &sign_bits, signs);
         }
     }
 
@@ -401,11 +412,11 @@ mod tests {
         let block: Vec<u8> = (0..G::BYTES).map(|i| (i.wrapping_mul(0x9e37_79b9) >> 11) as u8).collect();
         for (sub, lane) in (0..8).flat_map(|sub| [(sub, 0), (sub, GROUP_ROWS - 1)]) {
             let mut codes = vec![0; G::CODE_BYTES];
-            G::write_codes(&block, sub, lane, &mut codes);
+            let rows = vec![&block[..]; lane + 1];
+            G::write_codes(FileBlocks { rows: &rows, at: 0 }, sub, &mut codes);
             // SAFETY: the codes of one block; `Scalar` runs everywhere.
             let given = unsafe { G::codes::<Scalar>(codes.as_ptr(), lane) };
-            let wanted: [u8; BLOCK_COLS] = std::array::from_fn(|i| G::code(&block, sub * BLOCK_COLS + i));
-            assert_eq!(given.as_flattened(), wanted, "block {sub}, row {lane}");
+            assert_eq!(given.as_flattened(), G::row_codes(&block, sub), "block {sub}, row {lane}");
         }
     }
 

@@ -27,13 +27,14 @@ pub(super) const fn code_bytes(bits: usize) -> usize {
     GROUP_ROWS * BLOCK_COLS * bits / 8
 }
 
-/// Writes the codes of one row into a block of zeros (or into one that has other rows only).
-pub(super) fn pack(bits: usize, codes: &[u8; BLOCK_COLS], row: usize, block: &mut [u8]) {
+/// Writes the codes of sixteen rows as one block.
+#[inline(always)]
+pub(super) fn pack(bits: usize, rows: &[[u8; BLOCK_COLS]; GROUP_ROWS], block: &mut [u8]) {
     let (low_bits, high_bits) = split(bits);
     let (low, high) = block.split_at_mut(code_bytes(low_bits));
-    pack_part(low_bits, codes, 0, row, low);
+    pack_part(low_bits, rows, 0, low);
     if high_bits > 0 {
-        pack_part(high_bits, codes, low_bits, row, high);
+        pack_part(high_bits, rows, low_bits, high);
     }
 }
 
@@ -50,15 +51,19 @@ const fn split(bits: usize) -> (usize, usize) {
 /// Writes `bits` bits of each code, those from bit `from` on. A row's part of a chunk is a word of four
 /// codes.
 #[inline(always)]
-fn pack_part(bits: usize, codes: &[u8; BLOCK_COLS], from: usize, row: usize, part: &mut [u8]) {
+fn pack_part(bits: usize, rows: &[[u8; BLOCK_COLS]; GROUP_ROWS], from: usize, part: &mut [u8]) {
     let mask = u32::from_ne_bytes([u8::MAX >> (8 - bits); 4]);
-    let words = part.as_chunks_mut::<4>().0;
-    for (chunk, codes) in codes.as_chunks::<4>().0.iter().enumerate() {
-        let (stored, shift) = place(bits, chunk);
-        let word = &mut words[stored * GROUP_ROWS + row];
-        // The mask leaves what was in the code's own byte, and there is room for the shift.
-        let moved = ((u32::from_le_bytes(*codes) >> from) & mask) << shift;
-        *word = (u32::from_le_bytes(*word) | moved).to_le_bytes();
+    let stored_chunks = part.as_chunks_mut::<CHUNK_BYTES>().0;
+    for (row, codes) in rows.iter().enumerate() {
+        let mut words = [0; 8];
+        for (chunk, codes) in codes.as_chunks::<4>().0.iter().enumerate() {
+            let (stored, shift) = place(bits, chunk);
+            // The mask leaves what was in the code's own byte, and there is room for the shift.
+            words[stored] |= ((u32::from_le_bytes(*codes) >> from) & mask) << shift;
+        }
+        for (chunk, word) in stored_chunks.iter_mut().zip(words) {
+            chunk[4 * row..4 * row + 4].copy_from_slice(&word.to_le_bytes());
+        }
     }
 }
 

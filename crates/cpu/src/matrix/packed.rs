@@ -1,11 +1,12 @@
 //! A weight matrix in the layout that the kernels read.
 
 use std::fmt;
+use std::ops::Range;
 
 use thiserror::Error;
 use verbatim_quant::DType;
 
-use super::formats::BlockFormat;
+use super::formats::{BlockFormat, FileBlocks};
 use super::kernel::DenseWeights;
 use super::layout::{BLOCK_COLS, GROUP_ROWS};
 use super::simd::Scalar;
@@ -204,10 +205,11 @@ impl PackedMatrix {
     /// # Errors
     /// If the shape is empty, the bytes do not have the shape's size, or memory runs out.
     pub fn pack(dtype: DType, rows: usize, cols: usize, bytes: &[u8]) -> Result<PackedMatrix, PackError> {
-        PackedMatrix::pack_with(&mut Team::solo(), dtype, rows, cols, bytes)
+        PackedMatrix::pack_with(&mut Team::solo(), dtype, rows, cols, bytes, &|_| {})
     }
 
-    /// [`pack`](Self::pack) with a team of threads.
+    /// [`pack`](Self::pack) with a team of threads. Each calls `done` with the ranges of `bytes` that it has packed, so that
+    /// their memory can be given back while the rest is packed; together they are all of `bytes`.
     ///
     /// # Errors
     /// As for `pack`.
@@ -217,9 +219,10 @@ impl PackedMatrix {
         rows: usize,
         cols: usize,
         bytes: &[u8],
+        done: &(dyn Fn(Range<usize>) + Sync),
     ) -> Result<PackedMatrix, PackError> {
         let kind = Kind::of(dtype).ok_or(PackError::NotWeights(dtype))?;
-        Source::new(dtype, rows, cols, bytes)?.pack(team, kind)
+        Source::new(dtype, rows, cols, bytes)?.pack(team, kind, done)
     }
 
     /// Output rows.
@@ -299,6 +302,9 @@ impl fmt::Debug for PackedMatrix {
     }
 }
 
+/// Bytes of the file that a thread packs before it says so and takes more.
+const CHUNK_BYTES: usize = 512 << 10;
+
 /// A matrix as the file has it, with its size checked.
 struct Source<'a> {
     dtype: DType,
@@ -324,7 +330,12 @@ impl<'a> Source<'a> {
         Ok(Source { dtype, rows, cols, row_bytes, bytes })
     }
 
-    fn pack(&self, team: &mut Team, kind: Kind) -> Result<PackedMatrix, PackError> {
+    fn pack(
+        &self,
+        team: &mut Team,
+        kind: Kind,
+        done: &(dyn Fn(Range<usize>) + Sync),
+    ) -> Result<PackedMatrix, PackError> {
         let groups = self.rows.div_ceil(GROUP_ROWS);
         let layout = GroupLayout::new(kind, self.cols);
         let total_bytes = layout.and_then(|layout| groups.checked_mul(layout.group_bytes));
@@ -336,14 +347,17 @@ impl<'a> Source<'a> {
         };
 
         let parts = GroupParts::new(storage.as_mut_slice(), layout.group_bytes);
+        let group_bytes = self.row_bytes * GROUP_ROWS;
+        let chunk = (CHUNK_BYTES / group_bytes).min(groups / (2 * team.threads())).max(1);
         let counter = TaskCounter::new();
         team.run(|_| {
-            while let Some(taken) = counter.take(1, groups) {
-                for group in taken {
+            while let Some(taken) = counter.take(chunk, groups) {
+                for group in taken.clone() {
                     // SAFETY: the counter gives every group to one thread only.
                     let part = unsafe { parts.get(group) };
                     self.pack_group(layout, group, part);
                 }
+                done(taken.start * group_bytes..self.bytes.len().min(taken.end * group_bytes));
             }
         });
         Ok(PackedMatrix { dtype: self.dtype, rows: self.rows, cols: self.cols, layout, storage })
@@ -351,14 +365,17 @@ impl<'a> Source<'a> {
 
     fn pack_group(&self, layout: GroupLayout, group: usize, part: &mut [u8]) {
         let (weights, scales) = part.split_at_mut(layout.scales_at);
-        let rows = group * GROUP_ROWS..self.rows.min((group + 1) * GROUP_ROWS);
-        for (lane, row) in rows.enumerate() {
-            let bytes = &self.bytes[row * self.row_bytes..(row + 1) * self.row_bytes];
-            for_kind!(layout.kind,
-                F => pack_blocks::<F>(bytes, lane, weights, scales),
-                W => pack_dense::<W>(bytes, lane, weights)
-            );
-        }
+        let mut rows = [&self.bytes[..0]; GROUP_ROWS];
+        let in_file = self.bytes.chunks_exact(self.row_bytes).skip(group * GROUP_ROWS);
+        let count = rows.iter_mut().zip(in_file).map(|(row, bytes)| *row = bytes).count();
+        let rows = &rows[..count];
+        for_kind!(layout.kind,
+            F => pack_blocks::<F>(rows, weights, scales),
+            W => match W::BYTES {
+                2 => pack_dense::<2>(rows, weights),
+                _ => pack_dense::<4>(rows, weights),
+            }
+        );
     }
 }
 
@@ -390,21 +407,35 @@ impl<'a> GroupParts<'a> {
     }
 }
 
-fn pack_blocks<F: BlockFormat>(bytes: &[u8], lane: usize, weights: &mut [u8], scales: &mut [u8]) {
-    let blocks = weights.chunks_exact_mut(F::BLOCKS * F::CODE_BYTES);
+/// Packs up to sixteen rows, a file block of all of them at a time.
+fn pack_blocks<F: BlockFormat>(rows: &[&[u8]], weights: &mut [u8], scales: &mut [u8]) {
+    let file_blocks = rows[0].len() / F::FILE_BYTES;
+    let weights = weights.chunks_exact_mut(F::BLOCKS * F::CODE_BYTES);
     let scales = scales.chunks_exact_mut(F::SCALE_BYTES);
-    for ((block, weights), scales) in bytes.chunks_exact(F::FILE_BYTES).zip(blocks).zip(scales) {
-        F::write_scales(block, lane, scales);
+    for ((index, weights), scales) in (0..file_blocks).zip(weights).zip(scales) {
+        let blocks = FileBlocks { rows, at: index * F::FILE_BYTES };
+        for (lane, block) in blocks.iter(F::FILE_BYTES).enumerate() {
+            F::write_scales(block, lane, scales);
+        }
         for (sub, codes) in weights.chunks_exact_mut(F::CODE_BYTES).enumerate() {
-            F::write_codes(block, sub, lane, codes);
+            F::write_codes(blocks, sub, codes);
         }
     }
 }
 
-fn pack_dense<W: DenseWeights>(bytes: &[u8], lane: usize, weights: &mut [u8]) {
-    let columns = weights.chunks_exact_mut(GROUP_ROWS * W::BYTES);
-    for (number, column) in bytes.chunks_exact(W::BYTES).zip(columns) {
-        column[lane * W::BYTES..(lane + 1) * W::BYTES].copy_from_slice(number);
+/// Columns of plain weights that are transposed together: few enough that what is written stays in the first-level cache.
+const TILE_COLS: usize = 16;
+
+/// Packs up to sixteen rows of plain weights of so many bytes.
+fn pack_dense<const BYTES: usize>(rows: &[&[u8]], weights: &mut [u8]) {
+    let columns = weights.as_chunks_mut::<BYTES>().0.as_chunks_mut::<GROUP_ROWS>().0;
+    for (tile, columns) in columns.chunks_mut(TILE_COLS).enumerate() {
+        for (lane, row) in rows.iter().enumerate() {
+            let numbers = &row.as_chunks::<BYTES>().0[tile * TILE_COLS..];
+            for (column, number) in columns.iter_mut().zip(numbers) {
+                column[lane] = *number;
+            }
+        }
     }
 }
 
@@ -435,5 +466,99 @@ unsafe fn decode_dense<W: DenseWeights>(weights: *const u8, lane: usize, out: &m
     for (column, out) in out.iter_mut().enumerate() {
         // SAFETY: column and lane are of the row group; `Scalar` runs everywhere.
         *out = unsafe { W::load::<Scalar>(weights.add((column * GROUP_ROWS + lane) * W::BYTES)) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::matrix::layout::code_bytes;
+    use verbatim_graph::random::Random;
+    use verbatim_quant::ALL;
+
+    /// Where a bit of the code of a column is, the byte and the bit in it, as `layout` says in words.
+    fn place(bits: usize, row: usize, column: usize, bit: usize) -> (usize, usize) {
+        let low = match bits {
+            3 => 2,
+            5 | 6 => 4,
+            whole => whole,
+        };
+        let (width, from, part) = if bit < low { (low, 0, 0) } else { (bits - low, low, code_bytes(low)) };
+        let chunk = column / 4;
+        let (stored, above) = match width {
+            4 => (chunk % 4, chunk / 4),
+            2 => (chunk / 4, chunk % 4),
+            1 => (0, chunk),
+            _ => (chunk, 0),
+        };
+        (part + 64 * stored + 4 * row + column % 4, above * width + bit - from)
+    }
+
+    /// Packs one row of a group bit by bit.
+    fn place_blocks<F: BlockFormat>(row: &[u8], lane: usize, weights: &mut [u8], scales: &mut [u8]) {
+        for (index, block) in row.chunks_exact(F::FILE_BYTES).enumerate() {
+            F::write_scales(block, lane, &mut scales[index * F::SCALE_BYTES..][..F::SCALE_BYTES]);
+            for sub in 0..F::BLOCKS {
+                let codes = &mut weights[(index * F::BLOCKS + sub) * F::CODE_BYTES..][..F::CODE_BYTES];
+                for (column, code) in F::row_codes(block, sub).into_iter().enumerate() {
+                    for bit in 0..F::BITS {
+                        let (byte, at) = place(F::BITS, lane, column, bit);
+                        codes[byte] |= (code >> bit & 1) << at;
+                    }
+                }
+            }
+        }
+    }
+
+    /// The same of plain weights, number by number.
+    fn place_dense(number_bytes: usize, row: &[u8], lane: usize, weights: &mut [u8]) {
+        for (column, number) in row.chunks_exact(number_bytes).enumerate() {
+            weights[(column * GROUP_ROWS + lane) * number_bytes..][..number_bytes].copy_from_slice(number);
+        }
+    }
+
+    /// Grids and trits have layouts of their own, which the tests of `codes` are for.
+    #[test]
+    fn packed_bytes_are_where_the_layout_says() {
+        let mut random = Random(5);
+        let mut formats = 0;
+        for (dtype, kind) in ALL.into_iter().filter_map(|dtype| Some((dtype, Kind::of(dtype)?))) {
+            if !for_kind!(kind, F => F::CODE_BYTES == code_bytes(F::BITS), _W => true) {
+                continue;
+            }
+            formats += 1;
+            let cols = if dtype.block_len() == 1 { 37 } else { 3 * dtype.block_len() };
+            let row_bytes = dtype.row_bytes(cols).unwrap();
+            for rows in [1, 15, 16, 17, 37] {
+                let bytes: Vec<u8> = (0..rows * row_bytes).map(|_| random.bits() as u8).collect();
+                let mut matrix = PackedMatrix::pack(dtype, rows, cols, &bytes).unwrap();
+                let layout = matrix.layout;
+                let mut expected = vec![0; matrix.storage.len()];
+                for (row, bytes) in bytes.chunks_exact(row_bytes).enumerate() {
+                    let group = &mut expected[row / GROUP_ROWS * layout.group_bytes..][..layout.group_bytes];
+                    let (weights, scales) = group.split_at_mut(layout.scales_at);
+                    for_kind!(kind,
+                        F => place_blocks::<F>(bytes, row % GROUP_ROWS, weights, scales),
+                        W => place_dense(W::BYTES, bytes, row % GROUP_ROWS, weights)
+                    );
+                }
+                assert!(matrix.storage.as_mut_slice() == expected, "{rows} rows of {dtype}");
+            }
+        }
+        assert_eq!(formats, 20);
+    }
+
+    #[test]
+    fn every_byte_is_reported_packed() {
+        let (rows, cols) = (5000, 256);
+        let bytes = vec![0; DType::Q8_0.row_bytes(cols).unwrap() * rows];
+        let reported = std::sync::Mutex::new(Vec::new());
+        let done = |range: Range<usize>| reported.lock().unwrap().push((range.start, range.end));
+        let mut team = Team::new(2).unwrap();
+        PackedMatrix::pack_with(&mut team, DType::Q8_0, rows, cols, &bytes, &done).unwrap();
+        let mut reported = reported.into_inner().unwrap();
+        reported.sort_unstable();
+        assert!(reported.len() > 2 && reported[0].0 == 0 && reported[reported.len() - 1].1 == bytes.len());
+        assert!(reported.windows(2).all(|pair| pair[0].1 == pair[1].0), "{reported:?}");
     }
 }

@@ -12,26 +12,34 @@ const ALIGN_BYTES: usize = 64;
 const HUGE_PAGE_BYTES: usize = 2 << 20;
 
 /// A fixed number of bytes, aligned to 64.
+///
+/// Aligned by hand within a larger allocation: the system's allocator takes zeroed pages as they are for small alignments
+/// only, and writes every byte for larger ones. So pages become resident where the threads that pack first write to them, and
+/// those beyond the bytes never do.
 pub(super) struct AlignedBytes {
-    start: NonNull<u8>,
+    allocated: NonNull<u8>,
     layout: Layout,
+    start: NonNull<u8>,
+    len: usize,
 }
 
 impl AlignedBytes {
     /// `bytes` zeros; `None` if there is no memory for them, or if there are none.
     pub(super) fn zeroed(bytes: usize) -> Option<AlignedBytes> {
         let align = if bytes >= HUGE_PAGE_BYTES { HUGE_PAGE_BYTES } else { ALIGN_BYTES };
-        let layout = Layout::from_size_align(bytes, align).ok().filter(|layout| layout.size() > 0)?;
+        let layout = Layout::from_size_align(bytes.checked_add(align)?, 16).ok().filter(|_| bytes > 0)?;
         // SAFETY: the layout has a size above zero.
-        let start = NonNull::new(unsafe { alloc::alloc_zeroed(layout) })?;
+        let allocated = NonNull::new(unsafe { alloc::alloc_zeroed(layout) })?;
+        // SAFETY: the layout has room for `align` bytes more than asked for.
+        let start = unsafe { allocated.add(allocated.align_offset(align)) };
         if align == HUGE_PAGE_BYTES {
-            advise_huge_pages(start, layout.size());
+            advise_huge_pages(start, bytes);
         }
-        Some(AlignedBytes { start, layout })
+        Some(AlignedBytes { allocated, layout, start, len: bytes })
     }
 
     pub(super) fn len(&self) -> usize {
-        self.layout.size()
+        self.len
     }
 
     pub(super) fn as_ptr(&self) -> *const u8 {
@@ -47,7 +55,7 @@ impl AlignedBytes {
 impl Drop for AlignedBytes {
     fn drop(&mut self) {
         // SAFETY: allocated with this layout, and nobody can hold a borrow any more.
-        unsafe { alloc::dealloc(self.start.as_ptr(), self.layout) }
+        unsafe { alloc::dealloc(self.allocated.as_ptr(), self.layout) }
     }
 }
 
