@@ -89,6 +89,30 @@ unsafe fn add_widened(total: int32x4_t, weights: uint8x16_t, activations: int32x
     }
 }
 
+/// Four dot products to each lane, by `sdot` or `usdot`.
+///
+/// In assembler, because the intrinsics are not stable; and in one piece, because the compiler takes each piece for a call
+/// and unrolls no loop with many.
+macro_rules! four_dots {
+    ($instruction:literal, $total:ident, $weights:ident, $activations:ident) => {{
+        let mut total = $total;
+        asm!(
+            concat!($instruction, " {0:v}.4s, {2:v}.16b, {1:v}.4b[0]"),
+            concat!($instruction, " {0:v}.4s, {3:v}.16b, {1:v}.4b[1]"),
+            concat!($instruction, " {0:v}.4s, {4:v}.16b, {1:v}.4b[2]"),
+            concat!($instruction, " {0:v}.4s, {5:v}.16b, {1:v}.4b[3]"),
+            inout(vreg) total,
+            in(vreg) $activations,
+            in(vreg) $weights[0],
+            in(vreg) $weights[1],
+            in(vreg) $weights[2],
+            in(vreg) $weights[3],
+            options(pure, nomem, nostack, preserves_flags)
+        );
+        total
+    }};
+}
+
 /// Both signed: FEAT_DotProd.
 #[derive(Clone, Copy)]
 pub(in crate::matrix) struct Sdot;
@@ -97,26 +121,9 @@ impl ByteProducts for Sdot {
     const WEIGHT_MAX: u8 = 127;
 
     #[inline(always)]
-    unsafe fn add(mut total: int32x4_t, weights: [uint8x16_t; 4], activations: int8x16_t) -> int32x4_t {
-        // In assembler, because the intrinsic is not stable; and in one piece, because the compiler takes each piece for
-        // a call and unrolls no loop with many.
-        // SAFETY: as above; the instructions read and write their operands only.
-        unsafe {
-            asm!(
-                "sdot {0:v}.4s, {2:v}.16b, {1:v}.4b[0]",
-                "sdot {0:v}.4s, {3:v}.16b, {1:v}.4b[1]",
-                "sdot {0:v}.4s, {4:v}.16b, {1:v}.4b[2]",
-                "sdot {0:v}.4s, {5:v}.16b, {1:v}.4b[3]",
-                inout(vreg) total,
-                in(vreg) activations,
-                in(vreg) weights[0],
-                in(vreg) weights[1],
-                in(vreg) weights[2],
-                in(vreg) weights[3],
-                options(pure, nomem, nostack, preserves_flags)
-            );
-        }
-        total
+    unsafe fn add(total: int32x4_t, weights: [uint8x16_t; 4], activations: int8x16_t) -> int32x4_t {
+        // SAFETY: as above.
+        unsafe { four_dots!("sdot", total, weights, activations) }
     }
 
     #[target_feature(enable = "dotprod")]
@@ -140,26 +147,9 @@ impl ByteProducts for Usdot {
     const WEIGHT_MAX: u8 = u8::MAX;
 
     #[inline(always)]
-    unsafe fn add(mut total: int32x4_t, weights: [uint8x16_t; 4], activations: int8x16_t) -> int32x4_t {
-        // In assembler, because the intrinsic is not stable; and in one piece, because the compiler takes each piece for
-        // a call and unrolls no loop with many.
-        // SAFETY: as above; the instructions read and write their operands only.
-        unsafe {
-            asm!(
-                "usdot {0:v}.4s, {2:v}.16b, {1:v}.4b[0]",
-                "usdot {0:v}.4s, {3:v}.16b, {1:v}.4b[1]",
-                "usdot {0:v}.4s, {4:v}.16b, {1:v}.4b[2]",
-                "usdot {0:v}.4s, {5:v}.16b, {1:v}.4b[3]",
-                inout(vreg) total,
-                in(vreg) activations,
-                in(vreg) weights[0],
-                in(vreg) weights[1],
-                in(vreg) weights[2],
-                in(vreg) weights[3],
-                options(pure, nomem, nostack, preserves_flags)
-            );
-        }
-        total
+    unsafe fn add(total: int32x4_t, weights: [uint8x16_t; 4], activations: int8x16_t) -> int32x4_t {
+        // SAFETY: as above.
+        unsafe { four_dots!("usdot", total, weights, activations) }
     }
 
     #[target_feature(enable = "i8mm")]
