@@ -194,7 +194,9 @@ impl<P: ByteProducts, const R: usize> Simd for Registers<P, R> {
     #[inline(always)]
     unsafe fn prefetch(address: *const u8) {
         // SAFETY: as above.
-        unsafe { asm!("prfm pldl1keep, [{}]", in(reg) address, options(nomem, nostack, preserves_flags)) };
+        unsafe {
+            asm!("prfm pldl1keep, [{}]", in(reg) address.addr(), options(nomem, nostack, preserves_flags))
+        };
     }
 
     #[inline(always)]
