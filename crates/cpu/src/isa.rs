@@ -3,6 +3,8 @@
 //! The choice is about speed alone. Every kernel of the matrix product gives the same bits on every
 //! instruction set, because each lane runs the scalar order of operations on its own output row.
 
+#[cfg(target_arch = "aarch64")]
+use std::arch::is_aarch64_feature_detected;
 use std::env::VarError;
 
 use thiserror::Error;
@@ -19,7 +21,7 @@ pub struct Isa(Level);
 /// The instruction sets that kernels are written for, slowest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Level {
-    /// Plain Rust: the reference, and the only one outside x86-64.
+    /// Plain Rust: the reference, and the only one outside x86-64 and aarch64.
     Scalar,
     /// AVX2 with FMA and F16C: every x86-64 desktop and server since about 2015.
     #[cfg(target_arch = "x86_64")]
@@ -30,18 +32,27 @@ pub(crate) enum Level {
     /// AVX-512 F, BW, VL, DQ and VNNI: Ice Lake, Zen 4 and later. Older AVX-512 machines use `Avx2`.
     #[cfg(target_arch = "x86_64")]
     Avx512,
+    /// What every 64-bit Arm has: Cortex-A72 (Raspberry Pi 4) and the like.
+    #[cfg(target_arch = "aarch64")]
+    Neon,
+    /// NEON with byte products of equal signs (FEAT_DotProd): Cortex-A76, Neoverse N1, Apple A11 and M1, and later.
+    #[cfg(target_arch = "aarch64")]
+    DotProd,
+    /// The same with byte products of unlike signs (FEAT_I8MM): Cortex-A510, Neoverse V1, Apple A15 and M2, and later.
+    #[cfg(target_arch = "aarch64")]
+    I8mm,
 }
 
 /// Every instruction set by the name that `VERBATIM_ISA` takes, whether or not this build has it.
-const NAMES: [&str; 4] = ["scalar", "avx2", "avxvnni", "avx512"];
+const NAMES: [&str; 7] = ["scalar", "avx2", "avxvnni", "avx512", "neon", "dotprod", "i8mm"];
 
 /// Why an instruction set cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum IsaError {
     /// The name is none that the project knows.
     #[error(
-        "{ISA_VARIABLE}={0:?} is not an instruction set; use scalar, avx2, avxvnni or avx512, \
-         or leave it unset"
+        "{ISA_VARIABLE}={0:?} is not an instruction set; use scalar, avx2, avxvnni, avx512, \
+         neon, dotprod or i8mm, or leave it unset"
     )]
     Unknown(String),
     /// The name is known but the machine, or the architecture of this build, lacks it.
@@ -64,7 +75,7 @@ impl Isa {
         }
     }
 
-    /// The instruction set called `scalar`, `avx2`, `avxvnni` or `avx512`.
+    /// The instruction set called `scalar`, `avx2`, `avxvnni`, `avx512`, `neon`, `dotprod` or `i8mm`.
     ///
     /// # Errors
     /// If the name is unknown or this machine does not support it.
@@ -103,6 +114,12 @@ impl Isa {
             Level::AvxVnni => "avxvnni",
             #[cfg(target_arch = "x86_64")]
             Level::Avx512 => "avx512",
+            #[cfg(target_arch = "aarch64")]
+            Level::Neon => "neon",
+            #[cfg(target_arch = "aarch64")]
+            Level::DotProd => "dotprod",
+            #[cfg(target_arch = "aarch64")]
+            Level::I8mm => "i8mm",
         }
     }
 
@@ -113,7 +130,9 @@ impl Isa {
 
 #[cfg(target_arch = "x86_64")]
 const LEVELS: [Level; 4] = [Level::Scalar, Level::Avx2, Level::AvxVnni, Level::Avx512];
-#[cfg(not(target_arch = "x86_64"))]
+#[cfg(target_arch = "aarch64")]
+const LEVELS: [Level; 4] = [Level::Scalar, Level::Neon, Level::DotProd, Level::I8mm];
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 const LEVELS: [Level; 1] = [Level::Scalar];
 
 impl Level {
@@ -137,6 +156,12 @@ impl Level {
                     && is_x86_feature_detected!("avx512dq")
                     && is_x86_feature_detected!("avx512vnni")
             }
+            #[cfg(target_arch = "aarch64")]
+            Level::Neon => true,
+            #[cfg(target_arch = "aarch64")]
+            Level::DotProd => is_aarch64_feature_detected!("dotprod"),
+            #[cfg(target_arch = "aarch64")]
+            Level::I8mm => Level::DotProd.is_supported() && is_aarch64_feature_detected!("i8mm"),
         }
     }
 }
@@ -157,7 +182,7 @@ mod tests {
     fn names_that_cannot_be_used_are_refused_in_words() {
         assert_eq!(Isa::named("sse9"), Err(IsaError::Unknown("sse9".into())));
         let message = Isa::named("AVX2").unwrap_err().to_string();
-        assert!(message.contains("use scalar, avx2, avxvnni or avx512"), "{message}");
+        assert!(message.contains(&NAMES[..6].join(", ")) && message.contains(" or i8mm"), "{message}");
         for name in NAMES {
             if !Isa::supported().any(|isa| isa.name() == name) {
                 let message = Isa::named(name).unwrap_err().to_string();

@@ -1,7 +1,7 @@
 //! How the codes of sixteen rows lie in memory.
 //!
 //! A *chunk* is 64 bytes: four neighbouring columns of each of sixteen rows, row by row (byte `4 * row +
-//! column`). It is one AVX-512 register, or two of AVX2. A block of 32 columns is eight chunks of one-byte
+//! column`). It is one AVX-512 register, two of AVX2 or four of NEON. A block of 32 columns is eight chunks of one-byte
 //! codes; narrower codes share chunks. Below, chunk numbers on the left are stored and those on the right are
 //! columns `4 * chunk ..`:
 //!

@@ -4,6 +4,8 @@ use super::simd::Scalar;
 use super::simd::Simd;
 #[cfg(target_arch = "x86_64")]
 use super::simd::{Avx2, Avx512, AvxVnni};
+#[cfg(target_arch = "aarch64")]
+use super::simd::{DotProd, I8mm, Neon};
 use crate::isa::{Isa, Level};
 use std::hint::black_box;
 
@@ -35,6 +37,12 @@ pub fn multiply_adds(isa: Isa, products: Products, rounds: usize) -> u64 {
             Level::AvxVnni => on::<AvxVnni>(products, rounds),
             #[cfg(target_arch = "x86_64")]
             Level::Avx512 => on::<Avx512>(products, rounds),
+            #[cfg(target_arch = "aarch64")]
+            Level::Neon => on::<Neon>(products, rounds),
+            #[cfg(target_arch = "aarch64")]
+            Level::DotProd => on::<DotProd>(products, rounds),
+            #[cfg(target_arch = "aarch64")]
+            Level::I8mm => on::<I8mm>(products, rounds),
         }
     };
     let multiply_adds = match products {

@@ -10,6 +10,8 @@ use super::layout::GROUP_ROWS;
 use super::packed::{PackedMatrix, for_kind};
 #[cfg(target_arch = "x86_64")]
 use super::simd::{Avx2, Avx512, AvxVnni};
+#[cfg(target_arch = "aarch64")]
+use super::simd::{DotProd, I8mm, Neon};
 use super::simd::{Scalar, Simd};
 use crate::isa::{Isa, Level};
 use crate::team::{TaskCounter, Team};
@@ -304,6 +306,12 @@ impl Product<'_> {
                 Level::AvxVnni => self.run::<AvxVnni>(),
                 #[cfg(target_arch = "x86_64")]
                 Level::Avx512 => self.run::<Avx512>(),
+                #[cfg(target_arch = "aarch64")]
+                Level::Neon => self.run::<Neon>(),
+                #[cfg(target_arch = "aarch64")]
+                Level::DotProd => self.run::<DotProd>(),
+                #[cfg(target_arch = "aarch64")]
+                Level::I8mm => self.run::<I8mm>(),
             }
         }
     }

@@ -5,13 +5,19 @@
 //! reference for the others. (Of a NaN only that it is one is promised.)
 #![allow(unsafe_code)] // Vector instructions.
 
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
 mod bytes;
+#[cfg(target_arch = "aarch64")]
+mod neon;
 
 pub(crate) use bytes::Bytes;
 
-use crate::isa::{Isa, Level};
 #[cfg(target_arch = "x86_64")]
-use std::arch::x86_64::*;
+use self::{avx2::Avx2, avx512::Avx512};
+use crate::isa::{Isa, Level};
 use std::array;
 
 /// Lanes of a vector.
@@ -33,6 +39,8 @@ pub(crate) fn dispatch<K: Kernel>(isa: Isa, kernel: K) -> K::Output {
         // SAFETY: as above.
         #[cfg(target_arch = "x86_64")]
         Level::Avx512 => unsafe { on_avx512(kernel) },
+        #[cfg(target_arch = "aarch64")]
+        Level::Neon | Level::DotProd | Level::I8mm => kernel.run(neon::Neon),
     }
 }
 
@@ -278,267 +286,6 @@ impl Lanes for Scalar {
     }
 }
 
-/// AVX2 with FMA and F16C: two vectors of eight.
-#[cfg(target_arch = "x86_64")]
-#[derive(Clone, Copy)]
-pub(crate) struct Avx2(());
-
-// SAFETY (of every `unsafe` in the two implementations below): a value of the type exists only inside the functions
-// that `dispatch` enters after the machine was found to have the instructions; loads and stores are unaligned and
-// stay within the arrays referred to.
-#[cfg(target_arch = "x86_64")]
-impl Lanes for Avx2 {
-    type F = [__m256; 2];
-    // Twelve of the sixteen registers.
-    const SUMS: usize = 6;
-
-    #[inline(always)]
-    fn prefetch(self, address: *const u8) {
-        // SAFETY: a prefetch does not fault, wherever it points.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(address.cast()) }
-    }
-    #[inline(always)]
-    fn splat(self, x: f32) -> Self::F {
-        // SAFETY: as above.
-        unsafe { [_mm256_set1_ps(x); 2] }
-    }
-    #[inline(always)]
-    fn load(self, from: &[f32; LANES]) -> Self::F {
-        // SAFETY: as above.
-        unsafe { [_mm256_loadu_ps(from.as_ptr()), _mm256_loadu_ps(from.as_ptr().add(8))] }
-    }
-    #[inline(always)]
-    fn store(self, x: Self::F, to: &mut [f32; LANES]) {
-        // SAFETY: as above.
-        unsafe {
-            _mm256_storeu_ps(to.as_mut_ptr(), x[0]);
-            _mm256_storeu_ps(to.as_mut_ptr().add(8), x[1]);
-        }
-    }
-    #[inline(always)]
-    fn load_f16(self, from: &[u16; LANES]) -> Self::F {
-        // SAFETY: as above.
-        unsafe {
-            let halves = from.as_ptr().cast::<__m128i>();
-            [_mm256_cvtph_ps(_mm_loadu_si128(halves)), _mm256_cvtph_ps(_mm_loadu_si128(halves.add(1)))]
-        }
-    }
-    #[inline(always)]
-    fn load_bf16(self, from: &[u16; LANES]) -> Self::F {
-        // SAFETY: as above.
-        unsafe {
-            let halves = from.as_ptr().cast::<__m128i>();
-            [_mm_loadu_si128(halves), _mm_loadu_si128(halves.add(1))]
-                .map(|x| _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(x))))
-        }
-    }
-    #[inline(always)]
-    fn widen(self, bytes: __m128i) -> Self::F {
-        // SAFETY: as above.
-        unsafe {
-            [bytes, _mm_unpackhi_epi64(bytes, bytes)].map(|x| _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(x)))
-        }
-    }
-    #[inline(always)]
-    fn add(self, a: Self::F, b: Self::F) -> Self::F {
-        // SAFETY: as above.
-        unsafe { [_mm256_add_ps(a[0], b[0]), _mm256_add_ps(a[1], b[1])] }
-    }
-    #[inline(always)]
-    fn sub(self, a: Self::F, b: Self::F) -> Self::F {
-        // SAFETY: as above.
-        unsafe { [_mm256_sub_ps(a[0], b[0]), _mm256_sub_ps(a[1], b[1])] }
-    }
-    #[inline(always)]
-    fn mul(self, a: Self::F, b: Self::F) -> Self::F {
-        // SAFETY: as above.
-        unsafe { [_mm256_mul_ps(a[0], b[0]), _mm256_mul_ps(a[1], b[1])] }
-    }
-    #[inline(always)]
-    fn div(self, a: Self::F, b: Self::F) -> Self::F {
-        // SAFETY: as above.
-        unsafe { [_mm256_div_ps(a[0], b[0]), _mm256_div_ps(a[1], b[1])] }
-    }
-    #[inline(always)]
-    fn mul_add(self, a: Self::F, b: Self::F, c: Self::F) -> Self::F {
-        // SAFETY: as above.
-        unsafe { [_mm256_fmadd_ps(a[0], b[0], c[0]), _mm256_fmadd_ps(a[1], b[1], c[1])] }
-    }
-    #[inline(always)]
-    fn max(self, a: Self::F, b: Self::F) -> Self::F {
-        // SAFETY: as above.
-        unsafe { [_mm256_max_ps(a[0], b[0]), _mm256_max_ps(a[1], b[1])] }
-    }
-    #[inline(always)]
-    fn min(self, a: Self::F, b: Self::F) -> Self::F {
-        // SAFETY: as above.
-        unsafe { [_mm256_min_ps(a[0], b[0]), _mm256_min_ps(a[1], b[1])] }
-    }
-    #[inline(always)]
-    fn round(self, x: Self::F) -> Self::F {
-        const NEAREST: i32 = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
-        // SAFETY: as above.
-        unsafe { [_mm256_round_ps::<NEAREST>(x[0]), _mm256_round_ps::<NEAREST>(x[1])] }
-    }
-    #[inline(always)]
-    fn pow2(self, n: Self::F) -> Self::F {
-        // SAFETY: as above.
-        unsafe {
-            let bias = _mm256_set1_epi32(127);
-            n.map(|n| {
-                let exponent = _mm256_add_epi32(_mm256_cvtps_epi32(n), bias);
-                _mm256_castsi256_ps(_mm256_slli_epi32::<23>(exponent))
-            })
-        }
-    }
-    #[inline(always)]
-    fn keep_if_ge(self, a: Self::F, b: Self::F, x: Self::F) -> Self::F {
-        // SAFETY: as above.
-        unsafe { array::from_fn(|i| _mm256_and_ps(_mm256_cmp_ps::<_CMP_GE_OQ>(a[i], b[i]), x[i])) }
-    }
-    #[inline(always)]
-    fn keep_first(self, count: usize, x: Self::F, fill: f32) -> Self::F {
-        // SAFETY: as above.
-        unsafe {
-            array::from_fn(|i| {
-                let lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
-                let left = _mm256_set1_epi32(count as i32 - 8 * i as i32);
-                let keep = _mm256_castsi256_ps(_mm256_cmpgt_epi32(left, lane));
-                _mm256_blendv_ps(_mm256_set1_ps(fill), x[i], keep)
-            })
-        }
-    }
-    #[inline(always)]
-    fn drop_first(self, count: usize, x: Self::F, fill: f32) -> Self::F {
-        let fill = self.splat(fill);
-        // SAFETY: as above.
-        unsafe {
-            array::from_fn(|i| {
-                let lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
-                let left = _mm256_set1_epi32(count as i32 - 8 * i as i32);
-                let drop = _mm256_castsi256_ps(_mm256_cmpgt_epi32(left, lane));
-                _mm256_blendv_ps(x[i], fill[i], drop)
-            })
-        }
-    }
-}
-
-/// AVX-512: one vector of sixteen.
-#[cfg(target_arch = "x86_64")]
-#[derive(Clone, Copy)]
-pub(crate) struct Avx512(());
-
-#[cfg(target_arch = "x86_64")]
-impl Lanes for Avx512 {
-    type F = __m512;
-    const SUMS: usize = 16;
-
-    #[inline(always)]
-    fn prefetch(self, address: *const u8) {
-        // SAFETY: a prefetch does not fault, wherever it points.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(address.cast()) }
-    }
-    #[inline(always)]
-    fn splat(self, x: f32) -> Self::F {
-        // SAFETY: as above.
-        unsafe { _mm512_set1_ps(x) }
-    }
-    #[inline(always)]
-    fn load(self, from: &[f32; LANES]) -> Self::F {
-        // SAFETY: as above.
-        unsafe { _mm512_loadu_ps(from.as_ptr()) }
-    }
-    #[inline(always)]
-    fn store(self, x: Self::F, to: &mut [f32; LANES]) {
-        // SAFETY: as above.
-        unsafe { _mm512_storeu_ps(to.as_mut_ptr(), x) }
-    }
-    #[inline(always)]
-    fn load_f16(self, from: &[u16; LANES]) -> Self::F {
-        // SAFETY: as above.
-        unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(from.as_ptr().cast())) }
-    }
-    #[inline(always)]
-    fn load_bf16(self, from: &[u16; LANES]) -> Self::F {
-        // SAFETY: as above.
-        unsafe {
-            let wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(from.as_ptr().cast()));
-            _mm512_castsi512_ps(_mm512_slli_epi32::<16>(wide))
-        }
-    }
-    #[inline(always)]
-    fn widen(self, bytes: __m128i) -> Self::F {
-        // SAFETY: as above.
-        unsafe { _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes)) }
-    }
-    #[inline(always)]
-    fn add(self, a: Self::F, b: Self::F) -> Self::F {
-        // SAFETY: as above.
-        unsafe { _mm512_add_ps(a, b) }
-    }
-    #[inline(always)]
-    fn sub(self, a: Self::F, b: Self::F) -> Self::F {
-        // SAFETY: as above.
-        unsafe { _mm512_sub_ps(a, b) }
-    }
-    #[inline(always)]
-    fn mul(self, a: Self::F, b: Self::F) -> Self::F {
-        // SAFETY: as above.
-        unsafe { _mm512_mul_ps(a, b) }
-    }
-    #[inline(always)]
-    fn div(self, a: Self::F, b: Self::F) -> Self::F {
-        // SAFETY: as above.
-        unsafe { _mm512_div_ps(a, b) }
-    }
-    #[inline(always)]
-    fn mul_add(self, a: Self::F, b: Self::F, c: Self::F) -> Self::F {
-        // SAFETY: as above.
-        unsafe { _mm512_fmadd_ps(a, b, c) }
-    }
-    #[inline(always)]
-    fn max(self, a: Self::F, b: Self::F) -> Self::F {
-        // SAFETY: as above.
-        unsafe { _mm512_max_ps(a, b) }
-    }
-    #[inline(always)]
-    fn min(self, a: Self::F, b: Self::F) -> Self::F {
-        // SAFETY: as above.
-        unsafe { _mm512_min_ps(a, b) }
-    }
-    #[inline(always)]
-    fn round(self, x: Self::F) -> Self::F {
-        const NEAREST: i32 = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
-        // SAFETY: as above.
-        unsafe { _mm512_roundscale_ps::<NEAREST>(x) }
-    }
-    #[inline(always)]
-    fn pow2(self, n: Self::F) -> Self::F {
-        // SAFETY: as above.
-        unsafe {
-            let exponent = _mm512_add_epi32(_mm512_cvtps_epi32(n), _mm512_set1_epi32(127));
-            _mm512_castsi512_ps(_mm512_slli_epi32::<23>(exponent))
-        }
-    }
-    #[inline(always)]
-    fn keep_if_ge(self, a: Self::F, b: Self::F, x: Self::F) -> Self::F {
-        // SAFETY: as above.
-        unsafe { _mm512_maskz_mov_ps(_mm512_cmp_ps_mask::<_CMP_GE_OQ>(a, b), x) }
-    }
-    #[inline(always)]
-    fn keep_first(self, count: usize, x: Self::F, fill: f32) -> Self::F {
-        let mask = if count >= LANES { u16::MAX } else { (1 << count) - 1 };
-        // SAFETY: as above.
-        unsafe { _mm512_mask_blend_ps(mask, _mm512_set1_ps(fill), x) }
-    }
-    #[inline(always)]
-    fn drop_first(self, count: usize, x: Self::F, fill: f32) -> Self::F {
-        let mask = if count >= LANES { u16::MAX } else { (1 << count) - 1 };
-        // SAFETY: as above.
-        unsafe { _mm512_mask_blend_ps(mask, x, _mm512_set1_ps(fill)) }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -574,6 +321,116 @@ mod tests {
             }
         }
         assert!(worst < 2.5e-7, "worst relative error {worst:e}");
+    }
+
+    struct Operations<'a>([&'a [f32; LANES]; 3]);
+
+    impl Kernel for Operations<'_> {
+        type Output = [[f32; LANES]; 9];
+        #[inline(always)]
+        fn run<L: Lanes>(self, l: L) -> [[f32; LANES]; 9] {
+            let [a, b, c] = self.0.map(|x| l.load(x));
+            [
+                l.add(a, b),
+                l.sub(a, b),
+                l.mul(a, b),
+                l.div(a, b),
+                l.mul_add(a, b, c),
+                l.max(a, b),
+                l.min(a, b),
+                l.round(a),
+                l.keep_if_ge(a, b, c),
+            ]
+            .map(|x| l.to_array(x))
+        }
+    }
+
+    /// Asserts equal bits, or a NaN on both sides.
+    fn assert_same(got: &[f32; LANES], expected: &[f32; LANES], what: &str) {
+        for (got, expected) in got.iter().zip(expected) {
+            assert!(
+                got.to_bits() == expected.to_bits() || got.is_nan() && expected.is_nan(),
+                "{what}: {got:?} for {expected:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn operations_are_the_same_everywhere_even_on_extremes() {
+        let numbers = [
+            0.0,
+            -0.0,
+            0.5,
+            1.5,
+            -2.5,
+            0.1,
+            -3e6,
+            1e-40,
+            1e-38,
+            3e38,
+            -3e38,
+            f32::MIN,
+            f32::NAN,
+            f32::INFINITY,
+            f32::NEG_INFINITY,
+            8_388_609.0,
+        ];
+        for (first, second) in (0..LANES * LANES).map(|i| (i / LANES, i % LANES)) {
+            // Every number meets every other.
+            let turned = |by: usize| array::from_fn(|i| numbers[(i + by) % LANES]);
+            let (b, c) = (turned(first), turned(second));
+            let reference = dispatch(Isa::scalar(), Operations([&numbers, &b, &c]));
+            for isa in Isa::supported() {
+                let results = dispatch(isa, Operations([&numbers, &b, &c]));
+                for (operation, (got, expected)) in results.iter().zip(&reference).enumerate() {
+                    assert_same(got, expected, &format!("operation {operation} on {}", isa.name()));
+                }
+            }
+        }
+    }
+
+    struct Halves<'a>(&'a [u16; LANES]);
+
+    impl Kernel for Halves<'_> {
+        type Output = [[f32; LANES]; 2];
+        #[inline(always)]
+        fn run<L: Lanes>(self, l: L) -> [[f32; LANES]; 2] {
+            [l.to_array(l.load_f16(self.0)), l.to_array(l.load_bf16(self.0))]
+        }
+    }
+
+    #[test]
+    fn every_number_of_sixteen_bits_is_widened_the_same_everywhere() {
+        for start in (0..=u16::MAX).step_by(LANES) {
+            let numbers = array::from_fn(|i| start + i as u16);
+            let reference = dispatch(Isa::scalar(), Halves(&numbers));
+            for isa in Isa::supported() {
+                for (got, expected) in dispatch(isa, Halves(&numbers)).iter().zip(&reference) {
+                    assert_same(got, expected, isa.name());
+                }
+            }
+        }
+    }
+
+    struct Powers<'a>(&'a [f32; LANES]);
+
+    impl Kernel for Powers<'_> {
+        type Output = [f32; LANES];
+        #[inline(always)]
+        fn run<L: Lanes>(self, l: L) -> [f32; LANES] {
+            l.to_array(l.pow2(l.load(self.0)))
+        }
+    }
+
+    #[test]
+    fn powers_of_two_are_exact() {
+        for start in (-126..=112).step_by(14) {
+            let exponents: [i32; LANES] = array::from_fn(|i| start + i as i32);
+            for isa in Isa::supported() {
+                let powers = dispatch(isa, Powers(&exponents.map(|n| n as f32)));
+                assert_eq!(powers, exponents.map(|n| 2f32.powi(n)), "{}", isa.name());
+            }
+        }
     }
 
     struct Masks<'a>(&'a [f32; LANES], usize);

@@ -1,19 +1,23 @@
 //! The few vector operations that the kernels are written in, and their form on each instruction set.
 //!
-//! A lane is one output row. A kernel never adds across lanes, so one lane of [`Scalar`], eight of AVX2 and
-//! sixteen of AVX-512 run the same operations in the same order on the same numbers, and give the same bits.
+//! A lane is one output row. A kernel never adds across lanes, so one lane of [`Scalar`], eight of AVX2 or
+//! NEON and sixteen of AVX-512 run the same operations in the same order on the same numbers, and give the same bits.
 //! (A NaN is only promised to be a NaN: its sign and payload are the machine's affair.)
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+#[cfg(target_arch = "aarch64")]
+mod neon;
 mod scalar;
 
 #[cfg(target_arch = "x86_64")]
 pub(super) use avx2::{Avx2, AvxVnni};
 #[cfg(target_arch = "x86_64")]
 pub(super) use avx512::Avx512;
+#[cfg(target_arch = "aarch64")]
+pub(super) use neon::{DotProd, I8mm, Neon};
 pub(super) use scalar::Scalar;
 
 use super::activations::ActivationBlock;
@@ -28,7 +32,7 @@ use super::peak::Products;
 /// valid for what the function reads or writes (`LANES` elements unless it says otherwise). No alignment is
 /// asked for.
 pub(super) trait Simd: Copy + 'static {
-    /// Output rows in one vector: 1, 8 or 16.
+    /// Output rows in one vector: a divisor of 16.
     const LANES: usize;
     /// The most tokens that one tile can have without running out of registers.
     const MAX_TOKENS: usize;
