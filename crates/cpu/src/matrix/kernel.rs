@@ -215,35 +215,35 @@ fn token_inputs<const M: usize>(tile: &Tile) -> [*const u8; M] {
 /// As [`Tile`] says, and the machine has the instruction set of `S`.
 #[inline(always)]
 unsafe fn finish<S: Simd, const M: usize>(tile: &Tile, totals: &[[S::Floats; M]]) {
-    let lanes = totals.iter().zip((0..tile.rows).step_by(S::LANES));
-    let tokens = lanes.flat_map(|(totals, lane)| totals.iter().enumerate().map(move |total| (lane, total)));
-    for (lane, (token, &total)) in tokens.filter(|&(_, (token, _))| token < tile.tokens) {
-        // SAFETY: `lane` is below `rows` and `token` below `tokens`, so the pointers stay within the
-        // operands.
-        unsafe {
-            let output = tile.outputs[token].add(lane);
-            let residual = tile.residuals[token].wrapping_add(lane);
-            let bias = tile.bias.wrapping_add(lane);
-            if tile.rows - lane >= S::LANES {
-                let mut value = total;
-                if !tile.bias.is_null() {
-                    value = S::add(value, S::load_f32(bias.cast()));
-                }
-                if !tile.residuals[token].is_null() {
-                    value = S::add(value, S::load_f32(residual.cast()));
-                }
-                S::store(output, value);
-            } else {
-                let mut values = [0.0; GROUP_ROWS];
-                S::store(values.as_mut_ptr(), total);
-                for (row, mut value) in values.into_iter().enumerate().take(tile.rows - lane) {
+    for (totals, lane) in totals.iter().zip((0..tile.rows).step_by(S::LANES)) {
+        for (token, &total) in totals.iter().enumerate().take(tile.tokens) {
+            // SAFETY: `lane` is below `rows` and `token` below `tokens`, so the pointers stay within the
+            // operands.
+            unsafe {
+                let output = tile.outputs[token].add(lane);
+                let residual = tile.residuals[token].wrapping_add(lane);
+                let bias = tile.bias.wrapping_add(lane);
+                if tile.rows - lane >= S::LANES {
+                    let mut value = total;
                     if !tile.bias.is_null() {
-                        value += bias.add(row).read();
+                        value = S::add(value, S::load_f32(bias.cast()));
                     }
                     if !tile.residuals[token].is_null() {
-                        value += residual.add(row).read();
+                        value = S::add(value, S::load_f32(residual.cast()));
                     }
-                    output.add(row).write(value);
+                    S::store(output, value);
+                } else {
+                    let mut values = [0.0; GROUP_ROWS];
+                    S::store(values.as_mut_ptr(), total);
+                    for (row, mut value) in values.into_iter().enumerate().take(tile.rows - lane) {
+                        if !tile.bias.is_null() {
+                            value += bias.add(row).read();
+                        }
+                        if !tile.residuals[token].is_null() {
+                            value += residual.add(row).read();
+                        }
+                        output.add(row).write(value);
+                    }
                 }
             }
         }

@@ -354,37 +354,40 @@ impl Product<'_> {
             residuals: [std::ptr::null(); MAX_TILE_TOKENS],
         };
         for place in 0..tokens {
-            let (input, output) = self.token_pointers(token + place);
-            let output = output.wrapping_add(first_row);
-            tile.inputs[place] = input;
+            let Place { token, input_part, output_part } = self.place(token + place);
+            let input_bytes = token * self.input.stride_bytes() + input_part * self.input_row_bytes();
+            let output = token * self.output.stride + output_part * self.weights.rows() + first_row;
+            let output = self.output.start.wrapping_add(output);
+            tile.inputs[place] = self.input.start().wrapping_add(input_bytes);
             tile.outputs[place] = output;
-            // A plane after a token's first is added to what the first has left in the output.
-            let plane = (token + place) % self.input.planes();
             tile.residuals[place] = match self.epilogue.residual {
-                _ if plane > 0 => output.cast_const(),
+                // A plane after a token's first is added to what the first has left in the output.
+                _ if self.choices.is_none() && input_part > 0 => output.cast_const(),
                 Residual::None => std::ptr::null(),
                 Residual::InPlace => output.cast_const(),
-                Residual::Rows { values, stride } => {
-                    let token = (token + place) / self.input.planes();
-                    values.as_ptr().wrapping_add(token * stride + first_row)
-                }
+                Residual::Rows { values, stride } => values.as_ptr().wrapping_add(token * stride + first_row),
             };
         }
         tile
     }
 
-    /// Where a token's input and output begin; of a token with planes, where a plane's do.
-    fn token_pointers(&self, index: usize) -> (*const u8, *mut f32) {
-        let (token, input_part, output_part) = match self.choices {
-            None => (index / self.input.planes(), index % self.input.planes(), 0),
-            Some(Choices { list, used, own_input }) => {
-                let (token, rank) = (list[index] as usize / used, list[index] as usize % used);
-                (token, if own_input { rank } else { 0 }, rank)
-            }
+    /// Which product of which token comes at an index.
+    fn place(&self, index: usize) -> Place {
+        // Divisions would take a good part of the time of a short row, and mostly there is one part.
+        let split = |index: usize, parts: usize| match parts {
+            1 => (index, 0),
+            _ => (index / parts, index % parts),
         };
-        let input_bytes = token * self.input.stride_bytes() + input_part * self.input_row_bytes();
-        let output = token * self.output.stride + output_part * self.weights.rows();
-        (self.input.start().wrapping_add(input_bytes), self.output.start.wrapping_add(output))
+        match self.choices {
+            None => {
+                let (token, plane) = split(index, self.input.planes());
+                Place { token, input_part: plane, output_part: 0 }
+            }
+            Some(Choices { list, used, own_input }) => {
+                let (token, rank) = split(list[index] as usize, used);
+                Place { token, input_part: if own_input { rank } else { 0 }, output_part: rank }
+            }
+        }
     }
 
     /// Bytes of the input of one product.
@@ -394,6 +397,15 @@ impl Product<'_> {
             Input::Quantized { .. } => activation_row_bytes(self.weights.cols()),
         }
     }
+}
+
+/// A product of a token: with one plane of its input, or for one of its choices.
+struct Place {
+    token: usize,
+    /// Which part of the input row is its input.
+    input_part: usize,
+    /// Which part of the output row is its output.
+    output_part: usize,
 }
 
 /// Bytes of activations that should be near while the weights go by: a good half of a common second-level

@@ -9,15 +9,12 @@ use std::ops::Range;
 /// Vectors of keys in a block.
 const KEY_VECTORS: usize = PAGE_CELLS / LANES;
 
-/// Bytes that are read soon, called for a few lines at a time. The hardware's own prefetcher stops at every page of memory,
-/// and one head of a block is a few of these at most.
+/// Bytes that are read soon, called for a few lines at a time while others are computed with. The hardware's own prefetcher
+/// stops at every page of memory, and one head of a block is a few of these at most.
 #[derive(Clone)]
 pub(super) struct Ahead {
     next: *const u8,
-    /// Cache lines not called for yet.
-    lines: usize,
-    /// Called for at once.
-    at_once: usize,
+    end: *const u8,
 }
 
 impl Ahead {
@@ -28,21 +25,16 @@ impl Ahead {
     pub(super) fn new(block: Option<Block<'_>>) -> Ahead {
         let Range { start, end } =
             block.map_or(std::ptr::null()..std::ptr::null(), |block| block.addresses());
-        Ahead { next: start, lines: (end.addr() - start.addr()).div_ceil(Ahead::LINE), at_once: 0 }
+        Ahead { next: start, end }
     }
 
-    /// The same, to be called for in so many calls.
-    fn in_calls(mut self, calls: usize) -> Ahead {
-        self.at_once = self.lines.div_ceil(calls.max(1));
-        self
-    }
-
+    /// Two lines: there are at least half as many calls as a block of half-precision numbers has lines.
     #[inline(always)]
     fn call<L: Lanes>(&mut self, l: L) {
-        for _ in 0..self.at_once.min(self.lines) {
+        if self.next < self.end {
             l.prefetch(self.next);
-            self.next = self.next.wrapping_add(Ahead::LINE);
-            self.lines -= 1;
+            l.prefetch(self.next.wrapping_add(Ahead::LINE));
+            self.next = self.next.wrapping_add(2 * Ahead::LINE);
         }
     }
 }
@@ -178,14 +170,13 @@ fn score_keys<L: Lanes, N: Number, const T: usize, const WIDE: usize>(
     k: &[N::Element],
     scale: f32,
     seen: &Range<usize>,
-    ahead: Ahead,
+    mut ahead: Ahead,
     scores: &mut [[f32; PAGE_CELLS]; T],
 ) {
     let (k, _) = k.as_chunks::<LANES>();
     let head_dim = q.len() / T;
     let q: [&[f32]; T] = std::array::from_fn(|t| &q[t * head_dim..][..head_dim]);
     let vectors = seen.start / LANES / WIDE * WIDE..seen.end.div_ceil(LANES);
-    let mut ahead = ahead.in_calls(vectors.len().div_ceil(WIDE) * head_dim);
     for first in vectors.step_by(WIDE) {
         let k = &k[first..][..(head_dim - 1) * KEY_VECTORS + WIDE];
         let mut sums = [[l.splat(0.0); WIDE]; T];
@@ -280,11 +271,10 @@ fn add_vectors<L: Lanes, N: Number, const T: usize, const WIDE: usize>(
     weights: &BlockWeights<'_, T>,
     v: &[N::Element],
     head_dim: usize,
-    ahead: Ahead,
+    mut ahead: Ahead,
     parts: &mut [f32],
 ) {
     let whole = head_dim / (WIDE * LANES) * (WIDE * LANES);
-    let mut ahead = ahead.in_calls(head_dim / (WIDE * LANES) * weights.keys.len());
     for start in (0..whole).step_by(WIDE * LANES) {
         add_columns::<L, N, T, WIDE>(l, weights, v, head_dim, start, &mut ahead, parts);
     }
