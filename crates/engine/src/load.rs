@@ -192,8 +192,10 @@ fn identity(file: &GgufFile) -> Digest {
         let (info, data) = (tensor.info(), tensor.data());
         hash.update(format!("{} {} {:?};", info.name(), info.dtype(), info.dims()));
         let stride = data.len().div_ceil(IDENTITY_BYTES / IDENTITY_CHUNK).max(IDENTITY_CHUNK);
-        data.chunks(stride).for_each(|part| hash.update(&part[..part.len().min(IDENTITY_CHUNK)]));
-        tensor.release(0..data.len());
+        for (i, part) in data.chunks(stride).enumerate() {
+            hash.update(&part[..part.len().min(IDENTITY_CHUNK)]);
+            tensor.release(i * stride..i * stride + part.len());
+        }
     }
     hash.finalize().into()
 }

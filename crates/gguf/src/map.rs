@@ -48,19 +48,23 @@ impl Bytes {
         let _ = range;
     }
 
-    /// Takes the pages of a range out of this process's memory; whoever reads them again gets the same bytes, from the
-    /// system's cache or from the file. Pages that the range shares with its neighbours go too. A hint: where the system
-    /// has nothing of the kind, or the bytes are not mapped, nothing happens.
+    /// Takes the pages of a range, and those around it, out of this process's memory; whoever reads them again gets the same
+    /// bytes, from the system's cache or from the file. A hint: where the system has nothing of the kind, or the bytes are
+    /// not mapped, nothing happens.
     pub(crate) fn release(&self, range: Range<usize>) {
         #[cfg(unix)]
         if let Bytes::Mapped(map) = self
             && range.end <= map.len()
             && !range.is_empty()
         {
+            // Reading a byte maps what the system holds around it in one piece, up to a huge page.
+            const AROUND: usize = 2 << 20;
+            let start = range.start.saturating_sub(AROUND);
+            let end = range.end.saturating_add(AROUND).min(map.len());
             let advice = memmap2::UncheckedAdvice::DontNeed;
             // SAFETY: the advice loses what was written to private memory. This is a shared mapping that nothing in this
             // process writes to (`Mmap::map`), so its pages are the file's, and are read from there again.
-            let _ = unsafe { map.unchecked_advise_range(advice, range.start, range.len()) };
+            let _ = unsafe { map.unchecked_advise_range(advice, start, end - start) };
         }
         #[cfg(not(unix))]
         let _ = range;

@@ -116,7 +116,7 @@ impl<'a> Tensor<'a> {
     }
 
     /// Gives back the memory that a range of the data takes in this process because it was read. It is still there: who reads
-    /// it again, or its neighbours on the same page, waits for the system to find it in its cache or in the file. Only on Unix,
+    /// it again, or what lies near it, waits for the system to find it in its cache or in the file. Only on Unix,
     /// and only in a file that was opened by its path; else nothing happens.
     ///
     /// # Panics
