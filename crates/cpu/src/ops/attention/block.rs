@@ -28,13 +28,15 @@ impl Ahead {
         Ahead { next: start, end }
     }
 
-    /// Two lines: there are at least half as many calls as a block of half-precision numbers has lines.
+    /// Calls for the next lines. In a loop that takes `WIDE` vectors at once there is a call for each `WIDE / 2` lines that a
+    /// block of half-precision numbers has.
     #[inline(always)]
-    fn call<L: Lanes>(&mut self, l: L) {
-        if self.next < self.end {
-            l.prefetch(self.next);
-            l.prefetch(self.next.wrapping_add(Ahead::LINE));
-            self.next = self.next.wrapping_add(2 * Ahead::LINE);
+    fn call<L: Lanes, const WIDE: usize>(&mut self, l: L) {
+        for _ in 0..WIDE.div_ceil(2) {
+            if self.next < self.end {
+                l.prefetch(self.next);
+                self.next = self.next.wrapping_add(Ahead::LINE);
+            }
         }
     }
 }
@@ -181,7 +183,7 @@ fn score_keys<L: Lanes, N: Number, const T: usize, const WIDE: usize>(
         let k = &k[first..][..(head_dim - 1) * KEY_VECTORS + WIDE];
         let mut sums = [[l.splat(0.0); WIDE]; T];
         for i in 0..head_dim {
-            ahead.call(l);
+            ahead.call::<L, WIDE>(l);
             let keys = k[i * KEY_VECTORS..].first_chunk::<WIDE>().expect("vectors of every element");
             let keys: [L::F; WIDE] = std::array::from_fn(|n| N::load(l, &keys[n]));
             for (sums, q) in sums.iter_mut().zip(q) {
@@ -315,7 +317,7 @@ fn add_columns<L: Lanes, N: Number, const T: usize, const WIDE: usize>(
     let weights: [&[f32]; T] = std::array::from_fn(|t| &weights[t][keys.clone()]);
     let v = &v[keys.start * head_dim + start..];
     for i in 0..keys.len() {
-        ahead.call(l);
+        ahead.call::<L, WIDE>(l);
         let row = v[i * head_dim..][..WIDE * LANES].as_chunks::<LANES>().0;
         for n in 0..WIDE {
             let value = N::load(l, &row[n]);
