@@ -367,7 +367,10 @@ impl<'a> Source<'a> {
         let (weights, scales) = part.split_at_mut(layout.scales_at);
         let mut rows = [&self.bytes[..0]; GROUP_ROWS];
         let in_file = self.bytes.chunks_exact(self.row_bytes).skip(group * GROUP_ROWS);
-        let count = rows.iter_mut().zip(in_file).map(|(row, bytes)| *row = bytes).count();
+        let count = GROUP_ROWS.min(self.rows - group * GROUP_ROWS);
+        for (row, bytes) in rows.iter_mut().zip(in_file) {
+            *row = bytes;
+        }
         let rows = &rows[..count];
         for_kind!(layout.kind,
             F => pack_blocks::<F>(rows, weights, scales),
