@@ -5,6 +5,7 @@ mod attention;
 
 use crate::isa::{Isa, IsaError};
 use crate::kv::StateMemory;
+use crate::lower::HEAD_PLANES;
 use crate::matrix::{
     Choices, Epilogue, Input, OutputRows, Products, Residual, chunk_groups, matmul_chosen_groups,
     matmul_groups, quantize_planes,
@@ -16,6 +17,7 @@ use crate::ops::{elementwise, experts, hadamard, norm, rope};
 use crate::profile::{ProductWork, Profile, Recorder};
 use crate::program::{Bound, Matrix, Outputs, PrepareError, Program, Source, Step};
 use crate::recurrent::{TILE_COLS, Tile};
+use crate::shares::share;
 use crate::team::{Context, Team, TeamError};
 use crate::weights::Weights;
 use std::any::Any;
@@ -204,26 +206,37 @@ struct Run<'a> {
 impl Run<'_> {
     fn step(&self, step: &Step, member: &Context<'_>) {
         if step.op.splits_rows() {
-            let rows = match step.op.writes_state() {
-                None => step.output.matrix().shape.rows.at(self.rows),
-                Some(_) => step.operands[1].matrix().shape.rows.at(self.rows),
-            };
-            for row in share(rows, member) {
-                self.row(step, row);
+            let rows = step.rows.at(self.rows);
+            for (row, units) in share(rows, step.units, member.index(), member.threads()) {
+                self.row(step, row, units);
             }
         } else {
             self.tasks(step, member);
         }
     }
 
-    /// One row of an op that is split by rows.
-    fn row(&self, step: &Step, row: usize) {
+    /// Some units of a row of an op that is split by rows.
+    fn row(&self, step: &Step, row: usize, units: Range<usize>) {
         let isa = self.isa;
-        let operand = |i: usize| -> &[f32] { step.operands[i].matrix().row(self.arena, row) };
+        // The part that these units are of so many columns, heads or bytes.
+        let part = |of: usize| -> Range<usize> {
+            let unit = of / step.units;
+            units.start * unit..units.end * unit
+        };
+        // What may have been made in this phase is read by units, lest another thread is writing the rest.
+        let operand = |i: usize| -> &[f32] {
+            let matrix = step.operands[i].matrix();
+            matrix.columns(self.arena, row, part(matrix.shape.cols))
+        };
+        // The others are read whole: they are of earlier phases, or a row is one unit (see `shares`).
+        let whole = |i: usize| -> &[f32] { step.operands[i].matrix().row(self.arena, row) };
         let index = |i: usize| -> usize { self.index(step.operands[i].matrix(), row) };
         let vector = |i: usize| -> &[f32] { self.weights.vector(step.operands[i].weight()) };
-        // SAFETY: within a phase one thread makes a row, and the plan lets nobody else use its bytes.
-        let out = || -> &mut [f32] { unsafe { step.output.matrix().row_mut(self.arena, row) } };
+        let out_cols = || part(step.output.matrix().shape.cols);
+        // SAFETY: within a phase one thread makes a unit of a row and reads what is made of it, and the plan lets nobody
+        // else use its bytes.
+        let out =
+            || -> &mut [f32] { unsafe { step.output.matrix().columns_mut(self.arena, row, out_cols()) } };
         match step.op {
             Op::Embed { scale } => {
                 let out = out();
@@ -232,11 +245,13 @@ impl Run<'_> {
                     out.iter_mut().for_each(|x| *x *= scale.0);
                 }
             }
+            Op::RmsNorm { eps, groups: 1 } => {
+                norm::rms_norm(isa, whole(0), vector(1), eps.0, out_cols(), out());
+            }
             Op::RmsNorm { eps, groups } => {
-                let (x, out) = (operand(0), out());
-                let size = x.len() / groups;
-                for (x, out) in x.chunks_exact(size).zip(out.chunks_exact_mut(size)) {
-                    norm::rms_norm(isa, x, vector(1), eps.0, out);
+                let size = step.output.matrix().shape.cols / groups;
+                for (x, out) in operand(0).chunks_exact(size).zip(out().chunks_exact_mut(size)) {
+                    norm::rms_norm(isa, x, vector(1), eps.0, 0..size, out);
                 }
             }
             Op::RopeTable(_) => {
@@ -244,12 +259,11 @@ impl Run<'_> {
                 let position = step.operands[0].matrix().row::<i32>(self.arena, row)[0];
                 rope::angles(position, frequencies, *amplitude, out());
             }
-            Op::Rope { head_dim, layout, .. } => {
-                rope::rotate(layout, head_dim, operand(0), operand(1), out())
-            }
+            Op::Rope { head_dim, layout, .. } => rope::rotate(layout, head_dim, operand(0), whole(1), out()),
             Op::Hadamard { head_dim, .. } => hadamard::transform(isa, head_dim, operand(0), out()),
-            Op::KvWrite { .. } => {
-                self.state.kv.layers()[step.operands[0].state()].write(index(3), operand(1), operand(2));
+            Op::KvWrite { kv_heads, .. } => {
+                let layer = &self.state.kv.layers()[step.operands[0].state()];
+                layer.write(index(3), part(kv_heads).start, operand(1), operand(2));
             }
             Op::Glu { activation } => elementwise::glu(isa, activation, operand(0), operand(1), out()),
             Op::Add => elementwise::add(isa, operand(0), operand(1), out()),
@@ -258,27 +272,37 @@ impl Run<'_> {
             Op::Softcap { cap } => elementwise::softcap(isa, cap.0, operand(0), out()),
             Op::Pick => out().copy_from_slice(step.operands[0].matrix().row(self.arena, index(1))),
             Op::Quantize { planes, .. } => {
-                // SAFETY: as for `out`.
-                let out = unsafe { step.output.matrix().row_mut(self.arena, row) };
-                quantize_planes(isa, planes, operand(0), out);
+                let plane_bytes = step.output.matrix().shape.cols / planes;
+                let bytes = part(plane_bytes);
+                let mut parts: [&mut [u8]; HEAD_PLANES] = Default::default();
+                for (plane, part) in parts[..planes].iter_mut().enumerate() {
+                    let start = plane * plane_bytes;
+                    let bytes = start + bytes.start..start + bytes.end;
+                    // SAFETY: as for `out`; planes do not overlap.
+                    *part = unsafe { step.output.matrix().columns_mut(self.arena, row, bytes) };
+                }
+                quantize_planes(isa, operand(0), &mut parts[..planes]);
             }
             Op::TopExperts { gating, bias, .. } => {
                 // SAFETY: as for `out`.
-                let chosen = unsafe { step.output.matrix().row_mut(self.arena, row) };
-                experts::choose(gating, operand(0), bias.then(|| vector(1)), chosen);
+                let chosen = unsafe { step.output.matrix().columns_mut(self.arena, row, out_cols()) };
+                experts::choose(gating, whole(0), bias.then(|| vector(1)), chosen);
             }
             Op::ExpertWeights(router) => {
                 let chosen = step.operands[1].matrix().row(self.arena, row);
-                experts::weigh(&router, operand(0), chosen, out());
+                experts::weigh(&router, whole(0), chosen, out());
             }
-            Op::AttentionMerge(attention) => self.merge_attention(step, &attention, row),
-            Op::WeightedSum => experts::weighted_sum(isa, operand(0), operand(1), out()),
-            Op::RowGate => elementwise::scale(isa, recurrence::sigmoid(operand(0)[0]), operand(1), out()),
+            Op::AttentionMerge(attention) => {
+                // SAFETY: as for `out`.
+                unsafe { self.merge_attention(step, &attention, row, part(attention.heads)) }
+            }
+            Op::WeightedSum => experts::weighted_sum(isa, whole(0), whole(1), out_cols().start, out()),
+            Op::RowGate => elementwise::scale(isa, recurrence::sigmoid(whole(0)[0]), operand(1), out()),
             Op::HeadColumns { heads, start, cols } => {
-                let x = operand(0);
-                let width = x.len() / heads;
-                for head in 0..heads {
-                    out()[head * cols..][..cols].copy_from_slice(&x[head * width + start..][..cols]);
+                let width = step.operands[0].matrix().shape.cols / heads;
+                let (x, out) = (operand(0), out());
+                for head in 0..part(heads).len() {
+                    out[head * cols..][..cols].copy_from_slice(&x[head * width + start..][..cols]);
                 }
             }
             Op::Linear { .. }
@@ -490,7 +514,7 @@ impl Run<'_> {
             let (before, history) = self.advance(read, write, row, |slot| layer.history(slot, channel));
             let x: &[f32] = x.row(self.arena, row);
             // SAFETY: one task makes these columns of all rows, and the plan lets nobody else use their bytes.
-            let out = unsafe { self.columns_mut(out, row, channel, cols) };
+            let out = unsafe { out.columns_mut(self.arena, row, channel..channel + cols) };
             recurrence::short_conv(self.isa, &weights, before, history, &x[channel..][..cols], out);
         }
     }
@@ -506,6 +530,7 @@ impl Run<'_> {
         let weight = |weight: &Source| self.weights.vector(weight.weight())[head];
         let (bias, rate) = (weight(bias), weight(rate));
         let cols = TILE_COLS.min(value_dim - column);
+        let start = head * value_dim + column;
         let keys = key_heads * key_dim;
         let q_at = head % key_heads * key_dim;
         let query_length = 1.0 / (key_dim as f32).sqrt();
@@ -519,12 +544,12 @@ impl Run<'_> {
             let row_of_head = DeltaRow {
                 q,
                 k,
-                v: &x[2 * keys + head * value_dim + column..][..cols],
+                v: &x[2 * keys + start..][..cols],
                 decay: recurrence::decay(gate(alpha, row), bias, rate),
                 beta: recurrence::sigmoid(gate(beta, row)),
             };
             // SAFETY: one task makes these columns of all rows, and the plan lets nobody else use their bytes.
-            let out = unsafe { self.columns_mut(step.output.matrix(), row, head * value_dim + column, cols) };
+            let out = unsafe { step.output.matrix().columns_mut(self.arena, row, start..start + cols) };
             recurrence::gated_delta(self.isa, &row_of_head, before, tile, out);
         }
     }
@@ -549,15 +574,6 @@ impl Run<'_> {
         }
     }
 
-    /// # Safety
-    /// While the slice lives, nobody else may read or write these columns of the row.
-    #[allow(clippy::mut_from_ref)] // See `AlignedBytes`.
-    unsafe fn columns_mut(&self, matrix: &Matrix, row: usize, column: usize, cols: usize) -> &mut [f32] {
-        let start = matrix.offset() + row * matrix.stride_bytes() + column * size_of::<f32>();
-        // SAFETY: the caller's promise.
-        unsafe { self.arena.write(start, cols) }
-    }
-
     /// An index that the caller gave as an input.
     fn index(&self, matrix: &Matrix, row: usize) -> usize {
         usize::try_from(matrix.row::<i32>(self.arena, row)[0]).expect("indices are not negative")
@@ -574,10 +590,4 @@ impl Run<'_> {
 fn message(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
     text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no message".into())
-}
-
-/// The rows that are this thread's: the same ones for every op of a phase.
-fn share(rows: usize, member: &Context<'_>) -> Range<usize> {
-    let (index, threads) = (member.index(), member.threads());
-    rows * index / threads..rows * (index + 1) / threads
 }

@@ -16,6 +16,7 @@ mod ops;
 mod profile;
 mod program;
 mod recurrent;
+mod shares;
 pub mod team;
 mod vector;
 mod weights;

@@ -42,8 +42,8 @@ pub(crate) fn lower(graph: &Graph, weights: &Weights) -> Result<Graph, GraphErro
 /// The most rows of a step whose attention is made in parts. More rows are work enough for all threads.
 const PARTED_ROWS: usize = 16;
 
-/// Planes of the activations that the output head reads.
-const HEAD_PLANES: usize = 2;
+/// Planes of the activations that the output head reads, the most there are of any.
+pub(crate) const HEAD_PLANES: usize = 2;
 
 struct Lowering<'a> {
     graph: &'a Graph,

@@ -58,6 +58,7 @@
 
 use crate::memory::{AlignedBytes, Plain};
 use crate::ops::{attention, recurrence, rope};
+use crate::shares;
 use crate::team::TaskCounter;
 use crate::weights::{Weight, Weights};
 use std::ops::Range;
@@ -179,12 +180,32 @@ impl Matrix {
         arena.read(self.offset + row * self.stride_bytes, self.shape.cols)
     }
 
+    /// Some columns of a row, where others of it may be written meanwhile.
+    pub(crate) fn columns<'a, T: Plain>(
+        &self,
+        arena: &'a AlignedBytes,
+        row: usize,
+        cols: Range<usize>,
+    ) -> &'a [T] {
+        arena.read(self.column_offset(row, &cols), cols.len())
+    }
+
     /// # Safety
-    /// While the slice lives, nobody else may read or write the row.
+    /// While the slice lives, nobody else may read or write these columns of the row.
     #[allow(clippy::mut_from_ref)] // See `AlignedBytes`.
-    pub(crate) unsafe fn row_mut<'a, T: Plain>(&self, arena: &'a AlignedBytes, row: usize) -> &'a mut [T] {
+    pub(crate) unsafe fn columns_mut<'a, T: Plain>(
+        &self,
+        arena: &'a AlignedBytes,
+        row: usize,
+        cols: Range<usize>,
+    ) -> &'a mut [T] {
         // SAFETY: the caller's promise.
-        unsafe { arena.write(self.offset + row * self.stride_bytes, self.shape.cols) }
+        unsafe { arena.write(self.column_offset(row, &cols), cols.len()) }
+    }
+
+    fn column_offset(&self, row: usize, cols: &Range<usize>) -> usize {
+        debug_assert!(cols.end <= self.shape.cols, "{cols:?} of {}", self.shape);
+        self.offset + row * self.stride_bytes + cols.start * self.element_bytes
     }
 
     /// All elements from the first of row 0 to the last of row `rows - 1`, whatever lies between the rows.
@@ -248,6 +269,10 @@ pub(crate) struct Step {
     pub(crate) op: Op,
     pub(crate) operands: Vec<Source>,
     pub(crate) output: Source,
+    /// The rows that the work is split over.
+    pub(crate) rows: Extent,
+    /// In how many parts such a row is cut that threads share, where the op is split by rows.
+    pub(crate) units: usize,
     /// Frequencies and amplitude, of [`Op::RopeTable`].
     pub(crate) frequencies: (Vec<f32>, f32),
     /// Deals out the tasks of ops that are not split by rows.
@@ -278,7 +303,9 @@ impl Program {
             return Err(PrepareError::Placement(arena.placement));
         }
         check_weights(graph, weights)?;
-        let steps = graph.nodes().iter().map(|node| {
+        let units =
+            plan.phases().iter().flat_map(|phase| shares::units(graph, &graph.nodes()[phase.clone()]));
+        let steps = graph.nodes().iter().zip(units).map(|(node, units)| {
             let operands: Vec<Source> = node.operands.iter().map(|&id| source(&plan, id)).collect();
             let frequencies = match node.op {
                 Op::RopeTable(table) => {
@@ -300,7 +327,8 @@ impl Program {
                 _ => (Vec::new(), 1.0),
             };
             let output = source(&plan, node.output);
-            Ok(Step { op: node.op, operands, output, frequencies, tasks: TaskCounter::new() })
+            let (rows, tasks) = (graph.rows(node), TaskCounter::new());
+            Ok(Step { op: node.op, operands, output, rows, units, frequencies, tasks })
         });
         let steps = steps.collect::<Result<_, _>>()?;
         let inputs = graph.leaves(Lifetime::Input).map(|(tag, id)| Input {

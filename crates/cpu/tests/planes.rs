@@ -17,7 +17,8 @@ fn product(isa: Isa, weights: &PackedMatrix, planes: usize, x: &[f32], residual:
     let tokens = x.len() / COLS;
     let mut bytes = vec![0; tokens * stride_bytes];
     for (row, out) in x.chunks(COLS).zip(bytes.chunks_mut(stride_bytes)) {
-        quantize_planes(isa, planes, row, out);
+        let mut planes: Vec<&mut [u8]> = out.chunks_mut(activation_row_bytes(COLS)).collect();
+        quantize_planes(isa, row, &mut planes);
     }
     let mut out = vec![0.0; tokens * ROWS];
     let output = OutputRows::new(&mut out, ROWS);

@@ -14,7 +14,8 @@ const PAGES: usize = 4;
 #[test]
 fn ten_thousand_random_graphs_run_the_same_planned_and_not() {
     let mut one = Executor::new(1).expect("an executor");
-    let mut three = Executor::new(3).expect("an executor");
+    // Fewer threads than most graphs have rows, as many, and more.
+    let mut several = [2, 3, 8].map(|threads| Executor::new(threads).expect("an executor"));
     let mut arenas = [Arena::default(), Arena::default()];
     for seed in 0..10_000 {
         let graph = random::graph(seed);
@@ -22,13 +23,14 @@ fn ten_thousand_random_graphs_run_the_same_planned_and_not() {
         let rows = bounds(&graph, seed);
         let reference = one.prepare_disjoint(&graph, &weights).expect("valid");
         let wanted = run(&mut one, &reference, &mut arenas[0], &graph, &weights, rows, seed);
-        let planned = three.prepare(&graph, &weights).expect("valid");
+        let executor = &mut several[seed as usize % 3];
+        let planned = executor.prepare(&graph, &weights).expect("valid");
         // The arena still holds what earlier graphs left there, and their poison.
-        let given = run(&mut three, &planned, &mut arenas[1], &graph, &weights, rows, seed);
+        let given = run(executor, &planned, &mut arenas[1], &graph, &weights, rows, seed);
         assert_eq!(given, wanted, "seed {seed}");
     }
-    let statistics = three.statistics();
-    assert!(statistics.built > 9_000, "{statistics:?}");
+    let statistics = several.map(|executor| executor.statistics());
+    assert!(statistics.iter().map(|statistics| statistics.built).sum::<u64>() > 9_000, "{statistics:?}");
 }
 
 /// Fewer rows than the bounds, now and then.

@@ -132,6 +132,12 @@ impl Graph {
         }
     }
 
+    /// The rows that a node's work is split over: those of its result, or those that it stores where its result is a state.
+    pub fn rows(&self, node: &Node) -> Extent {
+        let split = if node.op.returns_state() { node.operands[1] } else { node.output };
+        self.value(split).shape.rows
+    }
+
     /// Bytes of a value at the graph's bounds. For a view, of the viewed columns alone.
     pub fn bytes(&self, id: ValueId) -> usize {
         let value = self.value(id);

@@ -352,8 +352,8 @@ impl Op {
         }
     }
 
-    /// Whether the work is split over rows, so that one thread computes all of a row. Ops that are not split so
-    /// (products, attention, recurrences) divide the columns or heads of a row among threads.
+    /// Whether the work is split over rows, so that one thread computes a row, or columns of it that are read by nobody else
+    /// in their phase. Ops that are not split so (products, attention, recurrences) divide the columns or heads of all rows.
     pub fn splits_rows(&self) -> bool {
         let splits_columns = matches!(
             self,

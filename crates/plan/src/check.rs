@@ -80,6 +80,9 @@ fn check_phases(graph: &Graph, phases: &[Range<usize>]) -> Result<(), CheckError
 fn must_wait(graph: &Graph, node: usize, earlier: usize) -> bool {
     let (node, earlier) = (&graph.nodes()[node], &graph.nodes()[earlier]);
     let rows_of = |id: ValueId| graph.value(id).shape.rows;
+    // What is stored in a state has rows, and the state has none.
+    let stores = graph.value(node.output).lifetime == Lifetime::State;
+    let split = if stores { node.operands[1] } else { node.output };
     for (i, &operand) in node.operands.iter().enumerate() {
         let mut source = operand;
         while let Def::Columns { base, .. } = graph.value(source).def {
@@ -89,7 +92,7 @@ fn must_wait(graph: &Graph, node: usize, earlier: usize) -> bool {
             // Without a barrier only the rows that this very thread has made may be read.
             let own_rows = node.op.splits_rows() && earlier.op.splits_rows() && node.op.reads_own_row_only(i);
             let state = graph.value(source).lifetime == Lifetime::State;
-            if state || !own_rows || rows_of(earlier.output) != rows_of(node.output) {
+            if state || !own_rows || rows_of(earlier.output) != rows_of(split) {
                 return true;
             }
         }

@@ -36,6 +36,6 @@ fn same_thread(graph: &Graph, earlier: &Node, node: &Node, operand: usize) -> bo
     earlier.op.splits_rows()
         && node.op.splits_rows()
         && node.op.reads_own_row_only(operand)
-        && graph.value(earlier.output).shape.rows == graph.value(node.output).shape.rows
+        && graph.value(earlier.output).shape.rows == graph.rows(node)
         && earlier.op.writes_state().is_none()
 }

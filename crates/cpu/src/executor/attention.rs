@@ -81,16 +81,26 @@ impl Run<'_> {
         }
     }
 
-    /// One row of the results that [`Run::attention_parts`] has left in parts.
-    pub(super) fn merge_attention(&self, step: &Step, attention: &Attention, row: usize) {
+    /// Some heads of a row of the results that [`Run::attention_parts`] has left in parts.
+    ///
+    /// # Safety
+    /// Nobody else may read or write these heads of the row meanwhile.
+    pub(super) unsafe fn merge_attention(
+        &self,
+        step: &Step,
+        attention: &Attention,
+        row: usize,
+        merged: Range<usize>,
+    ) {
         let &Attention { heads, head_dim, window, .. } = attention;
         let parts: &[f32] = step.operands[0].matrix().row(self.arena, row);
         let ranges = attention::ranges(seen(window, self.index(step.operands[1].matrix(), row)));
         let sinks = step.operands.get(2).map(|sinks| self.weights.vector(sinks.weight()));
-        // SAFETY: within a phase one thread makes a row, and the plan lets nobody else use its bytes.
-        let out: &mut [f32] = unsafe { step.output.matrix().row_mut(self.arena, row) };
+        let cols = merged.start * head_dim..merged.end * head_dim;
+        // SAFETY: the caller's promise.
+        let out: &mut [f32] = unsafe { step.output.matrix().columns_mut(self.arena, row, cols) };
         let part_len = head_dim + PART_EXTRA;
-        for (head, out) in out.chunks_exact_mut(head_dim).enumerate() {
+        for (head, out) in merged.zip(out.chunks_exact_mut(head_dim)) {
             let slots = parts.chunks_exact(heads * part_len).take(ranges.len());
             let parts = slots.map(|slot| &slot[head * part_len..][..part_len]);
             attention::merge(self.isa, sinks.map(|sinks| sinks[head]), parts, out);
@@ -184,7 +194,8 @@ impl<'a> Operands<'a> {
         let q: &[f32] = self.step.operands[0].matrix().row(self.run.arena, row);
         let (column, cols) = (head * (head_dim + extra), heads.len() * (head_dim + extra));
         // SAFETY: the caller's promise.
-        let out = unsafe { self.run.columns_mut(self.step.output.matrix(), row, column, cols) };
+        let out =
+            unsafe { self.step.output.matrix().columns_mut(self.run.arena, row, column..column + cols) };
         let (first, position) = self.seen(row);
         Row { q: &q[heads.start * head_dim..heads.end * head_dim], first, position, out }
     }

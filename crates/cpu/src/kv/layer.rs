@@ -116,15 +116,16 @@ impl KvLayer {
     pub fn move_cell(&mut self, from: usize, to: usize, turn: Option<&Turn>) {
         self.copy_cell(from, to);
         if let Some(turn) = turn {
-            self.k.put(to, &turn.apply(self.spec.head_dim, self.k.decode(to)));
+            self.k.put(to, 0, &turn.apply(self.spec.head_dim, self.k.decode(to)));
         }
     }
 
-    /// Stores one row's K and V in a cell. Different cells may be written by different threads at once; nobody may
-    /// read meanwhile. A quantised block with an element that is not finite, or too large for its scale, becomes NaN.
-    pub(crate) fn write(&self, cell: usize, k: &[f32], v: &[f32]) {
-        self.k.put(cell, k);
-        self.v.put(cell, v);
+    /// Stores one row's K and V in a cell: those of the heads from `head` on, as many as are given. Different cells, and
+    /// different heads of one, may be written by different threads at once; nobody may read meanwhile. A quantised block with
+    /// an element that is not finite, or too large for its scale, becomes NaN.
+    pub(crate) fn write(&self, cell: usize, head: usize, k: &[f32], v: &[f32]) {
+        self.k.put(cell, head, k);
+        self.v.put(cell, head, v);
     }
 
     /// The keys.
@@ -225,10 +226,10 @@ impl HeadPages {
         numbers
     }
 
-    /// Stores a cell's numbers, all heads. Nobody else may use the cell meanwhile.
-    fn put(&self, cell: usize, x: &[f32]) {
+    /// Stores a cell's numbers of the heads from `first` on. Nobody else may use these heads of the cell meanwhile.
+    fn put(&self, cell: usize, first: usize, x: &[f32]) {
         let slot = cell % PAGE_CELLS;
-        for (head, x) in x.chunks_exact(self.layout.head_dim()).enumerate() {
+        for (head, x) in (first..).zip(x.chunks_exact(self.layout.head_dim())) {
             let start = self.start(cell / PAGE_CELLS, head);
             match self.layout.kind() {
                 KvType::F32 => self.put_numbers(start, slot, 0, x),
@@ -330,7 +331,7 @@ mod tests {
                 let cell = i * 37 % cells;
                 let width = spec.kv_heads * spec.head_dim;
                 rows[cell] = (numbers(&mut random, width), numbers(&mut random, width));
-                layer.write(cell, &rows[cell].0, &rows[cell].1);
+                layer.write(cell, 0, &rows[cell].0, &rows[cell].1);
             }
             for (cell, (k, v)) in rows.iter().enumerate() {
                 assert_eq!(layer.k.decode(cell), rounded(spec.k, spec.head_dim, k), "{spec:?}");
@@ -347,7 +348,7 @@ mod tests {
             let layer = &mut memory.layers_mut()[0];
             for cell in 0..PAGE_CELLS {
                 let [k, v] = [0, 1].map(|_| numbers(&mut random, spec.kv_heads * spec.head_dim));
-                layer.write(cell, &k, &v);
+                layer.write(cell, 0, &k, &v);
             }
             let read = |layer: &KvLayer, cell: usize| {
                 let mut bytes = Vec::new();
@@ -375,8 +376,8 @@ mod tests {
                 let good: Vec<f32> = (0..80).map(|i| i as f32 - 40.0).collect();
                 let mut x = good.clone();
                 x[40] = bad;
-                (0..PAGE_CELLS).for_each(|cell| layer.write(cell, &good, &good));
-                layer.write(5, &x, &x);
+                (0..PAGE_CELLS).for_each(|cell| layer.write(cell, 0, &good, &good));
+                layer.write(5, 0, &x, &x);
                 for cell in 0..PAGE_CELLS {
                     for pages in [&layer.k, &layer.v] {
                         let found = pages.decode(cell);
@@ -406,7 +407,7 @@ mod tests {
             };
             let mut memory = KvMemory::new(&[(spec, 2)]).expect("small");
             let layer = &mut memory.layers_mut()[0];
-            layer.write(3, &transform(&k), &v);
+            layer.write(3, 0, &transform(&k), &v);
             let turn = Turn::new(&table, RopeLayout::Halves, None, -12, transformed);
             layer.move_cell(3, 77, Some(&turn));
             let mut wanted = vec![0.0; width];

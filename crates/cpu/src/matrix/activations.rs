@@ -60,22 +60,23 @@ pub fn quantize_row(isa: Isa, row: &[f32], out: &mut [u8]) {
     }
 }
 
-/// Quantises a row `planes` times: each plane after the first holds what the planes before it have left over. The planes
-/// follow one another in `out`, each as [`quantize_row`] writes it; their products add up to that of the row.
+/// Quantises a row once for each plane: a plane after the first holds what the planes before it have left over. Each is as
+/// [`quantize_row`] writes it; their products add up to that of the row.
 ///
 /// # Panics
 /// As [`quantize_row`].
-pub fn quantize_planes(isa: Isa, planes: usize, row: &[f32], out: &mut [u8]) {
+pub fn quantize_planes(isa: Isa, row: &[f32], planes: &mut [&mut [u8]]) {
+    if let [plane] = planes {
+        return quantize_row(isa, row, plane);
+    }
     let plane_bytes = activation_row_bytes(row.len());
-    assert!(out.len() == planes * plane_bytes, "{planes} planes of {plane_bytes} bytes in {}", out.len());
-    if planes == 1 {
-        return quantize_row(isa, row, out);
+    for plane in &*planes {
+        assert!(plane.len() == plane_bytes, "a plane of {} bytes, not {plane_bytes}", plane.len());
     }
     for (index, values) in row.as_chunks::<BLOCK_COLS>().0.iter().enumerate() {
         let mut rest = *values;
-        for plane in 0..planes {
-            let start = plane * plane_bytes + index * size_of::<ActivationBlock>();
-            let block = &mut out[start..start + size_of::<ActivationBlock>()];
+        for plane in &mut *planes {
+            let block = &mut plane[index * size_of::<ActivationBlock>()..][..size_of::<ActivationBlock>()];
             quantize_row(isa, &rest, block);
             let (codes, numbers) = block.split_at(BLOCK_COLS);
             let scale = f32::from_ne_bytes(numbers.as_chunks().0[0]);

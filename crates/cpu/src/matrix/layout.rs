@@ -17,7 +17,7 @@ use super::simd::Simd;
 pub(super) const GROUP_ROWS: usize = 16;
 
 /// Columns in a block, the unit in which activations are quantised and sums are taken.
-pub(super) const BLOCK_COLS: usize = 32;
+pub(crate) const BLOCK_COLS: usize = 32;
 
 /// Bytes of a chunk.
 const CHUNK_BYTES: usize = 4 * GROUP_ROWS;

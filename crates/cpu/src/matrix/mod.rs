@@ -25,6 +25,7 @@ mod storage;
 
 pub use activations::{activation_row_bytes, quantize_planes, quantize_row};
 pub use experts::PackedExperts;
+pub(crate) use layout::BLOCK_COLS;
 pub use packed::{PackError, PackedMatrix};
 pub use peak::{Products, multiply_adds};
 pub use product::{

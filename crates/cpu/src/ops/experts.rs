@@ -80,14 +80,15 @@ pub(crate) fn weigh(router: &Router, logits: &[f32], chosen: &[i32], weights: &m
     }
 }
 
-/// `out = Σ weight · part`, in the order of the parts.
-pub(crate) fn weighted_sum(isa: Isa, x: &[f32], weights: &[f32], out: &mut [f32]) {
-    dispatch(isa, WeightedSum { x, weights, out });
+/// Columns from `start` on of Σ weight · part, in the order of the parts.
+pub(crate) fn weighted_sum(isa: Isa, x: &[f32], weights: &[f32], start: usize, out: &mut [f32]) {
+    dispatch(isa, WeightedSum { x, weights, start, out });
 }
 
 struct WeightedSum<'a> {
     x: &'a [f32],
     weights: &'a [f32],
+    start: usize,
     out: &'a mut [f32],
 }
 
@@ -96,9 +97,9 @@ impl Kernel for WeightedSum<'_> {
 
     #[inline(always)]
     fn run<L: Lanes>(self, l: L) {
-        let cols = self.out.len();
+        let cols = self.x.len() / self.weights.len();
         for (index, out) in self.out.chunks_mut(LANES).enumerate() {
-            let at = index * LANES;
+            let at = self.start + index * LANES;
             let mut sum = l.splat(0.0);
             for (part, weight) in self.weights.iter().enumerate() {
                 let x = l.load_part(&self.x[part * cols + at..][..out.len()]);
@@ -158,7 +159,8 @@ mod tests {
         let weights = [0.7, -0.2, 1.1];
         for isa in Isa::supported() {
             let mut out = [0.0; 37];
-            weighted_sum(isa, &x, &weights, &mut out);
+            weighted_sum(isa, &x, &weights, 0, &mut out[..23]);
+            weighted_sum(isa, &x, &weights, 23, &mut out[23..]);
             for (i, out) in out.into_iter().enumerate() {
                 let wanted = (0..3).fold(0f32, |sum, part| x[part * 37 + i].mul_add(weights[part], sum));
                 assert_eq!(out, wanted, "{} {i}", isa.name());

@@ -2,15 +2,19 @@
 
 use crate::isa::Isa;
 use crate::vector::{Kernel, LANES, Lanes, dispatch};
+use std::ops::Range;
 
-/// Root-mean-square norm (arXiv 1910.07467) of one group: `out = x / sqrt(mean(x²) + eps) * weight`.
-/// All three slices have the same length.
-pub(crate) fn rms_norm(isa: Isa, x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
-    dispatch(isa, RmsNorm { x, weight, eps, out });
+/// Some columns of the root-mean-square norm (arXiv 1910.07467) of one group: `x / sqrt(mean(x²) + eps) * weight`.
+/// `x` and `weight` have the same length; `out` takes `cols` of them.
+pub(crate) fn rms_norm(isa: Isa, x: &[f32], weight: &[f32], eps: f32, cols: Range<usize>, out: &mut [f32]) {
+    dispatch(isa, RmsNorm { x, normed: &x[cols.clone()], weight: &weight[cols], eps, out });
 }
 
 struct RmsNorm<'a> {
     x: &'a [f32],
+    /// The columns of `x` that are wanted.
+    normed: &'a [f32],
+    /// As many.
     weight: &'a [f32],
     eps: f32,
     out: &'a mut [f32],
@@ -34,6 +38,7 @@ impl Kernel for RmsNorm<'_> {
         let mean = l.sum(squares) / self.x.len() as f32;
         let scale = l.splat(1.0 / (mean + self.eps).sqrt());
 
+        let (chunks, rest) = self.normed.as_chunks::<LANES>();
         let (weights, weight_rest) = self.weight.as_chunks::<LANES>();
         let (outs, out_rest) = self.out.as_chunks_mut::<LANES>();
         for ((chunk, weight), out) in chunks.iter().zip(weights).zip(outs) {
@@ -56,15 +61,20 @@ mod tests {
             let weight: Vec<f32> = (0..n).map(|i| 0.5 + (i % 5) as f32).collect();
             let mean = x.iter().map(|&x| f64::from(x).powi(2)).sum::<f64>() / n as f64;
             let mut reference = vec![0.0; n];
-            rms_norm(Isa::scalar(), &x, &weight, 1e-5, &mut reference);
+            rms_norm(Isa::scalar(), &x, &weight, 1e-5, 0..n, &mut reference);
             for i in 0..n {
                 let exact = f64::from(x[i]) / (mean + 1e-5).sqrt() * f64::from(weight[i]);
                 assert!((f64::from(reference[i]) - exact).abs() <= 1e-6 * exact.abs().max(1e-3));
             }
             for isa in Isa::supported() {
                 let mut out = vec![0.0; n];
-                rms_norm(isa, &x, &weight, 1e-5, &mut out);
+                rms_norm(isa, &x, &weight, 1e-5, 0..n, &mut out);
                 assert_eq!(out, reference, "{} {n}", isa.name());
+                for cols in [0..n / 3, n / 3..n] {
+                    let mut out = vec![0.0; cols.len()];
+                    rms_norm(isa, &x, &weight, 1e-5, cols.clone(), &mut out);
+                    assert_eq!(out, reference[cols.clone()], "{} {n} {cols:?}", isa.name());
+                }
             }
         }
     }

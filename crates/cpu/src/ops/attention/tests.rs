@@ -13,7 +13,7 @@ fn memory(spec: KvSpec, positions: usize, random: &mut Random) -> (KvMemory, Vec
         vs.push(row(random));
         // Pages in reverse order, to show that placement does not matter.
         let page = memory.layers()[0].pages() - 1 - position / PAGE_CELLS;
-        memory.layers()[0].write(page * PAGE_CELLS + position % PAGE_CELLS, &ks[position], &vs[position]);
+        memory.layers()[0].write(page * PAGE_CELLS + position % PAGE_CELLS, 0, &ks[position], &vs[position]);
     }
     (memory, ks, vs)
 }
@@ -181,7 +181,7 @@ fn cells_that_a_query_does_not_see_do_not_matter_even_when_they_hold_nan() {
         for unseen in (0..70).chain(91..128) {
             let page = 2 - unseen / PAGE_CELLS;
             let cell = page * PAGE_CELLS + unseen % PAGE_CELLS;
-            layer.write(cell, &[f32::NAN; 16], &[f32::INFINITY; 16]);
+            layer.write(cell, 0, &[f32::NAN; 16], &[f32::INFINITY; 16]);
         }
         assert_eq!(run(), clean);
     }
@@ -205,7 +205,7 @@ fn a_window_keeps_the_blocks_where_they_are() {
     attend(Isa::best(), &far, &PLAIN, &mut scratch(), &q, &mut windowed);
     for position in 0..64 {
         let hidden: Vec<f32> = q.iter().map(|q| -1e4 * q).collect();
-        memory.layers()[0].write(3 * PAGE_CELLS + position, &hidden, &[1.0; 16]);
+        memory.layers()[0].write(3 * PAGE_CELLS + position, 0, &hidden, &[1.0; 16]);
     }
     let mut all = [0.0; 16];
     attend(Isa::best(), &Span { first: 0, ..far }, &PLAIN, &mut scratch(), &q, &mut all);
@@ -227,7 +227,7 @@ fn every_type_attends_as_f32_cells_with_the_same_numbers_would() {
             let plain = KvMemory::new(&[(exact, stored.layers()[0].pages())]).expect("small");
             for cell in 0..stored.layers()[0].pages() * PAGE_CELLS {
                 let layer = &stored.layers()[0];
-                plain.layers()[0].write(cell, &layer.k().decode(cell), &layer.v().decode(cell));
+                plain.layers()[0].write(cell, 0, &layer.k().decode(cell), &layer.v().decode(cell));
             }
             let q: Vec<f32> = (0..6 * head_dim).map(|_| random.unit() * 3.0).collect();
             for ((first, position), isa) in
@@ -261,13 +261,13 @@ fn a_path_through_other_cells_gives_what_the_pages_would() {
             for position in 0..150 {
                 let natural = (3 - position / PAGE_CELLS) * PAGE_CELLS + position % PAGE_CELLS;
                 if position < base {
-                    layer.write(natural, &ks[position], &vs[position]);
+                    layer.write(natural, 0, &ks[position], &vs[position]);
                 } else {
                     let nan = vec![f32::NAN; ks[position].len()];
-                    layer.write(natural, &nan, &nan);
+                    layer.write(natural, 0, &nan, &nan);
                     let cell =
                         [0, 4, 5][cells.len() % 3] * PAGE_CELLS + (cells.len() / 3 * 23 + 11) % PAGE_CELLS;
-                    layer.write(cell, &ks[position], &vs[position]);
+                    layer.write(cell, 0, &ks[position], &vs[position]);
                     cells.push(cell as i32);
                 }
             }

@@ -1,0 +1,221 @@
+//! How threads share the rows of the ops of a phase.
+//!
+//! A step of few rows has fewer rows than threads, so rows are cut in *units*: equal parts of the columns, each of which
+//! an op makes without the others. A thread takes a run of the units of all rows: mostly whole rows where there are
+//! many, and a part of the only row of plain decoding.
+//!
+//! No barrier lies between the ops of a phase, so what one of them reads of another's result has to be made by the same
+//! thread. Ops along such an edge are cut in the same number of units, and their rows are as many; so their units go to
+//! the same threads. Unit u of the one may then read unit u of the other. If it needs more than that, both are one unit, and a
+//! thread makes whole rows. Values of earlier phases are finished and may be read whole.
+
+use crate::matrix::BLOCK_COLS;
+use std::ops::Range;
+use verbatim_graph::{Attention, Graph, Node, Op};
+
+/// Columns of a cache line of f32: threads that write parts of a row then write no line together.
+const LINE_COLS: usize = 16;
+
+/// In how many units each node of a phase makes its rows.
+pub(crate) fn units(graph: &Graph, phase: &[Node]) -> Vec<usize> {
+    let mut units: Vec<usize> = phase.iter().map(|node| most_units(graph, node)).collect();
+    // Every change divides a number, so there is an end of them.
+    let mut is_settled = false;
+    while !is_settled {
+        is_settled = true;
+        for (reader, node) in phase.iter().enumerate() {
+            for (i, &operand) in node.operands.iter().enumerate() {
+                let (root, _) = graph.root(operand);
+                let Some(maker) = phase[..reader].iter().position(|earlier| earlier.output == root) else {
+                    continue;
+                };
+                // The units of a view are not those of its base.
+                let is_local = operand == root && reads_own_unit_only(&node.op, i);
+                let both = if is_local { gcd(units[maker], units[reader]) } else { 1 };
+                is_settled &= units[maker] == both && units[reader] == both;
+                (units[maker], units[reader]) = (both, both);
+            }
+        }
+    }
+    units
+}
+
+/// In how many units a row of the result can be cut, each made without the others. Any number that divides it will do, too.
+fn most_units(graph: &Graph, node: &Node) -> usize {
+    let units = match node.op {
+        Op::RmsNorm { groups: 1, .. }
+        | Op::Glu { .. }
+        | Op::Add
+        | Op::Mul
+        | Op::Scale { .. }
+        | Op::Softcap { .. }
+        | Op::WeightedSum
+        | Op::RowGate => {
+            let cols = graph.value(node.output).shape.cols;
+            cols / gcd(cols, LINE_COLS)
+        }
+        Op::RmsNorm { groups, .. } => groups,
+        Op::Rope { heads, .. }
+        | Op::Hadamard { heads, .. }
+        | Op::HeadColumns { heads, .. }
+        | Op::KvWrite { kv_heads: heads, .. }
+        | Op::AttentionMerge(Attention { heads, .. }) => heads,
+        Op::Quantize { .. } => graph.value(node.operands[0]).shape.cols / BLOCK_COLS,
+        _ => 1,
+    };
+    units.max(1)
+}
+
+/// Whether a unit of the result needs of this operand only the unit in the same place. So no such operand is read whole.
+fn reads_own_unit_only(op: &Op, operand: usize) -> bool {
+    match op {
+        // The root mean square is that of a whole group.
+        Op::RmsNorm { groups, .. } => *groups > 1 && operand == 0,
+        Op::Rope { .. } => operand == 0,
+        Op::RowGate => operand == 1,
+        Op::KvWrite { .. } => matches!(operand, 1 | 2),
+        Op::Glu { .. }
+        | Op::Add
+        | Op::Mul
+        | Op::Scale { .. }
+        | Op::Softcap { .. }
+        | Op::Hadamard { .. }
+        | Op::HeadColumns { .. }
+        | Op::Quantize { .. } => true,
+        _ => false,
+    }
+}
+
+/// The share of a thread: rows, and of each the units that it makes. The shares of all threads are all units of all rows, each
+/// once.
+pub(crate) fn share(
+    rows: usize,
+    units: usize,
+    thread: usize,
+    threads: usize,
+) -> impl Iterator<Item = (usize, Range<usize>)> {
+    let all = rows * units;
+    let (start, end) = (all * thread / threads, all * (thread + 1) / threads);
+    let touched = if start < end { start / units..end.div_ceil(units) } else { 0..0 };
+    touched.map(move |row| {
+        let first = row * units;
+        (row, start.max(first) - first..end.min(first + units) - first)
+    })
+}
+
+fn gcd(a: usize, b: usize) -> usize {
+    if b == 0 { a } else { gcd(b, a % b) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use verbatim_graph::{Activation, Bounds, Builder, Real, RopeLayout, Shape, Tag, ValueId};
+    use verbatim_quant::DType;
+
+    fn builder() -> Builder {
+        Builder::new(Bounds { rows: 4, picked: 4 })
+    }
+
+    fn input(b: &mut Builder, name: &'static str, dtype: DType, cols: usize) -> ValueId {
+        b.input(Tag::new(name), dtype, Shape::per_row(cols)).unwrap()
+    }
+
+    fn floats<const N: usize>(b: &mut Builder, names: [&'static str; N], cols: usize) -> [ValueId; N] {
+        names.map(|name| input(b, name, DType::F32, cols))
+    }
+
+    fn norm(b: &mut Builder, x: ValueId, groups: usize) -> ValueId {
+        let cols = b.shape(x).cols / groups;
+        let tag = Tag::indexed("norm", x.index() as u32);
+        let weight = b.weight(tag, DType::F32, Shape::fixed(1, cols)).unwrap();
+        b.apply(Op::RmsNorm { eps: Real(1e-5), groups }, &[x, weight]).unwrap()
+    }
+
+    fn quantize(b: &mut Builder, x: ValueId, planes: usize) -> ValueId {
+        let row_bytes = planes * crate::matrix::activation_row_bytes(b.shape(x).cols);
+        b.apply(Op::Quantize { row_bytes, planes }, &[x]).unwrap()
+    }
+
+    /// The units of all nodes, as one phase. Every value is kept: these graphs are of nodes that are not pruned.
+    fn units_of(mut b: Builder, kept: &[ValueId]) -> Vec<usize> {
+        for (index, &value) in kept.iter().enumerate() {
+            b.output(Tag::indexed("out", index as u32), value).unwrap();
+        }
+        let graph = b.finish();
+        units(&graph, graph.nodes())
+    }
+
+    #[test]
+    fn shares_are_every_unit_of_every_row_once_and_the_same_for_equal_numbers() {
+        for (rows, units, threads) in
+            (0..5).flat_map(|r| (1..8).flat_map(move |u| (1..10).map(move |t| (r, u, t))))
+        {
+            let all: Vec<(usize, usize)> = (0..threads)
+                .flat_map(|thread| share(rows, units, thread, threads))
+                .flat_map(|(row, units)| units.map(move |unit| (row, unit)))
+                .collect();
+            let wanted: Vec<_> = (0..rows).flat_map(|row| (0..units).map(move |unit| (row, unit))).collect();
+            assert_eq!(all, wanted, "{threads} threads");
+            let most =
+                (0..threads).map(|thread| share(rows, units, thread, threads).map(|(_, u)| u.len()).sum());
+            assert_eq!(most.max(), Some((rows * units).div_ceil(threads)));
+        }
+    }
+
+    #[test]
+    fn ops_along_an_edge_are_cut_alike_and_others_by_themselves() {
+        let mut b = builder();
+        let [x, gate, up] = floats(&mut b, ["x", "gate", "up"], 1536);
+        let normed = norm(&mut b, x, 1);
+        let normed = quantize(&mut b, normed, 2);
+        let glu = b.apply(Op::Glu { activation: Activation::Silu }, &[gate, up]).unwrap();
+        let sum = b.apply(Op::Add, &[gate, up]).unwrap();
+        let glu = quantize(&mut b, glu, 1);
+        assert_eq!(units_of(b, &[normed, glu, sum]), [48, 48, 48, 96, 48]);
+    }
+
+    #[test]
+    fn heads_are_cut_like_their_keys_and_values() {
+        let mut b = builder();
+        let [q] = floats(&mut b, ["q"], 9 * 64);
+        let [k, v] = floats(&mut b, ["k", "v"], 3 * 64);
+        let [table] = floats(&mut b, ["table"], 64);
+        let cells = input(&mut b, "cells", DType::I32, 1);
+        let state = b.state(Tag::new("kv")).unwrap();
+        let rope = |heads| Op::Rope { heads, head_dim: 64, layout: RopeLayout::Halves };
+        let q = b.apply(rope(9), &[q, table]).unwrap();
+        let k = norm(&mut b, k, 3);
+        let k = b.apply(rope(3), &[k, table]).unwrap();
+        b.apply(Op::KvWrite { kv_heads: 3, head_dim: 64 }, &[state, k, v, cells]).unwrap();
+        assert_eq!(units_of(b, &[q]), [9, 3, 3, 3]);
+    }
+
+    #[test]
+    fn what_is_needed_whole_in_its_phase_is_made_by_one_thread() {
+        // A root mean square is that of all columns.
+        let mut b = builder();
+        let [x, y, z] = floats(&mut b, ["x", "y", "z"], 96);
+        let sum = b.apply(Op::Add, &[x, y]).unwrap();
+        let normed = norm(&mut b, sum, 1);
+        let quantized = quantize(&mut b, normed, 1);
+        let other = b.apply(Op::Mul, &[y, z]).unwrap();
+        assert_eq!(units_of(b, &[quantized, other]), [1, 1, 1, 6]);
+
+        // A view begins elsewhere.
+        let mut b = builder();
+        let [x, y] = floats(&mut b, ["x", "y"], 96);
+        let sum = b.apply(Op::Add, &[x, y]).unwrap();
+        let half = b.columns(sum, 48, 48).unwrap();
+        let half = b.apply(Op::Scale { factor: Real(2.0) }, &[half]).unwrap();
+        assert_eq!(units_of(b, &[half]), [1, 1]);
+
+        // A gate is read by all columns.
+        let mut b = builder();
+        let [x] = floats(&mut b, ["x"], 96);
+        let [gate] = floats(&mut b, ["gate"], 1);
+        let gate = b.apply(Op::Scale { factor: Real(2.0) }, &[gate]).unwrap();
+        let gated = b.apply(Op::RowGate, &[gate, x]).unwrap();
+        assert_eq!(units_of(b, &[gated]), [1, 1]);
+    }
+}
