@@ -233,10 +233,11 @@ impl Run<'_> {
         let index = |i: usize| -> usize { self.index(step.operands[i].matrix(), row) };
         let vector = |i: usize| -> &[f32] { self.weights.vector(step.operands[i].weight()) };
         let out_cols = || part(step.output.matrix().shape.cols);
-        // SAFETY: within a phase one thread makes a unit of a row and reads what is made of it, and the plan lets nobody
-        // else use its bytes.
-        let out =
-            || -> &mut [f32] { unsafe { step.output.matrix().columns_mut(self.arena, row, out_cols()) } };
+        let out = || -> &mut [f32] {
+            // SAFETY: within a phase one thread makes a unit of a row and reads what is made of it, and the plan lets
+            // nobody else use its bytes.
+            unsafe { step.output.matrix().columns_mut(self.arena, row, out_cols()) }
+        };
         match step.op {
             Op::Embed { scale } => {
                 let out = out();
