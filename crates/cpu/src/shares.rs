@@ -13,7 +13,7 @@ use crate::matrix::BLOCK_COLS;
 use std::ops::Range;
 use verbatim_graph::{Attention, Graph, Node, Op};
 
-/// Columns of a cache line of f32: threads that write parts of a row then write no line together.
+/// Columns of a cache line of f32: where rows are whole lines, threads write no line together.
 const LINE_COLS: usize = 16;
 
 /// In how many units each node of a phase makes its rows.
