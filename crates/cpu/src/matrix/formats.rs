@@ -9,8 +9,6 @@
 //! Sources: the format definitions of ggml (`ggml-common.h`) and the OCP Microscaling specification 1.0
 //! (MXFP4); the decoders of `verbatim-quant` are the reference that the tests compare with.
 
-use std::array;
-
 use half::f16;
 
 use super::layout::{self, BLOCK_COLS, GROUP_ROWS, code_bytes, unpack};
@@ -37,23 +35,42 @@ pub(super) trait BlockFormat: 'static {
     const FILE_BYTES: usize;
     /// Bytes of the packed codes of 32 columns, all sixteen rows together.
     const CODE_BYTES: usize = code_bytes(Self::BITS);
+    /// Half-precision numbers of a file block's scales. They lie first, each of all sixteen rows.
+    const HALF_SCALES: usize = 1;
+    /// Bytes of a file block's scales, after them in the same way.
+    const BYTE_SCALES: usize = 0;
     /// Bytes of the packed scales of a file block, all sixteen rows together.
-    const SCALE_BYTES: usize;
+    const SCALE_BYTES: usize = HALF_ROW * Self::HALF_SCALES + GROUP_ROWS * Self::BYTE_SCALES;
 
     /// The codes of block `sub` of a file block, each below `2^BITS`.
     fn row_codes(block: &[u8], sub: usize) -> RowCodes;
     /// Writes the codes of block `sub` of the rows' file blocks, into bytes that are zero.
     #[inline(always)]
     fn write_codes(blocks: FileBlocks<'_>, sub: usize, codes: &mut [u8]) {
-        let mut blocks = blocks.iter(Self::FILE_BYTES);
-        let rows = array::from_fn(|_| match blocks.next() {
-            Some(block) => Self::row_codes(block, sub),
-            None => [0; BLOCK_COLS],
-        });
+        let mut rows = [[[0; 4]; BLOCK_COLS / 4]; GROUP_ROWS];
+        for (row, block) in rows.iter_mut().zip(blocks.iter(Self::FILE_BYTES)) {
+            row.as_flattened_mut().copy_from_slice(&Self::row_codes(block, sub));
+        }
         layout::pack(Self::BITS, &rows, codes);
     }
-    /// Writes the scales of a file block as those of row `lane`.
-    fn write_scales(block: &[u8], lane: usize, scales: &mut [u8]);
+    /// The scales of a file block.
+    fn row_scales(block: &[u8]) -> RowScales;
+    /// Writes the scales of the rows' file blocks, into bytes that are zero.
+    #[inline(always)]
+    fn write_scales(blocks: FileBlocks<'_>, scales: &mut [u8]) {
+        let (halves, bytes) = scales.split_at_mut(HALF_ROW * Self::HALF_SCALES);
+        let mut rows = [[[0; 4]; 4]; GROUP_ROWS];
+        for (lane, block) in blocks.iter(Self::FILE_BYTES).enumerate() {
+            let scales = Self::row_scales(block);
+            for (halves, half) in halves.chunks_exact_mut(HALF_ROW).zip(scales.halves) {
+                halves[2 * lane..2 * lane + 2].copy_from_slice(&half);
+            }
+            rows[lane].as_flattened_mut().copy_from_slice(&scales.bytes);
+        }
+        if Self::BYTE_SCALES > 0 {
+            layout::pack_bytes(&rows, bytes);
+        }
+    }
     /// The scales of `S::LANES` rows from `lane` on, for block `sub` of a file block.
     ///
     /// # Safety
@@ -87,6 +104,27 @@ pub(super) trait BlockFormat: 'static {
 
 /// The codes of 32 columns of one row.
 pub(super) type RowCodes = [u8; BLOCK_COLS];
+
+/// The scales of one row of a file block. A format has the first so many of each.
+#[derive(Clone, Copy)]
+pub(super) struct RowScales {
+    pub halves: [[u8; 2]; 4],
+    pub bytes: [u8; 16],
+}
+
+impl RowScales {
+    /// Scales that are these, given as bytes of half-precision numbers and as bytes.
+    #[inline(always)]
+    pub fn new<const HALVES: usize, const BYTES: usize>(
+        halves: [[u8; 2]; HALVES],
+        bytes: [u8; BYTES],
+    ) -> RowScales {
+        let mut scales = RowScales { halves: [[0; 2]; 4], bytes: [0; 16] };
+        scales.halves[..HALVES].copy_from_slice(&halves);
+        scales.bytes[..BYTES].copy_from_slice(&bytes);
+        scales
+    }
+}
 
 /// One file block of each row of a group, at the same place in all of them. The last group may have less than sixteen rows.
 #[derive(Clone, Copy)]
@@ -152,17 +190,15 @@ pub(super) fn plane_code<const BITS: usize, const WIDTH: usize>(bytes: &[u8], i:
 #[inline(always)]
 pub(super) fn plane_codes<const BITS: usize, const WIDTH: usize>(bytes: &[u8], sub: usize) -> RowCodes {
     let mut codes = [0; BLOCK_COLS];
+    let mask = u8::MAX >> (8 - BITS);
     if WIDTH == 1 {
-        let byte_codes = 8 / BITS;
-        let bytes = &bytes[sub * BLOCK_COLS / byte_codes..][..BLOCK_COLS / byte_codes];
-        for (codes, &byte) in codes.chunks_exact_mut(byte_codes).zip(bytes) {
-            if BITS == 1 {
-                codes.copy_from_slice(&bits(byte));
-                continue;
-            }
-            for (i, code) in codes.iter_mut().enumerate() {
-                *code = (byte >> (i * BITS)) & (u8::MAX >> (8 - BITS));
-            }
+        // Four codes are a run of bits. Moved up three times, the run has each at the bottom of a byte.
+        let bytes = &bytes[sub * (4 * BITS)..][..4 * BITS];
+        for (i, codes) in codes.as_chunks_mut::<4>().0.iter_mut().enumerate() {
+            let run = u32::from(bytes[i * BITS / 2] >> (4 * i * BITS % 8));
+            let step = 8 - BITS;
+            let spread = run | run << step | run << (2 * step) | run << (3 * step);
+            *codes = (spread & (u32::from(mask) * 0x0101_0101)).to_le_bytes();
         }
         return codes;
     }
@@ -170,34 +206,30 @@ pub(super) fn plane_codes<const BITS: usize, const WIDTH: usize>(bytes: &[u8], s
     for (run, codes) in codes.chunks_exact_mut(run_codes).enumerate() {
         let (byte, shift) = plane_place::<BITS, WIDTH>(sub * BLOCK_COLS + run * run_codes);
         for (code, byte) in codes.iter_mut().zip(&bytes[byte..byte + run_codes]) {
-            *code = (byte >> shift) & (u8::MAX >> (8 - BITS));
+            *code = (byte >> shift) & mask;
         }
     }
     codes
 }
 
-/// The bits of a byte, lowest first. Each byte of the word keeps one of them, and carries if that is set.
-#[inline(always)]
-fn bits(byte: u8) -> [u8; 8] {
-    let kept = (u64::from(byte) * 0x0101_0101_0101_0101) & 0x8040_2010_0804_0201;
-    (((kept + 0x7f7f_7f7f_7f7f_7f7f) >> 7) & 0x0101_0101_0101_0101).to_le_bytes()
-}
-
 /// Codes whose bits from `low_bits` on are stored apart.
 #[inline(always)]
-fn joined(low_bits: usize, low: RowCodes, high: RowCodes) -> RowCodes {
-    array::from_fn(|i| low[i] | high[i] << low_bits)
+fn joined(low_bits: usize, mut low: RowCodes, high: RowCodes) -> RowCodes {
+    for (code, high) in low.iter_mut().zip(high) {
+        *code |= high << low_bits;
+    }
+    low
 }
 
-/// Copies the two bytes at `from` to row `lane` of the packed array that starts at byte `array`.
-pub(super) fn put_half(scales: &mut [u8], array: usize, lane: usize, from: &[u8]) {
-    let at = array + 2 * lane;
-    scales[at..at + 2].copy_from_slice(&from[..2]);
+/// The bytes of the half-precision number at `at`.
+#[inline(always)]
+fn half_at(block: &[u8], at: usize) -> [u8; 2] {
+    [block[at], block[at + 1]]
 }
 
 /// The half-precision number whose two bytes are given, times −1: formats that *add* a minimum store it so,
 /// and one form serves both signs.
-fn negated(half: &[u8]) -> [u8; 2] {
+fn negated(half: [u8; 2]) -> [u8; 2] {
     [half[0], half[1] ^ 0x80]
 }
 
@@ -208,15 +240,15 @@ impl BlockFormat for Q4_0 {
     const OFFSET: u8 = 8;
     const BLOCKS: usize = 1;
     const FILE_BYTES: usize = 18;
-    const SCALE_BYTES: usize = HALF_ROW;
 
     #[inline(always)]
     fn row_codes(block: &[u8], sub: usize) -> RowCodes {
         plane_codes::<4, 16>(&block[2..], sub)
     }
 
-    fn write_scales(block: &[u8], lane: usize, scales: &mut [u8]) {
-        put_half(scales, 0, lane, block);
+    #[inline(always)]
+    fn row_scales(block: &[u8]) -> RowScales {
+        RowScales::new([half_at(block, 0)], [])
     }
 
     #[inline(always)]
@@ -234,16 +266,16 @@ impl BlockFormat for Q4_1 {
     const MINIMA: bool = true;
     const BLOCKS: usize = 1;
     const FILE_BYTES: usize = 20;
-    const SCALE_BYTES: usize = 2 * HALF_ROW;
+    const HALF_SCALES: usize = 2;
 
     #[inline(always)]
     fn row_codes(block: &[u8], sub: usize) -> RowCodes {
         plane_codes::<4, 16>(&block[4..], sub)
     }
 
-    fn write_scales(block: &[u8], lane: usize, scales: &mut [u8]) {
-        put_half(scales, 0, lane, block);
-        put_half(scales, HALF_ROW, lane, &negated(&block[2..]));
+    #[inline(always)]
+    fn row_scales(block: &[u8]) -> RowScales {
+        RowScales::new([half_at(block, 0), negated(half_at(block, 2))], [])
     }
 
     #[inline(always)]
@@ -256,6 +288,26 @@ impl BlockFormat for Q4_1 {
     }
 }
 
+/// Writes the codes of Q5_0 and Q5_1: 32 high bits at `at`, and 16 bytes of low halves after them.
+#[inline(always)]
+fn write_five_bits(blocks: FileBlocks<'_>, file_bytes: usize, at: usize, codes: &mut [u8]) {
+    let mut low = [[[0; 4]; BLOCK_COLS / 4]; GROUP_ROWS];
+    let mut high = [0; GROUP_ROWS];
+    for ((low, high), block) in low.iter_mut().zip(&mut high).zip(blocks.iter(file_bytes)) {
+        *high = u32_at(block, at);
+        low.as_flattened_mut().copy_from_slice(&plane_codes::<4, 16>(&block[at + 4..], 0));
+    }
+    let (low_codes, high_codes) = codes.split_at_mut(code_bytes(4));
+    layout::pack(4, &low, low_codes);
+    layout::pack_bits(&high, high_codes);
+}
+
+/// Four bytes as a number.
+#[inline(always)]
+pub(super) fn u32_at(block: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes([block[at], block[at + 1], block[at + 2], block[at + 3]])
+}
+
 /// Five bits, `d · (q − 16)`.
 pub(super) struct Q5_0;
 impl BlockFormat for Q5_0 {
@@ -263,15 +315,20 @@ impl BlockFormat for Q5_0 {
     const OFFSET: u8 = 16;
     const BLOCKS: usize = 1;
     const FILE_BYTES: usize = 22;
-    const SCALE_BYTES: usize = HALF_ROW;
 
     #[inline(always)]
     fn row_codes(block: &[u8], sub: usize) -> RowCodes {
         joined(4, plane_codes::<4, 16>(&block[6..], sub), plane_codes::<1, 1>(&block[2..], sub))
     }
 
-    fn write_scales(block: &[u8], lane: usize, scales: &mut [u8]) {
-        Q4_0::write_scales(block, lane, scales);
+    #[inline(always)]
+    fn write_codes(blocks: FileBlocks<'_>, _sub: usize, codes: &mut [u8]) {
+        write_five_bits(blocks, Self::FILE_BYTES, 2, codes);
+    }
+
+    #[inline(always)]
+    fn row_scales(block: &[u8]) -> RowScales {
+        Q4_0::row_scales(block)
     }
 
     #[inline(always)]
@@ -289,15 +346,21 @@ impl BlockFormat for Q5_1 {
     const MINIMA: bool = true;
     const BLOCKS: usize = 1;
     const FILE_BYTES: usize = 24;
-    const SCALE_BYTES: usize = 2 * HALF_ROW;
+    const HALF_SCALES: usize = 2;
 
     #[inline(always)]
     fn row_codes(block: &[u8], sub: usize) -> RowCodes {
         joined(4, plane_codes::<4, 16>(&block[8..], sub), plane_codes::<1, 1>(&block[4..], sub))
     }
 
-    fn write_scales(block: &[u8], lane: usize, scales: &mut [u8]) {
-        Q4_1::write_scales(block, lane, scales);
+    #[inline(always)]
+    fn write_codes(blocks: FileBlocks<'_>, _sub: usize, codes: &mut [u8]) {
+        write_five_bits(blocks, Self::FILE_BYTES, 4, codes);
+    }
+
+    #[inline(always)]
+    fn row_scales(block: &[u8]) -> RowScales {
+        Q4_1::row_scales(block)
     }
 
     #[inline(always)]
@@ -314,15 +377,17 @@ impl BlockFormat for Q8_0 {
     const OFFSET: u8 = 128;
     const BLOCKS: usize = 1;
     const FILE_BYTES: usize = 34;
-    const SCALE_BYTES: usize = HALF_ROW;
 
     #[inline(always)]
     fn row_codes(block: &[u8], _sub: usize) -> RowCodes {
-        plane_codes::<8, 32>(&block[2..], 0).map(|code| code ^ 0x80)
+        let mut codes = plane_codes::<8, 32>(&block[2..], 0);
+        codes.iter_mut().for_each(|code| *code ^= 0x80);
+        codes
     }
 
-    fn write_scales(block: &[u8], lane: usize, scales: &mut [u8]) {
-        Q4_0::write_scales(block, lane, scales);
+    #[inline(always)]
+    fn row_scales(block: &[u8]) -> RowScales {
+        Q4_0::row_scales(block)
     }
 
     #[inline(always)]
@@ -340,15 +405,15 @@ impl BlockFormat for IQ4NL {
     const OFFSET: u8 = 128;
     const BLOCKS: usize = 1;
     const FILE_BYTES: usize = 18;
-    const SCALE_BYTES: usize = HALF_ROW;
 
     #[inline(always)]
     fn row_codes(block: &[u8], sub: usize) -> RowCodes {
         Q4_0::row_codes(block, sub)
     }
 
-    fn write_scales(block: &[u8], lane: usize, scales: &mut [u8]) {
-        Q4_0::write_scales(block, lane, scales);
+    #[inline(always)]
+    fn row_scales(block: &[u8]) -> RowScales {
+        Q4_0::row_scales(block)
     }
 
     #[inline(always)]
@@ -383,19 +448,21 @@ impl BlockFormat for IQ4XS {
     const OFFSET: u8 = 128;
     const BLOCKS: usize = 8;
     const FILE_BYTES: usize = 136;
-    const SCALE_BYTES: usize = HALF_ROW + 8 * GROUP_ROWS;
+    const BYTE_SCALES: usize = 8;
 
     #[inline(always)]
     fn row_codes(block: &[u8], sub: usize) -> RowCodes {
         plane_codes::<4, 16>(&block[8..], sub)
     }
 
-    fn write_scales(block: &[u8], lane: usize, scales: &mut [u8]) {
-        put_half(scales, 0, lane, block);
-        for sub in 0..8 {
-            let scale = plane_code::<4, 1>(&block[4..], sub) | plane_code::<2, 1>(&block[2..], sub) << 4;
-            scales[HALF_ROW + sub * GROUP_ROWS + lane] = scale.wrapping_sub(32);
+    #[inline(always)]
+    fn row_scales(block: &[u8]) -> RowScales {
+        let mut scales = [0; 8];
+        for (sub, scale) in scales.iter_mut().enumerate() {
+            let code = plane_code::<4, 1>(&block[4..], sub) | plane_code::<2, 1>(&block[2..], sub) << 4;
+            *scale = code.wrapping_sub(32);
         }
+        RowScales::new([half_at(block, 0)], scales)
     }
 
     #[inline(always)]
@@ -418,22 +485,17 @@ impl BlockFormat for Q4K {
     const MINIMA: bool = true;
     const BLOCKS: usize = 8;
     const FILE_BYTES: usize = 144;
-    const SCALE_BYTES: usize = 2 * HALF_ROW + 8 * 2 * GROUP_ROWS;
+    const HALF_SCALES: usize = 2;
+    const BYTE_SCALES: usize = 16;
 
     #[inline(always)]
     fn row_codes(block: &[u8], sub: usize) -> RowCodes {
         plane_codes::<4, 32>(&block[16..], sub)
     }
 
-    fn write_scales(block: &[u8], lane: usize, scales: &mut [u8]) {
-        put_half(scales, 0, lane, block);
-        put_half(scales, HALF_ROW, lane, &block[2..]);
-        for sub in 0..8 {
-            let (scale, minimum) = six_bit_pair(&block[4..16], sub);
-            let at = 2 * HALF_ROW + sub * 2 * GROUP_ROWS + lane;
-            scales[at] = scale;
-            scales[at + GROUP_ROWS] = minimum;
-        }
+    #[inline(always)]
+    fn row_scales(block: &[u8]) -> RowScales {
+        RowScales::new([half_at(block, 0), half_at(block, 2)], six_bit_pairs(block))
     }
 
     #[inline(always)]
@@ -449,15 +511,26 @@ impl BlockFormat for Q4K {
     }
 }
 
-/// Scale and minimum `sub` in the 12 bytes of Q4_K and Q5_K: bytes 0..4 hold the first four scales and 4..8
-/// their minima, with the high bits of the last four above them; bytes 8..12 hold the low bits of the last
-/// four.
-fn six_bit_pair(packed: &[u8], sub: usize) -> (u8, u8) {
-    if sub < 4 {
-        return (packed[sub] & 63, packed[sub + 4] & 63);
-    }
-    let (scale_high, minimum_high, low) = (packed[sub - 4] >> 6, packed[sub] >> 6, packed[sub + 4]);
-    ((low & 15) | (scale_high << 4), (low >> 4) | (minimum_high << 4))
+/// The scales of a block of Q4_K or Q5_K, each with its minimum after it. In the file, in bytes 4..16, the first word holds the
+/// first four scales and the second their minima, with the high bits of the last four above them; the third holds the
+/// low bits of the last four.
+#[inline(always)]
+fn six_bit_pairs(block: &[u8]) -> [u8; 16] {
+    let [scales, minima, low] = [u32_at(block, 4), u32_at(block, 8), u32_at(block, 12)];
+    let last = |low: u32, high: u32| low & 0x0f0f_0f0f | high >> 2 & 0x3030_3030;
+    let first = alternating(scales & 0x3f3f_3f3f, minima & 0x3f3f_3f3f);
+    let last = alternating(last(low, scales), last(low >> 4, minima));
+    (u128::from(first) | u128::from(last) << 64).to_le_bytes()
+}
+
+/// The bytes of two words by turns.
+#[inline(always)]
+fn alternating(even: u32, odd: u32) -> u64 {
+    let apart = |word: u32| {
+        let halves = (u64::from(word) | u64::from(word) << 16) & 0x0000_ffff_0000_ffff;
+        (halves | halves << 8) & 0x00ff_00ff_00ff_00ff
+    };
+    apart(even) | apart(odd) << 8
 }
 
 /// Q4_K with five bits.
@@ -468,15 +541,17 @@ impl BlockFormat for Q5K {
     const MINIMA: bool = true;
     const BLOCKS: usize = 8;
     const FILE_BYTES: usize = 176;
-    const SCALE_BYTES: usize = Q4K::SCALE_BYTES;
+    const HALF_SCALES: usize = 2;
+    const BYTE_SCALES: usize = 16;
 
     #[inline(always)]
     fn row_codes(block: &[u8], sub: usize) -> RowCodes {
         joined(4, plane_codes::<4, 32>(&block[48..], sub), plane_codes::<1, 32>(&block[16..], sub))
     }
 
-    fn write_scales(block: &[u8], lane: usize, scales: &mut [u8]) {
-        Q4K::write_scales(block, lane, scales);
+    #[inline(always)]
+    fn row_scales(block: &[u8]) -> RowScales {
+        Q4K::row_scales(block)
     }
 
     #[inline(always)]
@@ -497,14 +572,6 @@ unsafe fn signed_halves<S: Simd>(scales: *const u8, lane: usize, sub: usize) -> 
     }
 }
 
-/// Writes the half at `d` and sixteen byte scales in that form.
-fn put_signed_halves(d: &[u8], subs: [u8; 16], lane: usize, scales: &mut [u8]) {
-    put_half(scales, 0, lane, d);
-    for (sub, scale) in subs.into_iter().enumerate() {
-        scales[HALF_ROW + sub * GROUP_ROWS + lane] = scale;
-    }
-}
-
 /// Six bits, `d · scale · (q − 32)`, signed scales per 16 columns.
 pub(super) struct Q6K;
 impl BlockFormat for Q6K {
@@ -513,15 +580,18 @@ impl BlockFormat for Q6K {
     const HALVES: bool = true;
     const BLOCKS: usize = 8;
     const FILE_BYTES: usize = 210;
-    const SCALE_BYTES: usize = HALF_ROW + 16 * GROUP_ROWS;
+    const BYTE_SCALES: usize = 16;
 
     #[inline(always)]
     fn row_codes(block: &[u8], sub: usize) -> RowCodes {
         joined(4, plane_codes::<4, 64>(block, sub), plane_codes::<2, 32>(&block[128..], sub))
     }
 
-    fn write_scales(block: &[u8], lane: usize, scales: &mut [u8]) {
-        put_signed_halves(&block[208..], array::from_fn(|sub| block[192 + sub]), lane, scales);
+    #[inline(always)]
+    fn row_scales(block: &[u8]) -> RowScales {
+        let mut scales = [0; 16];
+        scales.copy_from_slice(&block[192..208]);
+        RowScales::new([half_at(block, 208)], scales)
     }
 
     #[inline(always)]
@@ -539,16 +609,26 @@ impl BlockFormat for Q3K {
     const HALVES: bool = true;
     const BLOCKS: usize = 8;
     const FILE_BYTES: usize = 110;
-    const SCALE_BYTES: usize = Q6K::SCALE_BYTES;
+    const BYTE_SCALES: usize = 16;
 
     #[inline(always)]
     fn row_codes(block: &[u8], sub: usize) -> RowCodes {
         joined(2, plane_codes::<2, 32>(&block[32..], sub), plane_codes::<1, 32>(block, sub))
     }
 
-    fn write_scales(block: &[u8], lane: usize, scales: &mut [u8]) {
-        let scale = |sub| plane_code::<4, 8>(&block[96..], sub) | plane_code::<2, 4>(&block[104..], sub) << 4;
-        put_signed_halves(&block[108..], array::from_fn(|sub| scale(sub).wrapping_sub(32)), lane, scales);
+    #[inline(always)]
+    fn row_scales(block: &[u8]) -> RowScales {
+        // Four scales at a time: `plane_code::<4, 8>` and, above it, `plane_code::<2, 4>`.
+        let mut subs = [0; 16];
+        for (i, subs) in subs.as_chunks_mut::<4>().0.iter_mut().enumerate() {
+            let low = u32_at(block, 96 + i % 2 * 4) >> (i / 2 * 4) & 0x0f0f_0f0f;
+            let high = u32_at(block, 104) >> (2 * i) & 0x0303_0303;
+            *subs = (low | high << 4).to_le_bytes();
+        }
+        for scale in &mut subs {
+            *scale = scale.wrapping_sub(32);
+        }
+        RowScales::new([half_at(block, 108)], subs)
     }
 
     #[inline(always)]
@@ -568,19 +648,19 @@ impl BlockFormat for Q2K {
     const HALVES: bool = true;
     const BLOCKS: usize = 8;
     const FILE_BYTES: usize = 84;
-    const SCALE_BYTES: usize = 2 * HALF_ROW + 16 * GROUP_ROWS;
+    const HALF_SCALES: usize = 2;
+    const BYTE_SCALES: usize = 16;
 
     #[inline(always)]
     fn row_codes(block: &[u8], sub: usize) -> RowCodes {
         plane_codes::<2, 32>(&block[16..], sub)
     }
 
-    fn write_scales(block: &[u8], lane: usize, scales: &mut [u8]) {
-        put_half(scales, 0, lane, &block[80..]);
-        put_half(scales, HALF_ROW, lane, &block[82..]);
-        for (sub, &pair) in block[..16].iter().enumerate() {
-            scales[2 * HALF_ROW + sub * GROUP_ROWS + lane] = pair;
-        }
+    #[inline(always)]
+    fn row_scales(block: &[u8]) -> RowScales {
+        let mut pairs = [0; 16];
+        pairs.copy_from_slice(&block[..16]);
+        RowScales::new([half_at(block, 80), half_at(block, 82)], pairs)
     }
 
     #[inline(always)]
@@ -609,20 +689,20 @@ impl BlockFormat for Mxfp4 {
     const OFFSET: u8 = 128;
     const BLOCKS: usize = 1;
     const FILE_BYTES: usize = 17;
-    const SCALE_BYTES: usize = HALF_ROW;
 
     #[inline(always)]
     fn row_codes(block: &[u8], sub: usize) -> RowCodes {
         plane_codes::<4, 16>(&block[1..], sub)
     }
 
-    fn write_scales(block: &[u8], lane: usize, scales: &mut [u8]) {
+    #[inline(always)]
+    fn row_scales(block: &[u8]) -> RowScales {
         // Half of 2^(exponent − 127), since the levels are doubled; the smallest two are subnormal.
         let half_scale = match block[0] {
             exponent @ (0 | 1) => 0x0020 << exponent,
             exponent => u16::from(exponent - 1) << 7,
         };
-        put_half(scales, 0, lane, &half_scale.to_le_bytes());
+        RowScales::new([half_scale.to_le_bytes()], [])
     }
 
     #[inline(always)]
@@ -642,17 +722,16 @@ impl BlockFormat for Nvfp4 {
     const HALVES: bool = true;
     const BLOCKS: usize = 2;
     const FILE_BYTES: usize = 36;
-    const SCALE_BYTES: usize = 4 * HALF_ROW;
+    const HALF_SCALES: usize = 4;
 
     #[inline(always)]
     fn row_codes(block: &[u8], sub: usize) -> RowCodes {
         plane_codes::<4, 8>(&block[4..], sub)
     }
 
-    fn write_scales(block: &[u8], lane: usize, scales: &mut [u8]) {
-        for (sub, &scale) in block[..4].iter().enumerate() {
-            put_half(scales, sub * HALF_ROW, lane, &half_of_e4m3(scale).to_le_bytes());
-        }
+    #[inline(always)]
+    fn row_scales(block: &[u8]) -> RowScales {
+        RowScales::new([0, 1, 2, 3].map(|sub| half_of_e4m3(block[sub]).to_le_bytes()), [])
     }
 
     #[inline(always)]
@@ -665,16 +744,15 @@ impl BlockFormat for Nvfp4 {
     }
 }
 
-/// Half of an E4M3 number (the levels are doubled) without its sign; its one NaN reads as 0.
+/// Half of an E4M3 number (the levels are doubled) without its sign; its one NaN reads as 0. Both formats have their exponent
+/// above their mantissa, so that adding to the exponent is all it takes, but for subnormal numbers.
+#[inline(always)]
 fn half_of_e4m3(byte: u8) -> f16 {
-    if byte == 0x7f {
-        return f16::ZERO;
+    match u16::from(byte & 0x7f) {
+        _ if byte == 0x7f => f16::ZERO,
+        subnormal @ 0..8 => f16::from_f32(f32::from(subnormal) / 1024.0),
+        normal => f16::from_bits((normal << 7) + (7 << 10)),
     }
-    let (exponent, mantissa) = (i32::from((byte >> 3) & 15), f32::from(byte & 7));
-    f16::from_f32(match exponent {
-        0 => mantissa / 1024.0,
-        _ => (1.0 + mantissa / 8.0) * 2f32.powi(exponent - 8),
-    })
 }
 
 /// Two-bit codes, `d · (q − 1)`, with one scale per file block: TQ2_0 (256 columns) and Q2_0 (64).
@@ -688,15 +766,15 @@ macro_rules! two_bit_format {
             const OFFSET: u8 = 1;
             const BLOCKS: usize = $blocks;
             const FILE_BYTES: usize = $bytes;
-            const SCALE_BYTES: usize = HALF_ROW;
 
             #[inline(always)]
             fn row_codes($block: &[u8], $sub: usize) -> RowCodes {
                 $codes
             }
 
-            fn write_scales(block: &[u8], lane: usize, scales: &mut [u8]) {
-                put_half(scales, 0, lane, &block[$scale_at..]);
+            #[inline(always)]
+            fn row_scales(block: &[u8]) -> RowScales {
+                RowScales::new([half_at(block, $scale_at)], [])
             }
 
             #[inline(always)]
@@ -722,15 +800,24 @@ impl BlockFormat for Q1_0 {
     const OFFSET: u8 = 1;
     const BLOCKS: usize = 4;
     const FILE_BYTES: usize = 18;
-    const SCALE_BYTES: usize = HALF_ROW;
 
     #[inline(always)]
     fn row_codes(block: &[u8], sub: usize) -> RowCodes {
         plane_codes::<1, 1>(&block[2..], sub)
     }
 
-    fn write_scales(block: &[u8], lane: usize, scales: &mut [u8]) {
-        Q4_0::write_scales(block, lane, scales);
+    #[inline(always)]
+    fn write_codes(blocks: FileBlocks<'_>, sub: usize, codes: &mut [u8]) {
+        let mut bits = [0; GROUP_ROWS];
+        for (bits, block) in bits.iter_mut().zip(blocks.iter(Self::FILE_BYTES)) {
+            *bits = u32_at(block, 2 + 4 * sub);
+        }
+        layout::pack_bits(&bits, codes);
+    }
+
+    #[inline(always)]
+    fn row_scales(block: &[u8]) -> RowScales {
+        Q4_0::row_scales(block)
     }
 
     #[inline(always)]
@@ -749,25 +836,40 @@ impl BlockFormat for Tq1_0 {
     const OFFSET: u8 = 1;
     const BLOCKS: usize = 8;
     const FILE_BYTES: usize = 54;
-    const SCALE_BYTES: usize = HALF_ROW;
 
+    #[inline(always)]
     fn row_codes(block: &[u8], sub: usize) -> RowCodes {
-        array::from_fn(|i| trit(block, sub * BLOCK_COLS + i))
+        let mut codes = [0; BLOCK_COLS];
+        for (half, codes) in codes.as_chunks_mut::<16>().0.iter_mut().enumerate() {
+            match 2 * sub + half {
+                at @ 0..10 => *codes = trits(&block[at % 2 * 16..], at / 2),
+                at @ 10..15 => *codes = trits(&block[32..], at - 10),
+                _ => {
+                    for (digit, codes) in codes.as_chunks_mut::<4>().0.iter_mut().enumerate() {
+                        *codes = trits(&block[48..], digit);
+                    }
+                }
+            }
+        }
+        codes
     }
 
+    #[inline(always)]
     fn write_codes(blocks: FileBlocks<'_>, sub: usize, codes: &mut [u8]) {
         for (lane, block) in blocks.iter(Self::FILE_BYTES).enumerate() {
             let trits = Self::row_codes(block, sub);
-            for k in 0..7 {
+            for (k, four) in trits.as_chunks::<4>().0[..7].iter().enumerate() {
+                // The highest byte of the product is the sum of each trit times its power of three.
+                let sum = u32::from_le_bytes(*four).wrapping_mul(0x01_03_09_1b) >> 24;
                 let fifth = if k < 4 { trits[28 + k] } else { 0 };
-                let four = trits[4 * k..4 * k + 4].iter().rev();
-                codes[k * GROUP_ROWS + lane] = four.fold(fifth, |byte, trit| byte * 3 + trit);
+                codes[k * GROUP_ROWS + lane] = sum as u8 + 81 * fifth;
             }
         }
     }
 
-    fn write_scales(block: &[u8], lane: usize, scales: &mut [u8]) {
-        put_half(scales, 0, lane, &block[52..]);
+    #[inline(always)]
+    fn row_scales(block: &[u8]) -> RowScales {
+        RowScales::new([half_at(block, 52)], [])
     }
 
     #[inline(always)]
@@ -810,19 +912,22 @@ static TRITS: [[u8; 8]; 256] = {
     trits
 };
 
-/// Trit `i` of TQ1_0. A byte is a fraction in units of 1/256: times 3, its whole part is the next trit.
-fn trit(block: &[u8], i: usize) -> u8 {
-    let (byte, digit) = match i {
-        0..160 => (i % 32, i / 32),
-        160..240 => (32 + (i - 160) % 16, (i - 160) / 16),
-        _ => (48 + (i - 240) % 4, (i - 240) / 4),
-    };
-    let fraction = (0..digit).fold(block[byte], |fraction, _| fraction.wrapping_mul(3));
-    ((u16::from(fraction) * 3) >> 8) as u8
+/// Trit `digit` of each byte of TQ1_0. A byte is a fraction in units of 1/256: times 3, its whole part is the next trit.
+#[inline(always)]
+fn trits<const N: usize>(bytes: &[u8], digit: usize) -> [u8; N] {
+    const POWERS: [u8; 5] = [1, 3, 9, 27, 81];
+    let mut trits = [0; N];
+    for (trit, &byte) in trits.iter_mut().zip(bytes) {
+        let fraction = byte.wrapping_mul(POWERS[digit]);
+        *trit = ((u16::from(fraction) * 3) >> 8) as u8;
+    }
+    trits
 }
 
 #[cfg(test)]
 mod tests {
+    use std::array;
+
     use super::*;
 
     fn blocks_are_codes_one_by_one<const BITS: usize, const WIDTH: usize>() {

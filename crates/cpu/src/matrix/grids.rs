@@ -11,7 +11,7 @@
 use verbatim_quant::grids;
 
 use super::formats::{
-    BlockFormat, Coefficients, FileBlocks, HALF_ROW, RowCodes, plane_code, plane_codes, put_half,
+    BlockFormat, Coefficients, FileBlocks, HALF_ROW, RowCodes, RowScales, plane_code, u32_at,
 };
 use super::layout::{self, BLOCK_COLS, GROUP_ROWS, code_bytes, unpack};
 use super::simd::Simd;
@@ -74,8 +74,8 @@ impl<G: Grid> BlockFormat for G {
     const FILE_BYTES: usize = G::BYTES;
     const CODE_BYTES: usize =
         (points::<G>() + high_bytes::<G>()) * GROUP_ROWS + if G::SIGNED { code_bytes(1) } else { 0 };
-    /// `d`, then the scales, two to a byte.
-    const SCALE_BYTES: usize = HALF_ROW + 256 / G::SCALE_COLS / 2 * GROUP_ROWS;
+    /// Scales are two to a byte.
+    const BYTE_SCALES: usize = 256 / G::SCALE_COLS / 2;
 
     fn row_codes(block: &[u8], sub: usize) -> RowCodes {
         std::array::from_fn(|column| {
@@ -89,11 +89,12 @@ impl<G: Grid> BlockFormat for G {
         })
     }
 
+    #[inline(always)]
     fn write_codes(blocks: FileBlocks<'_>, sub: usize, codes: &mut [u8]) {
         let (low, rest) = codes.split_at_mut(points::<G>() * GROUP_ROWS);
         let (high, signs) = rest.split_at_mut(high_bytes::<G>() * GROUP_ROWS);
         let bytes = high_bytes::<G>();
-        let mut sign_bits = [[0; BLOCK_COLS]; GROUP_ROWS];
+        let mut sign_bits = [0; GROUP_ROWS];
         for (lane, block) in blocks.iter(Self::FILE_BYTES).enumerate() {
             let mut high_bits = 0u16;
             for (i, low) in low.chunks_exact_mut(GROUP_ROWS).enumerate() {
@@ -103,20 +104,22 @@ impl<G: Grid> BlockFormat for G {
             }
             high[lane * bytes..(lane + 1) * bytes].copy_from_slice(&high_bits.to_le_bytes()[..bytes]);
             if G::SIGNED {
-                let eights: [u8; 4] = std::array::from_fn(|eight| G::signs(block, sub * 4 + eight));
-                sign_bits[lane] = plane_codes::<1, 1>(&eights, 0);
+                let eights = std::array::from_fn(|eight| G::signs(block, sub * 4 + eight));
+                sign_bits[lane] = u32::from_le_bytes(eights);
             }
         }
         if G::SIGNED {
-            layout::pack(1, &sign_bits, signs);
+            layout::pack_bits(&sign_bits, signs);
         }
     }
 
-    fn write_scales(block: &[u8], lane: usize, scales: &mut [u8]) {
-        put_half(scales, 0, lane, &G::d(block));
-        for (pair, scales) in scales[HALF_ROW..].chunks_exact_mut(GROUP_ROWS).enumerate() {
-            scales[lane] = G::scale(block, 2 * pair) | G::scale(block, 2 * pair + 1) << 4;
+    #[inline(always)]
+    fn row_scales(block: &[u8]) -> RowScales {
+        let mut scales = RowScales::new([G::d(block)], []);
+        for (pair, bytes) in scales.bytes[..Self::BYTE_SCALES].iter_mut().enumerate() {
+            *bytes = G::scale(block, 2 * pair) | G::scale(block, 2 * pair + 1) << 4;
         }
+        scales
     }
 
     #[inline(always)]
@@ -225,18 +228,17 @@ static IQ3_S: [[u8; 4]; 512] =
 static IQ1: [[u8; 8]; 2048] = eights(&grids::IQ1, [0, 8, 16, 0]);
 
 /// Eight signs from seven bits: the eighth makes the number of minus signs even.
+#[inline(always)]
 fn eight_signs(bits: u32) -> u8 {
     let seven = (bits & 127) as u8;
-    seven | ((seven.count_ones() & 1) as u8) << 7
+    // Bit i of the constant says whether the number i has an odd number of bits.
+    let odd = 0x6996u16 >> ((seven ^ seven >> 4) & 15) & 1;
+    seven | (odd as u8) << 7
 }
 
+#[inline(always)]
 fn u16_at(block: &[u8], at: usize) -> u16 {
     u16::from_le_bytes([block[at], block[at + 1]])
-}
-
-/// The word of four 7-bit signs and a 4-bit scale.
-fn u32_at(block: &[u8], at: usize) -> u32 {
-    u32::from(u16_at(block, at)) | u32::from(u16_at(block, at + 2)) << 16
 }
 
 /// 2.06 bits a weight in the file, 2.19 packed.
@@ -248,14 +250,17 @@ impl Grid for Iq2Xxs {
     const BYTES: usize = 66;
     const TABLE: &'static [u8] = IQ2_XXS.as_flattened();
 
+    #[inline(always)]
     fn point(block: &[u8], point: usize) -> u16 {
         block[2 + point / 4 * 8 + point % 4].into()
     }
 
+    #[inline(always)]
     fn signs(block: &[u8], eight: usize) -> u8 {
         eight_signs(u32_at(block, 6 + eight / 4 * 8) >> (7 * (eight % 4)))
     }
 
+    #[inline(always)]
     fn scale(block: &[u8], index: usize) -> u8 {
         (u32_at(block, 6 + index * 8) >> 28) as u8
     }
@@ -271,14 +276,17 @@ impl Grid for Iq2Xs {
     const BYTES: usize = 74;
     const TABLE: &'static [u8] = IQ2_XS.as_flattened().as_flattened();
 
+    #[inline(always)]
     fn point(block: &[u8], point: usize) -> u16 {
         u16_at(block, 2 + 2 * point) & 511
     }
 
+    #[inline(always)]
     fn signs(block: &[u8], eight: usize) -> u8 {
         eight_signs(u32::from(u16_at(block, 2 + 2 * eight) >> 9))
     }
 
+    #[inline(always)]
     fn scale(block: &[u8], index: usize) -> u8 {
         plane_code::<4, 1>(&block[66..], index)
     }
@@ -294,14 +302,17 @@ impl Grid for Iq2S {
     const BYTES: usize = 82;
     const TABLE: &'static [u8] = IQ2_S.as_flattened();
 
+    #[inline(always)]
     fn point(block: &[u8], point: usize) -> u16 {
         u16::from(block[2 + point]) | u16::from(plane_code::<2, 1>(&block[66..], point)) << 8
     }
 
+    #[inline(always)]
     fn signs(block: &[u8], eight: usize) -> u8 {
         block[34 + eight]
     }
 
+    #[inline(always)]
     fn scale(block: &[u8], index: usize) -> u8 {
         plane_code::<4, 1>(&block[74..], index)
     }
@@ -316,14 +327,17 @@ impl Grid for Iq3Xxs {
     const BYTES: usize = 98;
     const TABLE: &'static [u8] = IQ3_XXS.as_flattened();
 
+    #[inline(always)]
     fn point(block: &[u8], point: usize) -> u16 {
         block[2 + point].into()
     }
 
+    #[inline(always)]
     fn signs(block: &[u8], eight: usize) -> u8 {
         eight_signs(u32_at(block, 66 + eight / 4 * 4) >> (7 * (eight % 4)))
     }
 
+    #[inline(always)]
     fn scale(block: &[u8], index: usize) -> u8 {
         (u32_at(block, 66 + index * 4) >> 28) as u8
     }
@@ -339,14 +353,17 @@ impl Grid for Iq3S {
     const BYTES: usize = 110;
     const TABLE: &'static [u8] = IQ3_S.as_flattened();
 
+    #[inline(always)]
     fn point(block: &[u8], point: usize) -> u16 {
         u16::from(block[2 + point]) | u16::from(plane_code::<1, 1>(&block[66..], point)) << 8
     }
 
+    #[inline(always)]
     fn signs(block: &[u8], eight: usize) -> u8 {
         block[74 + eight]
     }
 
+    #[inline(always)]
     fn scale(block: &[u8], index: usize) -> u8 {
         plane_code::<4, 1>(&block[106..], index)
     }
@@ -363,12 +380,14 @@ impl Grid for Iq1S {
     const BYTES: usize = 50;
     const TABLE: &'static [u8] = IQ1.as_flattened();
 
+    #[inline(always)]
     fn point(block: &[u8], point: usize) -> u16 {
         let word = u16_at(block, 34 + point / 4 * 2);
         let positive = u16::from(word & 0x8000 == 0);
         u16::from(block[2 + point]) | (word >> (3 * (point % 4)) & 7) << 8 | positive << 11
     }
 
+    #[inline(always)]
     fn scale(block: &[u8], index: usize) -> u8 {
         (u16_at(block, 34 + index * 2) >> 12 & 7) as u8
     }
@@ -385,17 +404,20 @@ impl Grid for Iq1M {
     const BYTES: usize = 56;
     const TABLE: &'static [u8] = IQ1.as_flattened();
 
+    #[inline(always)]
     fn point(block: &[u8], point: usize) -> u16 {
         // The shift's bit is set for minus.
         let high = plane_code::<4, 1>(&block[32..], point) ^ 8;
         u16::from(block[point]) | u16::from(high) << 8
     }
 
+    #[inline(always)]
     fn scale(block: &[u8], index: usize) -> u8 {
         (u16_at(block, 48 + index / 4 * 2) >> (3 * (index % 4)) & 7) as u8
     }
 
     /// Four bits in each of four words of scales.
+    #[inline(always)]
     fn d(block: &[u8]) -> [u8; 2] {
         let quarter = |word: usize| u16_at(block, 48 + 2 * word) >> 12;
         (quarter(0) | quarter(1) << 4 | quarter(2) << 8 | quarter(3) << 12).to_le_bytes()

@@ -12,6 +12,7 @@
 //! - 6, 5 and 3 bits are 4 + 2, 4 + 1 and 2 + 1 bits, the low part first.
 
 use super::simd::Simd;
+use super::transpose::{Word, transpose};
 
 /// Rows that are interleaved.
 pub(super) const GROUP_ROWS: usize = 16;
@@ -29,12 +30,14 @@ pub(super) const fn code_bytes(bits: usize) -> usize {
 
 /// Writes the codes of sixteen rows as one block.
 #[inline(always)]
-pub(super) fn pack(bits: usize, rows: &[[u8; BLOCK_COLS]; GROUP_ROWS], block: &mut [u8]) {
+pub(super) fn pack(bits: usize, rows: &[[Word; 8]; GROUP_ROWS], block: &mut [u8]) {
+    let mut chunks = [[[0; 4]; GROUP_ROWS]; 8];
+    transpose(rows, &mut chunks);
     let (low_bits, high_bits) = split(bits);
     let (low, high) = block.split_at_mut(code_bytes(low_bits));
-    pack_part(low_bits, rows, 0, low);
+    pack_part(low_bits, &chunks, 0, low);
     if high_bits > 0 {
-        pack_part(high_bits, rows, low_bits, high);
+        pack_part(high_bits, &chunks, low_bits, high);
     }
 }
 
@@ -48,22 +51,58 @@ const fn split(bits: usize) -> (usize, usize) {
     }
 }
 
-/// Writes `bits` bits of each code, those from bit `from` on. A row's part of a chunk is a word of four
-/// codes.
+/// Writes `bits` bits of each code, those from bit `from` on.
 #[inline(always)]
-fn pack_part(bits: usize, rows: &[[u8; BLOCK_COLS]; GROUP_ROWS], from: usize, part: &mut [u8]) {
-    let mask = u32::from_ne_bytes([u8::MAX >> (8 - bits); 4]);
+fn pack_part(bits: usize, chunks: &[[Word; GROUP_ROWS]; 8], from: usize, part: &mut [u8]) {
+    let mask = u8::MAX >> (8 - bits);
     let stored_chunks = part.as_chunks_mut::<CHUNK_BYTES>().0;
-    for (row, codes) in rows.iter().enumerate() {
-        let mut words = [0; 8];
-        for (chunk, codes) in codes.as_chunks::<4>().0.iter().enumerate() {
-            let (stored, shift) = place(bits, chunk);
-            // The mask leaves what was in the code's own byte, and there is room for the shift.
-            words[stored] |= ((u32::from_le_bytes(*codes) >> from) & mask) << shift;
+    for (stored, bytes) in stored_chunks.iter_mut().enumerate() {
+        for nth in 0..8 / bits {
+            let chunk = chunks[chunk_at(bits, stored, nth)].as_flattened();
+            for (byte, code) in bytes.iter_mut().zip(chunk) {
+                let moved = ((code >> from) & mask) << (nth * bits);
+                *byte = if nth == 0 { moved } else { *byte | moved };
+            }
         }
-        for (chunk, word) in stored_chunks.iter_mut().zip(words) {
-            chunk[4 * row..4 * row + 4].copy_from_slice(&word.to_le_bytes());
+    }
+}
+
+/// Writes 32 one-bit codes of each row, given as a number whose lowest bit is the first of them.
+#[inline(always)]
+pub(super) fn pack_bits(rows: &[u32; GROUP_ROWS], block: &mut [u8]) {
+    for (word, &row) in block.as_chunks_mut::<4>().0.iter_mut().zip(rows) {
+        // Bit 4 · chunk + column goes to bit 8 · column + chunk: the five bits of its number are rotated, by exchanging two of
+        // them at a time.
+        let exchanges = [(3, 0x0a0a_0a0a), (6, 0x00cc_00cc), (12, 0x0000_f0f0), (8, 0x0000_ff00)];
+        let moved = exchanges.iter().fold(row, |bits, (up, which)| {
+            let differ = (bits ^ bits >> up) & which;
+            bits ^ differ ^ differ << up
+        });
+        *word = moved.to_le_bytes();
+    }
+}
+
+/// Writes the bytes of each row, as many of them as there is room for, to where all rows' bytes of one number are neighbours.
+#[inline(always)]
+pub(super) fn pack_bytes(rows: &[[Word; 4]; GROUP_ROWS], bytes: &mut [u8]) {
+    let mut words = [[[0; 4]; GROUP_ROWS]; 4];
+    transpose(rows, &mut words);
+    for (bytes, words) in bytes.chunks_mut(4 * GROUP_ROWS).zip(&words) {
+        for (i, bytes) in bytes.as_chunks_mut::<GROUP_ROWS>().0.iter_mut().enumerate() {
+            for (byte, &word) in bytes.iter_mut().zip(words) {
+                *byte = (u32::from_le_bytes(word) >> (8 * i)) as u8;
+            }
         }
+    }
+}
+
+/// The chunk that lies in the bits from `nth * bits` on of a stored chunk: the other way round than [`place`].
+const fn chunk_at(bits: usize, stored: usize, nth: usize) -> usize {
+    match bits {
+        4 => stored + 4 * nth,
+        2 => 4 * stored + nth,
+        1 => nth,
+        _ => stored,
     }
 }
 

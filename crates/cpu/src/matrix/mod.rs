@@ -22,6 +22,7 @@ mod peak;
 mod product;
 mod simd;
 mod storage;
+mod transpose;
 
 pub use activations::{activation_row_bytes, quantize_planes, quantize_row};
 pub use experts::PackedExperts;

@@ -11,6 +11,7 @@ use super::kernel::DenseWeights;
 use super::layout::{BLOCK_COLS, GROUP_ROWS};
 use super::simd::Scalar;
 use super::storage::AlignedBytes;
+use super::transpose::transpose;
 use crate::team::{TaskCounter, Team};
 
 /// A matrix of `rows` output rows and `cols` input columns, rows interleaved in groups of sixteen.
@@ -417,26 +418,42 @@ fn pack_blocks<F: BlockFormat>(rows: &[&[u8]], weights: &mut [u8], scales: &mut 
     let scales = scales.chunks_exact_mut(F::SCALE_BYTES);
     for ((index, weights), scales) in (0..file_blocks).zip(weights).zip(scales) {
         let blocks = FileBlocks { rows, at: index * F::FILE_BYTES };
-        for (lane, block) in blocks.iter(F::FILE_BYTES).enumerate() {
-            F::write_scales(block, lane, scales);
-        }
+        F::write_scales(blocks, scales);
         for (sub, codes) in weights.chunks_exact_mut(F::CODE_BYTES).enumerate() {
             F::write_codes(blocks, sub, codes);
         }
     }
 }
 
-/// Columns of plain weights that are transposed together: few enough that what is written stays in the first-level cache.
-const TILE_COLS: usize = 16;
+/// Bytes of a row of plain weights that are transposed together: a cache line.
+const TILE_BYTES: usize = 64;
 
-/// Packs up to sixteen rows of plain weights of so many bytes.
+/// Packs up to sixteen rows of plain weights of so many bytes, two or four. Words of the transposed rows have a column of four
+/// bytes or two of two.
 fn pack_dense<const BYTES: usize>(rows: &[&[u8]], weights: &mut [u8]) {
     let columns = weights.as_chunks_mut::<BYTES>().0.as_chunks_mut::<GROUP_ROWS>().0;
-    for (tile, columns) in columns.chunks_mut(TILE_COLS).enumerate() {
-        for (lane, row) in rows.iter().enumerate() {
-            let numbers = &row.as_chunks::<BYTES>().0[tile * TILE_COLS..];
-            for (column, number) in columns.iter_mut().zip(numbers) {
-                column[lane] = *number;
+    for (tile, columns) in columns.chunks_mut(TILE_BYTES / BYTES).enumerate() {
+        let mut words = [[[0; 4]; TILE_BYTES / 4]; GROUP_ROWS];
+        for (words, row) in words.iter_mut().zip(rows) {
+            let (words, bytes) = (words.as_flattened_mut(), &row[tile * TILE_BYTES..]);
+            match bytes.first_chunk::<TILE_BYTES>() {
+                Some(bytes) => words.copy_from_slice(bytes),
+                None => words[..bytes.len()].copy_from_slice(bytes),
+            }
+        }
+        let bytes = columns.as_flattened_mut().as_flattened_mut();
+        if BYTES == 4 {
+            transpose(&words, bytes.as_chunks_mut::<4>().0.as_chunks_mut::<GROUP_ROWS>().0);
+            continue;
+        }
+        let mut pairs = [[[0; 4]; GROUP_ROWS]; TILE_BYTES / 4];
+        transpose(&words, &mut pairs);
+        let halves = bytes.as_chunks_mut::<2>().0.as_chunks_mut::<GROUP_ROWS>().0;
+        for (columns, pairs) in halves.chunks_mut(2).zip(&pairs) {
+            for (i, column) in columns.iter_mut().enumerate() {
+                for (number, pair) in column.iter_mut().zip(pairs) {
+                    *number = pair.as_chunks().0[i];
+                }
             }
         }
     }
@@ -475,6 +492,7 @@ unsafe fn decode_dense<W: DenseWeights>(weights: *const u8, lane: usize, out: &m
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::matrix::formats::HALF_ROW;
     use crate::matrix::layout::code_bytes;
     use verbatim_graph::random::Random;
     use verbatim_quant::ALL;
@@ -497,10 +515,22 @@ mod tests {
         (part + 64 * stored + 4 * row + column % 4, above * width + bit - from)
     }
 
+    /// Puts the scales of one row's file block where they belong, one by one.
+    fn place_scales<F: BlockFormat>(block: &[u8], lane: usize, scales: &mut [u8]) {
+        let (halves, bytes) = scales.split_at_mut(F::HALF_SCALES * HALF_ROW);
+        let given = F::row_scales(block);
+        for (i, half) in given.halves[..F::HALF_SCALES].iter().enumerate() {
+            halves[i * HALF_ROW + 2 * lane..][..2].copy_from_slice(half);
+        }
+        for (i, &byte) in given.bytes[..F::BYTE_SCALES].iter().enumerate() {
+            bytes[i * GROUP_ROWS + lane] = byte;
+        }
+    }
+
     /// Packs one row of a group bit by bit.
     fn place_blocks<F: BlockFormat>(row: &[u8], lane: usize, weights: &mut [u8], scales: &mut [u8]) {
         for (index, block) in row.chunks_exact(F::FILE_BYTES).enumerate() {
-            F::write_scales(block, lane, &mut scales[index * F::SCALE_BYTES..][..F::SCALE_BYTES]);
+            place_scales::<F>(block, lane, &mut scales[index * F::SCALE_BYTES..]);
             for sub in 0..F::BLOCKS {
                 let codes = &mut weights[(index * F::BLOCKS + sub) * F::CODE_BYTES..][..F::CODE_BYTES];
                 for (column, code) in F::row_codes(block, sub).into_iter().enumerate() {
@@ -520,7 +550,6 @@ mod tests {
         }
     }
 
-    /// Grids and trits have layouts of their own, which the tests of `codes` are for.
     #[test]
     fn packed_bytes_are_where_the_layout_says() {
         let mut random = Random(5);
@@ -549,6 +578,49 @@ mod tests {
             }
         }
         assert_eq!(formats, 20);
+    }
+
+    /// The codes of grids and trits, whose layouts are their own, as the kernels would read them.
+    fn kept_by_all_rows<F: BlockFormat>(matrix: &mut PackedMatrix, bytes: &[u8]) {
+        let layout = matrix.layout;
+        let row_bytes = bytes.len() / matrix.rows;
+        for (row, bytes) in bytes.chunks_exact(row_bytes).enumerate() {
+            let (lane, group) = (row % GROUP_ROWS, row / GROUP_ROWS * layout.group_bytes);
+            let (weights, scales) =
+                matrix.storage.as_mut_slice()[group..][..layout.group_bytes].split_at_mut(layout.scales_at);
+            for (index, block) in bytes.chunks_exact(F::FILE_BYTES).enumerate() {
+                let scales = &mut scales[index * F::SCALE_BYTES..][..F::SCALE_BYTES];
+                let given = scales.to_vec();
+                place_scales::<F>(block, lane, scales);
+                assert_eq!(given, scales, "scales of row {row}, block {index}");
+                for sub in 0..F::BLOCKS {
+                    let codes = &weights[(index * F::BLOCKS + sub) * F::CODE_BYTES..][..F::CODE_BYTES];
+                    // SAFETY: the codes of one block; `Scalar` runs everywhere.
+                    let given = unsafe { F::codes::<Scalar>(codes.as_ptr(), lane) };
+                    assert_eq!(given.as_flattened(), F::row_codes(block, sub), "row {row}, {index}, {sub}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn grids_and_trits_keep_the_codes_of_all_rows() {
+        let mut random = Random(6);
+        let mut formats = 0;
+        for (dtype, kind) in ALL.into_iter().filter_map(|dtype| Some((dtype, Kind::of(dtype)?))) {
+            if for_kind!(kind, F => F::CODE_BYTES == code_bytes(F::BITS), _W => true) {
+                continue;
+            }
+            formats += 1;
+            let cols = 3 * dtype.block_len();
+            for rows in [1, 15, 16, 17, 37] {
+                let bytes = rows * dtype.row_bytes(cols).unwrap();
+                let bytes: Vec<u8> = (0..bytes).map(|_| random.bits() as u8).collect();
+                let mut matrix = PackedMatrix::pack(dtype, rows, cols, &bytes).unwrap();
+                for_kind!(kind, F => kept_by_all_rows::<F>(&mut matrix, &bytes), _W => unreachable!());
+            }
+        }
+        assert_eq!(formats, 8);
     }
 
     #[test]
