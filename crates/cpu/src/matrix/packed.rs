@@ -11,7 +11,6 @@ use super::kernel::DenseWeights;
 use super::layout::{BLOCK_COLS, GROUP_ROWS};
 use super::simd::Scalar;
 use super::storage::AlignedBytes;
-use super::transpose::transpose;
 use crate::team::{TaskCounter, Team};
 
 /// A matrix of `rows` output rows and `cols` input columns, rows interleaved in groups of sixteen.
@@ -425,35 +424,17 @@ fn pack_blocks<F: BlockFormat>(rows: &[&[u8]], weights: &mut [u8], scales: &mut 
     }
 }
 
-/// Bytes of a row of plain weights that are transposed together: a cache line.
-const TILE_BYTES: usize = 64;
+/// Columns of plain weights that are transposed together: few enough that what is written stays in the first-level cache.
+const TILE_COLS: usize = 16;
 
-/// Packs up to sixteen rows of plain weights of so many bytes, two or four. Words of the transposed rows have a column of four
-/// bytes or two of two.
+/// Packs up to sixteen rows of plain weights of so many bytes.
 fn pack_dense<const BYTES: usize>(rows: &[&[u8]], weights: &mut [u8]) {
     let columns = weights.as_chunks_mut::<BYTES>().0.as_chunks_mut::<GROUP_ROWS>().0;
-    for (tile, columns) in columns.chunks_mut(TILE_BYTES / BYTES).enumerate() {
-        let mut words = [[[0; 4]; TILE_BYTES / 4]; GROUP_ROWS];
-        for (words, row) in words.iter_mut().zip(rows) {
-            let (words, bytes) = (words.as_flattened_mut(), &row[tile * TILE_BYTES..]);
-            match bytes.first_chunk::<TILE_BYTES>() {
-                Some(bytes) => words.copy_from_slice(bytes),
-                None => words[..bytes.len()].copy_from_slice(bytes),
-            }
-        }
-        let bytes = columns.as_flattened_mut().as_flattened_mut();
-        if BYTES == 4 {
-            transpose(&words, bytes.as_chunks_mut::<4>().0.as_chunks_mut::<GROUP_ROWS>().0);
-            continue;
-        }
-        let mut pairs = [[[0; 4]; GROUP_ROWS]; TILE_BYTES / 4];
-        transpose(&words, &mut pairs);
-        let halves = bytes.as_chunks_mut::<2>().0.as_chunks_mut::<GROUP_ROWS>().0;
-        for (columns, pairs) in halves.chunks_mut(2).zip(&pairs) {
-            for (i, column) in columns.iter_mut().enumerate() {
-                for (number, pair) in column.iter_mut().zip(pairs) {
-                    *number = pair.as_chunks().0[i];
-                }
+    for (tile, columns) in columns.chunks_mut(TILE_COLS).enumerate() {
+        for (lane, row) in rows.iter().enumerate() {
+            let numbers = &row.as_chunks::<BYTES>().0[tile * TILE_COLS..];
+            for (column, number) in columns.iter_mut().zip(numbers) {
+                column[lane] = *number;
             }
         }
     }
