@@ -156,27 +156,29 @@ pub(super) unsafe fn dense_tile<S: Simd, W: DenseWeights, const M: usize>(tile: 
     let weights_stride = GROUP_ROWS * W::BYTES;
     // SAFETY: the strides walk over the operands that the caller vouches for.
     unsafe {
-        let mut totals = S::per_lanes([S::splat(0.0); M]);
+        let zeros = S::per_lanes([S::splat(0.0); M]);
+        let mut totals = zeros;
         for start in (0..tile.cols).step_by(BLOCK_COLS) {
             let end = tile.cols.min(start + BLOCK_COLS);
             prefetch::<S>(tile.weights.add(start * weights_stride), BLOCK_COLS * weights_stride);
-            for (totals, lane) in totals.as_mut().iter_mut().zip((0..tile.rows).step_by(S::LANES)) {
-                let weights = tile.weights.add(lane * W::BYTES);
-                let mut even = [S::splat(0.0); M];
-                let mut odd = [S::splat(0.0); M];
-                let multiply = |column: usize, chains: &mut [S::Floats; M]| {
-                    let weights = weights.add(column * weights_stride);
-                    multiply_column::<S, W, M>(weights, &inputs, column, chains);
-                };
-                let mut column = start;
-                while column + 1 < end {
+            let [mut even, mut odd] = [zeros; 2];
+            let multiply = |column: usize, chains: &mut S::PerLanes<[S::Floats; M]>| {
+                let weights = tile.weights.add(column * weights_stride);
+                multiply_column::<S, W, M>(weights, &inputs, column, chains);
+            };
+            // Side by side where registers hold both, so that few chains do not wait for themselves.
+            if 2 * M <= S::SUMS / even.as_ref().len() {
+                for column in (start..end).step_by(2) {
                     multiply(column, &mut even);
-                    multiply(column + 1, &mut odd);
-                    column += 2;
+                    if column + 1 < end {
+                        multiply(column + 1, &mut odd);
+                    }
                 }
-                if column < end {
-                    multiply(column, &mut even);
-                }
+            } else {
+                (start..end).step_by(2).for_each(|column| multiply(column, &mut even));
+                (start + 1..end).step_by(2).for_each(|column| multiply(column, &mut odd));
+            }
+            for (totals, (even, odd)) in totals.as_mut().iter_mut().zip(even.as_ref().iter().zip(odd.as_ref())) {
                 for m in 0..M {
                     totals[m] = S::add(totals[m], S::add(even[m], odd[m]));
                 }
@@ -186,19 +188,25 @@ pub(super) unsafe fn dense_tile<S: Simd, W: DenseWeights, const M: usize>(tile: 
     }
 }
 
+/// Takes one column of a row group into the chains of all its lanes, so that an input is read once for all of them.
 #[inline(always)]
 unsafe fn multiply_column<S: Simd, W: DenseWeights, const M: usize>(
     weights: *const u8,
     inputs: &[*const u8; M],
     column: usize,
-    chains: &mut [S::Floats; M],
+    chains: &mut S::PerLanes<[S::Floats; M]>,
 ) {
     // SAFETY: the caller vouches for the column of weights and of each input.
     unsafe {
-        let weights = W::load::<S>(weights);
+        let mut of_lanes = S::per_lanes(S::splat(0.0));
+        for (lane, loaded) in of_lanes.as_mut().iter_mut().enumerate() {
+            *loaded = W::load::<S>(weights.add(lane * S::LANES * W::BYTES));
+        }
         for m in 0..M {
             let input = S::splat(inputs[m].add(column * 4).cast::<f32>().read_unaligned());
-            chains[m] = S::mul_add(weights, input, chains[m]);
+            for (chains, &weights) in chains.as_mut().iter_mut().zip(of_lanes.as_ref()) {
+                chains[m] = S::mul_add(weights, input, chains[m]);
+            }
         }
     }
 }

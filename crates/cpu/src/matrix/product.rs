@@ -324,13 +324,14 @@ impl Product<'_> {
     /// tokens pass by; and around both, spans of tokens whose activations stay in the second.
     unsafe fn run<S: Simd>(&self) {
         let tokens = self.tokens();
-        let span = span_tokens(self.input_row_bytes(), S::MAX_TOKENS);
+        let most = if self.weights.takes_quantized() { S::MAX_TOKENS } else { dense_tokens::<S>() };
+        let span = span_tokens(self.input_row_bytes(), most);
         for start in (0..tokens).step_by(span) {
             let end = tokens.min(start + span);
             for group in self.groups.clone() {
                 let mut token = start;
                 while token < end {
-                    let count = tile_tokens(end - token, S::MAX_TOKENS);
+                    let count = tile_tokens(end - token, most);
                     // SAFETY: the caller vouches for the instruction set and the output.
                     unsafe { run_tile::<S>(self.weights, &self.tile(group, token, count)) };
                     token += count;
@@ -424,6 +425,16 @@ fn tile_tokens(remaining: usize, most: usize) -> usize {
     remaining.div_ceil(remaining.div_ceil(most))
 }
 
+/// The most tokens of a tile of plain weights: so many that the sums of all sixteen rows stay in registers.
+const fn dense_tokens<S: Simd>() -> usize {
+    let tokens = S::SUMS * S::LANES / GROUP_ROWS;
+    match tokens {
+        0 => 1,
+        1..MAX_TILE_TOKENS => tokens,
+        _ => MAX_TILE_TOKENS,
+    }
+}
+
 unsafe fn run_tile<S: Simd>(weights: &PackedMatrix, tile: &Tile) {
     // SAFETY: the caller vouches for the tile and the instruction set.
     unsafe {
@@ -453,9 +464,10 @@ unsafe fn run_dense_tile<S: Simd, W: DenseWeights>(tile: &Tile) {
     unsafe {
         match tile.tokens {
             1 => S::run_dense_tile::<W, 1>(tile),
-            2 if S::MAX_TOKENS > 1 => S::run_dense_tile::<W, 2>(tile),
-            3 | 4 if S::MAX_TOKENS > 1 => S::run_dense_tile::<W, 4>(tile),
-            5..=8 if S::MAX_TOKENS > 4 => S::run_dense_tile::<W, 8>(tile),
+            2 if dense_tokens::<S>() > 1 => S::run_dense_tile::<W, 2>(tile),
+            3 | 4 if dense_tokens::<S>() > 1 => S::run_dense_tile::<W, 4>(tile),
+            5 | 6 if dense_tokens::<S>() > 4 => S::run_dense_tile::<W, 6>(tile),
+            7 | 8 if dense_tokens::<S>() > 6 => S::run_dense_tile::<W, 8>(tile),
             tokens => unreachable!("a tile of {tokens} tokens"),
         }
     }

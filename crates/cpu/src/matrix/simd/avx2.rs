@@ -24,6 +24,7 @@ const I16_ROOM: usize = i16::MAX as usize / 127;
 impl<const VNNI: bool> Simd for EightLanes<VNNI> {
     const LANES: usize = 8;
     const MAX_TOKENS: usize = 4;
+    const SUMS: usize = 12;
     type Bytes = __m256i;
     type Floats = __m256;
     type PerLanes<T: Copy> = [T; 2];

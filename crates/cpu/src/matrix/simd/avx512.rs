@@ -17,6 +17,7 @@ pub(in crate::matrix) struct Avx512;
 impl Simd for Avx512 {
     const LANES: usize = 16;
     const MAX_TOKENS: usize = 8;
+    const SUMS: usize = 24;
     type Bytes = __m512i;
     type Floats = __m512;
     type PerLanes<T: Copy> = [T; 1];

@@ -34,15 +34,17 @@ use super::peak::Products;
 pub(super) trait Simd: Copy + 'static {
     /// Output rows in one vector: a divisor of 16.
     const LANES: usize;
-    /// The most tokens that one tile can have without running out of registers.
+    /// The most tokens that one tile of a block format can have without running out of registers.
     const MAX_TOKENS: usize;
+    /// Vectors of sums that registers have room for beside the operands of plain weights.
+    const SUMS: usize;
 
     /// Four bytes per lane: four neighbouring columns of the lane's row.
     type Bytes: Copy;
     /// One f32 per lane.
     type Floats: Copy;
     /// An array with an element for every `LANES` rows of a row group.
-    type PerLanes<T: Copy>: AsRef<[T]> + AsMut<[T]>;
+    type PerLanes<T: Copy>: Copy + AsRef<[T]> + AsMut<[T]>;
 
     /// The array of equal elements.
     fn per_lanes<T: Copy>(element: T) -> Self::PerLanes<T>;

@@ -167,6 +167,7 @@ impl ByteProducts for Usdot {
 impl<P: ByteProducts> Simd for EightLanes<P> {
     const LANES: usize = 4 * R;
     const MAX_TOKENS: usize = 4;
+    const SUMS: usize = 24 / R;
     type Bytes = [uint8x16_t; R];
     type Floats = [float32x4_t; R];
     type PerLanes<T: Copy> = [T; GROUP_ROWS / (4 * R)];

@@ -20,6 +20,7 @@ pub(in crate::matrix) struct Scalar;
 impl Simd for Scalar {
     const LANES: usize = 1;
     const MAX_TOKENS: usize = 1;
+    const SUMS: usize = 1;
     type Bytes = [u8; 4];
     type Floats = f32;
     type PerLanes<T: Copy> = [T; GROUP_ROWS];
