@@ -84,12 +84,12 @@ pub(super) unsafe fn block_tile<S: Simd, F: BlockFormat, const M: usize>(tile: &
             }
             scales = scales.add(F::SCALE_BYTES);
         }
-        finish::<S, M>(tile, totals.as_ref());
+        finish::<S, M>(tile, totals);
     }
 }
 
 /// How far ahead of the weights in use the next are called for.
-const PREFETCH_BYTES: usize = 2048;
+const PREFETCH_BYTES: usize = 4096;
 
 /// Calls for the weights of a block to come. The hardware's own prefetcher stops at every page and starts
 /// anew.
@@ -178,13 +178,15 @@ pub(super) unsafe fn dense_tile<S: Simd, W: DenseWeights, const M: usize>(tile: 
                 (start..end).step_by(2).for_each(|column| multiply(column, &mut even));
                 (start + 1..end).step_by(2).for_each(|column| multiply(column, &mut odd));
             }
-            for (totals, (even, odd)) in totals.as_mut().iter_mut().zip(even.as_ref().iter().zip(odd.as_ref())) {
+            for (totals, (even, odd)) in
+                totals.as_mut().iter_mut().zip(even.as_ref().iter().zip(odd.as_ref()))
+            {
                 for m in 0..M {
                     totals[m] = S::add(totals[m], S::add(even[m], odd[m]));
                 }
             }
         }
-        finish::<S, M>(tile, totals.as_ref());
+        finish::<S, M>(tile, totals);
     }
 }
 
@@ -217,13 +219,14 @@ fn token_inputs<const M: usize>(tile: &Tile) -> [*const u8; M] {
     std::array::from_fn(|m| tile.inputs[m.min(tile.tokens - 1)])
 }
 
-/// Adds bias and residual, in this order, and stores.
+/// Adds bias and residual, in this order, and stores. Takes the totals by value: they are indexed here by what only the
+/// tile knows, and if it were them and not a copy, the loops before would have to keep them in memory.
 ///
 /// # Safety
 /// As [`Tile`] says, and the machine has the instruction set of `S`.
 #[inline(always)]
-unsafe fn finish<S: Simd, const M: usize>(tile: &Tile, totals: &[[S::Floats; M]]) {
-    for (totals, lane) in totals.iter().zip((0..tile.rows).step_by(S::LANES)) {
+unsafe fn finish<S: Simd, const M: usize>(tile: &Tile, totals: S::PerLanes<[S::Floats; M]>) {
+    for (totals, lane) in totals.as_ref().iter().zip((0..tile.rows).step_by(S::LANES)) {
         for (token, &total) in totals.iter().enumerate().take(tile.tokens) {
             // SAFETY: `lane` is below `rows` and `token` below `tokens`, so the pointers stay within the
             // operands.

@@ -23,7 +23,7 @@ const I16_ROOM: usize = i16::MAX as usize / 127;
 // all loads and stores are unaligned ones. The small functions are inlined into the `target_feature` ones.
 impl<const VNNI: bool> Simd for EightLanes<VNNI> {
     const LANES: usize = 8;
-    const MAX_TOKENS: usize = 4;
+    const MAX_TOKENS: usize = 8;
     const SUMS: usize = 12;
     type Bytes = __m256i;
     type Floats = __m256;

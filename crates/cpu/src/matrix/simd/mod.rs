@@ -34,7 +34,8 @@ use super::peak::Products;
 pub(super) trait Simd: Copy + 'static {
     /// Output rows in one vector: a divisor of 16.
     const LANES: usize;
-    /// The most tokens that one tile of a block format can have without running out of registers.
+    /// The most tokens of one tile of a block format. The weights stay in registers while they pass; sums that find no
+    /// room there are in the first-level cache.
     const MAX_TOKENS: usize;
     /// Vectors of sums that registers have room for beside the operands of plain weights.
     const SUMS: usize;
