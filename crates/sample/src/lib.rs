@@ -19,6 +19,17 @@ pub struct Sampler {
 /// The largest value that the noise takes: that of the largest number below 1 that [`uniform`] gives.
 const LARGEST_NOISE: f64 = 22.9;
 
+/// Words from here on, one in 256, are rare, and the noise of all others is below [`COMMON_NOISE`]: -ln(-ln(1 - 1/256)) is
+/// 5.543.
+const RARE: u32 = 0xff00_0000;
+const COMMON_NOISE: f64 = 5.6;
+
+/// Tokens that are looked at together; the noise generator gives four words at a time.
+const CHUNK: usize = 64;
+
+/// Numbers that are compared at once.
+const LANES: usize = 16;
+
 impl Sampler {
     /// A sampler. `None` unless the temperature is finite and at least 0; 0 means the largest logit.
     pub fn new(temperature: f32, seed: u64) -> Option<Sampler> {
@@ -31,38 +42,72 @@ impl Sampler {
         if logits.iter().all(|logit| logit.is_nan()) {
             return None;
         }
-        Some(if self.temperature == 0.0 { largest(logits) } else { self.noisy(logits, position) })
+        Some(if self.temperature == 0.0 { largest(logits) as u32 } else { self.noisy(logits, position) })
     }
 
     fn noisy(&self, logits: &[f32], position: u64) -> u32 {
-        let top = logits[largest(logits) as usize];
-        let temperature = f64::from(self.temperature);
+        let first = largest(logits);
+        // Relative to the top, so that a tiny temperature cannot overflow both.
+        let (top, temperature) = (f64::from(logits[first]), f64::from(self.temperature));
+        let scaled = |logit: f32| (f64::from(logit) - top) / temperature;
         let mut noise = Philox::from_u64_seed_stream(self.seed, position);
-        let mut best = (f64::NEG_INFINITY, 0);
-        for (token, &logit) in logits.iter().enumerate() {
-            // Every token consumes its word, so that its noise depends on nothing but its id.
-            let word = noise.next_u32();
-            // Relative to the top, so that a tiny temperature cannot overflow both.
-            let scaled = (f64::from(logit) - f64::from(top)) / temperature;
-            // False for a NaN, which so never wins.
-            let may_win = scaled + LARGEST_NOISE > best.0 && exceeds(word, best.0 - scaled);
-            if may_win && scaled + gumbel(word) > best.0 {
-                best = (scaled + gumbel(word), token as u32);
+        // Every token has a word of its own, so that its noise depends on nothing but its id.
+        let mut words_from = |token: usize, words: &mut [u32]| {
+            noise.seek(u128::from(position) << 64 | (token / 4) as u128);
+            noise.fill_u32(words);
+        };
+        let mut words = [0; CHUNK];
+        words_from(first, &mut words[..4]);
+        let mut best = (scaled(logits[first]) + gumbel(words[first % 4]), first);
+        for (chunk, logits) in logits.chunks(CHUNK).enumerate() {
+            // The least logits that win with any word and with a common one. The noises are rounded up by more than these are.
+            let least = |noise: f64| ((best.0 - noise) * temperature + top) as f32;
+            let (any, common) = (least(LARGEST_NOISE).next_down(), least(COMMON_NOISE).next_down());
+            if !holds(logits, |logit| logit > any) {
+                continue;
+            }
+            let start = chunk * CHUNK;
+            words_from(start, &mut words[..logits.len()]);
+            for (part, (logits, words)) in logits.chunks(LANES).zip(words.chunks(LANES)).enumerate() {
+                if !holds(logits, |logit| logit > common) && !holds(words, |word| word >= RARE) {
+                    continue;
+                }
+                for (i, (&logit, &word)) in logits.iter().zip(words).enumerate() {
+                    let token = start + part * LANES + i;
+                    let scaled = scaled(logit);
+                    if exceeds(word, best.0 - scaled) {
+                        // No comparison with a NaN is true, so it never wins.
+                        let score = scaled + gumbel(word);
+                        if score > best.0 || score == best.0 && token < best.1 {
+                            best = (score, token);
+                        }
+                    }
+                }
             }
         }
-        best.1
+        best.1 as u32
     }
 }
 
 /// The index of the largest number; the first of equals; 0 if all are NaN.
-fn largest(logits: &[f32]) -> u32 {
-    let mut best = (f32::NEG_INFINITY, 0);
-    for (token, &logit) in logits.iter().enumerate() {
-        if logit > best.0 {
-            best = (logit, token as u32);
+fn largest(logits: &[f32]) -> usize {
+    let greater = |most: f32, logit: f32| if logit > most { logit } else { most };
+    let (chunks, rest) = logits.as_chunks::<LANES>();
+    let mut most = [f32::NEG_INFINITY; LANES];
+    for chunk in chunks {
+        for (most, &logit) in most.iter_mut().zip(chunk) {
+            *most = greater(*most, logit);
         }
     }
-    best.1
+    let most = most.iter().chain(rest).copied().fold(f32::NEG_INFINITY, greater);
+    let chunk = logits.chunks(LANES).position(|chunk| holds(chunk, |logit| logit == most)).unwrap_or(0);
+    let start = chunk * LANES;
+    start + logits[start..].iter().position(|&logit| logit == most).unwrap_or(0)
+}
+
+/// Whether any of the numbers will do. All are looked at, which vectors do faster than one after the other until one is found.
+fn holds<T: Copy>(numbers: &[T], will_do: impl Fn(T) -> bool) -> bool {
+    numbers.iter().fold(false, |found, &number| found | will_do(number))
 }
 
 /// A number strictly between 0 and 1.
@@ -110,7 +155,7 @@ mod tests {
     #[test]
     fn the_short_cuts_change_nothing() {
         for spread in [0.0, 1.0, 20.0, 200.0] {
-            let logits = logits(997, spread);
+            let logits = logits(4999, spread);
             for position in 0..200 {
                 let temperature = [0.05, 0.7, 1.0, 5.0][position as usize % 4];
                 let sampler = Sampler::new(temperature, 42).unwrap();
@@ -150,7 +195,14 @@ mod tests {
         let sampler = Sampler::new(0.0, 1).unwrap();
         assert_eq!(sampler.pick(&[1.0, 3.0, 3.0, f32::NAN], 9), Some(1));
         assert_eq!(sampler.pick(&[f32::NAN, f32::NAN], 9), None);
+        assert_eq!(sampler.pick(&[f32::NAN, f32::NEG_INFINITY], 9), Some(1));
         assert_eq!(sampler.pick(&[], 9), None);
+        for (len, at) in (1..70).flat_map(|len| (0..len).map(move |at| (len, at))) {
+            let mut logits = vec![-1.0; len];
+            logits[at..].fill(2.5);
+            logits[..at.min(3)].fill(f32::NAN);
+            assert_eq!(sampler.pick(&logits, 0), Some(at as u32));
+        }
     }
 
     #[test]
@@ -171,6 +223,7 @@ mod tests {
         let tiny = Sampler::new(f32::MIN_POSITIVE, 0).unwrap();
         assert_eq!(tiny.pick(&[0.0, 1.0, 0.5], 3), Some(1));
         let odd = Sampler::new(1.0, 0).unwrap();
+        assert_eq!(odd.pick(&[f32::NAN, f32::NEG_INFINITY, f32::NEG_INFINITY], 3), Some(1));
         assert_eq!(odd.pick(&[f32::NAN, f32::NEG_INFINITY, 0.0], 3), Some(2));
         assert!(odd.pick(&[f32::INFINITY, 0.0], 3).is_some_and(|token| token < 2));
     }
