@@ -155,12 +155,14 @@ impl Simd for Avx512 {
     ) -> __m512 {
         // SAFETY: as above.
         unsafe {
-            let mut total = _mm512_setzero_si512();
+            // Two sums, since each `vpdpbusd` waits for the one before for longer than few tokens can fill.
+            let mut sums = [_mm512_setzero_si512(); 2];
             for (chunk, weights) in weights.into_iter().enumerate() {
                 let four = activations.add(4 * chunk).cast::<i32>().read_unaligned();
-                total = _mm512_dpbusd_epi32(total, weights, _mm512_set1_epi32(four));
+                let sum = &mut sums[chunk % 2];
+                *sum = _mm512_dpbusd_epi32(*sum, weights, _mm512_set1_epi32(four));
             }
-            let total = _mm512_cvtepi32_ps(total);
+            let total = _mm512_cvtepi32_ps(_mm512_add_epi32(sums[0], sums[1]));
             if offset == 0 {
                 total
             } else {
