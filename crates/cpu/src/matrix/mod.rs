@@ -14,7 +14,6 @@
 mod activations;
 mod experts;
 mod formats;
-mod grids;
 mod kernel;
 mod layout;
 mod packed;

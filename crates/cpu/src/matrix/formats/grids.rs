@@ -10,14 +10,12 @@
 
 use verbatim_quant::grids;
 
-use super::formats::{
-    BlockFormat, Coefficients, FileBlocks, HALF_ROW, RowCodes, RowScales, plane_code, u32_at,
-};
-use super::layout::{self, BLOCK_COLS, GROUP_ROWS, code_bytes, unpack};
-use super::simd::Simd;
+use super::{BlockFormat, Coefficients, FileBlocks, HALF_ROW, RowCodes, RowScales, plane_code, u32_at};
+use crate::matrix::layout::{self, BLOCK_COLS, GROUP_ROWS, code_bytes, unpack};
+use crate::matrix::simd::Simd;
 
 /// One of these formats. File blocks have 256 columns.
-pub(super) trait Grid: 'static {
+pub(in crate::matrix) trait Grid: 'static {
     /// Columns of a point: 4 or 8.
     const POINT_COLS: usize;
     /// Bits that each point has in the array of high bits: 0, 1, 2 or 4.
@@ -242,7 +240,7 @@ fn u16_at(block: &[u8], at: usize) -> u16 {
 }
 
 /// 2.06 bits a weight in the file, 2.19 packed.
-pub(super) struct Iq2Xxs;
+pub(in crate::matrix) struct Iq2Xxs;
 impl Grid for Iq2Xxs {
     const POINT_COLS: usize = 8;
     const SCALE_COLS: usize = 32;
@@ -267,7 +265,7 @@ impl Grid for Iq2Xxs {
 }
 
 /// 2.31 bits a weight in the file, 2.56 packed.
-pub(super) struct Iq2Xs;
+pub(in crate::matrix) struct Iq2Xs;
 impl Grid for Iq2Xs {
     const POINT_COLS: usize = 8;
     const HIGH_WIDTH: usize = 2;
@@ -293,7 +291,7 @@ impl Grid for Iq2Xs {
 }
 
 /// 2.56 bits a weight, in the file and packed.
-pub(super) struct Iq2S;
+pub(in crate::matrix) struct Iq2S;
 impl Grid for Iq2S {
     const POINT_COLS: usize = 8;
     const HIGH_WIDTH: usize = 2;
@@ -319,7 +317,7 @@ impl Grid for Iq2S {
 }
 
 /// 3.06 bits a weight in the file, 3.19 packed.
-pub(super) struct Iq3Xxs;
+pub(in crate::matrix) struct Iq3Xxs;
 impl Grid for Iq3Xxs {
     const POINT_COLS: usize = 4;
     const SCALE_COLS: usize = 32;
@@ -344,7 +342,7 @@ impl Grid for Iq3Xxs {
 }
 
 /// 3.44 bits a weight, in the file and packed.
-pub(super) struct Iq3S;
+pub(in crate::matrix) struct Iq3S;
 impl Grid for Iq3S {
     const POINT_COLS: usize = 4;
     const HIGH_WIDTH: usize = 1;
@@ -370,7 +368,7 @@ impl Grid for Iq3S {
 }
 
 /// 1.56 bits a weight in the file, 1.69 packed.
-pub(super) struct Iq1S;
+pub(in crate::matrix) struct Iq1S;
 impl Grid for Iq1S {
     const POINT_COLS: usize = 8;
     const HIGH_WIDTH: usize = 4;
@@ -394,7 +392,7 @@ impl Grid for Iq1S {
 }
 
 /// 1.75 bits a weight in the file, 1.81 packed.
-pub(super) struct Iq1M;
+pub(in crate::matrix) struct Iq1M;
 impl Grid for Iq1M {
     const POINT_COLS: usize = 8;
     const HIGH_WIDTH: usize = 4;
