@@ -20,17 +20,6 @@ impl BlockFormat for IQ4NL {
     fn row_codes(block: &[u8], sub: usize) -> RowCodes {
         Q4_0::row_codes(block, sub)
     }
-
-    #[inline(always)]
-    fn row_scales(block: &[u8]) -> RowScales {
-        Q4_0::row_scales(block)
-    }
-
-    #[inline(always)]
-    unsafe fn coefficients<S: Simd>(scales: *const u8, lane: usize, sub: usize) -> Coefficients<S> {
-        // SAFETY: as the trait asks.
-        unsafe { Q4_0::coefficients(scales, lane, sub) }
-    }
 }
 
 /// The levels of IQ4_NL and IQ4_XS.

@@ -19,17 +19,6 @@ impl BlockFormat for Q4_0 {
     fn row_codes(block: &[u8], sub: usize) -> RowCodes {
         plane_codes::<4, 16>(&block[2..], sub)
     }
-
-    #[inline(always)]
-    fn row_scales(block: &[u8]) -> RowScales {
-        RowScales::new([half_at(block, 0)], [])
-    }
-
-    #[inline(always)]
-    unsafe fn coefficients<S: Simd>(scales: *const u8, lane: usize, _sub: usize) -> Coefficients<S> {
-        // SAFETY: as the trait asks.
-        unsafe { Coefficients::one(S::load_f16(scales.add(2 * lane))) }
-    }
 }
 
 /// Four bits, `d · q + m`.
@@ -93,17 +82,6 @@ impl BlockFormat for Q5_0 {
     fn write_codes(blocks: FileBlocks<'_>, _sub: usize, codes: &mut [u8]) {
         write_five_bits(blocks, Self::FILE_BYTES, 2, codes);
     }
-
-    #[inline(always)]
-    fn row_scales(block: &[u8]) -> RowScales {
-        Q4_0::row_scales(block)
-    }
-
-    #[inline(always)]
-    unsafe fn coefficients<S: Simd>(scales: *const u8, lane: usize, sub: usize) -> Coefficients<S> {
-        // SAFETY: as the trait asks.
-        unsafe { Q4_0::coefficients(scales, lane, sub) }
-    }
 }
 
 /// Five bits, `d · q + m`.
@@ -151,16 +129,5 @@ impl BlockFormat for Q8_0 {
         let mut codes = plane_codes::<8, 32>(&block[2..], 0);
         codes.iter_mut().for_each(|code| *code ^= 0x80);
         codes
-    }
-
-    #[inline(always)]
-    fn row_scales(block: &[u8]) -> RowScales {
-        Q4_0::row_scales(block)
-    }
-
-    #[inline(always)]
-    unsafe fn coefficients<S: Simd>(scales: *const u8, lane: usize, sub: usize) -> Coefficients<S> {
-        // SAFETY: as the trait asks.
-        unsafe { Q4_0::coefficients(scales, lane, sub) }
     }
 }

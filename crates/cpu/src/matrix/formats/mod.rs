@@ -42,6 +42,8 @@ pub(super) trait BlockFormat: 'static {
     const BLOCKS: usize;
     /// Bytes of a file block.
     const FILE_BYTES: usize;
+    /// Where the scale of a file block is, if one half-precision number is all that it has.
+    const SCALE_AT: usize = 0;
     /// Bytes of the packed codes of 32 columns, all sixteen rows together.
     const CODE_BYTES: usize = code_bytes(Self::BITS);
     /// Half-precision numbers of a file block's scales. They lie first, each of all sixteen rows.
@@ -63,7 +65,10 @@ pub(super) trait BlockFormat: 'static {
         layout::pack(Self::BITS, &rows, codes);
     }
     /// The scales of a file block.
-    fn row_scales(block: &[u8]) -> RowScales;
+    #[inline(always)]
+    fn row_scales(block: &[u8]) -> RowScales {
+        RowScales::new([half_at(block, Self::SCALE_AT)], [])
+    }
     /// Writes the scales of the rows' file blocks, into bytes that are zero.
     #[inline(always)]
     fn write_scales(blocks: FileBlocks<'_>, scales: &mut [u8]) {
@@ -84,7 +89,11 @@ pub(super) trait BlockFormat: 'static {
     ///
     /// # Safety
     /// `scales` points to `SCALE_BYTES` bytes, and the machine has the instruction set of `S`.
-    unsafe fn coefficients<S: Simd>(scales: *const u8, lane: usize, sub: usize) -> Coefficients<S>;
+    #[inline(always)]
+    unsafe fn coefficients<S: Simd>(scales: *const u8, lane: usize, _sub: usize) -> Coefficients<S> {
+        // SAFETY: as this function asks.
+        unsafe { Coefficients::one(S::load_f16(scales.add(2 * lane))) }
+    }
 
     /// No code stands for more than this.
     const CODE_MAX: u8 = match Self::CODEBOOK {

@@ -1,6 +1,6 @@
 //! Codes of one trit, two bits and one bit.
 
-use super::{BlockFormat, Coefficients, FileBlocks, Q4_0, RowCodes, RowScales, half_at, plane_codes, u32_at};
+use super::{BlockFormat, FileBlocks, RowCodes, plane_codes, u32_at};
 use crate::matrix::layout::{self, BLOCK_COLS, GROUP_ROWS};
 use crate::matrix::simd::Simd;
 
@@ -15,21 +15,11 @@ macro_rules! two_bit_format {
             const OFFSET: u8 = 1;
             const BLOCKS: usize = $blocks;
             const FILE_BYTES: usize = $bytes;
+            const SCALE_AT: usize = $scale_at;
 
             #[inline(always)]
             fn row_codes($block: &[u8], $sub: usize) -> RowCodes {
                 $codes
-            }
-
-            #[inline(always)]
-            fn row_scales(block: &[u8]) -> RowScales {
-                RowScales::new([half_at(block, $scale_at)], [])
-            }
-
-            #[inline(always)]
-            unsafe fn coefficients<S: Simd>(scales: *const u8, lane: usize, _sub: usize) -> Coefficients<S> {
-                // SAFETY: as the trait asks.
-                unsafe { Coefficients::one(S::load_f16(scales.add(2 * lane))) }
             }
         }
     };
@@ -63,17 +53,6 @@ impl BlockFormat for Q1_0 {
         }
         layout::pack_bits(&bits, codes);
     }
-
-    #[inline(always)]
-    fn row_scales(block: &[u8]) -> RowScales {
-        Q4_0::row_scales(block)
-    }
-
-    #[inline(always)]
-    unsafe fn coefficients<S: Simd>(scales: *const u8, lane: usize, sub: usize) -> Coefficients<S> {
-        // SAFETY: as the trait asks.
-        unsafe { Q4_0::coefficients(scales, lane, sub) }
-    }
 }
 
 /// Trits, `d · (q − 1)`. Packed: 32 of them in seven bytes of up to five, a row of such bytes after the other. The first
@@ -85,6 +64,7 @@ impl BlockFormat for Tq1_0 {
     const OFFSET: u8 = 1;
     const BLOCKS: usize = 8;
     const FILE_BYTES: usize = 54;
+    const SCALE_AT: usize = 52;
 
     #[inline(always)]
     fn row_codes(block: &[u8], sub: usize) -> RowCodes {
@@ -114,17 +94,6 @@ impl BlockFormat for Tq1_0 {
                 codes[k * GROUP_ROWS + lane] = sum as u8 + 81 * fifth;
             }
         }
-    }
-
-    #[inline(always)]
-    fn row_scales(block: &[u8]) -> RowScales {
-        RowScales::new([half_at(block, 52)], [])
-    }
-
-    #[inline(always)]
-    unsafe fn coefficients<S: Simd>(scales: *const u8, lane: usize, sub: usize) -> Coefficients<S> {
-        // SAFETY: as the trait asks.
-        unsafe { Q4_0::coefficients(scales, lane, sub) }
     }
 
     #[inline(always)]
