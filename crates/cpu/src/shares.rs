@@ -10,6 +10,7 @@
 //! thread makes whole rows. Values of earlier phases are finished and may be read whole.
 
 use crate::matrix::BLOCK_COLS;
+use crate::op::CpuOp;
 use std::ops::Range;
 use verbatim_graph::{Attention, Graph, Node, Op};
 
@@ -17,7 +18,7 @@ use verbatim_graph::{Attention, Graph, Node, Op};
 const LINE_COLS: usize = 16;
 
 /// In how many units each node of a phase makes its rows.
-pub(crate) fn units(graph: &Graph, phase: &[Node]) -> Vec<usize> {
+pub(crate) fn units(graph: &Graph<CpuOp>, phase: &[Node<CpuOp>]) -> Vec<usize> {
     let mut units: Vec<usize> = phase.iter().map(|node| most_units(graph, node)).collect();
     // Every change divides a number, so there is an end of them.
     let mut is_settled = false;
@@ -41,8 +42,20 @@ pub(crate) fn units(graph: &Graph, phase: &[Node]) -> Vec<usize> {
 }
 
 /// In how many units a row of the result can be cut, each made without the others. Any number that divides it will do, too.
-fn most_units(graph: &Graph, node: &Node) -> usize {
+fn most_units(graph: &Graph<CpuOp>, node: &Node<CpuOp>) -> usize {
     let units = match node.op {
+        CpuOp::Model(op) => most_units_of_model_op(op, graph.value(node.output).shape.cols),
+        CpuOp::AttentionMerge(Attention { heads, .. }) => heads,
+        CpuOp::Quantize { .. } => graph.value(node.operands[0]).shape.cols / BLOCK_COLS,
+        CpuOp::QuantizedLinear { .. }
+        | CpuOp::QuantizedExpertLinear { .. }
+        | CpuOp::AttentionParts { .. } => 1,
+    };
+    units.max(1)
+}
+
+fn most_units_of_model_op(op: Op, cols: usize) -> usize {
+    match op {
         Op::RmsNorm { groups: 1, .. }
         | Op::Glu { .. }
         | Op::Add
@@ -50,24 +63,36 @@ fn most_units(graph: &Graph, node: &Node) -> usize {
         | Op::Scale { .. }
         | Op::Softcap { .. }
         | Op::WeightedSum
-        | Op::RowGate => {
-            let cols = graph.value(node.output).shape.cols;
-            cols / gcd(cols, LINE_COLS)
-        }
+        | Op::RowGate => cols / gcd(cols, LINE_COLS),
         Op::RmsNorm { groups, .. } => groups,
         Op::Rope { heads, .. }
         | Op::Hadamard { heads, .. }
         | Op::HeadColumns { heads, .. }
-        | Op::KvWrite { kv_heads: heads, .. }
-        | Op::AttentionMerge(Attention { heads, .. }) => heads,
-        Op::Quantize { .. } => graph.value(node.operands[0]).shape.cols / BLOCK_COLS,
-        _ => 1,
-    };
-    units.max(1)
+        | Op::KvWrite { kv_heads: heads, .. } => heads,
+        Op::Embed { .. }
+        | Op::RopeTable(_)
+        | Op::TopExperts { .. }
+        | Op::ExpertWeights(_)
+        | Op::Pick
+        | Op::Linear { .. }
+        | Op::Head
+        | Op::ExpertLinear { .. }
+        | Op::Attention(_)
+        | Op::ShortConv { .. }
+        | Op::GatedDelta(_) => 1,
+    }
 }
 
 /// Whether a unit of the result needs of this operand only the unit in the same place. So no such operand is read whole.
-fn reads_own_unit_only(op: &Op, operand: usize) -> bool {
+fn reads_own_unit_only(op: &CpuOp, operand: usize) -> bool {
+    let op = match op {
+        CpuOp::Model(op) => op,
+        CpuOp::Quantize { .. } => return true,
+        CpuOp::AttentionMerge(_)
+        | CpuOp::QuantizedLinear { .. }
+        | CpuOp::QuantizedExpertLinear { .. }
+        | CpuOp::AttentionParts { .. } => return false,
+    };
     match op {
         // The root mean square is that of a whole group.
         Op::RmsNorm { groups, .. } => *groups > 1 && operand == 0,
@@ -80,9 +105,19 @@ fn reads_own_unit_only(op: &Op, operand: usize) -> bool {
         | Op::Scale { .. }
         | Op::Softcap { .. }
         | Op::Hadamard { .. }
-        | Op::HeadColumns { .. }
-        | Op::Quantize { .. } => true,
-        _ => false,
+        | Op::HeadColumns { .. } => true,
+        Op::Embed { .. }
+        | Op::RopeTable(_)
+        | Op::TopExperts { .. }
+        | Op::ExpertWeights(_)
+        | Op::WeightedSum
+        | Op::Pick
+        | Op::Linear { .. }
+        | Op::Head
+        | Op::ExpertLinear { .. }
+        | Op::Attention(_)
+        | Op::ShortConv { .. }
+        | Op::GatedDelta(_) => false,
     }
 }
 

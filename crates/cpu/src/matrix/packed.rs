@@ -3,7 +3,7 @@
 use std::fmt;
 use std::ops::Range;
 
-use thiserror::Error;
+use verbatim_backend::PackError;
 use verbatim_quant::DType;
 
 use super::formats::{BlockFormat, FileBlocks};
