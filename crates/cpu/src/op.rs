@@ -177,8 +177,10 @@ fn model_op_splits_rows(op: &Op) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::CpuOp;
+    use std::sync::Arc;
     use verbatim_graph::{Attention, Bounds, Builder, Op, Real, Shape, Tag};
+    use verbatim_plan::Plan;
     use verbatim_quant::DType;
 
     #[test]
@@ -205,6 +207,8 @@ mod tests {
         };
         let out = b.apply(Op::Attention(attention), &[q, state, positions, sequences, pages]).unwrap();
         b.output(Tag::new("out"), out).unwrap();
-        assert_eq!(phases(&b.finish()), [0..3, 3..4]);
+        let graph = b.finish().map_ops(CpuOp::Model);
+        let plan = Plan::new(Arc::new(graph)).expect("a plan");
+        assert_eq!(plan.phases(), [0..3, 3..4]);
     }
 }

@@ -7,7 +7,7 @@
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! # use verbatim_cpu::*; use verbatim_graph::*; use verbatim_quant::DType;
+//! # use verbatim_backend::Outputs; use verbatim_cpu::*; use verbatim_graph::*; use verbatim_quant::DType;
 //! # let mut b = Builder::new(Bounds { rows: 1, picked: 1 });
 //! # let x = b.input(Tag::new("x"), DType::F32, Shape::per_row(2))?;
 //! # let y = b.apply(Op::Scale { factor: Real(2.0) }, &[x])?;
@@ -29,7 +29,7 @@
 //!
 //! ```compile_fail,E0499
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! # use verbatim_cpu::*; use verbatim_graph::*; use verbatim_quant::DType;
+//! # use verbatim_backend::Outputs; use verbatim_cpu::*; use verbatim_graph::*; use verbatim_quant::DType;
 //! # let mut b = Builder::new(Bounds { rows: 1, picked: 1 });
 //! # let x = b.input(Tag::new("x"), DType::F32, Shape::per_row(2))?;
 //! # let y = b.apply(Op::Scale { factor: Real(2.0) }, &[x])?;
@@ -49,7 +49,7 @@
 //! Nor does a run with an input left out, since nothing but filling a slot makes a [`Filled`]:
 //!
 //! ```compile_fail,E0423
-//! # use verbatim_cpu::*; use verbatim_graph::*;
+//! # use verbatim_backend::Outputs; use verbatim_cpu::*; use verbatim_graph::*;
 //! fn bind(program: &CpuProgram, arena: &mut CpuArena, rows: Bounds) {
 //!     let _ = program.bind(arena, rows, |_slot| Ok(Filled(())));
 //! }

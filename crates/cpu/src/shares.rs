@@ -148,32 +148,32 @@ mod tests {
     use verbatim_graph::{Activation, Bounds, Builder, Real, RopeLayout, Shape, Tag, ValueId};
     use verbatim_quant::DType;
 
-    fn builder() -> Builder {
-        Builder::new(Bounds { rows: 4, picked: 4 })
+    fn builder() -> Builder<CpuOp> {
+        Builder::<CpuOp>::new(Bounds { rows: 4, picked: 4 })
     }
 
-    fn input(b: &mut Builder, name: &'static str, dtype: DType, cols: usize) -> ValueId {
+    fn input(b: &mut Builder<CpuOp>, name: &'static str, dtype: DType, cols: usize) -> ValueId {
         b.input(Tag::new(name), dtype, Shape::per_row(cols)).unwrap()
     }
 
-    fn floats<const N: usize>(b: &mut Builder, names: [&'static str; N], cols: usize) -> [ValueId; N] {
+    fn floats<const N: usize>(b: &mut Builder<CpuOp>, names: [&'static str; N], cols: usize) -> [ValueId; N] {
         names.map(|name| input(b, name, DType::F32, cols))
     }
 
-    fn norm(b: &mut Builder, x: ValueId, groups: usize) -> ValueId {
+    fn norm(b: &mut Builder<CpuOp>, x: ValueId, groups: usize) -> ValueId {
         let cols = b.shape(x).cols / groups;
         let tag = Tag::indexed("norm", x.index() as u32);
         let weight = b.weight(tag, DType::F32, Shape::fixed(1, cols)).unwrap();
-        b.apply(Op::RmsNorm { eps: Real(1e-5), groups }, &[x, weight]).unwrap()
+        b.apply(Op::RmsNorm { eps: Real(1e-5), groups }.into(), &[x, weight]).unwrap()
     }
 
-    fn quantize(b: &mut Builder, x: ValueId, planes: usize) -> ValueId {
+    fn quantize(b: &mut Builder<CpuOp>, x: ValueId, planes: usize) -> ValueId {
         let row_bytes = planes * crate::matrix::activation_row_bytes(b.shape(x).cols);
-        b.apply(Op::Quantize { row_bytes, planes }, &[x]).unwrap()
+        b.apply(CpuOp::Quantize { row_bytes, planes }, &[x]).unwrap()
     }
 
     /// The units of all nodes, as one phase. Every value is kept: these graphs are of nodes that are not pruned.
-    fn units_of(mut b: Builder, kept: &[ValueId]) -> Vec<usize> {
+    fn units_of(mut b: Builder<CpuOp>, kept: &[ValueId]) -> Vec<usize> {
         for (index, &value) in kept.iter().enumerate() {
             b.output(Tag::indexed("out", index as u32), value).unwrap();
         }
@@ -204,8 +204,8 @@ mod tests {
         let [x, gate, up] = floats(&mut b, ["x", "gate", "up"], 1536);
         let normed = norm(&mut b, x, 1);
         let normed = quantize(&mut b, normed, 2);
-        let glu = b.apply(Op::Glu { activation: Activation::Silu }, &[gate, up]).unwrap();
-        let sum = b.apply(Op::Add, &[gate, up]).unwrap();
+        let glu = b.apply(Op::Glu { activation: Activation::Silu }.into(), &[gate, up]).unwrap();
+        let sum = b.apply(Op::Add.into(), &[gate, up]).unwrap();
         let glu = quantize(&mut b, glu, 1);
         assert_eq!(units_of(b, &[normed, glu, sum]), [48, 48, 48, 96, 48]);
     }
@@ -218,11 +218,11 @@ mod tests {
         let [table] = floats(&mut b, ["table"], 64);
         let cells = input(&mut b, "cells", DType::I32, 1);
         let state = b.state(Tag::new("kv")).unwrap();
-        let rope = |heads| Op::Rope { heads, head_dim: 64, layout: RopeLayout::Halves };
+        let rope = |heads| CpuOp::Model(Op::Rope { heads, head_dim: 64, layout: RopeLayout::Halves });
         let q = b.apply(rope(9), &[q, table]).unwrap();
         let k = norm(&mut b, k, 3);
         let k = b.apply(rope(3), &[k, table]).unwrap();
-        b.apply(Op::KvWrite { kv_heads: 3, head_dim: 64 }, &[state, k, v, cells]).unwrap();
+        b.apply(Op::KvWrite { kv_heads: 3, head_dim: 64 }.into(), &[state, k, v, cells]).unwrap();
         assert_eq!(units_of(b, &[q]), [9, 3, 3, 3]);
     }
 
@@ -231,26 +231,26 @@ mod tests {
         // A root mean square is that of all columns.
         let mut b = builder();
         let [x, y, z] = floats(&mut b, ["x", "y", "z"], 96);
-        let sum = b.apply(Op::Add, &[x, y]).unwrap();
+        let sum = b.apply(Op::Add.into(), &[x, y]).unwrap();
         let normed = norm(&mut b, sum, 1);
         let quantized = quantize(&mut b, normed, 1);
-        let other = b.apply(Op::Mul, &[y, z]).unwrap();
+        let other = b.apply(Op::Mul.into(), &[y, z]).unwrap();
         assert_eq!(units_of(b, &[quantized, other]), [1, 1, 1, 6]);
 
         // A view begins elsewhere.
         let mut b = builder();
         let [x, y] = floats(&mut b, ["x", "y"], 96);
-        let sum = b.apply(Op::Add, &[x, y]).unwrap();
+        let sum = b.apply(Op::Add.into(), &[x, y]).unwrap();
         let half = b.columns(sum, 48, 48).unwrap();
-        let half = b.apply(Op::Scale { factor: Real(2.0) }, &[half]).unwrap();
+        let half = b.apply(Op::Scale { factor: Real(2.0) }.into(), &[half]).unwrap();
         assert_eq!(units_of(b, &[half]), [1, 1]);
 
         // A gate is read by all columns.
         let mut b = builder();
         let [x] = floats(&mut b, ["x"], 96);
         let [gate] = floats(&mut b, ["gate"], 1);
-        let gate = b.apply(Op::Scale { factor: Real(2.0) }, &[gate]).unwrap();
-        let gated = b.apply(Op::RowGate, &[gate, x]).unwrap();
+        let gate = b.apply(Op::Scale { factor: Real(2.0) }.into(), &[gate]).unwrap();
+        let gated = b.apply(Op::RowGate.into(), &[gate, x]).unwrap();
         assert_eq!(units_of(b, &[gated]), [1, 1]);
     }
 }

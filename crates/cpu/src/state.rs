@@ -16,6 +16,16 @@ pub struct CpuState {
 }
 
 impl CpuState {
+    /// Memory for these layers.
+    ///
+    /// # Errors
+    /// If there is none.
+    pub fn new(form: &StateForm) -> Result<CpuState, StateMemoryError> {
+        let mut state = CpuState::default();
+        state.append(form)?;
+        Ok(state)
+    }
+
     /// K and V.
     pub fn kv(&self) -> &KvMemory {
         &self.kv

@@ -276,8 +276,8 @@ impl HeadPages {
 mod tests {
     use super::super::KvMemory;
     use super::*;
-    use verbatim_graph::Real;
     use verbatim_graph::random::Random;
+    use verbatim_graph::{Real, RopeTable};
 
     fn numbers(random: &mut Random, count: usize) -> Vec<f32> {
         (0..count).map(|_| random.unit()).collect()
@@ -382,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn moved_keys_are_turned_and_keep_their_rounding_small() {
+    fn moved_keys_are_rotated_and_keep_their_rounding_small() {
         let scaling = verbatim_graph::RopeScaling::Linear { factor: Real(1.0) };
         let table = RopeTable { rotated: 48, base: Real(1e4), scaling };
         let mut random = Random(6);
@@ -400,10 +400,12 @@ mod tests {
             let mut memory = KvMemory::new(&[(spec, 2)]).expect("small");
             let layer = &mut memory.layers_mut()[0];
             layer.write(3, 0, &transform(&k), &v);
-            let turn = Turn::new(&table, RopeLayout::Halves, None, -12, transformed);
-            layer.move_cell(3, 77, Some(&turn));
+            let (layout, hadamard) = (RopeLayout::Halves, transformed);
+            let shift = KShift { table, layout, divisors: None, positions: -12, hadamard };
+            let shift = KeyShifter::new(&shift);
+            layer.move_cell(3, 77, Some(&shift));
             let mut wanted = vec![0.0; width];
-            rope::rotate(RopeLayout::Halves, spec.head_dim, &k, &turn.angles, &mut wanted);
+            rope::rotate(RopeLayout::Halves, spec.head_dim, &k, &shift.angles, &mut wanted);
             let found = transform(&layer.k.decode(77));
             let error = found.iter().zip(&wanted).map(|(a, b)| (a - b).powi(2)).sum::<f32>() / width as f32;
             let bound = if spec.k == KvType::F32 { 1e-6 } else { 0.12 };
