@@ -2,10 +2,10 @@
 
 use crate::prefix::{Pools, digest_after};
 use crate::sequence::Span;
-use crate::{Group, SequenceId, State, StateError};
-use verbatim_cpu::PAGE_CELLS;
+use crate::{Group, NOT_A_TOKEN, OwnerId, SequenceId, State, StateError, pages_for};
+use verbatim_backend::{PAGE_CELLS, StateStore};
 
-impl State {
+impl<S: StateStore> State<S> {
     /// Keeps the first `count` places in flight, which follow each other, and drops the others.
     ///
     /// # Errors
@@ -42,38 +42,40 @@ impl State {
             if row.parent != before {
                 return Err(StateError::NotAPath { place });
             }
-            if row.token.is_none() {
+            if !row.computed.contains(OwnerId::TARGET) {
                 return Err(StateError::NotComputed { place });
             }
             before = Some(place);
         }
         let mut slot = sequence.slot;
-        if let Some(last) = before.filter(|_| self.recurs) {
-            if !sequence.flight[last].is_kept {
+        if let Some(last) = before.filter(|_| self.has_slots()) {
+            if self.recurs() && !sequence.flight[last].kept.contains(OwnerId::TARGET) {
                 return Err(StateError::NoCheckpoint { wanted: len, in_flight });
             }
             slot = sequence.flight[last].slot;
         }
-        for index in (0..len).filter(|&index| index != path(index)) {
-            self.copy_cells(id, committed + path(index), committed + index);
-        }
+        self.bring_together(id, len, path);
 
         let sequence = self.sequence_mut(id)?;
         let mut flight = std::mem::take(&mut sequence.flight);
-        sequence.tokens.extend((0..len).filter_map(|index| flight[path(index)].token));
+        let token = |index| flight[path(index)].token.expect("the target has computed it");
+        sequence.tokens.extend((0..len).map(token));
         if len > 0 {
             let tokens = &sequence.tokens[committed..];
-            sequence.parts.iter_mut().for_each(|part| part.commit(tokens));
+            if let Some(index) = tokens.iter().position(|&token| token == NOT_A_TOKEN) {
+                sequence.exact_prefix_len = sequence.exact_prefix_len.min(committed + index);
+            }
+            sequence.extensions.iter_mut().for_each(|extension| extension.commit(tokens));
         }
         let before = std::mem::replace(&mut sequence.slot, slot);
         if before != slot {
-            slot.into_iter().for_each(|slot| self.slots.hold(slot));
+            slot.into_iter().for_each(|slot| self.slots.acquire(slot));
             before.into_iter().for_each(|slot| self.slots.release(slot));
         }
         // States at the ends of pages, for others to go on from.
         self.keep_full_pages(id, &|block| {
             let row = &flight[path(((block + 1) * PAGE_CELLS).checked_sub(committed + 1)?)];
-            row.slot.filter(|_| row.is_kept)
+            row.slot.filter(|_| row.kept.contains(OwnerId::TARGET))
         });
         flight.iter().filter_map(|row| row.slot).for_each(|slot| self.slots.release(slot));
         flight.clear();
@@ -108,7 +110,7 @@ impl State {
         let committed = sequence.committed();
         if len > 0 && len < committed {
             let refuse = |why| Err(StateError::CannotGoBack { wanted: len, committed, why });
-            if self.recurs {
+            if self.recurs() {
                 return refuse("recurrent model keeps no state of earlier positions");
             }
             let unseen = |(group, span): (&Group, &Span)| group.first_seen(len) < span.whole_from;
@@ -123,15 +125,15 @@ impl State {
         let sequence = self.sequence_mut(id)?;
         sequence.tokens.truncate(len);
         sequence.chain.truncate(len / PAGE_CELLS);
-        if len <= sequence.plain {
-            sequence.plain = usize::MAX;
+        if len <= sequence.exact_prefix_len {
+            sequence.exact_prefix_len = usize::MAX;
         }
         if len == 0 {
             sequence.removed = 0;
         }
         let before = if len == 0 { sequence.slot.take() } else { None };
-        for part in &mut sequence.parts {
-            part.reset(&sequence.tokens);
+        for extension in &mut sequence.extensions {
+            extension.reset(&sequence.tokens);
         }
         before.into_iter().for_each(|slot| self.slots.release(slot));
         self.release_from(id, len);
@@ -151,32 +153,39 @@ impl State {
         let fork = self.begin()?;
         let sequence = self.sequence(id)?;
         let (tokens, chain) = (sequence.tokens.clone(), sequence.chain.clone());
-        let (plain, removed, spans, slot) =
-            (sequence.plain, sequence.removed, sequence.spans.clone(), sequence.slot);
-        let parts = sequence.parts.iter().map(|part| part.fork()).collect();
+        let (exact_prefix_len, removed, spans, slot) =
+            (sequence.exact_prefix_len, sequence.removed, sequence.spans.clone(), sequence.slot);
+        let extensions = sequence.extensions.iter().map(|extension| extension.fork()).collect();
         let blocks = self.blocks();
         for ((group, pool), span) in self.groups.iter_mut().zip(&mut self.pools).zip(&spans) {
             for block in span.first..span.end {
                 let page = group.table[id.index * blocks + block];
-                pool.hold(page);
+                pool.acquire(page);
                 group.table[fork.index * blocks + block] = page;
             }
         }
-        slot.into_iter().for_each(|slot| self.slots.hold(slot));
+        slot.into_iter().for_each(|slot| self.slots.acquire(slot));
         let sequence = self.sequence_mut(fork)?;
-        (sequence.tokens, sequence.chain, sequence.plain) = (tokens, chain, plain);
-        (sequence.removed, sequence.spans, sequence.slot, sequence.parts) = (removed, spans, slot, parts);
+        (sequence.tokens, sequence.chain, sequence.exact_prefix_len) = (tokens, chain, exact_prefix_len);
+        (sequence.removed, sequence.spans, sequence.slot, sequence.extensions) =
+            (removed, spans, slot, extensions);
         Ok(fork)
     }
 
-    fn copy_cells(&mut self, id: SequenceId, from: usize, to: usize) {
+    /// Copies the cells of a path in flight to where its positions are once they are committed.
+    fn bring_together(&mut self, id: SequenceId, len: usize, path: &dyn Fn(usize) -> usize) {
+        if (0..len).all(|index| index == path(index)) {
+            return;
+        }
         for group in 0..self.groups.len() {
-            let cell = |place| self.cell(id, group, place).expect("positions in flight have cells");
-            let (from, to) = (cell(from), cell(to));
-            let layers = self.memory.kv.layers_mut();
-            for &layer in &self.groups[group].layers {
-                layers[layer].copy_cell(from, to);
-            }
+            let Ok(sequence) = self.sequence(id) else { return };
+            let committed = sequence.committed();
+            let cell =
+                |index| self.cell(id, group, committed + index).expect("positions in flight have cells");
+            // In ascending order, so that nothing is written before it was read.
+            let moved = (0..len).filter(|&index| index != path(index));
+            let moves: Vec<_> = moved.map(|index| (cell(path(index)), cell(index))).collect();
+            self.store.move_cells(&self.groups[group].layers, &moves, None);
         }
     }
 
@@ -185,7 +194,7 @@ impl State {
     fn keep_full_pages(&mut self, id: SequenceId, slot_after: &dyn Fn(usize) -> Option<i32>) {
         let row = id.index * self.blocks();
         let Some(sequence) = &mut self.sequences[id.index] else { return };
-        let end = sequence.tokens.len().min(sequence.plain) / PAGE_CELLS;
+        let end = sequence.tokens.len().min(sequence.exact_prefix_len) / PAGE_CELLS;
         for block in sequence.chain.len()..end {
             let tokens = &sequence.tokens[block * PAGE_CELLS..][..PAGE_CELLS];
             let before = sequence.chain.last().copied();
@@ -209,7 +218,7 @@ impl State {
                 if let (Some(own), Some(kept)) = (*own, *kept)
                     && own != kept
                 {
-                    self.pools[group].hold(kept);
+                    self.pools[group].acquire(kept);
                     self.pools[group].release(own);
                     self.groups[group].table[row + block] = kept;
                 }
@@ -223,7 +232,7 @@ impl State {
         let row = id.index * self.blocks();
         let Some(sequence) = &self.sequences[id.index] else { return };
         let (len, full) = (sequence.tokens.len(), sequence.chain.len());
-        if len == 0 || sequence.plain < len {
+        if len == 0 || sequence.exact_prefix_len < len {
             return;
         }
         let rest = &sequence.tokens[full * PAGE_CELLS..];
@@ -257,7 +266,7 @@ impl State {
 
     /// Gives back the pages that `positions` positions do not need.
     pub(crate) fn release_from(&mut self, id: SequenceId, positions: usize) {
-        let (row, end) = (id.index * self.blocks(), Self::pages_for(positions));
+        let (row, end) = (id.index * self.blocks(), pages_for(positions));
         let Some(sequence) = &mut self.sequences[id.index] else { return };
         for ((group, pool), span) in self.groups.iter_mut().zip(&mut self.pools).zip(&mut sequence.spans) {
             while span.end > end.max(span.first) {
@@ -290,12 +299,12 @@ impl State {
         let mut pools = Pools { pages: &mut self.pools, slots: &mut self.slots };
         for (index, group) in self.groups.iter().enumerate() {
             while pools.pages[index].cached() > group.cache_pages {
-                if !self.tree.forget_page(index, group.window.is_some(), &mut pools) {
+                if !self.tree.evict_page(index, group.window.is_some(), &mut pools) {
                     break;
                 }
             }
         }
-        while pools.slots.cached() > self.cache_slots && self.tree.forget_slot(&mut pools) {}
+        while pools.slots.cached() > self.cache_slots && self.tree.evict_slot(&mut pools) {}
     }
 }
 

@@ -1,11 +1,11 @@
-//! Whether the books balance.
+//! Whether the bookkeeping balances.
 
-use crate::State;
 use crate::prefix::{Node, digest_after};
-use verbatim_cpu::PAGE_CELLS;
+use crate::{State, pages_for};
+use verbatim_backend::{PAGE_CELLS, StateStore};
 
-impl State {
-    /// Whether every page and slot has the holders that say so and is free otherwise, every sequence has the pages of the
+impl<S: StateStore> State<S> {
+    /// Whether every page and slot is held by those that say so and is free otherwise, every sequence has the pages of the
     /// positions that are still seen, and the prefix tree is what its digests say. Tests call it after every operation, and
     /// [`State::end`] when no sequence is left.
     ///
@@ -26,7 +26,7 @@ impl State {
                     None => ((0, 0), (0, 0)),
                     Some(sequence) => {
                         let first = group.first_seen(sequence.committed()) / PAGE_CELLS;
-                        let end = Self::pages_for(sequence.places());
+                        let end = pages_for(sequence.places());
                         let span = sequence.spans[index];
                         ((span.first, span.end), (first.min(end), end))
                     }
@@ -53,7 +53,7 @@ impl State {
         self.slots.check("slot", slots, self.tree.nodes().filter_map(|node| node.slot))?;
         self.tree.check()?;
         for sequence in live() {
-            let full = sequence.committed().min(sequence.plain) / PAGE_CELLS;
+            let full = sequence.committed().min(sequence.exact_prefix_len) / PAGE_CELLS;
             if sequence.chain.len() != full {
                 return Err(format!("{} digests of {full} full pages", sequence.chain.len()));
             }
@@ -64,7 +64,7 @@ impl State {
                     return Err("a digest is not that of the sequence's tokens".into());
                 }
             }
-            if self.recurs && sequence.slot.is_some() != (sequence.committed() > 0) {
+            if self.recurs() && sequence.slot.is_some() != (sequence.committed() > 0) {
                 return Err(format!("state {:?} after {} positions", sequence.slot, sequence.committed()));
             }
         }

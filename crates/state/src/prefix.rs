@@ -7,7 +7,7 @@
 use crate::pool::Pool;
 use sha2::{Digest as _, Sha256};
 use std::collections::HashMap;
-use verbatim_cpu::PAGE_CELLS;
+use verbatim_backend::PAGE_CELLS;
 
 /// Identifies a model, or a text that a model has read.
 pub type Digest = [u8; 32];
@@ -161,7 +161,7 @@ impl PrefixTree {
             if let (None, Some(page)) = (node.pages[group], *page)
                 && !pools.pages[group].in_tree(page)
             {
-                pools.pages[group].hold_in_tree(page);
+                pools.pages[group].acquire_in_tree(page);
                 node.pages[group] = Some(page);
             }
             node.used[group] = clock;
@@ -169,7 +169,7 @@ impl PrefixTree {
         if let (None, Some(slot)) = (node.slot, slot)
             && !pools.slots.in_tree(slot)
         {
-            pools.slots.hold_in_tree(slot);
+            pools.slots.acquire_in_tree(slot);
             node.slot = Some(slot);
         }
         *node.used.last_mut().expect("one more than groups") = clock;
@@ -186,7 +186,7 @@ impl PrefixTree {
     /// Forgets the page of this group that was of no use for longest and that nobody but the tree holds. Where all
     /// positions are seen, a page is of no use without those before it, so the last ones go first, with their nodes.
     /// `false` if there is none.
-    pub(crate) fn forget_page(&mut self, group: usize, windowed: bool, pools: &mut Pools<'_>) -> bool {
+    pub(crate) fn evict_page(&mut self, group: usize, windowed: bool, pools: &mut Pools<'_>) -> bool {
         let pool = &pools.pages[group];
         let oldest = self.ids().filter(|&id| {
             let node = self.node(id);
@@ -208,7 +208,7 @@ impl PrefixTree {
     }
 
     /// Forgets the recurrent state that was of no use for longest and that nobody but the tree holds.
-    pub(crate) fn forget_slot(&mut self, pools: &mut Pools<'_>) -> bool {
+    pub(crate) fn evict_slot(&mut self, pools: &mut Pools<'_>) -> bool {
         let cached = |&id: &NodeId| self.node(id).slot.is_some_and(|slot| pools.slots.is_cached(slot));
         let used = |&id: &NodeId| *self.node(id).used.last().expect("one more than groups");
         let Some(id) = self.ids().filter(cached).min_by_key(used) else { return false };

@@ -1,24 +1,24 @@
-//! Removing positions from the middle of a sequence: those after move down, and their keys are turned to their new
+//! Removing positions from the middle of a sequence: those after move down, and a K-shift rotates their keys to their new
 //! positions. What they know of the removed ones stays with them, so the result is not what a computation of the remaining
 //! tokens gives; it is a way to go on where the context is full.
 
-use crate::{Keys, SequenceId, State, StateError};
+use crate::{LayerSpec, RopeKind, SequenceId, State, StateError, pages_for};
 use std::ops::Range;
-use verbatim_cpu::{PAGE_CELLS, Turn};
+use verbatim_backend::{KShift, PAGE_CELLS, StateStore};
 
-impl State {
+impl<S: StateStore> State<S> {
     /// Whether positions can be removed from the middle of this model's sequences.
     ///
     /// # Errors
     /// Why not.
     pub fn can_remove(&self) -> Result<(), StateError> {
-        match self.recurs {
+        match self.recurs() {
             true => Err(StateError::CannotMove("a recurrent state cannot forget a part of what it has read")),
             false => Ok(()),
         }
     }
 
-    /// Removes these positions; those after take their places, turned to their new positions in place. Returns how many
+    /// Removes these positions; those after take their places, by a K-shift. Returns how many
     /// positions are left.
     ///
     /// # Errors
@@ -57,11 +57,11 @@ impl State {
         }
         let Some(sequence) = &mut self.sequences[id.index] else { return Ok(left) };
         sequence.tokens.drain(start..end);
-        sequence.plain = sequence.plain.min(start);
+        sequence.exact_prefix_len = sequence.exact_prefix_len.min(start);
         sequence.chain.truncate(start / PAGE_CELLS);
         sequence.removed += end - start;
-        for part in &mut sequence.parts {
-            part.reset(&sequence.tokens);
+        for extension in &mut sequence.extensions {
+            extension.reset(&sequence.tokens);
         }
         self.shrink_cache();
         Ok(left)
@@ -69,13 +69,13 @@ impl State {
 
     /// The blocks that are written when the positions up to `left` are moved down to those from `start` on.
     fn blocks_to_move(&self, group: usize, start: usize, left: usize) -> Range<usize> {
-        start.max(self.groups[group].first_seen(left)) / PAGE_CELLS..Self::pages_for(left)
+        start.max(self.groups[group].first_seen(left)) / PAGE_CELLS..pages_for(left)
     }
 
     /// Whether a sequence has a page of its own for a block.
     fn owns(&self, id: SequenceId, group: usize, block: usize) -> bool {
         let page = self.groups[group].table[id.index * self.blocks() + block];
-        page >= 0 && self.pools[group].holders(page) == 1
+        page >= 0 && self.pools[group].ref_count(page) == 1
     }
 
     fn pages_to_move(&self, id: SequenceId, group: usize, start: usize, left: usize) -> usize {
@@ -100,12 +100,10 @@ impl State {
         let cell = |table: &[i32], position: usize| {
             table[position / PAGE_CELLS] as usize * PAGE_CELLS + position % PAGE_CELLS
         };
-        let layers = self.memory.kv.layers_mut();
-        for &layer in &self.groups[group].layers {
-            let turn = turn(&self.layers[layer].keys, by, self.layers[layer].transformed);
-            for position in first..left {
-                layers[layer].move_cell(cell(&before, position + by), cell(table, position), turn.as_ref());
-            }
+        let moves: Vec<_> =
+            (first..left).map(|position| (cell(&before, position + by), cell(table, position))).collect();
+        for (shift, layers) in by_shift(&self.layers, &self.groups[group].layers, by) {
+            self.store.move_cells(&layers, &moves, shift.as_ref());
         }
         // Pages that were copied, that lie after the end, or that the window has left.
         let seen = self.groups[group].first_seen(left) / PAGE_CELLS;
@@ -128,12 +126,22 @@ impl State {
     }
 }
 
-fn turn(keys: &Keys, by: usize, transformed: bool) -> Option<Turn> {
-    match keys {
-        Keys::Still => None,
-        Keys::Rotated { table, layout, divisors } => {
-            let by = i32::try_from(by).expect("positions are i32");
-            Some(Turn::new(table, *layout, divisors.as_deref(), -by, transformed))
+/// These layers, those together whose keys are moved alike.
+fn by_shift(specs: &[LayerSpec], layers: &[usize], by: usize) -> Vec<(Option<KShift>, Vec<usize>)> {
+    let mut shifts: Vec<(Option<KShift>, Vec<usize>)> = Vec::new();
+    for &layer in layers {
+        let shift = k_shift(&specs[layer], by);
+        match shifts.iter_mut().find(|(other, _)| *other == shift) {
+            Some((_, layers)) => layers.push(layer),
+            None => shifts.push((shift, vec![layer])),
         }
     }
+    shifts
+}
+
+fn k_shift(layer: &LayerSpec, by: usize) -> Option<KShift> {
+    let RopeKind::Rope { table, layout, divisors } = &layer.rope else { return None };
+    let positions = -i32::try_from(by).expect("positions are i32");
+    let divisors = divisors.clone();
+    Some(KShift { table: *table, layout: *layout, divisors, positions, hadamard: layer.hadamard })
 }

@@ -2,10 +2,10 @@
 
 use crate::prefix::{NodeId, digest_after};
 use crate::sequence::Span;
-use crate::{SequenceId, State, StateError};
-use verbatim_cpu::PAGE_CELLS;
+use crate::{NOT_A_TOKEN, SequenceId, State, StateError};
+use verbatim_backend::{PAGE_CELLS, StateStore};
 
-impl State {
+impl<S: StateStore> State<S> {
     /// Lets an empty sequence begin with as much of `tokens` as was computed before and is still there; returns how many.
     /// Whatever it is, what follows has the same bits as if nothing had been there.
     ///
@@ -16,7 +16,8 @@ impl State {
         if places > 0 {
             return Err(StateError::NotEmpty(places));
         }
-        let tokens = &tokens[..tokens.len().min(self.context)];
+        let known = tokens.iter().position(|&token| token == NOT_A_TOKEN).unwrap_or(tokens.len());
+        let tokens = &tokens[..known.min(self.context)];
         let (mut path, partial) = self.tree.walk(tokens);
         let base = path.len() * PAGE_CELLS;
         let fits = |&&(node, agree): &&(NodeId, usize)| {
@@ -45,7 +46,7 @@ impl State {
             nodes.iter().skip(first).all(|&node| self.tree.node(node).pages[index].is_some())
         });
         let state = nodes.last().is_none_or(|&node| self.tree.node(node).slot.is_some() && is_end);
-        pages && (!self.recurs || state)
+        pages && (!self.recurs() || state)
     }
 
     fn begin_with(&mut self, id: SequenceId, path: &[NodeId], tokens: &[u32]) {
@@ -55,15 +56,15 @@ impl State {
             let first = (group.first_seen(tokens.len()) / PAGE_CELLS).min(blocks);
             for (block, &node) in path.iter().enumerate().skip(first) {
                 let page = self.tree.node(node).pages[index].expect("asked for before");
-                self.pools[index].hold(page);
+                self.pools[index].acquire(page);
                 group.table[row + block] = page;
                 self.tree.touch(node, index);
             }
             spans.push(Span { first, end: blocks, whole_from: first * PAGE_CELLS });
         }
-        let slot = path.last().and_then(|&node| self.tree.node(node).slot).filter(|_| self.recurs);
+        let slot = path.last().and_then(|&node| self.tree.node(node).slot).filter(|_| self.has_slots());
         if let (Some(slot), Some(&node)) = (slot, path.last()) {
-            self.slots.hold(slot);
+            self.slots.acquire(slot);
             self.tree.touch(node, self.groups.len());
         }
         let mut chain = Vec::new();
@@ -73,8 +74,8 @@ impl State {
         let Some(sequence) = &mut self.sequences[id.index] else { return };
         (sequence.tokens, sequence.chain, sequence.spans) = (tokens.to_vec(), chain, spans);
         sequence.slot = slot;
-        for part in &mut sequence.parts {
-            part.reset(&sequence.tokens);
+        for extension in &mut sequence.extensions {
+            extension.reset(&sequence.tokens);
         }
     }
 }

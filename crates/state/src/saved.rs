@@ -4,16 +4,16 @@
 //! All numbers are little-endian; lengths and counts are 64 bits. A state's section is
 //! - the numerics of the backend (u32) and the digest of the model: bits that other kernels or weights made are of no use;
 //! - the form of its layers, in words, and the bytes of its recurrent state;
-//! - tokens (count, u32 each), how many of them are plain, how many were removed;
+//! - tokens (count, u32 each), how many of them are the exact prefix, how many were removed;
 //! - for each kind of layer the first position that is kept; then for each layer its cells from there on, as they are stored;
-//! - the recurrent state; the parts of other crates (count; name and bytes of each).
+//! - the recurrent state; the extensions of other crates (count; name and bytes of each).
 
 use crate::prefix::digest_after;
 use crate::sequence::Span;
-use crate::{Part, SequenceId, State, StateError};
+use crate::{Extension, NOT_A_TOKEN, SequenceId, State, StateError, pages_for};
 use sha2::{Digest as _, Sha256};
 use std::io::{self, Write};
-use verbatim_cpu::{NUMERICS, PAGE_CELLS};
+use verbatim_backend::{PAGE_CELLS, StateStore};
 
 const MAGIC: [u8; 8] = *b"VERBATIM";
 const VERSION: u32 = 1;
@@ -47,15 +47,17 @@ pub enum RestoreError {
     OtherModel,
     /// Saved by a build with other kernels.
     #[error(
-        "the sequence was saved by a build whose kernels round otherwise ({found}, not {NUMERICS}); compute it anew"
+        "the sequence was saved by a build whose kernels round otherwise ({found}, not {wanted}); compute it anew"
     )]
     OtherNumerics {
         /// The numerics of that build.
         found: u32,
+        /// The numerics of this one.
+        wanted: u32,
     },
     /// Saved with another form of K and V.
     #[error(
-        "the sequence was saved with {found} and this one has {wanted}; use the same --ctk, --ctv and rotation"
+        "the sequence was saved with {found} and this one has {wanted}; use the same cache types and rotation"
     )]
     OtherForm {
         /// What the file says.
@@ -63,10 +65,10 @@ pub enum RestoreError {
         /// What the state has.
         wanted: String,
     },
-    /// A part of another crate is missing or wrong.
+    /// An extension of another crate is missing or wrong.
     #[error("the saved {name} cannot be used: {problem}")]
-    Part {
-        /// The part.
+    Extension {
+        /// The extension.
         name: &'static str,
         /// Why not.
         problem: String,
@@ -157,7 +159,7 @@ impl Saved {
     }
 }
 
-impl State {
+impl<S: StateStore> State<S> {
     /// A sequence's state, for [`Saved::add`]. Positions in flight are no part of it.
     ///
     /// # Errors
@@ -165,61 +167,63 @@ impl State {
     pub fn save(&self, id: SequenceId) -> Result<Vec<u8>, StateError> {
         let sequence = self.sequence(id)?;
         let mut out = Vec::new();
-        out.extend(NUMERICS.to_le_bytes());
+        out.extend(self.store.numerics().to_le_bytes());
         out.extend(self.tree.root());
         put_bytes(&mut out, self.form().as_bytes());
-        put(&mut out, self.memory.recurrent.slot_bytes());
+        put(&mut out, self.store.slot_bytes(0..self.recurrent.len()));
         put(&mut out, sequence.committed());
         sequence.tokens.iter().for_each(|token| out.extend(token.to_le_bytes()));
-        put(&mut out, sequence.plain.min(sequence.committed()));
+        put(&mut out, sequence.exact_prefix_len.min(sequence.committed()));
         put(&mut out, sequence.removed);
         for (index, group) in self.groups.iter().enumerate() {
             let first = group.first_seen(sequence.committed());
             put(&mut out, first);
             for &layer in &group.layers {
-                for position in first..sequence.committed() {
-                    let cell = self.cell(id, index, position).expect("positions that are seen have cells");
-                    self.memory.kv.layers()[layer].read_cell(cell, &mut out);
-                }
+                let seen = first..sequence.committed();
+                let mut cells =
+                    seen.map(|at| self.cell(id, index, at).expect("positions that are seen have cells"));
+                self.store.read_cells(layer, &mut cells, &mut out);
             }
         }
         if let Some(slot) = sequence.slot {
-            self.memory.recurrent.read_slot(slot as usize, &mut out);
+            self.store.read_slot(0..self.recurrent.len(), slot as usize, &mut out);
         }
-        put(&mut out, sequence.parts.len());
-        for part in &sequence.parts {
+        put(&mut out, sequence.extensions.len());
+        for extension in &sequence.extensions {
             let mut bytes = Vec::new();
-            part.save(&mut bytes);
-            put_bytes(&mut out, part.name().as_bytes());
+            extension.save(&mut bytes);
+            put_bytes(&mut out, extension.name().as_bytes());
             put_bytes(&mut out, &bytes);
         }
         Ok(out)
     }
 
-    /// A new sequence from what [`State::save`] gave, here or in another process, with the given parts attached, each of which
+    /// A new sequence from what [`State::save`] gave, here or in another process, with the given extensions attached, each of which
     /// loads what one of its name has saved.
     ///
     /// # Errors
     /// If it was saved with another model, build or form of K and V, if it is malformed, or if there is no room.
-    pub fn restore(&mut self, saved: &[u8], parts: Vec<Box<dyn Part>>) -> Result<Restored, RestoreError> {
+    pub fn restore(
+        &mut self,
+        saved: &[u8],
+        extensions: Vec<Box<dyn Extension>>,
+    ) -> Result<Restored, RestoreError> {
         let mut reader = Reader(saved);
         let read = self.read(&mut reader)?;
-        let parts = load(&read.parts, parts)?;
+        let extensions = load(&read.extensions, extensions)?;
         let sequence = self.begin()?;
         if let Err(error) = self.fill(sequence, &read) {
             self.end(sequence)?;
             return Err(error.into());
         }
-        let books = self.sequence_mut(sequence)?;
-        books.parts = parts;
+        self.sequence_mut(sequence)?.extensions = extensions;
         let least = |(group, span): (&crate::Group, &Span)| match (group.window, span.whole_from) {
             (None, _) | (_, 0) => 0,
             (Some(window), whole_from) => whole_from + window - 1,
         };
-        let books = self.sequence(sequence)?;
-        let positions = books.committed();
-        let least = self.groups.iter().zip(&books.spans).map(least).max().unwrap_or(0);
-        let least = if self.recurs { positions } else { least.min(positions) };
+        let (positions, spans) = (self.len(sequence)?, &self.sequence(sequence)?.spans);
+        let least = self.groups.iter().zip(spans).map(least).max().unwrap_or(0);
+        let least = if self.recurs() { positions } else { least.min(positions) };
         Ok(Restored { sequence, positions, least })
     }
 
@@ -228,7 +232,7 @@ impl State {
         let mut form = String::new();
         for layer in &self.layers {
             let kv = layer.kv;
-            let turned = if layer.transformed { " rotated" } else { "" };
+            let turned = if layer.hadamard { " rotated" } else { "" };
             let window = layer.window.map_or(String::new(), |window| format!(" window {window}"));
             let (k, v) = (kv.k.name(), kv.v.name());
             let text = format!("{}x{} {k}{turned}/{v}{window}", kv.kv_heads, kv.head_dim);
@@ -247,9 +251,9 @@ impl State {
     }
 
     fn read<'a>(&self, reader: &mut Reader<'a>) -> Result<Read<'a>, RestoreError> {
-        let found = reader.u32()?;
-        if found != NUMERICS {
-            return Err(RestoreError::OtherNumerics { found });
+        let (found, wanted) = (reader.u32()?, self.store.numerics());
+        if found != wanted {
+            return Err(RestoreError::OtherNumerics { found, wanted });
         }
         if reader.take(self.tree.root().len())? != self.tree.root() {
             return Err(RestoreError::OtherModel);
@@ -259,9 +263,9 @@ impl State {
             return Err(RestoreError::OtherForm { found, wanted });
         }
         let slot_bytes = reader.count()?;
-        if slot_bytes != self.memory.recurrent.slot_bytes() {
+        if slot_bytes != self.store.slot_bytes(0..self.recurrent.len()) {
             let say = |bytes| format!("{bytes} bytes of recurrent state");
-            let (found, wanted) = (say(slot_bytes), say(self.memory.recurrent.slot_bytes()));
+            let (found, wanted) = (say(slot_bytes), say(self.store.slot_bytes(0..self.recurrent.len())));
             return Err(RestoreError::OtherForm { found, wanted });
         }
         let len = reader.count()?;
@@ -270,9 +274,12 @@ impl State {
         }
         let tokens = reader.take(len.checked_mul(4).ok_or("too many tokens")?)?;
         let tokens: Vec<u32> = tokens.as_chunks::<4>().0.iter().copied().map(u32::from_le_bytes).collect();
-        let (plain, removed) = (reader.count()?, reader.count()?);
-        if plain > len {
-            return Err("more plain positions than tokens".into());
+        let (exact_prefix_len, removed) = (reader.count()?, reader.count()?);
+        if exact_prefix_len > len {
+            return Err("a longer exact prefix than there are tokens".into());
+        }
+        if tokens[..exact_prefix_len].contains(&NOT_A_TOKEN) {
+            return Err("an embedding in the exact prefix".into());
         }
         let mut groups = Vec::new();
         for group in &self.groups {
@@ -288,18 +295,18 @@ impl State {
             groups.push(layers);
         }
         let slot = if len > 0 { reader.take(slot_bytes)? } else { &[] };
-        let mut parts = Vec::new();
+        let mut extensions = Vec::new();
         for _ in 0..reader.count()? {
-            parts.push((reader.bytes()?, reader.bytes()?));
+            extensions.push((reader.bytes()?, reader.bytes()?));
         }
         reader.end()?;
-        Ok(Read { tokens, plain, removed, groups, slot, parts })
+        Ok(Read { tokens, exact_prefix_len, removed, groups, slot, extensions })
     }
 
     fn fill(&mut self, id: SequenceId, read: &Read<'_>) -> Result<(), StateError> {
         let len = read.tokens.len();
         let row = id.index * self.blocks();
-        let end = Self::pages_for(len);
+        let end = pages_for(len);
         for (group, layers) in read.groups.iter().enumerate() {
             let seen = self.groups[group].first_seen(len);
             let first = (seen / PAGE_CELLS).min(end);
@@ -308,28 +315,26 @@ impl State {
                 self.groups[group].table[row + block] = self.pools[group].take().expect("room was made");
             }
             self.sequence_mut(id)?.spans[group] = Span { first, end, whole_from: seen };
-            let memory = self.memory.kv.layers_mut();
+            let table = &self.groups[group].table[row..];
+            let cell = |at: usize| table[at / PAGE_CELLS] as usize * PAGE_CELLS + at % PAGE_CELLS;
             for (&layer, bytes) in self.groups[group].layers.iter().zip(layers) {
-                let cell_bytes = bytes.len() / (len - seen).max(1);
-                for (position, bytes) in (seen..len).zip(bytes.chunks_exact(cell_bytes.max(1))) {
-                    let page = self.groups[group].table[row + position / PAGE_CELLS];
-                    memory[layer].write_cell(page as usize * PAGE_CELLS + position % PAGE_CELLS, bytes);
-                }
+                self.store.write_cells(layer, &mut (seen..len).map(cell), bytes);
             }
         }
-        if self.recurs && len > 0 {
+        if self.recurs() && len > 0 {
             let slot = self.take_slot();
-            self.memory.recurrent.write_slot(slot as usize, read.slot);
+            self.store.write_slot(0..self.recurrent.len(), slot as usize, read.slot);
             self.sequence_mut(id)?.slot = Some(slot);
         }
         let mut chain = Vec::new();
-        for block in read.tokens[..read.plain].chunks_exact(PAGE_CELLS) {
+        for block in read.tokens[..read.exact_prefix_len].chunks_exact(PAGE_CELLS) {
             chain.push(digest_after(chain.last().unwrap_or(self.tree.root()), block));
         }
         let sequence = self.sequence_mut(id)?;
         sequence.tokens.clone_from(&read.tokens);
         sequence.chain = chain;
-        sequence.plain = if read.plain == len { usize::MAX } else { read.plain };
+        sequence.exact_prefix_len =
+            if read.exact_prefix_len == len { usize::MAX } else { read.exact_prefix_len };
         sequence.removed = read.removed;
         Ok(())
     }
@@ -338,23 +343,26 @@ impl State {
 /// A state's section, taken apart.
 struct Read<'a> {
     tokens: Vec<u32>,
-    plain: usize,
+    exact_prefix_len: usize,
     removed: usize,
     /// The cells of each layer of each kind.
     groups: Vec<Vec<&'a [u8]>>,
     slot: &'a [u8],
-    parts: Vec<(&'a [u8], &'a [u8])>,
+    extensions: Vec<(&'a [u8], &'a [u8])>,
 }
 
-fn load(saved: &[(&[u8], &[u8])], mut parts: Vec<Box<dyn Part>>) -> Result<Vec<Box<dyn Part>>, RestoreError> {
-    for part in &mut parts {
-        let name = part.name();
+fn load(
+    saved: &[(&[u8], &[u8])],
+    mut extensions: Vec<Box<dyn Extension>>,
+) -> Result<Vec<Box<dyn Extension>>, RestoreError> {
+    for extension in &mut extensions {
+        let name = extension.name();
         let found = saved.iter().find(|(other, _)| *other == name.as_bytes());
         let loaded =
-            found.ok_or_else(|| "nothing was saved".to_owned()).and_then(|(_, bytes)| part.load(bytes));
-        loaded.map_err(|problem| RestoreError::Part { name, problem })?;
+            found.ok_or_else(|| "nothing was saved".to_owned()).and_then(|(_, bytes)| extension.load(bytes));
+        loaded.map_err(|problem| RestoreError::Extension { name, problem })?;
     }
-    Ok(parts)
+    Ok(extensions)
 }
 
 impl From<&'static str> for RestoreError {
