@@ -1,14 +1,14 @@
 //! Loading: a model understood, its weights in the backend's layout, memory for its sequences; and drafts appended to it.
 
+use crate::MAX_ROWS;
 use crate::reading::Reading;
 use crate::stepper::{Loaded, Sequences, Stepper};
-use crate::MAX_ROWS;
 use sha2::{Digest as _, Sha256};
-use verbatim_backend::{
-    Backend, KvSpec, KvType, PackError, RecurrentSpec, StateMemoryError, WeightSource,
-};
+use verbatim_backend::{Backend, KvSpec, KvType, PackError, RecurrentSpec, StateMemoryError, WeightSource};
 use verbatim_gguf::{GgufError, GgufFile, Tensor};
-use verbatim_models::{Base, Hyperparameters, KeyRotation, KvShape, Model, ModelError, Transformed, WeightSpec};
+use verbatim_models::{
+    Base, Hyperparameters, KeyRotation, KvShape, Model, ModelError, Transformed, WeightSpec,
+};
 use verbatim_quant::{QuantError, dequantize};
 use verbatim_state::{AppendError, Digest, LayerSpec, OwnerId, OwnerSpec, RopeKind, State, StateSpec};
 

@@ -1,5 +1,6 @@
 //! Rows of a step: what goes in, what is wanted back, and what came of it.
 
+use crate::MAX_ROWS;
 use verbatim_backend::{Outputs, PrepareError, RunError};
 use verbatim_graph::GraphError;
 use verbatim_models::{Tap, outputs};
@@ -105,7 +106,7 @@ pub enum RowError {
 #[derive(Debug, thiserror::Error)]
 pub enum StepError {
     /// No rows, or more than a step can have.
-    #[error("a step has 1 to {} rows, not {0}", crate::MAX_ROWS)]
+    #[error("a step has 1 to {MAX_ROWS} rows, not {0}")]
     RowCount(usize),
     /// The rows of a sequence cannot be computed.
     #[error(transparent)]

@@ -237,7 +237,11 @@ impl<B: Backend> Stepper<B> {
     ///
     /// # Errors
     /// If it does not fit this engine, is malformed, or there is no room.
-    pub fn restore(&mut self, saved: &[u8], extensions: Vec<Box<dyn Extension>>) -> Result<Restored, RestoreError> {
+    pub fn restore(
+        &mut self,
+        saved: &[u8],
+        extensions: Vec<Box<dyn Extension>>,
+    ) -> Result<Restored, RestoreError> {
         self.sequences.state.restore(saved, extensions)
     }
 

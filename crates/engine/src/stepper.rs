@@ -41,7 +41,7 @@ pub(crate) struct Loaded {
 /// What programs are made for: all that varies in the shapes of one stepper's steps.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 struct ProgramKey {
-    owner: OwnerId,
+    owner: usize,
     bounds: Option<Bounds>,
     embeddings: bool,
     path: usize,
@@ -178,37 +178,25 @@ impl<B: Backend> Stepper<B> {
             Ok::<_, StepError>((graph, program))
         })?;
         // Until the run has ended well, what was computed of these rows and of those that follow them is lost.
-        state.forget_computed(owner, batch.kept.iter().map(|&kept| places[kept]));
+        state.begin_compute(owner, batch.kept.iter().map(|&kept| places[kept]))?;
         let (store, tables) = state.for_run();
-        let run_outputs = backend.run(program, arena, count, weights, store, |input| {
-            fill(input, rows, run, batch, &tables)
-        })?;
+        let run_outputs = backend
+            .run(program, arena, count, weights, store, |input| fill(input, rows, run, batch, &tables))?;
         let computed = batch.kept.iter().map(|&kept| {
             let ((sequence, place), row) = (places[kept], asked[kept]);
             (sequence, place, rows[row].token())
         });
-        state.computed(owner, computed);
-        let mut picked = 0;
+        state.computed(owner, computed)?;
+        let mut picked = 0..;
         for (index, &row) in run.iter().enumerate() {
-            fates[row] = match rows[row].want.next {
-                Next::Nothing => Fate::Computed { row: index, picked: None, token: None },
-                next => {
-                    picked += 1;
-                    let logits = run_outputs.row(outputs::LOGITS, picked - 1).unwrap_or_default();
-                    let token = match next {
-                        Next::Token(sampler) => {
-                            // Noise is keyed by how many tokens there were, also those that are no longer there: it must not repeat.
-                            let removed = state.removed(rows[row].sequence).unwrap_or(0);
-                            let position = removed as u64 + batch.positions[index] as u64 + 1;
-                            sampler.pick(logits, position).map(Some).ok_or(RowError::NotNumbers)
-                        }
-                        Next::Nothing | Next::LogProbs | Next::Logits => Ok(None),
-                    };
-                    match token {
-                        Ok(token) => Fate::Computed { row: index, picked: Some(picked - 1), token },
-                        Err(error) => Fate::Refused(error),
-                    }
-                }
+            let picked = rows[row].want.wants_logits().then(|| picked.next()).flatten();
+            let logits = picked.and_then(|picked| run_outputs.row(outputs::LOGITS, picked));
+            // Noise is keyed by how many tokens there were, also those that are no longer there: it must not repeat.
+            let removed = state.removed(rows[row].sequence)?;
+            let position = removed as u64 + batch.positions[index] as u64 + 1;
+            fates[row] = match rows[row].next_token(logits.unwrap_or_default(), position) {
+                Ok(token) => Fate::Computed { row: index, picked, token },
+                Err(error) => Fate::Refused(error),
             };
         }
         Ok(StepOutputs { run: Some(run_outputs), fates })
@@ -221,17 +209,26 @@ impl<B: Backend> Stepper<B> {
         let Scratch { batch, places, asked, run, fates, .. } = &mut self.scratch;
         fates.clear();
         fates.resize(rows.len(), Fate::Computed { row: 0, picked: None, token: None });
-        refuse(rows, fates, rows.iter().enumerate().filter_map(|(index, row)| {
-            let error = match row.input {
-                RowInput::Token(token) if token as usize >= vocabulary => RowError::Token { token, vocabulary },
-                RowInput::Embedding(x) if x.len() != hidden => RowError::Embedding { given: x.len(), hidden },
-                RowInput::Token(_) | RowInput::Embedding(_) => return None,
-            };
-            Some((index, error))
-        }));
+        refuse(
+            rows,
+            fates,
+            rows.iter().enumerate().filter_map(|(index, row)| {
+                let error = match row.input {
+                    RowInput::Token(token) if token as usize >= vocabulary => {
+                        RowError::Token { token, vocabulary }
+                    }
+                    RowInput::Embedding(x) if x.len() != hidden => {
+                        RowError::Embedding { given: x.len(), hidden }
+                    }
+                    RowInput::Token(_) | RowInput::Embedding(_) => return None,
+                };
+                Some((index, error))
+            }),
+        );
         places.clear();
         asked.clear();
-        let left = rows.iter().enumerate().filter(|&(index, _)| matches!(fates[index], Fate::Computed { .. }));
+        let left =
+            rows.iter().enumerate().filter(|&(index, _)| matches!(fates[index], Fate::Computed { .. }));
         for (index, row) in left {
             places.push((row.sequence, row.place));
             asked.push(index);
@@ -246,7 +243,7 @@ impl<B: Backend> Stepper<B> {
     /// Sets the key of the step's program.
     fn set_key(&mut self, owner: OwnerId, rows: &[Row<'_>], count: Bounds) {
         let Scratch { key, batch, run, .. } = &mut self.scratch;
-        key.owner = owner;
+        key.owner = owner.index();
         key.bounds = Some(Bounds { rows: bucket(count.rows), picked: bucket(count.picked) });
         key.embeddings = run.iter().any(|&row| matches!(rows[row].input, RowInput::Embedding(_)));
         key.path = batch.path;
@@ -330,6 +327,14 @@ impl ProgramKey {
 }
 
 impl Row<'_> {
+    /// The token at `position`, given the logits after this row, if it is wanted.
+    fn next_token(&self, logits: &[f32], position: u64) -> Result<Option<u32>, RowError> {
+        match self.want.next {
+            Next::Token(sampler) => sampler.pick(logits, position).map(Some).ok_or(RowError::NotNumbers),
+            Next::Nothing | Next::LogProbs | Next::Logits => Ok(None),
+        }
+    }
+
     fn token(&self) -> Option<u32> {
         match self.input {
             RowInput::Token(token) => Some(token),

@@ -28,6 +28,7 @@ mod pool;
 mod prefix;
 mod remove;
 mod reuse;
+mod run;
 mod saved;
 mod sequence;
 #[cfg(test)]
@@ -39,6 +40,7 @@ pub use error::StateError;
 pub use extension::Extension;
 pub use owner::{AppendError, OwnerId, OwnerSpec};
 pub use prefix::Digest;
+pub use run::PageTables;
 pub use saved::{RestoreError, Restored, Saved, SavedError};
 pub use verbatim_backend::StateMemoryError;
 
