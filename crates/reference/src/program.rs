@@ -17,9 +17,6 @@ impl Program {
         if let Some(value) = graph.values().iter().find(|value| value.placement != Placement::Host) {
             return Err(PrepareError::Placement(value.placement));
         }
-        if let Some(node) = graph.nodes().iter().find(|node| is_made_by_lowering(&node.op)) {
-            return Err(PrepareError::Op(node.op.name()));
-        }
         for node in graph.nodes() {
             for operand in 0..node.operands.len() {
                 check_weight(graph, node, operand, weights)?;
@@ -43,18 +40,6 @@ impl Program {
     pub(crate) fn output(&self, tag: Tag) -> Option<ValueId> {
         self.graph.outputs().iter().find(|(other, _)| *other == tag).map(|&(_, id)| id)
     }
-}
-
-/// Whether only another backend's lowering makes this op.
-fn is_made_by_lowering(op: &Op) -> bool {
-    matches!(
-        op,
-        Op::Quantize { .. }
-            | Op::QuantizedLinear { .. }
-            | Op::QuantizedExpertLinear { .. }
-            | Op::AttentionParts { .. }
-            | Op::AttentionMerge(_)
-    )
 }
 
 /// By node: the values that are read there for the last time, and that the caller does not read.

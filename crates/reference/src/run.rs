@@ -111,10 +111,13 @@ impl<'a> Step<'a> {
     fn compute(&self, state: &mut State, out: &mut Buffer) {
         let [a, b] = [0, 1].map(|i| move |row: usize| self.f32(i).row(row));
         match self.node.op {
-            Op::Embed { scale } => {
+            Op::Embed { scale, given } => {
                 let table = self.matrix(0);
                 let embed = |row| products::table_row(table, self.index(1, row));
-                self.f32_rows(out, |row| elementwise::scale(&embed(row), scale.0));
+                self.f32_rows(out, |row| match self.i32(1).row(row)[0] {
+                    ..0 if given => self.f32(2).row(row).to_vec(),
+                    _ => elementwise::scale(&embed(row), scale.0),
+                });
             }
             Op::RmsNorm { eps, groups } => {
                 self.f32_rows(out, |row| norm::rms_norm(a(row), self.vector(1), groups, eps.0));
@@ -168,11 +171,6 @@ impl<'a> Step<'a> {
                 self.f32_rows(out, |row| a(row).iter().map(|&x| elementwise::softcap(x, cap.0)).collect())
             }
             Op::Pick => self.f32_rows(out, |row| a(self.index(1, row)).to_vec()),
-            Op::Quantize { .. }
-            | Op::QuantizedLinear { .. }
-            | Op::QuantizedExpertLinear { .. }
-            | Op::AttentionParts { .. }
-            | Op::AttentionMerge(_) => unreachable!("refused when the program was made"),
         }
     }
 
