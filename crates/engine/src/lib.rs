@@ -24,7 +24,8 @@ pub use verbatim_models::{Hyperparameters, ModelError, Tap};
 pub use verbatim_plan::Statistics;
 pub use verbatim_sample::{LogSoftmax, Sampler};
 pub use verbatim_state::{
-    CHECKPOINTS, Extension, OwnerId, RestoreError, Restored, Saved, SavedError, SequenceId, StateError,
+    CHECKPOINTS, Extension, OwnerId, RestoreError, Restored, RowError as PlaceError, Saved, SavedError,
+    SequenceId, StateError,
 };
 
 /// The most rows of one step.

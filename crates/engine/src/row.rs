@@ -5,7 +5,7 @@ use verbatim_backend::{Outputs, PrepareError, RunError};
 use verbatim_graph::GraphError;
 use verbatim_models::{Tap, outputs};
 use verbatim_sample::{LogSoftmax, Sampler};
-use verbatim_state::{RowError as StateRowError, SequenceId, StateError};
+use verbatim_state::{RowError as PlaceError, SequenceId, StateError};
 
 /// One position to be computed.
 #[derive(Clone, Copy, Debug)]
@@ -96,7 +96,7 @@ pub enum RowError {
     },
     /// Its place is not one that can be computed now.
     #[error(transparent)]
-    State(#[from] StateRowError),
+    Place(#[from] PlaceError),
     /// A row's logits are no numbers.
     #[error("the model computes no numbers here: every logit is a NaN; the file is damaged")]
     NotNumbers,

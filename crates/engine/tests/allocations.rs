@@ -32,7 +32,7 @@ static ALLOCATOR: Counting = Counting;
 #[test]
 fn a_steady_decode_step_allocates_nothing() {
     for model in &tiny_models() {
-        let mut engine = engine(model, LoadOptions { threads: 2, ..LoadOptions::default() });
+        let mut engine = engine(model, LoadOptions::default());
         let sequence = engine.begin().expect("free");
         let sampler = Sampler::new(0.8, 1).expect("valid");
         let mut token = 1;

@@ -5,7 +5,7 @@ mod common;
 use common::*;
 use std::path::Path;
 use std::process::Command;
-use verbatim_engine::{Engine, KvType, LoadOptions, Sampler, SaveError, Saved, SequenceId};
+use verbatim_engine::{KvType, LoadOptions, Sampler, SaveError, Saved, SequenceId};
 use verbatim_graph::random::Random;
 
 const MODELS: [&str; 4] = ["llama-gqa-tied", "gemma3-iswa", "qwen35-hybrid", "qwen3moe"];
@@ -139,7 +139,7 @@ fn passes_that_store_without_attending_leave_what_one_pass_leaves() {
         let all = [(KvType::Q8_0, KvType::Q8_0), (KvType::Q4_0, KvType::Iq4Nl), (KvType::Q5_1, KvType::F16)];
         for (context, types) in [(64, &all[..]), (4096, &all[1..2]), (8192, &all[..1])] {
             for &(k, v) in types {
-                let options = LoadOptions { context: Some(context), k, v, threads: 2, ..exact() };
+                let options = LoadOptions { context: Some(context), k, v, ..exact() };
                 let mut engine = engine(&format!("models/{model}/model.gguf"), options);
                 let tokens: Vec<u32> =
                     (0..context as u32 - 2).map(|i| i.wrapping_mul(2_654_435_761) % 500).collect();

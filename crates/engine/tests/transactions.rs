@@ -5,7 +5,7 @@ mod common;
 
 use common::*;
 use std::collections::HashMap;
-use verbatim_engine::{Engine, KvType, LoadOptions, RestoreError, Row, SequenceId, StateError};
+use verbatim_engine::{KvType, LoadOptions, RestoreError, Row, RowInput, SequenceId, StateError, Want};
 use verbatim_graph::random::Random;
 
 /// Lives of sequences, over all models and types of K and V.
@@ -49,9 +49,14 @@ impl FromScratch {
                 .collect();
             if !tokens.is_empty() {
                 let start = self.engine.append(sequence, tokens.len()).expect("room");
-                let row = |(i, &token)| Row { sequence, place: start + i, token, wants_logits: true };
+                let row = |(i, &token)| Row {
+                    sequence,
+                    place: start + i,
+                    input: RowInput::Token(token),
+                    want: Want::LOGITS,
+                };
                 let rows: Vec<Row> = tokens.iter().enumerate().map(row).collect();
-                let outputs = self.engine.step(&rows, Vec::new()).expect("a step");
+                let outputs = self.engine.step(&rows).expect("a step");
                 for i in 0..tokens.len() {
                     let bits = outputs.logits(i).expect("wanted").iter().map(|x| x.to_bits()).collect();
                     self.known.insert(history[..=at + i].to_vec(), bits);
@@ -120,7 +125,7 @@ struct World {
 
 impl World {
     fn new(model: &str, k: KvType, v: KvType, seed: u64) -> World {
-        let options = LoadOptions { context: Some(CONTEXT), k, v, threads: 1, ..LoadOptions::default() };
+        let options = LoadOptions { context: Some(CONTEXT), k, v, ..LoadOptions::default() };
         let many = LoadOptions { sequences: SEQUENCES, cache_bytes: 400_000, ..options };
         World {
             engine: engine(model, many),
@@ -200,22 +205,22 @@ impl World {
             let life = &self.lives[at];
             for (index, guess) in life.guesses.iter().enumerate().filter(|(_, guess)| !guess.is_computed) {
                 let last = index + 1 == life.guesses.len();
-                let wants_logits = last || self.random.below(8) == 0;
+                let want = Want::logits_if(last || self.random.below(8) == 0);
                 let place = life.tokens.len() + index;
-                rows.push(Row { sequence: life.sequence, place, token: guess.token, wants_logits });
+                rows.push(Row { sequence: life.sequence, place, input: RowInput::Token(guess.token), want });
                 whose.push((at, index));
             }
         }
         if rows.is_empty() {
             return;
         }
-        let outputs = self.engine.step(&rows, Vec::new()).expect("a step");
+        let outputs = self.engine.step(&rows).expect("a step");
         let mut picked = 0;
-        for (row, &(at, index)) in rows.iter().zip(&whose) {
+        for (row, &(at, index)) in whose.iter().enumerate() {
             self.lives[at].guesses[index].is_computed = true;
-            if row.wants_logits {
+            if let Some(logits) = outputs.logits(row) {
                 let history = self.lives[at].history_of(index);
-                let logits = outputs.logits(picked).expect("wanted").iter().map(|x| x.to_bits());
+                let logits = logits.iter().map(|x| x.to_bits());
                 picked += 1;
                 assert!(
                     logits.eq(self.scratch.logits(&history).iter().copied()),
