@@ -143,6 +143,14 @@ pub struct StepOutputs<'a, O> {
 }
 
 impl<O: Outputs> StepOutputs<'_, O> {
+    /// Whether every row was computed.
+    ///
+    /// # Errors
+    /// Why the first that was not could not be.
+    pub fn all(&self) -> Result<(), RowError> {
+        (0..self.fates.len()).try_for_each(|row| self.row(row))
+    }
+
     /// Whether a row was computed.
     ///
     /// # Errors

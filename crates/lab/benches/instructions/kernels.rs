@@ -5,7 +5,7 @@ use std::hint::black_box;
 use verbatim_backend::{KvSpec, KvType, PAGE_CELLS, StateForm};
 use verbatim_cpu::matrix::{Epilogue, Input, PackedMatrix, activation_row_bytes, matmul, quantize_row};
 use verbatim_cpu::team::Team;
-use verbatim_cpu::{CpuArena, Cpu, Isa, CpuState, Weight, Weights};
+use verbatim_cpu::{Cpu, CpuArena, CpuState, Isa, Weight, Weights};
 use verbatim_graph::{
     Activation, Attention, Bounds, Builder, Gating, Graph, Op, Real, RopeLayout, Router, Shape, Tag, ValueId,
 };
@@ -96,7 +96,8 @@ fn product(isa: Isa, dtype: DType, tokens: usize) {
 /// K and V of all positions are stored, which counts for the quantisation of K and V; then the last position attends.
 fn attention(kv: KvType) {
     let spec = KvSpec { kv_heads: KV_HEADS, head_dim: HEAD_DIM, k: kv, v: kv };
-    let mut state = CpuState::new(&StateForm { kv: vec![(spec, KEYS / PAGE_CELLS)], ..StateForm::default() }).expect("small");
+    let mut state = CpuState::new(&StateForm { kv: vec![(spec, KEYS / PAGE_CELLS)], ..StateForm::default() })
+        .expect("small");
 
     let mut builder = Builder::new(Bounds { rows: KEYS, picked: 1 });
     let cache = builder.state(Tag::new("kv")).expect("a fresh name");
