@@ -116,6 +116,8 @@ pub struct StateSpec {
 }
 
 /// Layers that see equally many positions, and so need pages for the same ones.
+///
+/// A group in which the target has no layers may lack pages of positions that are seen: the drafts have not filled those.
 struct Group {
     window: Option<usize>,
     /// Their indices among those that attend.

@@ -1,7 +1,7 @@
 //! Owners of layers: the target and its drafts. A draft is more layers of the same sequences.
 
 use crate::pool::Pool;
-use crate::{Group, LayerSpec, SLOTS_PER_SEQUENCE, State, pages_for};
+use crate::{Group, LayerSpec, SLOTS_PER_SEQUENCE, SequenceId, State, StateError, pages_for};
 use std::ops::Range;
 use verbatim_backend::{KvSpec, PAGE_CELLS, RecurrentSpec, StateForm, StateMemoryError, StateStore};
 
@@ -68,8 +68,33 @@ impl OwnerSet {
         self.0 &= !(1 << owner.0);
     }
 
+    /// Whether all of these are in it.
+    pub(crate) fn contains_all(self, others: OwnerSet) -> bool {
+        others.without(self) == OwnerSet::default()
+    }
+
+    pub(crate) fn is_empty(self) -> bool {
+        self == OwnerSet::default()
+    }
+
+    pub(crate) fn union(self, others: OwnerSet) -> OwnerSet {
+        OwnerSet(self.0 | others.0)
+    }
+
+    pub(crate) fn intersection(self, others: OwnerSet) -> OwnerSet {
+        OwnerSet(self.0 & others.0)
+    }
+
     pub(crate) fn without(self, others: OwnerSet) -> OwnerSet {
         OwnerSet(self.0 & !others.0)
+    }
+}
+
+impl FromIterator<OwnerId> for OwnerSet {
+    fn from_iter<T: IntoIterator<Item = OwnerId>>(owners: T) -> OwnerSet {
+        let mut set = OwnerSet::default();
+        owners.into_iter().for_each(|owner| set.insert(owner));
+        set
     }
 }
 
@@ -119,6 +144,49 @@ impl<S: StateStore> State<S> {
             return Err(AppendError::TooMany(MOST_OWNERS));
         }
         Ok(self.add_owner(owner)?)
+    }
+
+    /// The committed positions whose cells an owner has computed, and the recurrent state after the last of them: the last
+    /// unbroken range. All of them for the target.
+    ///
+    /// # Errors
+    /// If there is no such sequence.
+    pub fn filled(&self, id: SequenceId, owner: OwnerId) -> Result<Range<usize>, StateError> {
+        self.sequence(id).map(|sequence| sequence.filled(owner))
+    }
+
+    /// The drafts, which are all owners but the target.
+    pub(crate) fn drafts(&self) -> impl Iterator<Item = OwnerId> + use<S> {
+        self.owners().skip(1)
+    }
+
+    /// After positions have gone: takes from what drafts have filled what is no longer there.
+    pub(crate) fn clip_filled(&mut self, id: SequenceId) {
+        let Some(sequence) = &mut self.sequences[id.index] else { return };
+        let committed = sequence.committed();
+        for (draft, filled) in sequence.filled.iter_mut().enumerate() {
+            filled.end = filled.end.min(committed);
+            for (group, span) in self.groups.iter().zip(&sequence.spans) {
+                if group.owners.contains(OwnerId(draft + 1)) && span.whole_from > group.first_seen(committed)
+                {
+                    filled.start = filled.start.max(span.whole_from);
+                }
+            }
+            if filled.start >= filled.end {
+                *filled = 0..0;
+            }
+        }
+    }
+
+    /// The recurrent state after the last committed position is gone, and with it what drafts that recur have filled.
+    pub(crate) fn lose_states(&mut self, id: SequenceId) {
+        let Some(sequence) = &mut self.sequences[id.index] else { return };
+        for (filled, owner) in sequence.filled.iter_mut().zip(&self.owners[1..]) {
+            if owner.recurs() {
+                *filled = 0..0;
+            }
+        }
+        sequence.slot.take().into_iter().for_each(|slot| self.slots.release(slot));
     }
 
     /// Adds layers to the store and to the bookkeeping; changes nothing if there is no memory for them.

@@ -110,7 +110,7 @@ impl Sequence {
     /// Where the positions begin that an owner has filled up to the last that is committed; `None` if it has not filled that.
     pub(crate) fn filled_before_flight(&self, owner: OwnerId) -> Option<usize> {
         let filled = self.filled(owner);
-        (!filled.is_empty() && filled.end == self.committed()).then_some(filled.start)
+        (filled.start < filled.end && filled.end == self.committed()).then_some(filled.start)
     }
 
     /// Where the positions begin that an owner has filled without gap up to a place in flight that it has computed.
@@ -120,6 +120,40 @@ impl Sequence {
         match self.flight[first].parent {
             None => self.filled_before_flight(owner).unwrap_or(self.committed()),
             Some(_) => self.committed() + self.flight[first].depth,
+        }
+    }
+
+    /// The drafts that have filled all of these positions, and those that have filled some.
+    pub(crate) fn drafts_that_filled(&self, positions: Range<usize>) -> [OwnerSet; 2] {
+        let these = |is: &dyn Fn(&Range<usize>) -> bool| {
+            let filled = self.filled.iter().enumerate().filter(|(_, filled)| is(filled));
+            filled.map(|(draft, _)| OwnerId(draft + 1)).collect()
+        };
+        let all = |filled: &Range<usize>| filled.start <= positions.start && positions.end <= filled.end;
+        let some = |filled: &Range<usize>| filled.start < positions.end && positions.start < filled.end;
+        [these(&all), these(&some)]
+    }
+
+    /// Commits these rows, which were in flight and computed by the target, one after the other.
+    pub(crate) fn commit<'a>(&mut self, len: usize, row: &dyn Fn(usize) -> &'a InFlight) {
+        let committed = self.committed();
+        for row in (0..len).map(row) {
+            // They go on with what drafts have filled, or begin anew.
+            for (draft, filled) in self.filled.iter_mut().enumerate() {
+                if row.computed.contains(OwnerId(draft + 1)) {
+                    let at = self.tokens.len();
+                    let start = if filled.end == at && filled.start < at { filled.start } else { at };
+                    *filled = start..at + 1;
+                }
+            }
+            self.tokens.push(row.token.expect("the target has computed it"));
+        }
+        let tokens = &self.tokens[committed..];
+        if let Some(index) = tokens.iter().position(|&token| token == NOT_A_TOKEN) {
+            self.exact_prefix_len = self.exact_prefix_len.min(committed + index);
+        }
+        if len > 0 {
+            self.extensions.iter_mut().for_each(|extension| extension.commit(tokens));
         }
     }
 
