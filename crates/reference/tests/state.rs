@@ -148,10 +148,10 @@ fn only_the_layers_that_are_named_are_changed() {
     assert_eq!([0, 1, 64].map(|cell| of(1, cell)), [true, false, true]);
 }
 
-/// A row of heads of 96 elements, the first 48 of each rotated by so many positions; pairs are half of that apart.
+/// A row of heads of 80 elements, the first 48 of each rotated by so many positions; pairs are half of that apart.
 fn rotated(x: &[f32], positions: f64, divisors: &[f32]) -> Vec<f64> {
     let mut out = exact(x);
-    for head in out.chunks_mut(96) {
+    for head in out.chunks_mut(80) {
         for i in 0..24 {
             let angle = positions * 1e4f64.powf(-2.0 * i as f64 / 48.0) / f64::from(divisors[i]);
             let (a, b) = (head[i], head[i + 24]);
@@ -168,13 +168,13 @@ fn moved_keys_are_rotated_to_their_positions() {
     let divisors: Vec<f32> = (0..24).map(|i| 1.0 + i as f32 / 8.0).collect();
     let mut random = Random(33);
     for (spec, hadamard) in specs().flat_map(|spec| [(spec, false), (spec, true)]) {
-        let spec = KvSpec { head_dim: 96, ..spec };
+        let spec = KvSpec { head_dim: 80, ..spec };
         let width = spec.kv_heads * spec.head_dim;
         let (k, v) = (numbers(&mut random, width), numbers(&mut random, width));
         // What the layer is given, and what is found in it, in the form in which keys have positions.
         let transform = |x: &[f32]| -> Vec<f32> {
             let head = |head: &[f32]| verbatim_reference::ops::hadamard::transform(head);
-            if hadamard { x.chunks(96).flat_map(head).collect() } else { x.to_vec() }
+            if hadamard { x.chunks(80).flat_map(head).collect() } else { x.to_vec() }
         };
         let mut state = stored(spec, 2, &[3], &transform(&k), &v);
         let shift = KShift {
