@@ -102,7 +102,8 @@ fn gated_units_are_those_of_their_papers() {
     let gelu =
         |x: f64| 0.5 * x * (1.0 + ((2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x.powi(3))).tanh());
     let clamped = Activation::ClampedSwiglu { alpha: Real(1.75), limit: Real(3.0) };
-    let units: [(Activation, &dyn Fn(f64, f64) -> f64); 4] = [
+    type Unit<'a> = &'a dyn Fn(f64, f64) -> f64;
+    let units: [(Activation, Unit<'_>); 4] = [
         (Activation::Silu, &|gate, up| gate * sigmoid(gate) * up),
         (Activation::GeluTanh, &|gate, up| gelu(gate) * up),
         (Activation::Sigmoid, &|gate, up| sigmoid(gate) * up),
