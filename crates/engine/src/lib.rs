@@ -7,9 +7,25 @@
 //! What a row gets back depends on its sequence's tokens alone, bit for bit: not on the rows beside it, on how the tokens
 //! were cut into steps, on threads or on the cells that the sequence lives in.
 
+mod chat;
+mod engine;
+mod generate;
 mod load;
 mod reading;
+mod request;
 mod sequences;
+mod session;
+
+/// Requests in, events out: the door through which the command line and servers use a model.
+pub mod door {
+    pub use crate::chat::{ChatError, ChatFormat, Message, Role};
+    pub use crate::engine::{Answer, Canceller, Engine, EngineError, EngineOptions, ModelText};
+    pub use crate::request::{Event, FinishReason, GenerationStats, Prompt, Request, RequestError, Sampling};
+    pub use crate::session::{OpenedSession, RestoredSession, SessionError, SessionId, SessionOptions};
+}
+
+/// What requests call the type that computes.
+pub(crate) use self::Engine as Stepper;
 
 pub use load::{LoadError, LoadOptions, check};
 pub use sequences::SaveError;
