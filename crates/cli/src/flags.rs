@@ -12,7 +12,7 @@
 use std::num::{NonZeroU32, NonZeroUsize};
 use std::path::PathBuf;
 
-use clap::builder::{FalseyValueParser, PossibleValuesParser, TypedValueParser};
+use clap::builder::{FalseyValueParser, NonEmptyStringValueParser, PossibleValuesParser, TypedValueParser};
 use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum, ValueHint};
 use clap_complete::Shell;
 use verbatim_engine::KvType;
@@ -183,6 +183,15 @@ pub struct GenerateFlags {
         allow_negative_numbers = true
     )]
     pub seed: u64,
+    /// Text that ends the answer and is not part of it; may be given several times
+    #[arg(
+        long,
+        value_name = "TEXT",
+        env = "VERBATIM_STOP",
+        allow_hyphen_values = true,
+        value_parser = NonEmptyStringValueParser::new()
+    )]
+    pub stop: Vec<String>,
     /// Tokens the context has room for [default: what the model was trained for]
     #[arg(long = "ctx", value_name = "N", env = "VERBATIM_CTX")]
     pub context_tokens: Option<NonZeroU32>,

@@ -1,4 +1,7 @@
-//! Models that run steps over rows.
+//! Models that answer requests, and the steps over rows that this is made of.
+//!
+//! An [`Engine`] is the door for clients, the command line and servers alike: a [`Request`] in, [`Event`]s out. Behind it one thread
+//! owns a [`Stepper`]: models over shared sequences.
 //!
 //! A [`Row`] is a token, or an embedding, at a position of a sequence, and says what it wants back. [`Stepper::step`] runs any
 //! mix of rows: a prompt's chunk, one token of each of many sequences, a chain or a tree of draft tokens. [`Stepper::advance`] is
@@ -9,15 +12,24 @@
 //!
 //! Invariant: no backend is named here; a [`Stepper`] is made over whichever it is given.
 
+mod chat;
+mod engine;
+mod generate;
 mod load;
 mod reading;
+mod request;
 mod row;
 mod sequences;
+mod session;
 mod stepper;
 
+pub use chat::{ChatError, ChatFormat, Message, Role};
+pub use engine::{Answer, Canceller, Engine, EngineError, EngineOptions, ModelText};
 pub use load::{DraftOptions, LoadError, LoadOptions, check};
+pub use request::{Event, FinishReason, GenerationStats, Prompt, Request, RequestError, Sampling};
 pub use row::{Next, Row, RowError, RowInput, StepError, StepOutputs, Want};
 pub use sequences::SaveError;
+pub use session::{OpenedSession, RestoredSession, SessionError, SessionId, SessionOptions};
 pub use stepper::{Sequences, Stepper};
 pub use verbatim_backend::{Backend, KindTime, KvType, Outputs, PAGE_CELLS, ProductWork, Products, Profile};
 pub use verbatim_models::{Hyperparameters, ModelError, Tap};
