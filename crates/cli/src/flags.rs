@@ -15,6 +15,7 @@ use std::path::PathBuf;
 use clap::builder::{FalseyValueParser, NonEmptyStringValueParser, PossibleValuesParser, TypedValueParser};
 use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum, ValueHint};
 use clap_complete::Shell;
+use verbatim_device::DeviceKind;
 use verbatim_engine::KvType;
 use verbatim_lab::synth::Recipe;
 
@@ -108,7 +109,10 @@ pub struct HubFlags {
 
 /// How many threads compute. The text does not depend on it.
 #[derive(Debug, Clone, Args)]
-pub struct ThreadFlags {
+pub struct DeviceFlags {
+    /// What computes: cpu, or reference, which is the definition of every op in plain scalar code: slow, to compare with
+    #[arg(long, value_name = "NAME", env = "VERBATIM_BACKEND", default_value = "cpu", value_parser = device_kind())]
+    pub backend: DeviceKind,
     /// Threads to compute with [default: one per physical core]; the text does not depend on it
     #[arg(long, value_name = "N", env = "VERBATIM_THREADS")]
     pub threads: Option<NonZeroUsize>,
@@ -129,6 +133,12 @@ pub struct CacheFlags {
     /// Quantise keys and values as they are, without the rotation that makes them lose less
     #[arg(long, env = "VERBATIM_NO_KV_ROTATION", value_parser = switch())]
     pub no_kv_rotation: bool,
+}
+
+/// A backend, by its name.
+fn device_kind() -> impl TypedValueParser<Value = DeviceKind> {
+    PossibleValuesParser::new(DeviceKind::ALL.map(DeviceKind::name))
+        .try_map(|name| name.parse::<DeviceKind>())
 }
 
 /// A format of K or V, by its name.
@@ -214,7 +224,7 @@ pub struct RunArgs {
     pub generate: GenerateFlags,
     /// Threads.
     #[command(flatten)]
-    pub threads: ThreadFlags,
+    pub threads: DeviceFlags,
     /// Formats of the KV cache.
     #[command(flatten)]
     pub cache: CacheFlags,
@@ -237,7 +247,7 @@ pub struct ChatArgs {
     pub generate: GenerateFlags,
     /// Threads.
     #[command(flatten)]
-    pub threads: ThreadFlags,
+    pub threads: DeviceFlags,
     /// Formats of the KV cache.
     #[command(flatten)]
     pub cache: CacheFlags,
@@ -263,7 +273,7 @@ pub struct LogitsArgs {
     pub layers: bool,
     /// Threads.
     #[command(flatten)]
-    pub threads: ThreadFlags,
+    pub threads: DeviceFlags,
     /// Round keys and values in the KV cache to 2 bytes, as `run` does by default
     #[arg(long, env = "VERBATIM_F16_CACHE", value_parser = switch())]
     pub f16_cache: bool,
@@ -441,7 +451,7 @@ pub struct BenchArgs {
     pub repetitions: NonZeroU32,
     /// Threads.
     #[command(flatten)]
-    pub threads: ThreadFlags,
+    pub threads: DeviceFlags,
     /// Formats of the KV cache.
     #[command(flatten)]
     pub cache: CacheFlags,
@@ -501,7 +511,7 @@ pub struct PerplexityArgs {
     pub chunks: Option<NonZeroU32>,
     /// Threads.
     #[command(flatten)]
-    pub threads: ThreadFlags,
+    pub threads: DeviceFlags,
     /// Formats of the KV cache.
     #[command(flatten)]
     pub cache: CacheFlags,
@@ -555,7 +565,7 @@ pub struct SynthArgs {
     pub config: Option<PathBuf>,
     /// Threads.
     #[command(flatten)]
-    pub threads: ThreadFlags,
+    pub threads: DeviceFlags,
 }
 
 /// How the variable of a switch is read: empty, `0`, `false`, `no`, `off`, `n` and `f` mean no, all else yes.

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-use verbatim_engine::door::Canceller;
+use verbatim_engine::Canceller;
 
 /// Exit status of a program that a shell's user interrupted: 128 + SIGINT.
 pub const EXIT_INTERRUPTED: u8 = 130;

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use rustyline::DefaultEditor;
 use rustyline::error::ReadlineError;
-use verbatim_engine::door::{Message, Role};
+use verbatim_engine::{Message, Role};
 
 use crate::standard_io;
 

@@ -3,15 +3,16 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow, bail, ensure};
-use verbatim_engine::LoadOptions;
-use verbatim_engine::door::{
-    ChatError, Engine, EngineOptions, Event, FinishReason, GenerationStats, Message, ModelText, Prompt,
-    Request, RequestError, Sampling, SessionError, SessionId, SessionOptions,
+use verbatim_device::Device;
+use verbatim_engine::{
+    ChatError, Engine, EngineOptions, Event, FinishReason, GenerationStats, LoadError, LoadOptions, Message,
+    ModelText, Prompt, Request, RequestError, Sampling, SessionError, SessionId, SessionOptions,
+    StateMemoryError, Stepper,
 };
 use verbatim_gguf::GgufFile;
 
 use crate::cpu_mask::CpuMask;
-use crate::flags::{CacheFlags, GenerateFlags, ModelFlags, SequenceFlags, ThreadFlags};
+use crate::flags::{CacheFlags, DeviceFlags, GenerateFlags, ModelFlags, SequenceFlags};
 use crate::interrupt::Interrupt;
 use crate::model_file::ModelFile;
 use crate::pull::{self, Suppliers};
@@ -68,7 +69,7 @@ impl std::fmt::Display for Summary {
 ///
 /// # Errors
 /// When the mask names CPUs that cannot be used.
-pub fn place_threads(flags: &ThreadFlags) -> anyhow::Result<usize> {
+pub fn place_threads(flags: &DeviceFlags) -> anyhow::Result<usize> {
     flags.cpu_mask.as_ref().map_or(Ok(()), CpuMask::apply)?;
     let masked = flags.cpu_mask.as_ref().map(CpuMask::count);
     // The process may be allowed fewer CPUs than the machine has cores.
@@ -78,6 +79,29 @@ pub fn place_threads(flags: &ThreadFlags) -> anyhow::Result<usize> {
         notify(&format!("warning: {threads} threads share the {cpus} CPUs of --cpu-mask, which is slow"));
     }
     Ok(threads)
+}
+
+/// The backend that the flags name, and how many threads it was given.
+///
+/// # Errors
+/// When it cannot be used, or the mask names CPUs that cannot be used.
+pub fn open_device(flags: &DeviceFlags) -> anyhow::Result<(Device, usize)> {
+    let threads = place_threads(flags)?;
+    Ok((Device::open(flags.backend, threads)?, threads))
+}
+
+/// Loads a model.
+///
+/// # Errors
+/// When the file is no model that can be run, or memory does not suffice.
+pub fn load(file: &ModelFile, device: Device, options: &LoadOptions) -> anyhow::Result<Stepper<Device>> {
+    Stepper::load(device, &file.gguf, options).map_err(|error| {
+        let hint = match &error {
+            LoadError::Memory(StateMemoryError::Kv { .. }) => " (--ctx, --ctk, --ctv, --cache-mib)",
+            _ => "",
+        };
+        anyhow!("{error}{hint}").context(format!("{} cannot be loaded", file.path.display()))
+    })
 }
 
 /// Opens the model that the flags name, fetching it first if it is known and missing.
@@ -99,14 +123,13 @@ impl Session {
     pub fn open(
         store: &Store,
         model: &ModelFlags,
-        threads_flags: &ThreadFlags,
+        device: &DeviceFlags,
         cache: &CacheFlags,
         sequence: &SequenceFlags,
         generate: &GenerateFlags,
     ) -> anyhow::Result<Session> {
         let file = open_model(store, model)?;
         let options = LoadOptions {
-            threads: place_threads(threads_flags)?,
             context: generate.context_tokens.map(|tokens| tokens.get() as usize),
             k: cache.cache_type_k,
             v: cache.cache_type_v,
@@ -114,11 +137,17 @@ impl Session {
             cache_bytes: sequence.cache_mib.saturating_mul(1 << 20),
             ..LoadOptions::default()
         };
-        Session::load(&file, &options, sequence)
+        let (device, _) = open_device(device)?;
+        Session::load(&file, device, &options, sequence)
     }
 
-    fn load(file: &ModelFile, options: &LoadOptions, flags: &SequenceFlags) -> anyhow::Result<Session> {
-        let engine = start_engine(file, options)?;
+    fn load(
+        file: &ModelFile,
+        device: Device,
+        options: &LoadOptions,
+        flags: &SequenceFlags,
+    ) -> anyhow::Result<Session> {
+        let engine = start_engine(file, device, options)?;
         if let Some(path) = &flags.session {
             refuse_model(path)?;
             check_session(path)?;
@@ -195,11 +224,11 @@ impl Session {
 }
 
 /// Loads a model and starts its engine.
-fn start_engine(file: &ModelFile, options: &LoadOptions) -> anyhow::Result<Engine> {
+fn start_engine(file: &ModelFile, device: Device, options: &LoadOptions) -> anyhow::Result<Engine> {
     let tokenizer = file.tokenizer()?.into();
     let has_template = file.gguf.metadata().contains("tokenizer.chat_template");
     let template = has_template.then(|| file.chat_template()).transpose()?.map(str::to_owned);
-    let stepper = verbatim_engine::Engine::load(&file.gguf, options).with_context(|| about(&file.path))?;
+    let stepper = load(file, device, options)?;
     let name = file.path.file_stem().unwrap_or_default().to_string_lossy();
     let options = EngineOptions { model_name: name.into_owned(), ..EngineOptions::default() };
     Ok(Engine::start(stepper, ModelText { tokenizer, template }, options)?)
@@ -238,10 +267,6 @@ fn check_session(path: &Path) -> anyhow::Result<()> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let problem = || format!("--session {shown}: nothing can be written in the folder {}", folder.display());
     tempfile::tempfile_in(folder).with_context(problem).map(drop)
-}
-
-fn about(path: &Path) -> String {
-    format!("{} cannot be loaded", path.display())
 }
 
 /// Says that a prompt is continued as it is because the model has no chat template.

@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 use verbatim_backend::{
-    Backend, BindError, Filled, InputBinding, KShift, Outputs, PackError, PrepareError, Products, Profile, RunError,
-    StateForm, StateMemoryError, StateStore, WeightSource,
+    Backend, BindError, Filled, InputBinding, KShift, Outputs, PackError, PrepareError, Products, Profile,
+    RunError, StateForm, StateMemoryError, StateStore, WeightSource,
 };
 use verbatim_cpu::Cpu;
 use verbatim_graph::{Bounds, Graph, Tag};
@@ -83,7 +83,11 @@ impl Backend for Device {
         }
     }
 
-    fn append_weight(&mut self, weights: &mut DeviceWeights, weight: WeightSource<'_>) -> Result<(), PackError> {
+    fn append_weight(
+        &mut self,
+        weights: &mut DeviceWeights,
+        weight: WeightSource<'_>,
+    ) -> Result<(), PackError> {
         match (self, weights) {
             (Device::Cpu(backend), DeviceWeights::Cpu(weights)) => backend.append_weight(weights, weight),
             (Device::Reference(backend), DeviceWeights::Reference(weights)) => {

@@ -31,7 +31,9 @@ pub use row::{Next, Row, RowError, RowInput, StepError, StepOutputs, Want};
 pub use sequences::SaveError;
 pub use session::{OpenedSession, RestoredSession, SessionError, SessionId, SessionOptions};
 pub use stepper::{Sequences, Stepper};
-pub use verbatim_backend::{Backend, KindTime, KvType, Outputs, PAGE_CELLS, ProductWork, Products, Profile};
+pub use verbatim_backend::{
+    Backend, KindTime, KvType, Outputs, PAGE_CELLS, ProductWork, Products, Profile, StateMemoryError,
+};
 pub use verbatim_models::{Hyperparameters, ModelError, Tap};
 pub use verbatim_plan::Statistics;
 pub use verbatim_sample::{LogSoftmax, Sampler};

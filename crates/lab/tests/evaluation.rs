@@ -7,8 +7,7 @@ use verbatim_lab::evaluation::{Chunks, Evaluation, EvaluationError, evaluate};
 
 fn engine(model: &str, context: usize, cache: KvType) -> Stepper<Cpu> {
     let path = format!("{}/../../tests/data/models/{model}/model.gguf", env!("CARGO_MANIFEST_DIR"));
-    let options =
-        LoadOptions { context: Some(context), k: cache, v: cache, ..LoadOptions::default() };
+    let options = LoadOptions { context: Some(context), k: cache, v: cache, ..LoadOptions::default() };
     Stepper::load(Cpu::new(2).unwrap(), &GgufFile::open(path).unwrap(), &options).unwrap()
 }
 

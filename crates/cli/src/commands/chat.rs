@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use verbatim_engine::door::{Message, Prompt};
+use verbatim_engine::{Message, Prompt};
 
 use crate::flags::{ChatArgs, GenerateFlags};
 use crate::interrupt::Interrupt;

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use verbatim_engine::door::{FinishReason, Message, Prompt, Role};
+use verbatim_engine::{FinishReason, Message, Prompt, Role};
 
 use crate::error::UsageError;
 use crate::flags::RunArgs;
