@@ -152,9 +152,6 @@ pub enum PrepareError {
         /// The most there may be.
         most: usize,
     },
-    /// The backend has no kernel for an op.
-    #[error("this backend cannot compute {0}")]
-    Op(&'static str),
 }
 
 /// Why a run has failed.

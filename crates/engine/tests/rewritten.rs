@@ -166,7 +166,7 @@ fn a_network_taken_apart_into_experts_says_the_same() {
     let (shape, reference) = golden.f32("logits_hf");
     let tokens = golden.ids("token_ids");
     let run = |file: &GgufFile| {
-        let mut engine = load(&file, &exact()).expect("a model");
+        let mut engine = load(file, &exact()).expect("a model");
         logits(&mut engine, &tokens, &[512])
     };
     let mixture = |fused: bool, biases: bool| {

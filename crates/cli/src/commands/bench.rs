@@ -87,7 +87,6 @@ fn state(args: &BenchArgs, store: &Store, interrupt: Interrupt) -> anyhow::Resul
             v: args.cache.cache_type_v,
             rotation: !args.cache.no_kv_rotation,
             cache_bytes: BOOKS_CACHE_BYTES,
-            ..LoadOptions::default()
         };
         let mut stepper = load(&file, device, &options)?;
         let go_on = &mut || !interrupt.is_raised();
