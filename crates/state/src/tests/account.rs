@@ -615,10 +615,10 @@ impl World {
         let contents = naive.contents.clone();
         for (group, layer, window, knows_position) in self.layers(owner) {
             let first = window.map_or(0, |window| (len + 1).saturating_sub(window)).max(filled.start);
-            for position in first..filled.end {
+            for (position, &content) in contents.iter().enumerate().take(filled.end).skip(first) {
                 let cell = self.state.cell(id, group, position).expect("filled and seen");
                 let [found, at] = self.get(layer, cell);
-                assert_eq!(found, stamp(owner, contents[position]), "{owner:?}, {position} of {len}");
+                assert_eq!(found, stamp(owner, content), "{owner:?}, {position} of {len}");
                 assert!(!knows_position || at == position as u64, "{at} not {position}");
             }
         }

@@ -45,7 +45,8 @@ fn fault(
             Some(&found) if found == parent => {}
             Some(_) => return order,
             None if is_filled(state, owner, id, &before, parent) => {
-                if recurs && !state.row(id, parent).unwrap().kept.contains(owner) {
+                let has_state = !recurs || state.row(id, parent).unwrap().kept.contains(owner);
+                if !has_state {
                     return order;
                 }
             }
