@@ -1,8 +1,9 @@
 //! The prefix tree: what was computed of texts that have ended, or that others may share.
 //!
 //! A node is a page's worth of tokens after its parent's, or fewer at the end of a text, with the pages that hold their K
-//! and V and perhaps the slot with the recurrent state after the last; each says which drafts have filled it, too. A node is found by the digest of the model, the
-//! adapter and all tokens up to its last; what is found is used only if its tokens are those asked for, compared one by one.
+//! and V and perhaps the slot with the recurrent state after the last. Pages and slots say which drafts have filled them, and
+//! one that more have filled takes the place of another. A node is found by the digest of the model, the adapter and all tokens
+//! up to its last; what is found is used only if its tokens are those asked for, compared one by one.
 
 use crate::owner::OwnerSet;
 use crate::pool::Pool;
