@@ -51,7 +51,8 @@ pub struct Batch {
     /// Positions that are read from pages; those after are on the row's path. One more than the row's position where it
     /// has no path.
     pub bases: Vec<i32>,
-    /// The first position that the owner has filled without gap up to the row: it must not read those before. 0 for the target.
+    /// The first position that the owner has filled without gap up to the row, which it must not read before. 0 for the
+    /// target.
     pub starts: Vec<i32>,
     /// The cell that the row writes, for each kind of layer.
     pub cells: Vec<Vec<i32>>,
@@ -154,9 +155,9 @@ impl Batch {
 }
 
 impl<S: StateStore> State<S> {
-    /// Looks up where the rows `(sequence, place)` of a step of this owner read and write. A sequence one of whose rows cannot be
-    /// computed is left out as a whole, and the others are as they are without it. Once the buffers have grown nothing is
-    /// allocated.
+    /// Looks up where the rows `(sequence, place)` of a step of this owner read and write. A sequence one of whose rows
+    /// cannot be computed is left out as a whole, and the others are as they are without it. Once the buffers have grown
+    /// nothing is allocated.
     pub fn batch(&self, owner: OwnerId, rows: &[(SequenceId, usize)], batch: &mut Batch) {
         batch.clear(self.groups.len());
         for (row, &(id, place)) in rows.iter().enumerate() {

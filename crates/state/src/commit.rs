@@ -340,7 +340,7 @@ impl<S: StateStore> State<S> {
         }
     }
 
-    /// Forgets what the tree holds beyond its share of memory.
+    /// Evicts what the tree holds beyond its share of memory.
     pub(crate) fn shrink_cache(&mut self) {
         let mut pools = Pools { pages: &mut self.pools, slots: &mut self.slots };
         for (index, group) in self.groups.iter().enumerate() {

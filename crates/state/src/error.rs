@@ -25,7 +25,7 @@ pub enum StateError {
     NoPages {
         /// Pages needed.
         wanted: usize,
-        /// Pages free, or freed by forgetting what is kept for reuse.
+        /// Pages free, or freed by evicting what is kept for reuse.
         free: usize,
     },
     /// The sequence has ended or never was.

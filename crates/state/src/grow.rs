@@ -107,7 +107,7 @@ impl<S: StateStore> State<S> {
         Ok(())
     }
 
-    /// Makes sure that as many pages are free as are wanted; what is wanted may shrink as the tree forgets.
+    /// Makes sure that as many pages are free as are wanted; what is wanted may shrink as the tree evicts.
     pub(crate) fn make_room(
         &mut self,
         group: usize,

@@ -2,8 +2,16 @@
 //!
 //! **A sequence grows in transactions.** [`State::append`] (a chain) or [`State::append_tree`] reserves places for positions
 //! in flight, steps store their K and V, and [`State::commit`] or [`State::commit_path`] keeps those along one path;
-//! [`State::rollback`] drops them all. Nothing that was committed is touched by any of it, so a step that fails, or draft tokens that
-//! are rejected, leave a sequence as it was. What other crates keep per sequence takes part as an [`Extension`].
+//! [`State::rollback`] drops them all. Nothing that was committed is touched by any of it, so a step that fails, or draft
+//! tokens that are rejected, leave a sequence as it was. What other crates keep per sequence takes part as an [`Extension`].
+//!
+//! **A step** asks [`State::batch`] where its rows read and write, says [`State::begin_compute`], runs, and says
+//! [`State::computed`] if the run has ended well.
+//!
+//! **A draft is more layers of the same sequences** ([`State::append_owner`]). It shares places, pages, slots and transactions
+//! with the target, so nothing can be rolled back and the draft forgotten. Which committed positions it has filled is known for
+//! each sequence ([`State::filled`]), and it never reads others. A draft never stands in the target's way: what it cannot keep,
+//! because its window or its state has left it, it has not filled any more.
 //!
 //! **Kinds of layers** have pages of their own, [`PAGE_CELLS`] positions each: those that see all positions, and those that
 //! see a window, whose pages are given back once no position to come can see them. Layers that recur have slots: the state
@@ -315,7 +323,7 @@ impl<S: StateStore> State<S> {
         self.sequence(id).map(|sequence| sequence.removed)
     }
 
-    /// Forgets what no sequence holds.
+    /// Evicts all that no sequence holds.
     pub fn clear_cache(&mut self) {
         self.tree.clear(&mut Pools { pages: &mut self.pools, slots: &mut self.slots });
     }

@@ -1,8 +1,9 @@
 //! The prefix tree: what was computed of texts that have ended, or that others may share.
 //!
 //! A node is a page's worth of tokens after its parent's, or fewer at the end of a text, with the pages that hold their K
-//! and V and perhaps the slot with the recurrent state after the last; each says which drafts have filled it, too. A node is found by the digest of the model, the
-//! adapter and all tokens up to its last; what is found is used only if its tokens are those asked for, compared one by one.
+//! and V and perhaps the slot with the recurrent state after the last. Pages and slots say which drafts have filled them, and
+//! one that more have filled takes the place of another. A node is found by the digest of the model, the adapter and all tokens
+//! up to its last; what is found is used only if its tokens are those asked for, compared one by one.
 
 use crate::owner::OwnerSet;
 use crate::pool::Pool;
@@ -40,7 +41,7 @@ pub(crate) struct Node {
     pub(crate) pages: Vec<Option<Kept>>,
     /// The recurrent state after the last token.
     pub(crate) slot: Option<Kept>,
-    /// When each page, and last the slot, was put here or used: the order in which they are forgotten.
+    /// When each page, and last the slot, was put here or used: the order in which they are evicted.
     used: Vec<u64>,
 }
 
@@ -152,7 +153,7 @@ impl PrefixTree {
             };
             let id = self.vacant.pop().unwrap_or_else(|| {
                 self.nodes.push(None);
-                // Forgetting allocates nothing.
+                // Evicting allocates nothing.
                 self.vacant.reserve(self.nodes.len());
                 self.nodes.len() - 1
             });
@@ -183,22 +184,23 @@ impl PrefixTree {
         self.node_mut(id).used[group] = clock;
     }
 
-    /// Forgets the page of this group that was of no use for longest and that nobody but the tree holds. Where all
+    /// Evicts the page of this group that was of no use for longest and that nobody but the tree holds. Where all
     /// positions are seen, a page is of no use without those before it, so the last ones go first, with their nodes.
     /// `false` if there is none.
     pub(crate) fn evict_page(&mut self, group: usize, windowed: bool, pools: &mut Pools<'_>) -> bool {
         let pool = &pools.pages[group];
-        let oldest = self.ids().filter(|&id| {
+        let cached = |&id: &NodeId| self.node(id).pages[group].is_some_and(|page| pool.is_cached(page.id));
+        // One with children goes only if all after it are in use, by sequences that have pages of their own for it.
+        let order = |&id: &NodeId| {
             let node = self.node(id);
-            let cached = node.pages[group].is_some_and(|page| pool.is_cached(page.id));
-            cached && (windowed || node.children.is_empty())
-        });
-        let Some(id) = oldest.min_by_key(|&id| self.node(id).used[group]) else { return false };
+            (!windowed && !node.children.is_empty(), node.used[group])
+        };
+        let Some(id) = self.ids().filter(cached).min_by_key(order) else { return false };
         // A sequence that goes on from a node will want it as a parent.
         let node = self.node(id);
         let in_use = |(pool, page): (&Pool, &Option<Kept>)| page.is_some_and(|page| !pool.is_cached(page.id));
-        let is_wanted = !node.children.is_empty() || pools.pages.iter().zip(&node.pages).any(in_use);
-        if windowed && is_wanted {
+        let is_wanted = windowed && pools.pages.iter().zip(&node.pages).any(in_use);
+        if is_wanted || !node.children.is_empty() {
             let page = self.node_mut(id).pages[group].take().expect("filtered");
             pools.pages[group].release_from_tree(page.id);
         } else {
@@ -207,7 +209,7 @@ impl PrefixTree {
         true
     }
 
-    /// Forgets the recurrent state that was of no use for longest and that nobody but the tree holds.
+    /// Evicts the recurrent state that was of no use for longest and that nobody but the tree holds.
     pub(crate) fn evict_slot(&mut self, pools: &mut Pools<'_>) -> bool {
         let cached = |&id: &NodeId| self.node(id).slot.is_some_and(|slot| pools.slots.is_cached(slot.id));
         let used = |&id: &NodeId| *self.node(id).used.last().expect("one more than groups");

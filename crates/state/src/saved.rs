@@ -272,7 +272,7 @@ impl<S: StateStore> State<S> {
     }
 
     /// The form of an owner's memory, in words.
-    fn form(&self, owner: OwnerId) -> String {
+    pub(crate) fn form(&self, owner: OwnerId) -> String {
         // Layers of one form are many: they are counted.
         let mut forms: Vec<(usize, String)> = Vec::new();
         for layer in &self.layers[self.layers(owner)] {

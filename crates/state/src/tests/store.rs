@@ -22,6 +22,10 @@ impl PlainStore {
             + self.recurrent.iter().map(|(_, bytes)| bytes.len()).sum::<usize>()
     }
 
+    pub(crate) fn cell_bytes(&self, layer: usize, cell: usize) -> &[u8] {
+        &self.kv[layer].1[self.cell(layer, cell)]
+    }
+
     fn cell(&self, layer: usize, cell: usize) -> Range<usize> {
         let len = self.kv[layer].0.cell_bytes().unwrap();
         cell * len..(cell + 1) * len
