@@ -93,3 +93,17 @@ fn a_full_context_ends_the_answer_or_is_shifted() {
     let keep = run(home.path(), "qwen3", &["--context-shift", "--ctx", "40", "--keep", "39", "hello"]);
     assert!(stderr(&keep, 1).contains("--keep 39 leaves nothing to drop"));
 }
+
+#[test]
+fn a_stop_string_ends_the_answer_and_is_not_shown() {
+    let home = tempfile::tempdir().unwrap();
+    let with = |more: &[&str]| run(home.path(), "qwen3", &[more, &["-n", "30", "hello there"]].concat());
+    let whole = stdout(&with(&[]));
+    let middle: String = whole.chars().skip(9).take(5).collect();
+    let output = with(&["--stop", "never said", "--stop", &middle]);
+    assert_eq!(stdout(&output), format!("{}\n", &whole[..whole.find(&middle).unwrap()]));
+    let told = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(told.contains("; stopped at "), "{told}");
+    assert_eq!(stdout(&with(&["--stop", "-"])), stdout(&with(&["--stop=-"])));
+    stderr(&with(&["--stop", ""]), 2);
+}
