@@ -13,13 +13,17 @@ use verbatim_text::Tokenizer;
 const MODELS: [&str; 3] = ["qwen3", "gemma3-iswa", "qwen35-hybrid"];
 
 fn started(model: &str, context: usize) -> Engine {
+    started_with(model, context, EngineOptions::default())
+}
+
+fn started_with(model: &str, context: usize, engine_options: EngineOptions) -> Engine {
     let path = format!("models/{model}/model.gguf");
     let file = GgufFile::open(data(&path)).expect("a model");
     let tokenizer = Arc::new(Tokenizer::from_gguf(file.metadata()).expect("a vocabulary"));
     let options =
         LoadOptions { context: Some(context), sequences: 2, cache_bytes: 1 << 24, ..LoadOptions::default() };
     let text = ModelText { tokenizer, template: None };
-    Engine::start(engine(&path, options), text, EngineOptions::default()).expect("a thread")
+    Engine::start(engine(&path, options), text, engine_options).expect("a thread")
 }
 
 fn open(engine: &Engine, shift_keep: Option<usize>, file: Option<&Path>) -> OpenedSession {
@@ -145,12 +149,14 @@ fn a_file_whose_history_is_not_its_sequences_is_refused() {
 
 #[test]
 fn a_session_in_use_is_not_saved_or_closed() {
-    let engine = started("qwen3", 60);
+    // Requests pause at their first token.
+    let engine = started_with("qwen3", 60, EngineOptions { events_ahead: 1, ..EngineOptions::default() });
     let session = open(&engine, Some(4), None).id;
     let request = || Request { session: Some(session), ..Request::new(Prompt::Tokens(text(0, 20))) };
     let (first, second) = (engine.submit(request()), engine.submit(request()));
     assert!(matches!(engine.close_session(session), Err(SessionError::Busy)));
     drop(second);
+    assert!(matches!(engine.save_session(session, "/never/written", vec![]), Err(SessionError::Busy)));
     assert!(matches!(engine.close_session(session), Err(SessionError::Busy)));
     drop(first);
     engine.close_session(session).expect("nobody uses it any more");
