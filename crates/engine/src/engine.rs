@@ -567,3 +567,34 @@ impl<'a, B: Backend> Worker<'a, B> {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::request::Prompt;
+    use verbatim_gguf::GgufFile;
+
+    fn format() -> ChatFormat {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/data/models/qwen3/model.gguf");
+        let file = GgufFile::open(path).unwrap();
+        ChatFormat::new(Arc::new(Tokenizer::from_gguf(file.metadata()).unwrap()), None)
+    }
+
+    #[test]
+    fn a_panic_of_the_thread_is_told_to_all_who_wait() {
+        let work = |commands: &Receiver<Command>, _: &Shared| {
+            let _in_hand = (commands.recv(), commands.recv());
+            panic!("the books do not balance");
+        };
+        let engine = Engine::spawn(work, format(), EngineOptions::default(), 1).unwrap();
+        let submit = || engine.submit(Request::new(Prompt::Text("hello".to_owned())));
+        let (first, second, queued) = (submit(), submit(), submit());
+        for answer in [first, second, queued, submit()] {
+            let events: Vec<String> = answer.map(|event| format!("{event:?}")).collect();
+            assert_eq!(events.len(), 1);
+            assert!(events[0].contains("Failed") && events[0].contains("do not balance"), "{events:?}");
+        }
+        let error = engine.open_session(SessionOptions::default()).unwrap_err();
+        assert!(error.to_string().contains("please report it: the books do not balance"), "{error}");
+    }
+}
