@@ -5,8 +5,12 @@ mod common;
 use common::*;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use verbatim_engine::door::*;
-use verbatim_engine::{LoadOptions, Sampler};
+
+use verbatim_cpu::Cpu;
+use verbatim_engine::{
+    Answer, Engine, EngineError, EngineOptions, Event, FinishReason, GenerationStats, LoadOptions, Message,
+    ModelText, Prompt, Request, RequestError, Role, Sampler, Sampling, SessionOptions, Stepper,
+};
 use verbatim_gguf::GgufFile;
 use verbatim_text::{StopError, Tokenizer};
 
@@ -19,7 +23,7 @@ fn tokenizer(model: &str) -> Arc<Tokenizer> {
     Arc::new(Tokenizer::from_gguf(file.metadata()).expect("a vocabulary"))
 }
 
-fn stepper(model: &str, context: usize) -> verbatim_engine::Engine {
+fn stepper(model: &str, context: usize) -> Stepper<Cpu> {
     let options =
         LoadOptions { context: Some(context), sequences: 2, cache_bytes: 1 << 24, ..LoadOptions::default() };
     engine(&format!("models/{model}/model.gguf"), options)

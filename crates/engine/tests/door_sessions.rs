@@ -5,8 +5,12 @@ mod common;
 use common::*;
 use std::path::Path;
 use std::sync::Arc;
-use verbatim_engine::LoadOptions;
-use verbatim_engine::door::*;
+
+use verbatim_cpu::Cpu;
+use verbatim_engine::{
+    Engine, EngineOptions, Event, LoadOptions, ModelText, Prompt, Request, Sampling, SessionError, SessionId,
+    SessionOptions, Stepper,
+};
 use verbatim_gguf::GgufFile;
 use verbatim_text::Tokenizer;
 
