@@ -136,6 +136,9 @@ pub enum PrepareError {
     /// A value is placed in memory that this backend does not have.
     #[error("a value is placed on {0:?}, which this backend cannot reach")]
     Placement(Placement),
+    /// The backend has no kernel for an op.
+    #[error("this backend cannot compute {0}")]
+    Op(&'static str),
     /// A head has more elements than the kernels are made for.
     #[error("heads of {head_dim} elements are more than the {most} that the kernels support")]
     HeadDim {

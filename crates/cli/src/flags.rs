@@ -107,7 +107,7 @@ pub struct HubFlags {
     pub endpoint: String,
 }
 
-/// How many threads compute. The text does not depend on it.
+/// What computes, and on how many threads. The text depends on the backend and not on the threads.
 #[derive(Debug, Clone, Args)]
 pub struct DeviceFlags {
     /// What computes: cpu, or reference, which is the definition of every op in plain scalar code: slow, to compare with

@@ -134,16 +134,45 @@ impl PhaseRules for CpuOp {
 
     fn reads_own_row_only(&self, operand: usize) -> bool {
         match self {
-            CpuOp::Model(Op::Pick) => operand != 0,
-            CpuOp::Model(Op::Attention(attention)) | CpuOp::AttentionParts { attention, .. } => {
-                matches!(operand, 0 | 2 | 3) || attention.paths && matches!(operand, 5 | 6)
-            }
-            CpuOp::Model(_)
-            | CpuOp::Quantize { .. }
+            CpuOp::Model(op) => model_op_reads_own_row_only(op, operand),
+            CpuOp::AttentionParts { attention, .. } => attention_reads_own_row_only(attention, operand),
+            CpuOp::Quantize { .. }
             | CpuOp::QuantizedLinear { .. }
             | CpuOp::QuantizedExpertLinear { .. }
             | CpuOp::AttentionMerge(_) => true,
         }
+    }
+}
+
+fn attention_reads_own_row_only(attention: &Attention, operand: usize) -> bool {
+    matches!(operand, 0 | 2 | 3) || attention.paths && matches!(operand, 5 | 6)
+}
+
+fn model_op_reads_own_row_only(op: &Op, operand: usize) -> bool {
+    match op {
+        Op::Pick => operand != 0,
+        Op::Attention(attention) => attention_reads_own_row_only(attention, operand),
+        Op::Embed { .. }
+        | Op::RmsNorm { .. }
+        | Op::Linear { .. }
+        | Op::Head
+        | Op::RopeTable(_)
+        | Op::Rope { .. }
+        | Op::Hadamard { .. }
+        | Op::KvWrite { .. }
+        | Op::TopExperts { .. }
+        | Op::ExpertWeights(_)
+        | Op::ExpertLinear { .. }
+        | Op::WeightedSum
+        | Op::RowGate
+        | Op::HeadColumns { .. }
+        | Op::ShortConv { .. }
+        | Op::GatedDelta(_)
+        | Op::Glu { .. }
+        | Op::Add
+        | Op::Mul
+        | Op::Scale { .. }
+        | Op::Softcap { .. } => true,
     }
 }
 

@@ -1,8 +1,8 @@
 //! Programs: a plan with its weights resolved, ready to run; and the typed way in and out of it.
 //!
 //! The order of use is fixed by types. [`CpuProgram::bind`] gives every live input to the caller's function once, as a
-//! [`Slot`] that can only be turned into a [`Filled`] by filling it: a [`Bound`] with an input missing cannot be
-//! made, and an input that nothing reads has no slot. [`crate::Cpu::run_bound`] takes the [`Bound`] and returns
+//! [`InputBinding`] that can only be turned into a [`Filled`] by filling it: a [`Bound`] with an input missing cannot be
+//! made, and an input that nothing reads is never asked for. [`crate::Cpu::run_bound`] takes the [`Bound`] and returns
 //! [`CpuOutputs`], which keep the arena borrowed: the next run cannot start while somebody still reads.
 //!
 //! ```
@@ -18,9 +18,9 @@
 //! # let mut arena = CpuArena::default();
 //! let program = cpu.prepare(&graph, &weights)?;
 //! let rows = Bounds { rows: 1, picked: 1 };
-//! let first = cpu.run_bound(program.bind(&mut arena, rows, |slot| slot.f32(&[1.0, 2.0]))?, &weights, &mut state)?;
+//! let first = cpu.run_bound(program.bind(&mut arena, rows, |input| input.f32(&[1.0, 2.0]))?, &weights, &mut state)?;
 //! assert_eq!(first.row(Tag::new("y"), 0), Some(&[2.0, 4.0][..]));
-//! let second = cpu.run_bound(program.bind(&mut arena, rows, |slot| slot.f32(&[5.0, 6.0]))?, &weights, &mut state)?;
+//! let second = cpu.run_bound(program.bind(&mut arena, rows, |input| input.f32(&[5.0, 6.0]))?, &weights, &mut state)?;
 //! assert_eq!(second.row(Tag::new("y"), 0), Some(&[10.0, 12.0][..]));
 //! # Ok(()) }
 //! ```
@@ -40,21 +40,21 @@
 //! # let mut arena = CpuArena::default();
 //! let program = cpu.prepare(&graph, &weights)?;
 //! let rows = Bounds { rows: 1, picked: 1 };
-//! let first = cpu.run_bound(program.bind(&mut arena, rows, |slot| slot.f32(&[1.0, 2.0]))?, &weights, &mut state)?;
-//! let second = cpu.run_bound(program.bind(&mut arena, rows, |slot| slot.f32(&[5.0, 6.0]))?, &weights, &mut state)?;
+//! let first = cpu.run_bound(program.bind(&mut arena, rows, |input| input.f32(&[1.0, 2.0]))?, &weights, &mut state)?;
+//! let second = cpu.run_bound(program.bind(&mut arena, rows, |input| input.f32(&[5.0, 6.0]))?, &weights, &mut state)?;
 //! assert_eq!(first.row(Tag::new("y"), 0), Some(&[2.0, 4.0][..]));
 //! # Ok(()) }
 //! ```
 //!
-//! Nor does a run with an input left out, since nothing but filling a slot makes a [`Filled`]:
+//! Nor does a run with an input left out, since nothing but filling an input binding makes a [`Filled`]:
 //!
 //! ```compile_fail,E0423
 //! # use verbatim_backend::Outputs; use verbatim_cpu::*; use verbatim_graph::*;
 //! fn bind(program: &CpuProgram, arena: &mut CpuArena, rows: Bounds) {
-//!     let _ = program.bind(arena, rows, |_slot| Ok(Filled(())));
+//!     let _ = program.bind(arena, rows, |_input| Ok(Filled(())));
 //! }
 //! ```
-#![allow(unsafe_code)] // Slots borrow disjoint parts of the arena.
+#![allow(unsafe_code)] // Input bindings borrow disjoint parts of the arena.
 
 use crate::memory::{AlignedBytes, Plain};
 use crate::op::CpuOp::{self, Model};

@@ -317,7 +317,26 @@ impl OpRules for Op {
             Op::KvWrite { .. } => Some(0),
             Op::ShortConv { .. } => Some(2),
             Op::GatedDelta(_) => Some(5),
-            _ => None,
+            Op::Embed { .. }
+            | Op::RmsNorm { .. }
+            | Op::Linear { .. }
+            | Op::Head
+            | Op::RopeTable(_)
+            | Op::Rope { .. }
+            | Op::Hadamard { .. }
+            | Op::Attention(_)
+            | Op::TopExperts { .. }
+            | Op::ExpertWeights(_)
+            | Op::ExpertLinear { .. }
+            | Op::WeightedSum
+            | Op::RowGate
+            | Op::HeadColumns { .. }
+            | Op::Glu { .. }
+            | Op::Add
+            | Op::Mul
+            | Op::Scale { .. }
+            | Op::Softcap { .. }
+            | Op::Pick => None,
         }
     }
 
