@@ -242,6 +242,41 @@ fn a_draft_does_not_stand_in_the_targets_way() {
 }
 
 #[test]
+fn a_drafts_state_is_gone_where_the_text_is_another() {
+    let (mut state, drafts) = with_drafts(&[(&[FULL], false), (&[], true)]);
+    let draft = drafts[0];
+    let id = state.begin().unwrap();
+    extend(&mut state, id, 70, &[(draft, 0..70)]);
+    let fork = state.fork(id).unwrap();
+    state.remove(fork, 10..20).unwrap();
+    assert_eq!(state.filled(fork, draft), Ok(0..0), "it has read what was removed");
+    state.end(fork).unwrap();
+    state.end(id).unwrap();
+    for (len, filled) in [(66, 0..0), (70, 0..70)] {
+        let id = state.begin().unwrap();
+        assert_eq!(state.reuse(id, &[5; 80][..len]), Ok(len));
+        assert_eq!(state.filled(id, draft), Ok(filled), "the state is that after 70 positions");
+        state.truncate(id, 0).unwrap();
+        state.end(id).unwrap();
+    }
+}
+
+#[test]
+fn a_state_in_the_tree_says_whose_it_is() {
+    let (mut state, drafts) = with_drafts(&[(&[FULL], true), (&[], true)]);
+    for own in [0..0, 0..70] {
+        let id = state.begin().unwrap();
+        extend(&mut state, id, 70, &[(drafts[0], own.clone())]);
+        state.end(id).unwrap();
+        let next = state.begin().unwrap();
+        assert_eq!(state.reuse(next, &[5; 80]), Ok(70));
+        assert_eq!(state.filled(next, drafts[0]), Ok(own));
+        state.truncate(next, 0).unwrap();
+        state.end(next).unwrap();
+    }
+}
+
+#[test]
 fn each_layer_has_its_own_k_shift() {
     let (mut state, drafts) = with_drafts(&[(&[FULL, FULL], false)]);
     assert!(drafts.is_empty());
@@ -369,6 +404,13 @@ fn a_saved_sequence_is_readable_whichever_drafts_are_loaded() {
     let filled: Vec<_> = drafts.iter().map(|&draft| other.filled(id, draft).unwrap()).collect();
     assert_eq!(filled, [0..90, 40..85, 0..0]);
     other.integrity().unwrap();
+    // Two of one kind have a section each.
+    let (mut twice, drafts) = with_drafts(&[kinds[0], kinds[1], kinds[1]]);
+    let id = twice.begin().unwrap();
+    extend(&mut twice, id, 20, &[(drafts[0], 3..20), (drafts[1], 8..20)]);
+    let both = twice.save(id).unwrap();
+    let id = twice.restore(&both, Vec::new()).unwrap().sequence;
+    assert_eq!((twice.filled(id, drafts[0]), twice.filled(id, drafts[1])), (Ok(3..20), Ok(8..20)));
     let (mut other, drafts) = identified(&[kinds[0], (&[FULL, FULL], false), (&[Some(17)], true)]);
     let id = other.restore(&saved, Vec::new()).unwrap().sequence;
     assert!(drafts.iter().all(|&draft| other.filled(id, draft) == Ok(0..0)));
