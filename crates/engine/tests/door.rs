@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use verbatim_cpu::Cpu;
-use verbatim_engine::{
+use verbatim_engine::{ChatError,
     Answer, Engine, EngineError, EngineOptions, Event, FinishReason, GenerationStats, LoadOptions, Message,
     ModelText, Prompt, Request, RequestError, Role, Sampler, Sampling, SessionOptions, Stepper,
 };

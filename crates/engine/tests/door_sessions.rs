@@ -6,10 +6,9 @@ use common::*;
 use std::path::Path;
 use std::sync::Arc;
 
-use verbatim_cpu::Cpu;
 use verbatim_engine::{
     Engine, EngineOptions, Event, LoadOptions, ModelText, Prompt, Request, Sampling, SessionError, SessionId,
-    SessionOptions, Stepper,
+    OpenedSession, SessionOptions,
 };
 use verbatim_gguf::GgufFile;
 use verbatim_text::Tokenizer;
