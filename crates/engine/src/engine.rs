@@ -36,7 +36,7 @@ pub struct ModelText {
 pub struct EngineOptions {
     /// What clients call the model.
     pub model_name: String,
-    /// Events that a request may be ahead of its client. Then it pauses.
+    /// Events that a request may be ahead of its client, which memory is held for. Then it pauses.
     pub events_ahead: usize,
 }
 
@@ -60,7 +60,8 @@ pub enum EngineError {
     },
 }
 
-/// A model that answers requests. Clones are the same engine; it stops with the last of them, after the step under way.
+/// A model that answers requests. Clones are the same engine, for any thread. It stops with the last of them, after the step
+/// under way; requests that are not over then fail with [`EngineError::Stopped`].
 #[derive(Clone, Debug)]
 pub struct Engine(Arc<Handle>);
 
@@ -471,6 +472,10 @@ impl<'a, B: Backend> Worker<'a, B> {
         running.generation.take_text().into_iter().for_each(|text| running.outbox.put(text));
         match stepped {
             Ok(None) => self.running = Some(running),
+            // It was cut short because the engine stops. That is no end: the client is told so when the thread has ended.
+            Ok(Some(FinishReason::Cancelled)) if !running.outbox.is_cancelled() => {
+                self.running = Some(running)
+            }
             Ok(Some(reason)) => self.end(running, |generation| generation.finish(reason)),
             Err(error) => self.end(running, |_| (None, Event::Failed(error))),
         }

@@ -7,9 +7,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use verbatim_cpu::Cpu;
-use verbatim_engine::{ChatError,
-    Answer, Engine, EngineError, EngineOptions, Event, FinishReason, GenerationStats, LoadOptions, Message,
-    ModelText, Prompt, Request, RequestError, Role, Sampler, Sampling, SessionOptions, Stepper,
+use verbatim_engine::{
+    Answer, ChatError, Engine, EngineError, EngineOptions, Event, FinishReason, GenerationStats, LoadOptions,
+    Message, ModelText, Prompt, Request, RequestError, Role, Sampler, Sampling, SessionOptions, Stepper,
 };
 use verbatim_gguf::GgufFile;
 use verbatim_text::{StopError, Tokenizer};
@@ -275,17 +275,21 @@ fn a_conversation_is_written_as_the_template_says() {
 
 #[test]
 fn an_engine_stops_with_its_last_handle() {
-    let engine = started("qwen3", 60, 4, None);
-    let other = engine.clone();
-    let running = engine.submit(endless(&engine));
-    let waiting = engine.submit(request(5));
-    drop(engine);
-    assert_eq!(other.context(), 60);
-    let since = Instant::now();
-    drop(other);
-    assert!(since.elapsed() < Duration::from_secs(10));
-    for answer in [running, waiting] {
-        let error = read(answer).expect_err("nobody computes it");
-        assert!(matches!(error, RequestError::Engine(EngineError::Stopped { .. })), "{error}");
+    // The request has paused, or is being computed.
+    for events_ahead in [4, 1000] {
+        let engine = started("qwen3", 60, events_ahead, None);
+        let other = engine.clone();
+        let mut running = engine.submit(endless(&engine));
+        let waiting = engine.submit(request(5));
+        drop(engine);
+        assert!(matches!(running.next(), Some(Event::Started { .. })) && other.context() == 60);
+        let since = Instant::now();
+        drop(other);
+        assert!(since.elapsed() < Duration::from_secs(10));
+        for answer in [running, waiting] {
+            let last = answer.last();
+            let stopped = |error: &_| matches!(error, RequestError::Engine(EngineError::Stopped { .. }));
+            assert!(matches!(&last, Some(Event::Failed(error)) if stopped(error)), "{last:?}");
+        }
     }
 }

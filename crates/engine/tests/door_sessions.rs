@@ -5,12 +5,11 @@ mod common;
 use common::*;
 use std::path::Path;
 use std::sync::Arc;
-
 use verbatim_engine::{
-    Engine, EngineOptions, Event, LoadOptions, ModelText, Prompt, Request, Sampling, SessionError, SessionId,
-    OpenedSession, SessionOptions,
+    Engine, EngineOptions, Event, LoadOptions, ModelText, OpenedSession, Prompt, Request, RequestError,
+    RowError, Sampling, SessionError, SessionId, SessionOptions, StepError,
 };
-use verbatim_gguf::GgufFile;
+use verbatim_gguf::{GgufFile, GgufWriter};
 use verbatim_text::Tokenizer;
 
 const MODELS: [&str; 3] = ["qwen3", "gemma3-iswa", "qwen35-hybrid"];
@@ -163,4 +162,53 @@ fn a_session_in_use_is_not_saved_or_closed() {
     assert!(matches!(engine.close_session(session), Err(SessionError::Busy)));
     drop(first);
     engine.close_session(session).expect("nobody uses it any more");
+}
+
+/// A file in which the embedding of one token is no number.
+fn with_damaged_token(file: &GgufFile, token: usize) -> GgufFile {
+    let mut writer = GgufWriter::new();
+    file.metadata().iter().for_each(|(key, value)| writer.put(key, value).expect("fits"));
+    for tensor in file.iter_tensors() {
+        writer.declare(tensor.name(), tensor.dtype(), tensor.dims()).expect("fits");
+    }
+    let mut writer = writer.begin(Vec::new()).expect("memory");
+    for tensor in file.iter_tensors() {
+        let mut bytes = tensor.data().to_vec();
+        if tensor.name() == "token_embd.weight" {
+            let row = bytes.len() / tensor.dims()[1];
+            let words = bytes[token * row..][..row].as_chunks_mut::<4>().0;
+            words.fill(f32::NAN.to_le_bytes());
+        }
+        writer.append(tensor.name(), &bytes).expect("declared");
+    }
+    GgufFile::from_bytes(writer.finish().expect("whole")).expect("a model")
+}
+
+#[test]
+fn logits_that_are_no_numbers_fail_their_request_alone() {
+    const DAMAGED: u32 = 499;
+    for model in MODELS {
+        let file = GgufFile::open(data(&format!("models/{model}/model.gguf"))).expect("a model");
+        let tokenizer = Arc::new(Tokenizer::from_gguf(file.metadata()).expect("a vocabulary"));
+        let options = LoadOptions { context: Some(300), cache_bytes: 1 << 24, ..LoadOptions::default() };
+        let stepper = load(&with_damaged_token(&file, DAMAGED as usize), &options);
+        let text = ModelText { tokenizer, template: None };
+        let engine =
+            Engine::start(stepper.expect("loads"), text, EngineOptions::default()).expect("a thread");
+        let session = Some(open(&engine, None, None).id);
+        let mut talk = text_without(DAMAGED);
+        let before = say(&engine, session, &talk, 5).0;
+        let with_damaged = Prompt::Tokens([&talk[..], &[DAMAGED]].concat());
+        let last = engine.submit(Request { session, ..Request::new(with_damaged) }).last();
+        let failed =
+            matches!(last, Some(Event::Failed(RequestError::Step(StepError::Row(RowError::NotNumbers)))));
+        assert!(failed, "{model}: {last:?}");
+        assert_eq!(say(&engine, session, &talk, 5).0, before, "{model}");
+        talk.extend(&before);
+        assert_eq!(say(&engine, session, &talk, 5).0, say(&started(model, 300), None, &talk, 5).0, "{model}");
+    }
+}
+
+fn text_without(token: u32) -> Vec<u32> {
+    text(0, 70).into_iter().filter(|&other| other != token).collect()
 }
