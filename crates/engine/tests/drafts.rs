@@ -255,12 +255,12 @@ impl<B: Backend> Pair<B> {
         if len == CONTEXT {
             return filled == (0..len);
         }
-        let token = (len * 3 + 1) % self.vocabulary;
-        let history: Vec<Event> = text.history.iter().copied().chain([Event::Token(token as u32)]).collect();
+        let token = self.said(len, 0);
+        let history: Vec<Event> = text.history.iter().copied().chain([Event::Token(token)]).collect();
         let mut usable = true;
         for (owner, index) in [(OwnerId::TARGET, 0), (self.draft, 1)] {
             let place = self.engine.append(sequence, 1).expect("room");
-            let input = RowInput::Token(token as u32);
+            let input = RowInput::Token(token);
             let row = Row { sequence, place, input, want: Want::LOGITS };
             let outputs = self.engine.step_with(owner, &[row]).expect("a step");
             if let Some(logits) = outputs.logits(0) {
@@ -447,7 +447,7 @@ fn save_and_restore<B: Backend>(backend: &impl Fn() -> B, pair: &mut Pair<B>, te
 #[test]
 fn rejects_at_every_depth_forks_reuse_and_restored_sequences_stay_in_step() {
     for case in CASES {
-        round_trip(|| cpu(2), case, 7);
+        round_trip(|| cpu(1), case, 7);
     }
 }
 
@@ -461,7 +461,7 @@ fn they_stay_in_step_on_the_reference() {
 #[test]
 fn a_draft_that_was_off_is_refused_until_the_target_goes_back() {
     for case in CASES {
-        let mut pair = Pair::new(&|| cpu(2), case, 3);
+        let mut pair = Pair::new(&|| cpu(1), case, 3);
         let mut text = pair.begin();
         let prompt = pair.prompt(30, 0);
         pair.feed(&mut text, &prompt, true);
@@ -502,7 +502,7 @@ fn a_draft_that_was_off_is_refused_until_the_target_goes_back() {
 #[test]
 fn removed_and_cut_positions_are_gone_for_both() {
     for case in CASES {
-        let mut pair = Pair::new(&|| cpu(2), case, 8);
+        let mut pair = Pair::new(&|| cpu(1), case, 8);
         if pair.engine.can_remove().is_err() {
             continue;
         }
@@ -558,7 +558,9 @@ fn random_lives<B: Backend>(backend: impl Fn() -> B, case: Case, seed: u64, oper
             0 | 1 if !is_full => {
                 let count = 1 + pair.random.below(120);
                 let tokens = pair.prompt(count, 0);
-                let mut text = pair.reuse(&tokens);
+                // A recurrent draft has seldom a state where a text that is reused ends.
+                let is_cold = pair.random.below(2) == 0;
+                let mut text = if is_cold { pair.begin() } else { pair.reuse(&tokens) };
                 pair.check(&text);
                 let rest = tokens[text.tokens.len()..].to_vec();
                 let drafting = pair.random.below(8) > 0;
@@ -578,6 +580,9 @@ fn random_lives<B: Backend>(backend: impl Fn() -> B, case: Case, seed: u64, oper
                 pair.end(text);
             }
             4 if !texts[at].has_removed() => {
+                if pair.random.below(2) == 0 {
+                    pair.truncate(&mut texts[at], 0).expect("all");
+                }
                 let committed = texts[at].tokens.len();
                 let len = committed.saturating_sub(pair.random.below(20));
                 let _ = pair.truncate(&mut texts[at], len);
@@ -632,13 +637,13 @@ fn random_lives<B: Backend>(backend: impl Fn() -> B, case: Case, seed: u64, oper
         "{} and {}: {:?} logits compared, {:?} rounds without and with the draft, refused {}",
         case.target, case.draft, pair.compared, went_along, pair.refused
     );
-    assert!(went_along[1] * 4 > operations / 8, "the draft was off: {went_along:?}");
+    assert!(went_along[1] * 10 > operations && went_along[0] > 0, "{went_along:?}");
     texts.into_iter().for_each(|text| pair.end(text));
 }
 
 #[test]
 fn random_lives_of_both() {
     for (index, case) in CASES.into_iter().enumerate() {
-        random_lives(|| cpu(2), case, 70 + index as u64, 300);
+        random_lives(|| cpu(1), case, 70 + index as u64, 300);
     }
 }
