@@ -15,11 +15,15 @@ use verbatim_reference::Reference;
 const PAGES: usize = 4;
 const GRAPHS: u64 = 2000;
 
-/// How far a row may be off, over its largest element: sums are taken in another order, no more.
-const EXACT: f64 = 1e-4;
-/// Where K and V are rounded, a sum that is off in its last bit may be rounded to the next level; where activations are, the
-/// reference does not round them at all.
+/// How far a row may be off, over its largest element, where only sums are taken in another order, and where activations are
+/// rounded, which the reference does not do.
+const MOST: [f64; 2] = [5e-5, 0.05];
+/// Where K and V are rounded, a sum that is off in its last bit may reach the next level. That is seldom.
 const ROUNDED: f64 = 0.1;
+/// A graph in which large numbers cancel, such as one through a single column, is further off: by this many times what the
+/// reference's own results change if its inputs do by as much as is rounded.
+const SHAKES: f64 = 4.0;
+const SHAKEN: [f32; 2] = [5e-7, 1.0 / 240.0];
 
 fn encoded(dtype: DType, x: &[f32]) -> Vec<u8> {
     let mut bytes = vec![0; dtype.row_bytes(x.len()).expect("whole blocks")];
@@ -49,8 +53,9 @@ fn rounds(graph: &Graph) -> Rounds {
 fn random_graphs_agree_with_the_reference() {
     let mut cpu = Cpu::new(1).expect("a backend");
     // The worst, and how many: nothing is rounded but sums; K and V are; activations are; both.
-    let mut worst = [(0f64, 0); 4];
+    let mut worst = [0f64; 4];
     let mut counts = [0; 4];
+    let (mut cancelling, mut other_level) = (0, 0);
     for seed in 0..GRAPHS {
         let graph = random::graph(seed);
         let Rounds { activations, chooses, states } = rounds(&graph);
@@ -68,25 +73,32 @@ fn random_graphs_agree_with_the_reference() {
             if chooses && (activations || rounds_kv) {
                 continue;
             }
-            let given = run(&mut cpu, &graph, kinds, seed);
-            let wanted = run(&mut Reference, &graph, kinds, seed);
+            let given = run(&mut cpu, &graph, kinds, seed, 0.0);
+            let wanted = run(&mut Reference, &graph, kinds, seed, 0.0);
             let class = usize::from(rounds_kv) + 2 * usize::from(activations);
             let off = furthest(&given, &wanted);
             counts[class] += 1;
-            if off > worst[class].0 {
-                worst[class] = (off, seed);
+            let mut most = MOST[usize::from(activations)];
+            if off > most && off <= ROUNDED && rounds_kv {
+                other_level += 1;
+            } else if off > most {
+                cancelling += 1;
+                let shaken = SHAKEN[usize::from(activations)];
+                let shaken = run(&mut Reference, &graph, kinds, seed, shaken);
+                let changes = furthest(&shaken, &wanted);
+                println!("seed {seed}, {kinds:?}: off by {off:.2e}, {changes:.2e} where inputs are shaken");
+                most = SHAKES * changes;
+            } else {
+                worst[class] = worst[class].max(off);
             }
-            let most = if class == 0 { EXACT } else { ROUNDED };
-            if off > most {
-                println!("seed {seed}, K and V {kinds:?}, quantised weights {activations}: {off:e}");
-            }
+            assert!(off <= most || rounds_kv && off <= ROUNDED, "seed {seed}, K and V {kinds:?}: {off:e}");
         }
     }
-    println!("sums, K and V, activations, both: {counts:?} runs, worst {worst:?}");
-    for (class, (off, seed)) in worst.into_iter().enumerate() {
-        assert!(off <= if class == 0 { EXACT } else { ROUNDED }, "class {class}, seed {seed}: {off:e}");
-    }
-    assert!(counts.iter().all(|&count| count > 100) && counts.iter().sum::<usize>() >= 2000, "{counts:?}");
+    println!(
+        "sums, K and V, activations, both: {counts:?} runs, {worst:?}; {cancelling} cancel, {other_level} rounded apart"
+    );
+    assert!(counts.iter().all(|&count| count > 100), "{counts:?}");
+    assert!(counts.iter().sum::<usize>() >= 2000 && cancelling + other_level < 20, "{counts:?}");
 }
 
 /// The largest difference over the largest element of its row.
@@ -106,7 +118,14 @@ fn furthest(given: &[Vec<f32>], wanted: &[Vec<f32>]) -> f64 {
 }
 
 /// All rows of all outputs of two runs, the second of which goes on with the states that the first has left.
-fn run<B: Backend>(backend: &mut B, graph: &Graph, [k, v]: [KvType; 2], seed: u64) -> Vec<Vec<f32>> {
+/// Inputs are off by `shaken` of themselves at most.
+fn run<B: Backend>(
+    backend: &mut B,
+    graph: &Graph,
+    [k, v]: [KvType; 2],
+    seed: u64,
+    shaken: f32,
+) -> Vec<Vec<f32>> {
     let weights = weights(backend, graph, seed);
     let mut state = backend.new_state();
     let [channels, kernel] = random::CONV;
@@ -124,12 +143,13 @@ fn run<B: Backend>(backend: &mut B, graph: &Graph, [k, v]: [KvType; 2], seed: u6
     let program = backend.prepare(graph, &weights).expect("valid");
     let mut arena = B::Arena::default();
     let most = graph.bounds();
-    let mut random = Random(seed ^ 1);
+    let (mut random, mut shakes) = (Random(seed ^ 1), Random(seed ^ 9));
     let count = 1 + random.below(most.rows);
     let rows = Bounds { rows: count, picked: most.picked.min(count) };
     let mut results = Vec::new();
     for _ in 0..2 {
-        let fill = |input: InputBinding<'_>| fill(input, &mut random, rows);
+        let mut shake = || 1.0 + shaken * shakes.unit();
+        let fill = |input: InputBinding<'_>| fill(input, &mut random, rows, &mut shake);
         let outputs = backend.run(&program, &mut arena, rows, &weights, &mut state, fill).expect("a run");
         for (tag, _) in graph.outputs() {
             let rows = 0..outputs.rows(*tag).expect("an output");
@@ -139,7 +159,12 @@ fn run<B: Backend>(backend: &mut B, graph: &Graph, [k, v]: [KvType; 2], seed: u6
     results
 }
 
-fn fill(input: InputBinding<'_>, random: &mut Random, rows: Bounds) -> Result<Filled, BindError> {
+fn fill(
+    input: InputBinding<'_>,
+    random: &mut Random,
+    rows: Bounds,
+    shake: &mut dyn FnMut() -> f32,
+) -> Result<Filled, BindError> {
     let count = input.count();
     let mut below = |limit: usize| -> Vec<i32> { (0..count).map(|_| random.below(limit) as i32).collect() };
     match input.tag().name {
@@ -156,7 +181,7 @@ fn fill(input: InputBinding<'_>, random: &mut Random, rows: Bounds) -> Result<Fi
         }
         // Each row its own cell, as the sequence state gives them.
         tags::CELLS => input.i32_from((0..count as i32).map(|row| (row * 37 + 5) % 256)),
-        tags::X => input.f32(&(0..count).map(|_| random.unit()).collect::<Vec<_>>()),
+        tags::X => input.f32(&(0..count).map(|_| random.unit() * shake()).collect::<Vec<_>>()),
         _ => input.unknown(),
     }
 }

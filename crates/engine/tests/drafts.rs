@@ -607,6 +607,13 @@ fn random_lives<B: Backend>(backend: impl Fn() -> B, case: Case, seed: u64, oper
                     texts.push(text);
                 }
             }
+            // A draft that has lost a sequence gets it back from the start.
+            7 | 8 if pair.filled(&texts[at]) != (0..texts[at].tokens.len()) => {
+                let tokens = texts[at].tokens.clone();
+                pair.truncate(&mut texts[at], 0).expect("all");
+                pair.feed(&mut texts[at], &tokens, true);
+                pair.assert_in_step(&texts[at].clone());
+            }
             _ => {
                 // One or two of them in a round.
                 let two = texts.len() > 1 && pair.random.below(2) == 0;
@@ -637,13 +644,13 @@ fn random_lives<B: Backend>(backend: impl Fn() -> B, case: Case, seed: u64, oper
         "{} and {}: {:?} logits compared, {:?} rounds without and with the draft, refused {}",
         case.target, case.draft, pair.compared, went_along, pair.refused
     );
-    assert!(went_along[1] * 10 > operations && went_along[0] > 0, "{went_along:?}");
+    assert!(went_along.iter().all(|&rounds| rounds * 12 > operations), "{went_along:?}");
     texts.into_iter().for_each(|text| pair.end(text));
 }
 
 #[test]
 fn random_lives_of_both() {
     for (index, case) in CASES.into_iter().enumerate() {
-        random_lives(|| cpu(1), case, 70 + index as u64, 300);
+        random_lives(|| cpu(1), case, 70 + index as u64, 150);
     }
 }

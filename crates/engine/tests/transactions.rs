@@ -15,7 +15,7 @@ use verbatim_reference::Reference;
 /// Lives of sequences on each model, over all types of K and V.
 const LIVES: usize = 5000;
 /// As many on the reference backend as its pace allows.
-const REFERENCE_LIVES: usize = 60;
+const REFERENCE_LIVES: usize = 100;
 const CONTEXT: usize = 200;
 const SEQUENCES: usize = 4;
 
