@@ -97,6 +97,14 @@ pub enum RowError {
     /// Its place is not one that can be computed now.
     #[error(transparent)]
     Place(#[from] PlaceError),
+    /// The draft would attend to positions that it has not computed.
+    #[error("the draft has not computed the positions before {start}, which place {place} sees")]
+    Unfilled {
+        /// The row's place.
+        place: usize,
+        /// Where the positions begin that it has computed without gap up to the row.
+        start: usize,
+    },
     /// A row's logits are no numbers.
     #[error("the model computes no numbers here: every logit is a NaN; the file is damaged")]
     NotNumbers,

@@ -1,6 +1,6 @@
 //! What an engine does with its sequences besides computing them: the way to their state.
 
-use crate::{Extension, RestoreError, Restored, Saved, SavedError, SequenceId, StateError, Stepper};
+use crate::{Extension, OwnerId, RestoreError, Restored, Saved, SavedError, SequenceId, StateError, Stepper};
 use std::fs;
 use std::io::{self, BufWriter};
 use std::ops::Range;
@@ -189,6 +189,14 @@ impl<B: Backend> Stepper<B> {
     /// Why not.
     pub fn can_remove(&self) -> Result<(), StateError> {
         self.sequences.state.can_remove()
+    }
+
+    /// The committed positions that a model has computed: the last unbroken range. All of them for the target.
+    ///
+    /// # Errors
+    /// If the sequence does not exist.
+    pub fn filled(&self, sequence: SequenceId, owner: OwnerId) -> Result<Range<usize>, StateError> {
+        self.sequences.state.filled(sequence, owner)
     }
 
     /// Positions that were removed from the middle of a sequence.

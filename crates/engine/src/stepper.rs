@@ -2,7 +2,7 @@
 
 use crate::row::{Fate, Next, Row, RowError, RowInput, StepError, StepOutputs, Want};
 use crate::{Hyperparameters, LoadOptions, MAX_ROWS, Sampler, SequenceId};
-use verbatim_backend::{Backend, BindError, Filled, InputBinding, Outputs, Profile};
+use verbatim_backend::{Backend, BindError, Filled, InputBinding, Outputs, Profile, StateStore};
 use verbatim_graph::Bounds;
 use verbatim_models::{Base, Model, StepShape, Tap, Transformed, inputs, outputs};
 use verbatim_plan::{ProgramCache, Statistics};
@@ -225,17 +225,19 @@ impl<B: Backend> Stepper<B> {
                 Some((index, error))
             }),
         );
-        places.clear();
-        asked.clear();
-        let left =
-            rows.iter().enumerate().filter(|&(index, _)| matches!(fates[index], Fate::Computed { .. }));
-        for (index, row) in left {
-            places.push((row.sequence, row.place));
-            asked.push(index);
+        let state = &self.sequences.state;
+        find_places(state, owner, rows, fates, places, asked, batch);
+        // Attention hides no positions yet, and the cells of those that a draft has not filled hold anything.
+        let layers = &self.models[owner.index()].owner.layers;
+        let sees_unfilled = |(index, &kept): (usize, &usize)| {
+            let (start, position) = (batch.starts[index] as usize, batch.positions[index] as usize);
+            let error = RowError::Unfilled { place: places[kept].1, start };
+            layers.iter().any(|layer| layer.first_seen(position) < start).then_some((asked[kept], error))
+        };
+        if batch.starts.iter().any(|&start| start > 0) {
+            refuse(rows, fates, batch.kept.iter().enumerate().filter_map(sees_unfilled));
+            find_places(state, owner, rows, fates, places, asked, batch);
         }
-        self.sequences.state.batch(owner, places, batch);
-        let refused = batch.refused.drain(..).map(|(place, error)| (asked[place], error.into()));
-        refuse(rows, fates, refused);
         run.clear();
         run.extend(batch.kept.iter().map(|&kept| asked[kept]));
     }
@@ -341,6 +343,28 @@ impl Row<'_> {
             RowInput::Embedding(_) => None,
         }
     }
+}
+
+/// Looks up where the rows that are not refused yet read and write, and refuses those that the state refuses.
+fn find_places<S: StateStore>(
+    state: &State<S>,
+    owner: OwnerId,
+    rows: &[Row<'_>],
+    fates: &mut [Fate],
+    places: &mut Vec<(SequenceId, usize)>,
+    asked: &mut Vec<usize>,
+    batch: &mut Batch,
+) {
+    places.clear();
+    asked.clear();
+    let left = rows.iter().enumerate().filter(|&(index, _)| matches!(fates[index], Fate::Computed { .. }));
+    for (index, row) in left {
+        places.push((row.sequence, row.place));
+        asked.push(index);
+    }
+    state.batch(owner, places, batch);
+    let refused = batch.refused.drain(..).map(|(place, error)| (asked[place], error.into()));
+    refuse(rows, fates, refused);
 }
 
 /// Refuses all rows of the sequences in which one is at fault. What is wrong with that one is said of all.

@@ -382,6 +382,6 @@ fn whole_pages(
 impl Group {
     /// The first position that the one at `position` sees.
     pub(crate) fn first_seen(&self, position: usize) -> usize {
-        self.window.map_or(0, |window| (position + 1).saturating_sub(window))
+        crate::first_seen(self.window, position)
     }
 }

@@ -108,6 +108,18 @@ pub struct LayerSpec {
     pub hadamard: bool,
 }
 
+impl LayerSpec {
+    /// The first position that a row at `position` sees.
+    pub fn first_seen(&self, position: usize) -> usize {
+        first_seen(self.window, position)
+    }
+}
+
+/// The first position that the one at `position` sees through a window.
+fn first_seen(window: Option<usize>, position: usize) -> usize {
+    window.map_or(0, |window| (position + 1).saturating_sub(window))
+}
+
 /// What a [`State`] has room for.
 #[derive(Clone, Copy, Debug)]
 pub struct StateSpec {

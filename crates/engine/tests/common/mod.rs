@@ -1,6 +1,7 @@
 //! Golden models and numbers that others computed; tests/data/README.md says how.
 #![allow(dead_code)] // Each test file uses its part.
 
+pub mod scratch;
 pub mod synthetic;
 
 use safetensors::SafeTensors;
