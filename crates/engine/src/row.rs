@@ -134,12 +134,48 @@ pub enum StepError {
 }
 
 /// What became of one row.
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) enum Fate {
     /// It was computed: as this row of the run, and this of its picked rows if it wants something of the next token.
-    Computed { row: usize, picked: Option<usize>, token: Option<u32> },
-    /// It was left out, or what came out of it is no number.
-    Refused(RowError),
+    Computed { row: u32, picked: Option<u32>, token: Option<u32> },
+    /// It was left out, or what came out of it is no number: the index of the error.
+    Refused(u32),
+}
+
+/// What became of the rows of a step, and why.
+#[derive(Debug, Default)]
+pub(crate) struct Fates {
+    pub(crate) rows: Vec<Fate>,
+    errors: Vec<RowError>,
+}
+
+impl Fates {
+    /// Begins a step of so many rows.
+    pub(crate) fn begin(&mut self, rows: usize) {
+        self.errors.clear();
+        self.rows.clear();
+        self.rows.resize(rows, Fate::Computed { row: 0, picked: None, token: None });
+    }
+
+    /// Refuses a row.
+    pub(crate) fn refuse_row(&mut self, row: usize, error: RowError) {
+        self.rows[row] = Fate::Refused(self.errors.len() as u32);
+        self.errors.push(error);
+    }
+
+    /// Refuses all rows of the sequence of the one that is at fault.
+    pub(crate) fn refuse(&mut self, rows: &[Row<'_>], at_fault: usize, error: RowError) {
+        let sequence = rows[at_fault].sequence;
+        let index = self.errors.len() as u32;
+        for (fate, _) in self.rows.iter_mut().zip(rows).filter(|(_, row)| row.sequence == sequence) {
+            *fate = Fate::Refused(index);
+        }
+        self.errors.push(error);
+    }
+
+    pub(crate) fn is_refused(&self, row: usize) -> bool {
+        matches!(self.rows[row], Fate::Refused(_))
+    }
 }
 
 /// What a step has computed, row by row in the order in which they were given. The stepper stays borrowed until it has been
@@ -147,7 +183,7 @@ pub(crate) enum Fate {
 pub struct StepOutputs<'a, O> {
     /// `None` if nothing could be computed.
     pub(crate) run: Option<O>,
-    pub(crate) fates: &'a [Fate],
+    pub(crate) fates: &'a Fates,
 }
 
 impl<O: Outputs> StepOutputs<'_, O> {
@@ -156,7 +192,7 @@ impl<O: Outputs> StepOutputs<'_, O> {
     /// # Errors
     /// Why the first that was not could not be.
     pub fn all(&self) -> Result<(), RowError> {
-        (0..self.fates.len()).try_for_each(|row| self.row(row))
+        (0..self.fates.rows.len()).try_for_each(|row| self.row(row))
     }
 
     /// Whether a row was computed.
@@ -167,9 +203,9 @@ impl<O: Outputs> StepOutputs<'_, O> {
     /// # Panics
     /// If the step had no such row; so do the others here.
     pub fn row(&self, row: usize) -> Result<(), RowError> {
-        match &self.fates[row] {
+        match self.fates.rows[row] {
             Fate::Computed { .. } => Ok(()),
-            Fate::Refused(error) => Err(error.clone()),
+            Fate::Refused(error) => Err(self.fates.errors[error as usize].clone()),
         }
     }
 
@@ -178,16 +214,16 @@ impl<O: Outputs> StepOutputs<'_, O> {
     /// # Errors
     /// Why there is none. `None` if it was not wanted.
     pub fn token(&self, row: usize) -> Result<Option<u32>, RowError> {
-        match &self.fates[row] {
-            Fate::Computed { token, .. } => Ok(*token),
-            Fate::Refused(error) => Err(error.clone()),
+        match self.fates.rows[row] {
+            Fate::Computed { token, .. } => Ok(token),
+            Fate::Refused(error) => Err(self.fates.errors[error as usize].clone()),
         }
     }
 
     /// The logits after a row that wanted anything of the next token; `None` if it did not or was not computed.
     pub fn logits(&self, row: usize) -> Option<&[f32]> {
-        match self.fates[row] {
-            Fate::Computed { picked, .. } => self.run.as_ref()?.row(outputs::LOGITS, picked?),
+        match self.fates.rows[row] {
+            Fate::Computed { picked, .. } => self.run.as_ref()?.row(outputs::LOGITS, picked? as usize),
             Fate::Refused(_) => None,
         }
     }
@@ -200,8 +236,8 @@ impl<O: Outputs> StepOutputs<'_, O> {
 
     /// The hidden state of a row at a point; `None` if no row wanted that, or the row was not computed.
     pub fn hidden(&self, tap: Tap, row: usize) -> Option<&[f32]> {
-        match self.fates[row] {
-            Fate::Computed { row, .. } => self.run.as_ref()?.row(outputs::tap(tap), row),
+        match self.fates.rows[row] {
+            Fate::Computed { row, .. } => self.run.as_ref()?.row(outputs::tap(tap), row as usize),
             Fate::Refused(_) => None,
         }
     }

@@ -1,6 +1,6 @@
 //! The stepper: models over shared sequences, and the step over rows that is the unit of all work.
 
-use crate::row::{Fate, Next, Row, RowError, RowInput, StepError, StepOutputs, Want};
+use crate::row::{Fate, Fates, Next, Row, RowError, RowInput, StepError, StepOutputs, Want};
 use crate::{Hyperparameters, LoadOptions, MAX_ROWS, Sampler, SequenceId};
 use verbatim_backend::{Backend, BindError, Filled, InputBinding, Outputs, Profile, StateStore};
 use verbatim_graph::Bounds;
@@ -63,7 +63,7 @@ struct Scratch {
     /// Rows of the run, by their index in the step.
     run: Vec<usize>,
     /// By row of the step.
-    fates: Vec<Fate>,
+    fates: Fates,
 }
 
 impl<B: Backend> Stepper<B> {
@@ -165,9 +165,7 @@ impl<B: Backend> Stepper<B> {
         if self.scratch.run.is_empty() {
             return Ok(StepOutputs { run: None, fates: &self.scratch.fates });
         }
-        let picked = self.scratch.run.iter().filter(|&&row| rows[row].want.wants_logits()).count();
-        let count = Bounds { rows: self.scratch.run.len(), picked };
-        self.set_key(owner, rows, count);
+        let count = self.set_key(owner, rows);
         let Stepper { backend, weights, models, sequences, programs, arena, scratch, .. } = self;
         let state = &mut sequences.state;
         let Scratch { key, batch, places, asked, run, fates } = scratch;
@@ -187,17 +185,26 @@ impl<B: Backend> Stepper<B> {
             (sequence, place, rows[row].token())
         });
         state.computed(owner, computed)?;
-        let mut picked = 0..;
+        let mut picked = 0;
         for (index, &row) in run.iter().enumerate() {
-            let picked = rows[row].want.wants_logits().then(|| picked.next()).flatten();
-            let logits = picked.and_then(|picked| run_outputs.row(outputs::LOGITS, picked));
-            // Noise is keyed by how many tokens there were, also those that are no longer there: it must not repeat.
-            let removed = state.removed(rows[row].sequence)?;
-            let position = removed as u64 + batch.positions[index] as u64 + 1;
-            fates[row] = match rows[row].next_token(logits.unwrap_or_default(), position) {
-                Ok(token) => Fate::Computed { row: index, picked, token },
-                Err(error) => Fate::Refused(error),
-            };
+            let mut fate = (None, None);
+            if rows[row].want.wants_logits() {
+                fate.0 = Some(picked as u32);
+                if let Next::Token(sampler) = rows[row].want.next {
+                    let logits = run_outputs.row(outputs::LOGITS, picked).unwrap_or_default();
+                    // Noise is keyed by how many tokens there were, also those that are no longer there: it must not repeat.
+                    let removed = state.removed(rows[row].sequence)?;
+                    fate.1 = sampler.pick(logits, removed as u64 + batch.positions[index] as u64 + 1);
+                    if fate.1.is_none() {
+                        fates.refuse_row(row, RowError::NotNumbers);
+                    }
+                }
+                picked += 1;
+            }
+            if !fates.is_refused(row) {
+                let (picked, token) = fate;
+                fates.rows[row] = Fate::Computed { row: index as u32, picked, token };
+            }
         }
         Ok(StepOutputs { run: Some(run_outputs), fates })
     }
@@ -207,58 +214,59 @@ impl<B: Backend> Stepper<B> {
         let hyperparameters = self.models[owner.index()].model.hyperparameters();
         let Hyperparameters { vocabulary, hidden, .. } = *hyperparameters;
         let Scratch { batch, places, asked, run, fates, .. } = &mut self.scratch;
-        fates.clear();
-        fates.resize(rows.len(), Fate::Computed { row: 0, picked: None, token: None });
-        refuse(
-            rows,
-            fates,
-            rows.iter().enumerate().filter_map(|(index, row)| {
-                let error = match row.input {
-                    RowInput::Token(token) if token as usize >= vocabulary => {
-                        RowError::Token { token, vocabulary }
-                    }
-                    RowInput::Embedding(x) if x.len() != hidden => {
-                        RowError::Embedding { given: x.len(), hidden }
-                    }
-                    RowInput::Token(_) | RowInput::Embedding(_) => return None,
-                };
-                Some((index, error))
-            }),
-        );
+        fates.begin(rows.len());
+        for (index, row) in rows.iter().enumerate() {
+            match row.input {
+                RowInput::Token(token) if token as usize >= vocabulary => {
+                    fates.refuse(rows, index, RowError::Token { token, vocabulary });
+                }
+                RowInput::Embedding(x) if x.len() != hidden => {
+                    fates.refuse(rows, index, RowError::Embedding { given: x.len(), hidden });
+                }
+                RowInput::Token(_) | RowInput::Embedding(_) => {}
+            }
+        }
         let state = &self.sequences.state;
         find_places(state, owner, rows, fates, places, asked, batch);
         // Attention hides no positions yet, and the cells of those that a draft has not filled hold anything.
-        let layers = &self.models[owner.index()].owner.layers;
-        let sees_unfilled = |(index, &kept): (usize, &usize)| {
-            let (start, position) = (batch.starts[index] as usize, batch.positions[index] as usize);
-            let error = RowError::Unfilled { place: places[kept].1, start };
-            layers.iter().any(|layer| layer.first_seen(position) < start).then_some((asked[kept], error))
-        };
         if batch.starts.iter().any(|&start| start > 0) {
-            refuse(rows, fates, batch.kept.iter().enumerate().filter_map(sees_unfilled));
+            let layers = &self.models[owner.index()].owner.layers;
+            for (index, &kept) in batch.kept.iter().enumerate() {
+                let (start, position) = (batch.starts[index] as usize, batch.positions[index] as usize);
+                if layers.iter().any(|layer| layer.first_seen(position) < start) {
+                    fates.refuse(rows, asked[kept], RowError::Unfilled { place: places[kept].1, start });
+                }
+            }
             find_places(state, owner, rows, fates, places, asked, batch);
         }
         run.clear();
         run.extend(batch.kept.iter().map(|&kept| asked[kept]));
     }
 
-    /// Sets the key of the step's program.
-    fn set_key(&mut self, owner: OwnerId, rows: &[Row<'_>], count: Bounds) {
+    /// Sets the key of the step's program; returns the rows of the run.
+    fn set_key(&mut self, owner: OwnerId, rows: &[Row<'_>]) -> Bounds {
         let Scratch { key, batch, run, .. } = &mut self.scratch;
-        key.owner = owner.index();
-        key.bounds = Some(Bounds { rows: bucket(count.rows), picked: bucket(count.picked) });
-        key.embeddings = run.iter().any(|&row| matches!(rows[row].input, RowInput::Embedding(_)));
-        key.path = batch.path;
+        let mut count = Bounds { rows: run.len(), picked: 0 };
+        key.embeddings = false;
         key.taps.clear();
-        for &tap in run.iter().flat_map(|&row| rows[row].want.hidden) {
-            if !key.taps.contains(&tap) {
-                key.taps.push(tap);
+        for &row in &*run {
+            let Row { input, want, .. } = &rows[row];
+            count.picked += usize::from(want.wants_logits());
+            key.embeddings |= matches!(input, RowInput::Embedding(_));
+            for tap in want.hidden {
+                if !key.taps.contains(tap) {
+                    key.taps.push(*tap);
+                }
             }
         }
         key.taps.sort_unstable();
+        key.owner = owner.index();
+        key.bounds = Some(Bounds { rows: bucket(count.rows), picked: bucket(count.picked) });
+        key.path = batch.path;
         key.page_table = self.sequences.state.page_table_shape();
         key.context = self.sequences.state.context();
         key.hadamard = self.sequences.hadamard[owner.index()];
+        count
     }
 
     /// Feeds tokens to a sequence, in steps of at most [`MAX_ROWS`], and draws the token that follows them. `None` if
@@ -329,14 +337,6 @@ impl ProgramKey {
 }
 
 impl Row<'_> {
-    /// The token at `position`, given the logits after this row, if it is wanted.
-    fn next_token(&self, logits: &[f32], position: u64) -> Result<Option<u32>, RowError> {
-        match self.want.next {
-            Next::Token(sampler) => sampler.pick(logits, position).map(Some).ok_or(RowError::NotNumbers),
-            Next::Nothing | Next::LogProbs | Next::Logits => Ok(None),
-        }
-    }
-
     fn token(&self) -> Option<u32> {
         match self.input {
             RowInput::Token(token) => Some(token),
@@ -350,30 +350,20 @@ fn find_places<S: StateStore>(
     state: &State<S>,
     owner: OwnerId,
     rows: &[Row<'_>],
-    fates: &mut [Fate],
+    fates: &mut Fates,
     places: &mut Vec<(SequenceId, usize)>,
     asked: &mut Vec<usize>,
     batch: &mut Batch,
 ) {
     places.clear();
     asked.clear();
-    let left = rows.iter().enumerate().filter(|&(index, _)| matches!(fates[index], Fate::Computed { .. }));
-    for (index, row) in left {
+    for (index, row) in rows.iter().enumerate().filter(|&(index, _)| !fates.is_refused(index)) {
         places.push((row.sequence, row.place));
         asked.push(index);
     }
     state.batch(owner, places, batch);
-    let refused = batch.refused.drain(..).map(|(place, error)| (asked[place], error.into()));
-    refuse(rows, fates, refused);
-}
-
-/// Refuses all rows of the sequences in which one is at fault. What is wrong with that one is said of all.
-fn refuse(rows: &[Row<'_>], fates: &mut [Fate], at_fault: impl Iterator<Item = (usize, RowError)>) {
-    for (index, error) in at_fault {
-        let sequence = rows[index].sequence;
-        for (fate, _) in fates.iter_mut().zip(rows).filter(|(_, row)| row.sequence == sequence) {
-            *fate = Fate::Refused(error.clone());
-        }
+    for (place, error) in batch.refused.drain(..) {
+        fates.refuse(rows, asked[place], error.into());
     }
 }
 

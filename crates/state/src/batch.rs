@@ -84,22 +84,26 @@ struct Seen {
 }
 
 impl Scratch {
+    #[inline]
     fn seen(&self, id: SequenceId) -> Option<&Seen> {
         self.sequences.get(id.index).filter(|seen| seen.pass == self.pass)
     }
 
     /// Where the filled positions of this place begin if it is a row of the step.
+    #[inline]
     fn row(&self, id: SequenceId, index: usize) -> Option<usize> {
         let &(pass, start) = self.seen(id)?.rows.get(index)?;
         (pass == self.pass).then_some(start)
     }
 
     /// The last place in flight that writes a slot in this step.
+    #[inline]
     fn writer(&self, slot: Option<i32>) -> Option<usize> {
         let &(pass, index) = self.writers.get(usize::try_from(slot?).ok()?)?;
         (pass == self.pass).then_some(index)
     }
 
+    #[inline]
     fn add(&mut self, id: SequenceId, index: usize, start: usize, slot: Option<i32>) {
         let pass = self.pass;
         let seen = self.begin(id);
@@ -110,10 +114,12 @@ impl Scratch {
         }
     }
 
+    #[inline]
     fn refuse(&mut self, id: SequenceId) {
         self.begin(id).is_refused = true;
     }
 
+    #[inline]
     fn begin(&mut self, id: SequenceId) -> &mut Seen {
         let seen = entry(&mut self.sequences, id.index);
         if seen.pass != self.pass {
@@ -124,6 +130,7 @@ impl Scratch {
 }
 
 /// The entry of this index, with as many before it as it takes.
+#[inline]
 fn entry<T: Default>(entries: &mut Vec<T>, index: usize) -> &mut T {
     if entries.len() <= index {
         entries.resize_with(index + 1, T::default);
@@ -132,6 +139,7 @@ fn entry<T: Default>(entries: &mut Vec<T>, index: usize) -> &mut T {
 }
 
 impl Batch {
+    #[inline]
     fn clear(&mut self, groups: usize) {
         self.kept.clear();
         self.refused.clear();
@@ -150,7 +158,6 @@ impl Batch {
             values.iter_mut().for_each(Vec::clear);
         }
         self.path = 0;
-        self.scratch.pass += 1;
     }
 }
 
@@ -160,6 +167,9 @@ impl<S: StateStore> State<S> {
     /// nothing is allocated.
     pub fn batch(&self, owner: OwnerId, rows: &[(SequenceId, usize)], batch: &mut Batch) {
         batch.clear(self.groups.len());
+        batch.scratch.pass += 1;
+        let recurs = self.owners[owner.0].recurs();
+        let mut kept_some_of_refused = false;
         for (row, &(id, place)) in rows.iter().enumerate() {
             let Ok(sequence) = self.sequence(id) else {
                 if !batch.refused.iter().any(|&(refused, _)| rows[refused].0 == id) {
@@ -172,27 +182,37 @@ impl<S: StateStore> State<S> {
             }
             match self.check_row(owner, id, sequence, place, &batch.scratch) {
                 Ok((index, start)) => {
-                    let slot = sequence.flight[index].slot.filter(|_| self.owners[owner.0].recurs());
+                    let slot = sequence.flight[index].slot.filter(|_| recurs);
                     batch.scratch.add(id, index, start, slot);
+                    self.keep(owner, row, id, sequence, index, start, batch);
                 }
                 Err(error) => {
+                    kept_some_of_refused |= batch.scratch.seen(id).is_some();
                     batch.scratch.refuse(id);
                     batch.refused.push((row, error));
                 }
             }
         }
-        for (row, &(id, place)) in rows.iter().enumerate() {
-            let Some(seen) = batch.scratch.seen(id).filter(|seen| !seen.is_refused) else { continue };
-            let Ok(sequence) = self.sequence(id) else { continue };
-            let index = place - sequence.committed();
-            let start = if owner == OwnerId::TARGET { 0 } else { seen.rows[index].1 };
-            batch.kept.push(row);
-            batch.starts.push(start as i32);
-            self.look_up(owner, id, sequence, index, batch);
+        if kept_some_of_refused {
+            self.keep_again(owner, rows, batch);
         }
         batch.path = if batch.path == 0 { 0 } else { batch.path.next_power_of_two() };
         if batch.path > 0 {
             self.look_up_paths(rows, batch);
+        }
+    }
+
+    /// Keeps the rows anew, without those of sequences that were refused after some of theirs had been kept.
+    fn keep_again(&self, owner: OwnerId, rows: &[(SequenceId, usize)], batch: &mut Batch) {
+        let refused = std::mem::take(&mut batch.refused);
+        batch.clear(self.groups.len());
+        batch.refused = refused;
+        for (row, &(id, place)) in rows.iter().enumerate() {
+            let Some(seen) = batch.scratch.seen(id).filter(|seen| !seen.is_refused) else { continue };
+            let Ok(sequence) = self.sequence(id) else { continue };
+            let index = place - sequence.committed();
+            let start = seen.rows[index].1;
+            self.keep(owner, row, id, sequence, index, start, batch);
         }
     }
 
@@ -247,8 +267,21 @@ impl<S: StateStore> State<S> {
         }
     }
 
-    /// Adds what is looked up of one row, but for its path.
-    fn look_up(&self, owner: OwnerId, id: SequenceId, sequence: &Sequence, index: usize, batch: &mut Batch) {
+    /// Keeps a row: adds what is looked up of it, but for its path. `start` is where the positions begin that the owner has
+    /// filled up to it.
+    #[allow(clippy::too_many_arguments)] // What was found on the way here is not looked up again.
+    fn keep(
+        &self,
+        owner: OwnerId,
+        row: usize,
+        id: SequenceId,
+        sequence: &Sequence,
+        index: usize,
+        start: usize,
+        batch: &mut Batch,
+    ) {
+        batch.kept.push(row);
+        batch.starts.push(if owner == OwnerId::TARGET { 0 } else { start as i32 });
         let row = &sequence.flight[index];
         let (committed, place) = (sequence.committed(), sequence.committed() + index);
         let path = if sequence.is_chain() { 0 } else { row.depth + 1 };

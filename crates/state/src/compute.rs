@@ -21,8 +21,8 @@ impl<S: StateStore> State<S> {
         let recurs = self.owners[owner.0].recurs();
         let mut rows = rows.into_iter().peekable();
         while let Some((id, place)) = rows.next() {
-            let first = self.in_flight(id, place)?;
             let sequence = self.sequence_mut(id)?;
+            let first = sequence.in_flight(place)?;
             sequence.flight[first].is_stale = true;
             let (mut least, mut missing) = (first, None);
             while let Some((_, place)) = rows.next_if(|&(other, _)| other == id) {
@@ -53,17 +53,13 @@ impl<S: StateStore> State<S> {
     ) -> Result<(), StateError> {
         let recurs = self.owners[owner.0].recurs();
         for (id, place, token) in rows {
-            let index = self.in_flight(id, place)?;
             let sequence = self.sequence_mut(id)?;
+            let index = sequence.in_flight(place)?;
             if owner == OwnerId::TARGET {
                 sequence.set_token(index, token.unwrap_or(NOT_A_TOKEN));
             }
             sequence.set_computed(index, owner, recurs);
         }
         Ok(())
-    }
-
-    fn in_flight(&self, id: SequenceId, place: usize) -> Result<usize, StateError> {
-        self.sequence(id)?.in_flight(place)
     }
 }

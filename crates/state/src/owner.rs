@@ -17,6 +17,7 @@ impl OwnerId {
     pub const TARGET: OwnerId = OwnerId(0);
 
     /// Its number, in the order in which the owners were added.
+    #[inline]
     pub fn index(self) -> usize {
         self.0
     }
@@ -52,18 +53,22 @@ pub(crate) struct OwnerSet(u32);
 impl OwnerSet {
     pub(crate) const DRAFTS: OwnerSet = OwnerSet(!1);
 
+    #[inline]
     pub(crate) fn of(owner: OwnerId) -> OwnerSet {
         OwnerSet(1 << owner.0)
     }
 
+    #[inline]
     pub(crate) fn contains(self, owner: OwnerId) -> bool {
         self.0 >> owner.0 & 1 == 1
     }
 
+    #[inline]
     pub(crate) fn insert(&mut self, owner: OwnerId) {
         self.0 |= 1 << owner.0;
     }
 
+    #[inline]
     pub(crate) fn remove(&mut self, owner: OwnerId) {
         self.0 &= !(1 << owner.0);
     }
@@ -85,6 +90,7 @@ impl OwnerSet {
         OwnerSet(self.0 & others.0)
     }
 
+    #[inline]
     pub(crate) fn without(self, others: OwnerSet) -> OwnerSet {
         OwnerSet(self.0 & !others.0)
     }
@@ -110,6 +116,7 @@ pub(crate) struct Owner {
 
 impl Owner {
     /// Whether layers carry a state from position to position.
+    #[inline]
     pub(crate) fn recurs(&self) -> bool {
         !self.recurrent.is_empty()
     }

@@ -73,28 +73,33 @@ impl Sequence {
         }
     }
 
+    #[inline]
     pub(crate) fn committed(&self) -> usize {
         self.tokens.len()
     }
 
     /// Positions committed and in flight, siblings counted one by one.
+    #[inline]
     pub(crate) fn places(&self) -> usize {
         self.tokens.len() + self.flight.len()
     }
 
     /// The number of a place among those in flight.
+    #[inline]
     pub(crate) fn in_flight(&self, place: usize) -> Result<usize, StateError> {
         let index = place.checked_sub(self.committed()).filter(|&index| index < self.flight.len());
         index.ok_or(StateError::NotInFlight { wanted: place, in_flight: self.flight.len() })
     }
 
     /// Whether the positions in flight follow each other.
+    #[inline]
     pub(crate) fn is_chain(&self) -> bool {
         // Then, and only then, all others come before the last on its path.
         self.flight.last().is_none_or(|last| last.depth + 1 == self.flight.len())
     }
 
     /// A place in flight and those that it follows, itself first.
+    #[inline]
     pub(crate) fn path_up(&self, index: usize) -> impl Iterator<Item = usize> + '_ {
         std::iter::successors(Some(index), |&index| self.flight[index].parent)
     }
@@ -108,12 +113,14 @@ impl Sequence {
     }
 
     /// Where the positions begin that an owner has filled up to the last that is committed; `None` if it has not filled that.
+    #[inline]
     pub(crate) fn filled_before_flight(&self, owner: OwnerId) -> Option<usize> {
         let filled = self.filled(owner);
         (filled.start < filled.end && filled.end == self.committed()).then_some(filled.start)
     }
 
     /// Where the positions begin that an owner has filled without gap up to a place in flight that it has computed.
+    #[inline]
     pub(crate) fn start(&self, owner: OwnerId, index: usize) -> usize {
         let path = || self.path_up(index).take_while(|&index| self.flight[index].computed.contains(owner));
         let Some(first) = path().last() else { return self.committed() + self.flight[index].depth };
@@ -159,6 +166,7 @@ impl Sequence {
 
     /// What these owners have computed of the places in flight that are stale, and of those that follow them, is lost; where they
     /// recur, so are the states that share memory with these. `first` is the first that is stale.
+    #[inline]
     pub(crate) fn lose_stale(&mut self, first: usize, owners: OwnerSet, recur: bool) {
         let mut written = None;
         for index in first..self.flight.len() {
@@ -182,6 +190,7 @@ impl Sequence {
     }
 
     /// The target computes a place in flight of this token.
+    #[inline]
     pub(crate) fn set_token(&mut self, index: usize, token: u32) {
         let before = self.flight[index].token.replace(token);
         // One embedding is not like another.
@@ -192,6 +201,7 @@ impl Sequence {
     }
 
     /// An owner has computed a place in flight.
+    #[inline]
     pub(crate) fn set_computed(&mut self, index: usize, owner: OwnerId, recurs: bool) {
         let slot = self.flight[index].slot.filter(|_| recurs);
         if slot.is_some() {
