@@ -142,6 +142,36 @@ fn what_follows_an_embedding_is_not_reused() {
     }
 }
 
+#[test]
+fn texts_with_other_embeddings_do_not_share_pages() {
+    for model in MODELS {
+        let mut engine = tiny(cpu(1), model, 1 << 20);
+        let mut cold = tiny(cpu(1), model, 0);
+        let tokens = text(150, 0);
+        for number in [0.5, -0.25] {
+            let given = vec![number; engine.hyperparameters().hidden];
+            let say = |engine: &mut Engine| {
+                let sequence = engine.begin().expect("free");
+                let mut said = Vec::new();
+                for chunk in [0..100, 100..140, 140..150] {
+                    let start = engine.append(sequence, chunk.len()).expect("room");
+                    let mut rows: Vec<Row> =
+                        chunk.clone().map(|i| row(sequence, start + i - chunk.start, tokens[i])).collect();
+                    if chunk.start == 0 {
+                        rows[10].input = RowInput::Embedding(&given);
+                    }
+                    let outputs = engine.step(&rows).expect("a step");
+                    said.push(bits(outputs.logits(rows.len() - 1).expect("wanted")));
+                    drop(outputs);
+                    engine.commit(sequence, chunk.len()).expect("computed");
+                }
+                said
+            };
+            assert!(say(&mut engine) == say(&mut cold), "{model}: {number}");
+        }
+    }
+}
+
 /// What is wrong with the second of the two rows of a sequence at places `start` and `start + 1`.
 fn wrong_rows<'a>(
     [first, second]: [Row<'a>; 2],
