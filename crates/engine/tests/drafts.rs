@@ -660,6 +660,6 @@ fn random_lives<B: Backend>(backend: impl Fn() -> B, case: Case, seed: u64, oper
 #[test]
 fn random_lives_of_both() {
     for (index, case) in CASES.into_iter().enumerate() {
-        random_lives(|| cpu(1), case, 70 + index as u64, 150);
+        random_lives(|| cpu(1), case, 70 + index as u64, 80);
     }
 }
