@@ -101,7 +101,6 @@ fn many_sequences_and_a_draft() {
             outputs.all().expect("in order");
             assert!(outputs.token(0).expect("computed").is_some() && outputs.log_probs(2).is_some());
             assert!(outputs.hidden(Tap::FinalNorm, 1).is_some() && outputs.logits(3).is_some());
-            drop(outputs);
             engine.step_with(draft, &rows).expect("a step").all().expect("in order");
             for (index, &sequence) in sequences.iter().enumerate() {
                 engine.commit(sequence, 1 + (step + index) % 2).expect("computed");
@@ -149,7 +148,6 @@ fn many_shapes() {
                             );
                         }
                     }
-                    drop(outputs);
                     engine.end(sequence).expect("begun");
                     match round {
                         0 => first.push(bits),

@@ -481,6 +481,15 @@ fn a_draft_that_was_off_is_refused_until_the_target_goes_back() {
         assert_eq!(pair.filled(&text), 0..30);
         pair.assert_in_step(&other);
         pair.end(other);
+        // What it has filled moves down with what is removed.
+        for (removed, left) in [(2..9, 23), (25..31, 25)] {
+            let mut cut = pair.fork(&text);
+            if pair.remove(&mut cut, removed).is_ok() {
+                assert!(!case.sees_all || pair.filled(&cut) == (0..left));
+                assert!(!pair.check(&cut));
+            }
+            pair.end(cut);
+        }
         // What it has filled ends where the target goes back to.
         if pair.truncate(&mut text, 30).is_ok() {
             // A window or a recurrent state of the draft's may be gone.
@@ -651,6 +660,6 @@ fn random_lives<B: Backend>(backend: impl Fn() -> B, case: Case, seed: u64, oper
 #[test]
 fn random_lives_of_both() {
     for (index, case) in CASES.into_iter().enumerate() {
-        random_lives(|| cpu(1), case, 70 + index as u64, 150);
+        random_lives(|| cpu(1), case, 70 + index as u64, 80);
     }
 }

@@ -113,7 +113,6 @@ fn what_follows_an_embedding_is_not_reused() {
             rows[at].input = RowInput::Embedding(&zeros);
             let outputs = engine.step(&rows).expect("a step");
             assert!(bits(outputs.logits(at).expect("wanted")) != wanted[at], "{model}: it counts");
-            drop(outputs);
             engine.commit(writer, tokens.len()).expect("computed");
             let written = engine.tokens(writer).expect("begun").to_vec();
             for is_over in [false, true] {
@@ -133,7 +132,6 @@ fn what_follows_an_embedding_is_not_reused() {
                     for (i, wanted) in wanted[reused..].iter().enumerate() {
                         assert!(bits(outputs.logits(i).expect("wanted")) == *wanted, "{model}: {i}");
                     }
-                    drop(outputs);
                     engine.rollback(reader).expect("begun");
                     engine.end(reader).expect("begun");
                 }
@@ -142,12 +140,41 @@ fn what_follows_an_embedding_is_not_reused() {
     }
 }
 
+#[test]
+fn texts_with_other_embeddings_do_not_share_pages() {
+    for model in MODELS {
+        let mut engine = tiny(cpu(1), model, 1 << 20);
+        let tokens = text(150, 0);
+        for number in [0.5, -0.25] {
+            let given = vec![number; engine.hyperparameters().hidden];
+            let say = |engine: &mut Engine| {
+                let sequence = engine.begin().expect("free");
+                let mut said = Vec::new();
+                for chunk in [0..100, 100..140, 140..150] {
+                    let start = engine.append(sequence, chunk.len()).expect("room");
+                    let mut rows: Vec<Row> =
+                        chunk.clone().map(|i| row(sequence, start + i - chunk.start, tokens[i])).collect();
+                    if chunk.start == 0 {
+                        rows[10].input = RowInput::Embedding(&given);
+                    }
+                    let outputs = engine.step(&rows).expect("a step");
+                    said.push(bits(outputs.logits(rows.len() - 1).expect("wanted")));
+                    engine.commit(sequence, chunk.len()).expect("computed");
+                }
+                said
+            };
+            // The first sequence is still there, and its pages are in the prefix tree.
+            assert!(say(&mut engine) == say(&mut tiny(cpu(1), model, 0)), "{model}: {number}");
+            engine.integrity().expect("no embedding in the prefix tree");
+        }
+    }
+}
+
+/// Rows, and whether an error is the one that they ought to be refused for.
+type Wrong<'a> = ([Row<'a>; 2], fn(&RowError) -> bool);
+
 /// What is wrong with the second of the two rows of a sequence at places `start` and `start + 1`.
-fn wrong_rows<'a>(
-    [first, second]: [Row<'a>; 2],
-    numbers: &'a [f32],
-    ended: SequenceId,
-) -> Vec<([Row<'a>; 2], fn(&RowError) -> bool)> {
+fn wrong_rows<'a>([first, second]: [Row<'a>; 2], numbers: &'a [f32], ended: SequenceId) -> Vec<Wrong<'a>> {
     use RowInput::{Embedding, Token};
     let at = |place| Row { place, ..second };
     let given = |input| Row { input, ..second };
