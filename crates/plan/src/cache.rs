@@ -1,5 +1,6 @@
 //! Programs made so far, and why each had to be.
 
+use foldhash::fast::FixedState;
 use std::collections::HashMap;
 use std::hash::Hash;
 use verbatim_graph::{Graph, Lifetime, Placement, Value};
@@ -62,13 +63,16 @@ impl Rebuilds {
 /// and that alone: then nothing is built to find out that nothing has to be.
 #[derive(Debug)]
 pub struct ProgramCache<K, P> {
-    entries: HashMap<K, Entry<P>>,
+    /// Where in `entries` the program of a key is.
+    index: HashMap<K, usize, FixedState>,
+    entries: Vec<Entry<K, P>>,
     clock: u64,
     statistics: Statistics,
 }
 
 #[derive(Debug)]
-struct Entry<P> {
+struct Entry<K, P> {
+    key: K,
     program: P,
     graph: Graph,
     last_used: u64,
@@ -76,7 +80,8 @@ struct Entry<P> {
 
 impl<K, P> Default for ProgramCache<K, P> {
     fn default() -> Self {
-        ProgramCache { entries: HashMap::new(), clock: 0, statistics: Statistics::default() }
+        let (index, entries) = (HashMap::default(), Vec::new());
+        ProgramCache { index, entries, clock: 0, statistics: Statistics::default() }
     }
 }
 
@@ -87,23 +92,28 @@ impl<K: Clone + Eq + Hash, P> ProgramCache<K, P> {
     /// Whatever `make` returns.
     pub fn get_or_make<E>(&mut self, key: &K, make: impl FnOnce() -> Result<(Graph, P), E>) -> Result<&P, E> {
         self.clock += 1;
-        if self.entries.contains_key(key) {
-            self.statistics.hits += 1;
-        } else {
-            let (graph, program) = make()?;
-            self.statistics.built += 1;
-            self.statistics.rebuilds.count(self.reason(&graph));
-            self.make_room();
-            self.entries.insert(key.clone(), Entry { program, graph, last_used: 0 });
-        }
-        let entry = self.entries.get_mut(key).expect("it was there or has been made");
-        entry.last_used = self.clock;
-        Ok(&entry.program)
+        let index = match self.index.get(key) {
+            Some(&index) => {
+                self.statistics.hits += 1;
+                index
+            }
+            None => {
+                let (graph, program) = make()?;
+                self.statistics.built += 1;
+                self.statistics.rebuilds.count(self.reason(&graph));
+                self.make_room();
+                self.index.insert(key.clone(), self.entries.len());
+                self.entries.push(Entry { key: key.clone(), program, graph, last_used: 0 });
+                self.entries.len() - 1
+            }
+        };
+        self.entries[index].last_used = self.clock;
+        Ok(&self.entries[index].program)
     }
 
     /// What was made and is still there.
     pub fn iter(&self) -> impl Iterator<Item = (&K, &P)> {
-        self.entries.iter().map(|(key, entry)| (key, &entry.program))
+        self.entries.iter().map(|entry| (&entry.key, &entry.program))
     }
 
     /// What was made and reused so far.
@@ -112,7 +122,7 @@ impl<K: Clone + Eq + Hash, P> ProgramCache<K, P> {
     }
 
     fn reason(&self, graph: &Graph) -> RebuildReason {
-        let made = self.entries.values();
+        let made = self.entries.iter();
         made.map(|entry| difference(&entry.graph, graph)).min().unwrap_or(RebuildReason::First)
     }
 
@@ -120,9 +130,14 @@ impl<K: Clone + Eq + Hash, P> ProgramCache<K, P> {
         if self.entries.len() < MOST_PROGRAMS {
             return;
         }
-        let oldest = self.entries.values().map(|entry| entry.last_used).min();
+        let oldest = (0..self.entries.len()).min_by_key(|&index| self.entries[index].last_used);
+        let Some(oldest) = oldest else { return };
         self.statistics.evicted += 1;
-        self.entries.retain(|_, entry| Some(entry.last_used) != oldest);
+        let evicted = self.entries.swap_remove(oldest);
+        self.index.remove(&evicted.key);
+        if let Some(moved) = self.entries.get(oldest) {
+            self.index.insert(moved.key.clone(), oldest);
+        }
     }
 }
 

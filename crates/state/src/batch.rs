@@ -60,6 +60,8 @@ pub struct Batch {
     pub path: usize,
     /// The cells of each row's path, [`Batch::path`] of them padded with 0, for each kind of layer.
     pub paths: Vec<Vec<i32>>,
+    /// Rows were kept of a sequence that was then refused.
+    kept_some_of_refused: bool,
     scratch: Scratch,
 }
 
@@ -77,9 +79,9 @@ struct Scratch {
 struct Seen {
     pass: u64,
     is_refused: bool,
-    /// The last row's index among those in flight.
-    last: usize,
-    /// Places in flight that are rows: the pass, and where the owner's filled positions begin.
+    /// The last row's index among those in flight, and where the positions begin that the owner has filled up to it.
+    last: (usize, usize),
+    /// Of a tree in flight all rows so far: the pass, and the same start. Of a chain the last row tells enough.
     rows: Vec<(u64, usize)>,
 }
 
@@ -92,7 +94,11 @@ impl Scratch {
     /// Where the filled positions of this place begin if it is a row of the step.
     #[inline]
     fn row(&self, id: SequenceId, index: usize) -> Option<usize> {
-        let &(pass, start) = self.seen(id)?.rows.get(index)?;
+        let seen = self.seen(id)?;
+        if seen.last.0 == index {
+            return Some(seen.last.1);
+        }
+        let &(pass, start) = seen.rows.get(index)?;
         (pass == self.pass).then_some(start)
     }
 
@@ -104,11 +110,13 @@ impl Scratch {
     }
 
     #[inline]
-    fn add(&mut self, id: SequenceId, index: usize, start: usize, slot: Option<i32>) {
+    fn add(&mut self, id: SequenceId, is_chain: bool, index: usize, start: usize, slot: Option<i32>) {
         let pass = self.pass;
         let seen = self.begin(id);
-        seen.last = index;
-        *entry(&mut seen.rows, index) = (pass, start);
+        seen.last = (index, start);
+        if !is_chain {
+            *entry(&mut seen.rows, index) = (pass, start);
+        }
         if let Some(slot) = slot.and_then(|slot| usize::try_from(slot).ok()) {
             *entry(&mut self.writers, slot) = (pass, index);
         }
@@ -123,7 +131,7 @@ impl Scratch {
     fn begin(&mut self, id: SequenceId) -> &mut Seen {
         let seen = entry(&mut self.sequences, id.index);
         if seen.pass != self.pass {
-            (seen.pass, seen.is_refused, seen.last) = (self.pass, false, 0);
+            (seen.pass, seen.is_refused, seen.last) = (self.pass, false, (0, 0));
         }
         seen
     }
@@ -158,6 +166,7 @@ impl Batch {
             values.iter_mut().for_each(Vec::clear);
         }
         self.path = 0;
+        self.kept_some_of_refused = false;
     }
 }
 
@@ -167,10 +176,31 @@ impl<S: StateStore> State<S> {
     /// nothing is allocated.
     pub fn batch(&self, owner: OwnerId, rows: &[(SequenceId, usize)], batch: &mut Batch) {
         batch.clear(self.groups.len());
+        self.keep_all(owner, rows, batch);
+        if batch.kept_some_of_refused {
+            // Anew, without those that are refused now.
+            let refused = std::mem::take(&mut batch.refused);
+            batch.clear(self.groups.len());
+            batch.refused = refused;
+            self.keep_all(owner, rows, batch);
+        }
+        batch.path = if batch.path == 0 { 0 } else { batch.path.next_power_of_two() };
+        if batch.path > 0 {
+            self.look_up_paths(rows, batch);
+        }
+    }
+
+    /// Keeps every row that can be computed and whose sequence is not refused.
+    fn keep_all(&self, owner: OwnerId, rows: &[(SequenceId, usize)], batch: &mut Batch) {
         batch.scratch.pass += 1;
+        for &(row, error) in &batch.refused {
+            if error != RowError::NoSuchSequence {
+                batch.scratch.refuse(rows[row].0);
+            }
+        }
         let recurs = self.owners[owner.0].recurs();
-        let mut kept_some_of_refused = false;
         for (row, &(id, place)) in rows.iter().enumerate() {
+            // The id of one that has ended may be that of another by now: it is refused by itself.
             let Ok(sequence) = self.sequence(id) else {
                 if !batch.refused.iter().any(|&(refused, _)| rows[refused].0 == id) {
                     batch.refused.push((row, RowError::NoSuchSequence));
@@ -183,36 +213,15 @@ impl<S: StateStore> State<S> {
             match self.check_row(owner, id, sequence, place, &batch.scratch) {
                 Ok((index, start)) => {
                     let slot = sequence.flight[index].slot.filter(|_| recurs);
-                    batch.scratch.add(id, index, start, slot);
+                    batch.scratch.add(id, sequence.is_chain(), index, start, slot);
                     self.keep(owner, row, id, sequence, index, start, batch);
                 }
                 Err(error) => {
-                    kept_some_of_refused |= batch.scratch.seen(id).is_some();
+                    batch.kept_some_of_refused |= batch.scratch.seen(id).is_some();
                     batch.scratch.refuse(id);
                     batch.refused.push((row, error));
                 }
             }
-        }
-        if kept_some_of_refused {
-            self.keep_again(owner, rows, batch);
-        }
-        batch.path = if batch.path == 0 { 0 } else { batch.path.next_power_of_two() };
-        if batch.path > 0 {
-            self.look_up_paths(rows, batch);
-        }
-    }
-
-    /// Keeps the rows anew, without those of sequences that were refused after some of theirs had been kept.
-    fn keep_again(&self, owner: OwnerId, rows: &[(SequenceId, usize)], batch: &mut Batch) {
-        let refused = std::mem::take(&mut batch.refused);
-        batch.clear(self.groups.len());
-        batch.refused = refused;
-        for (row, &(id, place)) in rows.iter().enumerate() {
-            let Some(seen) = batch.scratch.seen(id).filter(|seen| !seen.is_refused) else { continue };
-            let Ok(sequence) = self.sequence(id) else { continue };
-            let index = place - sequence.committed();
-            let start = seen.rows[index].1;
-            self.keep(owner, row, id, sequence, index, start, batch);
         }
     }
 
@@ -229,7 +238,7 @@ impl<S: StateStore> State<S> {
         let index = place.checked_sub(sequence.committed()).filter(|&index| index < sequence.flight.len());
         let index = index.ok_or(RowError::NotInFlight { place })?;
         let seen = scratch.seen(id);
-        if seen.is_some_and(|seen| seen.last >= index) {
+        if seen.is_some_and(|seen| seen.last.0 >= index) {
             return Err(RowError::Order { place });
         }
         let (recurs, is_draft) = (self.owners[owner.0].recurs(), owner != OwnerId::TARGET);
