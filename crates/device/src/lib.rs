@@ -1,6 +1,6 @@
 //! The backends there are, and the choice of one at run time.
 //!
-//! A [`Device`] is whichever backend was chosen, and a [`Backend`] itself, so that nothing above has to be generic over the
+//! A [`Device`] is whichever backend was chosen, and a [`Backend`](verbatim_backend::Backend) itself, so that nothing above has to be generic over the
 //! choice or knows what there is to choose from. Code that knows its backend, such as tests, takes that instead.
 //!
 //! Invariant: the only crate above the backends that names them; it computes nothing.
