@@ -7,12 +7,12 @@
 
 use crate::Stepper;
 use crate::chat::ChatFormat;
+use crate::error::EngineError;
 use crate::generate::{Generation, Task};
 use crate::request::{Event, FinishReason, GenerationStats, Request, RequestError};
 use crate::session::{OpenedSession, Session, SessionError, SessionId, SessionOptions};
 use std::any::Any;
 use std::collections::{HashMap, VecDeque};
-use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -44,20 +44,6 @@ impl Default for EngineOptions {
     fn default() -> Self {
         EngineOptions { model_name: "model".to_owned(), events_ahead: 256 }
     }
-}
-
-/// Why there is no engine.
-#[derive(Debug, thiserror::Error)]
-pub enum EngineError {
-    /// Its thread could not be started.
-    #[error("the engine's thread could not be started: {0}")]
-    Thread(#[from] io::Error),
-    /// It has stopped, and what was asked for has not been done, or not to its end.
-    #[error("the engine has stopped: {cause}")]
-    Stopped {
-        /// Why.
-        cause: String,
-    },
 }
 
 /// A model that answers requests. Clones are the same engine, for any thread. It stops with the last of them, after the step

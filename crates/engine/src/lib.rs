@@ -14,6 +14,7 @@
 
 mod chat;
 mod engine;
+mod error;
 mod generate;
 mod load;
 mod reading;
@@ -24,7 +25,8 @@ mod session;
 mod stepper;
 
 pub use chat::{ChatError, ChatFormat, Message, Role};
-pub use engine::{Answer, Canceller, Engine, EngineError, EngineOptions, ModelText};
+pub use engine::{Answer, Canceller, Engine, EngineOptions, ModelText};
+pub use error::EngineError;
 pub use load::{DraftOptions, LoadError, LoadOptions, check};
 pub use request::{Event, FinishReason, GenerationStats, Prompt, Request, RequestError, Sampling};
 pub use row::{Next, Row, RowError, RowInput, StepError, StepOutputs, Want};

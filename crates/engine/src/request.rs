@@ -1,7 +1,7 @@
 //! What a client asks for and what it is told: requests, events, finish reasons, generation statistics.
 
 use crate::chat::{ChatError, Message};
-use crate::engine::EngineError;
+use crate::error::EngineError;
 use crate::session::SessionId;
 use crate::{StateError, StepError};
 use std::time::Duration;

@@ -1,6 +1,6 @@
 //! A session: one sequence that goes on from request to request, its token history, and its file.
 
-use crate::engine::EngineError;
+use crate::error::EngineError;
 use crate::{Sampler, SaveError, Saved, SequenceId, StateError, StepError, Stepper};
 use std::path::{Path, PathBuf};
 use verbatim_backend::Backend;
