@@ -12,9 +12,10 @@
 use std::num::{NonZeroU32, NonZeroUsize};
 use std::path::PathBuf;
 
-use clap::builder::{FalseyValueParser, PossibleValuesParser, TypedValueParser};
+use clap::builder::{FalseyValueParser, NonEmptyStringValueParser, PossibleValuesParser, TypedValueParser};
 use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum, ValueHint};
 use clap_complete::Shell;
+use verbatim_device::DeviceKind;
 use verbatim_engine::KvType;
 use verbatim_lab::synth::Recipe;
 
@@ -106,9 +107,12 @@ pub struct HubFlags {
     pub endpoint: String,
 }
 
-/// How many threads compute. The text does not depend on it.
+/// What computes, and on how many threads. The text depends on the backend and not on the threads.
 #[derive(Debug, Clone, Args)]
-pub struct ThreadFlags {
+pub struct DeviceFlags {
+    /// What computes: cpu, or reference, which is the definition of every op in plain scalar code: slow, to compare with
+    #[arg(long, value_name = "NAME", env = "VERBATIM_BACKEND", default_value = "cpu", value_parser = device_kind())]
+    pub backend: DeviceKind,
     /// Threads to compute with [default: one per physical core]; the text does not depend on it
     #[arg(long, value_name = "N", env = "VERBATIM_THREADS")]
     pub threads: Option<NonZeroUsize>,
@@ -129,6 +133,12 @@ pub struct CacheFlags {
     /// Quantise keys and values as they are, without the rotation that makes them lose less
     #[arg(long, env = "VERBATIM_NO_KV_ROTATION", value_parser = switch())]
     pub no_kv_rotation: bool,
+}
+
+/// A backend, by its name.
+fn device_kind() -> impl TypedValueParser<Value = DeviceKind> {
+    PossibleValuesParser::new(DeviceKind::ALL.map(DeviceKind::name))
+        .try_map(|name| name.parse::<DeviceKind>())
 }
 
 /// A format of K or V, by its name.
@@ -183,6 +193,15 @@ pub struct GenerateFlags {
         allow_negative_numbers = true
     )]
     pub seed: u64,
+    /// Text that ends the answer and is not part of it; may be given several times
+    #[arg(
+        long,
+        value_name = "TEXT",
+        env = "VERBATIM_STOP",
+        allow_hyphen_values = true,
+        value_parser = NonEmptyStringValueParser::new()
+    )]
+    pub stop: Vec<String>,
     /// Tokens the context has room for [default: what the model was trained for]
     #[arg(long = "ctx", value_name = "N", env = "VERBATIM_CTX")]
     pub context_tokens: Option<NonZeroU32>,
@@ -205,7 +224,7 @@ pub struct RunArgs {
     pub generate: GenerateFlags,
     /// Threads.
     #[command(flatten)]
-    pub threads: ThreadFlags,
+    pub threads: DeviceFlags,
     /// Formats of the KV cache.
     #[command(flatten)]
     pub cache: CacheFlags,
@@ -228,7 +247,7 @@ pub struct ChatArgs {
     pub generate: GenerateFlags,
     /// Threads.
     #[command(flatten)]
-    pub threads: ThreadFlags,
+    pub threads: DeviceFlags,
     /// Formats of the KV cache.
     #[command(flatten)]
     pub cache: CacheFlags,
@@ -254,7 +273,7 @@ pub struct LogitsArgs {
     pub layers: bool,
     /// Threads.
     #[command(flatten)]
-    pub threads: ThreadFlags,
+    pub threads: DeviceFlags,
     /// Round keys and values in the KV cache to 2 bytes, as `run` does by default
     #[arg(long, env = "VERBATIM_F16_CACHE", value_parser = switch())]
     pub f16_cache: bool,
@@ -432,7 +451,7 @@ pub struct BenchArgs {
     pub repetitions: NonZeroU32,
     /// Threads.
     #[command(flatten)]
-    pub threads: ThreadFlags,
+    pub threads: DeviceFlags,
     /// Formats of the KV cache.
     #[command(flatten)]
     pub cache: CacheFlags,
@@ -492,7 +511,7 @@ pub struct PerplexityArgs {
     pub chunks: Option<NonZeroU32>,
     /// Threads.
     #[command(flatten)]
-    pub threads: ThreadFlags,
+    pub threads: DeviceFlags,
     /// Formats of the KV cache.
     #[command(flatten)]
     pub cache: CacheFlags,
@@ -546,7 +565,7 @@ pub struct SynthArgs {
     pub config: Option<PathBuf>,
     /// Threads.
     #[command(flatten)]
-    pub threads: ThreadFlags,
+    pub threads: DeviceFlags,
 }
 
 /// How the variable of a switch is read: empty, `0`, `false`, `no`, `off`, `n` and `f` mean no, all else yes.

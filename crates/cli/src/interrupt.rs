@@ -1,12 +1,16 @@
-//! Ctrl-C as a flag that a generation looks at between two tokens.
+//! Ctrl-C as a flag, and as the end of the answer that is being given.
 
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+
+use verbatim_engine::Canceller;
 
 /// Exit status of a program that a shell's user interrupted: 128 + SIGINT.
 pub const EXIT_INTERRUPTED: u8 = 130;
 
 static RAISED: AtomicBool = AtomicBool::new(false);
+/// What cancels the answer that is being given.
+static ANSWER: Mutex<Option<Canceller>> = Mutex::new(None);
 
 /// Proof that Ctrl-C no longer ends the program but raises a flag. There is one flag for the process.
 #[derive(Debug, Clone, Copy)]
@@ -29,19 +33,51 @@ impl Interrupt {
 
     /// True when Ctrl-C was pressed since the flag was last taken. Leaves the flag raised.
     pub fn is_raised(self) -> bool {
-        RAISED.load(Ordering::Relaxed)
+        RAISED.load(Ordering::SeqCst)
     }
 
     /// Lowers the flag and says whether it was raised.
     pub fn take(self) -> bool {
-        RAISED.swap(false, Ordering::Relaxed)
+        RAISED.swap(false, Ordering::SeqCst)
+    }
+
+    /// From now until the guard is dropped, Ctrl-C cancels this answer; at once if it was pressed before.
+    pub fn cancels(self, canceller: Canceller) -> Cancelling {
+        *answer() = Some(canceller);
+        // Whoever raises the flag first raises it and then looks for an answer, so one of us sees the other.
+        if self.is_raised() {
+            cancel();
+        }
+        Cancelling(self)
+    }
+}
+
+/// An answer that Ctrl-C cancels. When it is dropped, the flag is lowered.
+#[derive(Debug)]
+pub struct Cancelling(Interrupt);
+
+impl Drop for Cancelling {
+    fn drop(&mut self) {
+        *answer() = None;
+        self.0.take();
+    }
+}
+
+fn answer() -> MutexGuard<'static, Option<Canceller>> {
+    ANSWER.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn cancel() {
+    if let Some(canceller) = &*answer() {
+        canceller.cancel();
     }
 }
 
 fn raise() {
-    if RAISED.swap(true, Ordering::Relaxed) {
+    if RAISED.swap(true, Ordering::SeqCst) {
         std::process::exit(EXIT_INTERRUPTED.into());
     }
+    cancel();
 }
 
 #[cfg(test)]
@@ -57,5 +93,8 @@ mod tests {
         assert!(interrupt.is_raised());
         assert!(again.take());
         assert!(!interrupt.take());
+        raise();
+        drop(Cancelling(interrupt));
+        assert!(!interrupt.is_raised());
     }
 }

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use rustyline::DefaultEditor;
 use rustyline::error::ReadlineError;
-use serde::{Deserialize, Serialize};
+use verbatim_engine::{Message, Role};
 
 use crate::standard_io;
 
@@ -24,27 +24,6 @@ const HELP: &str = "\
 A line that ends with \\ goes on in the next one. To say something that begins with /, write // instead.
 Ctrl-C stops an answer; what was said so far stays in the conversation.
 ";
-
-/// Who says something.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Role {
-    /// Instructions before the conversation.
-    System,
-    /// The person.
-    User,
-    /// The model.
-    Assistant,
-}
-
-/// One message, in the form that chat templates take.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Message {
-    /// Who says it.
-    pub role: Role,
-    /// The text.
-    pub content: String,
-}
 
 /// Something that continues a conversation.
 pub trait Responder {

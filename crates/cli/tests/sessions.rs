@@ -3,9 +3,11 @@
 mod support;
 
 use std::fs;
-use std::path::Path;
-use std::process::Output;
-use support::{data, stderr, stdout, verbatim};
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use support::{data, run_with_input, stderr, stdout, verbatim};
+use verbatim_gguf::{GgufFile, GgufWriter};
 
 const MODELS: [&str; 3] = ["qwen3", "gemma3-iswa", "qwen35-hybrid"];
 
@@ -92,4 +94,101 @@ fn a_full_context_ends_the_answer_or_is_shifted() {
     assert!(stderr(&hybrid, 1).contains("--context-shift cannot be used with this model"));
     let keep = run(home.path(), "qwen3", &["--context-shift", "--ctx", "40", "--keep", "39", "hello"]);
     assert!(stderr(&keep, 1).contains("--keep 39 leaves nothing to drop"));
+}
+
+#[test]
+fn a_stop_string_ends_the_answer_and_is_not_shown() {
+    let home = tempfile::tempdir().unwrap();
+    let with = |more: &[&str]| run(home.path(), "qwen3", &[more, &["-n", "30", "hello there"]].concat());
+    let whole = stdout(&with(&[]));
+    let middle: String = whole.chars().skip(9).take(5).collect();
+    let output = with(&["--stop", "never said", "--stop", &middle]);
+    assert_eq!(stdout(&output), format!("{}\n", &whole[..whole.find(&middle).unwrap()]));
+    let told = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(told.contains("; stopped at "), "{told}");
+    assert_eq!(stdout(&with(&["--stop", "-"])), stdout(&with(&["--stop=-"])));
+    stderr(&with(&["--stop", ""]), 2);
+}
+
+/// A golden model with this chat template.
+fn with_template(home: &Path, template: &str) -> PathBuf {
+    let file = GgufFile::open(data("models/qwen3/model.gguf")).unwrap();
+    let mut writer = GgufWriter::new();
+    let others = file.metadata().iter().filter(|(key, _)| *key != "tokenizer.chat_template");
+    others.for_each(|(key, value)| writer.put(key, value).unwrap());
+    writer.put("tokenizer.chat_template", template).unwrap();
+    for tensor in file.iter_tensors() {
+        writer.declare(tensor.name(), tensor.dtype(), tensor.dims()).unwrap();
+    }
+    let path = home.join("model.gguf");
+    let mut writer = writer.begin(fs::File::create(&path).unwrap()).unwrap();
+    for tensor in file.iter_tensors() {
+        writer.append(tensor.name(), tensor.data()).unwrap();
+    }
+    writer.finish().unwrap();
+    path
+}
+
+#[test]
+fn a_conversation_goes_on_in_another_process() {
+    let home = tempfile::tempdir().unwrap();
+    let model =
+        with_template(home.path(), "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}bot:");
+    let file = home.path().join("session");
+    let chat = |session: bool, input: &str| {
+        let mut command = verbatim(home.path());
+        command.args(["chat", "-n", "12", "--threads", "2", "--system", "s", "-m"]).arg(&model);
+        if session {
+            command.arg("--session").arg(&file);
+        }
+        run_with_input(&mut command, input.as_bytes())
+    };
+    let whole = stdout(&chat(false, "hello\nand then?\n"));
+    let (first, second) = (chat(true, "hello\n"), chat(true, "and then?\n"));
+    assert_eq!(stdout(&first) + &stdout(&second), whole);
+    let told = String::from_utf8_lossy(&second.stderr).into_owned();
+    assert!(told.contains("the conversation of 3 messages goes on"), "{told}");
+    assert!(told.contains(" reused), "), "{told}");
+    // What fails is taken back, and the conversation goes on.
+    let long = "word ".repeat(9000);
+    let failed = stdout(&chat(false, &format!("{long}\nhello\n")));
+    assert!(
+        failed.contains("use a larger --ctx") && failed.contains("(in a conversation, /reset)"),
+        "{failed}"
+    );
+    assert_eq!(failed.lines().last(), whole.lines().next());
+}
+
+#[test]
+fn a_broken_template_harms_nobody_who_does_without() {
+    let home = tempfile::tempdir().unwrap();
+    let model = with_template(home.path(), "{% for");
+    let run = |more: &[&str]| {
+        let mut command = verbatim(home.path());
+        command.args(["run", "-n", "3", "-m"]).arg(&model).args(more).arg("hello").output().unwrap()
+    };
+    stdout(&run(&["--no-template"]));
+    assert!(stderr(&run(&[]), 1).contains("the chat template cannot be compiled"));
+}
+
+#[test]
+#[cfg(unix)]
+fn ctrl_c_ends_the_answer_and_the_session_is_kept() {
+    let home = tempfile::tempdir().unwrap();
+    let file = home.path().join("session");
+    let mut command = verbatim(home.path());
+    command
+        .args(["run", "--no-template", "--context-shift", "--ctx", "40", "--session"])
+        .arg(&file)
+        .arg("-m");
+    command.arg(data("models/qwen3/model.gguf")).arg("hello there");
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    // It goes on for ever once it has begun.
+    child.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
+    assert!(Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap().success());
+    let output = child.wait_with_output().unwrap();
+    let told = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(130), "{told}");
+    assert!(told.ends_with("; interrupted\n") && output.stdout.ends_with(b"\n"), "{told}");
+    assert!(file.is_file());
 }

@@ -4,35 +4,36 @@
 mod attention;
 
 use crate::isa::{Isa, IsaError};
-use crate::kv::StateMemory;
 use crate::lower::HEAD_PLANES;
 use crate::matrix::{
-    Choices, Epilogue, Input, OutputRows, Products, Residual, chunk_groups, matmul_chosen_groups,
-    matmul_groups, quantize_planes,
+    Choices, Epilogue, Input, OutputRows, Residual, chunk_groups, matmul_chosen_groups, matmul_groups,
+    quantize_planes,
 };
 use crate::memory::AlignedBytes;
+use crate::op::CpuOp::{self, Model};
 use crate::ops::attention::Scratch;
 use crate::ops::recurrence::{self, Before, ConvWeights, DeltaRow, MAX_KEY_DIM};
 use crate::ops::{elementwise, experts, hadamard, norm, rope};
-use crate::profile::{ProductWork, Profile, Recorder};
-use crate::program::{Bound, Matrix, Outputs, PrepareError, Program, Source, Step};
+use crate::program::{Bound, CpuOutputs, CpuProgram, Matrix, Source, Step};
 use crate::recurrent::{TILE_COLS, Tile};
 use crate::shares::share;
+use crate::state::CpuState;
 use crate::team::{Context, Team, TeamError};
 use crate::weights::Weights;
 use std::any::Any;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex};
-use verbatim_graph::{Bounds, DeltaHeads, Graph, Op};
-use verbatim_plan::{Plan, PlanCache, Statistics};
+use verbatim_backend::{PrepareError, ProductWork, Products, Profile, Recorder, RunError};
+use verbatim_graph::{Bounds, DeltaHeads, Graph, Op, OpRules};
+use verbatim_plan::{PhaseRules, Plan};
 
 /// What freed memory is overwritten with where tests ask for it: bytes that no longer make sense as a number.
 const POISON: u8 = 0xff;
 
-/// Why an executor could not be made.
+/// Why the CPU backend could not be made.
 #[derive(Debug, thiserror::Error)]
-pub enum ExecutorError {
+pub enum CpuError {
     /// The instruction set asked for cannot be used.
     #[error(transparent)]
     Isa(#[from] IsaError),
@@ -42,42 +43,34 @@ pub enum ExecutorError {
     /// There is no memory for what each thread needs beside the arena.
     #[error("no memory for the working space of {0} threads; use fewer")]
     NoMemory(usize),
-    /// A thread has panicked. The run's outputs are lost; the executor can go on.
-    #[error("a kernel has failed: {0}")]
-    Panicked(String),
-    /// A program was run with weights that it was not made for.
-    #[error("the program was prepared for other weights")]
-    OtherWeights,
 }
 
-/// Plans, prepares and runs graphs on a team of threads.
-pub struct Executor {
+/// The CPU as a backend: plans, prepares and runs graphs on a team of threads.
+pub struct Cpu {
     isa: Isa,
     team: Team,
     /// By thread; never waited for.
     scratch: Vec<Mutex<Scratch>>,
-    cache: PlanCache,
     poison: bool,
     is_profiling: bool,
     profile: Profile,
 }
 
-impl Executor {
-    /// An executor with this many threads, on the best instruction set or the one that `VERBATIM_ISA` names.
-    pub fn new(threads: usize) -> Result<Executor, ExecutorError> {
-        Executor::with_isa(threads, Isa::from_environment()?)
+impl Cpu {
+    /// The backend with this many threads, on the best instruction set or the one that `VERBATIM_ISA` names.
+    pub fn new(threads: usize) -> Result<Cpu, CpuError> {
+        Cpu::with_isa(threads, Isa::from_environment()?)
     }
 
-    /// An executor with this many threads on the given instruction set.
-    pub fn with_isa(threads: usize, isa: Isa) -> Result<Executor, ExecutorError> {
+    /// The backend with this many threads on the given instruction set.
+    pub fn with_isa(threads: usize, isa: Isa) -> Result<Cpu, CpuError> {
         let team = Team::new(threads)?;
         let scratch: Option<Vec<_>> = (0..threads).map(|_| Scratch::new().map(Mutex::new)).collect();
-        let scratch = scratch.ok_or(ExecutorError::NoMemory(threads))?;
-        Ok(Executor {
+        let scratch = scratch.ok_or(CpuError::NoMemory(threads))?;
+        Ok(Cpu {
             isa,
             team,
             scratch,
-            cache: PlanCache::default(),
             poison: cfg!(debug_assertions),
             is_profiling: false,
             profile: Profile::default(),
@@ -111,39 +104,29 @@ impl Executor {
     ///
     /// # Errors
     /// If the graph cannot be planned or the weights do not fit it.
-    pub fn prepare(&mut self, graph: &Graph, weights: &Weights) -> Result<Program, PrepareError> {
-        let plan = self.cache.plan(crate::lower::lower(graph, weights)?)?;
-        Program::new(plan, weights, self.poison)
+    pub fn prepare(&mut self, graph: &Graph, weights: &Weights) -> Result<CpuProgram, PrepareError> {
+        let plan = Plan::new(Arc::new(crate::lower::lower(graph, weights)?))?;
+        CpuProgram::new(Arc::new(plan), weights, self.poison)
     }
 
-    /// Like [`Executor::prepare`], but with every value in memory of its own: a reference for tests.
-    pub fn prepare_disjoint(&mut self, graph: &Graph, weights: &Weights) -> Result<Program, PrepareError> {
+    /// Like [`Cpu::prepare`], but with every value in memory of its own: a reference for tests.
+    pub fn prepare_disjoint(&mut self, graph: &Graph, weights: &Weights) -> Result<CpuProgram, PrepareError> {
         let plan = Plan::disjoint(Arc::new(crate::lower::lower(graph, weights)?))?;
-        Program::new(Arc::new(plan), weights, self.poison)
-    }
-
-    /// Counts the reuse of a program that the caller has kept.
-    pub fn count_reuse(&mut self) {
-        self.cache.count_hit();
-    }
-
-    /// Plans built and reused.
-    pub fn statistics(&self) -> Statistics {
-        self.cache.statistics()
+        CpuProgram::new(Arc::new(plan), weights, self.poison)
     }
 
     /// Runs a program whose inputs are filled. Allocates nothing.
     ///
     /// # Errors
     /// If the weights are not those the program was made for, or a thread has panicked.
-    pub fn run<'a>(
+    pub fn run_bound<'a>(
         &mut self,
         bound: Bound<'a>,
         weights: &Weights,
-        state: &mut StateMemory,
-    ) -> Result<Outputs<'a>, ExecutorError> {
+        state: &mut CpuState,
+    ) -> Result<CpuOutputs<'a>, RunError> {
         if bound.program.weights_id() != weights.id() {
-            return Err(ExecutorError::OtherWeights);
+            return Err(RunError::OtherWeights);
         }
         let Bound { program, arena, rows } = bound;
         for step in program.steps() {
@@ -185,9 +168,9 @@ impl Executor {
                 if let Some(Ok(recorder)) = recorder.map(Mutex::into_inner) {
                     recorder.finish();
                 }
-                Ok(Outputs::new(bound))
+                Ok(CpuOutputs::new(bound))
             }
-            Err(panic) => Err(ExecutorError::Panicked(message(&*panic))),
+            Err(panic) => Err(RunError::Panicked(message(&*panic))),
         }
     }
 }
@@ -197,7 +180,7 @@ struct Run<'a> {
     isa: Isa,
     arena: &'a AlignedBytes,
     weights: &'a Weights,
-    state: &'a StateMemory,
+    state: &'a CpuState,
     rows: Bounds,
     /// By thread; each uses its own.
     scratch: &'a [Mutex<Scratch>],
@@ -239,40 +222,43 @@ impl Run<'_> {
             unsafe { step.output.matrix().columns_mut(self.arena, row, out_cols()) }
         };
         match step.op {
-            Op::Embed { scale } => {
+            Model(Op::Embed { scale, given }) => {
+                let id = step.operands[1].matrix().row::<i32>(self.arena, row)[0];
                 let out = out();
-                self.weights.matrix(step.operands[0].weight()).dequantize_row(index(1), out);
-                if scale.0 != 1.0 {
-                    out.iter_mut().for_each(|x| *x *= scale.0);
+                match usize::try_from(id) {
+                    Err(_) if given => out.copy_from_slice(whole(2)),
+                    _ => self.embed(step, index(1), scale.0, out),
                 }
             }
-            Op::RmsNorm { eps, groups: 1 } => {
+            Model(Op::RmsNorm { eps, groups: 1 }) => {
                 norm::rms_norm(isa, whole(0), vector(1), eps.0, out_cols(), out());
             }
-            Op::RmsNorm { eps, groups } => {
+            Model(Op::RmsNorm { eps, groups }) => {
                 let size = step.output.matrix().shape.cols / groups;
                 for (x, out) in operand(0).chunks_exact(size).zip(out().chunks_exact_mut(size)) {
                     norm::rms_norm(isa, x, vector(1), eps.0, 0..size, out);
                 }
             }
-            Op::RopeTable(_) => {
+            Model(Op::RopeTable(_)) => {
                 let (frequencies, amplitude) = &step.frequencies;
                 let position = step.operands[0].matrix().row::<i32>(self.arena, row)[0];
                 rope::angles(position, frequencies, *amplitude, out());
             }
-            Op::Rope { head_dim, layout, .. } => rope::rotate(layout, head_dim, operand(0), whole(1), out()),
-            Op::Hadamard { head_dim, .. } => hadamard::transform(isa, head_dim, operand(0), out()),
-            Op::KvWrite { kv_heads, .. } => {
+            Model(Op::Rope { head_dim, layout, .. }) => {
+                rope::rotate(layout, head_dim, operand(0), whole(1), out())
+            }
+            Model(Op::Hadamard { head_dim, .. }) => hadamard::transform(isa, head_dim, operand(0), out()),
+            Model(Op::KvWrite { kv_heads, .. }) => {
                 let layer = &self.state.kv.layers()[step.operands[0].state()];
                 layer.write(index(3), part(kv_heads).start, operand(1), operand(2));
             }
-            Op::Glu { activation } => elementwise::glu(isa, activation, operand(0), operand(1), out()),
-            Op::Add => elementwise::add(isa, operand(0), operand(1), out()),
-            Op::Mul => elementwise::mul(isa, operand(0), operand(1), out()),
-            Op::Scale { factor } => elementwise::scale(isa, factor.0, operand(0), out()),
-            Op::Softcap { cap } => elementwise::softcap(isa, cap.0, operand(0), out()),
-            Op::Pick => out().copy_from_slice(step.operands[0].matrix().row(self.arena, index(1))),
-            Op::Quantize { planes, .. } => {
+            Model(Op::Glu { activation }) => elementwise::glu(isa, activation, operand(0), operand(1), out()),
+            Model(Op::Add) => elementwise::add(isa, operand(0), operand(1), out()),
+            Model(Op::Mul) => elementwise::mul(isa, operand(0), operand(1), out()),
+            Model(Op::Scale { factor }) => elementwise::scale(isa, factor.0, operand(0), out()),
+            Model(Op::Softcap { cap }) => elementwise::softcap(isa, cap.0, operand(0), out()),
+            Model(Op::Pick) => out().copy_from_slice(step.operands[0].matrix().row(self.arena, index(1))),
+            CpuOp::Quantize { planes, .. } => {
                 let plane_bytes = step.output.matrix().shape.cols / planes;
                 let bytes = part(plane_bytes);
                 let mut parts: [&mut [u8]; HEAD_PLANES] = Default::default();
@@ -284,60 +270,72 @@ impl Run<'_> {
                 }
                 quantize_planes(isa, operand(0), &mut parts[..planes]);
             }
-            Op::TopExperts { gating, bias, .. } => {
+            Model(Op::TopExperts { gating, bias, .. }) => {
                 // SAFETY: as for `out`.
                 let chosen = unsafe { step.output.matrix().columns_mut(self.arena, row, out_cols()) };
                 experts::choose(gating, whole(0), bias.then(|| vector(1)), chosen);
             }
-            Op::ExpertWeights(router) => {
+            Model(Op::ExpertWeights(router)) => {
                 let chosen = step.operands[1].matrix().row(self.arena, row);
                 experts::weigh(&router, whole(0), chosen, out());
             }
-            Op::AttentionMerge(attention) => {
+            CpuOp::AttentionMerge(attention) => {
                 // SAFETY: as for `out`.
                 unsafe { self.merge_attention(step, &attention, row, part(attention.heads)) }
             }
-            Op::WeightedSum => experts::weighted_sum(isa, whole(0), whole(1), out_cols().start, out()),
-            Op::RowGate => elementwise::scale(isa, recurrence::sigmoid(whole(0)[0]), operand(1), out()),
-            Op::HeadColumns { heads, start, cols } => {
+            Model(Op::WeightedSum) => experts::weighted_sum(isa, whole(0), whole(1), out_cols().start, out()),
+            Model(Op::RowGate) => {
+                elementwise::scale(isa, recurrence::sigmoid(whole(0)[0]), operand(1), out())
+            }
+            Model(Op::HeadColumns { heads, start, cols }) => {
                 let width = step.operands[0].matrix().shape.cols / heads;
                 let (x, out) = (operand(0), out());
                 for head in 0..part(heads).len() {
                     out[head * cols..][..cols].copy_from_slice(&x[head * width + start..][..cols]);
                 }
             }
-            Op::Linear { .. }
-            | Op::Head
-            | Op::QuantizedLinear { .. }
-            | Op::ExpertLinear { .. }
-            | Op::QuantizedExpertLinear { .. }
-            | Op::Attention(_)
-            | Op::AttentionParts { .. }
-            | Op::ShortConv { .. }
-            | Op::GatedDelta(_) => {
+            Model(
+                Op::Linear { .. }
+                | Op::Head
+                | Op::ExpertLinear { .. }
+                | Op::Attention(_)
+                | Op::ShortConv { .. }
+                | Op::GatedDelta(_),
+            )
+            | CpuOp::QuantizedLinear { .. }
+            | CpuOp::QuantizedExpertLinear { .. }
+            | CpuOp::AttentionParts { .. } => {
                 unreachable!("{} is not split by rows", step.op.name())
             }
+        }
+    }
+
+    fn embed(&self, step: &Step, id: usize, scale: f32, out: &mut [f32]) {
+        self.weights.matrix(step.operands[0].weight()).dequantize_row(id, out);
+        if scale != 1.0 {
+            out.iter_mut().for_each(|x| *x *= scale);
         }
     }
 
     /// This thread's share of an op that is dealt out in tasks.
     fn tasks(&self, step: &Step, member: &Context<'_>) {
         match step.op {
-            Op::Linear { bias, residual } | Op::QuantizedLinear { bias, residual, .. } => {
+            Model(Op::Linear { bias, residual }) | CpuOp::QuantizedLinear { bias, residual, .. } => {
                 self.linear(step, bias, residual, member);
             }
-            Op::Attention(attention) => self.attention(step, &attention, member),
-            Op::AttentionParts { attention, .. } => self.attention_parts(step, &attention, member),
-            Op::ExpertLinear { experts, bias } | Op::QuantizedExpertLinear { experts, bias, .. } => {
+            Model(Op::Attention(attention)) => self.attention(step, &attention, member),
+            CpuOp::AttentionParts { attention, .. } => self.attention_parts(step, &attention, member),
+            Model(Op::ExpertLinear { experts, bias })
+            | CpuOp::QuantizedExpertLinear { experts, bias, .. } => {
                 self.expert_linear(step, experts, bias, member);
             }
-            Op::ShortConv { kernel } => {
+            Model(Op::ShortConv { kernel }) => {
                 let tiles = step.output.matrix().shape.cols.div_ceil(TILE_COLS);
                 while let Some(taken) = step.tasks.take(1, tiles) {
                     taken.for_each(|tile| self.short_conv(step, kernel, tile * TILE_COLS));
                 }
             }
-            Op::GatedDelta(heads) => {
+            Model(Op::GatedDelta(heads)) => {
                 let tiles = heads.value_dim.div_ceil(TILE_COLS);
                 let tasks = heads.value_heads * tiles;
                 while let Some(taken) = step.tasks.take(1, tasks) {
@@ -377,10 +375,10 @@ impl Run<'_> {
     /// What the threads read and compute together for a step that is a product.
     fn product_work(&self, step: &Step) -> Option<ProductWork> {
         let (products, planes, experts) = match step.op {
-            Op::Linear { .. } => (Products::Floats, 1, false),
-            Op::QuantizedLinear { planes, .. } => (Products::Bytes, planes, false),
-            Op::ExpertLinear { .. } => (Products::Floats, 1, true),
-            Op::QuantizedExpertLinear { .. } => (Products::Bytes, 1, true),
+            Model(Op::Linear { .. }) => (Products::Floats, 1, false),
+            CpuOp::QuantizedLinear { planes, .. } => (Products::Bytes, planes, false),
+            Model(Op::ExpertLinear { .. }) => (Products::Floats, 1, true),
+            CpuOp::QuantizedExpertLinear { .. } => (Products::Bytes, 1, true),
             _ => return None,
         };
         let tokens = step.output.matrix().shape.rows.at(self.rows);
@@ -409,11 +407,11 @@ impl Run<'_> {
     fn product_input(&self, step: &Step, tokens: usize) -> Input<'_> {
         let x = step.operands[0].matrix();
         match step.op {
-            Op::QuantizedLinear { .. } | Op::QuantizedExpertLinear { .. } => Input::Quantized {
+            CpuOp::QuantizedLinear { .. } | CpuOp::QuantizedExpertLinear { .. } => Input::Quantized {
                 bytes: x.rows(self.arena, tokens),
                 stride_bytes: x.stride_bytes(),
                 tokens,
-                planes: if let Op::QuantizedLinear { planes, .. } = step.op { planes } else { 1 },
+                planes: if let CpuOp::QuantizedLinear { planes, .. } = step.op { planes } else { 1 },
             },
             _ => Input::Floats { values: x.rows(self.arena, tokens), stride: x.stride(), tokens },
         }
@@ -474,7 +472,7 @@ impl Run<'_> {
         let chosen = step.operands[2].matrix();
         let used = chosen.shape.cols;
         let own_input = match step.op {
-            Op::QuantizedExpertLinear { k, .. } => k != weights.cols(),
+            CpuOp::QuantizedExpertLinear { k, .. } => k != weights.cols(),
             _ => step.operands[0].matrix().shape.cols != weights.cols(),
         };
         let run = |list: &[u32]| {

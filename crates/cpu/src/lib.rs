@@ -1,35 +1,34 @@
 //! The CPU backend: packed weights, kernels, the thread team and the executor.
 //!
-//! [`Executor::prepare`] rewrites a graph for this backend, plans it and makes a [`Program`]; [`Program::bind`] fills its
-//! inputs in an [`Arena`]; [`Executor::run`] runs it on a [`team::Team`] of threads and gives [`Outputs`].
+//! [`Cpu`] is a [`verbatim_backend::Backend`]. [`Cpu::prepare`] lowers a graph to this backend's ops ([`CpuOp`]), plans it and
+//! makes a [`CpuProgram`]; [`CpuProgram::bind`] fills its inputs in a [`CpuArena`]; [`Cpu::run_bound`] runs it on a
+//! [`team::Team`] of threads and gives [`CpuOutputs`].
 //!
 //! Invariants: kernels allocate nothing; every reduction has one order, whatever the rows, threads or instruction set;
 //! `unsafe` is confined to vector instructions, the arena and the rows that threads share.
 
+mod backend;
 mod executor;
 pub mod isa;
 mod kv;
 mod lower;
 pub mod matrix;
 mod memory;
+mod op;
 mod ops;
-mod profile;
 mod program;
 mod recurrent;
 mod shares;
+mod state;
 pub mod team;
 mod vector;
 mod weights;
 
-pub use executor::{Executor, ExecutorError};
+pub use executor::{Cpu, CpuError};
 pub use isa::{Isa, IsaError};
-pub use kv::{KvLayer, KvMemory, KvMemoryError, KvSpec, KvType, PAGE_CELLS, StateMemory, Turn};
-pub use matrix::{PackError, PackedExperts, PackedMatrix};
-pub use profile::{KindTime, ProductWork, Profile};
-pub use program::{Arena, BindError, Bound, Filled, Outputs, PrepareError, Program, Slot};
-pub use recurrent::{RecurrentMemory, RecurrentMemoryError, RecurrentSpec};
+pub use kv::{KvLayer, KvMemory};
+pub use matrix::{PackedExperts, PackedMatrix};
+pub use op::CpuOp;
+pub use program::{Bound, CpuArena, CpuOutputs, CpuProgram};
+pub use state::CpuState;
 pub use weights::{Weight, Weights};
-
-/// The version of the numbers that the kernels compute. It is raised with every change that may change the bits of a
-/// result; saved sequence states carry it, because a state continued by other kernels would not be what a fresh run gives.
-pub const NUMERICS: u32 = 2;

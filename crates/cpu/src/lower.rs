@@ -1,16 +1,17 @@
 //! From a model's graph to the graph that this backend runs: sums folded into products, activations quantised once.
 
-use crate::kv::PAGE_CELLS;
 use crate::matrix::activation_row_bytes;
+use crate::op::CpuOp;
 use crate::ops::attention::{PART_EXTRA, most_ranges};
 use crate::weights::{Weight, Weights};
+use verbatim_backend::PAGE_CELLS;
 use verbatim_graph::{Attention, Builder, Def, Graph, GraphError, Lifetime, Op, ValueId};
 
 /// Rewrites a graph for the CPU:
 /// - `Add` of a product and an earlier value becomes the product's residual;
 /// - the operand of a product with block-quantised weights is quantised, once for all its readers;
 /// - attention of few rows is made in parts, by range of positions, so that there is work for all threads.
-pub(crate) fn lower(graph: &Graph, weights: &Weights) -> Result<Graph, GraphError> {
+pub(crate) fn lower(graph: &Graph, weights: &Weights) -> Result<Graph<CpuOp>, GraphError> {
     let mut lowering = Lowering {
         graph,
         weights,
@@ -48,7 +49,7 @@ pub(crate) const HEAD_PLANES: usize = 2;
 struct Lowering<'a> {
     graph: &'a Graph,
     weights: &'a Weights,
-    builder: Builder,
+    builder: Builder<CpuOp>,
     renamed: Vec<Option<ValueId>>,
     /// (value, planes, its quantised form), both values of the new graph.
     quantized: Vec<(ValueId, usize, ValueId)>,
@@ -134,17 +135,19 @@ impl Lowering<'_> {
                     residual = true;
                 }
                 if quantized {
-                    Op::QuantizedLinear { k, planes: 1, bias, residual }
+                    CpuOp::QuantizedLinear { k, planes: 1, bias, residual }
                 } else {
-                    Op::Linear { bias, residual }
+                    Op::Linear { bias, residual }.into()
                 }
             }
             Op::Head if quantized => {
-                Op::QuantizedLinear { k, planes: HEAD_PLANES, bias: false, residual: false }
+                CpuOp::QuantizedLinear { k, planes: HEAD_PLANES, bias: false, residual: false }
             }
-            Op::Head => Op::Linear { bias: false, residual: false },
-            Op::ExpertLinear { experts, bias } if quantized => Op::QuantizedExpertLinear { k, experts, bias },
-            op => op,
+            Op::Head => Op::Linear { bias: false, residual: false }.into(),
+            Op::ExpertLinear { experts, bias } if quantized => {
+                CpuOp::QuantizedExpertLinear { k, experts, bias }
+            }
+            op => op.into(),
         };
         self.builder.apply(op, &operands)
     }
@@ -168,9 +171,9 @@ impl Lowering<'_> {
         cols: usize,
     ) -> Result<ValueId, GraphError> {
         let (operands, sinks) = operands.split_at(operands.len() - usize::from(attention.sinks));
-        let parts = Op::AttentionParts { attention: Attention { sinks: false, ..attention }, cols };
+        let parts = CpuOp::AttentionParts { attention: Attention { sinks: false, ..attention }, cols };
         let parts = self.builder.apply(parts, operands)?;
-        self.builder.apply(Op::AttentionMerge(attention), &[&[parts, operands[2]], sinks].concat())
+        self.builder.apply(CpuOp::AttentionMerge(attention), &[&[parts, operands[2]], sinks].concat())
     }
 
     /// Whether products with this weight, as it is packed, take quantised activations.
@@ -189,7 +192,7 @@ impl Lowering<'_> {
             return Ok(quantized);
         }
         let row_bytes = planes * activation_row_bytes(k);
-        let quantized = self.builder.apply(Op::Quantize { row_bytes, planes }, &[x])?;
+        let quantized = self.builder.apply(CpuOp::Quantize { row_bytes, planes }, &[x])?;
         self.quantized.push((x, planes, quantized));
         Ok(quantized)
     }

@@ -1,26 +1,26 @@
 //! Programs: a plan with its weights resolved, ready to run; and the typed way in and out of it.
 //!
-//! The order of use is fixed by types. [`Program::bind`] gives every live input to the caller's function once, as a
-//! [`Slot`] that can only be turned into a [`Filled`] by filling it: a [`Bound`] with an input missing cannot be
-//! made, and an input that nothing reads has no slot. [`crate::Executor::run`] takes the [`Bound`] and returns
-//! [`Outputs`], which keep the arena borrowed: the next run cannot start while somebody still reads.
+//! The order of use is fixed by types. [`CpuProgram::bind`] gives every live input to the caller's function once, as a
+//! [`InputBinding`] that can only be turned into a [`Filled`] by filling it: a [`Bound`] with an input missing cannot be
+//! made, and an input that nothing reads is never asked for. [`crate::Cpu::run_bound`] takes the [`Bound`] and returns
+//! [`CpuOutputs`], which keep the arena borrowed: the next run cannot start while somebody still reads.
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! # use verbatim_cpu::*; use verbatim_graph::*; use verbatim_quant::DType;
+//! # use verbatim_backend::Outputs; use verbatim_cpu::*; use verbatim_graph::*; use verbatim_quant::DType;
 //! # let mut b = Builder::new(Bounds { rows: 1, picked: 1 });
 //! # let x = b.input(Tag::new("x"), DType::F32, Shape::per_row(2))?;
 //! # let y = b.apply(Op::Scale { factor: Real(2.0) }, &[x])?;
 //! # b.output(Tag::new("y"), y)?;
 //! # let graph = b.finish();
-//! # let (weights, mut state) = (Weights::new(vec![]), StateMemory::default());
-//! # let mut executor = Executor::new(1)?;
-//! # let mut arena = Arena::default();
-//! let program = executor.prepare(&graph, &weights)?;
+//! # let (weights, mut state) = (Weights::new(vec![]), CpuState::default());
+//! # let mut cpu = Cpu::new(1)?;
+//! # let mut arena = CpuArena::default();
+//! let program = cpu.prepare(&graph, &weights)?;
 //! let rows = Bounds { rows: 1, picked: 1 };
-//! let first = executor.run(program.bind(&mut arena, rows, |slot| slot.f32(&[1.0, 2.0]))?, &weights, &mut state)?;
+//! let first = cpu.run_bound(program.bind(&mut arena, rows, |input| input.f32(&[1.0, 2.0]))?, &weights, &mut state)?;
 //! assert_eq!(first.row(Tag::new("y"), 0), Some(&[2.0, 4.0][..]));
-//! let second = executor.run(program.bind(&mut arena, rows, |slot| slot.f32(&[5.0, 6.0]))?, &weights, &mut state)?;
+//! let second = cpu.run_bound(program.bind(&mut arena, rows, |input| input.f32(&[5.0, 6.0]))?, &weights, &mut state)?;
 //! assert_eq!(second.row(Tag::new("y"), 0), Some(&[10.0, 12.0][..]));
 //! # Ok(()) }
 //! ```
@@ -29,124 +29,53 @@
 //!
 //! ```compile_fail,E0499
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! # use verbatim_cpu::*; use verbatim_graph::*; use verbatim_quant::DType;
+//! # use verbatim_backend::Outputs; use verbatim_cpu::*; use verbatim_graph::*; use verbatim_quant::DType;
 //! # let mut b = Builder::new(Bounds { rows: 1, picked: 1 });
 //! # let x = b.input(Tag::new("x"), DType::F32, Shape::per_row(2))?;
 //! # let y = b.apply(Op::Scale { factor: Real(2.0) }, &[x])?;
 //! # b.output(Tag::new("y"), y)?;
 //! # let graph = b.finish();
-//! # let (weights, mut state) = (Weights::new(vec![]), StateMemory::default());
-//! # let mut executor = Executor::new(1)?;
-//! # let mut arena = Arena::default();
-//! let program = executor.prepare(&graph, &weights)?;
+//! # let (weights, mut state) = (Weights::new(vec![]), CpuState::default());
+//! # let mut cpu = Cpu::new(1)?;
+//! # let mut arena = CpuArena::default();
+//! let program = cpu.prepare(&graph, &weights)?;
 //! let rows = Bounds { rows: 1, picked: 1 };
-//! let first = executor.run(program.bind(&mut arena, rows, |slot| slot.f32(&[1.0, 2.0]))?, &weights, &mut state)?;
-//! let second = executor.run(program.bind(&mut arena, rows, |slot| slot.f32(&[5.0, 6.0]))?, &weights, &mut state)?;
+//! let first = cpu.run_bound(program.bind(&mut arena, rows, |input| input.f32(&[1.0, 2.0]))?, &weights, &mut state)?;
+//! let second = cpu.run_bound(program.bind(&mut arena, rows, |input| input.f32(&[5.0, 6.0]))?, &weights, &mut state)?;
 //! assert_eq!(first.row(Tag::new("y"), 0), Some(&[2.0, 4.0][..]));
 //! # Ok(()) }
 //! ```
 //!
-//! Nor does a run with an input left out, since nothing but filling a slot makes a [`Filled`]:
+//! Nor does a run with an input left out, since nothing but filling an input binding makes a [`Filled`]:
 //!
 //! ```compile_fail,E0423
-//! # use verbatim_cpu::*; use verbatim_graph::*;
-//! fn bind(program: &Program, arena: &mut Arena, rows: Bounds) {
-//!     let _ = program.bind(arena, rows, |_slot| Ok(Filled(())));
+//! # use verbatim_backend::Outputs; use verbatim_cpu::*; use verbatim_graph::*;
+//! fn bind(program: &CpuProgram, arena: &mut CpuArena, rows: Bounds) {
+//!     let _ = program.bind(arena, rows, |_input| Ok(Filled(())));
 //! }
 //! ```
-#![allow(unsafe_code)] // Slots borrow disjoint parts of the arena.
+#![allow(unsafe_code)] // Input bindings borrow disjoint parts of the arena.
 
 use crate::memory::{AlignedBytes, Plain};
+use crate::op::CpuOp::{self, Model};
 use crate::ops::{attention, recurrence, rope};
 use crate::shares;
 use crate::team::TaskCounter;
 use crate::weights::{Weight, Weights};
 use std::ops::Range;
 use std::sync::Arc;
+use verbatim_backend::{BindError, Filled, InputBinding, Outputs, PrepareError};
 use verbatim_graph::{Attention, Bounds, Extent, Graph, Lifetime, Op, Placement, Shape, Tag, ValueId};
 use verbatim_plan::Plan;
 use verbatim_quant::DType;
 
-/// Why a graph cannot be run on the CPU with these weights.
-#[derive(Debug, thiserror::Error)]
-pub enum PrepareError {
-    /// The rewritten graph does not hold together.
-    #[error(transparent)]
-    Graph(#[from] verbatim_graph::GraphError),
-    /// No memory plan could be made.
-    #[error(transparent)]
-    Plan(#[from] verbatim_plan::PlanError),
-    /// A weight is missing or of another form than the graph says.
-    #[error("weight {tag}: the graph needs {wanted}, the model has {found}")]
-    Weight {
-        /// Which weight.
-        tag: Tag,
-        /// What the graph says.
-        wanted: String,
-        /// What there is.
-        found: String,
-    },
-    /// A value is placed in memory that this backend does not have.
-    #[error("a value is placed on {0:?}, which the CPU cannot reach")]
-    Placement(Placement),
-    /// A head has more elements than the kernels are made for.
-    #[error("heads of {head_dim} elements are more than the {most} that the kernels support")]
-    HeadDim {
-        /// Elements of a head.
-        head_dim: usize,
-        /// The most there may be.
-        most: usize,
-    },
-    /// A short convolution has more inputs than the kernels are made for.
-    #[error("convolutions over {kernel} inputs are longer than the {most} that the kernels support")]
-    ConvKernel {
-        /// Inputs of an output.
-        kernel: usize,
-        /// The most there may be.
-        most: usize,
-    },
-}
-
-/// Why a run could not be bound.
-#[derive(Debug, thiserror::Error, PartialEq, Eq)]
-pub enum BindError {
-    /// More rows than the program was made for.
-    #[error("{given:?} is more than the program's {most:?}")]
-    TooManyRows {
-        /// Rows asked for.
-        given: Bounds,
-        /// Rows that there may be.
-        most: Bounds,
-    },
-    /// An input was filled with the wrong number or type of elements.
-    #[error("input {tag} takes {wanted} elements of {dtype}, not {given} of {given_dtype}")]
-    Input {
-        /// Which input.
-        tag: Tag,
-        /// Its element type.
-        dtype: DType,
-        /// Its elements.
-        wanted: usize,
-        /// The type given.
-        given_dtype: DType,
-        /// The number given.
-        given: usize,
-    },
-    /// The caller does not know how to fill this input.
-    #[error("nobody fills input {0}")]
-    Unknown(Tag),
-    /// The arena could not be allocated.
-    #[error("no memory for {0} bytes of intermediate values")]
-    NoMemory(usize),
-}
-
 /// The memory in which programs run. One arena serves any number of programs, one at a time.
 #[derive(Default)]
-pub struct Arena {
+pub struct CpuArena {
     bytes: Option<AlignedBytes>,
 }
 
-impl Arena {
+impl CpuArena {
     /// Bytes held.
     pub fn len(&self) -> usize {
         self.bytes.as_ref().map_or(0, AlignedBytes::len)
@@ -266,7 +195,7 @@ impl Source {
 
 /// One op, ready to run.
 pub(crate) struct Step {
-    pub(crate) op: Op,
+    pub(crate) op: CpuOp,
     pub(crate) operands: Vec<Source>,
     pub(crate) output: Source,
     /// The rows that the work is split over.
@@ -286,8 +215,8 @@ struct Input {
 }
 
 /// A graph planned and resolved against one model's weights.
-pub struct Program {
-    plan: Arc<Plan>,
+pub struct CpuProgram {
+    plan: Arc<Plan<CpuOp>>,
     steps: Vec<Step>,
     inputs: Vec<Input>,
     outputs: Vec<(Tag, Matrix)>,
@@ -296,8 +225,12 @@ pub struct Program {
     weights_id: u64,
 }
 
-impl Program {
-    pub(crate) fn new(plan: Arc<Plan>, weights: &Weights, poison: bool) -> Result<Program, PrepareError> {
+impl CpuProgram {
+    pub(crate) fn new(
+        plan: Arc<Plan<CpuOp>>,
+        weights: &Weights,
+        poison: bool,
+    ) -> Result<CpuProgram, PrepareError> {
         let graph = plan.graph();
         if let Some(arena) = plan.arenas().iter().find(|arena| arena.placement != Placement::Host) {
             return Err(PrepareError::Placement(arena.placement));
@@ -308,20 +241,20 @@ impl Program {
         let steps = graph.nodes().iter().zip(units).map(|(node, units)| {
             let operands: Vec<Source> = node.operands.iter().map(|&id| source(&plan, id)).collect();
             let frequencies = match node.op {
-                Op::RopeTable(table) => {
+                Model(Op::RopeTable(table)) => {
                     rope::frequencies(&table, operands.get(1).map(|o| weights.vector(o.weight())))
                 }
-                Op::Attention(Attention { head_dim, .. })
-                | Op::AttentionParts { attention: Attention { head_dim, .. }, .. }
+                Model(Op::Attention(Attention { head_dim, .. }))
+                | CpuOp::AttentionParts { attention: Attention { head_dim, .. }, .. }
                     if head_dim > attention::MAX_HEAD_DIM =>
                 {
                     return Err(PrepareError::HeadDim { head_dim, most: attention::MAX_HEAD_DIM });
                 }
-                Op::GatedDelta(heads) if heads.key_dim > recurrence::MAX_KEY_DIM => {
+                Model(Op::GatedDelta(heads)) if heads.key_dim > recurrence::MAX_KEY_DIM => {
                     let (head_dim, most) = (heads.key_dim, recurrence::MAX_KEY_DIM);
                     return Err(PrepareError::HeadDim { head_dim, most });
                 }
-                Op::ShortConv { kernel } if kernel > recurrence::MAX_KERNEL => {
+                Model(Op::ShortConv { kernel }) if kernel > recurrence::MAX_KERNEL => {
                     return Err(PrepareError::ConvKernel { kernel, most: recurrence::MAX_KERNEL });
                 }
                 _ => (Vec::new(), 1.0),
@@ -340,11 +273,11 @@ impl Program {
         let outputs = graph.outputs().iter().map(|&(tag, id)| (tag, *source(&plan, id).matrix())).collect();
         let freed = |phase| plan.freed_after(phase).map(|(_, place)| (place.offset, place.bytes)).collect();
         let poison = if poison { (0..plan.phases().len()).map(freed).collect() } else { Vec::new() };
-        Ok(Program { steps, inputs, outputs, poison, weights_id: weights.id(), plan })
+        Ok(CpuProgram { steps, inputs, outputs, poison, weights_id: weights.id(), plan })
     }
 
     /// The plan, with the graph as it is run.
-    pub fn plan(&self) -> &Arc<Plan> {
+    pub fn plan(&self) -> &Arc<Plan<CpuOp>> {
         &self.plan
     }
 
@@ -371,9 +304,9 @@ impl Program {
     /// More rows than the program was made for, no memory, or whatever `fill` returns.
     pub fn bind<'a>(
         &'a self,
-        arena: &'a mut Arena,
+        arena: &'a mut CpuArena,
         rows: Bounds,
-        mut fill: impl FnMut(Slot<'_>) -> Result<Filled, BindError>,
+        mut fill: impl FnMut(InputBinding<'_>) -> Result<Filled, BindError>,
     ) -> Result<Bound<'a>, BindError> {
         let most = self.plan.graph().bounds();
         if rows.rows > most.rows || rows.picked > most.picked {
@@ -385,13 +318,13 @@ impl Program {
             let bytes = input.dtype.row_bytes(count).expect("inputs have plain element types");
             // SAFETY: the arena is borrowed mutably, and inputs are alive together, so the plan keeps them apart.
             let bytes = unsafe { arena.write(input.matrix.offset, bytes) };
-            let Filled(()) = fill(Slot { tag: input.tag, dtype: input.dtype, count, bytes })?;
+            let _: Filled = fill(InputBinding::new(input.tag, input.dtype, count, bytes))?;
         }
         Ok(Bound { program: self, arena, rows })
     }
 }
 
-fn source(plan: &Plan, id: ValueId) -> Source {
+fn source(plan: &Plan<CpuOp>, id: ValueId) -> Source {
     let graph = plan.graph();
     let value = graph.value(id);
     match value.lifetime {
@@ -421,7 +354,7 @@ enum Form {
 }
 
 /// Every weight that the graph reads is there, of the form that its op reads.
-fn check_weights(graph: &Graph, weights: &Weights) -> Result<(), PrepareError> {
+fn check_weights(graph: &Graph<CpuOp>, weights: &Weights) -> Result<(), PrepareError> {
     for node in graph.nodes() {
         for (i, &operand) in node.operands.iter().enumerate() {
             let value = graph.value(operand);
@@ -429,10 +362,12 @@ fn check_weights(graph: &Graph, weights: &Weights) -> Result<(), PrepareError> {
                 continue;
             };
             let form = match (node.op, i) {
-                (Op::Embed { .. }, 0) | (Op::Linear { .. } | Op::QuantizedLinear { .. }, 1) => Form::Matrix,
-                (Op::ExpertLinear { experts, .. } | Op::QuantizedExpertLinear { experts, .. }, 1) => {
-                    Form::Experts(experts)
-                }
+                (Model(Op::Embed { .. }), 0)
+                | (Model(Op::Linear { .. }) | CpuOp::QuantizedLinear { .. }, 1) => Form::Matrix,
+                (
+                    Model(Op::ExpertLinear { experts, .. }) | CpuOp::QuantizedExpertLinear { experts, .. },
+                    1,
+                ) => Form::Experts(experts),
                 _ => Form::Vector,
             };
             let Extent::Fixed(rows) = value.shape.rows else { continue };
@@ -457,108 +392,38 @@ fn check_weights(graph: &Graph, weights: &Weights) -> Result<(), PrepareError> {
     Ok(())
 }
 
-/// The place of one input, to be filled exactly once.
-#[must_use]
-pub struct Slot<'a> {
-    tag: Tag,
-    dtype: DType,
-    count: usize,
-    bytes: &'a mut [u8],
-}
-
-/// The proof that a [`Slot`] was filled.
-pub struct Filled(());
-
-impl Slot<'_> {
-    /// Which input this is.
-    pub fn tag(&self) -> Tag {
-        self.tag
-    }
-
-    /// Elements that it takes.
-    pub fn count(&self) -> usize {
-        self.count
-    }
-
-    /// Fills an i32 input with exactly [`Slot::count`] elements.
-    pub fn i32(self, values: &[i32]) -> Result<Filled, BindError> {
-        self.check(DType::I32, values.len())?;
-        self.i32_from(values.iter().copied())
-    }
-
-    /// Fills an i32 input from an iterator of exactly [`Slot::count`] elements.
-    pub fn i32_from(self, values: impl IntoIterator<Item = i32>) -> Result<Filled, BindError> {
-        self.fill(DType::I32, values.into_iter().map(i32::to_ne_bytes))
-    }
-
-    /// Fills an f32 input with exactly [`Slot::count`] elements.
-    pub fn f32(self, values: &[f32]) -> Result<Filled, BindError> {
-        self.check(DType::F32, values.len())?;
-        self.fill(DType::F32, values.iter().copied().map(f32::to_ne_bytes))
-    }
-
-    /// Says that the caller has nothing for this input.
-    pub fn unknown(self) -> Result<Filled, BindError> {
-        Err(BindError::Unknown(self.tag))
-    }
-
-    fn fill(
-        self,
-        given_dtype: DType,
-        mut values: impl Iterator<Item = [u8; 4]>,
-    ) -> Result<Filled, BindError> {
-        self.check(given_dtype, self.count)?;
-        let mut given = 0;
-        for (place, value) in self.bytes.as_chunks_mut::<4>().0.iter_mut().zip(values.by_ref()) {
-            *place = value;
-            given += 1;
-        }
-        self.check(given_dtype, given + values.count())?;
-        Ok(Filled(()))
-    }
-
-    fn check(&self, given_dtype: DType, given: usize) -> Result<(), BindError> {
-        let Slot { tag, dtype, count: wanted, .. } = *self;
-        if (given_dtype, given) == (dtype, wanted) {
-            Ok(())
-        } else {
-            Err(BindError::Input { tag, dtype, wanted, given_dtype, given })
-        }
-    }
-}
-
 /// A program with all its inputs filled, and the arena that it will run in.
 #[must_use]
 pub struct Bound<'a> {
-    pub(crate) program: &'a Program,
+    pub(crate) program: &'a CpuProgram,
     pub(crate) arena: &'a AlignedBytes,
     pub(crate) rows: Bounds,
 }
 
 /// What a run has computed. The arena stays borrowed until the last reader is done.
-pub struct Outputs<'a> {
-    program: &'a Program,
+pub struct CpuOutputs<'a> {
+    program: &'a CpuProgram,
     arena: &'a AlignedBytes,
     rows: Bounds,
 }
 
-impl<'a> Outputs<'a> {
-    pub(crate) fn new(bound: Bound<'a>) -> Outputs<'a> {
-        Outputs { program: bound.program, arena: bound.arena, rows: bound.rows }
-    }
-
-    /// Rows of an output; `None` if the program has no such output.
-    pub fn rows(&self, tag: Tag) -> Option<usize> {
-        self.find(tag).map(|matrix| matrix.shape.rows.at(self.rows))
-    }
-
-    /// One row of an output; `None` if there is no such output or row.
-    pub fn row(&self, tag: Tag, row: usize) -> Option<&[f32]> {
-        let matrix = self.find(tag)?;
-        (row < matrix.shape.rows.at(self.rows)).then(|| matrix.row(self.arena, row))
+impl<'a> CpuOutputs<'a> {
+    pub(crate) fn new(bound: Bound<'a>) -> CpuOutputs<'a> {
+        CpuOutputs { program: bound.program, arena: bound.arena, rows: bound.rows }
     }
 
     fn find(&self, tag: Tag) -> Option<&Matrix> {
         self.program.outputs.iter().find(|(other, _)| *other == tag).map(|(_, matrix)| matrix)
+    }
+}
+
+impl Outputs for CpuOutputs<'_> {
+    fn rows(&self, tag: Tag) -> Option<usize> {
+        self.find(tag).map(|matrix| matrix.shape.rows.at(self.rows))
+    }
+
+    fn row(&self, tag: Tag, row: usize) -> Option<&[f32]> {
+        let matrix = self.find(tag)?;
+        (row < matrix.shape.rows.at(self.rows)).then(|| matrix.row(self.arena, row))
     }
 }

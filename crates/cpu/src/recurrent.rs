@@ -6,53 +6,27 @@
 
 use crate::memory::AlignedBytes;
 use crate::vector::LANES;
+use std::ops::Range;
+use verbatim_backend::{RecurrentSpec, StateMemoryError};
 use verbatim_graph::DeltaHeads;
 
 /// Channels of a short convolution, or value columns of a delta head, that are advanced together.
 pub(crate) const TILE_COLS: usize = 4 * LANES;
 
-/// The form of one recurrent layer's state.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RecurrentSpec {
-    /// Inputs that an output of the short convolution is computed from.
-    pub kernel: usize,
-    /// Channels of the short convolution.
-    pub channels: usize,
-    /// The delta net.
-    pub heads: DeltaHeads,
+/// Numbers of the convolution's history; `None` if the sizes overflow.
+fn history_len(spec: &RecurrentSpec) -> Option<usize> {
+    spec.kernel.checked_sub(1)?.checked_mul(padded(spec.channels)?)
 }
 
-impl RecurrentSpec {
-    /// Numbers of the convolution's history; `None` if the sizes overflow.
-    fn history_len(&self) -> Option<usize> {
-        self.kernel.checked_sub(1)?.checked_mul(padded(self.channels)?)
-    }
-
-    /// Numbers of the delta net's state.
-    fn delta_len(&self) -> Option<usize> {
-        let DeltaHeads { value_heads, key_dim, value_dim, .. } = self.heads;
-        value_heads.checked_mul(key_dim)?.checked_mul(padded(value_dim)?)
-    }
-
-    /// Bytes of one slot; `None` if the sizes overflow.
-    pub fn slot_bytes(&self) -> Option<usize> {
-        self.history_len()?.checked_add(self.delta_len()?)?.checked_mul(size_of::<f32>())
-    }
+/// Numbers of the delta net's state.
+fn delta_len(spec: &RecurrentSpec) -> Option<usize> {
+    let DeltaHeads { value_heads, key_dim, value_dim, .. } = spec.heads;
+    value_heads.checked_mul(key_dim)?.checked_mul(padded(value_dim)?)
 }
 
 /// Columns rounded up to whole vectors.
 fn padded(cols: usize) -> Option<usize> {
     cols.checked_next_multiple_of(LANES)
-}
-
-/// Why memory for recurrent states could not be had.
-#[derive(Debug, thiserror::Error, PartialEq, Eq)]
-#[error("no memory for {slots} recurrent states of {layers} layers; use fewer sequences")]
-pub struct RecurrentMemoryError {
-    /// Slots asked for.
-    pub slots: usize,
-    /// Layers.
-    pub layers: usize,
 }
 
 /// The recurrent states of all layers.
@@ -70,49 +44,52 @@ pub(crate) struct RecurrentLayer {
 }
 
 impl RecurrentMemory {
-    /// Memory for `slots` states of every layer. It is zeroed, and becomes resident as it is written.
+    /// Adds layers of `slots` states each. It is zeroed, and becomes resident as it is written.
     ///
     /// # Errors
     /// If there is no memory for so many.
-    pub fn new(specs: &[RecurrentSpec], slots: usize) -> Result<RecurrentMemory, RecurrentMemoryError> {
+    pub(crate) fn append(&mut self, specs: &[RecurrentSpec], slots: usize) -> Result<(), StateMemoryError> {
+        if specs.is_empty() {
+            return Ok(());
+        }
+        assert!(
+            self.layers.is_empty() || slots == self.slots,
+            "all recurrent layers have equally many slots"
+        );
         let bytes = |len: Option<usize>| {
             AlignedBytes::zeroed(len?.checked_mul(slots)?.checked_mul(size_of::<f32>())?)
         };
         let layer = |&spec: &RecurrentSpec| {
-            let (history, delta) = (bytes(spec.history_len())?, bytes(spec.delta_len())?);
+            let (history, delta) = (bytes(history_len(&spec))?, bytes(delta_len(&spec))?);
             Some(RecurrentLayer { spec, history, delta })
         };
         let layers: Option<Vec<RecurrentLayer>> = specs.iter().map(layer).collect();
-        layers
-            .map(|layers| RecurrentMemory { layers, slots })
-            .ok_or(RecurrentMemoryError { slots, layers: specs.len() })
+        let error = StateMemoryError::Recurrent { slots, layers: specs.len() };
+        self.layers.extend(layers.ok_or(error)?);
+        self.slots = slots;
+        Ok(())
     }
 
-    /// Slots.
-    pub fn slots(&self) -> usize {
-        self.slots
-    }
-
-    /// Appends a slot, layer by layer, to `out`.
-    pub fn read_slot(&self, slot: usize, out: &mut Vec<u8>) {
-        for layer in &self.layers {
-            for bytes in [&layer.history, &layer.delta] {
-                let len = bytes.len() / self.slots;
-                out.extend_from_slice(bytes.read(slot * len, len));
-            }
+    /// Appends a slot of these layers to `out`.
+    pub(crate) fn read_slot(&self, layers: Range<usize>, slot: usize, out: &mut Vec<u8>) {
+        for bytes in self.layers[layers].iter().flat_map(|layer| [&layer.history, &layer.delta]) {
+            let len = bytes.len() / self.slots;
+            out.extend_from_slice(bytes.read(slot * len, len));
         }
     }
 
-    /// Bytes of a slot of all layers.
-    pub fn slot_bytes(&self) -> usize {
-        let bytes = self.layers.iter().map(|layer| layer.history.len() + layer.delta.len()).sum::<usize>();
+    /// Bytes of a slot of these layers.
+    pub(crate) fn slot_bytes(&self, layers: Range<usize>) -> usize {
+        let layers = self.layers[layers].iter();
+        let bytes = layers.map(|layer| layer.history.len() + layer.delta.len()).sum::<usize>();
         bytes.checked_div(self.slots).unwrap_or(0)
     }
 
-    /// Stores what [`RecurrentMemory::read_slot`] gave of memory of this form.
-    pub fn write_slot(&mut self, slot: usize, mut from: &[u8]) {
+    /// Stores what [`RecurrentMemory::read_slot`] gave of layers of this form.
+    pub(crate) fn write_slot(&mut self, layers: Range<usize>, slot: usize, mut from: &[u8]) {
         let slots = self.slots;
-        for bytes in self.layers.iter_mut().flat_map(|layer| [&mut layer.history, &mut layer.delta]) {
+        let layers = self.layers[layers].iter_mut();
+        for bytes in layers.flat_map(|layer| [&mut layer.history, &mut layer.delta]) {
             let len = bytes.len() / slots;
             let (part, rest) = from.split_at(len);
             bytes.bytes_mut()[slot * len..][..len].copy_from_slice(part);
@@ -129,14 +106,14 @@ impl RecurrentLayer {
     /// A tile of the convolution's history: for each of the last `kernel - 1` inputs, the channels from `channel` on.
     pub(crate) fn history(&self, slot: usize, channel: usize) -> Tile<'_> {
         let rows = self.spec.kernel - 1;
-        let len = self.spec.history_len().expect("checked when the memory was made");
+        let len = history_len(&self.spec).expect("checked when the memory was made");
         tile(&self.history, slot * len + channel * rows, rows, self.spec.channels - channel)
     }
 
     /// A tile of a head's state: for each element of a key, the value columns from `column` on.
     pub(crate) fn delta(&self, slot: usize, head: usize, column: usize) -> Tile<'_> {
         let DeltaHeads { key_dim, value_dim, .. } = self.spec.heads;
-        let len = self.spec.delta_len().expect("checked when the memory was made");
+        let len = delta_len(&self.spec).expect("checked when the memory was made");
         let head_len = padded(value_dim).expect("checked when the memory was made") * key_dim;
         tile(&self.delta, slot * len + head * head_len + column * key_dim, key_dim, value_dim - column)
     }
@@ -183,7 +160,8 @@ mod tests {
 
     #[test]
     fn tiles_cover_a_slot_without_overlap() {
-        let memory = RecurrentMemory::new(&[spec()], 3).expect("small");
+        let mut memory = RecurrentMemory::default();
+        memory.append(&[spec()], 3).expect("small");
         let layer = &memory.layers()[0];
         let mut ranges = Vec::new();
         for slot in 0..3 {
@@ -207,9 +185,10 @@ mod tests {
 
     #[test]
     fn too_much_is_refused() {
-        let error = RecurrentMemory::new(&[spec()], usize::MAX / 8).err();
-        assert_eq!(error, Some(RecurrentMemoryError { slots: usize::MAX / 8, layers: 1 }));
+        let mut memory = RecurrentMemory::default();
+        let slots = usize::MAX / 8;
+        assert_eq!(memory.append(&[spec()], slots), Err(StateMemoryError::Recurrent { slots, layers: 1 }));
         let huge = RecurrentSpec { channels: usize::MAX, ..spec() };
-        assert!(huge.slot_bytes().is_none() && RecurrentMemory::new(&[huge], 1).is_err());
+        assert!(huge.slot_bytes().is_none() && memory.append(&[huge], 1).is_err());
     }
 }

@@ -10,6 +10,7 @@
 //! thread makes whole rows. Values of earlier phases are finished and may be read whole.
 
 use crate::matrix::BLOCK_COLS;
+use crate::op::CpuOp;
 use std::ops::Range;
 use verbatim_graph::{Attention, Graph, Node, Op};
 
@@ -17,7 +18,7 @@ use verbatim_graph::{Attention, Graph, Node, Op};
 const LINE_COLS: usize = 16;
 
 /// In how many units each node of a phase makes its rows.
-pub(crate) fn units(graph: &Graph, phase: &[Node]) -> Vec<usize> {
+pub(crate) fn units(graph: &Graph<CpuOp>, phase: &[Node<CpuOp>]) -> Vec<usize> {
     let mut units: Vec<usize> = phase.iter().map(|node| most_units(graph, node)).collect();
     // Every change divides a number, so there is an end of them.
     let mut is_settled = false;
@@ -41,8 +42,20 @@ pub(crate) fn units(graph: &Graph, phase: &[Node]) -> Vec<usize> {
 }
 
 /// In how many units a row of the result can be cut, each made without the others. Any number that divides it will do, too.
-fn most_units(graph: &Graph, node: &Node) -> usize {
+fn most_units(graph: &Graph<CpuOp>, node: &Node<CpuOp>) -> usize {
     let units = match node.op {
+        CpuOp::Model(op) => most_units_of_model_op(op, graph.value(node.output).shape.cols),
+        CpuOp::AttentionMerge(Attention { heads, .. }) => heads,
+        CpuOp::Quantize { .. } => graph.value(node.operands[0]).shape.cols / BLOCK_COLS,
+        CpuOp::QuantizedLinear { .. }
+        | CpuOp::QuantizedExpertLinear { .. }
+        | CpuOp::AttentionParts { .. } => 1,
+    };
+    units.max(1)
+}
+
+fn most_units_of_model_op(op: Op, cols: usize) -> usize {
+    match op {
         Op::RmsNorm { groups: 1, .. }
         | Op::Glu { .. }
         | Op::Add
@@ -50,24 +63,36 @@ fn most_units(graph: &Graph, node: &Node) -> usize {
         | Op::Scale { .. }
         | Op::Softcap { .. }
         | Op::WeightedSum
-        | Op::RowGate => {
-            let cols = graph.value(node.output).shape.cols;
-            cols / gcd(cols, LINE_COLS)
-        }
+        | Op::RowGate => cols / gcd(cols, LINE_COLS),
         Op::RmsNorm { groups, .. } => groups,
         Op::Rope { heads, .. }
         | Op::Hadamard { heads, .. }
         | Op::HeadColumns { heads, .. }
-        | Op::KvWrite { kv_heads: heads, .. }
-        | Op::AttentionMerge(Attention { heads, .. }) => heads,
-        Op::Quantize { .. } => graph.value(node.operands[0]).shape.cols / BLOCK_COLS,
-        _ => 1,
-    };
-    units.max(1)
+        | Op::KvWrite { kv_heads: heads, .. } => heads,
+        Op::Embed { .. }
+        | Op::RopeTable(_)
+        | Op::TopExperts { .. }
+        | Op::ExpertWeights(_)
+        | Op::Pick
+        | Op::Linear { .. }
+        | Op::Head
+        | Op::ExpertLinear { .. }
+        | Op::Attention(_)
+        | Op::ShortConv { .. }
+        | Op::GatedDelta(_) => 1,
+    }
 }
 
 /// Whether a unit of the result needs of this operand only the unit in the same place. So no such operand is read whole.
-fn reads_own_unit_only(op: &Op, operand: usize) -> bool {
+fn reads_own_unit_only(op: &CpuOp, operand: usize) -> bool {
+    let op = match op {
+        CpuOp::Model(op) => op,
+        CpuOp::Quantize { .. } => return true,
+        CpuOp::AttentionMerge(_)
+        | CpuOp::QuantizedLinear { .. }
+        | CpuOp::QuantizedExpertLinear { .. }
+        | CpuOp::AttentionParts { .. } => return false,
+    };
     match op {
         // The root mean square is that of a whole group.
         Op::RmsNorm { groups, .. } => *groups > 1 && operand == 0,
@@ -80,9 +105,19 @@ fn reads_own_unit_only(op: &Op, operand: usize) -> bool {
         | Op::Scale { .. }
         | Op::Softcap { .. }
         | Op::Hadamard { .. }
-        | Op::HeadColumns { .. }
-        | Op::Quantize { .. } => true,
-        _ => false,
+        | Op::HeadColumns { .. } => true,
+        Op::Embed { .. }
+        | Op::RopeTable(_)
+        | Op::TopExperts { .. }
+        | Op::ExpertWeights(_)
+        | Op::WeightedSum
+        | Op::Pick
+        | Op::Linear { .. }
+        | Op::Head
+        | Op::ExpertLinear { .. }
+        | Op::Attention(_)
+        | Op::ShortConv { .. }
+        | Op::GatedDelta(_) => false,
     }
 }
 
@@ -113,32 +148,32 @@ mod tests {
     use verbatim_graph::{Activation, Bounds, Builder, Real, RopeLayout, Shape, Tag, ValueId};
     use verbatim_quant::DType;
 
-    fn builder() -> Builder {
-        Builder::new(Bounds { rows: 4, picked: 4 })
+    fn builder() -> Builder<CpuOp> {
+        Builder::<CpuOp>::new(Bounds { rows: 4, picked: 4 })
     }
 
-    fn input(b: &mut Builder, name: &'static str, dtype: DType, cols: usize) -> ValueId {
+    fn input(b: &mut Builder<CpuOp>, name: &'static str, dtype: DType, cols: usize) -> ValueId {
         b.input(Tag::new(name), dtype, Shape::per_row(cols)).unwrap()
     }
 
-    fn floats<const N: usize>(b: &mut Builder, names: [&'static str; N], cols: usize) -> [ValueId; N] {
+    fn floats<const N: usize>(b: &mut Builder<CpuOp>, names: [&'static str; N], cols: usize) -> [ValueId; N] {
         names.map(|name| input(b, name, DType::F32, cols))
     }
 
-    fn norm(b: &mut Builder, x: ValueId, groups: usize) -> ValueId {
+    fn norm(b: &mut Builder<CpuOp>, x: ValueId, groups: usize) -> ValueId {
         let cols = b.shape(x).cols / groups;
         let tag = Tag::indexed("norm", x.index() as u32);
         let weight = b.weight(tag, DType::F32, Shape::fixed(1, cols)).unwrap();
-        b.apply(Op::RmsNorm { eps: Real(1e-5), groups }, &[x, weight]).unwrap()
+        b.apply(Op::RmsNorm { eps: Real(1e-5), groups }.into(), &[x, weight]).unwrap()
     }
 
-    fn quantize(b: &mut Builder, x: ValueId, planes: usize) -> ValueId {
+    fn quantize(b: &mut Builder<CpuOp>, x: ValueId, planes: usize) -> ValueId {
         let row_bytes = planes * crate::matrix::activation_row_bytes(b.shape(x).cols);
-        b.apply(Op::Quantize { row_bytes, planes }, &[x]).unwrap()
+        b.apply(CpuOp::Quantize { row_bytes, planes }, &[x]).unwrap()
     }
 
     /// The units of all nodes, as one phase. Every value is kept: these graphs are of nodes that are not pruned.
-    fn units_of(mut b: Builder, kept: &[ValueId]) -> Vec<usize> {
+    fn units_of(mut b: Builder<CpuOp>, kept: &[ValueId]) -> Vec<usize> {
         for (index, &value) in kept.iter().enumerate() {
             b.output(Tag::indexed("out", index as u32), value).unwrap();
         }
@@ -169,8 +204,8 @@ mod tests {
         let [x, gate, up] = floats(&mut b, ["x", "gate", "up"], 1536);
         let normed = norm(&mut b, x, 1);
         let normed = quantize(&mut b, normed, 2);
-        let glu = b.apply(Op::Glu { activation: Activation::Silu }, &[gate, up]).unwrap();
-        let sum = b.apply(Op::Add, &[gate, up]).unwrap();
+        let glu = b.apply(Op::Glu { activation: Activation::Silu }.into(), &[gate, up]).unwrap();
+        let sum = b.apply(Op::Add.into(), &[gate, up]).unwrap();
         let glu = quantize(&mut b, glu, 1);
         assert_eq!(units_of(b, &[normed, glu, sum]), [48, 48, 48, 96, 48]);
     }
@@ -183,11 +218,11 @@ mod tests {
         let [table] = floats(&mut b, ["table"], 64);
         let cells = input(&mut b, "cells", DType::I32, 1);
         let state = b.state(Tag::new("kv")).unwrap();
-        let rope = |heads| Op::Rope { heads, head_dim: 64, layout: RopeLayout::Halves };
+        let rope = |heads| CpuOp::Model(Op::Rope { heads, head_dim: 64, layout: RopeLayout::Halves });
         let q = b.apply(rope(9), &[q, table]).unwrap();
         let k = norm(&mut b, k, 3);
         let k = b.apply(rope(3), &[k, table]).unwrap();
-        b.apply(Op::KvWrite { kv_heads: 3, head_dim: 64 }, &[state, k, v, cells]).unwrap();
+        b.apply(Op::KvWrite { kv_heads: 3, head_dim: 64 }.into(), &[state, k, v, cells]).unwrap();
         assert_eq!(units_of(b, &[q]), [9, 3, 3, 3]);
     }
 
@@ -196,26 +231,26 @@ mod tests {
         // A root mean square is that of all columns.
         let mut b = builder();
         let [x, y, z] = floats(&mut b, ["x", "y", "z"], 96);
-        let sum = b.apply(Op::Add, &[x, y]).unwrap();
+        let sum = b.apply(Op::Add.into(), &[x, y]).unwrap();
         let normed = norm(&mut b, sum, 1);
         let quantized = quantize(&mut b, normed, 1);
-        let other = b.apply(Op::Mul, &[y, z]).unwrap();
+        let other = b.apply(Op::Mul.into(), &[y, z]).unwrap();
         assert_eq!(units_of(b, &[quantized, other]), [1, 1, 1, 6]);
 
         // A view begins elsewhere.
         let mut b = builder();
         let [x, y] = floats(&mut b, ["x", "y"], 96);
-        let sum = b.apply(Op::Add, &[x, y]).unwrap();
+        let sum = b.apply(Op::Add.into(), &[x, y]).unwrap();
         let half = b.columns(sum, 48, 48).unwrap();
-        let half = b.apply(Op::Scale { factor: Real(2.0) }, &[half]).unwrap();
+        let half = b.apply(Op::Scale { factor: Real(2.0) }.into(), &[half]).unwrap();
         assert_eq!(units_of(b, &[half]), [1, 1]);
 
         // A gate is read by all columns.
         let mut b = builder();
         let [x] = floats(&mut b, ["x"], 96);
         let [gate] = floats(&mut b, ["gate"], 1);
-        let gate = b.apply(Op::Scale { factor: Real(2.0) }, &[gate]).unwrap();
-        let gated = b.apply(Op::RowGate, &[gate, x]).unwrap();
+        let gate = b.apply(Op::Scale { factor: Real(2.0) }.into(), &[gate]).unwrap();
+        let gated = b.apply(Op::RowGate.into(), &[gate, x]).unwrap();
         assert_eq!(units_of(b, &[gated]), [1, 1]);
     }
 }

@@ -30,6 +30,13 @@ pub struct Weights {
     items: Vec<Weight>,
 }
 
+impl Default for Weights {
+    /// An empty table.
+    fn default() -> Weights {
+        Weights::new(Vec::new())
+    }
+}
+
 impl Weights {
     /// Takes the weights over.
     pub fn new(items: Vec<Weight>) -> Weights {
@@ -40,6 +47,11 @@ impl Weights {
     /// The weights, in the order of their indices.
     pub fn items(&self) -> &[Weight] {
         &self.items
+    }
+
+    /// Appends a weight. Programs that were made before keep their weights.
+    pub fn push(&mut self, weight: Weight) {
+        self.items.push(weight);
     }
 
     /// Bytes held in memory.

@@ -1,9 +1,8 @@
 //! Attention over long sequences: a row has the same bits alone and among others, in parts and in one piece, on any number
 //! of threads and every instruction set.
 
-use verbatim_cpu::{
-    Arena, Executor, Isa, KvMemory, KvSpec, KvType, PAGE_CELLS, StateMemory, Weight, Weights,
-};
+use verbatim_backend::{KvSpec, KvType, Outputs, PAGE_CELLS, StateForm};
+use verbatim_cpu::{Cpu, CpuArena, CpuState, Isa, Weight, Weights};
 use verbatim_graph::random::Random;
 use verbatim_graph::{Attention, Bounds, Builder, Graph, Op, Real, Shape, Tag};
 use verbatim_quant::DType;
@@ -75,8 +74,8 @@ fn numbers(name: &str, (sequence, position): (usize, usize), width: usize) -> Ve
 }
 
 struct Machine {
-    executor: Executor,
-    arena: Arena,
+    executor: Cpu,
+    arena: CpuArena,
     weights: Weights,
 }
 
@@ -84,8 +83,8 @@ impl Machine {
     fn new(threads: usize, isa: Isa, layer: Layer) -> Machine {
         let sinks = (0..layer.heads).map(|head| head as f32 - 2.0).collect();
         Machine {
-            executor: Executor::with_isa(threads, isa).expect("an executor"),
-            arena: Arena::default(),
+            executor: Cpu::with_isa(threads, isa).expect("an executor"),
+            arena: CpuArena::default(),
             weights: Weights::new(if layer.sinks { vec![Weight::Vector(sinks)] } else { Vec::new() }),
         }
     }
@@ -95,7 +94,7 @@ impl Machine {
         &mut self,
         layer: Layer,
         graph: &Graph,
-        state: &mut StateMemory,
+        state: &mut CpuState,
         rows: &[(usize, usize)],
     ) -> Vec<Vec<u32>> {
         let program = self.executor.prepare(graph, &self.weights).expect("valid");
@@ -115,7 +114,7 @@ impl Machine {
             }
         });
         let bound = bound.expect("every input is known");
-        let outputs = self.executor.run(bound, &self.weights, state).expect("no thread panics");
+        let outputs = self.executor.run_bound(bound, &self.weights, state).expect("no thread panics");
         let rows = (0..rows.len()).filter_map(|row| outputs.row(OUT, row));
         rows.map(|row| row.iter().map(|x| x.to_bits()).collect()).collect()
     }
@@ -130,8 +129,9 @@ fn a_row_has_the_same_bits_at_every_width_on_every_number_of_threads_and_instruc
         Layer { heads: 14, kv_heads: 2, window: None, sinks: true, kind: KvType::Q4_0 },
     ] {
         let spec = KvSpec { kv_heads: layer.kv_heads, head_dim: HEAD_DIM, k: layer.kind, v: layer.kind };
-        let kv = KvMemory::new(&[(spec, SEQUENCES * PAGES)]).expect("small");
-        let mut state = StateMemory { kv, ..StateMemory::default() };
+        let mut state =
+            CpuState::new(&StateForm { kv: vec![(spec, SEQUENCES * PAGES)], ..StateForm::default() })
+                .expect("small");
         let mut scalar = Machine::new(1, Isa::scalar(), layer);
         let store = store(layer);
         let all: Vec<(usize, usize)> =

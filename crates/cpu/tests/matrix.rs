@@ -7,10 +7,11 @@
 use std::path::Path;
 
 use safetensors::SafeTensors;
+use verbatim_backend::PackError;
 use verbatim_cpu::isa::Isa;
 use verbatim_cpu::matrix::{
-    Choices, Epilogue, Input, OutputRows, PackError, PackedExperts, PackedMatrix, Residual,
-    activation_row_bytes, matmul, matmul_chosen_groups, matmul_groups, quantize_row,
+    Choices, Epilogue, Input, OutputRows, PackedExperts, PackedMatrix, Residual, activation_row_bytes,
+    matmul, matmul_chosen_groups, matmul_groups, quantize_row,
 };
 use verbatim_cpu::team::Team;
 use verbatim_quant::{ALL, DType, dequantize};

@@ -1,12 +1,13 @@
 //! Steps of few rows on several threads, which share the columns of a row: bit for bit what one thread computes, of
 //! every op whose rows can be cut, at widths that threads and vectors divide and at others.
 
+use verbatim_backend::{KvSpec, KvType, Outputs, StateForm};
 use verbatim_cpu::team::Team;
-use verbatim_cpu::{Arena, Executor, KvMemory, KvSpec, KvType, PackedExperts, PackedMatrix, StateMemory};
+use verbatim_cpu::{Cpu, CpuArena, CpuState, PackedExperts, PackedMatrix};
 use verbatim_cpu::{Weight, Weights};
 use verbatim_graph::random::Random;
 use verbatim_graph::{Activation, Attention, Bounds, Builder, Gating, Graph, Op, Real, RopeLayout};
-use verbatim_graph::{RopeScaling, RopeTable, Router, Shape, Tag, ValueId};
+use verbatim_graph::{OpRules, RopeScaling, RopeTable, Router, Shape, Tag, ValueId};
 use verbatim_quant::{DType, quantize};
 
 const ROWS: usize = 4;
@@ -190,12 +191,11 @@ fn across(cols: usize) -> (Graph, Weights) {
 }
 
 /// The bits of all outputs of two runs; the second attends to what the first has stored.
-fn run(executor: &mut Executor, (graph, weights): &(Graph, Weights), rows: usize) -> Vec<u32> {
+fn run(executor: &mut Cpu, (graph, weights): &(Graph, Weights), rows: usize) -> Vec<u32> {
     let program = executor.prepare(graph, weights).expect("valid");
     let spec = KvSpec { kv_heads: KV_HEADS, head_dim: HEAD_DIM, k: KvType::Q8_0, v: KvType::F16 };
-    let kv = KvMemory::new(&[(spec, 2)]).expect("small");
-    let mut state = StateMemory { kv, ..StateMemory::default() };
-    let mut arena = Arena::default();
+    let mut state = CpuState::new(&StateForm { kv: vec![(spec, 2)], ..StateForm::default() }).expect("small");
+    let mut arena = CpuArena::default();
     let mut random = Random(rows as u64);
     let mut bits = Vec::new();
     for first in [0, rows as i32] {
@@ -210,7 +210,7 @@ fn run(executor: &mut Executor, (graph, weights): &(Graph, Weights), rows: usize
             }
         });
         let outputs =
-            executor.run(bound.expect("every input is known"), weights, &mut state).expect("no panic");
+            executor.run_bound(bound.expect("every input is known"), weights, &mut state).expect("no panic");
         for (tag, _) in graph.outputs() {
             for row in 0..rows {
                 let row = outputs.row(*tag, row).expect("a row");
@@ -228,9 +228,9 @@ fn threads_that_share_a_row_compute_what_one_does() {
     for cols in [1, 7, 32, 40, 96, 160, 576] {
         graphs.extend([elements(cols), experts(cols), across(2 * cols)]);
     }
-    let mut one = Executor::new(1).expect("an executor");
+    let mut one = Cpu::new(1).expect("an executor");
     for threads in [2, 3, 8] {
-        let mut several = Executor::new(threads).expect("an executor");
+        let mut several = Cpu::new(threads).expect("an executor");
         for (index, graph) in graphs.iter().enumerate() {
             for rows in 1..=ROWS {
                 let wanted = run(&mut one, graph, rows);

@@ -1,7 +1,8 @@
 //! A pass that stores K and V without attending, as drafters that fill their cache from a prompt make one: nothing of what
 //! only attention reads is asked for, and what is stored is what a pass that attends would have stored.
 
-use verbatim_cpu::{Arena, Executor, KvMemory, KvSpec, KvType, PAGE_CELLS, StateMemory, Weights};
+use verbatim_backend::{KvSpec, KvType, Outputs, PAGE_CELLS, StateForm};
+use verbatim_cpu::{Cpu, CpuArena, CpuState, Weights};
 use verbatim_graph::random::Random;
 use verbatim_graph::{Attention, Bounds, Builder, Graph, Lifetime, Op, Real, Shape, Tag, ValueId};
 use verbatim_quant::DType;
@@ -69,10 +70,10 @@ fn row(name: &str, position: usize, width: usize) -> Vec<f32> {
 }
 
 /// Runs rows of these positions; the bits of what attention gives.
-fn run(executor: &mut Executor, graph: &Graph, state: &mut StateMemory, positions: &[usize]) -> Vec<u32> {
+fn run(executor: &mut Cpu, graph: &Graph, state: &mut CpuState, positions: &[usize]) -> Vec<u32> {
     let weights = Weights::new(Vec::new());
     let program = executor.prepare(graph, &weights).expect("valid");
-    let mut arena = Arena::default();
+    let mut arena = CpuArena::default();
     let mut bits = Vec::new();
     for positions in positions.chunks(ROWS) {
         let rows = Bounds { rows: positions.len(), picked: 1 };
@@ -89,7 +90,7 @@ fn run(executor: &mut Executor, graph: &Graph, state: &mut StateMemory, position
                 }
             })
             .expect("every input is known");
-        let outputs = executor.run(bound, &weights, state).expect("no thread panics");
+        let outputs = executor.run_bound(bound, &weights, state).expect("no thread panics");
         for row in 0..outputs.rows(Tag::new("out")).unwrap_or(0) {
             let out = outputs.row(Tag::new("out"), row).expect("a row");
             assert!(out.iter().all(|x| x.is_finite()));
@@ -105,12 +106,12 @@ fn what_a_pass_without_attention_stored_is_attended_to_by_the_next() {
     assert_eq!(live(&store), ["cells", "k", "v"]);
     assert_eq!(live(&attend), ["pages", "positions", "q", "sequences"]);
     assert_eq!(live(&both), ["cells", "k", "pages", "positions", "q", "sequences", "v"]);
-    let mut executor = Executor::new(2).expect("an executor");
+    let mut executor = Cpu::new(2).expect("an executor");
     for (i, k) in KvType::ALL.into_iter().enumerate() {
         let spec = KvSpec { kv_heads: KV_HEADS, head_dim: HEAD_DIM, k, v: KvType::ALL[(i * 2 + 3) % 9] };
-        let memory = || StateMemory {
-            kv: KvMemory::new(&[(spec, POSITIONS / PAGE_CELLS)]).expect("small"),
-            ..StateMemory::default()
+        let memory = || {
+            CpuState::new(&StateForm { kv: vec![(spec, POSITIONS / PAGE_CELLS)], ..StateForm::default() })
+                .expect("small")
         };
         let (mut apart, mut together) = (memory(), memory());
         let first: Vec<usize> = (0..POSITIONS - ROWS).collect();

@@ -1,8 +1,9 @@
 //! Steps over trees of rows: every row gives the bits that the way down to it would give by itself, one row at a time and
 //! in the cells and slots that a plain sequence uses.
 
-use verbatim_cpu::{Arena, Executor, Isa, KvMemory, KvSpec, KvType, PAGE_CELLS, Program, RecurrentMemory};
-use verbatim_cpu::{RecurrentSpec, StateMemory, Weight, Weights};
+use verbatim_backend::{KvSpec, KvType, Outputs, PAGE_CELLS, RecurrentSpec, StateForm};
+use verbatim_cpu::{Cpu, CpuArena, CpuProgram, Isa};
+use verbatim_cpu::{CpuState, Weight, Weights};
 use verbatim_graph::random::Random;
 use verbatim_graph::{Attention, Bounds, Builder, DeltaHeads, Graph, Op, Real, Shape, Tag, ValueId};
 use verbatim_quant::DType;
@@ -100,15 +101,15 @@ struct Rows {
 }
 
 fn attend(
-    executor: &mut Executor,
-    program: &Program,
+    executor: &mut Cpu,
+    program: &CpuProgram,
     weights: &Weights,
-    state: &mut StateMemory,
+    state: &mut CpuState,
     rows: &Rows,
 ) -> Vec<Vec<u32>> {
     let count = rows.positions.len();
     let number = |values: &[usize]| values.iter().map(|&value| value as i32).collect::<Vec<_>>();
-    let mut arena = Arena::default();
+    let mut arena = CpuArena::default();
     let bound = program
         .bind(&mut arena, Bounds { rows: count, picked: 1 }, |slot| {
             let value = |i: usize| rows.values.iter().flat_map(|row| row[i].clone()).collect::<Vec<_>>();
@@ -132,7 +133,7 @@ fn attend(
             }
         })
         .expect("every input is known");
-    let outputs = executor.run(bound, weights, state).expect("no thread panics");
+    let outputs = executor.run_bound(bound, weights, state).expect("no thread panics");
     (0..count).map(|row| bits(outputs.row(OUT, row))).collect()
 }
 
@@ -145,8 +146,8 @@ fn natural(position: usize) -> usize {
 fn every_row_of_a_tree_attends_to_its_own_way() {
     let mut random = Random(31);
     let weights = Weights::new(vec![Weight::Vector(numbers(&mut random, HEADS))]);
-    let mut executors: Vec<Executor> =
-        Isa::supported().map(|isa| Executor::with_isa(2, isa).expect("an executor")).collect();
+    let mut executors: Vec<Cpu> =
+        Isa::supported().map(|isa| Cpu::with_isa(2, isa).expect("an executor")).collect();
     let executors_count = executors.len();
     for round in 0..120 {
         let executor = &mut executors[round % executors_count];
@@ -156,7 +157,7 @@ fn every_row_of_a_tree_attends_to_its_own_way() {
         let [k, v] = [0, 0].map(|_| KvType::ALL[random.below(KvType::ALL.len())]);
         let spec = KvSpec { kv_heads: KV_HEADS, head_dim: HEAD_DIM, k, v };
         let memory =
-            || StateMemory { kv: KvMemory::new(&[(spec, PAGES)]).expect("small"), ..StateMemory::default() };
+            || CpuState::new(&StateForm { kv: vec![(spec, PAGES)], ..StateForm::default() }).expect("small");
         let mut values =
             |_: usize| [HEADS, KV_HEADS, KV_HEADS].map(|heads| numbers(&mut random, heads * HEAD_DIM));
         // Committed positions, up to and across the edges of pages.
@@ -169,7 +170,7 @@ fn every_row_of_a_tree_attends_to_its_own_way() {
             paths: vec![vec![]; values.len()],
             values: values.to_vec(),
         };
-        let with_prefix = |executor: &mut Executor, program: &Program| {
+        let with_prefix = |executor: &mut Cpu, program: &CpuProgram| {
             let mut state = memory();
             for (i, part) in prefix.chunks(ROWS).enumerate() {
                 attend(executor, program, &weights, &mut state, &chain(part, i * ROWS));
@@ -235,15 +236,13 @@ fn siblings_read_one_slot_and_any_row_may_read_what_an_earlier_one_wrote() {
     let weights =
         Weights::new(vectors.map(|len| Weight::Vector(numbers(&mut random, len))).into_iter().collect());
     let graph = recurrent_graph(channels);
-    let mut executor = Executor::new(2).expect("an executor");
+    let mut executor = Cpu::new(2).expect("an executor");
     let program = executor.prepare(&graph, &weights).expect("valid");
     let spec = RecurrentSpec { kernel: KERNEL, channels, heads: DELTA };
-    let memory = || StateMemory {
-        recurrent: RecurrentMemory::new(&[spec], ROWS + 1).expect("small"),
-        ..StateMemory::default()
-    };
-    let mut run = |state: &mut StateMemory, rows: &[&[Vec<f32>; 3]], read: &[i32], write: &[i32]| {
-        let mut arena = Arena::default();
+    let form = StateForm { recurrent: vec![spec], slots: ROWS + 1, ..StateForm::default() };
+    let memory = || CpuState::new(&form).expect("small");
+    let mut run = |state: &mut CpuState, rows: &[&[Vec<f32>; 3]], read: &[i32], write: &[i32]| {
+        let mut arena = CpuArena::default();
         let bound = program
             .bind(&mut arena, Bounds { rows: rows.len(), picked: 1 }, |slot| {
                 let value = |i: usize| rows.iter().flat_map(|row| row[i].clone()).collect::<Vec<_>>();
@@ -257,7 +256,7 @@ fn siblings_read_one_slot_and_any_row_may_read_what_an_earlier_one_wrote() {
                 }
             })
             .expect("every input is known");
-        let outputs = executor.run(bound, &weights, state).expect("no thread panics");
+        let outputs = executor.run_bound(bound, &weights, state).expect("no thread panics");
         (0..rows.len()).map(|row| bits(outputs.row(OUT, row))).collect::<Vec<_>>()
     };
     for _ in 0..200 {

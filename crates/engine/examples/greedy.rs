@@ -4,7 +4,8 @@
 //! `cargo run --release --example greedy -- MODEL COUNT ID...`
 
 use std::error::Error;
-use verbatim_engine::{Engine, LoadOptions, MAX_ROWS, Row};
+use verbatim_cpu::Cpu;
+use verbatim_engine::{LoadOptions, MAX_ROWS, Row, RowInput, Stepper, Want};
 use verbatim_gguf::GgufFile;
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -15,18 +16,22 @@ fn main() -> Result<(), Box<dyn Error>> {
     let count: usize = count.parse()?;
     let mut tokens = ids.iter().map(|id| id.parse()).collect::<Result<Vec<u32>, _>>()?;
     let context = Some(tokens.len() + count);
-    let options = LoadOptions { threads: 2, context, ..LoadOptions::default() };
-    let mut engine = Engine::load(&GgufFile::open(model)?, &options)?;
+    let options = LoadOptions { context, ..LoadOptions::default() };
+    let mut engine = Stepper::load(Cpu::new(2)?, &GgufFile::open(model)?, &options)?;
     let sequence = engine.begin()?;
     for _ in 0..count {
         let mut drawn = 0;
         for chunk in tokens.chunks(MAX_ROWS) {
             let start = engine.append(sequence, chunk.len())?;
-            let row =
-                |(i, &token)| Row { sequence, place: start + i, token, wants_logits: i + 1 == chunk.len() };
+            let row = |(i, &token)| Row {
+                sequence,
+                place: start + i,
+                input: RowInput::Token(token),
+                want: Want::logits_if(i + 1 == chunk.len()),
+            };
             let rows: Vec<Row> = chunk.iter().enumerate().map(row).collect();
-            let outputs = engine.step(&rows, Vec::new())?;
-            let logits = outputs.logits(0).ok_or("the last row wants logits")?;
+            let outputs = engine.step(&rows)?;
+            let logits = outputs.logits(chunk.len() - 1).ok_or("the last row wants logits")?;
             let (best, gap) = best_and_gap(logits);
             drawn = best;
             if start + chunk.len() >= ids.len() {

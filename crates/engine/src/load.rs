@@ -1,20 +1,16 @@
-//! Loading: the model understood, its weights packed, memory for its sequences.
+//! Loading: a model understood, its weights in the backend's layout, memory for its sequences; and drafts appended to it.
 
+use crate::MAX_ROWS;
 use crate::reading::Reading;
-use crate::{Engine, MAX_ROWS};
+use crate::stepper::{Loaded, Sequences, Stepper};
 use sha2::{Digest as _, Sha256};
-use std::collections::HashMap;
-use verbatim_cpu::team::Team;
-use verbatim_cpu::{
-    Arena, Executor, ExecutorError, Isa, KvSpec, KvType, PackError, PackedExperts, PackedMatrix,
-    RecurrentSpec, Weight, Weights,
-};
+use verbatim_backend::{Backend, KvSpec, KvType, PackError, RecurrentSpec, StateMemoryError, WeightSource};
 use verbatim_gguf::{GgufError, GgufFile, Tensor};
 use verbatim_models::{
-    Hyperparameters, KeyRotation, KvShape, Model, ModelError, Transformed, WeightForm, WeightSpec,
+    Base, Hyperparameters, KeyRotation, KvShape, Model, ModelError, Transformed, WeightSpec,
 };
 use verbatim_quant::{QuantError, dequantize};
-use verbatim_state::{Digest, Keys, LayerSpec, State, StateMemoryError, StateSpec};
+use verbatim_state::{AppendError, Digest, LayerSpec, OwnerId, OwnerSpec, RopeKind, State, StateSpec};
 
 /// Sequences longer than this are not made unless asked for, whatever the model was trained for.
 const DEFAULT_CONTEXT: usize = 8192;
@@ -22,10 +18,6 @@ const DEFAULT_CONTEXT: usize = 8192;
 /// How a model is loaded.
 #[derive(Clone, Copy, Debug)]
 pub struct LoadOptions {
-    /// Threads that compute.
-    pub threads: usize,
-    /// The instruction set; `None` for the best, or what `VERBATIM_ISA` names.
-    pub isa: Option<Isa>,
     /// The most positions of a sequence; `None` for what the model was trained for, up to 8192.
     pub context: Option<usize>,
     /// Sequences at a time.
@@ -43,8 +35,6 @@ pub struct LoadOptions {
 impl Default for LoadOptions {
     fn default() -> Self {
         LoadOptions {
-            threads: 1,
-            isa: None,
             context: None,
             sequences: 1,
             k: KvType::F16,
@@ -64,7 +54,7 @@ pub enum LoadError {
     /// A tensor is missing.
     #[error(transparent)]
     File(#[from] GgufError),
-    /// A matrix could not be packed.
+    /// A weight could not be packed.
     #[error("tensor {name}: {error}")]
     Pack {
         /// The tensor.
@@ -80,9 +70,9 @@ pub enum LoadError {
         /// Why.
         error: QuantError,
     },
-    /// No executor could be made.
+    /// A draft's layers cannot be appended.
     #[error(transparent)]
-    Executor(#[from] ExecutorError),
+    Append(#[from] AppendError),
     /// No memory for the sequences.
     #[error(transparent)]
     Memory(#[from] StateMemoryError),
@@ -102,78 +92,173 @@ pub fn check(file: &GgufFile) -> Result<Hyperparameters, ModelError> {
     verbatim_models::open(file).map(|model| model.hyperparameters().clone())
 }
 
-impl Engine {
-    /// Loads a model. The file is not needed afterwards.
+/// How a draft is appended.
+#[derive(Clone, Copy, Debug)]
+pub struct DraftOptions {
+    /// Storage of K.
+    pub k: KvType,
+    /// Storage of V.
+    pub v: KvType,
+    /// As [`LoadOptions::rotation`].
+    pub rotation: bool,
+}
+
+impl<B: Backend> Stepper<B> {
+    /// Loads a model as the target. The file is not needed afterwards.
     ///
     /// # Errors
     /// If the file is no model that can be run, or memory does not suffice.
-    pub fn load(file: &GgufFile, options: &LoadOptions) -> Result<Engine, LoadError> {
+    pub fn load(mut backend: B, file: &GgufFile, options: &LoadOptions) -> Result<Stepper<B>, LoadError> {
         let model = verbatim_models::open(file)?;
         let context = options.context.unwrap_or(model.hyperparameters().context.min(DEFAULT_CONTEXT));
         if context == 0 || context > MOST_CONTEXT {
             return Err(LoadError::Context(context));
         }
-        let mut executor = match options.isa {
-            Some(isa) => Executor::with_isa(options.threads, isa)?,
-            None => Executor::new(options.threads)?,
-        };
-        let transformed = Transformed {
-            keys: options.rotation && options.k.is_quantized(),
-            values: options.rotation && options.v.is_quantized(),
-        };
-        let layers = model.kv_shapes(context).into_iter().map(|shape| layer(file, &*model, shape, options));
-        let mut layers = layers.collect::<Result<Vec<LayerSpec>, _>>()?;
-        layers.iter_mut().for_each(|layer| layer.transformed = transformed.keys);
-        let recurrent: Vec<RecurrentSpec> = model
-            .recurrent_shapes()
-            .into_iter()
-            .map(|shape| RecurrentSpec {
-                kernel: shape.kernel,
-                channels: shape.channels(),
-                heads: shape.heads,
-            })
-            .collect();
-        let mut state = State::new(StateSpec {
-            layers,
-            recurrent,
-            sequences: options.sequences,
-            context,
-            in_flight: MAX_ROWS,
-            pages: options.sequences.saturating_mul(State::pages_for(context)),
-            cache_bytes: options.cache_bytes,
-        })?;
-        let tensors = model.weights().iter().map(|spec| file.require_tensor(&spec.name));
-        let tensors = tensors.collect::<Result<Vec<_>, _>>()?;
-        let reading = Reading::of(tensors.clone());
-        let weights = model.weights().iter().zip(tensors);
-        let weights = weights.map(|(spec, tensor)| load(spec, tensor, &reading, executor.team()));
-        let weights = Weights::new(weights.collect::<Result<_, _>>()?);
-        state.identify(identity(file));
-        let (arena, programs) = (Arena::default(), HashMap::new());
-        Ok(Engine { model, weights, executor, arena, state, transformed, programs })
+        let spec = state_spec(options, context);
+        let form = CacheForm { k: options.k, v: options.v, rotation: options.rotation };
+        let owner = owner_spec(file, &*model, context, form)?;
+        // Memory first: it may not suffice, and weights take long.
+        let mut state = State::new(backend.new_state(), spec, owner.clone())?;
+        let mut weights = backend.new_weights();
+        append_weights(&mut backend, &mut weights, file, &*model)?;
+        // Quick now that the file has been read.
+        let identity = identity(file);
+        state.identify(OwnerId::TARGET, identity);
+        let state = Sequences { state, hadamard: vec![form.hadamard()] };
+        let target = Loaded { model, base: Base::default(), owner, identity };
+        Ok(Stepper::of(backend, weights, target, state, *options))
+    }
+
+    /// Loads a draft: its weights come after those of the models before it, its layers become more layers of every sequence.
+    /// [`Stepper::step_with`] computes them.
+    ///
+    /// # Errors
+    /// If the file is no model that can be run, memory does not suffice, or sequences have begun.
+    pub fn append_model(&mut self, file: &GgufFile, options: &DraftOptions) -> Result<OwnerId, LoadError> {
+        let model = verbatim_models::open(file)?;
+        let form = CacheForm { k: options.k, v: options.v, rotation: options.rotation };
+        let owner = owner_spec(file, &*model, self.context(), form)?;
+        let base = self.models.iter().fold(Base::default(), |base, loaded| Base {
+            weights: base.weights + loaded.model.weights().len() as u32,
+            kv: base.kv + loaded.owner.layers.len() as u32,
+            recurrent: base.recurrent + loaded.owner.recurrent.len() as u32,
+        });
+        let id = self.sequences.state.append_owner(owner.clone())?;
+        append_weights(&mut self.backend, &mut self.weights, file, &*model)?;
+        let identity = identity(file);
+        self.sequences.state.identify(id, identity);
+        self.sequences.hadamard.push(form.hadamard());
+        self.models.push(Loaded { model, base, owner, identity });
+        Ok(id)
+    }
+
+    /// Sequences of the same models, as many and as long as the present ones, but with K and V of other types: for
+    /// [`Stepper::swap_sequences`].
+    ///
+    /// # Errors
+    /// If there is no memory for them.
+    pub fn other_sequences(&self, k: KvType, v: KvType, rotation: bool) -> Result<Sequences<B>, LoadError> {
+        let form = CacheForm { k, v, rotation };
+        let mut owners = self.models.iter().map(|loaded| OwnerSpec {
+            layers: loaded.owner.layers.iter().map(|layer| form.of_layer(layer)).collect(),
+            recurrent: loaded.owner.recurrent.clone(),
+        });
+        let target = owners.next().expect("there is a target");
+        let spec = state_spec(&self.options, self.context());
+        let mut state = State::new(self.backend.new_state(), spec, target)?;
+        state.identify(OwnerId::TARGET, self.models[0].identity);
+        for (owner, loaded) in owners.zip(&self.models[1..]) {
+            let id = state.append_owner(owner)?;
+            state.identify(id, loaded.identity);
+        }
+        Ok(Sequences { state, hadamard: vec![form.hadamard(); self.models.len()] })
     }
 }
 
-fn layer(
+/// How K and V are stored.
+#[derive(Clone, Copy)]
+struct CacheForm {
+    k: KvType,
+    v: KvType,
+    rotation: bool,
+}
+
+impl CacheForm {
+    fn hadamard(self) -> Transformed {
+        Transformed {
+            keys: self.rotation && self.k.is_quantized(),
+            values: self.rotation && self.v.is_quantized(),
+        }
+    }
+
+    fn of_layer(self, layer: &LayerSpec) -> LayerSpec {
+        let kv = KvSpec { k: self.k, v: self.v, ..layer.kv };
+        LayerSpec { kv, hadamard: self.hadamard().keys, ..layer.clone() }
+    }
+}
+
+fn state_spec(options: &LoadOptions, context: usize) -> StateSpec {
+    StateSpec {
+        sequences: options.sequences,
+        context,
+        in_flight: MAX_ROWS,
+        pages: options.sequences.saturating_mul(verbatim_state::pages_for(context)),
+        cache_bytes: options.cache_bytes,
+    }
+}
+
+/// What a model keeps of each sequence.
+fn owner_spec(
+    file: &GgufFile,
+    model: &dyn Model,
+    context: usize,
+    form: CacheForm,
+) -> Result<OwnerSpec, LoadError> {
+    let layers = model.kv_shapes(context).into_iter().map(|shape| layer_spec(file, model, shape, form));
+    let recurrent = model.recurrent_shapes().into_iter().map(|shape| RecurrentSpec {
+        kernel: shape.kernel,
+        channels: shape.channels(),
+        heads: shape.heads,
+    });
+    Ok(OwnerSpec { layers: layers.collect::<Result<_, LoadError>>()?, recurrent: recurrent.collect() })
+}
+
+fn layer_spec(
     file: &GgufFile,
     model: &dyn Model,
     shape: KvShape,
-    options: &LoadOptions,
+    form: CacheForm,
 ) -> Result<LayerSpec, LoadError> {
     let KvShape { kv_heads, head_dim, window, rotation } = shape;
-    let keys = match rotation {
-        None => Keys::Still,
+    let rope = match rotation {
+        None => RopeKind::None,
         Some(KeyRotation { table, layout, divisors }) => {
-            let divisors = divisors.map(|weight| {
-                let spec = &model.weights()[weight as usize];
-                vector(spec, file.require_tensor(&spec.name)?)
-            });
-            let divisors = divisors.transpose()?;
-            Keys::Rotated { table, layout, divisors }
+            let divisors = divisors.map(|weight| vector(file, &model.weights()[weight as usize]));
+            RopeKind::Rope { table, layout, divisors: divisors.transpose()? }
         }
     };
-    let kv = KvSpec { kv_heads, head_dim, k: options.k, v: options.v };
-    Ok(LayerSpec { kv, window, keys, transformed: false })
+    let kv = KvSpec { kv_heads, head_dim, k: form.k, v: form.v };
+    Ok(LayerSpec { kv, window, rope, hadamard: form.hadamard().keys })
+}
+
+/// Appends a model's weights to the table, reading ahead in the file and giving back what has been packed.
+fn append_weights<B: Backend>(
+    backend: &mut B,
+    weights: &mut B::Weights,
+    file: &GgufFile,
+    model: &dyn Model,
+) -> Result<(), LoadError> {
+    let tensors = model.weights().iter().map(|spec| file.require_tensor(&spec.name));
+    let tensors = tensors.collect::<Result<Vec<Tensor<'_>>, _>>()?;
+    let reading = Reading::of(tensors.clone());
+    for (spec, tensor) in model.weights().iter().zip(tensors) {
+        let &WeightSpec { form, dtype, rows, cols, .. } = spec;
+        let done = |range| reading.done(tensor, range);
+        let weight = WeightSource { form, dtype, rows, cols, bytes: tensor.data(), done: &done };
+        let appended = backend.append_weight(weights, weight);
+        appended.map_err(|error| LoadError::Pack { name: spec.name.clone(), error })?;
+    }
+    Ok(())
 }
 
 /// Bytes of each tensor that take part in a model's identity, evenly spread.
@@ -200,35 +285,9 @@ fn identity(file: &GgufFile) -> Digest {
     hash.finalize().into()
 }
 
-fn vector(spec: &WeightSpec, tensor: Tensor<'_>) -> Result<Vec<f32>, LoadError> {
+fn vector(file: &GgufFile, spec: &WeightSpec) -> Result<Vec<f32>, LoadError> {
     let mut vector = vec![0.0; spec.cols];
-    dequantize(spec.dtype, tensor.data(), &mut vector)
+    dequantize(spec.dtype, file.require_tensor(&spec.name)?.data(), &mut vector)
         .map_err(|error| LoadError::Decode { name: spec.name.clone(), error })?;
     Ok(vector)
-}
-
-fn load(
-    spec: &WeightSpec,
-    tensor: Tensor<'_>,
-    reading: &Reading<'_>,
-    team: &mut Team,
-) -> Result<Weight, LoadError> {
-    let &WeightSpec { dtype, rows, cols, .. } = spec;
-    let data = tensor.data();
-    let done = |range| reading.done(tensor, range);
-    let packed = match spec.form {
-        WeightForm::Matrix => {
-            PackedMatrix::pack_with(team, dtype, rows, cols, data, &done).map(Weight::Matrix)
-        }
-        WeightForm::Experts(experts) => {
-            PackedExperts::pack_with(team, dtype, experts, rows / experts, cols, data, &done)
-                .map(Weight::Experts)
-        }
-        WeightForm::Vector => {
-            let vector = vector(spec, tensor)?;
-            done(0..data.len());
-            Ok(Weight::Vector(vector))
-        }
-    };
-    packed.map_err(|error| LoadError::Pack { name: spec.name.clone(), error })
 }

@@ -1,10 +1,11 @@
 //! What an engine does with its sequences besides computing them: the way to their state.
 
-use crate::{Engine, Part, RestoreError, Restored, Saved, SavedError, SequenceId, StateError};
+use crate::{Extension, OwnerId, RestoreError, Restored, Saved, SavedError, SequenceId, StateError, Stepper};
 use std::fs;
 use std::io::{self, BufWriter};
 use std::ops::Range;
 use std::path::Path;
+use verbatim_backend::Backend;
 
 /// The section of a file in which an engine keeps its sequence.
 const TARGET: &str = "target";
@@ -49,13 +50,13 @@ pub enum SaveError {
     State(#[from] StateError),
 }
 
-impl Engine {
+impl<B: Backend> Stepper<B> {
     /// A new, empty sequence.
     ///
     /// # Errors
     /// If all are in use.
     pub fn begin(&mut self) -> Result<SequenceId, StateError> {
-        self.state.begin()
+        self.sequences.state.begin()
     }
 
     /// Lets an empty sequence begin with as much of `tokens` as any sequence has computed before and is still there; returns
@@ -64,7 +65,7 @@ impl Engine {
     /// # Errors
     /// If the sequence is not empty.
     pub fn reuse(&mut self, sequence: SequenceId, tokens: &[u32]) -> Result<usize, StateError> {
-        self.state.reuse(sequence, tokens)
+        self.sequences.state.reuse(sequence, tokens)
     }
 
     /// Ends a sequence. Others may begin with what it has computed, as long as there is memory for it.
@@ -72,23 +73,23 @@ impl Engine {
     /// # Errors
     /// If it does not exist; or a fault of this program, seen when the last sequence ends.
     pub fn end(&mut self, sequence: SequenceId) -> Result<(), StateError> {
-        self.state.end(sequence)
+        self.sequences.state.end(sequence)
     }
 
-    /// Lets a part of another crate take part in a sequence's transactions.
+    /// Lets what another crate keeps of a sequence take part in its transactions.
     ///
     /// # Errors
     /// If the sequence does not exist.
-    pub fn attach(&mut self, sequence: SequenceId, part: Box<dyn Part>) -> Result<(), StateError> {
-        self.state.attach(sequence, part)
+    pub fn attach(&mut self, sequence: SequenceId, extension: Box<dyn Extension>) -> Result<(), StateError> {
+        self.sequences.state.attach(sequence, extension)
     }
 
-    /// The parts that were attached to a sequence.
+    /// The extensions that were attached to a sequence.
     ///
     /// # Errors
     /// If the sequence does not exist.
-    pub fn parts(&self, sequence: SequenceId) -> Result<&[Box<dyn Part>], StateError> {
-        self.state.parts(sequence)
+    pub fn extensions(&self, sequence: SequenceId) -> Result<&[Box<dyn Extension>], StateError> {
+        self.sequences.state.extensions(sequence)
     }
 
     /// Positions that a sequence has committed.
@@ -96,7 +97,7 @@ impl Engine {
     /// # Errors
     /// If it does not exist.
     pub fn len(&self, sequence: SequenceId) -> Result<usize, StateError> {
-        self.state.len(sequence)
+        self.sequences.state.len(sequence)
     }
 
     /// Whether a sequence has committed nothing.
@@ -104,7 +105,7 @@ impl Engine {
     /// # Errors
     /// If it does not exist.
     pub fn is_empty(&self, sequence: SequenceId) -> Result<bool, StateError> {
-        self.state.is_empty(sequence)
+        self.sequences.state.is_empty(sequence)
     }
 
     /// The tokens that a sequence has committed.
@@ -112,7 +113,7 @@ impl Engine {
     /// # Errors
     /// If it does not exist.
     pub fn tokens(&self, sequence: SequenceId) -> Result<&[u32], StateError> {
-        self.state.tokens(sequence)
+        self.sequences.state.tokens(sequence)
     }
 
     /// Reserves `count` places in flight, each after the one before; returns the first.
@@ -120,7 +121,7 @@ impl Engine {
     /// # Errors
     /// As for [`verbatim_state::State::append`].
     pub fn append(&mut self, sequence: SequenceId, count: usize) -> Result<usize, StateError> {
-        self.state.append(sequence, count).map(|places| places.start)
+        self.sequences.state.append(sequence, count).map(|places| places.start)
     }
 
     /// Reserves places in flight that form a tree; returns the first. Each follows the one with the given number among those
@@ -133,7 +134,7 @@ impl Engine {
         sequence: SequenceId,
         parents: &[Option<usize>],
     ) -> Result<usize, StateError> {
-        self.state.append_tree(sequence, parents).map(|places| places.start)
+        self.sequences.state.append_tree(sequence, parents).map(|places| places.start)
     }
 
     /// Keeps the first `count` positions in flight.
@@ -141,7 +142,7 @@ impl Engine {
     /// # Errors
     /// As for [`verbatim_state::State::commit_path`].
     pub fn commit(&mut self, sequence: SequenceId, count: usize) -> Result<(), StateError> {
-        self.state.commit(sequence, count)
+        self.sequences.state.commit(sequence, count)
     }
 
     /// Keeps positions in flight that follow each other, given by their numbers among those in flight.
@@ -149,7 +150,7 @@ impl Engine {
     /// # Errors
     /// As for [`verbatim_state::State::commit_path`].
     pub fn commit_path(&mut self, sequence: SequenceId, path: &[usize]) -> Result<(), StateError> {
-        self.state.commit_path(sequence, path)
+        self.sequences.state.commit_path(sequence, path)
     }
 
     /// Drops the positions in flight.
@@ -157,13 +158,13 @@ impl Engine {
     /// # Errors
     /// If the sequence does not exist.
     pub fn rollback(&mut self, sequence: SequenceId) -> Result<(), StateError> {
-        self.state.rollback(sequence)
+        self.sequences.state.rollback(sequence)
     }
 
     /// Whether layers carry a state from position to position. Such a sequence cannot be truncated but to 0, and of more
     /// than [`crate::CHECKPOINTS`] positions in flight only the last so many can be told apart when it is committed.
     pub fn recurs(&self) -> bool {
-        self.state.recurs()
+        self.sequences.state.recurs()
     }
 
     /// Forgets all positions of a sequence from `len` on.
@@ -171,7 +172,7 @@ impl Engine {
     /// # Errors
     /// If what stays cannot be gone on from ([`verbatim_state::State::truncate`]).
     pub fn truncate(&mut self, sequence: SequenceId, len: usize) -> Result<(), StateError> {
-        self.state.truncate(sequence, len)
+        self.sequences.state.truncate(sequence, len)
     }
 
     /// A second sequence with the same beginning; they share memory until one of them writes.
@@ -179,15 +180,23 @@ impl Engine {
     /// # Errors
     /// If no sequence is free, or positions are in flight.
     pub fn fork(&mut self, sequence: SequenceId) -> Result<SequenceId, StateError> {
-        self.state.fork(sequence)
+        self.sequences.state.fork(sequence)
     }
 
-    /// Whether [`Engine::remove`] can be used with this model.
+    /// Whether [`Stepper::remove`] can be used with this model.
     ///
     /// # Errors
     /// Why not.
     pub fn can_remove(&self) -> Result<(), StateError> {
-        self.state.can_remove()
+        self.sequences.state.can_remove()
+    }
+
+    /// The committed positions that a model has computed: the last unbroken range. All of them for the target.
+    ///
+    /// # Errors
+    /// If the sequence does not exist.
+    pub fn filled(&self, sequence: SequenceId, owner: OwnerId) -> Result<Range<usize>, StateError> {
+        self.sequences.state.filled(sequence, owner)
     }
 
     /// Positions that were removed from the middle of a sequence.
@@ -195,7 +204,7 @@ impl Engine {
     /// # Errors
     /// If it does not exist.
     pub fn removed(&self, sequence: SequenceId) -> Result<usize, StateError> {
-        self.state.removed(sequence)
+        self.sequences.state.removed(sequence)
     }
 
     /// Removes positions from the middle of a sequence; those after move down. Returns how many are left.
@@ -203,17 +212,17 @@ impl Engine {
     /// # Errors
     /// As for [`verbatim_state::State::remove`].
     pub fn remove(&mut self, sequence: SequenceId, positions: Range<usize>) -> Result<usize, StateError> {
-        self.state.remove(sequence, positions)
+        self.sequences.state.remove(sequence, positions)
     }
 
     /// Bytes of state that no sequence holds but others may begin with.
     pub fn cached_bytes(&self) -> usize {
-        self.state.cached_bytes()
+        self.sequences.state.cached_bytes()
     }
 
     /// Forgets what no sequence holds.
     pub fn clear_cache(&mut self) {
-        self.state.clear_cache();
+        self.sequences.state.clear_cache();
     }
 
     /// Whether the sequences' books balance.
@@ -221,7 +230,7 @@ impl Engine {
     /// # Errors
     /// What does not agree, in words.
     pub fn integrity(&self) -> Result<(), String> {
-        self.state.integrity()
+        self.sequences.state.integrity()
     }
 
     /// A sequence's state as bytes, for a section of a [`Saved`] file.
@@ -229,15 +238,19 @@ impl Engine {
     /// # Errors
     /// If it does not exist.
     pub fn save(&self, sequence: SequenceId) -> Result<Vec<u8>, StateError> {
-        self.state.save(sequence)
+        self.sequences.state.save(sequence)
     }
 
-    /// A new sequence from what [`Engine::save`] gave, with the given parts attached and loaded.
+    /// A new sequence from what [`Stepper::save`] gave, with the given extensions attached and loaded.
     ///
     /// # Errors
     /// If it does not fit this engine, is malformed, or there is no room.
-    pub fn restore(&mut self, saved: &[u8], parts: Vec<Box<dyn Part>>) -> Result<Restored, RestoreError> {
-        self.state.restore(saved, parts)
+    pub fn restore(
+        &mut self,
+        saved: &[u8],
+        extensions: Vec<Box<dyn Extension>>,
+    ) -> Result<Restored, RestoreError> {
+        self.sequences.state.restore(saved, extensions)
     }
 
     /// Writes a sequence to a file, with sections of the caller's: all of it or, if that fails, nothing.
@@ -268,7 +281,7 @@ impl Engine {
         write().map_err(io)
     }
 
-    /// A new sequence from a file that [`Engine::save_file`] has written, and the file's sections.
+    /// A new sequence from a file that [`Stepper::save_file`] has written, and the file's sections.
     ///
     /// # Errors
     /// If the file cannot be read, is not whole, or does not fit this engine.

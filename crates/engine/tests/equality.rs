@@ -4,7 +4,8 @@
 mod common;
 
 use common::*;
-use verbatim_engine::{Isa, KvType, LoadOptions, Row};
+use verbatim_cpu::{Cpu, Isa};
+use verbatim_engine::{KvType, LoadOptions, Row, RowInput, Want};
 
 fn tokens(count: usize, vocabulary: usize) -> Vec<u32> {
     (0..count).map(|i| ((i * i * 31 + i * 7 + 3) % vocabulary) as u32).collect()
@@ -45,7 +46,7 @@ fn a_prompt_may_be_cut_anywhere() {
 #[test]
 fn a_prompt_of_five_hundred_and_twelve_gives_the_bits_of_single_tokens() {
     for model in &tiny_models() {
-        let mut engine = engine(model, LoadOptions { context: Some(600), threads: 2, ..Default::default() });
+        let mut engine = engine(model, LoadOptions { context: Some(600), ..Default::default() });
         let tokens = tokens(520, engine.hyperparameters().vocabulary);
         let one_by_one = bits(&logits(&mut engine, &tokens, &[1]));
         assert!(bits(&logits(&mut engine, &tokens, &[512])) == one_by_one, "{model}");
@@ -59,8 +60,9 @@ fn threads_and_instruction_sets_give_the_same_bits() {
             let mut reference = None;
             for threads in [1, 2, 3, 8] {
                 for isa in Isa::supported() {
-                    let options = LoadOptions { threads, isa: Some(isa), k, v, ..LoadOptions::default() };
-                    let mut engine = engine(model, options);
+                    let options = LoadOptions { k, v, ..LoadOptions::default() };
+                    let backend = Cpu::with_isa(threads, isa).expect("supported");
+                    let mut engine = engine_on(backend, model, options);
                     let tokens = tokens(70, engine.hyperparameters().vocabulary);
                     let given = bits(&logits(&mut engine, &tokens, &[66, 1]));
                     let reference = reference.get_or_insert_with(|| given.clone());
@@ -100,13 +102,13 @@ fn sequences_do_not_see_each_other_and_their_cells_do_not_matter() {
                 rows.extend(chunk.enumerate().map(|(j, token)| Row {
                     sequence: sequences[i],
                     place: start + j,
-                    token,
-                    wants_logits: true,
+                    input: RowInput::Token(token),
+                    want: Want::LOGITS,
                 }));
                 takes.push((take, guesses));
             }
             if !rows.is_empty() {
-                let outputs = engine.step(&rows, Vec::new()).expect("a step");
+                let outputs = engine.step(&rows).expect("a step");
                 let mut row = 0;
                 for (i, &(take, guesses)) in takes.iter().enumerate() {
                     for j in 0..take {

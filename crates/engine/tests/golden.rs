@@ -3,15 +3,45 @@
 mod common;
 
 use common::*;
-use verbatim_engine::{LoadOptions, Sampler, Tap};
+use verbatim_engine::{Backend, LoadOptions, Sampler, Tap};
+use verbatim_reference::Reference;
 
 #[test]
 fn logits_of_every_position_agree() {
+    logits_agree(|| cpu(2));
+}
+
+#[test]
+fn logits_of_every_position_agree_on_the_reference() {
+    logits_agree(|| Reference);
+}
+
+#[test]
+fn the_residual_stream_after_every_layer_agrees() {
+    layers_agree(|| cpu(2));
+}
+
+#[test]
+fn the_residual_stream_after_every_layer_agrees_on_the_reference() {
+    layers_agree(|| Reference);
+}
+
+#[test]
+fn greedy_text_is_equal() {
+    greedy_text_agrees(|| cpu(2));
+}
+
+#[test]
+fn greedy_text_is_equal_on_the_reference() {
+    greedy_text_agrees(|| Reference);
+}
+
+fn logits_agree<B: Backend>(backend: impl Fn() -> B) {
     let references = GOLDEN_MODELS.map(|model| (model, "logits_hf"));
     for (model, name) in references.into_iter().chain([(PEER_MODEL, "logits_llamacpp")]) {
         let golden = Golden::open(&format!("models/{model}/golden.safetensors"));
         let (shape, reference) = golden.f32(name);
-        let mut engine = engine(&format!("models/{model}/model.gguf"), exact());
+        let mut engine = engine_on(backend(), &format!("models/{model}/model.gguf"), exact());
         let given = logits(&mut engine, &golden.ids("token_ids"), &[512]);
         let (relative, deviations) =
             (worst_relative(&given, &reference, shape[1]), worst(&given, &reference));
@@ -20,11 +50,10 @@ fn logits_of_every_position_agree() {
     }
 }
 
-#[test]
-fn the_residual_stream_after_every_layer_agrees() {
+fn layers_agree<B: Backend>(backend: impl Fn() -> B) {
     for model in GOLDEN_MODELS {
         let golden = Golden::open(&format!("models/{model}/golden.safetensors"));
-        let mut engine = engine(&format!("models/{model}/model.gguf"), exact());
+        let mut engine = engine_on(backend(), &format!("models/{model}/model.gguf"), exact());
         let layers = engine.hyperparameters().layers;
         let mut taps = vec![(Tap::Embedding, "hidden.embed".to_owned())];
         taps.extend((0..layers).map(|layer| (Tap::Layer(layer as u32), format!("hidden.layer{layer}"))));
@@ -42,13 +71,12 @@ fn the_residual_stream_after_every_layer_agrees() {
     }
 }
 
-#[test]
-fn greedy_text_is_equal() {
+fn greedy_text_agrees<B: Backend>(backend: impl Fn() -> B) {
     for model in GOLDEN_MODELS.into_iter().chain([PEER_MODEL]) {
         let golden = Golden::open(&format!("models/{model}/golden.safetensors"));
         let wanted = golden.ids("greedy_ids");
         for options in [exact(), LoadOptions::default()] {
-            let mut engine = engine(&format!("models/{model}/model.gguf"), options);
+            let mut engine = engine_on(backend(), &format!("models/{model}/model.gguf"), options);
             let greedy = Sampler::new(0.0, 0).expect("valid");
             let sequence = engine.begin().expect("free");
             let mut tokens = golden.ids("token_ids");

@@ -3,7 +3,7 @@
 mod common;
 
 use common::*;
-use verbatim_engine::{Engine, LoadOptions, Row, Sampler};
+use verbatim_engine::{LoadOptions, Row, RowInput, Sampler, Want};
 
 /// Prefill of 512, with logits of the last row and of all, then decoding.
 fn exercise(engine: &mut Engine) {
@@ -13,11 +13,11 @@ fn exercise(engine: &mut Engine) {
         let row = |i| Row {
             sequence,
             place: start + i,
-            token: (i % 300) as u32,
-            wants_logits: all || i + 1 == count,
+            input: RowInput::Token((i % 300) as u32),
+            want: Want::logits_if(all || i + 1 == count),
         };
         let rows: Vec<Row> = (0..count).map(row).collect();
-        engine.step(&rows, Vec::new()).expect("a step");
+        engine.step(&rows).expect("a step");
         engine.rollback(sequence).expect("begun");
     }
     engine.end(sequence).expect("begun");
@@ -25,10 +25,9 @@ fn exercise(engine: &mut Engine) {
 
 fn plans_are_near_the_bound(name: &str, engine: &mut Engine) {
     exercise(engine);
-    for (shape, program) in engine.programs() {
+    for (bounds, program) in engine.programs() {
         for arena in program.plan().arenas() {
             let ratio = arena.bytes as f64 / arena.lower_bound_bytes as f64;
-            let bounds = shape.bounds;
             println!(
                 "{name}: {} rows, {} with logits: {} bytes planned, lower bound {}, ratio {ratio:.4}",
                 bounds.rows, bounds.picked, arena.bytes, arena.lower_bound_bytes
@@ -74,8 +73,7 @@ fn two_hundred_tokens_build_one_plan_per_bucket() {
     for model in &tiny_models() {
         two_hundred_tokens(&mut engine(model, LoadOptions::default()));
     }
-    if let Some(mut engine) = real_model("smollm2-135m", LoadOptions { threads: 2, ..LoadOptions::default() })
-    {
+    if let Some(mut engine) = real_model("smollm2-135m", LoadOptions::default()) {
         two_hundred_tokens(&mut engine);
     }
 }

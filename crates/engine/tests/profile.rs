@@ -4,30 +4,31 @@ mod common;
 
 use common::*;
 use std::time::{Duration, Instant};
-use verbatim_engine::{Engine, LoadOptions, Products, Row};
+use verbatim_engine::{LoadOptions, Products, Row, RowInput, Want};
 
 /// One step of so many rows that all want logits.
 fn step(engine: &mut Engine, rows: usize) {
     let sequence = engine.begin().expect("free");
     let start = engine.append(sequence, rows).expect("fits");
-    let row = |i| Row { sequence, place: start + i, token: i as u32 + 1, wants_logits: true };
-    engine.step(&(0..rows).map(row).collect::<Vec<_>>(), Vec::new()).expect("runs");
+    let row =
+        |i| Row { sequence, place: start + i, input: RowInput::Token(i as u32 + 1), want: Want::LOGITS };
+    engine.step(&(0..rows).map(row).collect::<Vec<_>>()).expect("runs");
     engine.end(sequence).expect("begun");
 }
 
 #[test]
 fn a_profile_counts_every_node_and_no_more_than_the_time_that_passed() {
     for model in &tiny_models() {
-        let mut engine = engine(model, LoadOptions { threads: 2, ..LoadOptions::default() });
+        let mut engine = engine(model, LoadOptions::default());
         step(&mut engine, 3);
-        assert_eq!(engine.profile(), &Default::default(), "{model}: off");
+        assert_eq!(engine.profile(), Some(&Default::default()), "{model}: off");
         let start = Instant::now();
         engine.set_profiling(true);
         (0..4).for_each(|_| step(&mut engine, 3));
         let wall = start.elapsed();
         engine.set_profiling(false);
         step(&mut engine, 3);
-        let profile = engine.profile().clone();
+        let profile = engine.profile().expect("the CPU has one").clone();
         let (_, program) = engine.programs().next().expect("one shape");
         let nodes = program.plan().graph().nodes().len() as u64;
         assert_eq!(profile.runs(), 4, "{model}");
@@ -36,7 +37,8 @@ fn a_profile_counts_every_node_and_no_more_than_the_time_that_passed() {
         assert!(ops > Duration::ZERO && ops + profile.waiting() <= profile.total(), "{model}: {profile:?}");
         assert!(profile.total() <= wall, "{model}");
         engine.set_profiling(true);
-        assert!(engine.profile().kinds().is_empty() && engine.profile().runs() == 0, "{model}: begun anew");
+        let profile = engine.profile().expect("the CPU has one");
+        assert!(profile.kinds().is_empty() && profile.runs() == 0, "{model}: begun anew");
     }
 }
 
@@ -46,7 +48,8 @@ fn products_are_known_by_their_weights_and_their_work() {
     let mut work = |rows| {
         engine.set_profiling(true);
         step(&mut engine, rows);
-        let products = engine.profile().kinds().iter().filter_map(|kind| kind.product);
+        let profile = engine.profile().expect("the CPU has one");
+        let products = profile.kinds().iter().filter_map(|kind| kind.product);
         let products: Vec<_> = products.collect();
         assert!(products.iter().all(|product| product.products == Products::Floats), "an F32 model");
         let sum = |of: fn(&verbatim_engine::ProductWork) -> u64| products.iter().map(of).sum::<u64>();

@@ -3,7 +3,7 @@
 mod common;
 
 use common::*;
-use verbatim_engine::{Engine, LoadOptions, Row, SequenceId, StateError, StepError};
+use verbatim_engine::{LoadOptions, PlaceError, Row, RowError, RowInput, SequenceId, StateError, Want};
 
 const MODEL: &str = "models/qwen35-hybrid/model.gguf";
 
@@ -22,10 +22,12 @@ fn compute(
     sequence: SequenceId,
     start: usize,
     tokens: &[u32],
-) -> Result<Vec<Vec<u32>>, StepError> {
-    let row = |(i, &token)| Row { sequence, place: start + i, token, wants_logits: true };
+) -> Result<Vec<Vec<u32>>, RowError> {
+    let row =
+        |(i, &token)| Row { sequence, place: start + i, input: RowInput::Token(token), want: Want::LOGITS };
     let rows: Vec<Row> = tokens.iter().enumerate().map(row).collect();
-    let outputs = engine.step(&rows, Vec::new())?;
+    let outputs = engine.step(&rows).expect("a step");
+    outputs.row(0)?;
     let bits = |i| outputs.logits(i).expect("wanted").iter().map(|x| x.to_bits()).collect();
     Ok((0..rows.len()).map(bits).collect())
 }
@@ -98,16 +100,18 @@ fn what_a_state_cannot_give_is_refused() {
     let sequence = engine.begin().expect("free");
     let start = engine.append(sequence, 4).expect("room");
     let skipped = compute(&mut engine, sequence, start + 1, &[1, 2]).expect_err("position 0 comes first");
-    assert!(matches!(skipped, StepError::Order { place: 1, .. }), "{skipped}");
-    let row = |place| Row { sequence, place, token: 1, wants_logits: true };
-    let swapped = engine.step(&[row(0), row(2), row(1)], Vec::new()).err().expect("out of order");
-    assert!(matches!(swapped, StepError::Order { place: 2, .. }), "{swapped}");
+    assert_eq!(skipped, PlaceError::Order { place: 1 }.into());
+    let row = |place| Row { sequence, place, input: RowInput::Token(1), want: Want::LOGITS };
+    let swapped = engine.step(&[row(0), row(2), row(1)]).expect("nothing to run");
+    for row in 0..3 {
+        assert_eq!(swapped.row(row), Err(PlaceError::Order { place: 2 }.into()));
+    }
     assert_eq!(engine.commit(sequence, 1), Err(StateError::NotComputed { place: 0 }));
     compute(&mut engine, sequence, 0, &[1, 2, 3]).expect("in order");
     assert_eq!(engine.commit(sequence, 4), Err(StateError::NotComputed { place: 3 }));
     engine.commit(sequence, 3).expect("computed");
     let committed = compute(&mut engine, sequence, 2, &[1]).expect_err("its state is gone");
-    assert!(matches!(committed, StepError::Place { place: 2, .. }), "{committed}");
+    assert_eq!(committed, PlaceError::NotInFlight { place: 2 }.into());
     let back = StateError::CannotGoBack {
         wanted: 2,
         committed: 3,

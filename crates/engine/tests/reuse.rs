@@ -3,7 +3,7 @@
 mod common;
 
 use common::*;
-use verbatim_engine::{Engine, LoadOptions, Row, Sampler, SequenceId, StateError};
+use verbatim_engine::{LoadOptions, Row, RowInput, Sampler, SequenceId, StateError, Want};
 
 const MODELS: [&str; 4] = ["llama-gqa-tied", "gemma3-iswa", "qwen35-hybrid", "qwen3moe"];
 const PREFIX: usize = 150;
@@ -111,9 +111,14 @@ fn a_beginning_that_is_being_written_is_not_reused() {
         let mut engine = load(model, 2, 64 << 20);
         let writer = engine.begin().expect("free");
         let start = engine.append(writer, first.len()).expect("room");
-        let row = |(i, &token)| Row { sequence: writer, place: start + i, token, wants_logits: false };
+        let row = |(i, &token)| Row {
+            sequence: writer,
+            place: start + i,
+            input: RowInput::Token(token),
+            want: Want::NOTHING,
+        };
         let rows: Vec<Row> = first.iter().enumerate().map(row).collect();
-        engine.step(&rows, Vec::new()).expect("a step");
+        engine.step(&rows).expect("a step");
         let other = Request::answer(&mut engine, &second);
         assert_eq!((other.reused, other.said), (0, cold.said.clone()), "{model}: computed and not committed");
         engine.commit(writer, first.len()).expect("computed");

@@ -4,7 +4,8 @@
 mod common;
 
 use common::*;
-use verbatim_engine::{Engine, Isa, LoadOptions};
+use verbatim_cpu::{Cpu, Isa};
+use verbatim_engine::Stepper;
 use verbatim_gguf::{GgufFile, GgufWriter, Value};
 use verbatim_quant::{DType, quantize};
 
@@ -165,7 +166,7 @@ fn a_network_taken_apart_into_experts_says_the_same() {
     let (shape, reference) = golden.f32("logits_hf");
     let tokens = golden.ids("token_ids");
     let run = |file: &GgufFile| {
-        let mut engine = Engine::load(file, &exact()).expect("a model");
+        let mut engine = load(file, &exact()).expect("a model");
         logits(&mut engine, &tokens, &[512])
     };
     let mixture = |fused: bool, biases: bool| {
@@ -201,8 +202,8 @@ fn quantised_experts_give_the_same_bits_at_every_width_thread_and_instruction_se
         let mut reference = None;
         for (threads, cuts) in [(1, &[1][..]), (3, &[7]), (2, &[30, 1, 9]), (8, &[80])] {
             for isa in Isa::supported() {
-                let options = LoadOptions { threads, isa: Some(isa), ..exact() };
-                let mut engine = Engine::load(&file, &options).expect("a model");
+                let backend = Cpu::with_isa(threads, isa).expect("supported");
+                let mut engine = Stepper::load(backend, &file, &exact()).expect("a model");
                 let tokens: Vec<u32> = (0..80).map(|i| (i * 37 + 5) % 500).collect();
                 let given = logits(&mut engine, &tokens, cuts);
                 let reference = reference.get_or_insert_with(|| given.clone());
@@ -216,7 +217,7 @@ fn quantised_experts_give_the_same_bits_at_every_width_thread_and_instruction_se
 fn refusal(model: &str, settings: &[(&str, Value<'_>)]) -> String {
     let file = GgufFile::open(data(&format!("models/{model}/model.gguf"))).expect("a file");
     let file = Model::open(&file).write(&file, settings, DType::F32);
-    Engine::load(&file, &exact()).err().unwrap_or_else(|| panic!("{model} with {settings:?}")).to_string()
+    load(&file, &exact()).err().unwrap_or_else(|| panic!("{model} with {settings:?}")).to_string()
 }
 
 #[test]

@@ -5,8 +5,11 @@ mod common;
 use common::*;
 use std::path::Path;
 use std::process::Command;
-use verbatim_engine::{Engine, KvType, LoadOptions, Sampler, SaveError, Saved, SequenceId};
+use verbatim_engine::{
+    Backend, KvType, LoadOptions, RestoreError, Sampler, SaveError, Saved, SequenceId, Stepper,
+};
 use verbatim_graph::random::Random;
+use verbatim_reference::Reference;
 
 const MODELS: [&str; 4] = ["llama-gqa-tied", "gemma3-iswa", "qwen35-hybrid", "qwen3moe"];
 /// Another model, that proposes tokens.
@@ -133,13 +136,39 @@ fn damaged_and_foreign_files_are_refused_with_a_reason_and_change_nothing() {
 }
 
 #[test]
+fn what_another_backend_has_saved_is_refused() {
+    for model in MODELS {
+        let path = format!("models/{model}/model.gguf");
+        let options = LoadOptions { sequences: 2, context: Some(100), ..LoadOptions::default() };
+        let mut ours = engine_on(cpu(1), &path, options);
+        let mut theirs = engine_on(Reference, &path, options);
+        let saved = (saved_by(&mut ours), saved_by(&mut theirs));
+        let refused = |error: RestoreError| {
+            assert!(matches!(error, RestoreError::OtherNumerics { .. }), "{error}");
+            assert!(error.to_string().contains("round otherwise"), "{error}");
+        };
+        refused(ours.restore(&saved.1, Vec::new()).expect_err("the reference's"));
+        refused(theirs.restore(&saved.0, Vec::new()).expect_err("the CPU's"));
+        assert_eq!(ours.restore(&saved.0, Vec::new()).expect("its own").positions, 30);
+        assert_eq!(theirs.restore(&saved.1, Vec::new()).expect("its own").positions, 30);
+    }
+}
+
+fn saved_by<B: Backend>(engine: &mut Stepper<B>) -> Vec<u8> {
+    let sequence = engine.begin().expect("free");
+    let sampler = Sampler::new(0.0, 0).expect("valid");
+    engine.advance(sequence, &(0..30).collect::<Vec<u32>>(), &sampler, || true).expect("fits");
+    engine.save(sequence).expect("begun")
+}
+
+#[test]
 fn passes_that_store_without_attending_leave_what_one_pass_leaves() {
     // A pass without logits prunes the last layer's queries: it stores K and V, and nobody attends (llama.cpp #25191).
     for model in ["llama-gqa-tied", "gemma3-iswa", "qwen35-hybrid"] {
         let all = [(KvType::Q8_0, KvType::Q8_0), (KvType::Q4_0, KvType::Iq4Nl), (KvType::Q5_1, KvType::F16)];
         for (context, types) in [(64, &all[..]), (4096, &all[1..2]), (8192, &all[..1])] {
             for &(k, v) in types {
-                let options = LoadOptions { context: Some(context), k, v, threads: 2, ..exact() };
+                let options = LoadOptions { context: Some(context), k, v, ..exact() };
                 let mut engine = engine(&format!("models/{model}/model.gguf"), options);
                 let tokens: Vec<u32> =
                     (0..context as u32 - 2).map(|i| i.wrapping_mul(2_654_435_761) % 500).collect();

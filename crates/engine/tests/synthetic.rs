@@ -5,7 +5,7 @@ mod common;
 
 use common::synthetic::{Key, VOCABULARY};
 use common::*;
-use verbatim_engine::{Engine, Tap};
+use verbatim_engine::Tap;
 
 /// Longer than every window, and than two blocks of the attention's order.
 fn tokens() -> Vec<u32> {
@@ -105,9 +105,8 @@ fn settings_that_are_not_supported_are_refused_by_name() {
 fn a_pattern_of_local_layers_may_be_a_list() {
     let list = Key::Bools(&[true, true, false, true, true, false, true]);
     let period = synthetic::named("gemma3-stretched");
-    let mut by_list =
-        Engine::load(&period.clone().with("attention.sliding_window_pattern", list).file(), &exact())
-            .expect("a valid file");
+    let mut by_list = load(&period.clone().with("attention.sliding_window_pattern", list).file(), &exact())
+        .expect("a valid file");
     let mut by_period = engine("synthetic/gemma3-stretched", exact());
     assert_eq!(logits(&mut by_list, &tokens(), &[512]), logits(&mut by_period, &tokens(), &[512]));
 }
@@ -132,7 +131,7 @@ fn settings_matter() {
     for &(name, key, value) in changed {
         let mut engine = engine(&format!("synthetic/{name}"), exact());
         let file = synthetic::named(name).with(key, value).file();
-        let mut other = Engine::load(&file, &exact()).expect("a valid file");
+        let mut other = load(&file, &exact()).expect("a valid file");
         let given = logits(&mut other, &tokens(), &[512]);
         assert!(worst(&given, &logits(&mut engine, &tokens(), &[512])) > 1e-3, "{name} {key}");
     }

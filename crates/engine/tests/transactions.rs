@@ -3,70 +3,21 @@
 
 mod common;
 
+use common::scratch::{Event, FromScratch, events};
 use common::*;
 use std::collections::HashMap;
-use verbatim_engine::{Engine, KvType, LoadOptions, RestoreError, Row, SequenceId, StateError};
+use verbatim_engine::{
+    Backend, KvType, LoadOptions, RestoreError, Row, RowInput, SequenceId, StateError, Stepper, Want,
+};
 use verbatim_graph::random::Random;
+use verbatim_reference::Reference;
 
-/// Lives of sequences, over all models and types of K and V.
-const LIVES: usize = 20_000;
+/// Lives of sequences on each model, over all types of K and V.
+const LIVES: usize = 5000;
+/// As many on the reference backend as its pace allows.
+const REFERENCE_LIVES: usize = 400;
 const CONTEXT: usize = 200;
 const SEQUENCES: usize = 4;
-
-/// What has happened to a sequence.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Event {
-    Token(u32),
-    Removed(usize, usize),
-}
-
-/// The same, played from the start in an engine of its own: one sequence, one step between removals, nothing shared, nothing
-/// dropped.
-struct FromScratch {
-    engine: Engine,
-    known: HashMap<Vec<Event>, Vec<u32>>,
-}
-
-impl FromScratch {
-    /// The bits of the logits after the last token.
-    fn logits(&mut self, history: &[Event]) -> &[u32] {
-        if !self.known.contains_key(history) {
-            if self.known.len() > 10_000 {
-                self.known.clear();
-            }
-            self.play(history);
-        }
-        &self.known[history]
-    }
-
-    fn play(&mut self, history: &[Event]) {
-        let sequence = self.engine.begin().expect("free");
-        let mut at = 0;
-        while at < history.len() {
-            let tokens: Vec<u32> = history[at..]
-                .iter()
-                .map_while(|event| if let Event::Token(token) = event { Some(*token) } else { None })
-                .collect();
-            if !tokens.is_empty() {
-                let start = self.engine.append(sequence, tokens.len()).expect("room");
-                let row = |(i, &token)| Row { sequence, place: start + i, token, wants_logits: true };
-                let rows: Vec<Row> = tokens.iter().enumerate().map(row).collect();
-                let outputs = self.engine.step(&rows, Vec::new()).expect("a step");
-                for i in 0..tokens.len() {
-                    let bits = outputs.logits(i).expect("wanted").iter().map(|x| x.to_bits()).collect();
-                    self.known.insert(history[..=at + i].to_vec(), bits);
-                }
-                self.engine.commit(sequence, tokens.len()).expect("computed");
-            }
-            at += tokens.len();
-            if let Some(&Event::Removed(start, end)) = history.get(at) {
-                self.engine.remove(sequence, start..end).expect("removed before");
-                at += 1;
-            }
-        }
-        self.engine.end(sequence).expect("begun");
-    }
-}
 
 #[derive(Clone)]
 struct Guess {
@@ -106,9 +57,9 @@ fn said(position: usize, otherwise: bool) -> u32 {
     ((position * position * 17 + position * 5 + 11) % 251 + 251 * usize::from(otherwise)) as u32
 }
 
-struct World {
-    engine: Engine,
-    scratch: FromScratch,
+struct World<B: Backend> {
+    engine: Stepper<B>,
+    scratch: FromScratch<B>,
     random: Random,
     lives: Vec<Life>,
     ended: usize,
@@ -118,13 +69,13 @@ struct World {
     done: HashMap<&'static str, usize>,
 }
 
-impl World {
-    fn new(model: &str, k: KvType, v: KvType, seed: u64) -> World {
-        let options = LoadOptions { context: Some(CONTEXT), k, v, threads: 1, ..LoadOptions::default() };
+impl<B: Backend> World<B> {
+    fn new(backend: &impl Fn() -> B, model: &str, k: KvType, v: KvType, seed: u64) -> World<B> {
+        let options = LoadOptions { context: Some(CONTEXT), k, v, ..LoadOptions::default() };
         let many = LoadOptions { sequences: SEQUENCES, cache_bytes: 400_000, ..options };
         World {
-            engine: engine(model, many),
-            scratch: FromScratch { engine: engine(model, options), known: HashMap::new() },
+            engine: engine_on(backend(), model, many),
+            scratch: FromScratch::new(engine_on(backend(), model, options)),
             random: Random(seed),
             lives: Vec::new(),
             ended: 0,
@@ -200,25 +151,25 @@ impl World {
             let life = &self.lives[at];
             for (index, guess) in life.guesses.iter().enumerate().filter(|(_, guess)| !guess.is_computed) {
                 let last = index + 1 == life.guesses.len();
-                let wants_logits = last || self.random.below(8) == 0;
+                let want = Want::logits_if(last || self.random.below(8) == 0);
                 let place = life.tokens.len() + index;
-                rows.push(Row { sequence: life.sequence, place, token: guess.token, wants_logits });
+                rows.push(Row { sequence: life.sequence, place, input: RowInput::Token(guess.token), want });
                 whose.push((at, index));
             }
         }
         if rows.is_empty() {
             return;
         }
-        let outputs = self.engine.step(&rows, Vec::new()).expect("a step");
+        let outputs = self.engine.step(&rows).expect("a step");
         let mut picked = 0;
-        for (row, &(at, index)) in rows.iter().zip(&whose) {
+        for (row, &(at, index)) in whose.iter().enumerate() {
             self.lives[at].guesses[index].is_computed = true;
-            if row.wants_logits {
+            if let Some(logits) = outputs.logits(row) {
                 let history = self.lives[at].history_of(index);
-                let logits = outputs.logits(picked).expect("wanted").iter().map(|x| x.to_bits());
+                let logits = logits.iter().map(|x| x.to_bits());
                 picked += 1;
                 assert!(
-                    logits.eq(self.scratch.logits(&history).iter().copied()),
+                    logits.eq(self.scratch.logits(&history).expect("removed before").iter().copied()),
                     "{} tokens and {index} in flight: {history:?}",
                     self.lives[at].tokens.len()
                 );
@@ -351,10 +302,6 @@ impl World {
     }
 }
 
-fn events(tokens: &[u32]) -> Vec<Event> {
-    tokens.iter().map(|&token| Event::Token(token)).collect()
-}
-
 const TYPES: [(KvType, KvType); 4] = [
     (KvType::F16, KvType::F16),
     (KvType::Q8_0, KvType::Q5_1),
@@ -362,44 +309,69 @@ const TYPES: [(KvType, KvType); 4] = [
     (KvType::F32, KvType::Bf16),
 ];
 
-/// A quarter of the lives, on one model, with every pair of types.
-fn lives(model: &str, removes: bool) {
+/// As many lives, on one model, with every pair of types an equal part of them.
+fn lives<B: Backend>(backend: impl Fn() -> B, lives: usize, model: &str, removes: bool) {
+    let mut all: HashMap<&str, usize> = HashMap::new();
+    let mut total = [0; 2];
     for (round, (k, v)) in TYPES.into_iter().enumerate() {
-        let mut world = World::new(model, k, v, 40 + round as u64);
-        while world.ended < LIVES / 4 / TYPES.len() {
+        let mut world = World::new(&backend, model, k, v, 40 + round as u64);
+        while world.ended < lives / TYPES.len() {
             world.act();
             world.engine.integrity().unwrap_or_else(|problem| panic!("{model}: {problem}"));
         }
-        let World { compared, reused, ref done, .. } = world;
+        let World { compared, reused, done, .. } = world;
         println!(
             "{model} {}/{}: {compared} logits compared, {reused} positions reused, {done:?}",
             k.name(),
             v.name()
         );
-        assert!(reused > 1000 && compared > 1000);
-        for what in ["chains", "trees", "commits", "cuts", "forks", "restores"] {
-            assert!(done.contains_key(what), "no {what}");
-        }
-        assert_eq!(done.contains_key("removals"), removes);
+        total[0] += compared;
+        total[1] += reused;
+        done.into_iter().for_each(|(what, count)| *all.entry(what).or_default() += count);
     }
+    assert!(total.iter().all(|&total| total > lives), "{total:?}");
+    for what in ["chains", "trees", "commits", "cuts", "forks", "restores"] {
+        assert!(all.contains_key(what), "no {what}");
+    }
+    assert_eq!(all.contains_key("removals"), removes);
 }
 
 #[test]
 fn full_attention() {
-    lives("models/llama-gqa-tied/model.gguf", true);
+    lives(|| cpu(2), LIVES, "models/llama-gqa-tied/model.gguf", true);
 }
 
 #[test]
 fn windows_of_sixteen() {
-    lives("models/gemma3-iswa/model.gguf", true);
+    lives(|| cpu(2), LIVES, "models/gemma3-iswa/model.gguf", true);
 }
 
 #[test]
 fn recurrent_layers() {
-    lives("models/qwen35-hybrid/model.gguf", false);
+    lives(|| cpu(2), LIVES, "models/qwen35-hybrid/model.gguf", false);
 }
 
 #[test]
 fn experts() {
-    lives("models/qwen3moe/model.gguf", true);
+    lives(|| cpu(2), LIVES, "models/qwen3moe/model.gguf", true);
+}
+
+#[test]
+fn full_attention_on_the_reference() {
+    lives(|| Reference, REFERENCE_LIVES, "models/llama-gqa-tied/model.gguf", true);
+}
+
+#[test]
+fn windows_of_sixteen_on_the_reference() {
+    lives(|| Reference, REFERENCE_LIVES, "models/gemma3-iswa/model.gguf", true);
+}
+
+#[test]
+fn recurrent_layers_on_the_reference() {
+    lives(|| Reference, REFERENCE_LIVES, "models/qwen35-hybrid/model.gguf", false);
+}
+
+#[test]
+fn experts_on_the_reference() {
+    lives(|| Reference, REFERENCE_LIVES, "models/qwen3moe/model.gguf", true);
 }

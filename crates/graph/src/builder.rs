@@ -1,16 +1,16 @@
 //! Building graphs: leaves, ops with their shape rules, views, outputs; and pruning what nothing reads.
 
 use crate::value::{Bounds, Def, Lifetime, NodeId, Placement, Shape, Tag, Value, ValueId};
-use crate::{Graph, GraphError, Node, Op, bytes_at};
+use crate::{Graph, GraphError, Node, Op, OpRules, bytes_at};
 use verbatim_quant::DType;
 
 /// Builds a [`Graph`], node by node.
-pub struct Builder {
-    graph: Graph,
+pub struct Builder<O = Op> {
+    graph: Graph<O>,
     placement: Placement,
 }
 
-impl Builder {
+impl<O: OpRules> Builder<O> {
     /// A builder of a graph for at most these numbers of rows.
     pub fn new(bounds: Bounds) -> Self {
         let graph = Graph { bounds, values: Vec::new(), nodes: Vec::new(), outputs: Vec::new() };
@@ -51,7 +51,7 @@ impl Builder {
     }
 
     /// Applies an op. The operands' types and shapes are checked against the op's rule.
-    pub fn apply(&mut self, op: Op, operands: &[ValueId]) -> Result<ValueId, GraphError> {
+    pub fn apply(&mut self, op: O, operands: &[ValueId]) -> Result<ValueId, GraphError> {
         let values: Vec<&Value> = operands.iter().map(|&id| self.graph.value(id)).collect();
         let wrong = |problem| GraphError::Operands { op: op.name(), problem };
         let (dtype, shape) = op.infer(&values).map_err(wrong)?;
@@ -130,12 +130,12 @@ impl Builder {
     }
 
     /// The graph, without the nodes and leaves from which no output and no state can be reached.
-    pub fn finish(self) -> Graph {
+    pub fn finish(self) -> Graph<O> {
         prune(self.graph)
     }
 }
 
-fn prune(graph: Graph) -> Graph {
+fn prune<O: OpRules>(graph: Graph<O>) -> Graph<O> {
     let mut live = vec![false; graph.values.len()];
     for &(_, id) in &graph.outputs {
         live[id.index()] = true;
@@ -151,7 +151,7 @@ fn prune(graph: Graph) -> Graph {
     renumber(&graph, &live)
 }
 
-fn mark(graph: &Graph, root: ValueId, live: &mut [bool]) {
+fn mark<O: OpRules>(graph: &Graph<O>, root: ValueId, live: &mut [bool]) {
     let mut pending = vec![root];
     while let Some(id) = pending.pop() {
         live[id.index()] = true;
@@ -164,7 +164,7 @@ fn mark(graph: &Graph, root: ValueId, live: &mut [bool]) {
     }
 }
 
-fn renumber(graph: &Graph, live: &[bool]) -> Graph {
+fn renumber<O: OpRules>(graph: &Graph<O>, live: &[bool]) -> Graph<O> {
     let mut renamed = vec![ValueId::new(0); live.len()];
     let mut kept = Graph { bounds: graph.bounds, values: vec![], nodes: vec![], outputs: vec![] };
     for (index, value) in graph.values.iter().enumerate().filter(|&(index, _)| live[index]) {

@@ -9,6 +9,7 @@ mod builder;
 mod op;
 #[cfg(feature = "random")]
 pub mod random;
+mod rule;
 mod value;
 
 pub use builder::Builder;
@@ -16,7 +17,11 @@ pub use op::{
     Activation, Attention, DeltaHeads, Gating, MAX_EXPERTS_USED, Op, RopeLayout, RopeScaling, RopeTable,
     Router,
 };
+pub use rule::Operands;
 pub use value::{Bounds, Def, Extent, Lifetime, NodeId, Placement, Real, Shape, Tag, Value, ValueId};
+
+use std::fmt;
+use std::hash::Hash;
 
 /// Why a graph could not be built.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
@@ -60,11 +65,31 @@ pub enum GraphError {
     DuplicateTag(Tag),
 }
 
+/// What a graph has to know of its ops. [`Op`] are those that models are made of; a backend whose lowering makes others has
+/// a type of its own for both, and its graphs are `Graph<ThatType>`.
+pub trait OpRules: Copy + fmt::Debug + Eq + Hash {
+    /// The op's name in messages and profiles.
+    fn name(&self) -> &'static str;
+
+    /// The shape rule: element type and shape of the result.
+    ///
+    /// # Errors
+    /// What does not fit, in words.
+    fn infer(&self, operands: &[&Value]) -> Result<(verbatim_quant::DType, Shape), String>;
+
+    /// The operand whose storage this op writes in place. Nobody can read the version before any more.
+    fn writes_state(&self) -> Option<usize>;
+
+    /// Whether the result is the next version of the state that the op writes. Recurrences return a value instead, so
+    /// that a graph advances each of their states once.
+    fn returns_state(&self) -> bool;
+}
+
 /// One op applied to its operands.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Node {
+pub struct Node<O = Op> {
     /// What is computed.
-    pub op: Op,
+    pub op: O,
     /// The operands, in the order that the op's documentation gives.
     pub operands: Vec<ValueId>,
     /// The value that this node makes.
@@ -73,14 +98,29 @@ pub struct Node {
 
 /// A step's computation: nodes in execution order over values. Made by [`Builder::finish`].
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Graph {
+pub struct Graph<O = Op> {
     bounds: Bounds,
     values: Vec<Value>,
-    nodes: Vec<Node>,
+    nodes: Vec<Node<O>>,
     outputs: Vec<(Tag, ValueId)>,
 }
 
-impl Graph {
+impl<O: OpRules> Graph<O> {
+    /// The same graph of other ops, each made of the one in its place: one that takes and gives the same.
+    pub fn map_ops<P: OpRules>(&self, op: impl Fn(O) -> P) -> Graph<P> {
+        let nodes = self.nodes.iter().map(|node| Node {
+            op: op(node.op),
+            operands: node.operands.clone(),
+            output: node.output,
+        });
+        Graph {
+            bounds: self.bounds,
+            values: self.values.clone(),
+            nodes: nodes.collect(),
+            outputs: self.outputs.clone(),
+        }
+    }
+
     /// The largest numbers of rows that a run may have.
     pub fn bounds(&self) -> Bounds {
         self.bounds
@@ -97,7 +137,7 @@ impl Graph {
     }
 
     /// All nodes, in an order in which every operand is made before it is read.
-    pub fn nodes(&self) -> &[Node] {
+    pub fn nodes(&self) -> &[Node<O>] {
         &self.nodes
     }
 
@@ -133,7 +173,7 @@ impl Graph {
     }
 
     /// The rows that a node's work is split over: those of its result, or those that it stores where its result is a state.
-    pub fn rows(&self, node: &Node) -> Extent {
+    pub fn rows(&self, node: &Node<O>) -> Extent {
         let split = if node.op.returns_state() { node.operands[1] } else { node.output };
         self.value(split).shape.rows
     }

@@ -1,5 +1,7 @@
 //! Ops, at the level that model authors think in, each with its shape rule.
 
+use crate::OpRules;
+use crate::rule::{Operands, is_cap};
 use crate::value::{Extent, Real, Shape, Value};
 use verbatim_quant::DType;
 
@@ -141,10 +143,13 @@ pub struct Attention {
 /// An op. The doc comment of each variant gives its operands in order, then its result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Op {
-    /// (table weight \[vocabulary, n\], token ids i32 \[r, 1\]) → f32 \[r, n\]: table rows times `scale`.
+    /// (table weight \[vocabulary, n\], token ids i32 \[r, 1\], then embeddings f32 \[r, n\] if `given`) → f32 \[r, n\]:
+    /// table rows times `scale`. Where embeddings are given, a row whose id is negative is its own of them, as it is.
     Embed {
-        /// Factor on every element.
+        /// Factor on every element of the table.
         scale: Real,
+        /// An embeddings operand is given.
+        given: bool,
     },
     /// (x f32 \[r, n\], weight f32 \[1, n / groups\]) → f32 \[r, n\]: each of the `groups` equal parts of a row is
     /// divided by its root mean square and multiplied by the weight (arXiv 1910.07467).
@@ -276,50 +281,10 @@ pub enum Op {
     },
     /// (x f32 \[rows, n\], indices i32 \[picked, 1\]) → f32 \[picked, n\]: the rows with these indices.
     Pick,
-    /// Made by a backend's lowering. (x f32 \[r, k\]) → i8 \[r, row_bytes\]: rows quantised in the backend's own
-    /// layout of `row_bytes` bytes.
-    Quantize {
-        /// Bytes of one quantised row, all planes together.
-        row_bytes: usize,
-        /// Times that a row is quantised: the second plane holds what the first has left over.
-        planes: usize,
-    },
-    /// Made by a backend's lowering: [`Op::Linear`] whose x is the result of [`Op::Quantize`] over `k` elements.
-    QuantizedLinear {
-        /// Elements of a row of x before it was quantised.
-        k: usize,
-        /// Planes of x.
-        planes: usize,
-        /// A bias operand is given.
-        bias: bool,
-        /// A residual operand is given.
-        residual: bool,
-    },
-    /// Made by a backend's lowering: [`Op::ExpertLinear`] whose x is the result of [`Op::Quantize`] over `k` elements.
-    QuantizedExpertLinear {
-        /// Elements of a row of x before it was quantised.
-        k: usize,
-        /// Experts whose matrices are stacked in the weight.
-        experts: usize,
-        /// A bias operand is given.
-        bias: bool,
-    },
-    /// Made by a backend's lowering: the first half of [`Op::Attention`], with its operands but for the sinks → f32
-    /// \[r, cols\]: what parts of the positions that a row sees give by themselves, in the backend's own layout.
-    AttentionParts {
-        /// The attention, without sinks.
-        attention: Attention,
-        /// Elements of a row of the result.
-        cols: usize,
-    },
-    /// Made by a backend's lowering: the second half of [`Op::Attention`]. (parts f32 \[r, cols\], positions i32
-    /// \[r, 1\], then sinks f32 \[1, heads\] if `sinks`) → f32 \[r, heads * head_dim\]: the parts put together.
-    AttentionMerge(Attention),
 }
 
-impl Op {
-    /// The op's name in messages and profiles.
-    pub fn name(&self) -> &'static str {
+impl OpRules for Op {
+    fn name(&self) -> &'static str {
         match self {
             Op::Embed { .. } => "Embed",
             Op::RmsNorm { .. } => "RmsNorm",
@@ -344,70 +309,53 @@ impl Op {
             Op::Scale { .. } => "Scale",
             Op::Softcap { .. } => "Softcap",
             Op::Pick => "Pick",
-            Op::Quantize { .. } => "Quantize",
-            Op::QuantizedLinear { .. } => "QuantizedLinear",
-            Op::QuantizedExpertLinear { .. } => "QuantizedExpertLinear",
-            Op::AttentionParts { .. } => "AttentionParts",
-            Op::AttentionMerge(_) => "AttentionMerge",
         }
     }
 
-    /// Whether the work is split over rows, so that one thread computes a row, or columns of it that are read by nobody else
-    /// in their phase. Ops that are not split so (products, attention, recurrences) divide the columns or heads of all rows.
-    pub fn splits_rows(&self) -> bool {
-        let splits_columns = matches!(
-            self,
-            Op::Linear { .. }
-                | Op::Head
-                | Op::QuantizedLinear { .. }
-                | Op::ExpertLinear { .. }
-                | Op::QuantizedExpertLinear { .. }
-                | Op::Attention(_)
-                | Op::AttentionParts { .. }
-                | Op::ShortConv { .. }
-                | Op::GatedDelta(_)
-        );
-        !splits_columns
-    }
-
-    /// Whether row i of the result needs no row of this operand but row i. Only such an operand may be made in the
-    /// same phase, by the same thread, without a barrier between.
-    pub fn reads_own_row_only(&self, operand: usize) -> bool {
-        match self {
-            Op::Pick => operand != 0,
-            Op::Attention(Attention { paths, .. })
-            | Op::AttentionParts { attention: Attention { paths, .. }, .. } => {
-                matches!(operand, 0 | 2 | 3) || *paths && matches!(operand, 5 | 6)
-            }
-            _ => true,
-        }
-    }
-
-    /// The operand whose storage this op writes in place. Nobody can read the version before any more.
-    pub fn writes_state(&self) -> Option<usize> {
+    fn writes_state(&self) -> Option<usize> {
         match self {
             Op::KvWrite { .. } => Some(0),
             Op::ShortConv { .. } => Some(2),
             Op::GatedDelta(_) => Some(5),
-            _ => None,
+            Op::Embed { .. }
+            | Op::RmsNorm { .. }
+            | Op::Linear { .. }
+            | Op::Head
+            | Op::RopeTable(_)
+            | Op::Rope { .. }
+            | Op::Hadamard { .. }
+            | Op::Attention(_)
+            | Op::TopExperts { .. }
+            | Op::ExpertWeights(_)
+            | Op::ExpertLinear { .. }
+            | Op::WeightedSum
+            | Op::RowGate
+            | Op::HeadColumns { .. }
+            | Op::Glu { .. }
+            | Op::Add
+            | Op::Mul
+            | Op::Scale { .. }
+            | Op::Softcap { .. }
+            | Op::Pick => None,
         }
     }
 
-    /// Whether the result is the next version of the state that the op writes. Recurrences return a value instead, so
-    /// that a graph advances each of their states once.
-    pub fn returns_state(&self) -> bool {
+    fn returns_state(&self) -> bool {
         matches!(self, Op::KvWrite { .. })
     }
 
-    /// The shape rule: element type and shape of the result, or what does not fit.
-    pub(crate) fn infer(&self, operands: &[&Value]) -> Result<(DType, Shape), String> {
-        let rule = Rule { operands };
+    fn infer(&self, operands: &[&Value]) -> Result<(DType, Shape), String> {
+        let rule = Operands::new(operands);
         match *self {
-            Op::Embed { .. } => {
-                rule.count(2)?;
+            Op::Embed { given, .. } => {
+                rule.count(2 + usize::from(given))?;
                 let rows = rule.ids(1)?;
                 rule.fixed_rows(0)?;
-                Ok((DType::F32, Shape { rows, cols: rule.cols(0) }))
+                let shape = Shape { rows, cols: rule.cols(0) };
+                if given {
+                    rule.is_f32(2, shape)?;
+                }
+                Ok((DType::F32, shape))
             }
             Op::RmsNorm { groups, .. } => {
                 rule.count(2)?;
@@ -425,11 +373,6 @@ impl Op {
             Op::Head => {
                 let x = rule.f32(0)?;
                 rule.linear(x.rows, x.cols, false, false)
-            }
-            Op::QuantizedLinear { k, bias, residual, .. } => {
-                rule.at_least(2)?;
-                rule.dtype(0, DType::I8)?;
-                rule.linear(rule.shape(0).rows, k, bias, residual)
             }
             Op::RopeTable(table) => {
                 rule.at_least(1)?;
@@ -472,22 +415,6 @@ impl Op {
                 Ok((operands[0].dtype, operands[0].shape))
             }
             Op::Attention(attention) => Ok((DType::F32, rule.attention(attention)?)),
-            Op::AttentionParts { attention, cols } => {
-                let rows = rule.attention(attention)?.rows;
-                Ok((DType::F32, Shape { rows, cols }))
-            }
-            Op::AttentionMerge(Attention { heads, head_dim, sinks, .. }) => {
-                rule.count(2 + usize::from(sinks))?;
-                let rows = rule.f32(0)?.rows;
-                rule.same_rows(rule.ids(1)?, rows)?;
-                if sinks {
-                    rule.is_f32(2, Shape::fixed(1, heads))?;
-                }
-                match heads.checked_mul(head_dim) {
-                    Some(cols) => Ok((DType::F32, Shape { rows, cols })),
-                    None => Err(format!("{heads} heads of {head_dim} elements are too many")),
-                }
-            }
             Op::TopExperts { used, bias, .. } => {
                 rule.count(1 + usize::from(bias))?;
                 let logits = rule.f32(0)?;
@@ -509,11 +436,6 @@ impl Op {
             Op::ExpertLinear { experts, bias } => {
                 let x = rule.f32(0)?;
                 rule.expert_linear(x.rows, x.cols, experts, bias)
-            }
-            Op::QuantizedExpertLinear { k, experts, bias } => {
-                rule.at_least(1)?;
-                rule.dtype(0, DType::I8)?;
-                rule.expert_linear(rule.shape(0).rows, k, experts, bias)
             }
             Op::WeightedSum => {
                 rule.count(2)?;
@@ -596,165 +518,6 @@ impl Op {
                 rule.same_rows(rule.ids(1)?, Extent::Picked)?;
                 Ok((DType::F32, Shape::per_picked(x.cols)))
             }
-            Op::Quantize { row_bytes, .. } => {
-                rule.count(1)?;
-                Ok((DType::I8, Shape { rows: rule.f32(0)?.rows, cols: row_bytes }))
-            }
         }
-    }
-}
-
-fn is_cap(cap: Real) -> Result<(), String> {
-    if cap.0 > 0.0 && cap.0.is_finite() { Ok(()) } else { Err(format!("a cap of {cap:?} is not above 0")) }
-}
-
-/// The checks that shape rules are made of.
-struct Rule<'a> {
-    operands: &'a [&'a Value],
-}
-
-impl Rule<'_> {
-    fn shape(&self, i: usize) -> Shape {
-        self.operands[i].shape
-    }
-
-    fn cols(&self, i: usize) -> usize {
-        self.shape(i).cols
-    }
-
-    fn count(&self, wanted: usize) -> Result<(), String> {
-        let given = self.operands.len();
-        if given == wanted { Ok(()) } else { Err(format!("takes {wanted} operands, not {given}")) }
-    }
-
-    fn at_least(&self, wanted: usize) -> Result<(), String> {
-        let given = self.operands.len();
-        if given >= wanted { Ok(()) } else { Err(format!("takes at least {wanted} operands, not {given}")) }
-    }
-
-    fn dtype(&self, i: usize, wanted: DType) -> Result<(), String> {
-        let given = self.operands[i].dtype;
-        if given == wanted { Ok(()) } else { Err(format!("operand {i} is {given}, not {wanted}")) }
-    }
-
-    fn f32(&self, i: usize) -> Result<Shape, String> {
-        self.at_least(i + 1)?;
-        self.dtype(i, DType::F32)?;
-        Ok(self.shape(i))
-    }
-
-    fn is_f32(&self, i: usize, wanted: Shape) -> Result<(), String> {
-        let given = self.f32(i)?;
-        if given == wanted { Ok(()) } else { Err(format!("operand {i} is {given}, not {wanted}")) }
-    }
-
-    fn ids(&self, i: usize) -> Result<Extent, String> {
-        self.at_least(i + 1)?;
-        self.dtype(i, DType::I32)?;
-        match self.cols(i) {
-            1 => Ok(self.shape(i).rows),
-            cols => Err(format!("operand {i} has {cols} columns, not 1")),
-        }
-    }
-
-    fn fixed_rows(&self, i: usize) -> Result<usize, String> {
-        match self.shape(i).rows {
-            Extent::Fixed(rows) => Ok(rows),
-            _ => Err(format!("operand {i} is {}, not of fixed size", self.shape(i))),
-        }
-    }
-
-    fn same_rows(&self, given: Extent, wanted: Extent) -> Result<(), String> {
-        if given == wanted { Ok(()) } else { Err(format!("{given:?} where {wanted:?} is needed")) }
-    }
-
-    fn is_product(&self, i: usize, heads: usize, head_dim: usize) -> Result<(), String> {
-        if heads.checked_mul(head_dim) == Some(self.cols(i)) {
-            Ok(())
-        } else {
-            Err(format!("operand {i} has {} columns, not {heads} heads of {head_dim}", self.cols(i)))
-        }
-    }
-
-    /// Numbers for each row, such as its chosen experts; how many.
-    fn choices(&self, i: usize, rows: Extent) -> Result<usize, String> {
-        self.at_least(i + 1)?;
-        self.dtype(i, DType::I32)?;
-        self.same_rows(self.shape(i).rows, rows)?;
-        match self.cols(i) {
-            0 => Err(format!("operand {i} has no columns")),
-            used => Ok(used),
-        }
-    }
-
-    /// The shape of q, which the result of attention has too.
-    fn attention(&self, attention: Attention) -> Result<Shape, String> {
-        let Attention { heads, kv_heads, head_dim, window, softcap, sinks, paths, .. } = attention;
-        let sinks_at = if paths { 7 } else { 5 };
-        self.count(sinks_at + usize::from(sinks))?;
-        let q = self.f32(0)?;
-        self.is_product(0, heads, head_dim)?;
-        if kv_heads == 0 || !heads.is_multiple_of(kv_heads) {
-            return Err(format!("{heads} heads are not a multiple of {kv_heads} K/V heads"));
-        }
-        if window == Some(0) {
-            return Err("a window of 0 positions leaves nothing to attend to".into());
-        }
-        if let Some(cap) = softcap {
-            is_cap(cap)?;
-        }
-        if sinks {
-            self.is_f32(sinks_at, Shape::fixed(1, heads))?;
-        }
-        if paths {
-            self.same_rows(self.ids(5)?, q.rows)?;
-            self.choices(6, q.rows)?;
-        }
-        self.same_rows(self.ids(2)?, q.rows)?;
-        self.same_rows(self.ids(3)?, q.rows)?;
-        self.dtype(4, DType::I32)?;
-        self.fixed_rows(4)?;
-        Ok(q)
-    }
-
-    fn expert_linear(
-        &self,
-        rows: Extent,
-        k: usize,
-        experts: usize,
-        bias: bool,
-    ) -> Result<(DType, Shape), String> {
-        self.count(3 + usize::from(bias))?;
-        let used = self.choices(2, rows)?;
-        let stacked = self.fixed_rows(1)?;
-        if experts == 0 || !stacked.is_multiple_of(experts) {
-            return Err(format!("the weight is {}, not {experts} experts", self.shape(1)));
-        }
-        if self.cols(1) != k && self.cols(1).checked_mul(used) != Some(k) {
-            return Err(format!("the weight is {} but x has {k} columns for {used} experts", self.shape(1)));
-        }
-        if bias {
-            self.is_f32(3, Shape::fixed(1, stacked))?;
-        }
-        match (stacked / experts).checked_mul(used) {
-            Some(cols) => Ok((DType::F32, Shape { rows, cols })),
-            None => Err(format!("{used} results of {} columns are too many", stacked / experts)),
-        }
-    }
-
-    fn linear(&self, rows: Extent, k: usize, bias: bool, residual: bool) -> Result<(DType, Shape), String> {
-        self.count(2 + usize::from(bias) + usize::from(residual))?;
-        let n = self.fixed_rows(1)?;
-        if self.cols(1) != k {
-            return Err(format!("the weight is {} but x has {k} columns", self.shape(1)));
-        }
-        let shape = Shape { rows, cols: n };
-        if bias {
-            self.is_f32(2, Shape::fixed(1, n))?;
-        }
-        if residual {
-            self.is_f32(2 + usize::from(bias), shape)?;
-        }
-        Ok((DType::F32, shape))
     }
 }

@@ -207,7 +207,7 @@ impl Made {
         let cols = self.cols();
         let table = self.weight(DType::F32, VOCABULARY, cols);
         let ids = self.input(tags::TOKENS, DType::I32, Shape::per_row(1));
-        self.apply(Op::Embed { scale: Real(1.5) }, &[table, ids]);
+        self.apply(Op::Embed { scale: Real(1.5), given: false }, &[table, ids]);
     }
 
     fn pick(&mut self) {

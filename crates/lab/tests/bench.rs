@@ -1,13 +1,14 @@
 //! Measurements of a model of the golden data.
 
-use verbatim_engine::{Engine, Isa, LoadOptions};
+use verbatim_cpu::{Cpu, Isa};
+use verbatim_engine::{LoadOptions, Stepper};
 use verbatim_gguf::GgufFile;
 use verbatim_lab::bench::{Peaks, Selection, Test, Work, measure, profile};
 
-fn engine(model: &str, context: usize) -> Engine {
+fn engine(model: &str, context: usize) -> Stepper<Cpu> {
     let path = format!("{}/../../tests/data/models/{model}/model.gguf", env!("CARGO_MANIFEST_DIR"));
-    let options = LoadOptions { threads: 2, context: Some(context), ..LoadOptions::default() };
-    Engine::load(&GgufFile::open(path).unwrap(), &options).unwrap()
+    let options = LoadOptions { context: Some(context), ..LoadOptions::default() };
+    Stepper::load(Cpu::new(2).unwrap(), &GgufFile::open(path).unwrap(), &options).unwrap()
 }
 
 #[test]
@@ -57,7 +58,7 @@ fn a_test_that_does_not_fit_is_an_error_and_frees_the_sequence() {
 #[test]
 fn peaks_are_plausible() {
     for isa in Isa::supported() {
-        let peaks = Peaks::measure(2, isa).unwrap();
+        let peaks = Peaks::measure(2, &mut Cpu::with_isa(2, isa).unwrap()).unwrap();
         assert!((0.1..10_000.0).contains(&peaks.read_gb_per_s), "{peaks:?}");
         assert!((0.1..1e6).contains(&peaks.float_gops) && peaks.byte_gops > 0.1, "{peaks:?}");
     }
@@ -104,7 +105,7 @@ fn the_books_of_every_kind_of_model_are_timed() {
             cache_bytes: 64 << 20,
             ..LoadOptions::default()
         };
-        let mut engine = Engine::load(&file, &options).unwrap();
+        let mut engine = Stepper::load(Cpu::new(2).unwrap(), &file, &options).unwrap();
         let rows = books(&mut engine, 150, 3, &mut || true).unwrap().unwrap();
         assert!(rows.iter().all(|row| row.min_us <= row.us && row.us <= row.max_us && row.steps > 0.0));
         assert_eq!(rows.iter().any(|row| row.operation == "remove a half"), removes);

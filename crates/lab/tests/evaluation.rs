@@ -1,14 +1,14 @@
 //! The perplexity of models of the golden data, against the naive way to it.
 
-use verbatim_engine::{Engine, KvType, LoadOptions, Row};
+use verbatim_cpu::Cpu;
+use verbatim_engine::{KvType, LoadOptions, Row, RowInput, Sequences, Stepper, Want};
 use verbatim_gguf::GgufFile;
 use verbatim_lab::evaluation::{Chunks, Evaluation, EvaluationError, evaluate};
 
-fn engine(model: &str, context: usize, cache: KvType) -> Engine {
+fn engine(model: &str, context: usize, cache: KvType) -> Stepper<Cpu> {
     let path = format!("{}/../../tests/data/models/{model}/model.gguf", env!("CARGO_MANIFEST_DIR"));
-    let options =
-        LoadOptions { threads: 2, context: Some(context), k: cache, v: cache, ..LoadOptions::default() };
-    Engine::load(&GgufFile::open(path).unwrap(), &options).unwrap()
+    let options = LoadOptions { context: Some(context), k: cache, v: cache, ..LoadOptions::default() };
+    Stepper::load(Cpu::new(2).unwrap(), &GgufFile::open(path).unwrap(), &options).unwrap()
 }
 
 fn tokens(count: usize, vocabulary: usize) -> Vec<u32> {
@@ -16,12 +16,12 @@ fn tokens(count: usize, vocabulary: usize) -> Vec<u32> {
 }
 
 /// Logarithms of the probabilities of every token after every token, one step per token.
-fn log_probabilities(engine: &mut Engine, tokens: &[u32]) -> Vec<Vec<f64>> {
+fn log_probabilities(engine: &mut Stepper<Cpu>, tokens: &[u32]) -> Vec<Vec<f64>> {
     let sequence = engine.begin().unwrap();
     let rows = tokens.iter().map(|&token| {
         let position = engine.append(sequence, 1).unwrap();
-        let row = Row { sequence, place: position, token, wants_logits: true };
-        let logits = engine.step(&[row], Vec::new()).unwrap().logits(0).unwrap().to_vec();
+        let row = Row { sequence, place: position, input: RowInput::Token(token), want: Want::LOGITS };
+        let logits = engine.step(&[row]).unwrap().logits(0).unwrap().to_vec();
         engine.commit(sequence, 1).unwrap();
         let total: f64 = logits.iter().map(|&x| f64::from(x).exp()).sum();
         logits.iter().map(|&x| f64::from(x) - total.ln()).collect()
@@ -31,7 +31,7 @@ fn log_probabilities(engine: &mut Engine, tokens: &[u32]) -> Vec<Vec<f64>> {
     rows
 }
 
-fn all(engine: &mut Engine, reference: Option<&mut Engine>, chunks: &Chunks<'_>) -> Evaluation {
+fn all(engine: &mut Stepper<Cpu>, reference: Option<Sequences<Cpu>>, chunks: &Chunks<'_>) -> Evaluation {
     evaluate(engine, reference, chunks, &mut |_| {}, &mut || true).unwrap()
 }
 
@@ -78,12 +78,13 @@ fn a_divergence_is_that_of_the_reference_from_the_model() {
     let divergence = |i: usize| -> f64 { p[i].iter().zip(&q[i]).map(|(p, q)| p.exp() * (p - q)).sum() };
     let wanted = (SIZE / 2..SIZE - 1).map(divergence).sum::<f64>() / (SIZE / 2 - 1) as f64;
     let chunks = Chunks::new(&text, SIZE, None, None).unwrap();
-    let found = all(&mut model, Some(&mut reference), &chunks);
+    let exact = model.other_sequences(KvType::F32, KvType::F32, true).unwrap();
+    let found = all(&mut model, Some(exact), &chunks);
     assert_eq!(found.divergence.count(), found.nll.count());
     assert!(found.divergence.mean() > 0.0);
     assert!((found.divergence.mean() - wanted).abs() < 1e-12, "{} {wanted}", found.divergence.mean());
-    let mut same = engine("qwen3", SIZE, KvType::F16);
-    assert_eq!(all(&mut model, Some(&mut same), &chunks).divergence.mean(), 0.0);
+    let same = model.other_sequences(KvType::F16, KvType::F16, true).unwrap();
+    assert_eq!(all(&mut model, Some(same), &chunks).divergence.mean(), 0.0);
     assert_eq!(all(&mut model, None, &chunks).nll, found.nll);
 }
 

@@ -4,7 +4,8 @@
 use std::path::Path;
 use std::process::Command;
 
-use verbatim_engine::{Engine, LoadOptions};
+use verbatim_cpu::Cpu;
+use verbatim_engine::{LoadOptions, Stepper};
 use verbatim_gguf::GgufFile;
 use verbatim_lab::synth::{Blueprint, Recipe, WriteOptions, write};
 
@@ -40,8 +41,8 @@ fn the_file_does_not_stay_in_memory_beside_the_packed_weights() {
 fn measure(path: &Path) {
     let file = GgufFile::open(path).unwrap();
     let before = peak_bytes();
-    let options = LoadOptions { threads: 2, context: Some(64), ..LoadOptions::default() };
-    let mut engine = Engine::load(&file, &options).unwrap();
+    let options = LoadOptions { context: Some(64), ..LoadOptions::default() };
+    let mut engine = Stepper::load(Cpu::new(2).unwrap(), &file, &options).unwrap();
     engine.begin().unwrap();
     let (peak, file_bytes) = (peak_bytes(), file.bytes_total());
     println!("a peak of {peak} bytes, {before} before, for a file of {file_bytes}");

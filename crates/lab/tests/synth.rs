@@ -2,7 +2,8 @@
 
 use std::path::Path;
 
-use verbatim_engine::{Engine, LoadOptions, Sampler};
+use verbatim_cpu::Cpu;
+use verbatim_engine::{LoadOptions, RowInput, Sampler, Stepper, Want};
 use verbatim_gguf::GgufFile;
 use verbatim_lab::synth::{Blueprint, Recipe, SynthError, WriteOptions, architectures, known_shapes, write};
 use verbatim_quant::DType;
@@ -108,7 +109,7 @@ fn entries(folder: &Path) -> Vec<String> {
 /// Greedy tokens after a prompt.
 fn generated(content: &[u8]) -> Vec<u32> {
     let file = GgufFile::from_bytes(content.to_vec()).unwrap();
-    let mut engine = Engine::load(&file, &LoadOptions { threads: 2, ..LoadOptions::default() }).unwrap();
+    let mut engine = Stepper::load(Cpu::new(2).unwrap(), &file, &LoadOptions::default()).unwrap();
     let sequence = engine.begin().unwrap();
     let greedy = Sampler::new(0.0, 0).unwrap();
     let mut fed = vec![1, 2, 3, 4];
@@ -136,11 +137,12 @@ fn every_recipe_makes_a_model_that_runs_and_depends_on_nothing_but_the_seed() {
 #[test]
 fn logits_are_finite_and_tell_tokens_apart() {
     let file = GgufFile::from_bytes(made(QWEN3, Recipe::Q4_K_M, 1, 2)).unwrap();
-    let mut engine = Engine::load(&file, &LoadOptions::default()).unwrap();
+    let mut engine = Stepper::load(Cpu::new(1).unwrap(), &file, &LoadOptions::default()).unwrap();
     let sequence = engine.begin().unwrap();
     let place = engine.append(sequence, 1).unwrap();
-    let row = verbatim_engine::Row { sequence, place, token: 5, wants_logits: true };
-    let outputs = engine.step(&[row], Vec::new()).unwrap();
+    let input = RowInput::Token(5);
+    let row = verbatim_engine::Row { sequence, place, input, want: Want::LOGITS };
+    let outputs = engine.step(&[row]).unwrap();
     let mut logits = outputs.logits(0).unwrap().to_vec();
     assert!(logits.iter().all(|logit| logit.is_finite() && logit.abs() < 100.0));
     logits.sort_by(f32::total_cmp);

@@ -15,7 +15,7 @@ mod table;
 
 pub use error::ModelError;
 pub use net::{inputs, outputs};
-pub use table::{WeightForm, WeightSpec};
+pub use table::WeightSpec;
 
 use verbatim_gguf::GgufFile;
 use verbatim_graph::{Bounds, DeltaHeads, Graph, GraphError, RopeLayout, RopeTable};
@@ -31,11 +31,26 @@ pub enum Tap {
     FinalNorm,
 }
 
+/// Where a model's weights and layers begin among those of all models that share sequences: a draft's come after its target's.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Base {
+    /// Weights before its own.
+    pub weights: u32,
+    /// Layers that attend before its own.
+    pub kv: u32,
+    /// Layers that recur before its own.
+    pub recurrent: u32,
+}
+
 /// What a step is asked for.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct StepShape {
+    /// Where the model's weights and layers begin.
+    pub base: Base,
     /// The most rows, and the most rows that want logits.
     pub bounds: Bounds,
+    /// Some rows are given as embeddings, not as tokens.
+    pub embeddings: bool,
     /// Sequences that the step may mix, and pages of positions that each may have.
     pub page_table: [usize; 2],
     /// The kinds of layers that attend, each with pages of its own: how many positions a row sees, all if `None`.

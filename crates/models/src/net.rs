@@ -1,7 +1,8 @@
 //! Building the graph of a step: the inputs that every architecture has, weights by id, and the blocks they share.
 
 use crate::table::{WeightId, WeightSpec};
-use crate::{StepShape, Tap, Transformed};
+use crate::{Base, StepShape, Tap, Transformed};
+use verbatim_backend::WeightForm;
 use verbatim_graph::{
     Activation, Attention, Builder, DeltaHeads, Graph, GraphError, Op, Real, RopeLayout, RopeTable, Shape,
     Tag, ValueId,
@@ -12,8 +13,10 @@ use verbatim_quant::DType;
 pub mod inputs {
     use verbatim_graph::Tag;
 
-    /// The token of each row, i32.
+    /// The token of each row, i32; -1 for a row that is given as an embedding.
     pub const TOKENS: Tag = Tag::new("tokens");
+    /// The rows that are given as embeddings, f32 \[r, hidden\]; rows of tokens are not read.
+    pub const EMBEDDINGS: Tag = Tag::new("embeddings");
     /// The position of each row in its sequence, i32.
     pub const POSITIONS: Tag = Tag::new("positions");
     /// The row of the page table that each row attends through, i32.
@@ -121,6 +124,8 @@ struct Kind {
 /// A graph under construction.
 pub(crate) struct Net<'a> {
     builder: Builder,
+    base: Base,
+    embeddings: bool,
     specs: &'a [WeightSpec],
     weights: Vec<Option<ValueId>>,
     taps: &'a [Tap],
@@ -162,6 +167,8 @@ impl<'a> Net<'a> {
             kinds,
             transformed: shape.transformed,
             builder,
+            base: shape.base,
+            embeddings: shape.embeddings,
             specs,
             weights: vec![None; specs.len()],
             taps: &shape.taps,
@@ -180,11 +187,11 @@ impl<'a> Net<'a> {
         }
         let spec = &self.specs[index];
         let dtype = match spec.form {
-            crate::WeightForm::Matrix | crate::WeightForm::Experts(_) => spec.dtype,
-            crate::WeightForm::Vector => DType::F32,
+            WeightForm::Matrix | WeightForm::Experts(_) => spec.dtype,
+            WeightForm::Vector => DType::F32,
         };
-        let value =
-            self.builder.weight(Tag::indexed("weight", id.0), dtype, Shape::fixed(spec.rows, spec.cols))?;
+        let tag = Tag::indexed("weight", self.base.weights + id.0);
+        let value = self.builder.weight(tag, dtype, Shape::fixed(spec.rows, spec.cols))?;
         self.weights[index] = Some(value);
         Ok(value)
     }
@@ -192,7 +199,12 @@ impl<'a> Net<'a> {
     /// The residual stream entering the first layer.
     pub(crate) fn embed(&mut self, table: WeightId, scale: f32) -> Result<ValueId, GraphError> {
         let table = self.weight(table)?;
-        let x = self.apply(Op::Embed { scale: Real(scale) }, &[table, self.tokens])?;
+        let mut operands = vec![table, self.tokens];
+        if self.embeddings {
+            let hidden = self.builder.shape(table).cols;
+            operands.push(self.builder.input(inputs::EMBEDDINGS, DType::F32, Shape::per_row(hidden))?);
+        }
+        let x = self.apply(Op::Embed { scale: Real(scale), given: self.embeddings }, &operands)?;
         self.tap(Tap::Embedding, x)?;
         Ok(x)
     }
@@ -269,7 +281,7 @@ impl<'a> Net<'a> {
             op: "Attention",
             problem: format!("the step has no pages for layers with a window of {window:?}"),
         })?;
-        let state = self.builder.state(Tag::indexed("kv", layer as u32))?;
+        let state = self.builder.state(Tag::indexed("kv", self.base.kv + layer as u32))?;
         let state = self.apply(Op::KvWrite { kv_heads, head_dim }, &[state, k, v, cells])?;
         let mut operands = vec![q, state, self.positions, self.sequences, pages];
         operands.extend(paths.into_iter().flatten());
@@ -337,7 +349,7 @@ impl<'a> Net<'a> {
         weight: WeightId,
     ) -> Result<ValueId, GraphError> {
         let weight = self.weight(weight)?;
-        let state = self.builder.state(Tag::indexed("conv", index as u32))?;
+        let state = self.builder.state(Tag::indexed("conv", self.base.recurrent + index as u32))?;
         self.apply(Op::ShortConv { kernel }, &[x, weight, state, self.read_slots, self.write_slots])
     }
 
@@ -350,7 +362,7 @@ impl<'a> Net<'a> {
         [bias, rate]: [WeightId; 2],
     ) -> Result<ValueId, GraphError> {
         let (bias, rate) = (self.weight(bias)?, self.weight(rate)?);
-        let state = self.builder.state(Tag::indexed("delta", index as u32))?;
+        let state = self.builder.state(Tag::indexed("delta", self.base.recurrent + index as u32))?;
         let operands = [qkv, alpha, beta, bias, rate, state, self.read_slots, self.write_slots];
         self.apply(Op::GatedDelta(heads), &operands)
     }

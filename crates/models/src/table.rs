@@ -1,19 +1,9 @@
 //! The list of weights that an architecture asks for, checked against the file's tensor table.
 
 use crate::ModelError;
+use verbatim_backend::WeightForm;
 use verbatim_gguf::GgufFile;
 use verbatim_quant::DType;
-
-/// How a weight is used, and so how it is kept.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum WeightForm {
-    /// Right-hand side of products, or table of rows.
-    Matrix,
-    /// As many matrices, one below the other.
-    Experts(usize),
-    /// Norm weights, biases, divisors: decoded to f32.
-    Vector,
-}
 
 /// One weight that has to be loaded.
 #[derive(Clone, Debug, PartialEq, Eq)]

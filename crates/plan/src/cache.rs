@@ -1,13 +1,12 @@
-//! Plans made so far, found again only for an equal graph.
+//! Programs made so far, and why each had to be.
 
-use crate::{Plan, PlanError};
+use foldhash::fast::FixedState;
 use std::collections::HashMap;
-use std::hash::{DefaultHasher, Hash, Hasher};
-use std::sync::Arc;
+use std::hash::Hash;
 use verbatim_graph::{Graph, Lifetime, Placement, Value};
 
-/// A cache never holds more plans than this; the one unused for longest goes first.
-const MOST_PLANS: usize = 256;
+/// A cache never holds more programs than this; the one unused for longest goes first.
+const MOST_PROGRAMS: usize = 128;
 
 /// Why a plan had to be built: how the graph differs from the most similar one already planned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -29,8 +28,10 @@ pub enum RebuildReason {
 pub struct Statistics {
     /// Plans built.
     pub built: u64,
-    /// Requests answered by a plan that was there.
+    /// Requests answered by one that was there.
     pub hits: u64,
+    /// Plans given up, since there were too many.
+    pub evicted: u64,
     /// Plans built, by reason.
     pub rebuilds: Rebuilds,
 }
@@ -58,72 +59,86 @@ impl Rebuilds {
     }
 }
 
-/// Plans by the full identity of their graphs.
-#[derive(Debug, Default)]
-pub struct PlanCache {
-    plans: HashMap<u64, Vec<Entry>>,
+/// What was made of graphs, found again only for an equal key. A key is the graph itself, or something that a graph is made of
+/// and that alone: then nothing is built to find out that nothing has to be.
+#[derive(Debug)]
+pub struct ProgramCache<K, P> {
+    /// Where in `entries` the program of a key is.
+    index: HashMap<K, usize, FixedState>,
+    entries: Vec<Entry<K, P>>,
     clock: u64,
     statistics: Statistics,
 }
 
 #[derive(Debug)]
-struct Entry {
-    plan: Arc<Plan>,
+struct Entry<K, P> {
+    key: K,
+    program: P,
+    graph: Graph,
     last_used: u64,
 }
 
-impl PlanCache {
-    /// The plan of a graph equal to this one: a hash finds candidates, equality decides.
-    pub fn plan(&mut self, graph: Graph) -> Result<Arc<Plan>, PlanError> {
+impl<K, P> Default for ProgramCache<K, P> {
+    fn default() -> Self {
+        let (index, entries) = (HashMap::default(), Vec::new());
+        ProgramCache { index, entries, clock: 0, statistics: Statistics::default() }
+    }
+}
+
+impl<K: Clone + Eq + Hash, P> ProgramCache<K, P> {
+    /// What was made for an equal key; else what `make` makes now, of the graph that it gives beside it.
+    ///
+    /// # Errors
+    /// Whatever `make` returns.
+    pub fn get_or_make<E>(&mut self, key: &K, make: impl FnOnce() -> Result<(Graph, P), E>) -> Result<&P, E> {
         self.clock += 1;
-        let digest = digest(&graph);
-        let candidates = self.plans.get_mut(&digest).map_or(&mut [][..], |entries| &mut entries[..]);
-        if let Some(entry) = candidates.iter_mut().find(|entry| *entry.plan.graph() == graph) {
-            entry.last_used = self.clock;
-            self.statistics.hits += 1;
-            return Ok(entry.plan.clone());
-        }
-        let reason = self.reason(&graph);
-        let plan = Arc::new(Plan::new(Arc::new(graph))?);
-        self.statistics.built += 1;
-        self.statistics.rebuilds.count(reason);
-        self.make_room();
-        let entry = Entry { plan: plan.clone(), last_used: self.clock };
-        self.plans.entry(digest).or_default().push(entry);
-        Ok(plan)
+        let index = match self.index.get(key) {
+            Some(&index) => {
+                self.statistics.hits += 1;
+                index
+            }
+            None => {
+                let (graph, program) = make()?;
+                self.statistics.built += 1;
+                self.statistics.rebuilds.count(self.reason(&graph));
+                self.make_room();
+                self.index.insert(key.clone(), self.entries.len());
+                self.entries.push(Entry { key: key.clone(), program, graph, last_used: 0 });
+                self.entries.len() - 1
+            }
+        };
+        self.entries[index].last_used = self.clock;
+        Ok(&self.entries[index].program)
     }
 
-    /// Counts a reuse by a caller that keeps a plan at hand for a step it has made before.
-    pub fn count_hit(&mut self) {
-        self.statistics.hits += 1;
+    /// What was made and is still there.
+    pub fn iter(&self) -> impl Iterator<Item = (&K, &P)> {
+        self.entries.iter().map(|entry| (&entry.key, &entry.program))
     }
 
-    /// What was built and reused so far.
+    /// What was made and reused so far.
     pub fn statistics(&self) -> Statistics {
         self.statistics
     }
 
     fn reason(&self, graph: &Graph) -> RebuildReason {
-        let planned = self.plans.values().flatten();
-        planned.map(|entry| difference(entry.plan.graph(), graph)).min().unwrap_or(RebuildReason::First)
+        let made = self.entries.iter();
+        made.map(|entry| difference(&entry.graph, graph)).min().unwrap_or(RebuildReason::First)
     }
 
     fn make_room(&mut self) {
-        if self.plans.values().map(Vec::len).sum::<usize>() < MOST_PLANS {
+        if self.entries.len() < MOST_PROGRAMS {
             return;
         }
-        let oldest = self.plans.values().flatten().map(|entry| entry.last_used).min();
-        for entries in self.plans.values_mut() {
-            entries.retain(|entry| Some(entry.last_used) != oldest);
+        let oldest = (0..self.entries.len()).min_by_key(|&index| self.entries[index].last_used);
+        let Some(oldest) = oldest else { return };
+        self.statistics.evicted += 1;
+        let evicted = self.entries.swap_remove(oldest);
+        self.index.remove(&evicted.key);
+        if let Some(moved) = self.entries.get(oldest) {
+            self.index.insert(moved.key.clone(), oldest);
         }
-        self.plans.retain(|_, entries| !entries.is_empty());
     }
-}
-
-fn digest(graph: &Graph) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    graph.hash(&mut hasher);
-    hasher.finish()
 }
 
 /// The gravest way in which two unequal graphs differ.

@@ -4,7 +4,7 @@
 //! they occupy. It derives everything from the graph alone: a fault in the planner's idea of lifetimes cannot hide
 //! here.
 
-use crate::{ALIGNMENT, ArenaSize, Place};
+use crate::{ALIGNMENT, ArenaSize, PhaseRules, Place};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use verbatim_graph::{Def, Graph, Lifetime, Placement, ValueId};
@@ -48,8 +48,8 @@ pub enum CheckError {
 }
 
 /// Checks a layout of `graph`. `places` is indexed by [`ValueId::index`].
-pub fn check(
-    graph: &Graph,
+pub fn check<O: PhaseRules>(
+    graph: &Graph<O>,
     phases: &[Range<usize>],
     places: &[Option<Place>],
     arenas: &[ArenaSize],
@@ -59,7 +59,7 @@ pub fn check(
     check_overlaps(graph, phases, places)
 }
 
-fn check_phases(graph: &Graph, phases: &[Range<usize>]) -> Result<(), CheckError> {
+fn check_phases<O: PhaseRules>(graph: &Graph<O>, phases: &[Range<usize>]) -> Result<(), CheckError> {
     let mut next = 0;
     for (phase, nodes) in phases.iter().enumerate() {
         if nodes.start != next || nodes.end <= nodes.start || nodes.end > graph.nodes().len() {
@@ -77,7 +77,7 @@ fn check_phases(graph: &Graph, phases: &[Range<usize>]) -> Result<(), CheckError
     if next == graph.nodes().len() { Ok(()) } else { Err(CheckError::PhasesBroken { phase: phases.len() }) }
 }
 
-fn must_wait(graph: &Graph, node: usize, earlier: usize) -> bool {
+fn must_wait<O: PhaseRules>(graph: &Graph<O>, node: usize, earlier: usize) -> bool {
     let (node, earlier) = (&graph.nodes()[node], &graph.nodes()[earlier]);
     let rows_of = |id: ValueId| graph.value(id).shape.rows;
     // What is stored in a state has rows, and the state has none.
@@ -103,7 +103,7 @@ fn must_wait(graph: &Graph, node: usize, earlier: usize) -> bool {
     }
 }
 
-fn needs_place(graph: &Graph, id: ValueId) -> bool {
+fn needs_place<O: PhaseRules>(graph: &Graph<O>, id: ValueId) -> bool {
     let value = graph.value(id);
     match (value.lifetime, value.def) {
         (Lifetime::Weight | Lifetime::State, _) | (_, Def::Columns { .. }) => false,
@@ -111,7 +111,11 @@ fn needs_place(graph: &Graph, id: ValueId) -> bool {
     }
 }
 
-fn check_places(graph: &Graph, places: &[Option<Place>], arenas: &[ArenaSize]) -> Result<(), CheckError> {
+fn check_places<O: PhaseRules>(
+    graph: &Graph<O>,
+    places: &[Option<Place>],
+    arenas: &[ArenaSize],
+) -> Result<(), CheckError> {
     for index in 0..graph.values().len() {
         let id = ValueId::new(index);
         match (needs_place(graph, id), places.get(index).copied().flatten()) {
@@ -131,8 +135,8 @@ fn check_places(graph: &Graph, places: &[Option<Place>], arenas: &[ArenaSize]) -
     Ok(())
 }
 
-fn check_overlaps(
-    graph: &Graph,
+fn check_overlaps<O: PhaseRules>(
+    graph: &Graph<O>,
     phases: &[Range<usize>],
     places: &[Option<Place>],
 ) -> Result<(), CheckError> {
@@ -172,13 +176,13 @@ fn check_overlaps(
 }
 
 /// The bytes in use, per memory: offset → (end, owner). Empty values occupy nothing.
-struct Alive<'a> {
-    graph: &'a Graph,
+struct Alive<'a, O> {
+    graph: &'a Graph<O>,
     places: &'a [Option<Place>],
     occupied: BTreeMap<(Placement, usize), (usize, ValueId)>,
 }
 
-impl Alive<'_> {
+impl<O: PhaseRules> Alive<'_, O> {
     fn insert(&mut self, id: ValueId, phase: usize) -> Result<(), CheckError> {
         let place = self.places[id.index()].ok_or(CheckError::NoPlace(id))?;
         if place.bytes == 0 {

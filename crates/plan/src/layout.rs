@@ -4,7 +4,7 @@
 //! arXiv 2001.03288), and, when that leaves more than [`GOOD_ENOUGH_PERCENT`] above the lower bound, a bounded and
 //! seeded search over other orders.
 
-use crate::{ALIGNMENT, ArenaSize, Place, PlanError, in_arena};
+use crate::{ALIGNMENT, ArenaSize, PhaseRules, Place, PlanError, in_arena};
 use std::ops::Range;
 use verbatim_graph::{Def, Graph, Lifetime, Placement, ValueId};
 
@@ -23,7 +23,7 @@ pub(crate) struct Life {
 }
 
 /// When every value of the arenas is alive. Outputs live one phase past the end, until the caller is done.
-pub(crate) fn lives(graph: &Graph, phases: &[Range<usize>]) -> Vec<Life> {
+pub(crate) fn lives<O: PhaseRules>(graph: &Graph<O>, phases: &[Range<usize>]) -> Vec<Life> {
     let mut index_of = vec![usize::MAX; graph.values().len()];
     let mut lives: Vec<Life> = Vec::new();
     for (index, value) in graph.values().iter().enumerate() {
@@ -57,12 +57,15 @@ pub(crate) fn lives(graph: &Graph, phases: &[Range<usize>]) -> Vec<Life> {
 type Layout = (Vec<Option<Place>>, Vec<ArenaSize>);
 
 /// Values that are never alive together share memory.
-pub(crate) fn shared(graph: &Graph, phases: &[Range<usize>]) -> Result<Layout, PlanError> {
+pub(crate) fn shared<O: PhaseRules>(graph: &Graph<O>, phases: &[Range<usize>]) -> Result<Layout, PlanError> {
     lay_out(graph, phases, best_offsets)
 }
 
 /// No two values share memory.
-pub(crate) fn disjoint(graph: &Graph, phases: &[Range<usize>]) -> Result<Layout, PlanError> {
+pub(crate) fn disjoint<O: PhaseRules>(
+    graph: &Graph<O>,
+    phases: &[Range<usize>],
+) -> Result<Layout, PlanError> {
     lay_out(graph, phases, |lives, _| {
         let mut end = 0;
         let offsets = lives.iter().map(|life| take(&mut end, life.bytes)).collect::<Option<Vec<_>>>()?;
@@ -80,8 +83,8 @@ fn aligned(bytes: usize) -> Option<usize> {
     bytes.checked_next_multiple_of(ALIGNMENT)
 }
 
-fn lay_out(
-    graph: &Graph,
+fn lay_out<O: PhaseRules>(
+    graph: &Graph<O>,
     phases: &[Range<usize>],
     offsets_of: impl Fn(&[&Life], usize) -> Option<(Vec<usize>, usize)>,
 ) -> Result<Layout, PlanError> {

@@ -2,8 +2,9 @@
 //!
 //! A [`Plan`] is made for exactly one [`Graph`] and carries it. It is laid out by one module ([`layout`]) and accepted
 //! or refused by another ([`check`]) that shares no code with it: two values that are alive together never share a
-//! byte, an output is never overwritten before its caller has read it, and every live input has a place. A
-//! [`PlanCache`] reuses a plan only for an equal graph; there is no weaker test.
+//! byte, an output is never overwritten before its caller has read it, and every live input has a place. What may run
+//! without a barrier between is the backend's to say ([`PhaseRules`]). A [`ProgramCache`] reuses what was made for an equal key
+//! and no other; there is no weaker test.
 //!
 //! This crate does no IO, no float arithmetic and owns no memory.
 
@@ -12,15 +13,34 @@ pub mod check;
 mod layout;
 mod phases;
 
-pub use cache::{PlanCache, RebuildReason, Statistics};
+pub use cache::{ProgramCache, RebuildReason, Rebuilds, Statistics};
 pub use check::{CheckError, check};
 
 use std::ops::Range;
 use std::sync::Arc;
-use verbatim_graph::{Graph, Lifetime, Placement, ValueId};
+use verbatim_graph::{Graph, Lifetime, Op, OpRules, Placement, ValueId};
 
 /// Every place starts at a multiple of this many bytes: a cache line, and the widest vector.
 pub const ALIGNMENT: usize = 64;
+
+/// What may share a phase, which runs without a barrier. By default nothing that depends on each other does: true of a backend
+/// that runs op after op.
+pub trait PhaseRules: OpRules {
+    /// Whether the work is split over rows, so that one thread computes a row, or columns of it that are read by nobody else
+    /// in their phase.
+    fn splits_rows(&self) -> bool {
+        false
+    }
+
+    /// Whether row i of the result needs no row of this operand but row i. Only such an operand may be made in the
+    /// same phase, by the same thread, without a barrier between.
+    fn reads_own_row_only(&self, operand: usize) -> bool {
+        let _ = operand;
+        false
+    }
+}
+
+impl PhaseRules for Op {}
 
 /// Why a plan could not be made.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
@@ -55,40 +75,40 @@ pub struct ArenaSize {
 
 /// A checked memory plan for one graph.
 #[derive(Debug)]
-pub struct Plan {
-    graph: Arc<Graph>,
+pub struct Plan<O = Op> {
+    graph: Arc<Graph<O>>,
     phases: Vec<Range<usize>>,
     places: Vec<Option<Place>>,
     arenas: Vec<ArenaSize>,
 }
 
-impl Plan {
+impl<O: PhaseRules> Plan<O> {
     /// Plans a graph, letting values that are never alive together share memory.
-    pub fn new(graph: Arc<Graph>) -> Result<Plan, PlanError> {
+    pub fn new(graph: Arc<Graph<O>>) -> Result<Plan<O>, PlanError> {
         let phases = phases::phases(&graph);
         let (places, arenas) = layout::shared(&graph, &phases)?;
         Plan::checked(graph, phases, places, arenas)
     }
 
     /// Plans a graph with every value in memory of its own: the reference that shared plans are tested against.
-    pub fn disjoint(graph: Arc<Graph>) -> Result<Plan, PlanError> {
+    pub fn disjoint(graph: Arc<Graph<O>>) -> Result<Plan<O>, PlanError> {
         let phases = phases::phases(&graph);
         let (places, arenas) = layout::disjoint(&graph, &phases)?;
         Plan::checked(graph, phases, places, arenas)
     }
 
     fn checked(
-        graph: Arc<Graph>,
+        graph: Arc<Graph<O>>,
         phases: Vec<Range<usize>>,
         places: Vec<Option<Place>>,
         arenas: Vec<ArenaSize>,
-    ) -> Result<Plan, PlanError> {
+    ) -> Result<Plan<O>, PlanError> {
         check(&graph, &phases, &places, &arenas)?;
         Ok(Plan { graph, phases, places, arenas })
     }
 
     /// The graph that this plan is for.
-    pub fn graph(&self) -> &Graph {
+    pub fn graph(&self) -> &Graph<O> {
         &self.graph
     }
 

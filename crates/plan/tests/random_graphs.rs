@@ -2,14 +2,64 @@
 
 use std::sync::Arc;
 use verbatim_graph::random::{self, Random};
-use verbatim_graph::{Graph, Lifetime, Tag, ValueId};
-use verbatim_plan::{ALIGNMENT, CheckError, Place, Plan, check};
+use verbatim_graph::{Attention, Graph, Lifetime, Op, OpRules, Tag, Value, ValueId};
+use verbatim_quant::DType;
+
+/// Ops as a backend with threads splits them: most by rows, so that neighbours share a phase.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct ByRows(Op);
+
+impl OpRules for ByRows {
+    fn name(&self) -> &'static str {
+        self.0.name()
+    }
+
+    fn infer(&self, operands: &[&Value]) -> Result<(DType, verbatim_graph::Shape), String> {
+        self.0.infer(operands)
+    }
+
+    fn writes_state(&self) -> Option<usize> {
+        self.0.writes_state()
+    }
+
+    fn returns_state(&self) -> bool {
+        self.0.returns_state()
+    }
+}
+
+impl PhaseRules for ByRows {
+    fn splits_rows(&self) -> bool {
+        !matches!(
+            self.0,
+            Op::Linear { .. }
+                | Op::ExpertLinear { .. }
+                | Op::Attention(_)
+                | Op::ShortConv { .. }
+                | Op::GatedDelta(_)
+        )
+    }
+
+    fn reads_own_row_only(&self, operand: usize) -> bool {
+        match self.0 {
+            Op::Pick => operand != 0,
+            Op::Attention(Attention { paths, .. }) => {
+                matches!(operand, 0 | 2 | 3) || paths && matches!(operand, 5 | 6)
+            }
+            _ => true,
+        }
+    }
+}
+
+fn graph(seed: u64) -> Graph<ByRows> {
+    random::graph(seed).map_ops(ByRows)
+}
+use verbatim_plan::{ALIGNMENT, CheckError, PhaseRules, Place, Plan, check};
 
 #[test]
 fn plans_of_random_graphs_are_accepted_and_near_the_lower_bound() {
     let (mut planned, mut bound) = (0, 0);
     for seed in 0..3_000 {
-        let plan = Plan::new(Arc::new(random::graph(seed))).expect("every valid graph can be planned");
+        let plan = Plan::new(Arc::new(graph(seed))).expect("every valid graph can be planned");
         for arena in plan.arenas() {
             assert!(arena.bytes >= arena.lower_bound_bytes);
             planned += arena.bytes;
@@ -21,7 +71,7 @@ fn plans_of_random_graphs_are_accepted_and_near_the_lower_bound() {
 }
 
 /// Values that some phase needs at the same time, found by brute force.
-fn alive_together(graph: &Graph, plan: &Plan, a: ValueId, b: ValueId) -> bool {
+fn alive_together(graph: &Graph<ByRows>, plan: &Plan<ByRows>, a: ValueId, b: ValueId) -> bool {
     let needed = |id: ValueId| -> (usize, usize) {
         let phase_of =
             |node: usize| plan.phases().iter().position(|p| p.contains(&node)).expect("in a phase");
@@ -43,7 +93,7 @@ fn every_mutation_that_overlaps_live_values_is_caught() {
     let (mut caught, mut seed) = (0, 0);
     while caught < 2_000 {
         seed += 1;
-        let graph = Arc::new(random::graph(seed));
+        let graph = Arc::new(graph(seed));
         let plan = Plan::new(graph.clone()).expect("a plan");
         let placed: Vec<ValueId> = (0..graph.values().len())
             .map(ValueId::new)
@@ -74,7 +124,7 @@ fn every_mutation_that_overlaps_live_values_is_caught() {
 
 #[test]
 fn broken_phases_and_places_are_caught() {
-    let graph = Arc::new(random::graph(3));
+    let graph = Arc::new(graph(3));
     let plan = Plan::new(graph.clone()).expect("a plan");
     let verdict = |phases: &[std::ops::Range<usize>], places: &[Option<Place>]| {
         check(&graph, phases, places, plan.arenas())
@@ -104,12 +154,29 @@ fn broken_phases_and_places_are_caught() {
 #[test]
 fn outputs_outlive_the_run() {
     for seed in 0..200 {
-        let plan = Plan::new(Arc::new(random::graph(seed))).expect("a plan");
+        let plan = Plan::new(Arc::new(graph(seed))).expect("a plan");
         for phase in 0..plan.phases().len() {
             for (id, _) in plan.freed_after(phase) {
                 assert_ne!(plan.graph().value(id).lifetime, Lifetime::Output);
             }
         }
         assert!(plan.graph().outputs().iter().any(|&(tag, _)| tag == Tag::new("last")));
+    }
+}
+
+#[test]
+fn without_rules_nothing_that_depends_on_each_other_shares_a_phase() {
+    for seed in 0..200 {
+        let graph = random::graph(seed);
+        let plan = Plan::new(Arc::new(graph.clone())).expect("a plan");
+        for phase in plan.phases() {
+            let nodes = &graph.nodes()[phase.clone()];
+            for (i, node) in nodes.iter().enumerate() {
+                let made_here = |operand: ValueId| {
+                    nodes[..i].iter().any(|earlier| earlier.output == graph.root(operand).0)
+                };
+                assert!(!node.operands.iter().any(|&operand| made_here(operand)), "seed {seed}");
+            }
+        }
     }
 }

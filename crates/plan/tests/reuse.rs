@@ -1,10 +1,26 @@
 //! A plan is reused for an equal graph and for no other. Each test is a way in which an engine once reused one.
 
+use std::sync::Arc;
 use verbatim_graph::{Bounds, Builder, Graph, Op, Placement, Real, Shape, Tag, ValueId};
-use verbatim_plan::{PlanCache, PlanError};
+use verbatim_plan::{Plan, PlanError, ProgramCache, Statistics};
 use verbatim_quant::DType::F32;
 
 const X: Tag = Tag::new("x");
+
+/// Plans by the full identity of their graphs.
+#[derive(Default)]
+struct Plans(ProgramCache<Graph, Arc<Plan>>);
+
+impl Plans {
+    fn plan(&mut self, graph: Graph) -> Result<Arc<Plan>, PlanError> {
+        let make = || Ok((graph.clone(), Arc::new(Plan::new(Arc::new(graph.clone()))?)));
+        self.0.get_or_make(&graph, make).cloned()
+    }
+
+    fn statistics(&self) -> Statistics {
+        self.0.statistics()
+    }
+}
 
 fn scale(b: &mut Builder, x: ValueId, factor: f32) -> ValueId {
     b.apply(Op::Scale { factor: Real(factor) }, &[x]).expect("fits")
@@ -41,7 +57,7 @@ fn sum(y_is_input: bool) -> Graph {
 // https://github.com/ggml-org/llama.cpp/issues/29313
 #[test]
 fn llama_cpp_29313_ordinary_output_ordinary() {
-    let mut cache = PlanCache::default();
+    let mut cache = Plans::default();
     for output in [false, true, false, true] {
         let graph = chain(output);
         let plan = cache.plan(graph.clone()).expect("a plan");
@@ -54,7 +70,7 @@ fn llama_cpp_29313_ordinary_output_ordinary() {
 
 #[test]
 fn ordinary_input_ordinary() {
-    let mut cache = PlanCache::default();
+    let mut cache = Plans::default();
     for input in [false, true, false, true] {
         let graph = sum(input);
         assert_eq!(*cache.plan(graph.clone()).expect("a plan").graph(), graph);
@@ -79,7 +95,7 @@ fn diamond(crossed: bool) -> Graph {
 // https://github.com/ggml-org/llama.cpp/issues/28448
 #[test]
 fn llama_cpp_28448_same_sizes_other_edges() {
-    let mut cache = PlanCache::default();
+    let mut cache = Plans::default();
     let graphs = [diamond(false), diamond(true)];
     assert_eq!(graphs[0].nodes().len(), graphs[1].nodes().len());
     for round in 0..6 {
@@ -102,7 +118,7 @@ fn with_rows(picked: usize) -> Graph {
 
 #[test]
 fn sampled_rows_1_4_2_8_1() {
-    let mut cache = PlanCache::default();
+    let mut cache = Plans::default();
     let bytes: Vec<usize> = [1, 4, 2, 8, 1]
         .into_iter()
         .map(|picked| {
@@ -127,7 +143,7 @@ fn another_placement_is_another_plan() {
         b.output(Tag::new("y"), y).expect("computed");
         b.finish()
     };
-    let mut cache = PlanCache::default();
+    let mut cache = Plans::default();
     let host = cache.plan(placed(Placement::Host)).expect("a plan");
     let device = cache.plan(placed(Placement::Device(0))).expect("a plan");
     assert_eq!(host.arenas().len(), 1);
@@ -144,7 +160,7 @@ fn a_parameter_that_differs_in_one_bit_is_another_graph() {
         b.output(Tag::new("y"), y).expect("computed");
         b.finish()
     };
-    let mut cache = PlanCache::default();
+    let mut cache = Plans::default();
     for factor in [1.0, f32::from_bits(1.0f32.to_bits() + 1), 0.0, -0.0] {
         cache.plan(with_factor(factor)).expect("a plan");
     }
@@ -159,17 +175,21 @@ fn sizes_near_the_maximum_of_usize_are_refused() {
     let y = scale(&mut b, x, 2.0);
     let z = b.apply(Op::Add, &[x, y]).expect("fits");
     b.output(Tag::new("z"), z).expect("computed");
-    assert_eq!(PlanCache::default().plan(b.finish()).unwrap_err(), PlanError::TooLarge);
+    assert_eq!(Plans::default().plan(b.finish()).unwrap_err(), PlanError::TooLarge);
 }
 
 #[test]
 fn a_cache_forgets_what_was_not_used_for_longest() {
-    let mut cache = PlanCache::default();
+    let mut cache = Plans::default();
     for picked in 1..=300 {
         cache.plan(with_rows(picked)).expect("a plan");
     }
     cache.plan(with_rows(300)).expect("a plan");
     assert_eq!(cache.statistics().hits, 1);
     cache.plan(with_rows(1)).expect("a plan");
-    assert_eq!((cache.statistics().built, cache.statistics().hits), (301, 1));
+    let statistics = cache.statistics();
+    assert_eq!((statistics.built, statistics.hits), (301, 1));
+    // Of 128 places the 300 plans took each more than twice, and the last one took that of another.
+    assert_eq!(statistics.evicted, 301 - 128);
+    assert_eq!(cache.0.iter().count(), 128);
 }

@@ -7,6 +7,10 @@
 //!
 //! Invariant: no state. Nothing here remembers an earlier draw.
 
+mod log_softmax;
+
+pub use log_softmax::LogSoftmax;
+
 use rand_philox::Philox;
 
 /// How a request's tokens are chosen.

@@ -1,11 +1,12 @@
 //! The end of a transaction: positions in flight are kept along one path, or dropped. And going back.
 
-use crate::prefix::{Pools, digest_after};
-use crate::sequence::Span;
-use crate::{Group, SequenceId, State, StateError};
-use verbatim_cpu::PAGE_CELLS;
+use crate::prefix::{Kept, Pools, digest_after};
+use crate::sequence::{InFlight, Sequence, Span};
+use crate::{Group, OwnerId, OwnerSet, SequenceId, State, StateError, pages_for};
+use std::ops::Range;
+use verbatim_backend::{PAGE_CELLS, StateStore};
 
-impl State {
+impl<S: StateStore> State<S> {
     /// Keeps the first `count` places in flight, which follow each other, and drops the others.
     ///
     /// # Errors
@@ -33,8 +34,41 @@ impl State {
         len: usize,
         path: &dyn Fn(usize) -> usize,
     ) -> Result<(), StateError> {
+        let slot = self.check_commit(id, len, path)?;
+        self.bring_together(id, len, path);
+        let sequence = self.sequence_mut(id)?;
+        let committed = sequence.committed();
+        let flight = std::mem::take(&mut sequence.flight);
+        sequence.commit(len, &|index| &flight[path(index)]);
+        let before = std::mem::replace(&mut sequence.slot, slot);
+        if before != slot {
+            slot.into_iter().for_each(|slot| self.slots.acquire(slot));
+            before.into_iter().for_each(|slot| self.slots.release(slot));
+        }
+        if let Some(last) = len.checked_sub(1) {
+            self.lose_overwritten_states(id, &flight[path(last)]);
+        }
+        // States at the ends of pages, for others to go on from.
+        self.keep_full_pages(id, &|block| {
+            let row = &flight[path(((block + 1) * PAGE_CELLS).checked_sub(committed + 1)?)];
+            Some(Kept { id: row.slot?, filled: row.kept })
+        });
+        self.drop_flight(id, flight);
+        self.release_from(id, committed + len);
+        self.release_unseen(id);
+        self.shrink_cache();
+        Ok(())
+    }
+
+    /// Whether positions can be committed; gives the slot with the recurrent state after the last.
+    fn check_commit(
+        &self,
+        id: SequenceId,
+        len: usize,
+        path: &dyn Fn(usize) -> usize,
+    ) -> Result<Option<i32>, StateError> {
         let sequence = self.sequence(id)?;
-        let (committed, in_flight) = (sequence.committed(), sequence.flight.len());
+        let in_flight = sequence.flight.len();
         let mut before = None;
         for place in (0..len).map(path) {
             let row = sequence.flight.get(place);
@@ -42,46 +76,36 @@ impl State {
             if row.parent != before {
                 return Err(StateError::NotAPath { place });
             }
-            if row.token.is_none() {
+            if !row.computed.contains(OwnerId::TARGET) {
                 return Err(StateError::NotComputed { place });
             }
             before = Some(place);
         }
-        let mut slot = sequence.slot;
-        if let Some(last) = before.filter(|_| self.recurs) {
-            if !sequence.flight[last].is_kept {
-                return Err(StateError::NoCheckpoint { wanted: len, in_flight });
-            }
-            slot = sequence.flight[last].slot;
+        let Some(last) = before.filter(|_| self.has_slots()) else { return Ok(sequence.slot) };
+        if self.recurs() && !sequence.flight[last].kept.contains(OwnerId::TARGET) {
+            return Err(StateError::NoCheckpoint { wanted: len, in_flight });
         }
-        for index in (0..len).filter(|&index| index != path(index)) {
-            self.copy_cells(id, committed + path(index), committed + index);
-        }
+        Ok(sequence.flight[last].slot)
+    }
 
-        let sequence = self.sequence_mut(id)?;
-        let mut flight = std::mem::take(&mut sequence.flight);
-        sequence.tokens.extend((0..len).filter_map(|index| flight[path(index)].token));
-        if len > 0 {
-            let tokens = &sequence.tokens[committed..];
-            sequence.parts.iter_mut().for_each(|part| part.commit(tokens));
+    /// A draft that has gone on in the slot of the position that is now the last has lost the state after it.
+    fn lose_overwritten_states(&mut self, id: SequenceId, last: &InFlight) {
+        let Some(sequence) = &mut self.sequences[id.index] else { return };
+        let committed = sequence.committed();
+        for (draft, filled) in sequence.filled.iter_mut().enumerate() {
+            let owner = OwnerId(draft + 1);
+            if self.owners[owner.0].recurs() && filled.end == committed && !last.kept.contains(owner) {
+                *filled = 0..0;
+            }
         }
-        let before = std::mem::replace(&mut sequence.slot, slot);
-        if before != slot {
-            slot.into_iter().for_each(|slot| self.slots.hold(slot));
-            before.into_iter().for_each(|slot| self.slots.release(slot));
+    }
+
+    /// Gives back the slots of positions in flight that are no more, and the room for others.
+    fn drop_flight(&mut self, id: SequenceId, mut flight: Vec<InFlight>) {
+        flight.drain(..).filter_map(|row| row.slot).for_each(|slot| self.slots.release(slot));
+        if let Some(sequence) = &mut self.sequences[id.index] {
+            sequence.flight = flight;
         }
-        // States at the ends of pages, for others to go on from.
-        self.keep_full_pages(id, &|block| {
-            let row = &flight[path(((block + 1) * PAGE_CELLS).checked_sub(committed + 1)?)];
-            row.slot.filter(|_| row.is_kept)
-        });
-        flight.iter().filter_map(|row| row.slot).for_each(|slot| self.slots.release(slot));
-        flight.clear();
-        self.sequence_mut(id)?.flight = flight;
-        self.release_from(id, committed + len);
-        self.release_unseen(id);
-        self.shrink_cache();
-        Ok(())
     }
 
     /// Drops all positions in flight.
@@ -90,10 +114,8 @@ impl State {
     /// If there is no such sequence.
     pub fn rollback(&mut self, id: SequenceId) -> Result<(), StateError> {
         let sequence = self.sequence_mut(id)?;
-        let mut flight = std::mem::take(&mut sequence.flight);
-        let committed = sequence.committed();
-        flight.drain(..).filter_map(|row| row.slot).for_each(|slot| self.slots.release(slot));
-        self.sequence_mut(id)?.flight = flight;
+        let (flight, committed) = (std::mem::take(&mut sequence.flight), sequence.committed());
+        self.drop_flight(id, flight);
         self.release_from(id, committed);
         Ok(())
     }
@@ -108,10 +130,12 @@ impl State {
         let committed = sequence.committed();
         if len > 0 && len < committed {
             let refuse = |why| Err(StateError::CannotGoBack { wanted: len, committed, why });
-            if self.recurs {
+            if self.recurs() {
                 return refuse("recurrent model keeps no state of earlier positions");
             }
-            let unseen = |(group, span): (&Group, &Span)| group.first_seen(len) < span.whole_from;
+            let unseen = |(group, span): (&Group, &Span)| {
+                group.owners.contains(OwnerId::TARGET) && group.first_seen(len) < span.whole_from
+            };
             if self.groups.iter().zip(&sequence.spans).any(unseen) {
                 return refuse("window has left the positions before it");
             }
@@ -123,18 +147,18 @@ impl State {
         let sequence = self.sequence_mut(id)?;
         sequence.tokens.truncate(len);
         sequence.chain.truncate(len / PAGE_CELLS);
-        if len <= sequence.plain {
-            sequence.plain = usize::MAX;
+        if len <= sequence.exact_prefix_len {
+            sequence.exact_prefix_len = usize::MAX;
         }
         if len == 0 {
             sequence.removed = 0;
         }
-        let before = if len == 0 { sequence.slot.take() } else { None };
-        for part in &mut sequence.parts {
-            part.reset(&sequence.tokens);
+        for extension in &mut sequence.extensions {
+            extension.reset(&sequence.tokens);
         }
-        before.into_iter().for_each(|slot| self.slots.release(slot));
+        self.lose_states(id);
         self.release_from(id, len);
+        self.clip_filled(id);
         self.shrink_cache();
         Ok(())
     }
@@ -150,42 +174,54 @@ impl State {
         }
         let fork = self.begin()?;
         let sequence = self.sequence(id)?;
-        let (tokens, chain) = (sequence.tokens.clone(), sequence.chain.clone());
-        let (plain, removed, spans, slot) =
-            (sequence.plain, sequence.removed, sequence.spans.clone(), sequence.slot);
-        let parts = sequence.parts.iter().map(|part| part.fork()).collect();
+        let (tokens, chain, filled) =
+            (sequence.tokens.clone(), sequence.chain.clone(), sequence.filled.clone());
+        let (exact_prefix_len, removed, spans, slot) =
+            (sequence.exact_prefix_len, sequence.removed, sequence.spans.clone(), sequence.slot);
+        let extensions = sequence.extensions.iter().map(|extension| extension.fork()).collect();
         let blocks = self.blocks();
         for ((group, pool), span) in self.groups.iter_mut().zip(&mut self.pools).zip(&spans) {
             for block in span.first..span.end {
                 let page = group.table[id.index * blocks + block];
-                pool.hold(page);
+                pool.acquire(page);
                 group.table[fork.index * blocks + block] = page;
             }
         }
-        slot.into_iter().for_each(|slot| self.slots.hold(slot));
+        slot.into_iter().for_each(|slot| self.slots.acquire(slot));
         let sequence = self.sequence_mut(fork)?;
-        (sequence.tokens, sequence.chain, sequence.plain) = (tokens, chain, plain);
-        (sequence.removed, sequence.spans, sequence.slot, sequence.parts) = (removed, spans, slot, parts);
+        // Into the room that is there, so that the fork grows as quietly as the other.
+        sequence.tokens.extend(tokens);
+        sequence.chain.extend(chain);
+        (sequence.filled, sequence.exact_prefix_len) = (filled, exact_prefix_len);
+        (sequence.removed, sequence.spans, sequence.slot, sequence.extensions) =
+            (removed, spans, slot, extensions);
         Ok(fork)
     }
 
-    fn copy_cells(&mut self, id: SequenceId, from: usize, to: usize) {
+    /// Copies the cells of a path in flight to where its positions are once they are committed.
+    fn bring_together(&mut self, id: SequenceId, len: usize, path: &dyn Fn(usize) -> usize) {
+        if (0..len).all(|index| index == path(index)) {
+            return;
+        }
         for group in 0..self.groups.len() {
-            let cell = |place| self.cell(id, group, place).expect("positions in flight have cells");
-            let (from, to) = (cell(from), cell(to));
-            let layers = self.memory.kv.layers_mut();
-            for &layer in &self.groups[group].layers {
-                layers[layer].copy_cell(from, to);
-            }
+            let Ok(sequence) = self.sequence(id) else { return };
+            let committed = sequence.committed();
+            let cell =
+                |index| self.cell(id, group, committed + index).expect("positions in flight have cells");
+            // In ascending order, so that nothing is written before it was read.
+            let moved = (0..len).filter(|&index| index != path(index));
+            let moves: Vec<_> = moved.map(|index| (cell(path(index)), cell(index))).collect();
+            self.store.move_cells(&self.groups[group].layers, &moves, None);
         }
     }
 
-    /// Puts the pages that have become full into the prefix tree, with the states after those blocks of which `slot_after`
-    /// has one. Where the tree has an equal page, the sequence goes on with that one.
-    fn keep_full_pages(&mut self, id: SequenceId, slot_after: &dyn Fn(usize) -> Option<i32>) {
+    /// Puts the pages that have become full into the prefix tree, with the states after those blocks of which `state_after`
+    /// has one. Where the tree has an equal page that no fewer drafts have filled, the sequence goes on with that one.
+    fn keep_full_pages(&mut self, id: SequenceId, state_after: &dyn Fn(usize) -> Option<Kept>) {
         let row = id.index * self.blocks();
+        let recurs = self.recurs();
         let Some(sequence) = &mut self.sequences[id.index] else { return };
-        let end = sequence.tokens.len().min(sequence.plain) / PAGE_CELLS;
+        let end = sequence.tokens.len().min(sequence.exact_prefix_len) / PAGE_CELLS;
         for block in sequence.chain.len()..end {
             let tokens = &sequence.tokens[block * PAGE_CELLS..][..PAGE_CELLS];
             let before = sequence.chain.last().copied();
@@ -195,23 +231,28 @@ impl State {
                 Some(digest) => {
                     let last = &sequence.tokens[(block - 1) * PAGE_CELLS..][..PAGE_CELLS];
                     match self.tree.look_up(&digest, last) {
-                        // What came before was forgotten, so nobody could find this.
+                        // What came before was evicted, so nobody could find this.
                         None => continue,
                         found => found,
                     }
                 }
             };
-            let own = whole_pages(&self.groups, &sequence.spans, row, block);
+            let positions = block * PAGE_CELLS..(block + 1) * PAGE_CELLS;
+            let own = whole_pages(&self.groups, sequence, row, positions.clone());
+            let state = state_after(block).filter(|state| is_of_use(state.filled, recurs));
             let mut pools = Pools { pages: &mut self.pools, slots: &mut self.slots };
-            let node = self.tree.add(parent, tokens, &own, slot_after(block), &mut pools);
-            let pages = &self.tree.node(node).pages;
-            for (group, (own, kept)) in own.iter().zip(pages).enumerate() {
+            let node = self.tree.add(parent, tokens, &own, state, &mut pools);
+            let [_, drafts] = sequence.drafts_that_filled(positions);
+            let pages = own.iter().zip(&self.tree.node(node).pages);
+            for ((group, pool), (own, kept)) in self.groups.iter_mut().zip(&mut self.pools).zip(pages) {
                 if let (Some(own), Some(kept)) = (*own, *kept)
-                    && own != kept
+                    && own.id != kept.id
+                    // Not where the sequence would lose what a draft has filled, be it a part of the page.
+                    && kept.filled.contains_all(drafts.intersection(group.owners))
                 {
-                    self.pools[group].hold(kept);
-                    self.pools[group].release(own);
-                    self.groups[group].table[row + block] = kept;
+                    pool.acquire(kept.id);
+                    pool.release(own.id);
+                    group.table[row + block] = kept.id;
                 }
             }
         }
@@ -223,7 +264,7 @@ impl State {
         let row = id.index * self.blocks();
         let Some(sequence) = &self.sequences[id.index] else { return };
         let (len, full) = (sequence.tokens.len(), sequence.chain.len());
-        if len == 0 || sequence.plain < len {
+        if len == 0 || sequence.exact_prefix_len < len {
             return;
         }
         let rest = &sequence.tokens[full * PAGE_CELLS..];
@@ -236,36 +277,50 @@ impl State {
                 }
             }
         };
+        let state = self.last_state(sequence);
         let mut pools = Pools { pages: &mut self.pools, slots: &mut self.slots };
         if rest.is_empty() {
             // Only the state may be new; the page is there.
-            if let (Some(node), Some(slot)) = (parent, sequence.slot) {
+            if let (Some(node), Some(state)) = (parent, state) {
                 let (before, tokens) = (self.tree.node(node).parent, self.tree.node(node).tokens.clone());
                 let none = vec![None; self.groups.len()];
-                self.tree.add(before, &tokens, &none, Some(slot), &mut pools);
+                self.tree.add(before, &tokens, &none, Some(state), &mut pools);
             }
             return;
         }
-        let own = whole_pages(&self.groups, &sequence.spans, row, full);
+        let own = whole_pages(&self.groups, sequence, row, full * PAGE_CELLS..len);
         // A page that is in the tree already is there for a text that goes on otherwise, or longer.
         let is_there =
-            |(pool, page): (&crate::Pool, &Option<i32>)| page.is_some_and(|page| pool.in_tree(page));
+            |(pool, page): (&crate::Pool, &Option<Kept>)| page.is_some_and(|page| pool.in_tree(page.id));
         if !pools.pages.iter().zip(&own).any(is_there) {
-            self.tree.add(parent, rest, &own, sequence.slot, &mut pools);
+            self.tree.add(parent, rest, &own, state, &mut pools);
         }
+    }
+
+    /// The recurrent state after the last committed position, if it is of use to others.
+    fn last_state(&self, sequence: &Sequence) -> Option<Kept> {
+        let has = |owner: &OwnerId| {
+            self.owners[owner.0].recurs() && sequence.filled_before_flight(*owner).is_some()
+        };
+        let filled: OwnerSet = self.owners().filter(has).collect();
+        let state = sequence.slot.map(|id| Kept { id, filled });
+        state.filter(|state| is_of_use(state.filled, self.recurs()))
     }
 
     /// Gives back the pages that `positions` positions do not need.
     pub(crate) fn release_from(&mut self, id: SequenceId, positions: usize) {
-        let (row, end) = (id.index * self.blocks(), Self::pages_for(positions));
+        let (row, end) = (id.index * self.blocks(), pages_for(positions));
         let Some(sequence) = &mut self.sequences[id.index] else { return };
         for ((group, pool), span) in self.groups.iter_mut().zip(&mut self.pools).zip(&mut sequence.spans) {
             while span.end > end.max(span.first) {
                 span.end -= 1;
                 pool.release(std::mem::replace(&mut group.table[row + span.end], -1));
             }
-            if positions == 0 {
-                *span = Default::default();
+            // Only of drafts alone may positions be missing before those that go.
+            span.whole_from = span.whole_from.min(positions);
+            if span.first == span.end {
+                let block = positions / PAGE_CELLS;
+                *span = Span { first: block, end: block, whole_from: positions };
             }
         }
     }
@@ -285,25 +340,41 @@ impl State {
         }
     }
 
-    /// Forgets what the tree holds beyond its share of memory.
+    /// Evicts what the tree holds beyond its share of memory.
     pub(crate) fn shrink_cache(&mut self) {
         let mut pools = Pools { pages: &mut self.pools, slots: &mut self.slots };
         for (index, group) in self.groups.iter().enumerate() {
             while pools.pages[index].cached() > group.cache_pages {
-                if !self.tree.forget_page(index, group.window.is_some(), &mut pools) {
+                if !self.tree.evict_page(index, group.window.is_some(), &mut pools) {
                     break;
                 }
             }
         }
-        while pools.slots.cached() > self.cache_slots && self.tree.forget_slot(&mut pools) {}
+        while pools.slots.cached() > self.cache_slots && self.tree.evict_slot(&mut pools) {}
     }
 }
 
-/// For each kind of layer the page of a block, if the sequence has it and all its cells hold what they ought to.
-fn whole_pages(groups: &[Group], spans: &[Span], row: usize, block: usize) -> Vec<Option<i32>> {
-    let pages = groups.iter().zip(spans).map(|(group, span)| {
-        let page = group.table[row + block];
-        (page >= 0 && span.whole_from <= block * PAGE_CELLS).then_some(page)
+/// Whether a recurrent state that is valid for these owners can be gone on from.
+fn is_of_use(state_of: OwnerSet, target_recurs: bool) -> bool {
+    if target_recurs { state_of.contains(OwnerId::TARGET) } else { !state_of.is_empty() }
+}
+
+/// For each kind of layer the page of these positions, which lie in one block, if the sequence has it and all its cells hold
+/// what they ought to.
+fn whole_pages(
+    groups: &[Group],
+    sequence: &Sequence,
+    row: usize,
+    positions: Range<usize>,
+) -> Vec<Option<Kept>> {
+    let block = positions.start / PAGE_CELLS;
+    let [drafts, _] = sequence.drafts_that_filled(positions);
+    let pages = groups.iter().zip(&sequence.spans).map(|(group, span)| {
+        let id = group.table[row + block];
+        let filled = drafts.intersection(group.owners);
+        let is_whole = id >= 0 && span.whole_from <= block * PAGE_CELLS;
+        let is_filled = group.owners.contains(OwnerId::TARGET) || !filled.is_empty();
+        (is_whole && is_filled).then_some(Kept { id, filled })
     });
     pages.collect()
 }
@@ -311,6 +382,6 @@ fn whole_pages(groups: &[Group], spans: &[Span], row: usize, block: usize) -> Ve
 impl Group {
     /// The first position that the one at `position` sees.
     pub(crate) fn first_seen(&self, position: usize) -> usize {
-        self.window.map_or(0, |window| (position + 1).saturating_sub(window))
+        crate::first_seen(self.window, position)
     }
 }

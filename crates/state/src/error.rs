@@ -1,17 +1,6 @@
 //! Why an operation on sequences is refused.
 
-use verbatim_cpu::{KvMemoryError, PAGE_CELLS, RecurrentMemoryError};
-
-/// Why there is no memory for sequences.
-#[derive(Debug, thiserror::Error, PartialEq, Eq)]
-pub enum StateMemoryError {
-    /// Not for K and V.
-    #[error(transparent)]
-    Kv(#[from] KvMemoryError),
-    /// Not for recurrent states.
-    #[error(transparent)]
-    Recurrent(#[from] RecurrentMemoryError),
-}
+use verbatim_backend::PAGE_CELLS;
 
 /// Why an operation on a sequence was refused. The state is as it was before.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
@@ -21,7 +10,7 @@ pub enum StateError {
     NoSequence(usize),
     /// The sequence would grow past the context.
     #[error(
-        "{wanted} positions are more than the context of {context}; use a larger --ctx or a shorter prompt"
+        "{wanted} positions are more than the context of {context}; use a larger context or a shorter prompt"
     )]
     ContextFull {
         /// Positions that the sequence would have.
@@ -36,7 +25,7 @@ pub enum StateError {
     NoPages {
         /// Pages needed.
         wanted: usize,
-        /// Pages free, or freed by forgetting what is kept for reuse.
+        /// Pages free, or freed by evicting what is kept for reuse.
         free: usize,
     },
     /// The sequence has ended or never was.
@@ -123,7 +112,9 @@ pub enum StateError {
     /// The model's state does not allow positions to be moved.
     #[error("positions cannot be removed from the middle: {0}")]
     CannotMove(&'static str),
-    /// The books do not balance: a fault of this program.
-    #[error("the sequences' books do not balance: {0}; this is a fault of the program, please report it")]
+    /// The bookkeeping does not balance: a fault of this program.
+    #[error(
+        "the sequences' bookkeeping does not balance: {0}; this is a fault of the program, please report it"
+    )]
     Damaged(String),
 }

@@ -1,12 +1,12 @@
-//! Positions in flight: their places, and what a step needs to know of them.
+//! Positions in flight: their places, and room for them.
 
 use crate::prefix::Pools;
 use crate::sequence::InFlight;
-use crate::{CHECKPOINTS, SequenceId, State, StateError};
+use crate::{CHECKPOINTS, OwnerSet, SequenceId, State, StateError, pages_for};
 use std::ops::Range;
-use verbatim_cpu::PAGE_CELLS;
+use verbatim_backend::{PAGE_CELLS, StateStore};
 
-impl State {
+impl<S: StateStore> State<S> {
     /// Reserves `count` more positions in flight, each after the one before, and returns their places.
     ///
     /// # Errors
@@ -58,7 +58,7 @@ impl State {
         }
         // Which slot a position has depends on how many are in flight, unless all are kept apart.
         let is_fresh_chain = is_chain && wanted == count;
-        if self.recurs && !is_fresh_chain && count > 0 && wanted > CHECKPOINTS {
+        if self.has_slots() && !is_fresh_chain && count > 0 && wanted > CHECKPOINTS {
             return Err(StateError::TooManyInFlight { wanted, most: CHECKPOINTS });
         }
         Ok(())
@@ -85,11 +85,11 @@ impl State {
         let mut common = None;
         for index in 0..count {
             let slot = match common {
-                _ if !self.recurs => None,
+                _ if !self.has_slots() => None,
                 _ if index > shared || Some(index) == kept => Some(self.take_slot()),
                 None => Some(self.take_slot()),
                 Some(slot) => {
-                    self.slots.hold(slot);
+                    self.slots.acquire(slot);
                     Some(slot)
                 }
             };
@@ -99,17 +99,19 @@ impl State {
             let sequence = self.sequence_mut(id)?;
             let parent = parent(index);
             let depth = parent.map_or(0, |parent| sequence.flight[parent].depth + 1);
-            sequence.flight.push(InFlight { parent, depth, token: None, slot, is_kept: false });
+            let (computed, kept) = (OwnerSet::default(), OwnerSet::default());
+            let row = InFlight { parent, depth, token: None, computed, slot, kept, is_stale: false };
+            sequence.flight.push(row);
         }
         self.shrink_cache();
         Ok(())
     }
 
-    /// Makes sure that as many pages are free as are wanted; what is wanted may shrink as the tree forgets.
+    /// Makes sure that as many pages are free as are wanted; what is wanted may shrink as the tree evicts.
     pub(crate) fn make_room(
         &mut self,
         group: usize,
-        wanted: impl Fn(&State) -> usize,
+        wanted: impl Fn(&State<S>) -> usize,
     ) -> Result<(), StateError> {
         let windowed = self.groups[group].window.is_some();
         loop {
@@ -118,7 +120,7 @@ impl State {
                 return Ok(());
             }
             let mut pools = Pools { pages: &mut self.pools, slots: &mut self.slots };
-            if self.tree.forget_page(group, windowed, &mut pools) {
+            if self.tree.evict_page(group, windowed, &mut pools) {
                 continue;
             }
             // What is left in the tree is in use. Without the tree it need not be copied before it is written.
@@ -132,14 +134,14 @@ impl State {
     /// New pages for these places, and a copy of the page of the first if others hold it too.
     fn pages_to_grow(&self, id: SequenceId, group: usize, places: Range<usize>) -> usize {
         let Ok(sequence) = self.sequence(id) else { return 0 };
-        let fresh = Self::pages_for(places.end).saturating_sub(sequence.spans[group].end);
+        let fresh = pages_for(places.end).saturating_sub(sequence.spans[group].end);
         fresh + usize::from(!places.is_empty() && self.shared_page(id, group, places.start).is_some())
     }
 
     /// The page in which a place lies, if others hold it too.
     fn shared_page(&self, id: SequenceId, group: usize, place: usize) -> Option<i32> {
         let page = self.groups[group].table[id.index * self.blocks() + place / PAGE_CELLS];
-        (!place.is_multiple_of(PAGE_CELLS) && page >= 0 && self.pools[group].holders(page) > 1)
+        (!place.is_multiple_of(PAGE_CELLS) && page >= 0 && self.pools[group].ref_count(page) > 1)
             .then_some(page)
     }
 
@@ -154,7 +156,7 @@ impl State {
             self.pools[group].release(shared);
             self.groups[group].table[row + places.start / PAGE_CELLS] = own;
         }
-        let end = Self::pages_for(places.end);
+        let end = pages_for(places.end);
         let Some(sequence) = &mut self.sequences[id.index] else { return };
         let span = &mut sequence.spans[group];
         while span.end < end {
@@ -164,15 +166,12 @@ impl State {
     }
 
     pub(crate) fn copy_page(&mut self, group: usize, from: i32, to: i32) {
-        let layers = self.memory.kv.layers_mut();
-        for &layer in &self.groups[group].layers {
-            layers[layer].copy_page(from as usize, to as usize);
-        }
+        self.store.copy_page(&self.groups[group].layers, from as usize, to as usize);
     }
 
     pub(crate) fn take_slot(&mut self) -> i32 {
         if self.slots.free() == 0 {
-            self.tree.forget_slot(&mut Pools { pages: &mut self.pools, slots: &mut self.slots });
+            self.tree.evict_slot(&mut Pools { pages: &mut self.pools, slots: &mut self.slots });
         }
         self.slots
             .take()
@@ -180,98 +179,12 @@ impl State {
     }
 
     /// The cell, in one kind of layer, of a place that is committed or in flight; `None` also where a window has left it.
-    pub fn cell(&self, id: SequenceId, group: usize, place: usize) -> Option<usize> {
+    pub(crate) fn cell(&self, id: SequenceId, group: usize, place: usize) -> Option<usize> {
         let sequence = self.sequence(id).ok()?;
         if place >= sequence.places() {
             return None;
         }
         let page = self.groups[group].table[id.index * self.blocks() + place / PAGE_CELLS];
         usize::try_from(page).ok().map(|page| page * PAGE_CELLS + place % PAGE_CELLS)
-    }
-
-    /// The position of a place in flight: that of those on its path that come before it, and so not its place where a tree is
-    /// in flight.
-    pub fn position(&self, id: SequenceId, place: usize) -> Option<usize> {
-        let sequence = self.sequence(id).ok()?;
-        let row = sequence.flight.get(place.checked_sub(sequence.committed())?)?;
-        Some(sequence.committed() + row.depth)
-    }
-
-    /// For a place in flight, where positions in flight do not follow each other: the places of those on its path, its
-    /// own last. `None` where places are positions.
-    pub fn path(&self, id: SequenceId, place: usize) -> Option<Vec<usize>> {
-        let sequence = self.sequence(id).ok()?;
-        if sequence.is_chain() {
-            return None;
-        }
-        let mut path = vec![place.checked_sub(sequence.committed())?];
-        while let Some(parent) = sequence.flight.get(path[path.len() - 1])?.parent {
-            path.push(parent);
-        }
-        path.reverse();
-        Some(path.into_iter().map(|index| sequence.committed() + index).collect())
-    }
-
-    /// How many places are on the [`State::path`] of a place in flight.
-    pub fn path_len(&self, id: SequenceId, place: usize) -> Option<usize> {
-        let sequence = self.sequence(id).ok().filter(|sequence| !sequence.is_chain())?;
-        Some(sequence.flight.get(place.checked_sub(sequence.committed())?)?.depth + 1)
-    }
-
-    /// For a place in flight of a recurrent model: the slot with the state before it (-1 if there is no position before),
-    /// and the one for the state after it.
-    pub fn slots(&self, id: SequenceId, place: usize) -> Option<[i32; 2]> {
-        let sequence = self.sequence(id).ok()?;
-        let row = sequence.flight.get(place.checked_sub(sequence.committed())?)?;
-        let before = match row.parent {
-            None => sequence.slot,
-            Some(parent) => sequence.flight[parent].slot,
-        };
-        Some([before.unwrap_or(-1), row.slot?])
-    }
-
-    /// The place in flight that one in flight follows; `None` where that is the last committed position.
-    pub fn parent(&self, id: SequenceId, place: usize) -> Option<usize> {
-        let sequence = self.sequence(id).ok()?;
-        let row = sequence.flight.get(place.checked_sub(sequence.committed())?)?;
-        row.parent.map(|parent| sequence.committed() + parent)
-    }
-
-    /// Whether a step can begin with this place of the sequence: it is in flight, and what it follows is there.
-    pub fn can_compute(&self, id: SequenceId, place: usize) -> bool {
-        let Ok(sequence) = self.sequence(id) else { return false };
-        place.checked_sub(sequence.committed()).is_some_and(|index| sequence.can_compute(index))
-    }
-
-    /// Whether places share the memory of their recurrent states, so that only the last to be computed can be gone on from.
-    pub fn shares_slot(&self, id: SequenceId, place: usize, other: usize) -> bool {
-        let slot = |place| self.slots(id, place).map(|[_, slot]| slot);
-        slot(place).is_some() && slot(place) == slot(other)
-    }
-
-    /// Says that what was computed of this place in flight, and of those that follow it, is no longer there.
-    ///
-    /// # Errors
-    /// If there is no such sequence or place.
-    pub fn forget_computed(&mut self, id: SequenceId, place: usize) -> Result<(), StateError> {
-        let index = self.in_flight(id, place)?;
-        self.sequence_mut(id)?.forget_from(index);
-        Ok(())
-    }
-
-    /// Says that this place in flight was computed, of this token.
-    ///
-    /// # Errors
-    /// If there is no such sequence or place.
-    pub fn set_computed(&mut self, id: SequenceId, place: usize, token: u32) -> Result<(), StateError> {
-        let index = self.in_flight(id, place)?;
-        self.sequence_mut(id)?.set_computed(index, token);
-        Ok(())
-    }
-
-    fn in_flight(&self, id: SequenceId, place: usize) -> Result<usize, StateError> {
-        let sequence = self.sequence(id)?;
-        let index = place.checked_sub(sequence.committed()).filter(|&index| index < sequence.flight.len());
-        index.ok_or(StateError::NotInFlight { wanted: place, in_flight: sequence.flight.len() })
     }
 }

@@ -1,11 +1,12 @@
-//! Whether the books balance.
+//! Whether the bookkeeping balances.
 
-use crate::State;
 use crate::prefix::{Node, digest_after};
-use verbatim_cpu::PAGE_CELLS;
+use crate::sequence::{Sequence, Span};
+use crate::{NOT_A_TOKEN, OwnerId, State, pages_for};
+use verbatim_backend::{PAGE_CELLS, StateStore};
 
-impl State {
-    /// Whether every page and slot has the holders that say so and is free otherwise, every sequence has the pages of the
+impl<S: StateStore> State<S> {
+    /// Whether every page and slot is held by those that say so and is free otherwise, every sequence has the pages of the
     /// positions that are still seen, and the prefix tree is what its digests say. Tests call it after every operation, and
     /// [`State::end`] when no sequence is left.
     ///
@@ -15,45 +16,36 @@ impl State {
         let blocks = self.blocks();
         for (index, (group, pool)) in self.groups.iter().zip(&self.pools).enumerate() {
             let held = group.table.iter().copied().filter(|&page| page >= 0);
-            let kept = self.tree.nodes().filter_map(|node: &Node| node.pages[index]);
+            let kept = self.tree.nodes().filter_map(|node: &Node| node.pages[index].map(|page| page.id));
             pool.check("page", held, kept)?;
             if pool.cached() > group.cache_pages {
                 return Err(format!("{} pages are cached, not {}", pool.cached(), group.cache_pages));
             }
             for (row, table) in group.table.chunks(blocks.max(1)).enumerate() {
-                let sequence = self.sequences.get(row).and_then(Option::as_ref);
-                let (span, needed) = match sequence {
-                    None => ((0, 0), (0, 0)),
+                let span = match self.sequences.get(row).and_then(Option::as_ref) {
+                    None => Span::default(),
                     Some(sequence) => {
-                        let first = group.first_seen(sequence.committed()) / PAGE_CELLS;
-                        let end = Self::pages_for(sequence.places());
-                        let span = sequence.spans[index];
-                        ((span.first, span.end), (first.min(end), end))
+                        self.check_span(index, sequence).map_err(|what| format!("sequence {row} {what}"))?;
+                        sequence.spans[index]
                     }
                 };
-                if let Some(sequence) = sequence {
-                    let (whole, seen) =
-                        (sequence.spans[index].whole_from, group.first_seen(sequence.committed()));
-                    if whole > seen || whole < span.0 * PAGE_CELLS {
-                        return Err(format!("sequence {row} has positions from {whole} on and sees {seen}"));
-                    }
-                }
                 let has = |block: usize| table[block] >= 0;
-                if (0..blocks).any(|block| has(block) != (span.0..span.1).contains(&block)) {
+                if (0..blocks).any(|block| has(block) != (span.first..span.end).contains(&block)) {
                     return Err(format!("sequence {row} says to have pages {span:?} and has {table:?}"));
-                }
-                if needed.0 < span.0 || needed.1 != span.1 {
-                    return Err(format!("sequence {row} needs pages {needed:?} and has {span:?}"));
                 }
             }
         }
         let live = || self.sequences.iter().flatten();
         let slots = live()
             .flat_map(|sequence| sequence.flight.iter().map(|row| row.slot).chain([sequence.slot]).flatten());
-        self.slots.check("slot", slots, self.tree.nodes().filter_map(|node| node.slot))?;
+        self.slots.check(
+            "slot",
+            slots,
+            self.tree.nodes().filter_map(|node| node.slot.map(|slot| slot.id)),
+        )?;
         self.tree.check()?;
         for sequence in live() {
-            let full = sequence.committed().min(sequence.plain) / PAGE_CELLS;
+            let full = sequence.committed().min(sequence.exact_prefix_len) / PAGE_CELLS;
             if sequence.chain.len() != full {
                 return Err(format!("{} digests of {full} full pages", sequence.chain.len()));
             }
@@ -64,9 +56,54 @@ impl State {
                     return Err("a digest is not that of the sequence's tokens".into());
                 }
             }
-            if self.recurs && sequence.slot.is_some() != (sequence.committed() > 0) {
+            if self.recurs() && sequence.slot.is_some() != (sequence.committed() > 0) {
                 return Err(format!("state {:?} after {} positions", sequence.slot, sequence.committed()));
             }
+            let exact = &sequence.tokens[..sequence.committed().min(sequence.exact_prefix_len)];
+            if exact.contains(&NOT_A_TOKEN) {
+                return Err("an embedding is in an exact prefix".into());
+            }
+            self.drafts().try_for_each(|draft| self.check_filled(sequence, draft))?;
+        }
+        Ok(())
+    }
+
+    /// Whether a sequence has the pages of a kind of layer that it needs.
+    fn check_span(&self, group: usize, sequence: &Sequence) -> Result<(), String> {
+        let (span, group) = (sequence.spans[group], &self.groups[group]);
+        let committed = sequence.committed();
+        let (seen, end) = (group.first_seen(committed), pages_for(sequence.places()));
+        let is_targets = group.owners.contains(OwnerId::TARGET);
+        if span.whole_from > (if is_targets { seen } else { committed })
+            || span.whole_from < span.first * PAGE_CELLS
+        {
+            return Err(format!("has positions from {} on and sees {seen}", span.whole_from));
+        }
+        // Of drafts alone, pages of what they have not filled may be missing.
+        let is_missing = !is_targets && sequence.flight.is_empty() && span.first == committed / PAGE_CELLS;
+        if is_targets && span.first > (seen / PAGE_CELLS).min(end)
+            || span.end != end && !(is_missing && span.end == span.first)
+        {
+            return Err(format!("needs pages from position {seen} to page {end} and has {span:?}"));
+        }
+        Ok(())
+    }
+
+    /// Whether what a draft has filled is there.
+    fn check_filled(&self, sequence: &Sequence, draft: OwnerId) -> Result<(), String> {
+        let (filled, committed) = (sequence.filled(draft), sequence.committed());
+        if filled.is_empty() && filled != (0..0) || filled.end > committed {
+            return Err(format!("a draft has filled {filled:?} of {committed} positions"));
+        }
+        for (group, span) in self.groups.iter().zip(&sequence.spans) {
+            let first = filled.start.max(group.first_seen(committed));
+            if group.owners.contains(draft) && first < filled.end && first < span.whole_from {
+                return Err(format!("a draft has filled {filled:?} and cells begin at {}", span.whole_from));
+            }
+        }
+        let has_state = self.owners[draft.0].recurs() && sequence.filled_before_flight(draft).is_some();
+        if has_state && sequence.slot.is_none() {
+            return Err(format!("a draft has filled {filled:?} and its state is not there"));
         }
         Ok(())
     }

@@ -2,8 +2,16 @@
 //!
 //! **A sequence grows in transactions.** [`State::append`] (a chain) or [`State::append_tree`] reserves places for positions
 //! in flight, steps store their K and V, and [`State::commit`] or [`State::commit_path`] keeps those along one path;
-//! [`State::rollback`] drops them all. Nothing that was committed is touched by any of it, so a step that fails, or drafts that
-//! are rejected, leave a sequence as it was. What other crates keep per sequence takes part as a [`Part`].
+//! [`State::rollback`] drops them all. Nothing that was committed is touched by any of it, so a step that fails, or draft
+//! tokens that are rejected, leave a sequence as it was. What other crates keep per sequence takes part as an [`Extension`].
+//!
+//! **A step** asks [`State::batch`] where its rows read and write, says [`State::begin_compute`], runs, and says
+//! [`State::computed`] if the run has ended well.
+//!
+//! **A draft is more layers of the same sequences** ([`State::append_owner`]). It shares places, pages, slots and transactions
+//! with the target, so nothing can be rolled back and the draft forgotten. Which committed positions it has filled is known for
+//! each sequence ([`State::filled`]), and it never reads others. A draft never stands in the target's way: what it cannot keep,
+//! because its window or its state has left it, it has not filled any more.
 //!
 //! **Kinds of layers** have pages of their own, [`PAGE_CELLS`] positions each: those that see all positions, and those that
 //! see a window, whose pages are given back once no position to come can see them. Layers that recur have slots: the state
@@ -16,32 +24,39 @@
 //! [`State::remove`] takes positions from the middle, for models that can bear it. [`State::save`] and [`State::restore`] bring a
 //! sequence into another process.
 
+mod batch;
 mod commit;
+mod compute;
 mod error;
+mod extension;
 mod grow;
 mod integrity;
-mod part;
+mod owner;
 mod pool;
 mod prefix;
 mod remove;
 mod reuse;
+mod run;
 mod saved;
 mod sequence;
 #[cfg(test)]
 mod tests;
 
-pub use error::{StateError, StateMemoryError};
-pub use part::Part;
+pub use batch::{Batch, RowError};
+pub use compute::NOT_A_TOKEN;
+pub use error::StateError;
+pub use extension::Extension;
+pub use owner::{AppendError, OwnerId, OwnerSpec};
 pub use prefix::Digest;
+pub use run::PageTables;
 pub use saved::{RestoreError, Restored, Saved, SavedError};
+pub use verbatim_backend::StateMemoryError;
 
+use owner::{Owner, OwnerSet};
 use pool::Pool;
 use prefix::{Pools, PrefixTree};
 use sequence::Sequence;
-use verbatim_cpu::{
-    KvMemory, KvMemoryError, KvSpec, PAGE_CELLS, RecurrentMemory, RecurrentMemoryError, RecurrentSpec,
-    StateMemory,
-};
+use verbatim_backend::{KvSpec, PAGE_CELLS, RecurrentSpec, StateStore};
 use verbatim_graph::{RopeLayout, RopeTable};
 
 /// Positions in flight of one sequence whose recurrent states are kept apart.
@@ -66,11 +81,11 @@ impl SequenceId {
 
 /// How the keys of a layer depend on their positions.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Keys {
+pub enum RopeKind {
     /// Not at all.
-    Still,
+    None,
     /// They are rotated.
-    Rotated {
+    Rope {
         /// The angles.
         table: RopeTable,
         /// The pairs.
@@ -88,35 +103,47 @@ pub struct LayerSpec {
     /// How many positions a row sees, its own included; all if `None`.
     pub window: Option<usize>,
     /// What a key's position does to it.
-    pub keys: Keys,
+    pub rope: RopeKind,
     /// Keys are stored transformed by [`verbatim_graph::Op::Hadamard`].
-    pub transformed: bool,
+    pub hadamard: bool,
 }
 
-/// What a [`State`] is made for.
-#[derive(Clone, Debug)]
+impl LayerSpec {
+    /// The first position that a row at `position` sees.
+    pub fn first_seen(&self, position: usize) -> usize {
+        first_seen(self.window, position)
+    }
+}
+
+/// The first position that the one at `position` sees through a window.
+fn first_seen(window: Option<usize>, position: usize) -> usize {
+    window.map_or(0, |window| (position + 1).saturating_sub(window))
+}
+
+/// What a [`State`] has room for.
+#[derive(Clone, Copy, Debug)]
 pub struct StateSpec {
-    /// The layers that attend.
-    pub layers: Vec<LayerSpec>,
-    /// The layers that recur.
-    pub recurrent: Vec<RecurrentSpec>,
     /// Sequences at a time.
     pub sequences: usize,
     /// The most positions of each.
     pub context: usize,
     /// The most positions in flight of each.
     pub in_flight: usize,
-    /// Pages, shared by all sequences, of the layers that see all positions. See [`State::pages_for`].
+    /// Pages, shared by all sequences, of the layers that see all positions. See [`pages_for`].
     pub pages: usize,
-    /// Memory for what no sequence holds but others may begin with.
+    /// Memory, in bytes, for what no sequence holds but others may begin with.
     pub cache_bytes: usize,
 }
 
 /// Layers that see equally many positions, and so need pages for the same ones.
+///
+/// A group in which the target has no layers may lack pages of positions that are seen: the drafts have not filled those.
 struct Group {
     window: Option<usize>,
     /// Their indices among those that attend.
     layers: Vec<usize>,
+    /// Whose they are.
+    owners: OwnerSet,
     /// \[sequence, block of positions\] → page; -1 where there is none.
     table: Vec<i32>,
     /// The most pages that the tree alone may hold.
@@ -124,16 +151,20 @@ struct Group {
 }
 
 /// The state of all sequences.
-pub struct State {
-    memory: StateMemory,
+pub struct State<S> {
+    store: S,
+    owners: Vec<Owner>,
+    /// All owners' layers.
     layers: Vec<LayerSpec>,
+    recurrent: Vec<RecurrentSpec>,
     groups: Vec<Group>,
     /// Pages, by group.
     pools: Vec<Pool>,
-    /// Recurrent states.
+    /// Recurrent states. There are none where no layer recurs.
     slots: Pool,
     cache_slots: usize,
-    recurs: bool,
+    pages: usize,
+    cache_bytes: usize,
     context: usize,
     most_in_flight: usize,
     sequences: Vec<Option<Sequence>>,
@@ -141,92 +172,50 @@ pub struct State {
     tree: PrefixTree,
 }
 
-impl State {
-    /// State for sequences of a model.
+/// Pages that hold one sequence of `context` positions.
+pub fn pages_for(context: usize) -> usize {
+    context.div_ceil(PAGE_CELLS)
+}
+
+impl<S: StateStore> State<S> {
+    /// State for sequences of a model, the target, in a store that has no layers yet.
     ///
     /// # Errors
     /// If there is no memory for so many pages, or for the recurrent states of so many sequences.
-    pub fn new(spec: StateSpec) -> Result<State, StateMemoryError> {
-        let StateSpec { layers, recurrent, sequences, context, in_flight, pages, cache_bytes } = spec;
-        let too_many = || KvMemoryError { pages, layers: layers.len() };
-        let mut windows: Vec<Option<usize>> = Vec::new();
-        for layer in &layers {
-            if !windows.contains(&layer.window) {
-                windows.push(layer.window);
-            }
-        }
-        let page_bytes = layers
-            .iter()
-            .try_fold(0usize, |sum, layer| sum.checked_add(layer.kv.cell_bytes()?.checked_mul(PAGE_CELLS)?));
-        let page_bytes = page_bytes.ok_or_else(too_many)?;
-        let recurs = !recurrent.is_empty();
-        // Where layers recur, a page is of no use without a state to go on from.
-        let for_pages = if recurs { cache_bytes / 2 } else { cache_bytes };
-        let cache_pages = for_pages.checked_div(page_bytes).unwrap_or(0);
-        let entries = sequences.checked_mul(Self::pages_for(context)).ok_or_else(too_many)?;
-        let groups: Vec<Group> = windows
-            .into_iter()
-            .map(|window| Group {
-                window,
-                layers: (0..layers.len()).filter(|&layer| layers[layer].window == window).collect(),
-                table: vec![-1; entries],
-                cache_pages,
-            })
-            .collect();
-        let pools = groups.iter().map(|group| {
-            let own = match group.window {
-                None => pages,
-                // The first and the last page of a window may be used in part.
-                Some(window) => {
-                    let most = window.saturating_add(in_flight).div_ceil(PAGE_CELLS).saturating_add(1);
-                    pages.min(most.saturating_mul(sequences))
-                }
-            };
-            own.checked_add(cache_pages).and_then(Pool::new)
-        });
-        let pools: Vec<Pool> = pools.collect::<Option<_>>().ok_or_else(too_many)?;
-        let group_of = |layer: usize| groups.iter().position(|group| group.layers.contains(&layer));
-        let sized = layers.iter().enumerate().map(|(index, layer)| {
-            let group = group_of(index).expect("every layer is in the group of its window");
-            (layer.kv, pools[group].len())
-        });
-        let kv = KvMemory::new(&sized.collect::<Vec<_>>())?;
-
-        let slot_bytes = recurrent.iter().try_fold(0usize, |sum, spec| sum.checked_add(spec.slot_bytes()?));
-        let cache_slots = slot_bytes.map_or(0, |bytes| (cache_bytes / 2).checked_div(bytes).unwrap_or(0));
-        let own = if recurs { sequences.saturating_mul(SLOTS_PER_SEQUENCE) } else { 0 };
-        let no_slots = || RecurrentMemoryError { slots: own, layers: recurrent.len() };
-        let slots = own.checked_add(cache_slots).and_then(Pool::new).ok_or_else(no_slots)?;
-        let memory = StateMemory { kv, recurrent: RecurrentMemory::new(&recurrent, slots.len())? };
-        Ok(State {
-            memory,
-            layers,
-            groups,
-            pools,
-            slots,
-            cache_slots,
-            recurs,
+    pub fn new(store: S, spec: StateSpec, target: OwnerSpec) -> Result<State<S>, StateMemoryError> {
+        let StateSpec { sequences, context, in_flight, pages, cache_bytes } = spec;
+        let mut state = State {
+            store,
+            owners: Vec::new(),
+            layers: Vec::new(),
+            recurrent: Vec::new(),
+            groups: Vec::new(),
+            pools: Vec::new(),
+            slots: Pool::default(),
+            cache_slots: 0,
+            pages,
+            cache_bytes,
             context,
             most_in_flight: in_flight,
             sequences: (0..sequences).map(|_| None).collect(),
             generation: 0,
             tree: PrefixTree::new([0; 32]),
-        })
+        };
+        state.add_owner(target)?;
+        Ok(state)
     }
 
-    /// Says whose state it is: the digest of the model, and of what was adapted in it. What is saved can be restored only where
-    /// the digest is the same. It is not needed to see whether there is memory, and may take long to find.
+    /// Says whose layers an owner's are: the digest of the model, and of what was adapted in it. What is saved can be restored
+    /// only where the digest is the same. It is not needed to see whether there is memory, and may take long to find.
     ///
     /// # Panics
-    /// If a sequence has begun.
-    pub fn identify(&mut self, identity: Digest) {
-        assert!(self.tree.is_empty() && self.sequences.iter().all(Option::is_none), "identified too late");
-        self.tree = PrefixTree::new(identity);
-    }
-
-    /// Pages that hold one sequence of `context` positions.
-    pub fn pages_for(context: usize) -> usize {
-        context.div_ceil(PAGE_CELLS)
+    /// If a sequence has begun, or there is no such owner.
+    pub fn identify(&mut self, owner: OwnerId, digest: Digest) {
+        assert!(self.is_unused(), "identified too late");
+        self.owners[owner.0].digest = digest;
+        if owner == OwnerId::TARGET {
+            self.tree = PrefixTree::new(digest);
+        }
     }
 
     /// The most positions of a sequence.
@@ -234,9 +223,14 @@ impl State {
         self.context
     }
 
+    /// The backend's memory.
+    pub fn store(&self) -> &S {
+        &self.store
+    }
+
     /// The backend's memory, for a run.
-    pub fn memory_mut(&mut self) -> &mut StateMemory {
-        &mut self.memory
+    pub fn store_mut(&mut self) -> &mut S {
+        &mut self.store
     }
 
     /// The windows of the kinds of layers, in the order of their numbers.
@@ -255,28 +249,42 @@ impl State {
     }
 
     fn blocks(&self) -> usize {
-        Self::pages_for(self.context)
+        pages_for(self.context)
     }
 
-    /// Whether layers carry a state from position to position.
+    /// Whether the target's layers carry a state from position to position. Its sequences cannot be cut but to nothing then.
     pub fn recurs(&self) -> bool {
-        self.recurs
+        self.owners[OwnerId::TARGET.0].recurs()
+    }
+
+    /// Whether any owner's layers recur.
+    fn has_slots(&self) -> bool {
+        !self.recurrent.is_empty()
+    }
+
+    /// Whether there is no sequence and no text kept for reuse.
+    fn is_unused(&self) -> bool {
+        self.tree.is_empty() && self.sequences.iter().all(Option::is_none)
     }
 
     /// A new, empty sequence.
+    ///
+    /// # Errors
+    /// If all are in use.
     pub fn begin(&mut self) -> Result<SequenceId, StateError> {
         let free = self.sequences.iter().position(Option::is_none);
         let index = free.ok_or(StateError::NoSequence(self.sequences.len()))?;
         self.generation += 1;
         let generation = self.generation;
-        self.sequences[index] = Some(Sequence::new(generation, self.groups.len(), self.context));
+        self.sequences[index] =
+            Some(Sequence::new(generation, self.groups.len(), self.owners.len() - 1, self.context));
         Ok(SequenceId { index, generation })
     }
 
     /// Ends a sequence. Its text stays in the prefix tree as long as there is room.
     ///
     /// # Errors
-    /// If there is no such sequence; or if it was the last and the books do not balance ([`State::integrity`]).
+    /// If there is no such sequence; or if it was the last and the bookkeeping does not balance ([`State::integrity`]).
     pub fn end(&mut self, id: SequenceId) -> Result<(), StateError> {
         self.rollback(id)?;
         self.keep_tail(id);
@@ -291,20 +299,20 @@ impl State {
         }
     }
 
-    /// Lets a part of another crate take part in what happens to a sequence.
+    /// Lets an extension of another crate take part in what happens to a sequence.
     ///
     /// # Errors
     /// If there is no such sequence.
-    pub fn attach(&mut self, id: SequenceId, mut part: Box<dyn Part>) -> Result<(), StateError> {
+    pub fn attach(&mut self, id: SequenceId, mut extension: Box<dyn Extension>) -> Result<(), StateError> {
         let sequence = self.sequence_mut(id)?;
-        part.reset(&sequence.tokens);
-        sequence.parts.push(part);
+        extension.reset(&sequence.tokens);
+        sequence.extensions.push(extension);
         Ok(())
     }
 
-    /// The parts that were attached to a sequence, in order.
-    pub fn parts(&self, id: SequenceId) -> Result<&[Box<dyn Part>], StateError> {
-        self.sequence(id).map(|sequence| &sequence.parts[..])
+    /// The extensions that were attached to a sequence, in order.
+    pub fn extensions(&self, id: SequenceId) -> Result<&[Box<dyn Extension>], StateError> {
+        self.sequence(id).map(|sequence| &sequence.extensions[..])
     }
 
     /// Positions committed.
@@ -327,7 +335,7 @@ impl State {
         self.sequence(id).map(|sequence| sequence.removed)
     }
 
-    /// Forgets what no sequence holds.
+    /// Evicts all that no sequence holds.
     pub fn clear_cache(&mut self) {
         self.tree.clear(&mut Pools { pages: &mut self.pools, slots: &mut self.slots });
     }
@@ -338,7 +346,7 @@ impl State {
         let pages = self.groups.iter().zip(&self.pools);
         let pages: usize =
             pages.map(|(group, pool)| pool.cached() * group.layers.iter().map(page).sum::<usize>()).sum();
-        pages + self.slots.cached() * self.memory.recurrent.slot_bytes()
+        pages + self.slots.cached() * self.store.slot_bytes(0..self.recurrent.len())
     }
 
     fn sequence(&self, id: SequenceId) -> Result<&Sequence, StateError> {

@@ -1,8 +1,9 @@
 //! Numbered things that are shared by count: pages of one kind of layer, or slots of recurrent state.
 
 /// Things 0 to n - 1, each free or held by sequences and at most once by the prefix tree.
+#[derive(Default)]
 pub(crate) struct Pool {
-    holders: Vec<u32>,
+    ref_count: Vec<u32>,
     in_tree: Vec<bool>,
     free: Vec<i32>,
     /// Held by the tree alone.
@@ -13,12 +14,12 @@ impl Pool {
     /// `None` if so many cannot be numbered.
     pub(crate) fn new(count: usize) -> Option<Pool> {
         let end = i32::try_from(count).ok()?;
-        let (holders, in_tree) = (vec![0; count], vec![false; count]);
-        Some(Pool { holders, in_tree, free: (0..end).rev().collect(), cached: 0 })
+        let (ref_count, in_tree) = (vec![0; count], vec![false; count]);
+        Some(Pool { ref_count, in_tree, free: (0..end).rev().collect(), cached: 0 })
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.holders.len()
+        self.ref_count.len()
     }
 
     pub(crate) fn free(&self) -> usize {
@@ -32,25 +33,25 @@ impl Pool {
     /// A free one, then held once.
     pub(crate) fn take(&mut self) -> Option<i32> {
         let id = self.free.pop()?;
-        self.holders[id as usize] = 1;
+        self.ref_count[id as usize] = 1;
         Some(id)
     }
 
-    pub(crate) fn hold(&mut self, id: i32) {
-        self.change(id, |pool, id| pool.holders[id] += 1);
+    pub(crate) fn acquire(&mut self, id: i32) {
+        self.change(id, |pool, id| pool.ref_count[id] += 1);
     }
 
     pub(crate) fn release(&mut self, id: i32) {
-        self.change(id, |pool, id| pool.holders[id] -= 1);
-        if self.holders[id as usize] == 0 {
+        self.change(id, |pool, id| pool.ref_count[id] -= 1);
+        if self.ref_count[id as usize] == 0 {
             self.free.push(id);
         }
     }
 
-    pub(crate) fn hold_in_tree(&mut self, id: i32) {
+    pub(crate) fn acquire_in_tree(&mut self, id: i32) {
         debug_assert!(!self.in_tree[id as usize]);
         self.change(id, |pool, id| {
-            pool.holders[id] += 1;
+            pool.ref_count[id] += 1;
             pool.in_tree[id] = true;
         });
     }
@@ -65,14 +66,14 @@ impl Pool {
         self.in_tree[id as usize]
     }
 
-    /// Holders, the tree included.
-    pub(crate) fn holders(&self, id: i32) -> u32 {
-        self.holders[id as usize]
+    /// How many hold it, the tree included.
+    pub(crate) fn ref_count(&self, id: i32) -> u32 {
+        self.ref_count[id as usize]
     }
 
     /// Whether the tree alone holds it.
     pub(crate) fn is_cached(&self, id: i32) -> bool {
-        self.in_tree(id) && self.holders(id) == 1
+        self.in_tree(id) && self.ref_count(id) == 1
     }
 
     fn change(&mut self, id: i32, change: impl FnOnce(&mut Pool, usize)) {
@@ -82,7 +83,7 @@ impl Pool {
         self.cached = self.cached + usize::from(after) - usize::from(before);
     }
 
-    /// Whether the books agree with who says to hold what: `held` by sequences, `kept` by the tree.
+    /// Whether the bookkeeping agrees with who says to hold what: `held` by sequences, `kept` by the tree.
     pub(crate) fn check(
         &self,
         what: &str,
@@ -103,15 +104,15 @@ impl Pool {
             }
         }
         for id in 0..self.len() {
-            let (holders, tree) = (counts[id] + trees[id], trees[id]);
-            if holders != self.holders[id] || tree != u32::from(self.in_tree[id]) {
-                let counted = (self.holders[id], self.in_tree[id]);
+            let (ref_count, tree) = (counts[id] + trees[id], trees[id]);
+            if ref_count != self.ref_count[id] || tree != u32::from(self.in_tree[id]) {
+                let counted = (self.ref_count[id], self.in_tree[id]);
                 return Err(format!(
-                    "{what} {id} has {holders} holders, {tree} of them the tree, not {counted:?}"
+                    "{what} {id} is held {ref_count} times, {tree} of them by the tree, not {counted:?}"
                 ));
             }
         }
-        let free = self.holders.iter().filter(|&&holders| holders == 0).count();
+        let free = self.ref_count.iter().filter(|&&ref_count| ref_count == 0).count();
         if free != self.free.len() {
             return Err(format!("{free} {what}s are unused and {} are free", self.free.len()));
         }

@@ -1,13 +1,15 @@
 //! The prefix tree: what was computed of texts that have ended, or that others may share.
 //!
 //! A node is a page's worth of tokens after its parent's, or fewer at the end of a text, with the pages that hold their K
-//! and V and perhaps the slot with the recurrent state after the last. A node is found by the digest of the model, the
-//! adapter and all tokens up to its last; what is found is used only if its tokens are those asked for, compared one by one.
+//! and V and perhaps the slot with the recurrent state after the last. Pages and slots say which drafts have filled them, and
+//! one that more have filled takes the place of another. A node is found by the digest of the model, the adapter and all tokens
+//! up to its last; what is found is used only if its tokens are those asked for, compared one by one.
 
+use crate::owner::OwnerSet;
 use crate::pool::Pool;
 use sha2::{Digest as _, Sha256};
 use std::collections::HashMap;
-use verbatim_cpu::PAGE_CELLS;
+use verbatim_backend::PAGE_CELLS;
 
 /// Identifies a model, or a text that a model has read.
 pub type Digest = [u8; 32];
@@ -21,6 +23,14 @@ pub(crate) fn digest_after(before: &Digest, tokens: &[u32]) -> Digest {
 
 pub(crate) type NodeId = usize;
 
+/// A page or a slot that the tree holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Kept {
+    pub(crate) id: i32,
+    /// The drafts that have filled the cells of all the node's tokens; for a slot the owners whose state it has.
+    pub(crate) filled: OwnerSet,
+}
+
 pub(crate) struct Node {
     pub(crate) parent: Option<NodeId>,
     children: Vec<NodeId>,
@@ -28,10 +38,10 @@ pub(crate) struct Node {
     /// 1 to [`PAGE_CELLS`]; only a node of so many has children.
     pub(crate) tokens: Vec<u32>,
     /// For each kind of layer the page; none where the window has left it.
-    pub(crate) pages: Vec<Option<i32>>,
+    pub(crate) pages: Vec<Option<Kept>>,
     /// The recurrent state after the last token.
-    pub(crate) slot: Option<i32>,
-    /// When each page, and last the slot, was put here or used: the order in which they are forgotten.
+    pub(crate) slot: Option<Kept>,
+    /// When each page, and last the slot, was put here or used: the order in which they are evicted.
     used: Vec<u64>,
 }
 
@@ -118,13 +128,14 @@ impl PrefixTree {
         (path, partial)
     }
 
-    /// Adds a node, or finds it; gives it the pages and the slot that it lacks. Returns it.
+    /// Adds a node, or finds it; gives it the pages and the slot that it lacks, or that more owners have filled than its own.
+    /// Returns it.
     pub(crate) fn add(
         &mut self,
         parent: Option<NodeId>,
         tokens: &[u32],
-        pages: &[Option<i32>],
-        slot: Option<i32>,
+        pages: &[Option<Kept>],
+        slot: Option<Kept>,
         pools: &mut Pools<'_>,
     ) -> NodeId {
         debug_assert!((1..=PAGE_CELLS).contains(&tokens.len()));
@@ -142,7 +153,7 @@ impl PrefixTree {
             };
             let id = self.vacant.pop().unwrap_or_else(|| {
                 self.nodes.push(None);
-                // Forgetting allocates nothing.
+                // Evicting allocates nothing.
                 self.vacant.reserve(self.nodes.len());
                 self.nodes.len() - 1
             });
@@ -158,20 +169,10 @@ impl PrefixTree {
         let clock = self.clock;
         let node = self.node_mut(id);
         for (group, page) in pages.iter().enumerate() {
-            if let (None, Some(page)) = (node.pages[group], *page)
-                && !pools.pages[group].in_tree(page)
-            {
-                pools.pages[group].hold_in_tree(page);
-                node.pages[group] = Some(page);
-            }
+            keep(&mut node.pages[group], *page, &mut pools.pages[group]);
             node.used[group] = clock;
         }
-        if let (None, Some(slot)) = (node.slot, slot)
-            && !pools.slots.in_tree(slot)
-        {
-            pools.slots.hold_in_tree(slot);
-            node.slot = Some(slot);
-        }
+        keep(&mut node.slot, slot, pools.slots);
         *node.used.last_mut().expect("one more than groups") = clock;
         id
     }
@@ -183,37 +184,38 @@ impl PrefixTree {
         self.node_mut(id).used[group] = clock;
     }
 
-    /// Forgets the page of this group that was of no use for longest and that nobody but the tree holds. Where all
+    /// Evicts the page of this group that was of no use for longest and that nobody but the tree holds. Where all
     /// positions are seen, a page is of no use without those before it, so the last ones go first, with their nodes.
     /// `false` if there is none.
-    pub(crate) fn forget_page(&mut self, group: usize, windowed: bool, pools: &mut Pools<'_>) -> bool {
+    pub(crate) fn evict_page(&mut self, group: usize, windowed: bool, pools: &mut Pools<'_>) -> bool {
         let pool = &pools.pages[group];
-        let oldest = self.ids().filter(|&id| {
+        let cached = |&id: &NodeId| self.node(id).pages[group].is_some_and(|page| pool.is_cached(page.id));
+        // One with children goes only if all after it are in use, by sequences that have pages of their own for it.
+        let order = |&id: &NodeId| {
             let node = self.node(id);
-            let cached = node.pages[group].is_some_and(|page| pool.is_cached(page));
-            cached && (windowed || node.children.is_empty())
-        });
-        let Some(id) = oldest.min_by_key(|&id| self.node(id).used[group]) else { return false };
+            (!windowed && !node.children.is_empty(), node.used[group])
+        };
+        let Some(id) = self.ids().filter(cached).min_by_key(order) else { return false };
         // A sequence that goes on from a node will want it as a parent.
         let node = self.node(id);
-        let in_use = |(pool, page): (&Pool, &Option<i32>)| page.is_some_and(|page| !pool.is_cached(page));
-        let is_wanted = !node.children.is_empty() || pools.pages.iter().zip(&node.pages).any(in_use);
-        if windowed && is_wanted {
+        let in_use = |(pool, page): (&Pool, &Option<Kept>)| page.is_some_and(|page| !pool.is_cached(page.id));
+        let is_wanted = windowed && pools.pages.iter().zip(&node.pages).any(in_use);
+        if is_wanted || !node.children.is_empty() {
             let page = self.node_mut(id).pages[group].take().expect("filtered");
-            pools.pages[group].release_from_tree(page);
+            pools.pages[group].release_from_tree(page.id);
         } else {
             self.remove(id, pools);
         }
         true
     }
 
-    /// Forgets the recurrent state that was of no use for longest and that nobody but the tree holds.
-    pub(crate) fn forget_slot(&mut self, pools: &mut Pools<'_>) -> bool {
-        let cached = |&id: &NodeId| self.node(id).slot.is_some_and(|slot| pools.slots.is_cached(slot));
+    /// Evicts the recurrent state that was of no use for longest and that nobody but the tree holds.
+    pub(crate) fn evict_slot(&mut self, pools: &mut Pools<'_>) -> bool {
+        let cached = |&id: &NodeId| self.node(id).slot.is_some_and(|slot| pools.slots.is_cached(slot.id));
         let used = |&id: &NodeId| *self.node(id).used.last().expect("one more than groups");
         let Some(id) = self.ids().filter(cached).min_by_key(used) else { return false };
         let slot = self.node_mut(id).slot.take().expect("filtered");
-        pools.slots.release_from_tree(slot);
+        pools.slots.release_from_tree(slot.id);
         true
     }
 
@@ -231,11 +233,11 @@ impl PrefixTree {
         debug_assert!(node.children.is_empty());
         for (pool, page) in pools.pages.iter_mut().zip(node.pages) {
             if let Some(page) = page {
-                pool.release_from_tree(page);
+                pool.release_from_tree(page.id);
             }
         }
         if let Some(slot) = node.slot {
-            pools.slots.release_from_tree(slot);
+            pools.slots.release_from_tree(slot.id);
         }
         self.index.remove(&node.digest);
         match node.parent {
@@ -274,6 +276,21 @@ impl PrefixTree {
             return Err(format!("{live} nodes in the prefix tree but {indexed} in its index"));
         }
         Ok(())
+    }
+}
+
+/// Keeps a page or slot where there is none, or one that fewer owners have filled.
+fn keep(place: &mut Option<Kept>, new: Option<Kept>, pool: &mut Pool) {
+    let Some(new) = new else { return };
+    match place {
+        Some(kept) if kept.id == new.id => kept.filled = kept.filled.union(new.filled),
+        Some(kept) if kept.filled.contains_all(new.filled) || !new.filled.contains_all(kept.filled) => {}
+        // It is another node's.
+        _ if pool.in_tree(new.id) => {}
+        _ => {
+            pool.acquire_in_tree(new.id);
+            place.replace(new).into_iter().for_each(|kept| pool.release_from_tree(kept.id));
+        }
     }
 }
 

@@ -1,22 +1,26 @@
 //! Sequences in files: saved in one process, restored in another, refused if anything about them does not fit.
 //!
-//! A file is a magic number, a version, named sections (a target's sequence, its draft's, …) and the SHA-256 of all that.
+//! A file is a magic number, a version, named sections and the SHA-256 of all that.
 //! All numbers are little-endian; lengths and counts are 64 bits. A state's section is
-//! - the numerics of the backend (u32) and the digest of the model: bits that other kernels or weights made are of no use;
-//! - the form of its layers, in words, and the bytes of its recurrent state;
-//! - tokens (count, u32 each), how many of them are plain, how many were removed;
-//! - for each kind of layer the first position that is kept; then for each layer its cells from there on, as they are stored;
-//! - the recurrent state; the parts of other crates (count; name and bytes of each).
+//! - the numerics of the backend (u32): bits that other kernels made are of no use;
+//! - the target's identity: the digest of the model, the form of its layers, in words, and the bytes of its recurrent state;
+//! - tokens (count, u32 each), how many of them are the exact prefix, how many were removed;
+//! - the target's cells: for each kind of layer, and each such layer, those that are still seen, as they are stored;
+//! - the target's recurrent state; the extensions of other crates (count; name and bytes of each);
+//! - the drafts that have filled anything (count; length of each): identity, the first position filled and the one after the
+//!   last, cells of those still seen, and the recurrent state if the last position is among them. Who has not loaded that draft
+//!   skips it.
 
 use crate::prefix::digest_after;
-use crate::sequence::Span;
-use crate::{Part, SequenceId, State, StateError};
+use crate::sequence::{Sequence, Span};
+use crate::{Digest, Extension, NOT_A_TOKEN, OwnerId, SequenceId, State, StateError, pages_for};
 use sha2::{Digest as _, Sha256};
 use std::io::{self, Write};
-use verbatim_cpu::{NUMERICS, PAGE_CELLS};
+use std::ops::Range;
+use verbatim_backend::{PAGE_CELLS, StateStore};
 
 const MAGIC: [u8; 8] = *b"VERBATIM";
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 const CHECKSUM_BYTES: usize = 32;
 
 /// Why a file holds no saved sequences.
@@ -47,15 +51,17 @@ pub enum RestoreError {
     OtherModel,
     /// Saved by a build with other kernels.
     #[error(
-        "the sequence was saved by a build whose kernels round otherwise ({found}, not {NUMERICS}); compute it anew"
+        "the sequence was saved by a build whose kernels round otherwise ({found}, not {wanted}); compute it anew"
     )]
     OtherNumerics {
         /// The numerics of that build.
         found: u32,
+        /// The numerics of this one.
+        wanted: u32,
     },
     /// Saved with another form of K and V.
     #[error(
-        "the sequence was saved with {found} and this one has {wanted}; use the same --ctk, --ctv and rotation"
+        "the sequence was saved with {found} and this one has {wanted}; use the same cache types and rotation"
     )]
     OtherForm {
         /// What the file says.
@@ -63,10 +69,10 @@ pub enum RestoreError {
         /// What the state has.
         wanted: String,
     },
-    /// A part of another crate is missing or wrong.
+    /// An extension of another crate is missing or wrong.
     #[error("the saved {name} cannot be used: {problem}")]
-    Part {
-        /// The part.
+    Extension {
+        /// The extension.
         name: &'static str,
         /// Why not.
         problem: String,
@@ -157,111 +163,145 @@ impl Saved {
     }
 }
 
-impl State {
+impl<S: StateStore> State<S> {
     /// A sequence's state, for [`Saved::add`]. Positions in flight are no part of it.
     ///
     /// # Errors
     /// If there is no such sequence.
     pub fn save(&self, id: SequenceId) -> Result<Vec<u8>, StateError> {
         let sequence = self.sequence(id)?;
+        let (target, committed) = (OwnerId::TARGET, sequence.committed());
         let mut out = Vec::new();
-        out.extend(NUMERICS.to_le_bytes());
-        out.extend(self.tree.root());
-        put_bytes(&mut out, self.form().as_bytes());
-        put(&mut out, self.memory.recurrent.slot_bytes());
-        put(&mut out, sequence.committed());
+        out.extend(self.store.numerics().to_le_bytes());
+        self.save_identity(target, &mut out);
+        put(&mut out, committed);
         sequence.tokens.iter().for_each(|token| out.extend(token.to_le_bytes()));
-        put(&mut out, sequence.plain.min(sequence.committed()));
+        put(&mut out, sequence.exact_prefix_len.min(committed));
         put(&mut out, sequence.removed);
-        for (index, group) in self.groups.iter().enumerate() {
-            let first = group.first_seen(sequence.committed());
-            put(&mut out, first);
-            for &layer in &group.layers {
-                for position in first..sequence.committed() {
-                    let cell = self.cell(id, index, position).expect("positions that are seen have cells");
-                    self.memory.kv.layers()[layer].read_cell(cell, &mut out);
-                }
-            }
-        }
+        self.save_layers(id, target, 0..committed, &mut out);
         if let Some(slot) = sequence.slot {
-            self.memory.recurrent.read_slot(slot as usize, &mut out);
+            self.store.read_slot(self.recurrent_layers(target), slot as usize, &mut out);
         }
-        put(&mut out, sequence.parts.len());
-        for part in &sequence.parts {
+        put(&mut out, sequence.extensions.len());
+        for extension in &sequence.extensions {
             let mut bytes = Vec::new();
-            part.save(&mut bytes);
-            put_bytes(&mut out, part.name().as_bytes());
+            extension.save(&mut bytes);
+            put_bytes(&mut out, extension.name().as_bytes());
             put_bytes(&mut out, &bytes);
+        }
+        let has_filled = |draft: &OwnerId| !sequence.filled(*draft).is_empty();
+        put(&mut out, self.drafts().filter(has_filled).count());
+        for draft in self.drafts().filter(has_filled) {
+            put_bytes(&mut out, &self.save_draft(id, sequence, draft));
         }
         Ok(out)
     }
 
-    /// A new sequence from what [`State::save`] gave, here or in another process, with the given parts attached, each of which
-    /// loads what one of its name has saved.
+    fn save_draft(&self, id: SequenceId, sequence: &Sequence, draft: OwnerId) -> Vec<u8> {
+        let (mut out, filled) = (Vec::new(), sequence.filled(draft));
+        self.save_identity(draft, &mut out);
+        put(&mut out, filled.start);
+        put(&mut out, filled.end);
+        self.save_layers(id, draft, filled, &mut out);
+        if let (Some(slot), Some(_)) = (sequence.slot, sequence.filled_before_flight(draft)) {
+            self.store.read_slot(self.recurrent_layers(draft), slot as usize, &mut out);
+        }
+        out
+    }
+
+    /// What has to agree for an owner's layers to be restored.
+    fn save_identity(&self, owner: OwnerId, out: &mut Vec<u8>) {
+        out.extend(self.owners[owner.0].digest);
+        put_bytes(out, self.form(owner).as_bytes());
+        put(out, self.store.slot_bytes(self.recurrent_layers(owner)));
+    }
+
+    fn save_layers(&self, id: SequenceId, owner: OwnerId, positions: Range<usize>, out: &mut Vec<u8>) {
+        let len = self.len(id).expect("the caller has it");
+        for (group, layer) in self.layers_by_group(owner) {
+            let mut cells = self.seen_of(group, positions.clone(), len).map(|position| {
+                self.cell(id, group, position).expect("positions that are filled and seen have cells")
+            });
+            self.store.read_cells(layer, &mut cells, out);
+        }
+    }
+
+    /// An owner's layers, each with its group.
+    fn layers_by_group(&self, owner: OwnerId) -> impl Iterator<Item = (usize, usize)> + '_ {
+        let own = self.layers(owner);
+        let layers = self.groups.iter().enumerate();
+        let layers = layers.flat_map(|(index, group)| group.layers.iter().map(move |&layer| (index, layer)));
+        layers.filter(move |(_, layer)| own.contains(layer))
+    }
+
+    /// Those of some positions that are still seen in a group once there are `len`.
+    fn seen_of(&self, group: usize, positions: Range<usize>, len: usize) -> Range<usize> {
+        let first = self.groups[group].first_seen(len).max(positions.start);
+        first.min(positions.end)..positions.end
+    }
+
+    /// A new sequence from what [`State::save`] gave, here or in another process, with the given extensions attached, each of which
+    /// loads what one of its name has saved. What drafts have filled comes along for those that are loaded here; of others
+    /// nothing is taken.
     ///
     /// # Errors
     /// If it was saved with another model, build or form of K and V, if it is malformed, or if there is no room.
-    pub fn restore(&mut self, saved: &[u8], parts: Vec<Box<dyn Part>>) -> Result<Restored, RestoreError> {
+    pub fn restore(
+        &mut self,
+        saved: &[u8],
+        extensions: Vec<Box<dyn Extension>>,
+    ) -> Result<Restored, RestoreError> {
         let mut reader = Reader(saved);
         let read = self.read(&mut reader)?;
-        let parts = load(&read.parts, parts)?;
+        let extensions = load(&read.extensions, extensions)?;
         let sequence = self.begin()?;
         if let Err(error) = self.fill(sequence, &read) {
             self.end(sequence)?;
             return Err(error.into());
         }
-        let books = self.sequence_mut(sequence)?;
-        books.parts = parts;
+        self.sequence_mut(sequence)?.extensions = extensions;
         let least = |(group, span): (&crate::Group, &Span)| match (group.window, span.whole_from) {
             (None, _) | (_, 0) => 0,
             (Some(window), whole_from) => whole_from + window - 1,
         };
-        let books = self.sequence(sequence)?;
-        let positions = books.committed();
-        let least = self.groups.iter().zip(&books.spans).map(least).max().unwrap_or(0);
-        let least = if self.recurs { positions } else { least.min(positions) };
+        let (positions, spans) = (self.len(sequence)?, &self.sequence(sequence)?.spans);
+        let of_target = |(group, _): &(&crate::Group, _)| group.owners.contains(OwnerId::TARGET);
+        let least = self.groups.iter().zip(spans).filter(of_target).map(least).max().unwrap_or(0);
+        let least = if self.recurs() { positions } else { least.min(positions) };
         Ok(Restored { sequence, positions, least })
     }
 
-    /// The form of the memory, in words.
-    fn form(&self) -> String {
-        let mut form = String::new();
-        for layer in &self.layers {
+    /// The form of an owner's memory, in words.
+    pub(crate) fn form(&self, owner: OwnerId) -> String {
+        // Layers of one form are many: they are counted.
+        let mut forms: Vec<(usize, String)> = Vec::new();
+        for layer in &self.layers[self.layers(owner)] {
             let kv = layer.kv;
-            let turned = if layer.transformed { " rotated" } else { "" };
+            let rotated = if layer.hadamard { " rotated" } else { "" };
             let window = layer.window.map_or(String::new(), |window| format!(" window {window}"));
             let (k, v) = (kv.k.name(), kv.v.name());
-            let text = format!("{}x{} {k}{turned}/{v}{window}", kv.kv_heads, kv.head_dim);
-            // Layers of one form are many: they are counted.
-            match form.rsplit_once("; ").map_or(form.as_str(), |(_, last)| last).split_once(" * ") {
-                Some((count, last)) if last == text => {
-                    let count = count.parse::<usize>().unwrap_or(0) + 1;
-                    let start = form.rfind("; ").map_or(0, |at| at + 2);
-                    form.truncate(start);
-                    form += &format!("{count} * {text}");
-                }
-                _ => form += &format!("{}1 * {text}", if form.is_empty() { "" } else { "; " }),
+            let form = format!("{}x{} {k}{rotated}/{v}{window}", kv.kv_heads, kv.head_dim);
+            match forms.last_mut().filter(|(_, last)| *last == form) {
+                Some((count, _)) => *count += 1,
+                None => forms.push((1, form)),
             }
         }
-        form
+        let forms: Vec<String> = forms.iter().map(|(count, form)| format!("{count} * {form}")).collect();
+        forms.join("; ")
     }
 
     fn read<'a>(&self, reader: &mut Reader<'a>) -> Result<Read<'a>, RestoreError> {
-        let found = reader.u32()?;
-        if found != NUMERICS {
-            return Err(RestoreError::OtherNumerics { found });
+        let (found, wanted) = (reader.u32()?, self.store.numerics());
+        if found != wanted {
+            return Err(RestoreError::OtherNumerics { found, wanted });
         }
-        if reader.take(self.tree.root().len())? != self.tree.root() {
+        let identity = Identity::read(reader)?;
+        let wanted = self.identity(OwnerId::TARGET);
+        if identity.digest != wanted.digest {
             return Err(RestoreError::OtherModel);
         }
-        let (found, wanted) = (String::from_utf8_lossy(reader.bytes()?).into_owned(), self.form());
-        if found != wanted {
-            return Err(RestoreError::OtherForm { found, wanted });
-        }
-        let slot_bytes = reader.count()?;
-        if slot_bytes != self.memory.recurrent.slot_bytes() {
-            let say = |bytes| format!("{bytes} bytes of recurrent state");
-            let (found, wanted) = (say(slot_bytes), say(self.memory.recurrent.slot_bytes()));
+        if identity != wanted {
+            let [found, wanted] = [identity, wanted].map(|identity| identity.words());
             return Err(RestoreError::OtherForm { found, wanted });
         }
         let len = reader.count()?;
@@ -270,37 +310,68 @@ impl State {
         }
         let tokens = reader.take(len.checked_mul(4).ok_or("too many tokens")?)?;
         let tokens: Vec<u32> = tokens.as_chunks::<4>().0.iter().copied().map(u32::from_le_bytes).collect();
-        let (plain, removed) = (reader.count()?, reader.count()?);
-        if plain > len {
-            return Err("more plain positions than tokens".into());
+        let (exact_prefix_len, removed) = (reader.count()?, reader.count()?);
+        if exact_prefix_len > len {
+            return Err("a longer exact prefix than there are tokens".into());
         }
-        let mut groups = Vec::new();
-        for group in &self.groups {
-            if reader.count()? != group.first_seen(len) {
-                return Err("other positions are kept than are seen".into());
-            }
-            let cells = len - group.first_seen(len);
-            let mut layers = Vec::new();
-            for &layer in &group.layers {
-                let bytes = self.layers[layer].kv.cell_bytes().expect("checked when the memory was made");
-                layers.push(reader.take(cells.checked_mul(bytes).ok_or("too many cells")?)?);
-            }
-            groups.push(layers);
+        if tokens[..exact_prefix_len].contains(&NOT_A_TOKEN) {
+            return Err("an embedding in the exact prefix".into());
         }
-        let slot = if len > 0 { reader.take(slot_bytes)? } else { &[] };
-        let mut parts = Vec::new();
+        let target = self.read_layers(reader, OwnerId::TARGET, 0..len, len)?;
+        let mut extensions = Vec::new();
         for _ in 0..reader.count()? {
-            parts.push((reader.bytes()?, reader.bytes()?));
+            extensions.push((reader.bytes()?, reader.bytes()?));
+        }
+        let mut owners = vec![(OwnerId::TARGET, target)];
+        for _ in 0..reader.count()? {
+            let mut section = Reader(reader.bytes()?);
+            let identity = Identity::read(&mut section)?;
+            let is_new = |draft: &OwnerId| owners.iter().all(|(read, _)| read != draft);
+            let draft = self.drafts().filter(is_new).find(|&draft| self.identity(draft) == identity);
+            // One that is not loaded here, or that keeps K and V in another form.
+            let Some(draft) = draft else { continue };
+            let filled = section.count()?..section.count()?;
+            if filled.start >= filled.end || filled.end > len {
+                return Err("a draft has filled positions that are not there".into());
+            }
+            let layers = self.read_layers(&mut section, draft, filled, len)?;
+            section.end()?;
+            owners.push((draft, layers));
         }
         reader.end()?;
-        Ok(Read { tokens, plain, removed, groups, slot, parts })
+        Ok(Read { tokens, exact_prefix_len, removed, owners, extensions })
+    }
+
+    fn identity(&self, owner: OwnerId) -> Identity {
+        let slot_bytes = self.store.slot_bytes(self.recurrent_layers(owner));
+        Identity { digest: self.owners[owner.0].digest, form: self.form(owner), slot_bytes }
+    }
+
+    /// The cells of an owner's layers, and its recurrent state if these positions are the last.
+    fn read_layers<'a>(
+        &self,
+        reader: &mut Reader<'a>,
+        owner: OwnerId,
+        filled: Range<usize>,
+        len: usize,
+    ) -> Result<ReadLayers<'a>, RestoreError> {
+        let mut layers = Vec::new();
+        for (group, layer) in self.layers_by_group(owner) {
+            let cells = self.seen_of(group, filled.clone(), len).len();
+            let bytes = self.layers[layer].kv.cell_bytes().expect("checked when the memory was made");
+            layers.push(reader.take(cells.checked_mul(bytes).ok_or("too many cells")?)?);
+        }
+        let has_state = self.owners[owner.0].recurs() && len > 0 && filled.end == len;
+        let slot_bytes = self.store.slot_bytes(self.recurrent_layers(owner));
+        let state = if has_state { Some(reader.take(slot_bytes)?) } else { None };
+        Ok(ReadLayers { filled, layers, state })
     }
 
     fn fill(&mut self, id: SequenceId, read: &Read<'_>) -> Result<(), StateError> {
         let len = read.tokens.len();
         let row = id.index * self.blocks();
-        let end = Self::pages_for(len);
-        for (group, layers) in read.groups.iter().enumerate() {
+        let end = pages_for(len);
+        for group in 0..self.groups.len() {
             let seen = self.groups[group].first_seen(len);
             let first = (seen / PAGE_CELLS).min(end);
             self.make_room(group, |_| end - first)?;
@@ -308,53 +379,92 @@ impl State {
                 self.groups[group].table[row + block] = self.pools[group].take().expect("room was made");
             }
             self.sequence_mut(id)?.spans[group] = Span { first, end, whole_from: seen };
-            let memory = self.memory.kv.layers_mut();
-            for (&layer, bytes) in self.groups[group].layers.iter().zip(layers) {
-                let cell_bytes = bytes.len() / (len - seen).max(1);
-                for (position, bytes) in (seen..len).zip(bytes.chunks_exact(cell_bytes.max(1))) {
-                    let page = self.groups[group].table[row + position / PAGE_CELLS];
-                    memory[layer].write_cell(page as usize * PAGE_CELLS + position % PAGE_CELLS, bytes);
-                }
+        }
+        let slot = read.owners.iter().any(|(_, layers)| layers.state.is_some()).then(|| self.take_slot());
+        self.sequence_mut(id)?.slot = slot;
+        for (owner, ReadLayers { filled, layers, state }) in &read.owners {
+            let by_group: Vec<_> = self.layers_by_group(*owner).collect();
+            for ((group, layer), bytes) in by_group.into_iter().zip(layers) {
+                let table = &self.groups[group].table[row..];
+                let cell = |at: usize| table[at / PAGE_CELLS] as usize * PAGE_CELLS + at % PAGE_CELLS;
+                let mut cells = self.seen_of(group, filled.clone(), len).map(cell);
+                self.store.write_cells(layer, &mut cells, bytes);
+            }
+            if let (Some(slot), Some(state)) = (slot, state) {
+                self.store.write_slot(self.recurrent_layers(*owner), slot as usize, state);
+            }
+            if let Some(draft) = owner.0.checked_sub(1) {
+                self.sequence_mut(id)?.filled[draft] = filled.clone();
             }
         }
-        if self.recurs && len > 0 {
-            let slot = self.take_slot();
-            self.memory.recurrent.write_slot(slot as usize, read.slot);
-            self.sequence_mut(id)?.slot = Some(slot);
-        }
-        let mut chain = Vec::new();
-        for block in read.tokens[..read.plain].chunks_exact(PAGE_CELLS) {
-            chain.push(digest_after(chain.last().unwrap_or(self.tree.root()), block));
-        }
+        let root = *self.tree.root();
         let sequence = self.sequence_mut(id)?;
-        sequence.tokens.clone_from(&read.tokens);
-        sequence.chain = chain;
-        sequence.plain = if read.plain == len { usize::MAX } else { read.plain };
+        for block in read.tokens[..read.exact_prefix_len].chunks_exact(PAGE_CELLS) {
+            sequence.chain.push(digest_after(sequence.chain.last().unwrap_or(&root), block));
+        }
+        sequence.tokens.extend(&read.tokens);
+        sequence.exact_prefix_len =
+            if read.exact_prefix_len == len { usize::MAX } else { read.exact_prefix_len };
         sequence.removed = read.removed;
         Ok(())
+    }
+}
+
+/// What tells an owner's memory from that of others.
+#[derive(PartialEq, Eq)]
+struct Identity {
+    digest: Digest,
+    form: String,
+    slot_bytes: usize,
+}
+
+impl Identity {
+    fn read(reader: &mut Reader<'_>) -> Result<Identity, RestoreError> {
+        let digest = reader.take(size_of::<Digest>())?.try_into().expect("as many bytes");
+        let form = String::from_utf8_lossy(reader.bytes()?).into_owned();
+        Ok(Identity { digest, form, slot_bytes: reader.count()? })
+    }
+
+    fn words(self) -> String {
+        match self.slot_bytes {
+            0 => self.form,
+            bytes => format!("{} and {bytes} bytes of recurrent state", self.form),
+        }
     }
 }
 
 /// A state's section, taken apart.
 struct Read<'a> {
     tokens: Vec<u32>,
-    plain: usize,
+    exact_prefix_len: usize,
     removed: usize,
-    /// The cells of each layer of each kind.
-    groups: Vec<Vec<&'a [u8]>>,
-    slot: &'a [u8],
-    parts: Vec<(&'a [u8], &'a [u8])>,
+    /// The target, and the drafts that are loaded here.
+    owners: Vec<(OwnerId, ReadLayers<'a>)>,
+    extensions: Vec<(&'a [u8], &'a [u8])>,
 }
 
-fn load(saved: &[(&[u8], &[u8])], mut parts: Vec<Box<dyn Part>>) -> Result<Vec<Box<dyn Part>>, RestoreError> {
-    for part in &mut parts {
-        let name = part.name();
+/// What was saved of one owner's layers.
+struct ReadLayers<'a> {
+    /// The positions that it has filled.
+    filled: Range<usize>,
+    /// The cells of each layer, by group.
+    layers: Vec<&'a [u8]>,
+    /// The recurrent state after the last committed position.
+    state: Option<&'a [u8]>,
+}
+
+fn load(
+    saved: &[(&[u8], &[u8])],
+    mut extensions: Vec<Box<dyn Extension>>,
+) -> Result<Vec<Box<dyn Extension>>, RestoreError> {
+    for extension in &mut extensions {
+        let name = extension.name();
         let found = saved.iter().find(|(other, _)| *other == name.as_bytes());
         let loaded =
-            found.ok_or_else(|| "nothing was saved".to_owned()).and_then(|(_, bytes)| part.load(bytes));
-        loaded.map_err(|problem| RestoreError::Part { name, problem })?;
+            found.ok_or_else(|| "nothing was saved".to_owned()).and_then(|(_, bytes)| extension.load(bytes));
+        loaded.map_err(|problem| RestoreError::Extension { name, problem })?;
     }
-    Ok(parts)
+    Ok(extensions)
 }
 
 impl From<&'static str> for RestoreError {

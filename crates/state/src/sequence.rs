@@ -1,8 +1,10 @@
-//! One sequence's books.
+//! One sequence's bookkeeping.
 
+use crate::owner::OwnerSet;
 use crate::prefix::Digest;
-use crate::{CHECKPOINTS, Part};
-use verbatim_cpu::PAGE_CELLS;
+use crate::{CHECKPOINTS, Extension, NOT_A_TOKEN, OwnerId, StateError};
+use std::ops::Range;
+use verbatim_backend::PAGE_CELLS;
 
 /// A position in flight.
 #[derive(Clone, Debug)]
@@ -11,12 +13,16 @@ pub(crate) struct InFlight {
     pub(crate) parent: Option<usize>,
     /// Positions in flight before it on its path.
     pub(crate) depth: usize,
-    /// The token, once it is computed.
+    /// The token that the target was given last.
     pub(crate) token: Option<u32>,
+    /// Who has computed it.
+    pub(crate) computed: OwnerSet,
     /// Where its recurrent state goes.
     pub(crate) slot: Option<i32>,
-    /// The slot holds its state, not that of a later position that shares it.
-    pub(crate) is_kept: bool,
+    /// Of whose layers the slot holds its state, not that of a later position that shares it.
+    pub(crate) kept: OwnerSet,
+    /// It is to be computed anew; only within [`crate::State::begin_compute`].
+    pub(crate) is_stale: bool,
 }
 
 /// Blocks of positions that a sequence has pages for, in one kind of layer.
@@ -32,83 +38,178 @@ pub(crate) struct Sequence {
     pub(crate) generation: u64,
     /// What is committed.
     pub(crate) tokens: Vec<u32>,
-    /// The digest of the text after each full page, as far as it is plain.
+    /// The digest of the text after each full page, as far as its prefix is exact.
     pub(crate) chain: Vec<Digest>,
-    /// Positions from the start on whose K and V are those of the tokens alone: from where others were removed on, they
-    /// are not.
-    pub(crate) plain: usize,
+    /// Positions from the start on whose K and V are those of the tokens alone: from where others were removed on, or an
+    /// embedding was the input, they are not. `usize::MAX` for all.
+    pub(crate) exact_prefix_len: usize,
     /// Positions that were removed from the middle.
     pub(crate) removed: usize,
+    /// For each draft the committed positions whose cells, and the recurrent state after the last of them, it has computed: the
+    /// last unbroken range.
+    pub(crate) filled: Vec<Range<usize>>,
     /// For each kind of layer.
     pub(crate) spans: Vec<Span>,
     /// The recurrent state after the last committed position.
     pub(crate) slot: Option<i32>,
     pub(crate) flight: Vec<InFlight>,
-    pub(crate) parts: Vec<Box<dyn Part>>,
+    pub(crate) extensions: Vec<Box<dyn Extension>>,
 }
 
 impl Sequence {
-    /// An empty one, with room for the books of so many positions: growing allocates nothing.
-    pub(crate) fn new(generation: u64, groups: usize, context: usize) -> Sequence {
+    /// An empty one, with room for the bookkeeping of so many positions: growing allocates nothing.
+    pub(crate) fn new(generation: u64, groups: usize, drafts: usize, context: usize) -> Sequence {
         Sequence {
             generation,
             tokens: Vec::with_capacity(context),
             chain: Vec::with_capacity(context / PAGE_CELLS),
-            plain: usize::MAX,
+            exact_prefix_len: usize::MAX,
             removed: 0,
+            filled: vec![0..0; drafts],
             spans: vec![Span::default(); groups],
             slot: None,
             flight: Vec::with_capacity(CHECKPOINTS),
-            parts: Vec::new(),
+            extensions: Vec::new(),
         }
     }
 
+    #[inline]
     pub(crate) fn committed(&self) -> usize {
         self.tokens.len()
     }
 
     /// Positions committed and in flight, siblings counted one by one.
+    #[inline]
     pub(crate) fn places(&self) -> usize {
         self.tokens.len() + self.flight.len()
     }
 
+    /// The number of a place among those in flight.
+    #[inline]
+    pub(crate) fn in_flight(&self, place: usize) -> Result<usize, StateError> {
+        let index = place.checked_sub(self.committed()).filter(|&index| index < self.flight.len());
+        index.ok_or(StateError::NotInFlight { wanted: place, in_flight: self.flight.len() })
+    }
+
     /// Whether the positions in flight follow each other.
+    #[inline]
     pub(crate) fn is_chain(&self) -> bool {
         // Then, and only then, all others come before the last on its path.
         self.flight.last().is_none_or(|last| last.depth + 1 == self.flight.len())
     }
 
-    /// Whether the state before a position in flight is there, so that it can be computed.
-    pub(crate) fn can_compute(&self, index: usize) -> bool {
-        match self.flight.get(index).map(|row| row.parent) {
-            None => false,
-            Some(None) => true,
-            Some(Some(parent)) => self.flight[parent].token.is_some() && self.flight[parent].is_kept,
+    /// A place in flight and those that it follows, itself first.
+    #[inline]
+    pub(crate) fn path_up(&self, index: usize) -> impl Iterator<Item = usize> + '_ {
+        std::iter::successors(Some(index), |&index| self.flight[index].parent)
+    }
+
+    /// The committed positions that an owner has filled.
+    pub(crate) fn filled(&self, owner: OwnerId) -> Range<usize> {
+        match owner.0.checked_sub(1) {
+            None => 0..self.committed(),
+            Some(draft) => self.filled[draft].clone(),
         }
     }
 
-    /// A position in flight and those after it are to be computed, perhaps again.
-    pub(crate) fn forget_from(&mut self, index: usize) {
-        for i in index..self.flight.len() {
-            // Parents come before their children, so those that are stale have lost their tokens.
-            let parent = self.flight[i].parent.filter(|&parent| parent >= index);
-            if i == index || parent.is_some_and(|parent| self.flight[parent].token.is_none()) {
-                self.flight[i].token = None;
-                self.flight[i].is_kept = false;
+    /// Where the positions begin that an owner has filled up to the last that is committed; `None` if it has not filled that.
+    #[inline]
+    pub(crate) fn filled_before_flight(&self, owner: OwnerId) -> Option<usize> {
+        let filled = self.filled(owner);
+        (filled.start < filled.end && filled.end == self.committed()).then_some(filled.start)
+    }
+
+    /// Where the positions begin that an owner has filled without gap up to a place in flight that it has computed.
+    #[inline]
+    pub(crate) fn start(&self, owner: OwnerId, index: usize) -> usize {
+        let path = || self.path_up(index).take_while(|&index| self.flight[index].computed.contains(owner));
+        let Some(first) = path().last() else { return self.committed() + self.flight[index].depth };
+        match self.flight[first].parent {
+            None => self.filled_before_flight(owner).unwrap_or(self.committed()),
+            Some(_) => self.committed() + self.flight[first].depth,
+        }
+    }
+
+    /// The drafts that have filled all of these positions, and those that have filled some.
+    pub(crate) fn drafts_that_filled(&self, positions: Range<usize>) -> [OwnerSet; 2] {
+        let these = |is: &dyn Fn(&Range<usize>) -> bool| {
+            let filled = self.filled.iter().enumerate().filter(|(_, filled)| is(filled));
+            filled.map(|(draft, _)| OwnerId(draft + 1)).collect()
+        };
+        let all = |filled: &Range<usize>| filled.start <= positions.start && positions.end <= filled.end;
+        let some = |filled: &Range<usize>| filled.start < positions.end && positions.start < filled.end;
+        [these(&all), these(&some)]
+    }
+
+    /// Commits these rows, which were in flight and computed by the target, one after the other.
+    pub(crate) fn commit<'a>(&mut self, len: usize, row: &dyn Fn(usize) -> &'a InFlight) {
+        let committed = self.committed();
+        for row in (0..len).map(row) {
+            // They go on with what drafts have filled, or begin anew.
+            for (draft, filled) in self.filled.iter_mut().enumerate() {
+                if row.computed.contains(OwnerId(draft + 1)) {
+                    let at = self.tokens.len();
+                    let start = if filled.end == at && filled.start < at { filled.start } else { at };
+                    *filled = start..at + 1;
+                }
+            }
+            self.tokens.push(row.token.expect("the target has computed it"));
+        }
+        let tokens = &self.tokens[committed..];
+        if let Some(index) = tokens.iter().position(|&token| token == NOT_A_TOKEN) {
+            self.exact_prefix_len = self.exact_prefix_len.min(committed + index);
+        }
+        if len > 0 {
+            self.extensions.iter_mut().for_each(|extension| extension.commit(tokens));
+        }
+    }
+
+    /// What these owners have computed of the places in flight that are stale, and of those that follow them, is lost; where they
+    /// recur, so are the states that share memory with these. `first` is the first that is stale.
+    #[inline]
+    pub(crate) fn lose_stale(&mut self, first: usize, owners: OwnerSet, recur: bool) {
+        let mut written = None;
+        for index in first..self.flight.len() {
+            // Parents come before their children.
+            let follows = self.flight[index].parent.is_some_and(|parent| self.flight[parent].is_stale);
+            if !(self.flight[index].is_stale || follows) {
+                continue;
+            }
+            let row = &mut self.flight[index];
+            let slot = row.slot.filter(|_| row.is_stale && recur);
+            row.is_stale = true;
+            row.computed = row.computed.without(owners);
+            row.kept = row.kept.without(owners);
+            if slot.is_some() && slot != written {
+                written = slot;
+                let sharing = self.flight.iter_mut().filter(|row| row.slot == slot);
+                sharing.for_each(|row| row.kept = row.kept.without(owners));
             }
         }
+        self.flight[first..].iter_mut().for_each(|row| row.is_stale = false);
     }
 
-    /// A position in flight was computed.
-    pub(crate) fn set_computed(&mut self, index: usize, token: u32) {
-        let slot = self.flight[index].slot;
+    /// The target computes a place in flight of this token.
+    #[inline]
+    pub(crate) fn set_token(&mut self, index: usize, token: u32) {
+        let before = self.flight[index].token.replace(token);
+        // One embedding is not like another.
+        if before.is_some_and(|before| before != token || token == NOT_A_TOKEN) {
+            self.flight[index].is_stale = true;
+            self.lose_stale(index, OwnerSet::DRAFTS, false);
+        }
+    }
+
+    /// An owner has computed a place in flight.
+    #[inline]
+    pub(crate) fn set_computed(&mut self, index: usize, owner: OwnerId, recurs: bool) {
+        let slot = self.flight[index].slot.filter(|_| recurs);
         if slot.is_some() {
             for row in self.flight.iter_mut().filter(|row| row.slot == slot) {
-                row.is_kept = false;
+                row.kept.remove(owner);
             }
+            self.flight[index].kept.insert(owner);
         }
-        let row = &mut self.flight[index];
-        row.token = Some(token);
-        row.is_kept = true;
+        self.flight[index].computed.insert(owner);
     }
 }

@@ -5,14 +5,15 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::Context;
-use verbatim_engine::{Engine, LoadOptions};
+use verbatim_device::Device;
+use verbatim_engine::{Backend, LoadOptions, Stepper};
 use verbatim_lab::bench::{self, Breakdown, Format, Peaks, Row, Selection, Subject, Test, books, picture};
 
 use crate::error::UsageError;
 use crate::flags::{BenchArgs, BenchOutput};
 use crate::interrupt::{EXIT_INTERRUPTED, Interrupt};
 use crate::model_file::{ModelFile, weights_format};
-use crate::session::{open_model, place_threads};
+use crate::session::{load, open_device, open_model};
 use crate::standard_io::{self, escape};
 use crate::store::Store;
 
@@ -38,19 +39,18 @@ pub fn run(args: &BenchArgs, store: &Store) -> anyhow::Result<ExitCode> {
         return Err(UsageError("a profile does not fit into lines: use --output md or json".into()).into());
     }
     let file = open_model(store, &args.model)?;
-    let threads = place_threads(&args.threads)?;
+    let (device, threads) = open_device(&args.threads)?;
     let options = LoadOptions {
-        threads,
         context: Some(context),
         k: args.cache.cache_type_k,
         v: args.cache.cache_type_v,
         rotation: !args.cache.no_kv_rotation,
         ..LoadOptions::default()
     };
-    let mut engine = Engine::load(&file.gguf, &options).with_context(|| file.path.display().to_string())?;
-    let isa = engine.isa();
-    let peaks = (args.peaks || is_profiling).then(|| Peaks::measure(threads, isa)).transpose()?;
-    let subject = subject(args, &file, &engine, threads, peaks);
+    let mut stepper = load(&file, device, &options)?;
+    let peaks = args.peaks || is_profiling;
+    let peaks = peaks.then(|| Peaks::measure(threads, stepper.backend_mut())).transpose()?;
+    let subject = subject(args, &file, &stepper, threads, peaks);
     let format = match args.output {
         BenchOutput::Md => Format::Markdown,
         BenchOutput::Json => Format::Json,
@@ -59,7 +59,7 @@ pub fn run(args: &BenchArgs, store: &Store) -> anyhow::Result<ExitCode> {
     standard_io::write(format.begin(&subject).as_bytes())?;
     let profile_peaks = subject.peaks.filter(|_| is_profiling);
     let mut rows =
-        Rows { engine: &mut engine, subject: &subject, profile_peaks, profiles: Vec::new(), interrupt };
+        Rows { stepper: &mut stepper, subject: &subject, profile_peaks, profiles: Vec::new(), interrupt };
     let complete = rows.print(&tests, args.repetitions.get() as usize, format);
     let profiles = rows.profiles;
     // What was measured before an error stays readable.
@@ -76,24 +76,21 @@ pub fn run(args: &BenchArgs, store: &Store) -> anyhow::Result<ExitCode> {
 /// Measures what a sequence's books cost.
 fn state(args: &BenchArgs, store: &Store, interrupt: Interrupt) -> anyhow::Result<ExitCode> {
     let file = open_model(store, &args.model)?;
-    let threads = place_threads(&args.threads)?;
     let mut all = Vec::new();
     for depth in args.depths.iter().map(|&depth| if depth == 0 { BOOKS_DEPTH } else { depth }) {
         let (sequences, context) = books::books_room(depth)?;
+        let (device, _) = open_device(&args.threads)?;
         let options = LoadOptions {
-            threads,
             sequences,
             context: Some(context),
             k: args.cache.cache_type_k,
             v: args.cache.cache_type_v,
             rotation: !args.cache.no_kv_rotation,
             cache_bytes: BOOKS_CACHE_BYTES,
-            ..LoadOptions::default()
         };
-        let mut engine =
-            Engine::load(&file.gguf, &options).with_context(|| file.path.display().to_string())?;
+        let mut stepper = load(&file, device, &options)?;
         let go_on = &mut || !interrupt.is_raised();
-        let rows = books::books(&mut engine, depth, args.repetitions.get() as usize, go_on)?;
+        let rows = books::books(&mut stepper, depth, args.repetitions.get() as usize, go_on)?;
         let Some(rows) = rows else { return Ok(ExitCode::from(EXIT_INTERRUPTED)) };
         all.extend(rows);
     }
@@ -114,7 +111,7 @@ const BOOKS_CACHE_BYTES: usize = 1 << 30;
 fn subject(
     args: &BenchArgs,
     file: &ModelFile,
-    engine: &Engine,
+    stepper: &Stepper<Device>,
     threads: usize,
     peaks: Option<Peaks>,
 ) -> Subject {
@@ -124,7 +121,7 @@ fn subject(
         weights: weights_format(&file.gguf).into(),
         bytes: file.gguf.bytes_total() as u64,
         threads,
-        isa: engine.isa().name().into(),
+        isa: stepper.backend().describe(),
         ctk: args.cache.cache_type_k.name().into(),
         ctv: args.cache.cache_type_v.name().into(),
         peaks,
@@ -133,7 +130,7 @@ fn subject(
 
 /// The tests as they are run.
 struct Rows<'a> {
-    engine: &'a mut Engine,
+    stepper: &'a mut Stepper<Device>,
     subject: &'a Subject,
     /// What profiles are held against, if they are made.
     profile_peaks: Option<Peaks>,
@@ -157,11 +154,11 @@ impl Rows<'_> {
     fn row(&mut self, test: Test, repetitions: usize) -> anyhow::Result<Option<Row>> {
         let interrupt = self.interrupt;
         let go_on = &mut || !interrupt.is_raised();
-        let Some(times) = bench::measure(self.engine, test, repetitions, go_on)? else { return Ok(None) };
+        let Some(times) = bench::measure(self.stepper, test, repetitions, go_on)? else { return Ok(None) };
         let mut row = Row::new(test, &times, self.subject.clone());
         if let Some(peaks) = &self.profile_peaks {
             // If it was interrupted, the row is whole without it.
-            row.profile = bench::profile(self.engine, test, peaks, go_on)?;
+            row.profile = bench::profile(self.stepper, test, peaks, go_on)?;
         }
         Ok(Some(row))
     }

@@ -2,9 +2,11 @@
 
 use std::process::ExitCode;
 
+use verbatim_engine::{Message, Prompt};
+
 use crate::flags::{ChatArgs, GenerateFlags};
 use crate::interrupt::Interrupt;
-use crate::repl::{self, Message, Responder, Terminal};
+use crate::repl::{self, Responder, Terminal};
 use crate::session::Session;
 use crate::standard_io::notify;
 use crate::store::Store;
@@ -46,13 +48,13 @@ impl Responder for Model {
         conversation: &[Message],
         show: &mut dyn FnMut(&str) -> anyhow::Result<()>,
     ) -> anyhow::Result<String> {
-        let tokens = self.session.conversation_tokens(conversation)?;
+        let prompt = Prompt::Chat(conversation.to_vec());
         let mut answer = String::new();
         let mut keep_and_show = |text: &str| {
             answer.push_str(text);
             show(text)
         };
-        let summary = self.session.answer(&tokens, &self.generate, self.interrupt, &mut keep_and_show)?;
+        let summary = self.session.answer(prompt, &self.generate, self.interrupt, &mut keep_and_show)?;
         notify(&format!("\n{summary}"));
         Ok(answer)
     }

@@ -9,10 +9,10 @@ use std::process::ExitCode;
 use anyhow::{Context, ensure};
 use safetensors::Dtype;
 use safetensors::tensor::TensorView;
-use verbatim_engine::{Engine, KvType, LoadOptions, Row, Tap};
+use verbatim_engine::{Backend, KvType, LoadOptions, Row, RowInput, Stepper, Tap, Want};
 
 use crate::flags::LogitsArgs;
-use crate::session::{open_model, place_threads};
+use crate::session::{load, open_device, open_model};
 use crate::standard_io;
 use crate::store::Store;
 
@@ -28,19 +28,15 @@ pub fn run(args: &LogitsArgs, store: &Store) -> anyhow::Result<ExitCode> {
     standard_io::refuse_model(&args.out)?;
     let file = open_model(store, &args.model)?;
     let cache = if args.f16_cache { KvType::F16 } else { KvType::F32 };
-    let options = LoadOptions {
-        threads: place_threads(&args.threads)?,
-        context: Some(args.tokens.len()),
-        k: cache,
-        v: cache,
-        ..LoadOptions::default()
-    };
-    let mut engine = Engine::load(&file.gguf, &options).with_context(|| file.path.display().to_string())?;
-    let taps = if args.layers { taps(&engine) } else { Vec::new() };
-    let (logits, tapped) = compute(&mut engine, &args.tokens, &taps)?;
+    let options =
+        LoadOptions { context: Some(args.tokens.len()), k: cache, v: cache, ..LoadOptions::default() };
+    let (device, _) = open_device(&args.threads)?;
+    let mut stepper = load(&file, device, &options)?;
+    let taps = if args.layers { taps(&stepper) } else { Vec::new() };
+    let (logits, tapped) = compute(&mut stepper, &args.tokens, &taps)?;
 
     let positions = args.tokens.len();
-    let numbers = engine.hyperparameters();
+    let numbers = stepper.hyperparameters();
     let mut tensors = vec![("logits".to_owned(), logits, numbers.vocabulary)];
     tensors.extend(taps.iter().zip(tapped).map(|(tap, values)| (name(*tap), values, numbers.hidden)));
     let views = tensors.iter().map(|(name, bytes, cols)| {
@@ -54,8 +50,8 @@ pub fn run(args: &LogitsArgs, store: &Store) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn taps(engine: &Engine) -> Vec<Tap> {
-    let layers = (0..engine.hyperparameters().layers as u32).map(Tap::Layer);
+fn taps<B: Backend>(stepper: &Stepper<B>) -> Vec<Tap> {
+    let layers = (0..stepper.hyperparameters().layers as u32).map(Tap::Layer);
     [Tap::Embedding].into_iter().chain(layers).chain([Tap::FinalNorm]).collect()
 }
 
@@ -68,22 +64,29 @@ fn name(tap: Tap) -> String {
 }
 
 /// Little-endian values of the logits, and of each tap point.
-fn compute(engine: &mut Engine, tokens: &[u32], taps: &[Tap]) -> anyhow::Result<(Vec<u8>, Vec<Vec<u8>>)> {
-    let sequence = engine.begin()?;
+fn compute<B: Backend>(
+    stepper: &mut Stepper<B>,
+    tokens: &[u32],
+    taps: &[Tap],
+) -> anyhow::Result<(Vec<u8>, Vec<Vec<u8>>)> {
+    let sequence = stepper.begin()?;
     let mut logits = Vec::new();
     let mut tapped = vec![Vec::new(); taps.len()];
     for chunk in tokens.chunks(STEP_ROWS) {
-        let start = engine.append(sequence, chunk.len())?;
-        let row = |(i, &token)| Row { sequence, place: start + i, token, wants_logits: true };
+        let start = stepper.append(sequence, chunk.len())?;
+        let want = Want { hidden: taps, ..Want::LOGITS };
+        let row = |(i, &token)| Row { sequence, place: start + i, input: RowInput::Token(token), want };
         let rows: Vec<Row> = chunk.iter().enumerate().map(row).collect();
-        let outputs = engine.step(&rows, taps.to_vec())?;
+        let outputs = stepper.step(&rows)?;
+        outputs.all()?;
         for row in 0..rows.len() {
             append(&mut logits, outputs.logits(row).context("a row has no logits")?);
             for (tap, values) in taps.iter().zip(&mut tapped) {
-                append(values, outputs.tap(*tap, row).context("a row was not tapped")?);
+                append(values, outputs.hidden(*tap, row).context("a row was not tapped")?);
             }
         }
-        engine.commit(sequence, chunk.len())?;
+        drop(outputs);
+        stepper.commit(sequence, chunk.len())?;
     }
     Ok((logits, tapped))
 }

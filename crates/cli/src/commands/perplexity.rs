@@ -5,14 +5,14 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Context, ensure};
-use verbatim_engine::{Engine, KvType, LoadOptions};
+use verbatim_engine::{KvType, LoadOptions};
 use verbatim_lab::evaluation::{Chunks, Evaluation, Format, Report, Subject, evaluate};
 use verbatim_text::Special;
 
 use crate::flags::{PerplexityArgs, PerplexityFormat};
 use crate::interrupt::{EXIT_INTERRUPTED, Interrupt};
 use crate::model_file::weights_format;
-use crate::session::{open_model, place_threads};
+use crate::session::{load, open_device, open_model};
 use crate::standard_io::{self, escape, notify};
 use crate::store::Store;
 
@@ -33,16 +33,13 @@ pub fn run(args: &PerplexityArgs, store: &Store) -> anyhow::Result<ExitCode> {
     let chunks = Chunks::new(&tokens, args.ctx, limit, bos).with_context(|| name(&args.file))?;
 
     let cache = [args.cache.cache_type_k, args.cache.cache_type_v];
-    let threads = place_threads(&args.threads)?;
-    let load = |[k, v]: [KvType; 2]| {
-        let rotation = !args.cache.no_kv_rotation;
-        let options =
-            LoadOptions { threads, context: Some(args.ctx), k, v, rotation, ..LoadOptions::default() };
-        Engine::load(&file.gguf, &options).with_context(|| file.path.display().to_string())
-    };
-    let mut engine = load(cache)?;
+    let (device, _) = open_device(&args.threads)?;
+    let ([k, v], rotation) = (cache, !args.cache.no_kv_rotation);
+    let options = LoadOptions { context: Some(args.ctx), k, v, rotation, ..LoadOptions::default() };
+    let mut stepper = load(&file, device, &options)?;
     let reference = args.kl_against.map(|pair| pair.0);
-    let mut reference_engine = reference.map(load).transpose()?;
+    // The same weights, with K and V of other types beside.
+    let other = reference.map(|[k, v]| stepper.other_sequences(k, v, rotation)).transpose()?;
     let watched = io::stderr().is_terminal();
     let mut progress = |so_far: &Evaluation| {
         if watched {
@@ -55,7 +52,7 @@ pub fn run(args: &PerplexityArgs, store: &Store) -> anyhow::Result<ExitCode> {
         }
     };
     let go_on = &mut || !interrupt.is_raised();
-    let evaluation = evaluate(&mut engine, reference_engine.as_mut(), &chunks, &mut progress, go_on)?;
+    let evaluation = evaluate(&mut stepper, other, &chunks, &mut progress, go_on)?;
     if evaluation.nll.count() > 0 {
         let subject = Subject {
             model: escape(&name(&file.path)),

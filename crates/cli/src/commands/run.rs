@@ -2,11 +2,12 @@
 
 use std::process::ExitCode;
 
+use verbatim_engine::{FinishReason, Message, Prompt, Role};
+
 use crate::error::UsageError;
 use crate::flags::RunArgs;
 use crate::interrupt::{EXIT_INTERRUPTED, Interrupt};
-use crate::repl::{Message, Role};
-use crate::session::{Ending, Session, notify_no_template};
+use crate::session::{Session, notify_no_template};
 use crate::standard_io::{self, notify};
 use crate::store::Store;
 
@@ -20,28 +21,29 @@ pub fn run(args: &RunArgs, store: &Store) -> anyhow::Result<ExitCode> {
             UsageError("--system needs the chat template that --no-template leaves out".into()).into()
         );
     }
-    let prompt = standard_io::prompt(args.prompt.as_deref())?;
+    let text = standard_io::prompt(args.prompt.as_deref())?;
     let interrupt = Interrupt::install()?;
-    let mut session =
+    let session =
         Session::open(store, &args.model, &args.threads, &args.cache, &args.sequence, &args.generate)?;
-    let tokens = if args.no_template {
-        session.text_tokens(&prompt)
+    let prompt = if args.no_template {
+        Prompt::Text(text)
     } else if session.has_template() {
-        let message = |role, content: &str| Message { role, content: content.to_owned() };
-        let system = args.generate.system.as_deref().map(|system| message(Role::System, system));
-        let messages: Vec<Message> = system.into_iter().chain([message(Role::User, &prompt)]).collect();
-        session.conversation_tokens(&messages)?
+        let system = args.generate.system.clone().map(|content| Message { role: Role::System, content });
+        Prompt::Chat(system.into_iter().chain([Message { role: Role::User, content: text }]).collect())
     } else {
         notify_no_template();
-        session.text_tokens(&prompt)
+        Prompt::Text(text)
     };
     let mut show = |text: &str| standard_io::write(text.as_bytes());
-    let summary = session.answer(&tokens, &args.generate, interrupt, &mut show)?;
+    let summary = session.answer(prompt, &args.generate, interrupt, &mut show)?;
     show("\n")?;
     notify(&summary.to_string());
     session.keep(&[])?;
-    match summary.ending {
-        Ending::Interrupted => Ok(ExitCode::from(EXIT_INTERRUPTED)),
-        Ending::Model | Ending::Limit | Ending::ContextFull => Ok(ExitCode::SUCCESS),
+    match summary.reason {
+        FinishReason::Cancelled => Ok(ExitCode::from(EXIT_INTERRUPTED)),
+        FinishReason::EndOfText
+        | FinishReason::StopString(_)
+        | FinishReason::MaxTokens
+        | FinishReason::ContextFull => Ok(ExitCode::SUCCESS),
     }
 }

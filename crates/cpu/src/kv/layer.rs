@@ -1,13 +1,14 @@
 //! K and V of one layer: cells and pages are written, read, copied and moved.
 
 use super::layout::{Block, HeadLayout, Piece};
-use super::{KvSpec, KvType, PAGE_CELLS};
+
 use crate::isa::Isa;
 use crate::memory::{AlignedBytes, Plain};
 use crate::ops::{hadamard, rope};
 use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
 use half::{bf16, f16};
-use verbatim_graph::{RopeLayout, RopeTable};
+use verbatim_backend::{KShift, KvSpec, KvType, PAGE_CELLS};
+use verbatim_graph::RopeLayout;
 use verbatim_quant::{DType, dequantize, quantize};
 
 /// Elements of a quantised block.
@@ -23,43 +24,34 @@ pub struct KvLayer {
     v: HeadPages,
 }
 
-/// How keys are moved to other positions: by the rotation from one to the other.
-#[derive(Clone, Debug)]
-pub struct Turn {
+/// Rotates the keys of cells by a [`KShift`].
+pub(crate) struct KeyShifter {
     layout: RopeLayout,
     /// Cosines, then sines, of the angles between the positions.
     angles: Vec<f32>,
-    /// The keys are kept transformed by [`verbatim_graph::Op::Hadamard`].
-    transformed: bool,
+    hadamard: bool,
 }
 
-impl Turn {
-    /// The turn of keys by so many positions, which may be negative. `divisors` are those of [`verbatim_graph::Op::RopeTable`].
-    pub fn new(
-        table: &RopeTable,
-        layout: RopeLayout,
-        divisors: Option<&[f32]>,
-        positions: i32,
-        transformed: bool,
-    ) -> Turn {
+impl KeyShifter {
+    pub(crate) fn new(shift: &KShift) -> KeyShifter {
         // The amplitude is in the keys already.
-        let (frequencies, _) = rope::frequencies(table, divisors);
-        let mut angles = vec![0.0; table.rotated];
-        rope::angles(positions, &frequencies, 1.0, &mut angles);
-        Turn { layout, angles, transformed }
+        let (frequencies, _) = rope::frequencies(&shift.table, shift.divisors.as_deref());
+        let mut angles = vec![0.0; shift.table.rotated];
+        rope::angles(shift.positions, &frequencies, 1.0, &mut angles);
+        KeyShifter { layout: shift.layout, angles, hadamard: shift.hadamard }
     }
 
-    /// Turns the keys of one cell, all heads.
+    /// Shifts the keys of one cell, all heads.
     fn apply(&self, head_dim: usize, k: Vec<f32>) -> Vec<f32> {
         let transform = |k: Vec<f32>| {
             let mut out = vec![0.0; k.len()];
             hadamard::transform(Isa::scalar(), head_dim, &k, &mut out);
             out
         };
-        let k = if self.transformed { transform(k) } else { k };
-        let mut turned = vec![0.0; k.len()];
-        rope::rotate(self.layout, head_dim, &k, &self.angles, &mut turned);
-        if self.transformed { transform(turned) } else { turned }
+        let k = if self.hadamard { transform(k) } else { k };
+        let mut rotated = vec![0.0; k.len()];
+        rope::rotate(self.layout, head_dim, &k, &self.angles, &mut rotated);
+        if self.hadamard { transform(rotated) } else { rotated }
     }
 }
 
@@ -111,12 +103,12 @@ impl KvLayer {
         self.v.write_cell(cell, v);
     }
 
-    /// Copies a cell to another position's: its K is turned, if the layer's keys depend on their position. K of a type
+    /// Copies a cell to another position's: its K is rotated there, if the layer's keys depend on their position. K of a type
     /// that rounds is rounded once more; V is copied as it is stored.
-    pub fn move_cell(&mut self, from: usize, to: usize, turn: Option<&Turn>) {
+    pub(crate) fn move_cell(&mut self, from: usize, to: usize, shift: Option<&KeyShifter>) {
         self.copy_cell(from, to);
-        if let Some(turn) = turn {
-            self.k.put(to, 0, &turn.apply(self.spec.head_dim, self.k.decode(to)));
+        if let Some(shift) = shift {
+            self.k.put(to, 0, &shift.apply(self.spec.head_dim, self.k.decode(to)));
         }
     }
 
@@ -284,8 +276,8 @@ impl HeadPages {
 mod tests {
     use super::super::KvMemory;
     use super::*;
-    use verbatim_graph::Real;
     use verbatim_graph::random::Random;
+    use verbatim_graph::{Real, RopeTable};
 
     fn numbers(random: &mut Random, count: usize) -> Vec<f32> {
         (0..count).map(|_| random.unit()).collect()
@@ -390,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn moved_keys_are_turned_and_keep_their_rounding_small() {
+    fn moved_keys_are_rotated_and_keep_their_rounding_small() {
         let scaling = verbatim_graph::RopeScaling::Linear { factor: Real(1.0) };
         let table = RopeTable { rotated: 48, base: Real(1e4), scaling };
         let mut random = Random(6);
@@ -408,10 +400,12 @@ mod tests {
             let mut memory = KvMemory::new(&[(spec, 2)]).expect("small");
             let layer = &mut memory.layers_mut()[0];
             layer.write(3, 0, &transform(&k), &v);
-            let turn = Turn::new(&table, RopeLayout::Halves, None, -12, transformed);
-            layer.move_cell(3, 77, Some(&turn));
+            let (layout, hadamard) = (RopeLayout::Halves, transformed);
+            let shift = KShift { table, layout, divisors: None, positions: -12, hadamard };
+            let shift = KeyShifter::new(&shift);
+            layer.move_cell(3, 77, Some(&shift));
             let mut wanted = vec![0.0; width];
-            rope::rotate(RopeLayout::Halves, spec.head_dim, &k, &turn.angles, &mut wanted);
+            rope::rotate(RopeLayout::Halves, spec.head_dim, &k, &shift.angles, &mut wanted);
             let found = transform(&layer.k.decode(77));
             let error = found.iter().zip(&wanted).map(|(a, b)| (a - b).powi(2)).sum::<f32>() / width as f32;
             let bound = if spec.k == KvType::F32 { 1e-6 } else { 0.12 };

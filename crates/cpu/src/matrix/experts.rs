@@ -4,8 +4,9 @@ use std::ops::Range;
 
 use verbatim_quant::DType;
 
-use super::packed::{PackError, PackedMatrix};
+use super::packed::PackedMatrix;
 use crate::team::Team;
+use verbatim_backend::PackError;
 
 /// Matrices of equal shape, one per expert.
 #[derive(Debug)]

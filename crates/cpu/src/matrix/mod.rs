@@ -26,8 +26,8 @@ mod transpose;
 pub use activations::{activation_row_bytes, quantize_planes, quantize_row};
 pub use experts::PackedExperts;
 pub(crate) use layout::BLOCK_COLS;
-pub use packed::{PackError, PackedMatrix};
-pub use peak::{Products, multiply_adds};
+pub use packed::PackedMatrix;
+pub(crate) use peak::multiply_adds;
 pub use product::{
     Choices, Epilogue, Input, OutputRows, Residual, chunk_groups, matmul, matmul_chosen_groups, matmul_groups,
 };

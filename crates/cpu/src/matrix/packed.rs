@@ -3,7 +3,7 @@
 use std::fmt;
 use std::ops::Range;
 
-use thiserror::Error;
+use verbatim_backend::PackError;
 use verbatim_quant::DType;
 
 use super::formats::{BlockFormat, FileBlocks};
@@ -23,56 +23,6 @@ pub struct PackedMatrix {
     cols: usize,
     layout: GroupLayout,
     storage: AlignedBytes,
-}
-
-/// Why a matrix cannot be packed.
-#[derive(Debug, Error)]
-#[non_exhaustive]
-pub enum PackError {
-    /// A dimension is zero.
-    #[error("a matrix of {rows} rows and {cols} columns is empty; weights need at least one of each")]
-    Empty {
-        /// Output rows.
-        rows: usize,
-        /// Input columns.
-        cols: usize,
-    },
-    /// The rows are not whole blocks.
-    #[error(
-        "rows of {cols} columns are not whole blocks of {dtype}, which have {block}; \
-         the file is damaged or its format is misread"
-    )]
-    PartialBlock {
-        /// The file's format.
-        dtype: DType,
-        /// Columns of a row.
-        cols: usize,
-        /// Columns of a block.
-        block: usize,
-    },
-    /// The bytes are not those of the shape.
-    #[error("{rows} rows of {cols} {dtype} weights take {expected} bytes, not {actual}")]
-    Size {
-        /// The file's format.
-        dtype: DType,
-        /// Output rows.
-        rows: usize,
-        /// Input columns.
-        cols: usize,
-        /// Bytes given.
-        actual: usize,
-        /// Bytes that the shape asks for; `usize::MAX` if more than memory can have.
-        expected: usize,
-    },
-    /// The format holds no weights.
-    #[error("a weight matrix cannot be of type {0}")]
-    NotWeights(DType),
-    /// Memory ran out.
-    #[error("no memory for {bytes} bytes of packed weights; free some or use a smaller model")]
-    OutOfMemory {
-        /// Bytes asked for.
-        bytes: usize,
-    },
 }
 
 /// What a matrix is packed as.

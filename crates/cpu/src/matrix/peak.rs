@@ -8,15 +8,7 @@ use super::simd::{Avx2, Avx512, AvxVnni};
 use super::simd::{DotProd, I8mm, Neon};
 use crate::isa::{Isa, Level};
 use std::hint::black_box;
-
-/// What a product multiplies.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Products {
-    /// Quantised activations and weights: bytes.
-    Bytes,
-    /// Floats.
-    Floats,
-}
+use verbatim_backend::Products;
 
 /// Chunks of four bytes in a block, as in the kernels.
 const CHUNKS: usize = 8;
@@ -26,7 +18,7 @@ const TOKENS: usize = 4;
 const CHAINS: usize = 12;
 
 /// Makes `rounds` rounds of independent multiply-adds on this thread; returns how many operations, two for each.
-pub fn multiply_adds(isa: Isa, products: Products, rounds: usize) -> u64 {
+pub(crate) fn multiply_adds(isa: Isa, products: Products, rounds: usize) -> u64 {
     // SAFETY: an `Isa` is the proof that the machine has the instruction set.
     let lanes = unsafe {
         match isa.level() {

@@ -1,11 +1,13 @@
 //! Golden models and numbers that others computed; tests/data/README.md says how.
 #![allow(dead_code)] // Each test file uses its part.
 
+pub mod scratch;
 pub mod synthetic;
 
 use safetensors::SafeTensors;
 use std::path::PathBuf;
-use verbatim_engine::{Engine, KvType, LoadOptions, Row, Tap};
+use verbatim_cpu::Cpu;
+use verbatim_engine::{Backend, KvType, LoadError, LoadOptions, Row, RowInput, Stepper, Tap, Want};
 use verbatim_gguf::GgufFile;
 
 pub fn data(path: &str) -> PathBuf {
@@ -38,22 +40,44 @@ impl Golden {
     }
 }
 
-/// The engine of a file of the test data, or of the synthetic model that is named `synthetic/NAME`.
-pub fn engine(path: &str, options: LoadOptions) -> Engine {
-    let file = match path.strip_prefix("synthetic/") {
+/// What most tests run on.
+pub type Engine = Stepper<Cpu>;
+
+/// The CPU with this many threads.
+pub fn cpu(threads: usize) -> Cpu {
+    Cpu::new(threads).expect("a backend")
+}
+
+/// A model on two threads of the CPU.
+pub fn load(file: &GgufFile, options: &LoadOptions) -> Result<Engine, LoadError> {
+    Stepper::load(cpu(2), file, options)
+}
+
+/// The file of the test data, or of the synthetic model that is named `synthetic/NAME`.
+pub fn model_file(path: &str) -> GgufFile {
+    match path.strip_prefix("synthetic/") {
         Some(name) => synthetic::named(name).file(),
         None => GgufFile::open(data(path)).unwrap_or_else(|error| panic!("{path}: {error}")),
-    };
-    Engine::load(&file, &options).unwrap_or_else(|error| panic!("{path}: {error}"))
+    }
+}
+
+/// A model of [`model_file`] on two threads of the CPU.
+pub fn engine(path: &str, options: LoadOptions) -> Engine {
+    engine_on(cpu(2), path, options)
+}
+
+/// A model of [`model_file`] on a backend.
+pub fn engine_on<B: Backend>(backend: B, path: &str, options: LoadOptions) -> Stepper<B> {
+    Stepper::load(backend, &model_file(path), &options).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
 /// K and V as computed, as in the references.
 pub fn exact() -> LoadOptions {
-    LoadOptions { k: KvType::F32, v: KvType::F32, threads: 2, ..LoadOptions::default() }
+    LoadOptions { k: KvType::F32, v: KvType::F32, ..LoadOptions::default() }
 }
 
 /// Logits after every token of a sequence of its own, fed in steps of the given sizes (the last is repeated).
-pub fn logits(engine: &mut Engine, tokens: &[u32], cuts: &[usize]) -> Vec<f32> {
+pub fn logits<B: Backend>(engine: &mut Stepper<B>, tokens: &[u32], cuts: &[usize]) -> Vec<f32> {
     let sequence = engine.begin().expect("a free sequence");
     let mut result = Vec::new();
     let mut fed = 0;
@@ -66,12 +90,18 @@ pub fn logits(engine: &mut Engine, tokens: &[u32], cuts: &[usize]) -> Vec<f32> {
         let rows: Vec<Row> = chunk
             .iter()
             .enumerate()
-            .map(|(i, &token)| Row { sequence, place: start + i, token, wants_logits: true })
+            .map(|(i, &token)| Row {
+                sequence,
+                place: start + i,
+                input: RowInput::Token(token),
+                want: Want::LOGITS,
+            })
             .collect();
-        let outputs = engine.step(&rows, Vec::new()).expect("a step");
+        let outputs = engine.step(&rows).expect("a step");
         for i in 0..chunk.len() {
             result.extend_from_slice(outputs.logits(i).expect("wanted"));
         }
+        drop(outputs);
         engine.commit(sequence, chunk.len()).expect("in flight");
         fed += chunk.len();
     }
@@ -126,17 +156,19 @@ pub fn root_mean_square(x: impl Iterator<Item = f32>) -> f64 {
     (sum / f64::from(count)).sqrt()
 }
 
-pub fn tap_rows(engine: &mut Engine, tokens: &[u32], taps: &[Tap]) -> Vec<Vec<f32>> {
+pub fn tap_rows<B: Backend>(engine: &mut Stepper<B>, tokens: &[u32], taps: &[Tap]) -> Vec<Vec<f32>> {
     let sequence = engine.begin().expect("a free sequence");
     engine.append(sequence, tokens.len()).expect("room");
-    let row = |(place, &token)| Row { sequence, place, token, wants_logits: false };
+    let want = Want { hidden: taps, ..Want::NOTHING };
+    let row = |(place, &token)| Row { sequence, place, input: RowInput::Token(token), want };
     let rows: Vec<Row> = tokens.iter().enumerate().map(row).collect();
-    let outputs = engine.step(&rows, taps.to_vec()).expect("a step");
+    let outputs = engine.step(&rows).expect("a step");
     let values = |&tap: &Tap| {
         let rows = 0..tokens.len();
-        rows.flat_map(|row| outputs.tap(tap, row).expect("tapped").to_vec()).collect::<Vec<f32>>()
+        rows.flat_map(|row| outputs.hidden(tap, row).expect("tapped").to_vec()).collect::<Vec<f32>>()
     };
     let values = taps.iter().map(values).collect();
+    drop(outputs);
     engine.end(sequence).expect("begun");
     values
 }
@@ -177,5 +209,5 @@ pub fn real_model(name: &str, options: LoadOptions) -> Option<Engine> {
         return None;
     }
     let file = GgufFile::open(&path).unwrap_or_else(|error| panic!("{name}: {error}"));
-    Some(Engine::load(&file, &options).unwrap_or_else(|error| panic!("{name}: {error}")))
+    Some(load(&file, &options).unwrap_or_else(|error| panic!("{name}: {error}")))
 }

@@ -2,11 +2,10 @@
 
 use std::hint::black_box;
 
+use verbatim_backend::{KvSpec, KvType, PAGE_CELLS, StateForm};
 use verbatim_cpu::matrix::{Epilogue, Input, PackedMatrix, activation_row_bytes, matmul, quantize_row};
 use verbatim_cpu::team::Team;
-use verbatim_cpu::{
-    Arena, Executor, Isa, KvMemory, KvSpec, KvType, PAGE_CELLS, StateMemory, Weight, Weights,
-};
+use verbatim_cpu::{Cpu, CpuArena, CpuState, Isa, Weight, Weights};
 use verbatim_graph::{
     Activation, Attention, Bounds, Builder, Gating, Graph, Op, Real, RopeLayout, Router, Shape, Tag, ValueId,
 };
@@ -97,8 +96,8 @@ fn product(isa: Isa, dtype: DType, tokens: usize) {
 /// K and V of all positions are stored, which counts for the quantisation of K and V; then the last position attends.
 fn attention(kv: KvType) {
     let spec = KvSpec { kv_heads: KV_HEADS, head_dim: HEAD_DIM, k: kv, v: kv };
-    let memory = KvMemory::new(&[(spec, KEYS / PAGE_CELLS)]).expect("small");
-    let mut state = StateMemory { kv: memory, ..StateMemory::default() };
+    let mut state = CpuState::new(&StateForm { kv: vec![(spec, KEYS / PAGE_CELLS)], ..StateForm::default() })
+        .expect("small");
 
     let mut builder = Builder::new(Bounds { rows: KEYS, picked: 1 });
     let cache = builder.state(Tag::new("kv")).expect("a fresh name");
@@ -132,7 +131,7 @@ fn attention(kv: KvType) {
 
 fn along_rows() {
     let bounds = Bounds { rows: ROWS, picked: 1 };
-    let run = |name, graph, weights| run(name, &graph, ROWS, &mut StateMemory::default(), weights);
+    let run = |name, graph, weights| run(name, &graph, ROWS, &mut CpuState::default(), weights);
 
     let mut builder = Builder::new(bounds);
     let x = floats(&mut builder, "x", COLS);
@@ -184,11 +183,11 @@ fn finish(mut builder: Builder, out: ValueId) -> Graph {
 }
 
 /// Counts a run of a graph, without what it takes to prepare it and to fill its inputs.
-fn run(name: &str, graph: &Graph, rows: usize, state: &mut StateMemory, weights: Vec<Weight>) {
-    let mut executor = Executor::new(1).expect("an executor");
+fn run(name: &str, graph: &Graph, rows: usize, state: &mut CpuState, weights: Vec<Weight>) {
+    let mut executor = Cpu::new(1).expect("an executor");
     let weights = Weights::new(weights);
     let program = executor.prepare(graph, &weights).expect("a valid graph");
-    let mut arenas = [Arena::default(), Arena::default()];
+    let mut arenas = [CpuArena::default(), CpuArena::default()];
     let rows = Bounds { rows, picked: 1 };
     let mut bound: Vec<_> = arenas
         .iter_mut()
@@ -210,7 +209,7 @@ fn run(name: &str, graph: &Graph, rows: usize, state: &mut StateMemory, weights:
         .collect();
     count(name, &mut || {
         let bound = bound.pop().expect("bound for both calls");
-        executor.run(bound, &weights, state).expect("no thread panics");
+        executor.run_bound(bound, &weights, state).expect("no thread panics");
     });
 }
 

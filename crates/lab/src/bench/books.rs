@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
-use verbatim_engine::{Engine, MAX_ROWS, Row as StepRow, SequenceId};
+use verbatim_engine::{Backend, MAX_ROWS, Row as StepRow, RowInput, SequenceId, StepError, Stepper, Want};
 
 use super::{BenchError, token_at};
 
@@ -28,7 +28,7 @@ pub struct BookRow {
     pub steps: f64,
 }
 
-/// What an engine needs to be loaded with, so that books can be measured at a depth: sequences, and positions of each.
+/// What a stepper needs to be loaded with, so that books can be measured at a depth: sequences, and positions of each.
 ///
 /// # Errors
 /// If that is more than can be counted.
@@ -42,8 +42,8 @@ pub fn books_room(depth: usize) -> Result<(usize, usize), BenchError> {
 ///
 /// # Errors
 /// If there is nothing to repeat, or a step or an operation fails.
-pub fn books(
-    engine: &mut Engine,
+pub fn books<B: Backend>(
+    stepper: &mut Stepper<B>,
     depth: usize,
     repetitions: usize,
     go_on: &mut dyn FnMut() -> bool,
@@ -51,61 +51,66 @@ pub fn books(
     if repetitions == 0 || depth == 0 {
         return Err(BenchError::Nothing);
     }
-    let sequence = engine.begin()?;
-    let measured = fill(engine, sequence, depth, go_on).and_then(|complete| match complete {
-        true => Books { engine, sequence, depth, timed: Vec::new() }.rounds(repetitions, go_on),
+    let sequence = stepper.begin()?;
+    let measured = fill(stepper, sequence, depth, go_on).and_then(|complete| match complete {
+        true => Books { stepper, sequence, depth, timed: Vec::new() }.rounds(repetitions, go_on),
         false => Ok(None),
     });
-    engine.end(sequence)?;
+    stepper.end(sequence)?;
     measured
 }
 
-fn tokens(range: std::ops::Range<usize>, engine: &Engine) -> Vec<u32> {
-    let vocabulary = engine.hyperparameters().vocabulary;
+fn tokens<B: Backend>(range: std::ops::Range<usize>, stepper: &Stepper<B>) -> Vec<u32> {
+    let vocabulary = stepper.hyperparameters().vocabulary;
     range.map(|position| token_at(position, vocabulary)).collect()
 }
 
-fn compute(
-    engine: &mut Engine,
+fn compute<B: Backend>(
+    stepper: &mut Stepper<B>,
     sequence: SequenceId,
     start: usize,
     tokens: &[u32],
 ) -> Result<(), BenchError> {
-    let row = |(i, &token)| StepRow { sequence, place: start + i, token, wants_logits: false };
+    let row = |(i, &token)| StepRow {
+        sequence,
+        place: start + i,
+        input: RowInput::Token(token),
+        want: Want::NOTHING,
+    };
     let rows: Vec<StepRow> = tokens.iter().enumerate().map(row).collect();
-    engine.step(&rows, Vec::new())?;
+    stepper.step(&rows)?.all().map_err(StepError::from)?;
     Ok(())
 }
 
-fn fill(
-    engine: &mut Engine,
+fn fill<B: Backend>(
+    stepper: &mut Stepper<B>,
     sequence: SequenceId,
     depth: usize,
     go_on: &mut dyn FnMut() -> bool,
 ) -> Result<bool, BenchError> {
-    for part in tokens(0..depth, engine).chunks(MAX_ROWS) {
+    for part in tokens(0..depth, stepper).chunks(MAX_ROWS) {
         if !go_on() {
             return Ok(false);
         }
-        let start = engine.append(sequence, part.len())?;
-        compute(engine, sequence, start, part)?;
-        engine.commit(sequence, part.len())?;
+        let start = stepper.append(sequence, part.len())?;
+        compute(stepper, sequence, start, part)?;
+        stepper.commit(sequence, part.len())?;
     }
     Ok(true)
 }
 
-struct Books<'a> {
-    engine: &'a mut Engine,
+struct Books<'a, B: Backend> {
+    stepper: &'a mut Stepper<B>,
     sequence: SequenceId,
     depth: usize,
     /// Operations in the order in which they were first timed.
     timed: Vec<(&'static str, Vec<Duration>)>,
 }
 
-impl Books<'_> {
-    fn time<T>(&mut self, operation: &'static str, work: impl FnOnce(&mut Engine) -> T) -> T {
+impl<B: Backend> Books<'_, B> {
+    fn time<T>(&mut self, operation: &'static str, work: impl FnOnce(&mut Stepper<B>) -> T) -> T {
         let start = Instant::now();
-        let result = work(self.engine);
+        let result = work(self.stepper);
         self.add(operation, start.elapsed());
         result
     }
@@ -155,46 +160,47 @@ impl Books<'_> {
 
     fn round(&mut self) -> Result<(), BenchError> {
         let (sequence, depth) = (self.sequence, self.depth);
-        let guesses = tokens(depth..depth + GUESSES, self.engine);
+        let guesses = tokens(depth..depth + GUESSES, self.stepper);
 
         // A step of one token, for comparison.
-        self.engine.append(sequence, 1)?;
-        let row = StepRow { sequence, place: depth, token: guesses[0], wants_logits: true };
-        self.time(STEP, |engine| engine.step(&[row], Vec::new()).map(drop))?;
-        self.engine.rollback(sequence)?;
+        self.stepper.append(sequence, 1)?;
+        let input = RowInput::Token(guesses[0]);
+        let row = StepRow { sequence, place: depth, input, want: Want::LOGITS };
+        self.time(STEP, |stepper| stepper.step(&[row]).map(drop))?;
+        self.stepper.rollback(sequence)?;
 
         // Rejected: places are reserved and given back.
         let start = Instant::now();
-        let place = self.engine.append(sequence, GUESSES)?;
+        let place = self.stepper.append(sequence, GUESSES)?;
         let reserved = start.elapsed();
-        compute(self.engine, sequence, place, &guesses)?;
+        compute(self.stepper, sequence, place, &guesses)?;
         let start = Instant::now();
-        self.engine.rollback(sequence)?;
+        self.stepper.rollback(sequence)?;
         self.add("reject 8", reserved + start.elapsed());
 
         // Half accepted, in a copy, so that the sequence stays as it is.
-        let fork = self.time("fork", |engine| engine.fork(sequence))?;
-        let place = self.time("append 8 after a fork", |engine| engine.append(fork, GUESSES))?;
-        compute(self.engine, fork, place, &guesses)?;
-        self.time("accept 4 of 8", |engine| engine.commit(fork, GUESSES / 2))?;
+        let fork = self.time("fork", |stepper| stepper.fork(sequence))?;
+        let place = self.time("append 8 after a fork", |stepper| stepper.append(fork, GUESSES))?;
+        compute(self.stepper, fork, place, &guesses)?;
+        self.time("accept 4 of 8", |stepper| stepper.commit(fork, GUESSES / 2))?;
         let parents: Vec<Option<usize>> = (0..GUESSES).map(|i| i.checked_sub(2)).collect();
-        let place = self.engine.append_tree(fork, &parents)?;
-        compute(self.engine, fork, place, &guesses)?;
+        let place = self.stepper.append_tree(fork, &parents)?;
+        compute(self.stepper, fork, place, &guesses)?;
         // The second of two branches: its cells are moved together.
-        self.time("accept 4 of a tree of 8", |engine| engine.commit_path(fork, &[1, 3, 5, 7]))?;
-        if self.engine.can_remove().is_ok() && depth >= 4 {
-            self.time("remove a half", |engine| engine.remove(fork, depth / 4..3 * depth / 4))?;
+        self.time("accept 4 of a tree of 8", |stepper| stepper.commit_path(fork, &[1, 3, 5, 7]))?;
+        if self.stepper.can_remove().is_ok() && depth >= 4 {
+            self.time("remove a half", |stepper| stepper.remove(fork, depth / 4..3 * depth / 4))?;
         }
-        self.time("end", |engine| engine.end(fork))?;
+        self.time("end", |stepper| stepper.end(fork))?;
 
-        let all = tokens(0..depth, self.engine);
-        let other = self.engine.begin()?;
-        self.time("begin with what is there", |engine| engine.reuse(other, &all))?;
-        self.engine.end(other)?;
+        let all = tokens(0..depth, self.stepper);
+        let other = self.stepper.begin()?;
+        self.time("begin with what is there", |stepper| stepper.reuse(other, &all))?;
+        self.stepper.end(other)?;
 
-        let saved = self.time("save to memory", |engine| engine.save(sequence))?;
-        let restored = self.time("restore from memory", |engine| engine.restore(&saved, Vec::new()))?;
-        self.engine.end(restored.sequence)?;
+        let saved = self.time("save to memory", |stepper| stepper.save(sequence))?;
+        let restored = self.time("restore from memory", |stepper| stepper.restore(&saved, Vec::new()))?;
+        self.stepper.end(restored.sequence)?;
         Ok(())
     }
 }

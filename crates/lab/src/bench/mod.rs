@@ -19,7 +19,10 @@ pub use report::{Format, Row, Subject};
 use std::fmt;
 use std::time::{Duration, Instant};
 
-use verbatim_engine::{Engine, MAX_ROWS, RestoreError, Row as StepRow, SequenceId, StateError, StepError};
+use verbatim_engine::{
+    Backend, MAX_ROWS, RestoreError, Row as StepRow, RowInput, SequenceId, StateError, StepError, Stepper,
+    Want,
+};
 
 /// A step of few rows is short: a sample of a width test is the mean of this many.
 const STEPS_PER_SAMPLE: usize = 8;
@@ -60,6 +63,9 @@ pub struct Selection {
 /// Why a test could not be run.
 #[derive(Debug, thiserror::Error)]
 pub enum BenchError {
+    /// The backend cannot say where time goes.
+    #[error("this backend keeps no profile")]
+    NoProfile,
     /// Nothing to repeat.
     #[error("there is nothing to measure: give at least one repetition and one test")]
     Nothing,
@@ -154,8 +160,8 @@ impl Selection {
 ///
 /// # Errors
 /// If there are no repetitions, or a step fails.
-pub fn measure(
-    engine: &mut Engine,
+pub fn measure<B: Backend>(
+    stepper: &mut Stepper<B>,
     test: Test,
     repetitions: usize,
     go_on: &mut dyn FnMut() -> bool,
@@ -163,50 +169,51 @@ pub fn measure(
     if repetitions == 0 {
         return Err(BenchError::Nothing);
     }
-    on_a_sequence(engine, go_on, |runner| runner.samples(test, repetitions))
+    on_a_sequence(stepper, go_on, |runner| runner.samples(test, repetitions))
 }
 
 /// Runs a test once, after a warm-up, and says where its time went. `None` if `go_on` said no between steps.
 ///
 /// # Errors
 /// If a step fails.
-pub fn profile(
-    engine: &mut Engine,
+pub fn profile<B: Backend>(
+    stepper: &mut Stepper<B>,
     test: Test,
     peaks: &Peaks,
     go_on: &mut dyn FnMut() -> bool,
 ) -> Result<Option<Breakdown>, BenchError> {
-    on_a_sequence(engine, go_on, |runner| {
+    on_a_sequence(stepper, go_on, |runner| {
         let warm = runner.go_to(test.depth)? && runner.time(test.work.warm_up())?.is_some();
         if !warm || !runner.go_to(test.depth)? {
             return Ok(None);
         }
-        runner.engine.set_profiling(true);
+        runner.stepper.set_profiling(true);
         let time = runner.time(test.work);
-        runner.engine.set_profiling(false);
-        Ok(time?.map(|_| Breakdown::new(test, runner.engine.profile(), peaks)))
+        runner.stepper.set_profiling(false);
+        let profile = runner.stepper.profile().ok_or(BenchError::NoProfile)?;
+        Ok(time?.map(|_| Breakdown::new(test, profile, peaks)))
     })
 }
 
 /// Lends out a new sequence and ends it, whatever has happened.
-fn on_a_sequence<T>(
-    engine: &mut Engine,
+fn on_a_sequence<B: Backend, T>(
+    stepper: &mut Stepper<B>,
     go_on: &mut dyn FnMut() -> bool,
-    work: impl FnOnce(&mut Runner<'_>) -> Result<T, BenchError>,
+    work: impl FnOnce(&mut Runner<'_, B>) -> Result<T, BenchError>,
 ) -> Result<T, BenchError> {
-    let sequence = engine.begin()?;
-    let result = work(&mut Runner { engine, sequence, rows: Vec::with_capacity(MAX_ROWS), go_on });
-    let ended = engine.end(sequence);
+    let sequence = stepper.begin()?;
+    let result = work(&mut Runner { stepper, sequence, rows: Vec::with_capacity(MAX_ROWS), go_on });
+    let ended = stepper.end(sequence);
     let result = result?;
     ended?;
     Ok(result)
 }
 
 /// A sequence on which tests run. Methods give `None` or `false` once the caller wants to stop.
-struct Runner<'a> {
-    engine: &'a mut Engine,
+struct Runner<'a, B: Backend> {
+    stepper: &'a mut Stepper<B>,
     sequence: SequenceId,
-    rows: Vec<StepRow>,
+    rows: Vec<StepRow<'static>>,
     go_on: &'a mut dyn FnMut() -> bool,
 }
 
@@ -218,7 +225,7 @@ enum Logits {
     All,
 }
 
-impl Runner<'_> {
+impl<B: Backend> Runner<'_, B> {
     fn samples(&mut self, test: Test, repetitions: usize) -> Result<Option<Vec<Duration>>, BenchError> {
         let mut samples = Vec::new();
         for work in std::iter::once(test.work.warm_up()).chain(std::iter::repeat_n(test.work, repetitions)) {
@@ -234,11 +241,11 @@ impl Runner<'_> {
 
     /// Makes the sequence so many tokens long.
     fn go_to(&mut self, depth: usize) -> Result<bool, BenchError> {
-        if self.engine.len(self.sequence)? > depth && self.engine.truncate(self.sequence, depth).is_err() {
+        if self.stepper.len(self.sequence)? > depth && self.stepper.truncate(self.sequence, depth).is_err() {
             // A recurrent model cannot go back to the middle.
-            self.engine.truncate(self.sequence, 0)?;
+            self.stepper.truncate(self.sequence, 0)?;
         }
-        let missing = depth - self.engine.len(self.sequence)?;
+        let missing = depth - self.stepper.len(self.sequence)?;
         self.feed(missing, Logits::None)
     }
 
@@ -264,7 +271,7 @@ impl Runner<'_> {
             if !self.step(count, logits)? {
                 return Ok(false);
             }
-            self.engine.commit(self.sequence, count)?;
+            self.stepper.commit(self.sequence, count)?;
         }
         Ok(true)
     }
@@ -274,7 +281,7 @@ impl Runner<'_> {
             if !self.step(1, Logits::All)? {
                 return Ok(false);
             }
-            self.engine.commit(self.sequence, 1)?;
+            self.stepper.commit(self.sequence, 1)?;
         }
         Ok(true)
     }
@@ -284,7 +291,7 @@ impl Runner<'_> {
             if !self.step(rows, Logits::All)? {
                 return Ok(false);
             }
-            self.engine.rollback(self.sequence)?;
+            self.stepper.rollback(self.sequence)?;
         }
         Ok(true)
     }
@@ -294,20 +301,20 @@ impl Runner<'_> {
         if !(self.go_on)() {
             return Ok(false);
         }
-        let (sequence, vocabulary) = (self.sequence, self.engine.hyperparameters().vocabulary);
-        let start = self.engine.append(sequence, count)?;
+        let (sequence, vocabulary) = (self.sequence, self.stepper.hyperparameters().vocabulary);
+        let start = self.stepper.append(sequence, count)?;
         self.rows.clear();
         self.rows.extend((0..count).map(|row| StepRow {
             sequence,
             place: start + row,
-            token: token_at(start + row, vocabulary),
-            wants_logits: match logits {
+            input: RowInput::Token(token_at(start + row, vocabulary)),
+            want: Want::logits_if(match logits {
                 Logits::None => false,
                 Logits::Last => row + 1 == count,
                 Logits::All => true,
-            },
+            }),
         }));
-        self.engine.step(&self.rows, Vec::new())?;
+        self.stepper.step(&self.rows)?.all().map_err(StepError::from)?;
         Ok(true)
     }
 }

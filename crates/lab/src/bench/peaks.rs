@@ -6,7 +6,7 @@ use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
-use verbatim_engine::{Isa, Products, multiply_adds};
+use verbatim_engine::{Backend, Products};
 
 use super::BenchError;
 
@@ -28,15 +28,15 @@ pub struct Peaks {
 }
 
 impl Peaks {
-    /// Measures what so many threads can do with an instruction set.
+    /// Measures what so many threads can read and what a backend can multiply. Where the backend has no measure of that, it is 0.
     ///
     /// # Errors
     /// If there is no memory for the buffer that is read.
-    pub fn measure(threads: usize, isa: Isa) -> Result<Peaks, BenchError> {
+    pub fn measure<B: Backend>(threads: usize, backend: &mut B) -> Result<Peaks, BenchError> {
         Ok(Peaks {
             read_gb_per_s: read_gb_per_s(threads)?,
-            byte_gops: gops(threads, isa, Products::Bytes),
-            float_gops: gops(threads, isa, Products::Floats),
+            byte_gops: gops(backend, Products::Bytes),
+            float_gops: gops(backend, Products::Floats),
         })
     }
 }
@@ -58,25 +58,23 @@ fn read_gb_per_s(threads: usize) -> Result<f64, BenchError> {
     Ok((words * threads * size_of::<u64>()) as f64 / seconds / 1e9)
 }
 
-fn gops(threads: usize, isa: Isa, products: Products) -> f64 {
-    let threads = threads.max(1);
-    let mut rounds = 1 << 10;
-    let operations = loop {
+fn gops<B: Backend>(backend: &mut B, products: Products) -> f64 {
+    let mut pass = |rounds: usize| -> Option<(f64, Duration)> {
         let start = Instant::now();
-        let operations = multiply_adds(isa, products, rounds);
-        if start.elapsed() >= PASS {
-            break operations;
-        }
-        rounds *= 2;
+        let operations = backend.multiply_adds(products, rounds)?;
+        Some((operations as f64, start.elapsed()))
     };
-    let seconds = fastest_pass(
-        threads,
-        || Some(()),
-        |()| {
-            multiply_adds(isa, products, rounds);
-        },
-    );
-    seconds.map_or(0.0, |seconds| operations as f64 * threads as f64 / seconds / 1e9)
+    let mut rounds = 1 << 10;
+    loop {
+        match pass(rounds) {
+            None => return 0.0,
+            Some((_, time)) if time >= PASS => break,
+            Some(_) => rounds *= 2,
+        }
+    }
+    let rates =
+        (0..PASSES).filter_map(|_| pass(rounds)).map(|(operations, time)| operations / time.as_secs_f64());
+    rates.fold(0.0, f64::max) / 1e9
 }
 
 /// The seconds of the fastest of several passes that threads make side by side, each over what it has prepared; `None`

@@ -3,9 +3,8 @@
 //! The text's tokens are cut into chunks, each computed from an empty sequence. Of a chunk only the second half counts, so
 //! that every token which is judged has at least half a chunk before it; this is how llama.cpp's `llama-perplexity`
 //! counts, and the numbers can be laid beside its. [`evaluate`] gives the mean negative log-likelihood of the tokens that
-//! count and, against a second engine, the mean divergence of what the two say.
+//! count and, against the same models with K and V of other types, the mean divergence of what the two say.
 
-mod distribution;
 mod mean;
 mod report;
 
@@ -14,8 +13,9 @@ pub use report::{Divergence, Format, Report, Subject};
 
 use std::ops::Range;
 
-use distribution::LogSoftmax;
-use verbatim_engine::{Engine, MAX_ROWS, Row, SequenceId, StateError, StepError, StepOutputs};
+use verbatim_engine::{
+    Backend, LogSoftmax, MAX_ROWS, Row, RowInput, SequenceId, Sequences, StateError, StepError, Stepper, Want,
+};
 
 /// Rows of a step that want logits: the logits of so many rows are in memory at a time.
 const LOGITS_ROWS: usize = 64;
@@ -59,14 +59,6 @@ pub enum EvaluationError {
         tokens: usize,
         /// Tokens of a chunk.
         size: usize,
-    },
-    /// Two models that do not choose among the same tokens.
-    #[error("the models have {model} and {reference} tokens, so their distributions cannot be compared")]
-    Vocabularies {
-        /// Tokens of the model.
-        model: usize,
-        /// Tokens of the reference.
-        reference: usize,
     },
     /// Logits that make no distribution, or one in which what has happened is impossible.
     #[error(
@@ -138,33 +130,22 @@ impl<'a> Chunks<'a> {
 /// Computes the chunks one after the other and tells `progress` how far it has come, after each. Stops, with what there
 /// is, when `go_on` says no between steps.
 ///
-/// With a `reference`, which must have the same vocabulary, both compute every chunk.
+/// With a `reference`, sequences of the same stepper ([`Stepper::other_sequences`]), every chunk is computed there too.
 ///
 /// # Errors
 /// If a step fails or gives no distribution.
-pub fn evaluate(
-    engine: &mut Engine,
-    mut reference: Option<&mut Engine>,
+pub fn evaluate<B: Backend>(
+    stepper: &mut Stepper<B>,
+    reference: Option<Sequences<B>>,
     chunks: &Chunks<'_>,
     progress: &mut dyn FnMut(&Evaluation),
     go_on: &mut dyn FnMut() -> bool,
 ) -> Result<Evaluation, EvaluationError> {
-    if let Some(reference) = &reference {
-        let (model, reference) = (vocabulary(engine), vocabulary(reference));
-        if model != reference {
-            return Err(EvaluationError::Vocabularies { model, reference });
-        }
-    }
     let mut evaluation = Evaluation::default();
+    let mut run = Run { stepper, reference, rows: Vec::with_capacity(MAX_ROWS) };
     for index in 0..chunks.count {
-        let chunk = chunks.get(index);
-        let mut model = Run::begin(engine)?;
-        let mut reference = reference.as_deref_mut().map(Run::begin).transpose()?;
-        let complete = judge(&mut model, reference.as_mut(), &chunk, &mut evaluation, go_on);
-        // The sequence is freed whatever has happened.
-        model.end()?;
-        reference.map_or(Ok(()), Run::end)?;
-        if !complete? {
+        let complete = run.chunk(&chunks.get(index), &mut evaluation, go_on)?;
+        if !complete {
             break;
         }
         evaluation.chunks += 1;
@@ -173,47 +154,108 @@ pub fn evaluate(
     Ok(evaluation)
 }
 
-fn vocabulary(engine: &Engine) -> usize {
-    engine.hyperparameters().vocabulary
+/// What chunks are computed with.
+struct Run<'a, B: Backend> {
+    stepper: &'a mut Stepper<B>,
+    reference: Option<Sequences<B>>,
+    rows: Vec<Row<'static>>,
 }
 
-/// Whether the chunk was computed to its end.
-fn judge(
-    model: &mut Run<'_>,
-    mut reference: Option<&mut Run<'_>>,
-    chunk: &Chunk<'_>,
-    evaluation: &mut Evaluation,
-    go_on: &mut dyn FnMut() -> bool,
-) -> Result<bool, EvaluationError> {
-    for positions in chunk.steps() {
-        if !go_on() {
-            return Ok(false);
-        }
-        let said = model.step(chunk, positions.clone())?;
-        let against = reference.as_mut().map(|run| run.step(chunk, positions.clone())).transpose()?;
-        for (index, position) in positions.clone().filter(|&position| chunk.judges(position)).enumerate() {
-            let judged = distribution(&said, index).and_then(|model| {
-                let nll = model.nll(chunk.tokens[position + 1] as usize);
-                let divergence = match &against {
-                    Some(against) => Some(distribution(against, index)?.divergence(&model)?),
-                    None => None,
-                };
-                Some((nll?, divergence))
-            });
-            let (nll, divergence) =
-                judged.ok_or(EvaluationError::NotFinite { chunk: chunk.index, position })?;
-            evaluation.nll.add(nll);
-            divergence.into_iter().for_each(|divergence| evaluation.divergence.add(divergence));
-        }
-        model.keep(positions.len())?;
-        reference.as_mut().map_or(Ok(()), |run| run.keep(positions.len()))?;
+impl<B: Backend> Run<'_, B> {
+    /// Whether the chunk was computed to its end.
+    fn chunk(
+        &mut self,
+        chunk: &Chunk<'_>,
+        evaluation: &mut Evaluation,
+        go_on: &mut dyn FnMut() -> bool,
+    ) -> Result<bool, EvaluationError> {
+        let sequence = self.stepper.begin()?;
+        let of_reference = self.on_reference(|run| run.stepper.begin()).transpose()?;
+        let complete = self.judge(chunk, sequence, of_reference, evaluation, go_on);
+        // The sequences are freed whatever has happened.
+        self.stepper.end(sequence)?;
+        let ended = of_reference.and_then(|sequence| self.on_reference(|run| run.stepper.end(sequence)));
+        ended.transpose()?;
+        complete
     }
-    Ok(true)
-}
 
-/// What the `index`-th of the rows that wanted logits says.
-fn distribution<'a>(said: &'a StepOutputs<'_>, index: usize) -> Option<LogSoftmax<'a>> {
-    said.logits(index).and_then(LogSoftmax::new)
+    fn judge(
+        &mut self,
+        chunk: &Chunk<'_>,
+        sequence: SequenceId,
+        of_reference: Option<SequenceId>,
+        evaluation: &mut Evaluation,
+        go_on: &mut dyn FnMut() -> bool,
+    ) -> Result<bool, EvaluationError> {
+        for positions in chunk.steps() {
+            if !go_on() {
+                return Ok(false);
+            }
+            let vocabulary = self.stepper.hyperparameters().vocabulary;
+            let mut expected: Vec<f32> = Vec::new();
+            if let Some(sequence) = of_reference {
+                let step = |run: &mut Self| {
+                    run.step(chunk, sequence, positions.clone(), |_, logits| {
+                        expected.extend_from_slice(logits);
+                        Ok(())
+                    })
+                };
+                self.on_reference(step).transpose()?;
+            }
+            let mut expected = expected.chunks_exact(vocabulary.max(1));
+            self.step(chunk, sequence, positions, |position, logits| {
+                let expected = of_reference.and_then(|_| expected.next());
+                let judged = LogSoftmax::new(logits).and_then(|model| {
+                    let nll = model.nll(chunk.tokens[position + 1] as usize)?;
+                    let divergence = match expected {
+                        Some(expected) => Some(LogSoftmax::new(expected)?.divergence(&model)?),
+                        None => None,
+                    };
+                    Some((nll, divergence))
+                });
+                let not_finite = EvaluationError::NotFinite { chunk: chunk.index, position };
+                let (nll, divergence) = judged.ok_or(not_finite)?;
+                evaluation.nll.add(nll);
+                divergence.into_iter().for_each(|divergence| evaluation.divergence.add(divergence));
+                Ok(())
+            })?;
+        }
+        Ok(true)
+    }
+
+    /// Does something with the reference's sequences in the place of the model's; nothing if there are none.
+    fn on_reference<T>(&mut self, work: impl FnOnce(&mut Self) -> T) -> Option<T> {
+        let reference = self.reference.take()?;
+        let own = self.stepper.swap_sequences(reference);
+        let result = work(self);
+        self.reference = Some(self.stepper.swap_sequences(own));
+        Some(result)
+    }
+
+    /// Computes positions and hands the logits after those that are judged to `say`.
+    fn step(
+        &mut self,
+        chunk: &Chunk<'_>,
+        sequence: SequenceId,
+        positions: Range<usize>,
+        mut say: impl FnMut(usize, &[f32]) -> Result<(), EvaluationError>,
+    ) -> Result<(), EvaluationError> {
+        self.stepper.append(sequence, positions.len())?;
+        self.rows.clear();
+        self.rows.extend(positions.clone().map(|position| Row {
+            sequence,
+            place: position,
+            input: RowInput::Token(chunk.token(position)),
+            want: Want::logits_if(chunk.judges(position)),
+        }));
+        let outputs = self.stepper.step(&self.rows)?;
+        outputs.all().map_err(StepError::from)?;
+        for (row, position) in positions.clone().enumerate() {
+            outputs.logits(row).map_or(Ok(()), |logits| say(position, logits))?;
+        }
+        drop(outputs);
+        Ok(self.stepper.commit(sequence, positions.len())?)
+    }
 }
 
 /// Some consecutive tokens of the text.
@@ -241,44 +283,5 @@ impl Chunk<'_> {
             (from..to).step_by(size).map(move |start| start..to.min(start + size))
         };
         cut(0, half, MAX_ROWS).chain(cut(half, end, LOGITS_ROWS))
-    }
-}
-
-/// A sequence of an engine, for one chunk.
-struct Run<'a> {
-    engine: &'a mut Engine,
-    sequence: SequenceId,
-    rows: Vec<Row>,
-}
-
-impl<'a> Run<'a> {
-    fn begin(engine: &'a mut Engine) -> Result<Run<'a>, EvaluationError> {
-        let sequence = engine.begin()?;
-        Ok(Run { engine, sequence, rows: Vec::with_capacity(MAX_ROWS) })
-    }
-
-    /// Computes positions, which stay in flight.
-    fn step(
-        &mut self,
-        chunk: &Chunk<'_>,
-        positions: Range<usize>,
-    ) -> Result<StepOutputs<'_>, EvaluationError> {
-        self.engine.append(self.sequence, positions.len())?;
-        self.rows.clear();
-        self.rows.extend(positions.map(|position| Row {
-            sequence: self.sequence,
-            place: position,
-            token: chunk.token(position),
-            wants_logits: chunk.judges(position),
-        }));
-        Ok(self.engine.step(&self.rows, Vec::new())?)
-    }
-
-    fn keep(&mut self, count: usize) -> Result<(), EvaluationError> {
-        Ok(self.engine.commit(self.sequence, count)?)
-    }
-
-    fn end(self) -> Result<(), EvaluationError> {
-        Ok(self.engine.end(self.sequence)?)
     }
 }

@@ -7,7 +7,8 @@ use super::Simd;
 use crate::matrix::activations::{self, ActivationBlock};
 use crate::matrix::formats::BlockFormat;
 use crate::matrix::kernel::{self, DenseWeights, Tile};
-use crate::matrix::peak::{self, Products};
+use crate::matrix::peak;
+use verbatim_backend::Products;
 
 /// Eight lanes, without and with `vpdpbusd`.
 #[derive(Clone, Copy)]

@@ -6,7 +6,8 @@ use super::Simd;
 use crate::matrix::activations::{self, ActivationBlock};
 use crate::matrix::formats::BlockFormat;
 use crate::matrix::kernel::{self, DenseWeights, Tile};
-use crate::matrix::peak::{self, Products};
+use crate::matrix::peak;
+use verbatim_backend::Products;
 
 /// Sixteen lanes.
 #[derive(Clone, Copy)]

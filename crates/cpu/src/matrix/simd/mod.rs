@@ -23,7 +23,7 @@ pub(super) use scalar::Scalar;
 use super::activations::ActivationBlock;
 use super::formats::BlockFormat;
 use super::kernel::{DenseWeights, Tile};
-use super::peak::Products;
+use verbatim_backend::Products;
 
 /// `LANES` output rows at a time.
 ///

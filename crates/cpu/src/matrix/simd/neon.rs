@@ -11,7 +11,8 @@ use crate::matrix::activations::{self, ActivationBlock};
 use crate::matrix::formats::BlockFormat;
 use crate::matrix::kernel::{self, DenseWeights, Tile};
 use crate::matrix::layout::GROUP_ROWS;
-use crate::matrix::peak::{self, Products};
+use crate::matrix::peak;
+use verbatim_backend::Products;
 
 pub(in crate::matrix) type Neon = EightLanes<Widening>;
 pub(in crate::matrix) type DotProd = EightLanes<Sdot>;

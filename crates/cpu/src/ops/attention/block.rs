@@ -2,9 +2,10 @@
 
 use super::decode::Numbers;
 use super::{PART_EXTRA, Scores};
-use crate::kv::{Block, PAGE_CELLS};
+use crate::kv::Block;
 use crate::vector::{Kernel, LANES, Lanes, larger};
 use std::ops::Range;
+use verbatim_backend::PAGE_CELLS;
 
 /// Vectors of keys in a block.
 const KEY_VECTORS: usize = PAGE_CELLS / LANES;

@@ -4,9 +4,10 @@
 //! first-level cache, once for all query heads.
 
 use crate::isa::Isa;
-use crate::kv::{Block, KvType, PAGE_CELLS, Quantized};
+use crate::kv::{Block, Quantized};
 use crate::vector::{Kernel, LANES, Lanes, dispatch};
 use std::ops::Range;
+use verbatim_backend::{KvType, PAGE_CELLS};
 
 /// One head of a block of positions: K transposed, V row by row.
 #[derive(Clone, Copy)]

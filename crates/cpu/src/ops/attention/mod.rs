@@ -23,10 +23,11 @@ pub(crate) use pass::attend_range;
 pub(crate) use scratch::{Path, Scratch};
 
 use crate::isa::Isa;
-use crate::kv::{Block, KvLayer, PAGE_CELLS};
+use crate::kv::{Block, KvLayer};
 use crate::memory::AlignedBytes;
 use merge::Sum;
 use std::ops::Range;
+use verbatim_backend::PAGE_CELLS;
 
 /// Positions of a range: a multiple of [`PAGE_CELLS`].
 pub(crate) const RANGE: usize = 256;

@@ -4,9 +4,9 @@ use super::block::{AddValues, Ahead, Tile, Weigh};
 use super::scratch::PassScratch;
 use super::{Keys, MAX_QUERIES, PART_EXTRA, RANGE, Row, Scores, decode};
 use crate::isa::Isa;
-use crate::kv::PAGE_CELLS;
 use crate::vector::dispatch;
 use std::ops::Range;
+use verbatim_backend::PAGE_CELLS;
 
 /// Query heads of a row that a kernel takes at once.
 const MAX_TILE: usize = 4;

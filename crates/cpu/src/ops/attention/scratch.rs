@@ -1,9 +1,10 @@
 //! What a thread needs to attend beside K and V themselves.
 
 use super::{Keys, MAX_HEAD_DIM, MAX_QUERIES, PART_EXTRA};
-use crate::kv::{Block, PAGE_CELLS};
+use crate::kv::Block;
 use crate::memory::AlignedBytes;
 use std::ops::Range;
+use verbatim_backend::PAGE_CELLS;
 
 /// Elements of one head of a block of positions.
 const ELEMENTS: usize = MAX_HEAD_DIM * PAGE_CELLS;

@@ -1,5 +1,6 @@
 use super::*;
-use crate::kv::{KvMemory, KvSpec, KvType};
+use crate::kv::KvMemory;
+use verbatim_backend::{KvSpec, KvType};
 use verbatim_graph::random::Random;
 
 fn memory(spec: KvSpec, positions: usize, random: &mut Random) -> (KvMemory, Vec<Vec<f32>>, Vec<Vec<f32>>) {

@@ -3,7 +3,6 @@
 //! An op that is dealt out in tasks keeps thread 0 about as long as everyone; what it waits for the others is counted
 //! apart. The clock is read once after every op and once after every barrier.
 
-use crate::matrix::Products;
 use std::time::{Duration, Instant};
 use verbatim_quant::DType;
 
@@ -30,6 +29,15 @@ pub struct KindTime {
     pub count: u64,
     /// From its start to its end on thread 0, in sum.
     pub time: Duration,
+}
+
+/// What a product multiplies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Products {
+    /// Quantised activations and weights: bytes.
+    Bytes,
+    /// Floats.
+    Floats,
 }
 
 /// The work of products.
@@ -67,7 +75,7 @@ impl Profile {
     }
 
     /// Forgets everything and makes room.
-    pub(crate) fn clear(&mut self) {
+    pub fn clear(&mut self) {
         self.kinds.clear();
         self.kinds.reserve(KINDS_MAX);
         (self.runs, self.waiting, self.total) = (0, Duration::ZERO, Duration::ZERO);
@@ -90,8 +98,8 @@ impl Profile {
     }
 }
 
-/// Records one run.
-pub(crate) struct Recorder<'a> {
+/// Records one run, for backends.
+pub struct Recorder<'a> {
     profile: &'a mut Profile,
     start: Instant,
     /// When the last thing that was recorded ended.
@@ -100,32 +108,32 @@ pub(crate) struct Recorder<'a> {
 
 impl<'a> Recorder<'a> {
     /// Starts now.
-    pub(crate) fn start(profile: &'a mut Profile) -> Recorder<'a> {
+    pub fn start(profile: &'a mut Profile) -> Recorder<'a> {
         let start = Instant::now();
         Recorder { profile, start, last: start }
     }
 
     /// What comes next starts now.
-    pub(crate) fn resume(&mut self) {
+    pub fn resume(&mut self) {
         self.last = Instant::now();
     }
 
     /// An op has ended. What `product` takes is not counted.
-    pub(crate) fn op(&mut self, op: &'static str, product: impl FnOnce() -> Option<ProductWork>) {
+    pub fn op(&mut self, op: &'static str, product: impl FnOnce() -> Option<ProductWork>) {
         let time = self.last.elapsed();
         self.profile.add(op, product(), time);
         self.resume();
     }
 
     /// A barrier has been passed.
-    pub(crate) fn barrier(&mut self) {
+    pub fn barrier(&mut self) {
         let now = Instant::now();
         self.profile.waiting += now - self.last;
         self.last = now;
     }
 
     /// The run has ended.
-    pub(crate) fn finish(self) {
+    pub fn finish(self) {
         self.profile.runs += 1;
         self.profile.total += self.start.elapsed();
     }

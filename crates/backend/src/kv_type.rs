@@ -77,7 +77,7 @@ impl KvType {
     }
 
     /// Bytes of a head of so many elements; `None` if the sizes overflow.
-    pub(crate) fn head_bytes(self, head_dim: usize) -> Option<usize> {
+    pub fn head_bytes(self, head_dim: usize) -> Option<usize> {
         head_dim.div_ceil(self.dtype().block_len()).checked_mul(self.dtype().block_bytes())
     }
 }

@@ -1,7 +1,7 @@
 //! What a row of logits says, in f64.
 
 /// The logarithm of the softmax of a row of logits. Every sum over the vocabulary goes from the first token to the last.
-pub(super) struct LogSoftmax<'a> {
+pub struct LogSoftmax<'a> {
     logits: &'a [f32],
     max: f64,
     /// Logarithm of the sum of e to the logits less `max`.
@@ -9,26 +9,27 @@ pub(super) struct LogSoftmax<'a> {
 }
 
 impl<'a> LogSoftmax<'a> {
-    /// `None` if the logits make no distribution: one is a NaN or infinite upwards, or all are infinite downwards.
-    pub(super) fn new(logits: &'a [f32]) -> Option<LogSoftmax<'a>> {
+    /// Sums up a row. `None` if the logits make no distribution: one is a NaN or infinite upwards, or all are infinite downwards.
+    pub fn new(logits: &'a [f32]) -> Option<LogSoftmax<'a>> {
         let max = f64::from(logits.iter().copied().fold(f32::NEG_INFINITY, f32::max));
         let sum: f64 = logits.iter().map(|&logit| (f64::from(logit) - max).exp()).sum();
         let log_sum = sum.ln();
         (max.is_finite() && log_sum.is_finite()).then_some(LogSoftmax { logits, max, log_sum })
     }
 
-    fn log_probability(&self, logit: f32) -> f64 {
+    /// The logarithm of the probability of a token with this logit.
+    pub fn log_probability(&self, logit: f32) -> f64 {
         f64::from(logit) - self.max - self.log_sum
     }
 
     /// The negative log-likelihood of a token, in nats; `None` if it is infinite.
-    pub(super) fn nll(&self, token: usize) -> Option<f64> {
+    pub fn nll(&self, token: usize) -> Option<f64> {
         let nll = -self.log_probability(*self.logits.get(token)?);
         nll.is_finite().then_some(nll)
     }
 
     /// KL(self ‖ other) in nats; `None` if it is infinite. Both have the same vocabulary.
-    pub(super) fn divergence(&self, other: &LogSoftmax<'_>) -> Option<f64> {
+    pub fn divergence(&self, other: &LogSoftmax<'_>) -> Option<f64> {
         let terms = self.logits.iter().zip(other.logits).map(|(&logit, &other_logit)| {
             let log_p = self.log_probability(logit);
             let p = log_p.exp();

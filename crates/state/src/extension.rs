@@ -2,8 +2,8 @@
 
 /// A part of a sequence's state that another crate keeps. It is advanced, forked, saved and restored with the sequence, so
 /// that no transaction can leave it behind.
-pub trait Part: Send {
-    /// Names the part in saved states.
+pub trait Extension: Send {
+    /// Names the extension in saved states.
     fn name(&self) -> &'static str;
 
     /// These tokens were committed, after those before.
@@ -13,14 +13,14 @@ pub trait Part: Send {
     fn reset(&mut self, tokens: &[u32]);
 
     /// The same state, for a sequence that begins as this one.
-    fn fork(&self) -> Box<dyn Part>;
+    fn fork(&self) -> Box<dyn Extension>;
 
-    /// Writes what [`Part::load`] needs to `out`.
+    /// Writes what [`Extension::load`] needs to `out`.
     fn save(&self, out: &mut Vec<u8>);
 
     /// Takes up what another one of this name has saved.
     ///
     /// # Errors
-    /// What is wrong with it, in words. The part is as it was then.
+    /// What is wrong with it, in words. The extension is as it was then.
     fn load(&mut self, from: &[u8]) -> Result<(), String>;
 }

@@ -1,0 +1,218 @@
+//! The one backend that was chosen, as a [`Backend`]: each call goes to it.
+
+use std::ops::Range;
+use verbatim_backend::{
+    Backend, BindError, Filled, InputBinding, KShift, Outputs, PackError, PrepareError, Products, Profile,
+    RunError, StateForm, StateMemoryError, StateStore, WeightSource,
+};
+use verbatim_cpu::Cpu;
+use verbatim_graph::{Bounds, Graph, Tag};
+use verbatim_reference::Reference;
+
+/// One of the backends.
+pub enum Device {
+    /// See [`verbatim_cpu`].
+    Cpu(Cpu),
+    /// See [`verbatim_reference`].
+    Reference(Reference),
+}
+
+/// Weights of one of the backends.
+#[allow(missing_docs)]
+pub enum DeviceWeights {
+    Cpu(<Cpu as Backend>::Weights),
+    Reference(<Reference as Backend>::Weights),
+}
+
+/// A program of one of the backends.
+#[allow(missing_docs)]
+pub enum DeviceProgram {
+    Cpu(<Cpu as Backend>::Program),
+    Reference(<Reference as Backend>::Program),
+}
+
+/// Memory for the values of runs on any of the backends: that of those that are not used stays empty.
+#[derive(Default)]
+pub struct DeviceArena {
+    cpu: <Cpu as Backend>::Arena,
+    reference: <Reference as Backend>::Arena,
+}
+
+/// What sequences keep in one of the backends.
+#[allow(missing_docs)]
+pub enum DeviceState {
+    Cpu(<Cpu as Backend>::State),
+    Reference(<Reference as Backend>::State),
+}
+
+/// What a run of one of the backends has computed.
+#[allow(missing_docs)]
+pub enum DeviceOutputs<'a> {
+    Cpu(<Cpu as Backend>::Outputs<'a>),
+    Reference(<Reference as Backend>::Outputs<'a>),
+}
+
+/// The same expression of whichever backend a value is of.
+macro_rules! each {
+    ($kind:ident, $value:expr, $inner:ident => $result:expr) => {
+        match $value {
+            $kind::Cpu($inner) => $result,
+            $kind::Reference($inner) => $result,
+        }
+    };
+}
+
+/// Nothing that one device has made is ever given to another, but by a mistake in the code that does.
+const OF_ANOTHER: &str = "this was made by another backend";
+
+impl Backend for Device {
+    type Weights = DeviceWeights;
+    type Program = DeviceProgram;
+    type Arena = DeviceArena;
+    type State = DeviceState;
+    type Outputs<'a> = DeviceOutputs<'a>;
+
+    fn describe(&self) -> String {
+        each!(Device, self, backend => backend.describe())
+    }
+
+    fn new_weights(&self) -> DeviceWeights {
+        match self {
+            Device::Cpu(backend) => DeviceWeights::Cpu(backend.new_weights()),
+            Device::Reference(backend) => DeviceWeights::Reference(backend.new_weights()),
+        }
+    }
+
+    fn append_weight(
+        &mut self,
+        weights: &mut DeviceWeights,
+        weight: WeightSource<'_>,
+    ) -> Result<(), PackError> {
+        match (self, weights) {
+            (Device::Cpu(backend), DeviceWeights::Cpu(weights)) => backend.append_weight(weights, weight),
+            (Device::Reference(backend), DeviceWeights::Reference(weights)) => {
+                backend.append_weight(weights, weight)
+            }
+            (Device::Cpu(_) | Device::Reference(_), _) => panic!("{OF_ANOTHER}"),
+        }
+    }
+
+    fn weight_bytes(&self, weights: &DeviceWeights) -> usize {
+        match (self, weights) {
+            (Device::Cpu(backend), DeviceWeights::Cpu(weights)) => backend.weight_bytes(weights),
+            (Device::Reference(backend), DeviceWeights::Reference(weights)) => backend.weight_bytes(weights),
+            (Device::Cpu(_) | Device::Reference(_), _) => panic!("{OF_ANOTHER}"),
+        }
+    }
+
+    fn new_state(&self) -> DeviceState {
+        match self {
+            Device::Cpu(backend) => DeviceState::Cpu(backend.new_state()),
+            Device::Reference(backend) => DeviceState::Reference(backend.new_state()),
+        }
+    }
+
+    fn prepare(&mut self, graph: &Graph, weights: &DeviceWeights) -> Result<DeviceProgram, PrepareError> {
+        match (self, weights) {
+            (Device::Cpu(backend), DeviceWeights::Cpu(weights)) => {
+                Backend::prepare(backend, graph, weights).map(DeviceProgram::Cpu)
+            }
+            (Device::Reference(backend), DeviceWeights::Reference(weights)) => {
+                Backend::prepare(backend, graph, weights).map(DeviceProgram::Reference)
+            }
+            (Device::Cpu(_) | Device::Reference(_), _) => panic!("{OF_ANOTHER}"),
+        }
+    }
+
+    fn run<'a>(
+        &mut self,
+        program: &'a DeviceProgram,
+        arena: &'a mut DeviceArena,
+        rows: Bounds,
+        weights: &DeviceWeights,
+        state: &mut DeviceState,
+        fill: impl FnMut(InputBinding<'_>) -> Result<Filled, BindError>,
+    ) -> Result<DeviceOutputs<'a>, RunError> {
+        match (self, program, weights, state) {
+            (
+                Device::Cpu(backend),
+                DeviceProgram::Cpu(program),
+                DeviceWeights::Cpu(weights),
+                DeviceState::Cpu(state),
+            ) => {
+                let outputs = backend.run(program, &mut arena.cpu, rows, weights, state, fill);
+                outputs.map(DeviceOutputs::Cpu)
+            }
+            (
+                Device::Reference(backend),
+                DeviceProgram::Reference(program),
+                DeviceWeights::Reference(weights),
+                DeviceState::Reference(state),
+            ) => {
+                let outputs = backend.run(program, &mut arena.reference, rows, weights, state, fill);
+                outputs.map(DeviceOutputs::Reference)
+            }
+            (Device::Cpu(_) | Device::Reference(_), ..) => panic!("{OF_ANOTHER}"),
+        }
+    }
+
+    fn set_profiling(&mut self, on: bool) {
+        each!(Device, self, backend => Backend::set_profiling(backend, on));
+    }
+
+    fn profile(&self) -> Option<&Profile> {
+        each!(Device, self, backend => Backend::profile(backend))
+    }
+
+    fn multiply_adds(&mut self, products: Products, rounds: usize) -> Option<u64> {
+        each!(Device, self, backend => Backend::multiply_adds(backend, products, rounds))
+    }
+}
+
+impl Outputs for DeviceOutputs<'_> {
+    fn rows(&self, tag: Tag) -> Option<usize> {
+        each!(DeviceOutputs, self, outputs => outputs.rows(tag))
+    }
+
+    fn row(&self, tag: Tag, row: usize) -> Option<&[f32]> {
+        each!(DeviceOutputs, self, outputs => outputs.row(tag, row))
+    }
+}
+
+impl StateStore for DeviceState {
+    fn numerics(&self) -> u32 {
+        each!(DeviceState, self, state => state.numerics())
+    }
+
+    fn append(&mut self, form: &StateForm) -> Result<(), StateMemoryError> {
+        each!(DeviceState, self, state => state.append(form))
+    }
+
+    fn copy_page(&mut self, layers: &[usize], from: usize, to: usize) {
+        each!(DeviceState, self, state => state.copy_page(layers, from, to));
+    }
+
+    fn move_cells(&mut self, layers: &[usize], moves: &[(usize, usize)], shift: Option<&KShift>) {
+        each!(DeviceState, self, state => state.move_cells(layers, moves, shift));
+    }
+
+    fn read_cells(&self, layer: usize, cells: &mut dyn Iterator<Item = usize>, out: &mut Vec<u8>) {
+        each!(DeviceState, self, state => state.read_cells(layer, cells, out));
+    }
+
+    fn write_cells(&mut self, layer: usize, cells: &mut dyn Iterator<Item = usize>, from: &[u8]) {
+        each!(DeviceState, self, state => state.write_cells(layer, cells, from));
+    }
+
+    fn slot_bytes(&self, layers: Range<usize>) -> usize {
+        each!(DeviceState, self, state => state.slot_bytes(layers))
+    }
+
+    fn read_slot(&self, layers: Range<usize>, slot: usize, out: &mut Vec<u8>) {
+        each!(DeviceState, self, state => state.read_slot(layers, slot, out));
+    }
+
+    fn write_slot(&mut self, layers: Range<usize>, slot: usize, from: &[u8]) {
+        each!(DeviceState, self, state => state.write_slot(layers, slot, from));
+    }
+}

@@ -1,0 +1,166 @@
+//! One request under way: step by step from its prompt to its finish reason.
+
+use crate::chat::ChatFormat;
+use crate::request::{Event, FinishReason, GenerationStats, Prompt, Request, RequestError};
+use crate::session::{Session, SessionId};
+use crate::{Sampler, Stepper};
+use std::time::{Duration, Instant};
+use verbatim_backend::Backend;
+use verbatim_text::{Detokenizer, StopMatcher, Tokenizer};
+
+/// A request that was looked through: its prompt as tokens, its limits checked.
+#[derive(Debug)]
+pub(crate) struct Task {
+    pub(crate) session: Option<SessionId>,
+    prompt: Vec<u32>,
+    sampler: Sampler,
+    max_tokens: usize,
+    stop: Vec<String>,
+    stops: StopMatcher,
+}
+
+impl Task {
+    /// Looks a request through.
+    pub(crate) fn of(request: Request, format: &ChatFormat) -> Result<Task, RequestError> {
+        let Request { prompt, sampling, max_tokens, stop, session } = request;
+        let sampler = Sampler::new(sampling.temperature, sampling.seed)
+            .ok_or(RequestError::Temperature(sampling.temperature))?;
+        let stops = StopMatcher::new(stop.iter().cloned())?;
+        let prompt = match prompt {
+            Prompt::Tokens(tokens) => tokens,
+            Prompt::Text(text) => format.text_tokens(&text),
+            Prompt::Chat(messages) => format.chat_tokens(&messages)?,
+        };
+        if prompt.is_empty() {
+            return Err(RequestError::EmptyPrompt);
+        }
+        Ok(Task { session, prompt, sampler, max_tokens: max_tokens.unwrap_or(usize::MAX), stop, stops })
+    }
+}
+
+/// One request under way. Its session is given to every call, so that whoever decides which request is next owns them.
+#[derive(Debug)]
+pub(crate) struct Generation {
+    sampler: Sampler,
+    max_tokens: usize,
+    /// What is fed next: what is left of the prompt, or the last token.
+    feed: Vec<u32>,
+    stop: Vec<String>,
+    text: Text,
+    stats: GenerationStats,
+    started: Instant,
+    first_token: Option<Instant>,
+}
+
+impl Generation {
+    /// Starts a request: finds what was computed of its prompt before.
+    pub(crate) fn start<B: Backend>(
+        task: Task,
+        stepper: &mut Stepper<B>,
+        session: &mut Session,
+    ) -> Result<Generation, RequestError> {
+        let Task { session: _, mut prompt, sampler, max_tokens, stop, stops } = task;
+        let (tokens, context) = (prompt.len(), stepper.context());
+        if tokens > context && !session.shifts() {
+            return Err(RequestError::PromptTooLong { tokens, context });
+        }
+        let started = Instant::now();
+        let cached_tokens = session.reuse(stepper, &prompt)?;
+        prompt.drain(..cached_tokens);
+        let stats = GenerationStats { prompt_tokens: tokens, cached_tokens, ..GenerationStats::default() };
+        let text = Text { detokenizer: Detokenizer::new(), stops, text: String::new(), tokens: Vec::new() };
+        Ok(Generation { sampler, max_tokens, feed: prompt, stop, text, stats, started, first_token: None })
+    }
+
+    /// The event that tells of the start.
+    pub(crate) fn started(&self) -> Event {
+        let GenerationStats { prompt_tokens, cached_tokens, .. } = self.stats;
+        Event::Started { prompt_tokens, cached_tokens }
+    }
+
+    /// Computes up to the next token, or a part of a prompt. The reason, if the answer has ended.
+    pub(crate) fn step<B: Backend>(
+        &mut self,
+        stepper: &mut Stepper<B>,
+        session: &mut Session,
+        tokenizer: &Tokenizer,
+        go_on: impl FnMut() -> bool,
+    ) -> Result<Option<FinishReason>, RequestError> {
+        if self.stats.generated_tokens == self.max_tokens {
+            return Ok(Some(FinishReason::MaxTokens));
+        }
+        if session.room(stepper)? == 0 && !session.shift(stepper)? {
+            return Ok(Some(FinishReason::ContextFull));
+        }
+        // A prompt may be longer than the context, where that shifts: it shifts at the same tokens as if they were fed one by
+        // one, so what is left does not depend on how they came.
+        let later = self.feed.split_off(self.feed.len().min(session.room(stepper)?));
+        let Some(token) = session.advance(stepper, &self.feed, &self.sampler, go_on)? else {
+            return Ok(Some(FinishReason::Cancelled));
+        };
+        if !later.is_empty() {
+            self.feed = later;
+            return Ok(None);
+        }
+        self.first_token.get_or_insert_with(Instant::now);
+        if tokenizer.is_end(token) {
+            return Ok(Some(FinishReason::EndOfText));
+        }
+        self.stats.generated_tokens += 1;
+        self.feed.clear();
+        self.feed.push(token);
+        let stopped_by = self.text.push(token, tokenizer.visible_piece(token));
+        Ok(stopped_by.map(|index| FinishReason::StopString(self.stop[index].clone())))
+    }
+
+    /// The text that has come since this was last asked, if there is any.
+    pub(crate) fn take_text(&mut self) -> Option<Event> {
+        (!self.text.text.is_empty()).then(|| self.text.take())
+    }
+
+    /// Ends the answer: what is left of its text, and the event that tells of the end.
+    pub(crate) fn finish(mut self, reason: FinishReason) -> (Option<Event>, Event) {
+        let stopped_by = self.text.finish();
+        let reason = stopped_by.map_or(reason, |index| FinishReason::StopString(self.stop[index].clone()));
+        let rest = !self.text.text.is_empty() || !self.text.tokens.is_empty();
+        let rest = rest.then(|| self.text.take());
+        let since = |first: Instant| first.elapsed();
+        self.stats.time_to_first_token = self.first_token.unwrap_or_else(Instant::now) - self.started;
+        self.stats.generation_time = self.first_token.map_or(Duration::ZERO, since);
+        (rest, Event::Finished { reason, stats: self.stats })
+    }
+}
+
+/// The text of an answer: tokens to characters, up to a stop string.
+#[derive(Debug)]
+struct Text {
+    detokenizer: Detokenizer,
+    stops: StopMatcher,
+    /// What can be shown and was not taken.
+    text: String,
+    /// The tokens since the text was last taken.
+    tokens: Vec<u32>,
+}
+
+impl Text {
+    /// Takes the next token; the index of the stop string that is complete now, if one is.
+    fn push(&mut self, token: u32, piece: &[u8]) -> Option<usize> {
+        self.tokens.push(token);
+        let output = self.stops.push(self.detokenizer.push(piece));
+        self.text.push_str(output.text);
+        output.stopped_by
+    }
+
+    /// Ends the text: what was held back belongs to it. The stop string that has ended it after all, or before.
+    fn finish(&mut self) -> Option<usize> {
+        let output = self.stops.push(self.detokenizer.finish());
+        self.text.push_str(output.text);
+        let output = self.stops.finish();
+        self.text.push_str(output.text);
+        output.stopped_by
+    }
+
+    fn take(&mut self) -> Event {
+        Event::Text { text: std::mem::take(&mut self.text), tokens: std::mem::take(&mut self.tokens) }
+    }
+}

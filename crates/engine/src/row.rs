@@ -1,0 +1,244 @@
+//! Rows of a step: what goes in, what is wanted back, and what came of it.
+
+use crate::MAX_ROWS;
+use verbatim_backend::{Outputs, PrepareError, RunError};
+use verbatim_graph::GraphError;
+use verbatim_models::{Tap, outputs};
+use verbatim_sample::{LogSoftmax, Sampler};
+use verbatim_state::{RowError as PlaceError, SequenceId, StateError};
+
+/// One position to be computed.
+#[derive(Clone, Copy, Debug)]
+pub struct Row<'a> {
+    /// The sequence that it belongs to.
+    pub sequence: SequenceId,
+    /// Its place there, in flight: [`crate::Stepper::append`] or [`crate::Stepper::append_tree`] has reserved it. Where all that is
+    /// in flight is one chain, places are positions.
+    pub place: usize,
+    /// What stands there.
+    pub input: RowInput<'a>,
+    /// What is wanted back.
+    pub want: Want<'a>,
+}
+
+/// What stands at a position.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum RowInput<'a> {
+    /// A token of the vocabulary.
+    Token(u32),
+    /// What enters the first layer, in place of a token's embedding: as many numbers as the model's residual stream has. What
+    /// comes after it in its sequence is not found by the prefix cache, which goes by tokens.
+    Embedding(&'a [f32]),
+}
+
+/// What a row gives back beside its state. What no row of a step wants is not computed.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Want<'a> {
+    /// What follows the row.
+    pub next: Next<'a>,
+    /// Hidden states of the row.
+    pub hidden: &'a [Tap],
+}
+
+/// What is wanted of the token after a row.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub enum Next<'a> {
+    /// Nothing.
+    #[default]
+    Nothing,
+    /// The token itself.
+    Token(&'a Sampler),
+    /// The logarithm of every token's probability.
+    LogProbs,
+    /// The logits.
+    Logits,
+}
+
+impl<'a> Want<'a> {
+    /// Nothing: the row only becomes part of its sequence.
+    pub const NOTHING: Want<'static> = Want { next: Next::Nothing, hidden: &[] };
+    /// The logits of the token after it.
+    pub const LOGITS: Want<'static> = Want { next: Next::Logits, hidden: &[] };
+
+    /// The token after it.
+    pub fn token(sampler: &'a Sampler) -> Want<'a> {
+        Want { next: Next::Token(sampler), hidden: &[] }
+    }
+
+    /// The logits, if that holds.
+    pub fn logits_if(wanted: bool) -> Want<'static> {
+        if wanted { Want::LOGITS } else { Want::NOTHING }
+    }
+
+    pub(crate) fn wants_logits(&self) -> bool {
+        self.next != Next::Nothing
+    }
+}
+
+/// Why one sequence's rows could not be computed. It is as it was before; the rows of the others were computed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RowError {
+    /// A token id that the model does not have.
+    #[error("token {token} is not one of the model's {vocabulary}")]
+    Token {
+        /// The id.
+        token: u32,
+        /// Tokens of the model.
+        vocabulary: usize,
+    },
+    /// An embedding of another size than the model's.
+    #[error("an embedding of {given} numbers was given to a model whose residual stream has {hidden}")]
+    Embedding {
+        /// Numbers given.
+        given: usize,
+        /// Numbers of the model.
+        hidden: usize,
+    },
+    /// Its place is not one that can be computed now.
+    #[error(transparent)]
+    Place(#[from] PlaceError),
+    /// The draft would attend to positions that it has not computed.
+    #[error("the draft has not computed the positions before {start}, which place {place} sees")]
+    Unfilled {
+        /// The row's place.
+        place: usize,
+        /// Where the positions begin that it has computed without gap up to the row.
+        start: usize,
+    },
+    /// A row's logits are no numbers.
+    #[error("the model computes no numbers here: every logit is a NaN; the file is damaged")]
+    NotNumbers,
+}
+
+/// Why a step has failed. The sequences are as they were before.
+#[derive(Debug, thiserror::Error)]
+pub enum StepError {
+    /// No rows, or more than a step can have.
+    #[error("a step has 1 to {MAX_ROWS} rows, not {0}")]
+    RowCount(usize),
+    /// The rows of a sequence cannot be computed.
+    #[error(transparent)]
+    Row(#[from] RowError),
+    /// The sequence cannot take the rows.
+    #[error(transparent)]
+    State(#[from] StateError),
+    /// The step's graph could not be built.
+    #[error(transparent)]
+    Graph(#[from] GraphError),
+    /// The step's graph could not be planned or does not fit the weights.
+    #[error(transparent)]
+    Prepare(#[from] PrepareError),
+    /// The run has failed.
+    #[error(transparent)]
+    Run(#[from] RunError),
+}
+
+/// What became of one row.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Fate {
+    /// It was computed: as this row of the run, and this of its picked rows if it wants something of the next token.
+    Computed { row: u32, picked: Option<u32>, token: Option<u32> },
+    /// It was left out, or what came out of it is no number: the index of the error.
+    Refused(u32),
+}
+
+/// What became of the rows of a step, and why.
+#[derive(Debug, Default)]
+pub(crate) struct Fates {
+    pub(crate) rows: Vec<Fate>,
+    errors: Vec<RowError>,
+}
+
+impl Fates {
+    /// Begins a step of so many rows.
+    pub(crate) fn begin(&mut self, rows: usize) {
+        self.errors.clear();
+        self.rows.clear();
+        self.rows.resize(rows, Fate::Computed { row: 0, picked: None, token: None });
+    }
+
+    /// Refuses a row.
+    pub(crate) fn refuse_row(&mut self, row: usize, error: RowError) {
+        self.rows[row] = Fate::Refused(self.errors.len() as u32);
+        self.errors.push(error);
+    }
+
+    /// Refuses all rows of the sequence of the one that is at fault.
+    pub(crate) fn refuse(&mut self, rows: &[Row<'_>], at_fault: usize, error: RowError) {
+        let sequence = rows[at_fault].sequence;
+        let index = self.errors.len() as u32;
+        for (fate, _) in self.rows.iter_mut().zip(rows).filter(|(_, row)| row.sequence == sequence) {
+            *fate = Fate::Refused(index);
+        }
+        self.errors.push(error);
+    }
+
+    pub(crate) fn is_refused(&self, row: usize) -> bool {
+        matches!(self.rows[row], Fate::Refused(_))
+    }
+}
+
+/// What a step has computed, row by row in the order in which they were given. The stepper stays borrowed until it has been
+/// read.
+pub struct StepOutputs<'a, O> {
+    /// `None` if nothing could be computed.
+    pub(crate) run: Option<O>,
+    pub(crate) fates: &'a Fates,
+}
+
+impl<O: Outputs> StepOutputs<'_, O> {
+    /// Whether every row was computed.
+    ///
+    /// # Errors
+    /// Why the first that was not could not be.
+    pub fn all(&self) -> Result<(), RowError> {
+        (0..self.fates.rows.len()).try_for_each(|row| self.row(row))
+    }
+
+    /// Whether a row was computed.
+    ///
+    /// # Errors
+    /// Why not.
+    ///
+    /// # Panics
+    /// If the step had no such row; so do the others here.
+    pub fn row(&self, row: usize) -> Result<(), RowError> {
+        match self.fates.rows[row] {
+            Fate::Computed { .. } => Ok(()),
+            Fate::Refused(error) => Err(self.fates.errors[error as usize].clone()),
+        }
+    }
+
+    /// The token after a row that wanted it.
+    ///
+    /// # Errors
+    /// Why there is none. `None` if it was not wanted.
+    pub fn token(&self, row: usize) -> Result<Option<u32>, RowError> {
+        match self.fates.rows[row] {
+            Fate::Computed { token, .. } => Ok(token),
+            Fate::Refused(error) => Err(self.fates.errors[error as usize].clone()),
+        }
+    }
+
+    /// The logits after a row that wanted anything of the next token; `None` if it did not or was not computed.
+    pub fn logits(&self, row: usize) -> Option<&[f32]> {
+        match self.fates.rows[row] {
+            Fate::Computed { picked, .. } => self.run.as_ref()?.row(outputs::LOGITS, picked? as usize),
+            Fate::Refused(_) => None,
+        }
+    }
+
+    /// The probabilities after a row that wanted anything of the next token; `None` if it did not, was not computed, or its logits
+    /// make no distribution.
+    pub fn log_probs(&self, row: usize) -> Option<LogSoftmax<'_>> {
+        LogSoftmax::new(self.logits(row)?)
+    }
+
+    /// The hidden state of a row at a point; `None` if no row wanted that, or the row was not computed.
+    pub fn hidden(&self, tap: Tap, row: usize) -> Option<&[f32]> {
+        match self.fates.rows[row] {
+            Fate::Computed { row, .. } => self.run.as_ref()?.row(outputs::tap(tap), row as usize),
+            Fate::Refused(_) => None,
+        }
+    }
+}

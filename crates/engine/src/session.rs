@@ -1,0 +1,243 @@
+//! A session: one sequence that goes on from request to request, its token history, and its file.
+
+use crate::error::EngineError;
+use crate::{Sampler, SaveError, Saved, SequenceId, StateError, StepError, Stepper};
+use std::path::{Path, PathBuf};
+use verbatim_backend::Backend;
+
+/// The section of a session's file with the token history.
+const HISTORY: &str = "fed";
+/// Sections that are not the client's.
+const RESERVED: [&str; 2] = [HISTORY, "target"];
+
+/// Names a session of one engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct SessionId(pub(crate) u64);
+
+/// How a session is kept.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SessionOptions {
+    /// When the context is full, half of what comes after so many tokens is dropped; `None` for nothing: the answer ends.
+    pub shift_keep: Option<usize>,
+    /// A file to restore from. If there is none at the path, the session begins empty.
+    pub file: Option<PathBuf>,
+}
+
+/// A session that was opened.
+#[derive(Debug)]
+pub struct OpenedSession {
+    /// Its name.
+    pub id: SessionId,
+    /// What was restored, if there was a file.
+    pub restored: Option<RestoredSession>,
+}
+
+/// What a session's file held.
+#[derive(Debug)]
+pub struct RestoredSession {
+    /// Positions in the context.
+    pub positions: usize,
+    sections: Saved,
+}
+
+impl RestoredSession {
+    /// A section that the client has saved with the session.
+    pub fn section(&self, name: &str) -> Option<&[u8]> {
+        self.sections.section(name)
+    }
+}
+
+/// Why a session was not opened, saved or closed. Nothing has changed then.
+#[derive(Debug, thiserror::Error)]
+pub enum SessionError {
+    /// The model's context cannot be shifted.
+    #[error("the context of this model cannot be shifted: {0}")]
+    Shift(StateError),
+    /// Nothing could be dropped when the context is full.
+    #[error("keeping {keep} tokens leaves nothing to drop of a context of {context}")]
+    Keep {
+        /// Tokens to keep.
+        keep: usize,
+        /// Tokens that the context has room for.
+        context: usize,
+    },
+    /// The file cannot be restored from, or not be written.
+    #[error(transparent)]
+    File(#[from] SaveError),
+    /// The file's sequence is there and what was said is not.
+    #[error("{path}: the token history in it does not belong to its sequence")]
+    History {
+        /// The file.
+        path: String,
+    },
+    /// The name of a section that is not the client's.
+    #[error("a section cannot be called {0}: the session has one of that name")]
+    Reserved(String),
+    /// No sequence is free.
+    #[error(transparent)]
+    State(#[from] StateError),
+    /// It was never opened, or is closed.
+    #[error("the session is not open")]
+    NotOpen,
+    /// A request has not finished with it.
+    #[error("a request has not finished with the session")]
+    Busy,
+    /// There is no engine any more.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+}
+
+/// One sequence that goes on.
+#[derive(Debug)]
+pub(crate) struct Session {
+    sequence: SequenceId,
+    /// All tokens that it was fed, also those dropped when the context was full.
+    history: Vec<u32>,
+    shift_keep: Option<usize>,
+}
+
+impl Session {
+    /// An empty session that does not shift.
+    pub(crate) fn begin<B: Backend>(stepper: &mut Stepper<B>) -> Result<Session, StateError> {
+        Ok(Session { sequence: stepper.begin()?, history: Vec::new(), shift_keep: None })
+    }
+
+    /// A session as the options say, and what was restored.
+    pub(crate) fn open<B: Backend>(
+        stepper: &mut Stepper<B>,
+        options: &SessionOptions,
+    ) -> Result<(Session, Option<RestoredSession>), SessionError> {
+        if let Some(keep) = options.shift_keep {
+            stepper.can_remove().map_err(SessionError::Shift)?;
+            let context = stepper.context();
+            if keep >= context.saturating_sub(1) {
+                return Err(SessionError::Keep { keep, context });
+            }
+        }
+        let (mut session, restored) = match options.file.as_deref().filter(|path| path.exists()) {
+            None => (Session::begin(stepper)?, None),
+            Some(path) => {
+                Session::restore(stepper, path).map(|(session, restored)| (session, Some(restored)))?
+            }
+        };
+        session.shift_keep = options.shift_keep;
+        Ok((session, restored))
+    }
+
+    fn restore<B: Backend>(
+        stepper: &mut Stepper<B>,
+        path: &Path,
+    ) -> Result<(Session, RestoredSession), SessionError> {
+        let (restored, sections) = stepper.restore_file(path)?;
+        let sequence = restored.sequence;
+        let tokens = sections.section(HISTORY).unwrap_or_default().as_chunks::<4>().0.iter();
+        let history: Vec<u32> = tokens.map(|token| u32::from_le_bytes(*token)).collect();
+        let fits = match stepper.removed(sequence)? {
+            0 => stepper.tokens(sequence)? == history,
+            removed => stepper.len(sequence)? + removed == history.len(),
+        };
+        if !fits {
+            stepper.end(sequence)?;
+            return Err(SessionError::History { path: path.display().to_string() });
+        }
+        let session = Session { sequence, history, shift_keep: None };
+        Ok((session, RestoredSession { positions: restored.positions, sections }))
+    }
+
+    /// Writes the session to a file, with sections of the client's: all of it or, if that fails, nothing.
+    pub(crate) fn save<B: Backend>(
+        &self,
+        stepper: &Stepper<B>,
+        path: &Path,
+        sections: Vec<(String, Vec<u8>)>,
+    ) -> Result<(), SessionError> {
+        if let Some((name, _)) = sections.iter().find(|(name, _)| RESERVED.contains(&&**name)) {
+            return Err(SessionError::Reserved(name.clone()));
+        }
+        let history = self.history.iter().flat_map(|token| token.to_le_bytes()).collect();
+        let others = sections.iter().map(|(name, bytes)| (name.as_str(), bytes.clone()));
+        Ok(stepper.save_file(
+            self.sequence,
+            [(HISTORY, history)].into_iter().chain(others).collect(),
+            path,
+        )?)
+    }
+
+    /// Ends the sequence.
+    pub(crate) fn end<B: Backend>(self, stepper: &mut Stepper<B>) -> Result<(), StateError> {
+        stepper.end(self.sequence)
+    }
+
+    /// Whether the context is shifted when it is full.
+    pub(crate) fn shifts(&self) -> bool {
+        self.shift_keep.is_some()
+    }
+
+    /// Positions that are left in the context.
+    pub(crate) fn room<B: Backend>(&self, stepper: &Stepper<B>) -> Result<usize, StateError> {
+        Ok(stepper.context() - stepper.len(self.sequence)?)
+    }
+
+    /// Keeps the longest common beginning of the session and the prompt, short of the prompt's last token: that one has to be
+    /// fed for its logits. Returns how many tokens that is. A session that has seen nothing begins with what others have
+    /// computed.
+    pub(crate) fn reuse<B: Backend>(
+        &mut self,
+        stepper: &mut Stepper<B>,
+        prompt: &[u32],
+    ) -> Result<usize, StateError> {
+        let most = prompt.len() - 1;
+        let common = self.history.iter().zip(prompt).take_while(|(a, b)| a == b).count().min(most);
+        match stepper.removed(self.sequence)? {
+            0 if stepper.is_empty(self.sequence)? => self.begin_with(stepper, &prompt[..most])?,
+            0 => match stepper.truncate(self.sequence, common) {
+                Ok(()) => self.history.truncate(common),
+                // What stays cannot be gone on from; perhaps from a point before it.
+                Err(StateError::CannotGoBack { .. }) => {
+                    stepper.end(self.sequence)?;
+                    self.sequence = stepper.begin()?;
+                    self.begin_with(stepper, &prompt[..most])?;
+                }
+                Err(error) => return Err(error),
+            },
+            _ if common == self.history.len() => {}
+            // Where something was dropped from the middle, there is no going back but to the start.
+            _ => {
+                stepper.truncate(self.sequence, 0)?;
+                self.history.clear();
+            }
+        }
+        Ok(self.history.len())
+    }
+
+    /// Lets the empty sequence begin with as many of the tokens as are in the prefix cache.
+    fn begin_with<B: Backend>(&mut self, stepper: &mut Stepper<B>, tokens: &[u32]) -> Result<(), StateError> {
+        let reused = stepper.reuse(self.sequence, tokens)?;
+        self.history = tokens[..reused].to_vec();
+        Ok(())
+    }
+
+    /// Feeds tokens and draws the one that follows them. `None` if `go_on` said no between steps; what was fed until then stays.
+    pub(crate) fn advance<B: Backend>(
+        &mut self,
+        stepper: &mut Stepper<B>,
+        tokens: &[u32],
+        sampler: &Sampler,
+        go_on: impl FnMut() -> bool,
+    ) -> Result<Option<u32>, StepError> {
+        let drawn = stepper.advance(self.sequence, tokens, sampler, go_on);
+        // Whatever happened, the history follows what was committed.
+        let committed = stepper.len(self.sequence)? + stepper.removed(self.sequence)?;
+        let added = committed.saturating_sub(self.history.len());
+        self.history.extend_from_slice(&tokens[..added.min(tokens.len())]);
+        drawn
+    }
+
+    /// Drops half of what comes after the tokens that are always kept. `false` if nothing is to be dropped.
+    pub(crate) fn shift<B: Backend>(&mut self, stepper: &mut Stepper<B>) -> Result<bool, StateError> {
+        let Some(keep) = self.shift_keep else { return Ok(false) };
+        let dropped = (stepper.len(self.sequence)? - keep).div_ceil(2);
+        stepper.remove(self.sequence, keep..keep + dropped)?;
+        Ok(true)
+    }
+}

@@ -1,0 +1,426 @@
+//! The stepper: models over shared sequences, and the step over rows that is the unit of all work.
+
+use crate::row::{Fate, Fates, Next, Row, RowError, RowInput, StepError, StepOutputs, Want};
+use crate::{Hyperparameters, LoadOptions, MAX_ROWS, Sampler, SequenceId};
+use verbatim_backend::{Backend, BindError, Filled, InputBinding, Outputs, Profile, StateStore};
+use verbatim_graph::Bounds;
+use verbatim_models::{Base, Model, StepShape, Tap, Transformed, inputs, outputs};
+use verbatim_plan::{ProgramCache, Statistics};
+use verbatim_state::{Batch, Digest, OwnerId, OwnerSpec, PageTables, State};
+
+/// Models with their weights, the sequences that they share, and the memory to run steps in. The first model is the target;
+/// others are drafts: more layers of the same sequences.
+pub struct Stepper<B: Backend> {
+    pub(crate) backend: B,
+    pub(crate) weights: B::Weights,
+    /// By owner.
+    pub(crate) models: Vec<Loaded>,
+    pub(crate) sequences: Sequences<B>,
+    pub(crate) options: LoadOptions,
+    programs: ProgramCache<ProgramKey, B::Program>,
+    arena: B::Arena,
+    scratch: Scratch,
+}
+
+/// Sequences without the models that compute them; see [`Stepper::swap_sequences`].
+pub struct Sequences<B: Backend> {
+    pub(crate) state: State<B::State>,
+    /// By owner.
+    pub(crate) hadamard: Vec<Transformed>,
+}
+
+/// A model whose weights are in the table.
+pub(crate) struct Loaded {
+    pub(crate) model: Box<dyn Model>,
+    pub(crate) base: Base,
+    /// What it keeps of each sequence.
+    pub(crate) owner: OwnerSpec,
+    pub(crate) identity: Digest,
+}
+
+/// What programs are made for: all that varies in the shapes of one stepper's steps.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+struct ProgramKey {
+    owner: usize,
+    bounds: Option<Bounds>,
+    embeddings: bool,
+    path: usize,
+    taps: Vec<Tap>,
+    /// The state that is in use: it may be swapped.
+    page_table: [usize; 2],
+    context: usize,
+    hadamard: Transformed,
+}
+
+/// What a step keeps from one to the next, so that it allocates nothing.
+#[derive(Default)]
+struct Scratch {
+    key: ProgramKey,
+    batch: Batch,
+    /// What the state is asked for: sequence and place, of the rows of `asked`.
+    places: Vec<(SequenceId, usize)>,
+    asked: Vec<usize>,
+    /// Rows of the run, by their index in the step.
+    run: Vec<usize>,
+    /// By row of the step.
+    fates: Fates,
+}
+
+impl<B: Backend> Stepper<B> {
+    pub(crate) fn of(
+        backend: B,
+        weights: B::Weights,
+        model: Loaded,
+        sequences: Sequences<B>,
+        options: LoadOptions,
+    ) -> Stepper<B> {
+        Stepper {
+            backend,
+            weights,
+            models: vec![model],
+            sequences,
+            options,
+            programs: ProgramCache::default(),
+            arena: B::Arena::default(),
+            scratch: Scratch::default(),
+        }
+    }
+
+    /// The target's hyperparameters.
+    pub fn hyperparameters(&self) -> &Hyperparameters {
+        self.models[0].model.hyperparameters()
+    }
+
+    /// The most positions of a sequence.
+    pub fn context(&self) -> usize {
+        self.sequences.state.context()
+    }
+
+    /// Bytes of all weights in memory.
+    pub fn weight_bytes(&self) -> usize {
+        self.backend.weight_bytes(&self.weights)
+    }
+
+    /// The backend that steps run on.
+    pub fn backend(&self) -> &B {
+        &self.backend
+    }
+
+    /// The backend, to measure or to profile it.
+    pub fn backend_mut(&mut self) -> &mut B {
+        &mut self.backend
+    }
+
+    /// Begins a new profile of the steps that follow, or ends recording and keeps what was recorded.
+    pub fn set_profiling(&mut self, on: bool) {
+        self.backend.set_profiling(on);
+    }
+
+    /// What the steps have taken since profiling was last turned on, where the backend can tell.
+    pub fn profile(&self) -> Option<&Profile> {
+        self.backend.profile()
+    }
+
+    /// Programs made, which is when memory is planned, and reused.
+    pub fn statistics(&self) -> Statistics {
+        self.programs.statistics()
+    }
+
+    /// The programs that are at hand, and the bounds on the rows of each.
+    pub fn programs(&self) -> impl Iterator<Item = (Bounds, &B::Program)> {
+        self.programs.iter().filter_map(|(key, program)| Some((key.bounds?, program)))
+    }
+
+    /// Puts other sequences in the place of the present ones, which it gives: such as [`Stepper::other_sequences`] has made.
+    pub fn swap_sequences(&mut self, sequences: Sequences<B>) -> Sequences<B> {
+        std::mem::replace(&mut self.sequences, sequences)
+    }
+
+    /// Computes rows with the target: stores the K and V of each in its cell and gives what was asked for.
+    ///
+    /// A row sees the positions on its path up to its own; those must be committed, or in flight and computed in this step or
+    /// one before. The rows of a sequence come in ascending order of their places. A sequence whose rows cannot be computed is
+    /// left out, alone: [`StepOutputs::row`] says why.
+    ///
+    /// # Errors
+    /// If there are no rows or too many, or the run fails. What was computed before of the places given, and of those that
+    /// follow them, is lost then; what is committed is not.
+    pub fn step(&mut self, rows: &[Row<'_>]) -> Result<StepOutputs<'_, B::Outputs<'_>>, StepError> {
+        self.step_with(OwnerId::TARGET, rows)
+    }
+
+    /// As [`Stepper::step`], with the model of an owner: the target, or a draft that was appended.
+    ///
+    /// # Errors
+    /// As for [`Stepper::step`].
+    pub fn step_with(
+        &mut self,
+        owner: OwnerId,
+        rows: &[Row<'_>],
+    ) -> Result<StepOutputs<'_, B::Outputs<'_>>, StepError> {
+        if rows.is_empty() || rows.len() > MAX_ROWS {
+            return Err(StepError::RowCount(rows.len()));
+        }
+        self.arrange(owner, rows);
+        if self.scratch.run.is_empty() {
+            return Ok(StepOutputs { run: None, fates: &self.scratch.fates });
+        }
+        let count = self.set_key(owner, rows);
+        let Stepper { backend, weights, models, sequences, programs, arena, scratch, .. } = self;
+        let state = &mut sequences.state;
+        let Scratch { key, batch, places, asked, run, fates } = scratch;
+        let program = programs.get_or_make(key, || {
+            let Loaded { model, base, .. } = &models[owner.index()];
+            let graph = model.build(&key.shape(*base, state.windows(), count))?;
+            let program = backend.prepare(&graph, weights)?;
+            Ok::<_, StepError>((graph, program))
+        })?;
+        // Until the run has ended well, what was computed of these rows and of those that follow them is lost.
+        state.begin_compute(owner, batch.kept.iter().map(|&kept| places[kept]))?;
+        let (store, tables) = state.for_run();
+        let run_outputs = backend
+            .run(program, arena, count, weights, store, |input| fill(input, rows, run, batch, &tables))?;
+        let computed = batch.kept.iter().map(|&kept| {
+            let ((sequence, place), row) = (places[kept], asked[kept]);
+            (sequence, place, rows[row].token())
+        });
+        state.computed(owner, computed)?;
+        let mut picked = 0;
+        for (index, &row) in run.iter().enumerate() {
+            let mut fate = (None, None);
+            if rows[row].want.wants_logits() {
+                fate.0 = Some(picked as u32);
+                if let Next::Token(sampler) = rows[row].want.next {
+                    let logits = run_outputs.row(outputs::LOGITS, picked).unwrap_or_default();
+                    // Noise is keyed by how many tokens there were, also those that are no longer there: it must not repeat.
+                    let removed = state.removed(rows[row].sequence)?;
+                    fate.1 = sampler.pick(logits, removed as u64 + batch.positions[index] as u64 + 1);
+                    if fate.1.is_none() {
+                        fates.refuse_row(row, RowError::NotNumbers);
+                    }
+                }
+                picked += 1;
+            }
+            if !fates.is_refused(row) {
+                let (picked, token) = fate;
+                fates.rows[row] = Fate::Computed { row: index as u32, picked, token };
+            }
+        }
+        Ok(StepOutputs { run: Some(run_outputs), fates })
+    }
+
+    /// Finds which rows can be computed, and where each reads and writes.
+    fn arrange(&mut self, owner: OwnerId, rows: &[Row<'_>]) {
+        let hyperparameters = self.models[owner.index()].model.hyperparameters();
+        let Hyperparameters { vocabulary, hidden, .. } = *hyperparameters;
+        let Scratch { batch, places, asked, run, fates, .. } = &mut self.scratch;
+        fates.begin(rows.len());
+        for (index, row) in rows.iter().enumerate() {
+            match row.input {
+                RowInput::Token(token) if token as usize >= vocabulary => {
+                    fates.refuse(rows, index, RowError::Token { token, vocabulary });
+                }
+                RowInput::Embedding(x) if x.len() != hidden => {
+                    fates.refuse(rows, index, RowError::Embedding { given: x.len(), hidden });
+                }
+                RowInput::Token(_) | RowInput::Embedding(_) => {}
+            }
+        }
+        let state = &self.sequences.state;
+        find_places(state, owner, rows, fates, places, asked, batch);
+        // Attention hides no positions yet, and the cells of those that a draft has not filled hold anything.
+        if batch.starts.iter().any(|&start| start > 0) {
+            let layers = &self.models[owner.index()].owner.layers;
+            for (index, &kept) in batch.kept.iter().enumerate() {
+                let (start, position) = (batch.starts[index] as usize, batch.positions[index] as usize);
+                if layers.iter().any(|layer| layer.first_seen(position) < start) {
+                    fates.refuse(rows, asked[kept], RowError::Unfilled { place: places[kept].1, start });
+                }
+            }
+            find_places(state, owner, rows, fates, places, asked, batch);
+        }
+        run.clear();
+        run.extend(batch.kept.iter().map(|&kept| asked[kept]));
+    }
+
+    /// Sets the key of the step's program; returns the rows of the run.
+    fn set_key(&mut self, owner: OwnerId, rows: &[Row<'_>]) -> Bounds {
+        let Scratch { key, batch, run, .. } = &mut self.scratch;
+        let mut count = Bounds { rows: run.len(), picked: 0 };
+        key.embeddings = false;
+        key.taps.clear();
+        for &row in &*run {
+            let Row { input, want, .. } = &rows[row];
+            count.picked += usize::from(want.wants_logits());
+            key.embeddings |= matches!(input, RowInput::Embedding(_));
+            for tap in want.hidden {
+                if !key.taps.contains(tap) {
+                    key.taps.push(*tap);
+                }
+            }
+        }
+        key.taps.sort_unstable();
+        key.owner = owner.index();
+        key.bounds = Some(Bounds { rows: bucket(count.rows), picked: bucket(count.picked) });
+        key.path = batch.path;
+        key.page_table = self.sequences.state.page_table_shape();
+        key.context = self.sequences.state.context();
+        key.hadamard = self.sequences.hadamard[owner.index()];
+        count
+    }
+
+    /// Feeds tokens to a sequence, in steps of at most [`MAX_ROWS`], and draws the token that follows them. `None` if
+    /// `go_on` said no between steps; what was fed until then stays.
+    ///
+    /// # Errors
+    /// As for [`Stepper::step`], and if the rows are refused. The steps before the failing one stay committed.
+    pub fn advance(
+        &mut self,
+        sequence: SequenceId,
+        tokens: &[u32],
+        sampler: &Sampler,
+        mut go_on: impl FnMut() -> bool,
+    ) -> Result<Option<u32>, StepError> {
+        let mut chunks = tokens.chunks(MAX_ROWS).peekable();
+        while let Some(chunk) = chunks.next() {
+            if !go_on() {
+                return Ok(None);
+            }
+            let is_last = chunks.peek().is_none();
+            let drawn = self.advance_chunk(sequence, chunk, is_last.then_some(sampler));
+            if drawn.is_err() {
+                self.sequences.state.rollback(sequence)?;
+            }
+            let drawn = drawn?;
+            self.sequences.state.commit(sequence, chunk.len())?;
+            if is_last {
+                return Ok(drawn);
+            }
+        }
+        Err(StepError::RowCount(0))
+    }
+
+    /// Computes tokens of one step; draws the one that follows them if there is a sampler.
+    fn advance_chunk(
+        &mut self,
+        sequence: SequenceId,
+        tokens: &[u32],
+        sampler: Option<&Sampler>,
+    ) -> Result<Option<u32>, StepError> {
+        let start = self.sequences.state.append(sequence, tokens.len())?.start;
+        let blank = Row { sequence, place: 0, input: RowInput::Token(0), want: Want::NOTHING };
+        let mut rows = [blank; MAX_ROWS];
+        for (i, (row, &token)) in rows.iter_mut().zip(tokens).enumerate() {
+            *row = Row { place: start + i, input: RowInput::Token(token), ..blank };
+        }
+        let last = tokens.len() - 1;
+        rows[last].want = sampler.map_or(Want::NOTHING, Want::token);
+        let outputs = self.step(&rows[..tokens.len()])?;
+        Ok(outputs.token(last)?)
+    }
+}
+
+impl ProgramKey {
+    fn shape(&self, base: Base, windows: Vec<Option<usize>>, count: Bounds) -> StepShape {
+        StepShape {
+            base,
+            bounds: self.bounds.unwrap_or(count),
+            embeddings: self.embeddings,
+            page_table: self.page_table,
+            windows,
+            transformed: self.hadamard,
+            path: self.path,
+            context: self.context,
+            taps: self.taps.clone(),
+        }
+    }
+}
+
+impl Row<'_> {
+    fn token(&self) -> Option<u32> {
+        match self.input {
+            RowInput::Token(token) => Some(token),
+            RowInput::Embedding(_) => None,
+        }
+    }
+}
+
+/// Looks up where the rows that are not refused yet read and write, and refuses those that the state refuses.
+fn find_places<S: StateStore>(
+    state: &State<S>,
+    owner: OwnerId,
+    rows: &[Row<'_>],
+    fates: &mut Fates,
+    places: &mut Vec<(SequenceId, usize)>,
+    asked: &mut Vec<usize>,
+    batch: &mut Batch,
+) {
+    places.clear();
+    asked.clear();
+    for (index, row) in rows.iter().enumerate().filter(|&(index, _)| !fates.is_refused(index)) {
+        places.push((row.sequence, row.place));
+        asked.push(index);
+    }
+    state.batch(owner, places, batch);
+    for (place, error) in batch.refused.drain(..) {
+        fates.refuse(rows, asked[place], error.into());
+    }
+}
+
+/// The bound on a number of rows: the next power of two.
+fn bucket(rows: usize) -> usize {
+    if rows == 0 { 0 } else { rows.next_power_of_two() }
+}
+
+/// Fills an input. `run` are the rows of the run, by their index in the step.
+fn fill(
+    input: InputBinding<'_>,
+    rows: &[Row<'_>],
+    run: &[usize],
+    batch: &Batch,
+    tables: &PageTables<'_>,
+) -> Result<Filled, BindError> {
+    let tag = input.tag();
+    let group = tag.index as usize;
+    let run_rows = || run.iter().map(|&row| &rows[row]);
+    match tag {
+        inputs::TOKENS => input.i32_from(run_rows().map(|row| row.token().map_or(-1, |token| token as i32))),
+        inputs::EMBEDDINGS => {
+            let hidden = input.count() / run.len().max(1);
+            input.f32_from(run_rows().flat_map(|row| match row.input {
+                RowInput::Embedding(x) => Either::Given(x.iter().copied()),
+                RowInput::Token(_) => Either::Blank(std::iter::repeat_n(0.0, hidden)),
+            }))
+        }
+        inputs::POSITIONS => input.i32(&batch.positions),
+        inputs::SEQUENCES => input.i32(&batch.sequences),
+        inputs::READ_SLOTS => input.i32(&batch.read_slots),
+        inputs::WRITE_SLOTS => input.i32(&batch.write_slots),
+        inputs::BASES => input.i32(&batch.bases),
+        inputs::PICKED => {
+            let picked = run_rows().enumerate().filter(|(_, row)| row.want.wants_logits());
+            input.i32_from(picked.map(|(index, _)| index as i32))
+        }
+        _ if tag.name == inputs::CELLS => input.i32(&batch.cells[group]),
+        _ if tag.name == inputs::PAGES => input.i32(tables.of(group)),
+        _ if tag.name == inputs::PATHS => input.i32(&batch.paths[group]),
+        _ => input.unknown(),
+    }
+}
+
+/// The numbers of an embedding, or as many that nobody reads.
+enum Either<A, B> {
+    Given(A),
+    Blank(B),
+}
+
+impl<A: Iterator<Item = f32>, B: Iterator<Item = f32>> Iterator for Either<A, B> {
+    type Item = f32;
+
+    fn next(&mut self) -> Option<f32> {
+        match self {
+            Either::Given(numbers) => numbers.next(),
+            Either::Blank(numbers) => numbers.next(),
+        }
+    }
+}

@@ -1,0 +1,295 @@
+//! Requests through the door say what the model alone says, end where they should, and disturb nobody else.
+
+mod common;
+
+use common::*;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use verbatim_cpu::Cpu;
+use verbatim_engine::{
+    Answer, ChatError, Engine, EngineError, EngineOptions, Event, FinishReason, GenerationStats, LoadOptions,
+    Message, ModelText, Prompt, Request, RequestError, Role, Sampler, Sampling, SessionOptions, Stepper,
+};
+use verbatim_gguf::GgufFile;
+use verbatim_text::{StopError, Tokenizer};
+
+const MODELS: [&str; 3] = ["qwen3", "gemma3-iswa", "qwen35-hybrid"];
+const PROMPT: &str = "it was a dark and stormy night; the rain fell in torrents";
+const TEMPLATE: &str = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant:";
+
+fn tokenizer(model: &str) -> Arc<Tokenizer> {
+    let file = GgufFile::open(data(&format!("models/{model}/model.gguf"))).expect("a model");
+    Arc::new(Tokenizer::from_gguf(file.metadata()).expect("a vocabulary"))
+}
+
+fn stepper(model: &str, context: usize) -> Stepper<Cpu> {
+    let options =
+        LoadOptions { context: Some(context), sequences: 2, cache_bytes: 1 << 24, ..LoadOptions::default() };
+    engine(&format!("models/{model}/model.gguf"), options)
+}
+
+/// A model's engine, of which requests run no more than `events_ahead` events ahead.
+fn started(model: &str, context: usize, events_ahead: usize, template: Option<&str>) -> Engine {
+    let text = ModelText { tokenizer: tokenizer(model), template: template.map(str::to_owned) };
+    let options = EngineOptions { model_name: model.to_owned(), events_ahead };
+    Engine::start(stepper(model, context), text, options).expect("a thread")
+}
+
+fn request(max_tokens: usize) -> Request {
+    let sampling = Sampling { temperature: 0.9, seed: 5 };
+    Request { sampling, max_tokens: Some(max_tokens), ..Request::new(Prompt::Text(PROMPT.to_owned())) }
+}
+
+/// A request that goes on until it is cancelled.
+fn endless(engine: &Engine) -> Request {
+    let options = SessionOptions { shift_keep: Some(4), file: None };
+    let session = engine.open_session(options).expect("a free sequence").id;
+    Request { max_tokens: None, session: Some(session), ..request(0) }
+}
+
+/// What came of a request that finished.
+#[derive(Debug, PartialEq)]
+struct Said {
+    text: String,
+    tokens: Vec<u32>,
+    reason: FinishReason,
+    stats: GenerationStats,
+}
+
+/// Reads to the end and checks the order of events.
+fn read(answer: Answer) -> Result<Said, RequestError> {
+    let (mut text, mut tokens, mut start) = (String::new(), Vec::new(), None);
+    let mut end = None;
+    for event in answer {
+        assert!(end.is_none(), "{event:?} after the end");
+        match event {
+            Event::Started { prompt_tokens, cached_tokens } => {
+                assert!(start.replace((prompt_tokens, cached_tokens)).is_none() && tokens.is_empty());
+            }
+            Event::Text { text: more, tokens: their } => {
+                assert!(start.is_some() && !(more.is_empty() && their.is_empty()));
+                text.push_str(&more);
+                tokens.extend(their);
+            }
+            Event::Finished { reason, stats } => end = Some(Ok((reason, stats))),
+            Event::Failed(error) => end = Some(Err(error)),
+        }
+    }
+    let (reason, stats) = end.expect("an end")?;
+    assert_eq!(start.unwrap_or_default(), (stats.prompt_tokens, stats.cached_tokens));
+    assert_eq!(tokens.len(), stats.generated_tokens);
+    Ok(Said { text, tokens, reason, stats })
+}
+
+fn said(engine: &Engine, request: Request) -> Said {
+    read(engine.submit(request)).expect("nothing is wrong")
+}
+
+fn failure(engine: &Engine, request: Request) -> RequestError {
+    read(engine.submit(request)).expect_err("something is wrong")
+}
+
+/// The tokens that the plain loop gives.
+fn plainly(model: &str, prompt: &[u32], count: usize) -> Vec<u32> {
+    let (mut stepper, tokenizer) = (stepper(model, 300), tokenizer(model));
+    let sampler = Sampler::new(0.9, 5).expect("valid");
+    let sequence = stepper.begin().expect("free");
+    let (mut feed, mut tokens) = (prompt.to_vec(), Vec::new());
+    while tokens.len() < count {
+        let token = stepper.advance(sequence, &feed, &sampler, || true).expect("fits").expect("not stopped");
+        if tokenizer.is_end(token) {
+            break;
+        }
+        tokens.push(token);
+        feed = vec![token];
+    }
+    tokens
+}
+
+#[test]
+fn a_request_says_what_the_plain_loop_says() {
+    for model in MODELS {
+        let engine = started(model, 300, 256, None);
+        let prompt = engine.chat_format().text_tokens(PROMPT);
+        let expected = plainly(model, &prompt, 40);
+        let said_once = said(&engine, request(40));
+        assert_eq!(said_once.tokens, expected, "{model}");
+        let bytes = engine.tokenizer().decode(&expected, false);
+        assert_eq!(said_once.text, String::from_utf8_lossy(&bytes), "{model}");
+        assert_eq!((said_once.stats.prompt_tokens, said_once.stats.cached_tokens), (prompt.len(), 0));
+        // From the prefix cache, and as tokens.
+        let again = said(&engine, Request { prompt: Prompt::Tokens(prompt), ..request(40) });
+        assert_eq!((&again.tokens, &again.reason), (&expected, &said_once.reason), "{model}");
+        assert_eq!((engine.context(), engine.model_name()), (300, model));
+    }
+}
+
+#[test]
+fn a_stop_string_ends_the_text_wherever_tokens_are_cut() {
+    let engine = started("qwen3", 300, 256, None);
+    let whole = said(&engine, request(24)).text;
+    let borders: Vec<usize> = whole.char_indices().map(|(index, _)| index).chain([whole.len()]).collect();
+    for (from, &start) in borders.iter().enumerate() {
+        for &end in borders[from + 1..].iter().take(9).step_by(2) {
+            let stop = whole[start..end].to_owned();
+            let said =
+                said(&engine, Request { stop: vec!["never said".to_owned(), stop.clone()], ..request(24) });
+            assert_eq!(Some(said.text.len()), whole.find(&stop), "{stop:?}");
+            assert!(whole.starts_with(&said.text));
+            assert_eq!(said.reason, FinishReason::StopString(stop));
+        }
+    }
+    // What only begins as a stop string does is text.
+    let last = whole.chars().next_back().expect("some text");
+    let begun = said(&engine, Request { stop: vec![format!("{last}\u{1}never")], ..request(24) });
+    assert_eq!((begun.text, begun.reason), (whole, FinishReason::MaxTokens));
+}
+
+#[test]
+fn an_answer_ends_at_its_limit_or_where_the_context_is_full() {
+    let engine = started("qwen3", 40, 256, None);
+    let none = said(&engine, request(0));
+    assert_eq!((none.tokens.len(), none.reason), (0, FinishReason::MaxTokens));
+    let one = said(&engine, request(1));
+    assert_eq!((one.tokens.len(), one.reason), (1, FinishReason::MaxTokens));
+    let full = said(&engine, Request { max_tokens: None, ..request(0) });
+    assert_eq!(full.reason, FinishReason::ContextFull);
+    // The last token needs no room.
+    assert_eq!(full.stats.prompt_tokens + full.tokens.len(), 41);
+    let shifted = said(&engine, Request { max_tokens: Some(100), ..endless(&engine) });
+    assert_eq!((shifted.tokens.len(), shifted.reason), (100, FinishReason::MaxTokens));
+    assert_eq!(shifted.tokens[..full.tokens.len()], full.tokens);
+    assert_eq!(said(&engine, request(1)).tokens, one.tokens);
+}
+
+#[test]
+fn a_prompt_longer_than_the_context_is_shifted_as_if_fed_one_by_one() {
+    let engine = started("qwen3", 40, 256, None);
+    let tokens: Vec<u32> = (0..100).map(|i| (i * 31 + 7) % 500).collect();
+    let long = |more: usize, session| {
+        let prompt = Prompt::Tokens(tokens[..tokens.len() - more].to_vec());
+        said(&engine, Request { prompt, session, ..request(1) })
+    };
+    let session = endless(&engine).session;
+    let expected = long(0, session);
+    engine.close_session(session.expect("opened")).expect("open");
+    let session = endless(&engine).session;
+    (1..70).rev().for_each(|more| drop(long(more, session)));
+    assert_eq!(long(0, session).tokens, expected.tokens);
+}
+
+#[test]
+fn a_request_is_cancelled_before_and_during_its_turn() {
+    let engine = started("qwen3", 60, 1, None);
+    let alone = said(&engine, request(5));
+    let mut first = engine.submit(endless(&engine));
+    // One that waits, and never starts.
+    let second = engine.submit(request(5));
+    second.cancel();
+    assert!(matches!(first.next(), Some(Event::Started { .. })));
+    assert!(matches!(first.next(), Some(Event::Text { .. })));
+    let cancelled = read(second).expect("nothing is wrong");
+    assert_eq!((cancelled.reason, cancelled.stats), (FinishReason::Cancelled, GenerationStats::default()));
+    // During its turn, from another thread.
+    let third = engine.submit(request(5));
+    let canceller = first.canceller();
+    std::thread::spawn(move || canceller.cancel()).join().expect("no panic");
+    let last = first.by_ref().last();
+    assert!(matches!(last, Some(Event::Finished { reason: FinishReason::Cancelled, .. })), "{last:?}");
+    assert!(first.next().is_none());
+    assert_eq!(read(third).expect("nothing is wrong").text, alone.text);
+}
+
+#[test]
+fn dropping_an_answer_frees_the_engine() {
+    let engine = started("qwen3", 60, 1, None);
+    let alone = said(&engine, request(5));
+    let mut answer = engine.submit(endless(&engine));
+    answer.by_ref().take(3).for_each(drop);
+    drop(answer);
+    assert_eq!(said(&engine, request(5)).text, alone.text);
+    // One of a session, which is free at once.
+    let request = endless(&engine);
+    let session = request.session.expect("opened");
+    drop(engine.submit(request));
+    engine.close_session(session).expect("nobody uses it any more");
+}
+
+#[test]
+fn a_client_that_does_not_read_holds_up_nothing_but_requests() {
+    let engine = started("qwen3", 60, 1, None);
+    let slow = engine.submit(request(30));
+    let session = engine.open_session(SessionOptions::default()).expect("a free sequence").id;
+    engine.close_session(session).expect("nobody uses it");
+    let next = engine.submit(request(30));
+    let slow = read(slow).expect("nothing is wrong");
+    assert_eq!(slow.tokens, read(next).expect("nothing is wrong").tokens);
+}
+
+#[test]
+fn what_is_wrong_with_a_request_harms_no_other() {
+    let engine = started("qwen3", 60, 256, Some("{% for broken"));
+    let alone = said(&engine, request(5));
+    let with = |prompt| failure(&engine, Request { prompt, ..request(5) });
+    assert!(matches!(with(Prompt::Tokens(vec![])), RequestError::EmptyPrompt));
+    let long = with(Prompt::Tokens(vec![1; 61]));
+    assert!(matches!(long, RequestError::PromptTooLong { tokens: 61, context: 60 }), "{long}");
+    assert!(matches!(with(Prompt::Tokens(vec![1, 1 << 30])), RequestError::Step(_)));
+    let message = Message { role: Role::User, content: "hello".to_owned() };
+    for _ in 0..2 {
+        let broken = with(Prompt::Chat(vec![message.clone()]));
+        assert!(matches!(broken, RequestError::Chat(ChatError::Template(_))), "{broken}");
+    }
+    let sampling = Sampling { temperature: f32::NAN, seed: 0 };
+    let wrong = failure(&engine, Request { sampling, ..request(5) });
+    assert!(matches!(wrong, RequestError::Temperature(_)), "{wrong}");
+    let wrong = failure(&engine, Request { stop: vec!["a".into(), String::new()], ..request(5) });
+    assert!(matches!(wrong, RequestError::Stop(StopError::Empty { index: 1 })), "{wrong}");
+    let closed = endless(&engine);
+    engine.close_session(closed.session.expect("opened")).expect("open");
+    assert!(matches!(failure(&engine, closed), RequestError::NoSuchSession));
+    // Each failure has given back its sequence.
+    assert_eq!(said(&engine, request(5)).text, alone.text);
+    let _both = [endless(&engine), endless(&engine)];
+    assert!(matches!(failure(&engine, request(5)), RequestError::State(_)));
+}
+
+#[test]
+fn a_conversation_is_written_as_the_template_says() {
+    let engine = started("qwen3", 300, 256, Some(TEMPLATE));
+    let messages = [(Role::System, "be brief"), (Role::User, "hello")];
+    let messages = messages.map(|(role, content)| Message { role, content: content.to_owned() }).to_vec();
+    let json = r#"[{"role":"system","content":"be brief"},{"role":"user","content":"hello"}]"#;
+    assert_eq!(serde_json::to_string(&messages).expect("serialises"), json);
+    let text = "system: be brief\nuser: hello\nassistant:";
+    let tokens = engine.tokenizer().encode(text, verbatim_text::Special::Parse, false);
+    assert_eq!(engine.chat_format().chat_tokens(&messages), Ok(tokens.clone()));
+    let chat = said(&engine, Request { prompt: Prompt::Chat(messages.clone()), ..request(8) });
+    assert_eq!(chat.text, said(&engine, Request { prompt: Prompt::Tokens(tokens), ..request(8) }).text);
+    let without = started("qwen3", 60, 256, None);
+    assert!(engine.has_chat_template() && !without.has_chat_template());
+    let wrong = failure(&without, Request { prompt: Prompt::Chat(messages), ..request(8) });
+    assert!(matches!(wrong, RequestError::Chat(ChatError::NoTemplate)));
+}
+
+#[test]
+fn an_engine_stops_with_its_last_handle() {
+    // The request has paused, or is being computed.
+    for events_ahead in [4, 1000] {
+        let engine = started("qwen3", 60, events_ahead, None);
+        let other = engine.clone();
+        let mut running = engine.submit(endless(&engine));
+        let waiting = engine.submit(request(5));
+        drop(engine);
+        assert!(matches!(running.next(), Some(Event::Started { .. })) && other.context() == 60);
+        let since = Instant::now();
+        drop(other);
+        assert!(since.elapsed() < Duration::from_secs(10));
+        for answer in [running, waiting] {
+            let last = answer.last();
+            let stopped = |error: &_| matches!(error, RequestError::Engine(EngineError::Stopped { .. }));
+            assert!(matches!(&last, Some(Event::Failed(error)) if stopped(error)), "{last:?}");
+        }
+    }
+}

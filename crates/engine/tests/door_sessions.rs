@@ -1,0 +1,214 @@
+//! Sessions behind the door: what they go on from is what they were told, in this process or the next.
+
+mod common;
+
+use common::*;
+use std::path::Path;
+use std::sync::Arc;
+use verbatim_engine::{
+    Engine, EngineOptions, Event, LoadOptions, ModelText, OpenedSession, Prompt, Request, RequestError,
+    RowError, Sampling, SessionError, SessionId, SessionOptions, StepError,
+};
+use verbatim_gguf::{GgufFile, GgufWriter};
+use verbatim_text::Tokenizer;
+
+const MODELS: [&str; 3] = ["qwen3", "gemma3-iswa", "qwen35-hybrid"];
+
+fn started(model: &str, context: usize) -> Engine {
+    started_with(model, context, EngineOptions::default())
+}
+
+fn started_with(model: &str, context: usize, engine_options: EngineOptions) -> Engine {
+    let path = format!("models/{model}/model.gguf");
+    let file = GgufFile::open(data(&path)).expect("a model");
+    let tokenizer = Arc::new(Tokenizer::from_gguf(file.metadata()).expect("a vocabulary"));
+    let options =
+        LoadOptions { context: Some(context), sequences: 2, cache_bytes: 1 << 24, ..LoadOptions::default() };
+    let text = ModelText { tokenizer, template: None };
+    Engine::start(engine(&path, options), text, engine_options).expect("a thread")
+}
+
+fn open(engine: &Engine, shift_keep: Option<usize>, file: Option<&Path>) -> OpenedSession {
+    let options = SessionOptions { shift_keep, file: file.map(Path::to_owned) };
+    engine.open_session(options).expect("a free sequence")
+}
+
+/// What a prompt is continued with, and how much of it was computed before.
+fn say(engine: &Engine, session: Option<SessionId>, prompt: &[u32], count: usize) -> (Vec<u32>, usize) {
+    let answer = engine.submit(Request {
+        sampling: Sampling { temperature: 0.9, seed: 3 },
+        max_tokens: Some(count),
+        session,
+        ..Request::new(Prompt::Tokens(prompt.to_vec()))
+    });
+    let (mut said, mut cached) = (Vec::new(), 0);
+    for event in answer {
+        match event {
+            Event::Started { cached_tokens, .. } => cached = cached_tokens,
+            Event::Text { tokens, .. } => said.extend(tokens),
+            Event::Finished { .. } => {}
+            Event::Failed(error) => panic!("{error}"),
+        }
+    }
+    (said, cached)
+}
+
+fn text(start: u32, count: u32) -> Vec<u32> {
+    (start..start + count).map(|i| (i * 31 + 7) % 500).collect()
+}
+
+#[test]
+fn a_session_goes_on_from_what_it_was_told() {
+    for model in MODELS {
+        let engine = started(model, 300);
+        let session = open(&engine, None, None).id;
+        let mut talk = text(0, 70);
+        let (said, cached) = say(&engine, Some(session), &talk, 12);
+        assert_eq!(cached, 0);
+        talk.extend(&said);
+        talk.extend(text(90, 5));
+        let (said, cached) = say(&engine, Some(session), &talk, 12);
+        // The last token of the answer was not fed.
+        assert_eq!(cached, 81, "{model}");
+        let fresh = started(model, 300);
+        assert_eq!(say(&fresh, None, &talk, 12), (said, 0), "{model}");
+        // Another end, from wherever the model can go on.
+        let other = [&talk[..60], &text(200, 9)].concat();
+        assert_eq!(say(&engine, Some(session), &other, 12).0, say(&fresh, None, &other, 12).0, "{model}");
+    }
+}
+
+#[test]
+fn a_saved_session_goes_on_in_another_engine() {
+    let folder = tempfile::tempdir().expect("a folder");
+    for (model, shift_keep) in
+        [("qwen3", None), ("qwen3", Some(4)), ("gemma3-iswa", Some(2)), ("qwen35-hybrid", None)]
+    {
+        let file = folder.path().join(model);
+        let context = if shift_keep.is_some() { 64 } else { 300 };
+        let engine = started(model, context);
+        let opened = open(&engine, shift_keep, Some(&file));
+        assert!(opened.restored.is_none());
+        let mut talk = text(0, 50);
+        talk.extend(say(&engine, Some(opened.id), &talk, 40).0);
+        let sections = vec![("notes".to_owned(), b"of mine".to_vec())];
+        engine.save_session(opened.id, &file, sections).expect("written");
+        talk.extend(text(90, 5));
+        let expected = say(&engine, Some(opened.id), &talk, 30);
+        let other = started(model, context);
+        let opened = open(&other, shift_keep, Some(&file));
+        let restored = opened.restored.expect("restored");
+        assert_eq!(restored.section("notes"), Some(&b"of mine"[..]));
+        assert!(restored.positions <= context);
+        assert_eq!(say(&other, Some(opened.id), &talk, 30), expected, "{model}");
+        std::fs::remove_file(file).expect("written");
+    }
+}
+
+#[test]
+fn what_a_session_cannot_do_is_refused() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("session");
+    let engine = started("qwen3", 60);
+    let refused = |options| engine.open_session(options).expect_err("something is wrong");
+    let keep = refused(SessionOptions { shift_keep: Some(59), file: None });
+    assert!(matches!(keep, SessionError::Keep { keep: 59, context: 60 }), "{keep}");
+    std::fs::write(&file, "notes").expect("a file");
+    let foreign = refused(SessionOptions { shift_keep: None, file: Some(file.clone()) });
+    assert!(matches!(foreign, SessionError::File(_)), "{foreign}");
+    let session = open(&engine, None, None).id;
+    let reserved = engine.save_session(session, &file, vec![("fed".to_owned(), vec![])]);
+    assert!(matches!(reserved, Err(SessionError::Reserved(_))));
+    let nowhere = engine.save_session(session, "/no/such/folder/file", vec![]);
+    assert!(matches!(nowhere, Err(SessionError::File(_))));
+    engine.close_session(session).expect("open");
+    assert!(matches!(engine.close_session(session), Err(SessionError::NotOpen)));
+    assert!(matches!(engine.save_session(session, &file, vec![]), Err(SessionError::NotOpen)));
+    let both = [open(&engine, None, None), open(&engine, None, None)];
+    assert!(matches!(refused(SessionOptions::default()), SessionError::State(_)));
+    both.into_iter().for_each(|opened| engine.close_session(opened.id).expect("open"));
+    let hybrid = started("qwen35-hybrid", 60);
+    let shift = hybrid.open_session(SessionOptions { shift_keep: Some(4), file: None });
+    assert!(matches!(shift, Err(SessionError::Shift(_))));
+}
+
+#[test]
+fn a_file_whose_history_is_not_its_sequences_is_refused() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("session");
+    let mut stepper =
+        engine("models/qwen3/model.gguf", LoadOptions { context: Some(60), ..LoadOptions::default() });
+    let sequence = stepper.begin().expect("free");
+    let sampler = verbatim_engine::Sampler::new(0.0, 0).expect("valid");
+    stepper.advance(sequence, &text(0, 20), &sampler, || true).expect("fits");
+    stepper.save_file(sequence, vec![("fed", vec![1, 0, 0, 0])], &file).expect("written");
+    let engine = started("qwen3", 60);
+    for _ in 0..3 {
+        let refused = engine.open_session(SessionOptions { shift_keep: None, file: Some(file.clone()) });
+        assert!(matches!(refused, Err(SessionError::History { .. })));
+    }
+}
+
+#[test]
+fn a_session_in_use_is_not_saved_or_closed() {
+    // Requests pause at their first token.
+    let engine = started_with("qwen3", 60, EngineOptions { events_ahead: 1, ..EngineOptions::default() });
+    let session = open(&engine, Some(4), None).id;
+    let request = || Request { session: Some(session), ..Request::new(Prompt::Tokens(text(0, 20))) };
+    let (first, second) = (engine.submit(request()), engine.submit(request()));
+    assert!(matches!(engine.close_session(session), Err(SessionError::Busy)));
+    drop(second);
+    assert!(matches!(engine.save_session(session, "/never/written", vec![]), Err(SessionError::Busy)));
+    assert!(matches!(engine.close_session(session), Err(SessionError::Busy)));
+    drop(first);
+    engine.close_session(session).expect("nobody uses it any more");
+}
+
+/// A file in which the embedding of one token is no number.
+fn with_damaged_token(file: &GgufFile, token: usize) -> GgufFile {
+    let mut writer = GgufWriter::new();
+    file.metadata().iter().for_each(|(key, value)| writer.put(key, value).expect("fits"));
+    for tensor in file.iter_tensors() {
+        writer.declare(tensor.name(), tensor.dtype(), tensor.dims()).expect("fits");
+    }
+    let mut writer = writer.begin(Vec::new()).expect("memory");
+    for tensor in file.iter_tensors() {
+        let mut bytes = tensor.data().to_vec();
+        if tensor.name() == "token_embd.weight" {
+            let row = bytes.len() / tensor.dims()[1];
+            let words = bytes[token * row..][..row].as_chunks_mut::<4>().0;
+            words.fill(f32::NAN.to_le_bytes());
+        }
+        writer.append(tensor.name(), &bytes).expect("declared");
+    }
+    GgufFile::from_bytes(writer.finish().expect("whole")).expect("a model")
+}
+
+#[test]
+fn logits_that_are_no_numbers_fail_their_request_alone() {
+    const DAMAGED: u32 = 499;
+    for model in MODELS {
+        let file = GgufFile::open(data(&format!("models/{model}/model.gguf"))).expect("a model");
+        let tokenizer = Arc::new(Tokenizer::from_gguf(file.metadata()).expect("a vocabulary"));
+        let options = LoadOptions { context: Some(300), cache_bytes: 1 << 24, ..LoadOptions::default() };
+        let stepper = load(&with_damaged_token(&file, DAMAGED as usize), &options);
+        let text = ModelText { tokenizer, template: None };
+        let engine =
+            Engine::start(stepper.expect("loads"), text, EngineOptions::default()).expect("a thread");
+        let session = Some(open(&engine, None, None).id);
+        let mut talk = text_without(DAMAGED);
+        let before = say(&engine, session, &talk, 5).0;
+        let with_damaged = Prompt::Tokens([&talk[..], &[DAMAGED]].concat());
+        let last = engine.submit(Request { session, ..Request::new(with_damaged) }).last();
+        let failed =
+            matches!(last, Some(Event::Failed(RequestError::Step(StepError::Row(RowError::NotNumbers)))));
+        assert!(failed, "{model}: {last:?}");
+        assert_eq!(say(&engine, session, &talk, 5).0, before, "{model}");
+        talk.extend(&before);
+        assert_eq!(say(&engine, session, &talk, 5).0, say(&started(model, 300), None, &talk, 5).0, "{model}");
+    }
+}
+
+fn text_without(token: u32) -> Vec<u32> {
+    text(0, 70).into_iter().filter(|&other| other != token).collect()
+}

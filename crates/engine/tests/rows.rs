@@ -1,0 +1,380 @@
+//! Rows: what may stand at a position, what may be wanted of it, and whose rows fail if one is wrong.
+
+mod common;
+
+use common::*;
+use verbatim_engine::{
+    Backend, LoadOptions, LogSoftmax, Next, PlaceError, Row, RowError, RowInput, Sampler, SequenceId,
+    Stepper, Tap, Want,
+};
+use verbatim_models::outputs;
+use verbatim_reference::Reference;
+
+fn text(count: usize, seed: usize) -> Vec<u32> {
+    (0..count).map(|i| ((i * i * 17 + i * 5 + 11 + seed * 101) % 300) as u32).collect()
+}
+
+fn bits(logits: &[f32]) -> Vec<u32> {
+    logits.iter().map(|x| x.to_bits()).collect()
+}
+
+/// The bits of the logits after every token of a text.
+fn alone<B: Backend>(engine: &mut Stepper<B>, tokens: &[u32]) -> Vec<Vec<u32>> {
+    let vocabulary = engine.hyperparameters().vocabulary;
+    logits(engine, tokens, &[tokens.len()]).chunks(vocabulary).map(bits).collect()
+}
+
+fn tiny<B: Backend>(backend: B, model: &str, cache_bytes: usize) -> Stepper<B> {
+    let options = LoadOptions { sequences: 4, context: Some(200), cache_bytes, ..LoadOptions::default() };
+    engine_on(backend, model, options)
+}
+
+const fn row(sequence: SequenceId, place: usize, token: u32) -> Row<'static> {
+    Row { sequence, place, input: RowInput::Token(token), want: Want::LOGITS }
+}
+
+/// Commits tokens of a sequence.
+fn feed<B: Backend>(engine: &mut Stepper<B>, sequence: SequenceId, tokens: &[u32]) {
+    let start = engine.append(sequence, tokens.len()).expect("room");
+    let rows: Vec<Row> =
+        tokens.iter().enumerate().map(|(i, &token)| row(sequence, start + i, token)).collect();
+    engine.step(&rows).expect("a step").all().expect("in order");
+    engine.commit(sequence, tokens.len()).expect("computed");
+}
+
+const MODELS: [&str; 6] = [
+    "models/llama-gqa-tied/model.gguf",
+    "models/gemma3-iswa/model.gguf",
+    "models/qwen35-hybrid/model.gguf",
+    "models/qwen3moe/model.gguf",
+    "synthetic/granite",
+    "quants/model/qwen3-256.Q4_K_M.gguf",
+];
+
+fn embeddings_are_like_tokens<B: Backend>(backend: impl Fn() -> B) {
+    for model in MODELS {
+        let mut engine = tiny(backend(), model, 0);
+        let texts = [text(40, 0), text(40, 1), text(40, 2)];
+        let wanted = texts.each_ref().map(|text| alone(&mut engine, text));
+        let hidden = engine.hyperparameters().hidden;
+        let given = texts.each_ref().map(|text| tap_rows(&mut engine, text, &[Tap::Embedding]).remove(0));
+        let sequences = [0; 3].map(|_| engine.begin().expect("free"));
+        for chunk in [0..1, 1..18, 18..40] {
+            let mut rows = Vec::new();
+            for (index, &sequence) in sequences.iter().enumerate() {
+                let start = engine.append(sequence, chunk.len()).expect("room");
+                rows.extend(chunk.clone().enumerate().map(|(i, position)| {
+                    // One text of tokens, one of embeddings, and one of both.
+                    let is_token = [true, false, position % 3 == 0][index];
+                    let input = match is_token {
+                        true => RowInput::Token(texts[index][position]),
+                        false => RowInput::Embedding(&given[index][position * hidden..][..hidden]),
+                    };
+                    Row { sequence, place: start + i, input, want: Want::LOGITS }
+                }));
+            }
+            let outputs = engine.step(&rows).expect("a step");
+            for (i, _) in rows.iter().enumerate() {
+                let (index, position) = (i / chunk.len(), chunk.start + i % chunk.len());
+                let logits = bits(outputs.logits(i).expect("wanted"));
+                assert!(logits == wanted[index][position], "{model}: text {index} at {position}");
+            }
+            drop(outputs);
+            sequences.iter().for_each(|&sequence| engine.commit(sequence, chunk.len()).expect("computed"));
+        }
+        // Neither is told by its tokens what stands where embeddings were.
+        assert_eq!(engine.tokens(sequences[1]), Ok(&[u32::MAX; 40][..]));
+    }
+}
+
+#[test]
+fn an_embedding_gives_the_bits_of_its_token() {
+    embeddings_are_like_tokens(|| cpu(1));
+}
+
+#[test]
+fn an_embedding_gives_the_bits_of_its_token_on_the_reference() {
+    embeddings_are_like_tokens(|| Reference);
+}
+
+#[test]
+fn what_follows_an_embedding_is_not_reused() {
+    for model in MODELS {
+        let mut engine = tiny(cpu(1), model, 1 << 20);
+        let tokens = text(150, 0);
+        let wanted = alone(&mut tiny(cpu(1), model, 0), &tokens);
+        let zeros = vec![0.0; engine.hyperparameters().hidden];
+        for (at, most) in [(0, 0), (10, 10), (70, 70)] {
+            engine.clear_cache();
+            let writer = engine.begin().expect("free");
+            let start = engine.append(writer, tokens.len()).expect("room");
+            let mut rows: Vec<Row> =
+                tokens.iter().enumerate().map(|(i, &token)| row(writer, start + i, token)).collect();
+            rows[at].input = RowInput::Embedding(&zeros);
+            let outputs = engine.step(&rows).expect("a step");
+            assert!(bits(outputs.logits(at).expect("wanted")) != wanted[at], "{model}: it counts");
+            engine.commit(writer, tokens.len()).expect("computed");
+            let written = engine.tokens(writer).expect("begun").to_vec();
+            for is_over in [false, true] {
+                if is_over {
+                    engine.end(writer).expect("begun");
+                }
+                for asked in [&tokens, &written] {
+                    let reader = engine.begin().expect("free");
+                    let reused = engine.reuse(reader, asked).expect("empty");
+                    assert!(reused <= most, "{model}: {reused} of {most}");
+                    assert!(at != 70 || engine.recurs() || reused >= 64, "{model}: {reused}");
+                    let rest = &tokens[reused..];
+                    let start = engine.append(reader, rest.len()).expect("room");
+                    let rows: Vec<Row> =
+                        rest.iter().enumerate().map(|(i, &token)| row(reader, start + i, token)).collect();
+                    let outputs = engine.step(&rows).expect("a step");
+                    for (i, wanted) in wanted[reused..].iter().enumerate() {
+                        assert!(bits(outputs.logits(i).expect("wanted")) == *wanted, "{model}: {i}");
+                    }
+                    engine.rollback(reader).expect("begun");
+                    engine.end(reader).expect("begun");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn texts_with_other_embeddings_do_not_share_pages() {
+    for model in MODELS {
+        let mut engine = tiny(cpu(1), model, 1 << 20);
+        let tokens = text(150, 0);
+        for number in [0.5, -0.25] {
+            let given = vec![number; engine.hyperparameters().hidden];
+            let say = |engine: &mut Engine| {
+                let sequence = engine.begin().expect("free");
+                let mut said = Vec::new();
+                for chunk in [0..100, 100..140, 140..150] {
+                    let start = engine.append(sequence, chunk.len()).expect("room");
+                    let mut rows: Vec<Row> =
+                        chunk.clone().map(|i| row(sequence, start + i - chunk.start, tokens[i])).collect();
+                    if chunk.start == 0 {
+                        rows[10].input = RowInput::Embedding(&given);
+                    }
+                    let outputs = engine.step(&rows).expect("a step");
+                    said.push(bits(outputs.logits(rows.len() - 1).expect("wanted")));
+                    engine.commit(sequence, chunk.len()).expect("computed");
+                }
+                said
+            };
+            // The first sequence is still there, and its pages are in the prefix tree.
+            assert!(say(&mut engine) == say(&mut tiny(cpu(1), model, 0)), "{model}: {number}");
+            engine.integrity().expect("no embedding in the prefix tree");
+        }
+    }
+}
+
+/// Rows, and whether an error is the one that they ought to be refused for.
+type Wrong<'a> = ([Row<'a>; 2], fn(&RowError) -> bool);
+
+/// What is wrong with the second of the two rows of a sequence at places `start` and `start + 1`.
+fn wrong_rows<'a>([first, second]: [Row<'a>; 2], numbers: &'a [f32], ended: SequenceId) -> Vec<Wrong<'a>> {
+    use RowInput::{Embedding, Token};
+    let at = |place| Row { place, ..second };
+    let given = |input| Row { input, ..second };
+    let over = [first, second].map(|row| Row { sequence: ended, ..row });
+    vec![
+        ([first, given(Token(u32::MAX))], |error| matches!(error, RowError::Token { token: u32::MAX, .. })),
+        ([first, given(Token(1 << 20))], |error| matches!(error, RowError::Token { .. })),
+        ([first, given(Embedding(numbers))], |error| matches!(error, RowError::Embedding { given: 3, .. })),
+        ([first, given(Embedding(&[]))], |error| matches!(error, RowError::Embedding { given: 0, .. })),
+        ([first, at(0)], |error| matches!(error, RowError::Place(PlaceError::NotInFlight { place: 0 }))),
+        ([first, at(99)], |error| matches!(error, RowError::Place(PlaceError::NotInFlight { place: 99 }))),
+        ([first, at(usize::MAX)], |error| matches!(error, RowError::Place(PlaceError::NotInFlight { .. }))),
+        ([second, first], |error| matches!(error, RowError::Place(PlaceError::Order { .. }))),
+        ([first, first], |error| matches!(error, RowError::Place(PlaceError::Order { .. }))),
+        ([second, second], |error| matches!(error, RowError::Place(PlaceError::Order { .. }))),
+        (over, |error| matches!(error, RowError::Place(PlaceError::NoSuchSequence))),
+    ]
+}
+
+fn a_request_fails_alone<B: Backend>(backend: impl Fn() -> B) {
+    for model in MODELS {
+        let mut engine = tiny(backend(), model, 0);
+        let texts = [0, 1, 2, 3].map(|index| text(7, index));
+        let wanted = texts.each_ref().map(|text| alone(&mut engine, text));
+        let ended = engine.begin().expect("free");
+        engine.end(ended).expect("begun");
+        let sequences = [0; 4].map(|_| engine.begin().expect("free"));
+        for (sequence, text) in sequences.into_iter().zip(&texts) {
+            feed(&mut engine, sequence, &text[..5]);
+            engine.append(sequence, 2).expect("room");
+        }
+        let numbers = [0.5; 3];
+        let pair = |index: usize| [5, 6].map(|place| row(sequences[index], place, texts[index][place]));
+        for bad in [0, 2, 3] {
+            for (case, (wrong, expected)) in wrong_rows(pair(bad), &numbers, ended).into_iter().enumerate() {
+                let rows: Vec<Row> =
+                    (0..4).flat_map(|index| if index == bad { wrong } else { pair(index) }).collect();
+                // Also where the rows of the sequences are mixed.
+                let order = [[0, 1, 2, 3, 4, 5, 6, 7], [0, 2, 4, 6, 1, 3, 5, 7]][case % 2];
+                let mixed = order.map(|row| rows[row]);
+                let outputs = engine.step(&mixed).expect("a step");
+                for (i, &row) in order.iter().enumerate() {
+                    let (index, position) = (row / 2, 5 + row % 2);
+                    let logits = outputs.logits(i).map(bits);
+                    if index == bad {
+                        let error = outputs.row(i).expect_err("refused");
+                        assert!(expected(&error), "{model}: case {case}: {error}");
+                        assert!(logits.is_none() && outputs.log_probs(i).is_none());
+                        assert_eq!(outputs.token(i), Err(error));
+                    } else {
+                        outputs.row(i).expect("computed");
+                        assert!(logits.as_ref() == Some(&wanted[index][position]), "{model}: case {case}");
+                    }
+                }
+                assert!(outputs.all().is_err());
+                drop(outputs);
+                // Alone there is nothing to run; and right, it goes on.
+                let outputs = engine.step(&wrong).expect("no rows");
+                assert!(outputs.row(0).is_err() && outputs.logits(0).is_none());
+                drop(outputs);
+                let outputs = engine.step(&pair(bad)).expect("a step");
+                for (i, wanted) in wanted[bad][5..].iter().enumerate() {
+                    assert!(outputs.logits(i).map(bits).as_ref() == Some(wanted), "{model}: case {case}");
+                }
+                drop(outputs);
+                engine.integrity().expect("the books balance");
+            }
+        }
+        for (sequence, text) in sequences.into_iter().zip(&texts) {
+            engine.commit(sequence, 2).expect("computed");
+            assert_eq!(engine.tokens(sequence), Ok(&text[..]));
+        }
+    }
+}
+
+#[test]
+fn a_request_that_is_wrong_fails_alone() {
+    a_request_fails_alone(|| cpu(1));
+}
+
+#[test]
+fn a_request_that_is_wrong_fails_alone_on_the_reference() {
+    a_request_fails_alone(|| Reference);
+}
+
+/// A sampler whose token tells with which number it was drawn.
+fn keyed() -> [Sampler; 2] {
+    [(1.5, 3), (4.0, 4)].map(|(temperature, seed)| Sampler::new(temperature, seed).expect("valid"))
+}
+
+fn wants_are_given<B: Backend>(backend: impl Fn() -> B) {
+    for model in MODELS {
+        let mut engine = tiny(backend(), model, 0);
+        let layers = engine.hyperparameters().layers as u32;
+        let tokens = text(30, 5);
+        let taps = [Tap::Embedding, Tap::Layer(0), Tap::Layer(layers - 1), Tap::FinalNorm];
+        let states = tap_rows(&mut engine, &tokens, &taps);
+        let wanted = alone(&mut engine, &tokens);
+        let hidden = engine.hyperparameters().hidden;
+        let [warm, hot] = keyed();
+        let sequence = engine.begin().expect("free");
+        let start = engine.append(sequence, tokens.len()).expect("room");
+        let tap = |position: usize| &taps[position % 4..][..usize::from(position.is_multiple_of(5))];
+        let next = |position: usize| match position % 6 {
+            0 => Next::Token(&warm),
+            1 => Next::LogProbs,
+            3 => Next::Token(&hot),
+            4 => Next::Logits,
+            _ => Next::Nothing,
+        };
+        let rows: Vec<Row> = (0..30)
+            .map(|i| Row {
+                want: Want { next: next(i), hidden: tap(i) },
+                ..row(sequence, start + i, tokens[i])
+            })
+            .collect();
+        let outputs = engine.step(&rows).expect("a step");
+        for position in 0..30 {
+            let want = rows[position].want;
+            let logits = outputs.logits(position);
+            assert_eq!(logits.is_some(), want.next != Next::Nothing);
+            assert!(logits.is_none_or(|logits| bits(logits) == wanted[position]), "{model} at {position}");
+            let token = match want.next {
+                Next::Token(sampler) => sampler.pick(logits.expect("wanted"), position as u64 + 1),
+                _ => None,
+            };
+            assert_eq!(outputs.token(position), Ok(token), "{model} at {position}");
+            let nll = |probs: Option<LogSoftmax<'_>>| probs.and_then(|probs| probs.nll(7)).map(f64::to_bits);
+            assert_eq!(nll(outputs.log_probs(position)), nll(logits.and_then(LogSoftmax::new)));
+            for tap in want.hidden {
+                let index = taps.iter().position(|other| other == tap).expect("one of them");
+                let state = &states[index][position * hidden..][..hidden];
+                assert!(outputs.hidden(*tap, position) == Some(state), "{model} {tap:?} at {position}");
+            }
+        }
+        assert!(outputs.hidden(Tap::Layer(99), 0).is_none());
+        drop(outputs);
+        engine.commit(sequence, 30).expect("computed");
+
+        // In a tree a position is a depth; and what was removed still counts.
+        let mut removed = 0;
+        for round in 0..3 {
+            let len = engine.len(sequence).expect("begun");
+            let parents = [None, Some(0), Some(0), None, Some(3), Some(4)];
+            let depths = [0, 1, 1, 0, 1, 2];
+            let start = engine.append_tree(sequence, &parents).expect("room");
+            let want = [Want::token(&warm), Want::token(&hot)];
+            let rows: Vec<Row> = (0..6)
+                .map(|i| Row { want: want[i % 2], ..row(sequence, start + i, 40 + i as u32) })
+                .collect();
+            let outputs = engine.step(&rows).expect("a step");
+            for (i, depth) in depths.iter().enumerate() {
+                let sampler = [&warm, &hot][i % 2];
+                let number = (removed + len + depth + 1) as u64;
+                let token = sampler.pick(outputs.logits(i).expect("wanted"), number);
+                assert_eq!(outputs.token(i), Ok(token), "{model}: round {round}, row {i}");
+            }
+            drop(outputs);
+            engine.commit_path(sequence, &[3, 4]).expect("a path");
+            if engine.can_remove().is_ok() && engine.remove(sequence, 3..10).is_ok() {
+                removed += 7;
+                assert_eq!(engine.removed(sequence), Ok(removed));
+            }
+        }
+    }
+}
+
+#[test]
+fn every_row_gets_what_it_wants() {
+    wants_are_given(|| cpu(1));
+}
+
+#[test]
+fn every_row_gets_what_it_wants_on_the_reference() {
+    wants_are_given(|| Reference);
+}
+
+#[test]
+fn logits_that_nobody_wants_are_not_computed() {
+    // In the last, other matrices have as many rows as the vocabulary.
+    for &model in &MODELS[..5] {
+        let mut engine = engine(model, LoadOptions::default());
+        let sequence = engine.begin().expect("free");
+        engine.append(sequence, 5).expect("room");
+        let vocabulary = engine.hyperparameters().vocabulary;
+        let last = Tap::Layer(engine.hyperparameters().layers as u32 - 1);
+        for want in [Want::NOTHING, Want { hidden: &[last], ..Want::NOTHING }, Want::LOGITS] {
+            let rows: Vec<Row> = (0..5).map(|i| Row { want, ..row(sequence, i, 3 + i as u32) }).collect();
+            let outputs = engine.step(&rows).expect("a step");
+            assert_eq!(outputs.logits(4).is_some(), want.next != Next::Nothing);
+        }
+        let mut counts = [0; 2];
+        for (bounds, program) in engine.programs() {
+            let wants = bounds.picked > 0;
+            let graph = program.plan().graph();
+            assert_eq!(graph.outputs().iter().any(|(tag, _)| *tag == outputs::LOGITS), wants, "{model}");
+            let has_head = graph.nodes().iter().any(|node| graph.value(node.output).shape.cols == vocabulary);
+            assert_eq!(has_head, wants, "{model}: {bounds:?}");
+            counts[usize::from(wants)] += 1;
+        }
+        assert_eq!(counts, [2, 1]);
+    }
+}

@@ -1,0 +1,58 @@
+//! Mixtures of experts: which experts a row is given to, and how they are weighted and summed.
+
+use super::elementwise::sigmoid;
+use verbatim_graph::{Gating, Router};
+
+/// exp(xᵢ) / Σ exp(xⱼ).
+pub fn softmax(x: &[f32]) -> Vec<f32> {
+    let most = x.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let total: f32 = x.iter().map(|x| (x - most).exp()).sum();
+    x.iter().map(|x| (x - most).exp() / total).collect()
+}
+
+/// The scores of a router's logits.
+fn scores(gating: Gating, logits: &[f32]) -> Vec<f32> {
+    match gating {
+        Gating::Softmax => softmax(logits),
+        Gating::Sigmoid => logits.iter().copied().map(sigmoid).collect(),
+    }
+}
+
+/// The `used` experts with the largest logits, or scores plus bias, best first; of equals the one with the lower number.
+pub fn top_experts(used: usize, gating: Gating, logits: &[f32], bias: Option<&[f32]>) -> Vec<i32> {
+    let mut merit = match bias {
+        // Scores grow with the logit, so they are not needed.
+        None => logits.to_vec(),
+        Some(bias) => scores(gating, logits).iter().zip(bias).map(|(score, bias)| score + bias).collect(),
+    };
+    // A NaN is below everything.
+    merit.iter_mut().filter(|merit| merit.is_nan()).for_each(|merit| *merit = f32::NEG_INFINITY);
+    let mut experts: Vec<usize> = (0..logits.len()).collect();
+    // The sort is stable: equals stay in the order of their numbers.
+    experts.sort_by(|&a, &b| merit[b].partial_cmp(&merit[a]).expect("no merit is NaN"));
+    experts[..used].iter().map(|&expert| expert as i32).collect()
+}
+
+/// The weight of each chosen expert: its score, over the sum of the chosen ones' if they are normalised, times the scale.
+pub fn expert_weights(router: &Router, logits: &[f32], chosen: &[i32]) -> Vec<f32> {
+    let of_chosen = |all: &[f32]| chosen.iter().map(|&expert| all[expert as usize]).collect::<Vec<f32>>();
+    let weights = match (router.gating, router.normalize) {
+        (gating, false) => of_chosen(&scores(gating, logits)),
+        // What the other experts add to the denominator cancels out, and this way the sum cannot be 0.
+        (Gating::Softmax, true) => softmax(&of_chosen(logits)),
+        (Gating::Sigmoid, true) => {
+            let scores = of_chosen(&scores(Gating::Sigmoid, logits));
+            // All scores can underflow to 0.
+            let total = scores.iter().sum::<f32>().max(f32::MIN_POSITIVE);
+            scores.iter().map(|score| score / total).collect()
+        }
+    };
+    weights.iter().map(|weight| weight * router.scale.0).collect()
+}
+
+/// Σ weightᵢ · partᵢ, over the equal parts of a row, in their order.
+pub fn weighted_sum(x: &[f32], weights: &[f32]) -> Vec<f32> {
+    let cols = x.len() / weights.len();
+    let element = |col: usize| weights.iter().enumerate().map(|(i, weight)| weight * x[i * cols + col]).sum();
+    (0..cols).map(element).collect()
+}

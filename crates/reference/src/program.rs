@@ -1,0 +1,96 @@
+//! Programs: a graph that was checked, and when each of its values is read last.
+
+use crate::weights::{Weight, Weights};
+use verbatim_backend::{PrepareError, WeightForm};
+use verbatim_graph::{Def, Extent, Graph, Lifetime, Node, Op, Placement, Tag, ValueId};
+
+/// A graph that can be run against one table of weights.
+pub struct Program {
+    graph: Graph,
+    /// By node: the values that nobody reads after it.
+    freed: Vec<Vec<ValueId>>,
+    weights_id: u64,
+}
+
+impl Program {
+    pub(crate) fn new(graph: &Graph, weights: &Weights) -> Result<Program, PrepareError> {
+        if let Some(value) = graph.values().iter().find(|value| value.placement != Placement::Host) {
+            return Err(PrepareError::Placement(value.placement));
+        }
+        for node in graph.nodes() {
+            for operand in 0..node.operands.len() {
+                check_weight(graph, node, operand, weights)?;
+            }
+        }
+        Ok(Program { graph: graph.clone(), freed: freed(graph), weights_id: weights.id() })
+    }
+
+    pub(crate) fn graph(&self) -> &Graph {
+        &self.graph
+    }
+
+    pub(crate) fn freed_after(&self, node: usize) -> &[ValueId] {
+        &self.freed[node]
+    }
+
+    pub(crate) fn weights_id(&self) -> u64 {
+        self.weights_id
+    }
+
+    pub(crate) fn output(&self, tag: Tag) -> Option<ValueId> {
+        self.graph.outputs().iter().find(|(other, _)| *other == tag).map(|&(_, id)| id)
+    }
+}
+
+/// By node: the values that are read there for the last time, and that the caller does not read.
+fn freed(graph: &Graph) -> Vec<Vec<ValueId>> {
+    let mut last_reader = vec![None; graph.values().len()];
+    for (index, node) in graph.nodes().iter().enumerate() {
+        for &operand in &node.operands {
+            last_reader[graph.root(operand).0.index()] = Some(index);
+        }
+    }
+    let mut freed = vec![Vec::new(); graph.nodes().len()];
+    for (index, reader) in last_reader.into_iter().enumerate() {
+        let is_free = matches!(graph.values()[index].lifetime, Lifetime::Input | Lifetime::Temp);
+        if let Some(reader) = reader.filter(|_| is_free) {
+            freed[reader].push(ValueId::new(index));
+        }
+    }
+    freed
+}
+
+/// How an op reads a weight.
+fn form(op: &Op, operand: usize) -> WeightForm {
+    if matches!((op, operand), (Op::Embed { .. }, 0) | (Op::Linear { .. } | Op::Head, 1)) {
+        WeightForm::Matrix
+    } else if let (Op::ExpertLinear { experts, .. }, 1) = (op, operand) {
+        WeightForm::Experts(*experts)
+    } else {
+        WeightForm::Vector
+    }
+}
+
+/// If the operand is a weight, it is in the table, of the form, type and shape that its op reads.
+fn check_weight(graph: &Graph, node: &Node, operand: usize, weights: &Weights) -> Result<(), PrepareError> {
+    let value = graph.value(node.operands[operand]);
+    let (Lifetime::Weight, Def::Leaf(tag), Extent::Fixed(rows)) =
+        (value.lifetime, value.def, value.shape.rows)
+    else {
+        return Ok(());
+    };
+    let wanted = (form(&node.op, operand), value.dtype, (rows, value.shape.cols));
+    let weight = weights.get(tag.index as usize);
+    if weight.is_some_and(|weight| (weight.form(), weight.dtype(), weight.shape()) == wanted) {
+        return Ok(());
+    }
+    let describe = |weight: &Weight| {
+        let (rows, cols) = weight.shape();
+        format!("[{rows}, {cols}] of {} as {:?}", weight.dtype(), weight.form())
+    };
+    Err(PrepareError::Weight {
+        tag,
+        wanted: format!("{} of {} as {:?}", value.shape, value.dtype, wanted.0),
+        found: weight.map_or("none".into(), describe),
+    })
+}

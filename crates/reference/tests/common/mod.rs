@@ -1,0 +1,153 @@
+//! One op at a time: a graph is built from numbers and run.
+#![allow(dead_code)] // Each test binary uses a part.
+
+use verbatim_backend::{Backend, Outputs, StateForm, StateStore, WeightForm, WeightSource};
+use verbatim_graph::{Bounds, Builder, Lifetime, Op, Placement, Shape, Tag, ValueId};
+use verbatim_quant::{DType, dequantize, quantize};
+use verbatim_reference::{Arena, Reference, State, Weights};
+
+pub const OUT: Tag = Tag::new("out");
+
+/// The numbers of an input.
+enum Numbers {
+    Floats(Vec<f32>),
+    Integers(Vec<i32>),
+}
+
+/// A graph being built, with the numbers of its leaves.
+pub struct Case {
+    pub builder: Builder,
+    rows: Bounds,
+    weights: Weights,
+    weight_count: u32,
+    state_count: u32,
+    pub state: State,
+    inputs: Vec<Numbers>,
+}
+
+impl Case {
+    /// A step of so many rows, as many of them picked.
+    pub fn new(rows: usize) -> Case {
+        Case::picking(rows, rows)
+    }
+
+    pub fn picking(rows: usize, picked: usize) -> Case {
+        let rows = Bounds { rows, picked };
+        let mut builder = Builder::new(rows);
+        builder.place(Placement::Host);
+        let (weights, state) = (Reference.new_weights(), Reference.new_state());
+        Case { builder, rows, weights, weight_count: 0, state_count: 0, state, inputs: Vec::new() }
+    }
+
+    /// An input of all rows.
+    pub fn floats(&mut self, x: &[f32]) -> ValueId {
+        let shape = Shape::per_row(x.len() / self.rows.rows);
+        self.input(DType::F32, shape, Numbers::Floats(x.to_vec()))
+    }
+
+    /// An input of all rows.
+    pub fn integers(&mut self, x: &[i32]) -> ValueId {
+        let shape = Shape::per_row(x.len() / self.rows.rows);
+        self.integers_of(shape, x)
+    }
+
+    pub fn integers_of(&mut self, shape: Shape, x: &[i32]) -> ValueId {
+        self.input(DType::I32, shape, Numbers::Integers(x.to_vec()))
+    }
+
+    fn input(&mut self, dtype: DType, shape: Shape, numbers: Numbers) -> ValueId {
+        let tag = Tag::indexed("input", self.inputs.len() as u32);
+        self.inputs.push(numbers);
+        self.builder.input(tag, dtype, shape).expect("a fresh tag")
+    }
+
+    pub fn vector(&mut self, x: &[f32]) -> ValueId {
+        self.weight(WeightForm::Vector, DType::F32, 1, x)
+    }
+
+    pub fn matrix(&mut self, dtype: DType, rows: usize, x: &[f32]) -> ValueId {
+        self.weight(WeightForm::Matrix, dtype, rows, x)
+    }
+
+    pub fn experts(&mut self, dtype: DType, experts: usize, rows: usize, x: &[f32]) -> ValueId {
+        self.weight(WeightForm::Experts(experts), dtype, experts * rows, x)
+    }
+
+    fn weight(&mut self, form: WeightForm, dtype: DType, rows: usize, x: &[f32]) -> ValueId {
+        let cols = x.len() / rows;
+        let bytes = encoded(dtype, x);
+        let source = WeightSource { form, dtype, rows, cols, bytes: &bytes, done: &|_| {} };
+        Reference.append_weight(&mut self.weights, source).expect("a weight that fits");
+        let tag = Tag::indexed("weight", self.weight_count);
+        self.weight_count += 1;
+        self.builder.weight(tag, dtype, Shape::fixed(rows, cols)).expect("a fresh tag")
+    }
+
+    /// The next layer's state.
+    pub fn layer(&mut self, form: &StateForm) -> ValueId {
+        self.state.append(form).expect("small");
+        let tag = Tag::indexed("state", self.state_count);
+        self.state_count += 1;
+        self.builder.state(tag).expect("a fresh tag")
+    }
+
+    pub fn apply(&mut self, op: Op, operands: &[ValueId]) -> ValueId {
+        self.builder.apply(op, operands).expect("the shape rule is kept")
+    }
+
+    /// The rows of what the op makes of the operands.
+    pub fn run(&mut self, op: Op, operands: &[ValueId]) -> Vec<Vec<f32>> {
+        let value = self.apply(op, operands);
+        self.builder.output(OUT, value).expect("a computed value");
+        self.run_graph()
+    }
+
+    pub fn run_graph(&mut self) -> Vec<Vec<f32>> {
+        let graph = std::mem::replace(&mut self.builder, Builder::new(self.rows)).finish();
+        assert!(graph.leaves(Lifetime::Input).count() <= self.inputs.len());
+        let program = Reference.prepare(&graph, &self.weights).expect("weights that fit");
+        let mut arena = Arena::default();
+        let inputs = &self.inputs;
+        let outputs = Reference
+            .run(&program, &mut arena, self.rows, &self.weights, &mut self.state, |input| {
+                match &inputs[input.tag().index as usize] {
+                    Numbers::Floats(x) => input.f32(x),
+                    Numbers::Integers(x) => input.i32(x),
+                }
+            })
+            .expect("a run");
+        let rows = outputs.rows(OUT).unwrap_or(0);
+        assert!(outputs.row(OUT, rows).is_none());
+        (0..rows).map(|row| outputs.row(OUT, row).expect("a row").to_vec()).collect()
+    }
+}
+
+pub fn encoded(dtype: DType, x: &[f32]) -> Vec<u8> {
+    let mut bytes = vec![0; dtype.row_bytes(x.len()).expect("whole blocks")];
+    quantize(dtype, x, &mut bytes).expect("small numbers");
+    bytes
+}
+
+/// What a format makes of numbers.
+pub fn rounded(dtype: DType, x: &[f32]) -> Vec<f32> {
+    let mut out = vec![0.0; x.len()];
+    dequantize(dtype, &encoded(dtype, x), &mut out).expect("whole blocks");
+    out
+}
+
+/// So many numbers in -1..1.
+pub fn numbers(random: &mut verbatim_graph::random::Random, count: usize) -> Vec<f32> {
+    (0..count).map(|_| random.unit()).collect()
+}
+
+pub fn assert_near(given: &[f32], wanted: &[f64], tolerance: f64) {
+    assert_eq!(given.len(), wanted.len());
+    for (i, (&given, &wanted)) in given.iter().zip(wanted).enumerate() {
+        let error = (f64::from(given) - wanted).abs();
+        assert!(error <= tolerance * wanted.abs().max(1.0), "element {i}: {given}, not {wanted}");
+    }
+}
+
+pub fn exact(x: &[f32]) -> Vec<f64> {
+    x.iter().copied().map(f64::from).collect()
+}

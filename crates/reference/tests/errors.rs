@@ -1,0 +1,212 @@
+//! What is refused, and in which words.
+
+mod common;
+
+use common::OUT;
+use std::sync::Mutex;
+use verbatim_backend::{
+    Backend, BindError, Filled, InputBinding, Outputs, PackError, PrepareError, RunError, WeightForm,
+    WeightSource,
+};
+use verbatim_graph::{Bounds, Builder, Graph, Op, Placement, Real, Shape, Tag};
+use verbatim_quant::{DType, QuantError};
+use verbatim_reference::{Arena, Program, Reference, Weights};
+
+const X: Tag = Tag::new("x");
+const IDS: Tag = Tag::new("ids");
+const ROWS: Bounds = Bounds { rows: 3, picked: 2 };
+
+/// Two picked rows of a product with weight 1, a 2 by 4 matrix.
+fn graph() -> Graph {
+    let mut b = Builder::new(ROWS);
+    let x = b.input(X, DType::F32, Shape::per_row(4)).expect("fresh");
+    let ids = b.input(IDS, DType::I32, Shape::per_picked(1)).expect("fresh");
+    let weight = b.weight(Tag::indexed("weight", 1), DType::F32, Shape::fixed(2, 4)).expect("fresh");
+    let picked = b.apply(Op::Pick, &[x, ids]).expect("fits");
+    let y = b.apply(Op::Head, &[picked, weight]).expect("fits");
+    b.output(OUT, y).expect("computed");
+    b.finish()
+}
+
+fn source<'a>(form: WeightForm, dtype: DType, rows: usize, cols: usize, bytes: &'a [u8]) -> WeightSource<'a> {
+    WeightSource { form, dtype, rows, cols, bytes, done: &|_| {} }
+}
+
+fn append(weights: &mut Weights, form: WeightForm, rows: usize, cols: usize) {
+    let bytes = vec![0; 4 * rows * cols];
+    Reference.append_weight(weights, source(form, DType::F32, rows, cols, &bytes)).expect("fits");
+}
+
+/// A table with the weight that the graph needs.
+fn weights() -> Weights {
+    let mut weights = Reference.new_weights();
+    append(&mut weights, WeightForm::Vector, 1, 9);
+    append(&mut weights, WeightForm::Matrix, 2, 4);
+    weights
+}
+
+fn program(weights: &Weights) -> Program {
+    Reference.prepare(&graph(), weights).expect("fits")
+}
+
+fn run(
+    program: &Program,
+    rows: Bounds,
+    weights: &Weights,
+    fill: impl FnMut(InputBinding<'_>) -> Result<Filled, BindError>,
+) -> Result<Vec<usize>, RunError> {
+    let (mut arena, mut state) = (Arena::default(), Reference.new_state());
+    let outputs = Reference.run(program, &mut arena, rows, weights, &mut state, fill)?;
+    Ok(vec![outputs.rows(OUT).expect("an output")])
+}
+
+fn fill(input: InputBinding<'_>) -> Result<Filled, BindError> {
+    let count = input.count();
+    match input.tag() {
+        X => input.f32(&vec![1.0; count]),
+        IDS => input.i32(&vec![0; count]),
+        _ => input.unknown(),
+    }
+}
+
+fn refused(graph: &Graph, weights: &Weights) -> String {
+    Reference.prepare(graph, weights).err().expect("an error").to_string()
+}
+
+#[test]
+fn weights_have_to_be_those_of_the_graph() {
+    let mut weights = Reference.new_weights();
+    append(&mut weights, WeightForm::Vector, 1, 9);
+    let wanted = "weight weight[1]: the graph needs [2, 4] of F32 as Matrix, the model has";
+    assert_eq!(refused(&graph(), &weights), format!("{wanted} none"));
+    append(&mut weights, WeightForm::Matrix, 4, 2);
+    assert_eq!(refused(&graph(), &weights), format!("{wanted} [4, 2] of F32 as Matrix"));
+    for (form, dtype) in [(WeightForm::Experts(2), DType::F32), (WeightForm::Matrix, DType::F16)] {
+        let mut weights = Reference.new_weights();
+        append(&mut weights, WeightForm::Vector, 1, 9);
+        let bytes = vec![0; 8 * dtype.block_bytes()];
+        Reference.append_weight(&mut weights, source(form, dtype, 2, 4, &bytes)).expect("fits");
+        assert_eq!(refused(&graph(), &weights), format!("{wanted} [2, 4] of {dtype} as {form:?}"));
+    }
+}
+
+#[test]
+fn a_program_is_for_one_table_which_may_grow() {
+    let mut weights = weights();
+    let program = program(&weights);
+    append(&mut weights, WeightForm::Matrix, 7, 7);
+    assert_eq!(run(&program, ROWS, &weights, fill).expect("a run"), [2]);
+    assert!(matches!(run(&program, ROWS, &self::weights(), fill), Err(RunError::OtherWeights)));
+}
+
+#[test]
+fn there_may_be_fewer_rows_than_the_bounds_and_not_more() {
+    let weights = weights();
+    let program = program(&weights);
+    for (rows, picked) in [(3, 2), (1, 0), (1, 1)] {
+        let rows = run(&program, Bounds { rows, picked }, &weights, fill).expect("a run");
+        assert_eq!(rows, [picked]);
+    }
+    for (rows, picked) in [(4, 2), (3, 3)] {
+        let given = Bounds { rows, picked };
+        let error = run(&program, given, &weights, fill).expect_err("too many");
+        let RunError::Bind(error) = error else { panic!("{error}") };
+        assert_eq!(error, BindError::TooManyRows { given, most: ROWS });
+    }
+}
+
+#[test]
+fn inputs_are_filled_with_what_they_take() {
+    let weights = weights();
+    let program = program(&weights);
+    let with = |numbers: &[f32]| {
+        run(&program, ROWS, &weights, |input| match input.tag() {
+            X => input.f32(numbers),
+            _ => fill(input),
+        })
+    };
+    with(&[1.0; 12]).expect("the right number");
+    for count in [11, 13] {
+        let error = with(&vec![1.0; count]).expect_err("the wrong number").to_string();
+        assert_eq!(error, format!("input x[0] takes 12 elements of F32, not {count} of F32"));
+    }
+    let error = run(&program, ROWS, &weights, |input| input.unknown()).expect_err("unknown").to_string();
+    assert_eq!(error, "nobody fills input x[0]");
+}
+
+#[test]
+fn an_index_beyond_what_it_indexes_is_an_error_and_the_next_run_is_none_the_worse() {
+    let weights = weights();
+    let program = program(&weights);
+    for index in [3, -1] {
+        let error = run(&program, ROWS, &weights, |input| match input.tag() {
+            IDS => input.i32(&[0, index]),
+            _ => fill(input),
+        });
+        assert!(matches!(error, Err(RunError::Panicked(_))));
+    }
+    run(&program, ROWS, &weights, fill).expect("a run");
+}
+
+#[test]
+fn values_on_other_devices_are_refused() {
+    let mut b = Builder::new(ROWS);
+    let x = b.input(X, DType::F32, Shape::per_row(4)).expect("fresh");
+    b.place(Placement::Device(1));
+    let y = b.apply(Op::Scale { factor: Real(2.0) }, &[x]).expect("fits");
+    b.output(OUT, y).expect("computed");
+    let error = Reference.prepare(&b.finish(), &weights()).err();
+    assert!(matches!(error, Some(PrepareError::Placement(Placement::Device(1)))));
+}
+
+#[test]
+fn bytes_that_are_not_those_of_the_shape_are_no_weight() {
+    use WeightForm::{Experts, Matrix, Vector};
+    let mut weights = Reference.new_weights();
+    let bytes = vec![0; 4096];
+    let mut refused = |form, dtype, rows, cols, count: usize| {
+        let source = source(form, dtype, rows, cols, &bytes[..count]);
+        Reference.append_weight(&mut weights, source).expect_err("no weight")
+    };
+    for form in [Matrix, Experts(2), Vector] {
+        assert!(matches!(refused(form, DType::F32, 0, 8, 0), PackError::Empty { rows: 0, cols: 8 }));
+        assert!(matches!(refused(form, DType::F32, 2, 0, 0), PackError::Empty { rows: 2, cols: 0 }));
+    }
+    assert!(matches!(refused(Experts(0), DType::F32, 2, 8, 64), PackError::Empty { rows: 0, .. }));
+    for form in [Matrix, Experts(2)] {
+        let error = refused(form, DType::Q4_0, 2, 40, 36);
+        assert!(matches!(error, PackError::PartialBlock { cols: 40, block: 32, .. }));
+        let error = refused(form, DType::Q8_0, 2, 32, 67);
+        assert!(matches!(error, PackError::Size { actual: 67, expected: 68, .. }));
+        let error = refused(form, DType::F32, 2, usize::MAX / 4, 67);
+        assert!(matches!(error, PackError::Size { expected: usize::MAX, .. }));
+        for dtype in [DType::Q8_1, DType::Q8_K, DType::I8, DType::I32, DType::F64] {
+            let error = refused(form, dtype, 2, 256, 2048);
+            assert!(matches!(error, PackError::NotWeights(of) if of == dtype));
+        }
+    }
+    // Three rows are not two experts'.
+    let error = refused(Experts(2), DType::F32, 3, 1, 12);
+    assert!(matches!(error, PackError::Size { rows: 2, actual: 12, expected: 8, .. }));
+    let error = refused(Vector, DType::F32, 1, 8, 31);
+    assert!(matches!(error, PackError::Decode(QuantError::WrongByteCount { .. })));
+    let error = refused(Vector, DType::I32, 1, 8, 32);
+    assert!(matches!(error, PackError::Decode(QuantError::NoDecoder { .. })));
+    assert_eq!(Reference.weight_bytes(&weights), 0);
+}
+
+#[test]
+fn all_bytes_of_a_weight_are_given_back_once_it_is_copied() {
+    let mut weights = Reference.new_weights();
+    let bytes = vec![0; 4 * 34];
+    let forms = [(WeightForm::Matrix, 4, 32), (WeightForm::Experts(2), 4, 32), (WeightForm::Vector, 1, 128)];
+    for (form, rows, cols) in forms {
+        let done = Mutex::new(Vec::new());
+        let tell = |range| done.lock().expect("no panic").push(range);
+        let source = WeightSource { form, dtype: DType::Q8_0, rows, cols, bytes: &bytes, done: &tell };
+        Reference.append_weight(&mut weights, source).expect("fits");
+        let done = done.into_inner().expect("no panic");
+        assert!(done.into_iter().flatten().eq(0..bytes.len()));
+    }
+    assert_eq!(Reference.weight_bytes(&weights), 2 * bytes.len() + 128 * size_of::<f32>());
+}

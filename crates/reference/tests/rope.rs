@@ -1,0 +1,118 @@
+//! Angles and rotations against f64.
+
+mod common;
+
+use common::{Case, assert_near, numbers};
+use verbatim_graph::random::Random;
+use verbatim_graph::{Op, Real, RopeLayout, RopeScaling, RopeTable};
+
+const PLAIN: RopeScaling = RopeScaling::Linear { factor: Real(1.0) };
+
+fn table(rotated: usize, base: f32, scaling: RopeScaling) -> RopeTable {
+    RopeTable { rotated, base: Real(base), scaling }
+}
+
+/// Cosines, then sines.
+fn angles(table: RopeTable, divisors: Option<&[f32]>, positions: &[i32]) -> Vec<Vec<f32>> {
+    let mut case = Case::new(positions.len());
+    let mut operands = vec![case.integers(positions)];
+    operands.extend(divisors.map(|divisors| case.vector(divisors)));
+    case.run(Op::RopeTable(table), &operands)
+}
+
+/// The angle at position 1, which is the frequency where it is below a right angle.
+fn frequencies(table: RopeTable, divisors: Option<&[f32]>) -> Vec<f64> {
+    let row = angles(table, divisors, &[1]).remove(0);
+    let (cosines, sines) = row.split_at(row.len() / 2);
+    sines.iter().zip(cosines).map(|(&s, &c)| f64::from(s).atan2(f64::from(c))).collect()
+}
+
+fn assert_close(given: &[f64], wanted: &[f64]) {
+    assert_eq!(given.len(), wanted.len());
+    assert!(given.iter().zip(wanted).all(|(a, b)| (a - b).abs() <= 1e-6 * b), "{given:?}, not {wanted:?}");
+}
+
+#[test]
+fn frequencies_fall_geometrically_and_are_divided() {
+    let plain: Vec<f64> = (0..4).map(|i| 10f64.powi(-i)).collect();
+    assert_close(&frequencies(table(8, 1e4, PLAIN), None), &plain);
+    let halved: Vec<f64> = plain.iter().map(|f| f / 2.0).collect();
+    assert_close(&frequencies(table(8, 1e4, RopeScaling::Linear { factor: Real(2.0) }), None), &halved);
+    let divisors = [1.0, 2.0, 4.0, 8.0];
+    let divided: Vec<f64> = plain.iter().zip(divisors).map(|(f, d)| f / f64::from(d)).collect();
+    assert_close(&frequencies(table(8, 1e4, PLAIN), Some(&divisors)), &divided);
+    let long = RopeScaling::Long { attention_factor: Real(1.5) };
+    assert_close(&frequencies(table(8, 1e4, long), Some(&divisors)), &divided);
+}
+
+#[test]
+fn angles_are_positions_times_frequencies() {
+    let positions = [0, 1, 77, 1000, -12];
+    let rows = angles(table(4, 1e4, PLAIN), None, &positions);
+    for (row, position) in rows.iter().zip(positions.map(f64::from)) {
+        // The second frequency, 0.01, is rounded to f32.
+        let slow = position * f64::from(0.01f32);
+        assert_near(row, &[position.cos(), slow.cos(), position.sin(), slow.sin()], 1e-6);
+    }
+    let amplified =
+        angles(table(4, 1e4, RopeScaling::Long { attention_factor: Real(1.5) }), None, &positions);
+    for (amplified, row) in amplified.iter().zip(&rows) {
+        assert!(amplified.iter().zip(row).all(|(a, b)| *a == 1.5 * b));
+    }
+}
+
+#[test]
+fn yarn_ramps_between_what_it_leaves_and_what_it_stretches() {
+    for whole_pairs in [false, true] {
+        let scaling = RopeScaling::Yarn {
+            factor: Real(4.0),
+            original_context: 4096,
+            attention_factor: Real(1.0),
+            beta_fast: Real(32.0),
+            beta_slow: Real(1.0),
+            whole_pairs,
+        };
+        let (d, base) = (128.0, 1e4f64);
+        // Equation 23 and section 3.2 of arXiv 2309.00071, solved for the pair.
+        let pair =
+            |rotations: f64| d * (4096.0 / (rotations * std::f64::consts::TAU)).ln() / (2.0 * base.ln());
+        let (mut low, mut high) = (pair(32.0), pair(1.0));
+        assert!((20.0..21.0).contains(&low) && (45.0..46.0).contains(&high));
+        if whole_pairs {
+            (low, high) = (20.0, 46.0);
+        }
+        let wanted: Vec<f64> = (0..64)
+            .map(|i| {
+                let plain = base.powf(-2.0 * f64::from(i) / d);
+                let stretched = ((f64::from(i) - low) / (high - low)).clamp(0.0, 1.0);
+                plain * (1.0 - stretched) + plain / 4.0 * stretched
+            })
+            .collect();
+        assert_close(&frequencies(table(128, 1e4, scaling), None), &wanted);
+    }
+}
+
+#[test]
+fn pairs_are_rotated_and_the_rest_stays() {
+    // Heads of five: two pairs, and an element that stays.
+    let x = numbers(&mut Random(5), 10);
+    let (fast, slow) = (7f64, 7.0 * f64::from(0.01f32));
+    for (layout, pairs) in
+        [(RopeLayout::Interleaved, [(0, 1), (2, 3)]), (RopeLayout::Halves, [(0, 2), (1, 3)])]
+    {
+        let mut case = Case::new(1);
+        let positions = case.integers(&[7]);
+        let table = case.apply(Op::RopeTable(table(4, 1e4, PLAIN)), &[positions]);
+        let operands = [case.floats(&x), table];
+        let out = case.run(Op::Rope { heads: 2, head_dim: 5, layout }, &operands);
+        let mut wanted = common::exact(&x);
+        for head in [0, 5] {
+            for ((a, b), angle) in pairs.into_iter().zip([fast, slow]) {
+                let (x, y) = (f64::from(x[head + a]), f64::from(x[head + b]));
+                wanted[head + a] = x * angle.cos() - y * angle.sin();
+                wanted[head + b] = x * angle.sin() + y * angle.cos();
+            }
+        }
+        assert_near(&out[0], &wanted, 1e-6);
+    }
+}

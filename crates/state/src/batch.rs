@@ -1,0 +1,338 @@
+//! What a step needs to know of its rows, looked up for all of them in one pass.
+
+use crate::sequence::Sequence;
+use crate::{OwnerId, SequenceId, State};
+use verbatim_backend::{PAGE_CELLS, StateStore};
+
+/// Why a row cannot be computed in this step.
+#[derive(Debug, Clone, Copy, thiserror::Error, PartialEq, Eq)]
+pub enum RowError {
+    /// The sequence has ended or never was.
+    #[error("the sequence does not exist")]
+    NoSuchSequence,
+    /// The row's place is not in flight.
+    #[error("place {place} is not in flight")]
+    NotInFlight {
+        /// The place.
+        place: usize,
+    },
+    /// The row comes before the one that it follows, or again.
+    #[error(
+        "place {place} is out of order: the rows of a sequence come in ascending order, each after the one that it \
+         follows, or once that is computed"
+    )]
+    Order {
+        /// The place.
+        place: usize,
+    },
+    /// The draft has not computed what comes before, and it carries a state from position to position.
+    #[error("the draft has no state to compute place {place} from: it has not computed the position before")]
+    NotFilled {
+        /// The place.
+        place: usize,
+    },
+}
+
+/// Where the rows of a step read and write; reused from step to step.
+#[derive(Debug, Default)]
+pub struct Batch {
+    /// Indices into the rows given, of those that can be computed, in order.
+    pub kept: Vec<usize>,
+    /// Of each sequence that cannot be computed: the row at fault, and why. All rows of that sequence are left out.
+    pub refused: Vec<(usize, RowError)>,
+    /// The position of each row that is kept; here and below one for each of those.
+    pub positions: Vec<i32>,
+    /// The sequence's row in the page tables.
+    pub sequences: Vec<i32>,
+    /// The slot with the recurrent state before the row; -1 if there is none or the owner has no recurrent layers.
+    pub read_slots: Vec<i32>,
+    /// The slot for the recurrent state after the row; -1 if the owner has no recurrent layers.
+    pub write_slots: Vec<i32>,
+    /// Positions that are read from pages; those after are on the row's path. One more than the row's position where it
+    /// has no path.
+    pub bases: Vec<i32>,
+    /// The first position that the owner has filled without gap up to the row, which it must not read before. 0 for the
+    /// target.
+    pub starts: Vec<i32>,
+    /// The cell that the row writes, for each kind of layer.
+    pub cells: Vec<Vec<i32>>,
+    /// The most cells of a row's path, rounded up to a power of two; 0 where all rows are of chains.
+    pub path: usize,
+    /// The cells of each row's path, [`Batch::path`] of them padded with 0, for each kind of layer.
+    pub paths: Vec<Vec<i32>>,
+    /// Rows were kept of a sequence that was then refused.
+    kept_some_of_refused: bool,
+    scratch: Scratch,
+}
+
+/// What a pass knows of the step's rows so far. Entries count only if they carry the pass's number, so nothing is cleared.
+#[derive(Debug, Default)]
+struct Scratch {
+    pass: u64,
+    /// By the sequence's index.
+    sequences: Vec<Seen>,
+    /// By slot: the place in flight that writes it last.
+    writers: Vec<(u64, usize)>,
+}
+
+#[derive(Debug, Default)]
+struct Seen {
+    pass: u64,
+    is_refused: bool,
+    /// The last row's index among those in flight, and where the positions begin that the owner has filled up to it.
+    last: (usize, usize),
+    /// Of a tree in flight all rows so far: the pass, and the same start. Of a chain the last row tells enough.
+    rows: Vec<(u64, usize)>,
+}
+
+impl Scratch {
+    #[inline]
+    fn seen(&self, id: SequenceId) -> Option<&Seen> {
+        self.sequences.get(id.index).filter(|seen| seen.pass == self.pass)
+    }
+
+    /// Where the filled positions of this place begin if it is a row of the step.
+    #[inline]
+    fn row(&self, id: SequenceId, index: usize) -> Option<usize> {
+        let seen = self.seen(id)?;
+        if seen.last.0 == index {
+            return Some(seen.last.1);
+        }
+        let &(pass, start) = seen.rows.get(index)?;
+        (pass == self.pass).then_some(start)
+    }
+
+    /// The last place in flight that writes a slot in this step.
+    #[inline]
+    fn writer(&self, slot: Option<i32>) -> Option<usize> {
+        let &(pass, index) = self.writers.get(usize::try_from(slot?).ok()?)?;
+        (pass == self.pass).then_some(index)
+    }
+
+    #[inline]
+    fn add(&mut self, id: SequenceId, is_chain: bool, index: usize, start: usize, slot: Option<i32>) {
+        let pass = self.pass;
+        let seen = self.begin(id);
+        seen.last = (index, start);
+        if !is_chain {
+            *entry(&mut seen.rows, index) = (pass, start);
+        }
+        if let Some(slot) = slot.and_then(|slot| usize::try_from(slot).ok()) {
+            *entry(&mut self.writers, slot) = (pass, index);
+        }
+    }
+
+    #[inline]
+    fn refuse(&mut self, id: SequenceId) {
+        self.begin(id).is_refused = true;
+    }
+
+    #[inline]
+    fn begin(&mut self, id: SequenceId) -> &mut Seen {
+        let seen = entry(&mut self.sequences, id.index);
+        if seen.pass != self.pass {
+            (seen.pass, seen.is_refused, seen.last) = (self.pass, false, (0, 0));
+        }
+        seen
+    }
+}
+
+/// The entry of this index, with as many before it as it takes.
+#[inline]
+fn entry<T: Default>(entries: &mut Vec<T>, index: usize) -> &mut T {
+    if entries.len() <= index {
+        entries.resize_with(index + 1, T::default);
+    }
+    &mut entries[index]
+}
+
+impl Batch {
+    #[inline]
+    fn clear(&mut self, groups: usize) {
+        self.kept.clear();
+        self.refused.clear();
+        for values in [
+            &mut self.positions,
+            &mut self.sequences,
+            &mut self.read_slots,
+            &mut self.write_slots,
+            &mut self.bases,
+            &mut self.starts,
+        ] {
+            values.clear();
+        }
+        for values in [&mut self.cells, &mut self.paths] {
+            values.resize_with(groups, Vec::new);
+            values.iter_mut().for_each(Vec::clear);
+        }
+        self.path = 0;
+        self.kept_some_of_refused = false;
+    }
+}
+
+impl<S: StateStore> State<S> {
+    /// Looks up where the rows `(sequence, place)` of a step of this owner read and write. A sequence one of whose rows
+    /// cannot be computed is left out as a whole, and the others are as they are without it. Once the buffers have grown
+    /// nothing is allocated.
+    pub fn batch(&self, owner: OwnerId, rows: &[(SequenceId, usize)], batch: &mut Batch) {
+        batch.clear(self.groups.len());
+        self.keep_all(owner, rows, batch);
+        if batch.kept_some_of_refused {
+            // Anew, without those that are refused now.
+            let refused = std::mem::take(&mut batch.refused);
+            batch.clear(self.groups.len());
+            batch.refused = refused;
+            self.keep_all(owner, rows, batch);
+        }
+        batch.path = if batch.path == 0 { 0 } else { batch.path.next_power_of_two() };
+        if batch.path > 0 {
+            self.look_up_paths(rows, batch);
+        }
+    }
+
+    /// Keeps every row that can be computed and whose sequence is not refused.
+    fn keep_all(&self, owner: OwnerId, rows: &[(SequenceId, usize)], batch: &mut Batch) {
+        batch.scratch.pass += 1;
+        for &(row, error) in &batch.refused {
+            if error != RowError::NoSuchSequence {
+                batch.scratch.refuse(rows[row].0);
+            }
+        }
+        let recurs = self.owners[owner.0].recurs();
+        for (row, &(id, place)) in rows.iter().enumerate() {
+            // The id of one that has ended may be that of another by now: it is refused by itself.
+            let Ok(sequence) = self.sequence(id) else {
+                if !batch.refused.iter().any(|&(refused, _)| rows[refused].0 == id) {
+                    batch.refused.push((row, RowError::NoSuchSequence));
+                }
+                continue;
+            };
+            if batch.scratch.seen(id).is_some_and(|seen| seen.is_refused) {
+                continue;
+            }
+            match self.check_row(owner, id, sequence, place, &batch.scratch) {
+                Ok((index, start)) => {
+                    let slot = sequence.flight[index].slot.filter(|_| recurs);
+                    batch.scratch.add(id, sequence.is_chain(), index, start, slot);
+                    self.keep(owner, row, id, sequence, index, start, batch);
+                }
+                Err(error) => {
+                    batch.kept_some_of_refused |= batch.scratch.seen(id).is_some();
+                    batch.scratch.refuse(id);
+                    batch.refused.push((row, error));
+                }
+            }
+        }
+    }
+
+    /// Whether a row can be computed after those of its step before it: its index among those in flight, and where the positions
+    /// begin that the owner has then filled.
+    fn check_row(
+        &self,
+        owner: OwnerId,
+        id: SequenceId,
+        sequence: &Sequence,
+        place: usize,
+        scratch: &Scratch,
+    ) -> Result<(usize, usize), RowError> {
+        let index = place.checked_sub(sequence.committed()).filter(|&index| index < sequence.flight.len());
+        let index = index.ok_or(RowError::NotInFlight { place })?;
+        let seen = scratch.seen(id);
+        if seen.is_some_and(|seen| seen.last.0 >= index) {
+            return Err(RowError::Order { place });
+        }
+        let (recurs, is_draft) = (self.owners[owner.0].recurs(), owner != OwnerId::TARGET);
+        let row = &sequence.flight[index];
+        let position = sequence.committed() + row.depth;
+        let Some(parent) = row.parent else {
+            return match sequence.filled_before_flight(owner) {
+                Some(start) => Ok((index, start)),
+                None if is_draft && recurs && position > 0 => Err(RowError::NotFilled { place }),
+                None => Ok((index, position)),
+            };
+        };
+        // A row that shares the memory of the parent's state may not come between.
+        let slot = sequence.flight[parent].slot;
+        if recurs && scratch.writer(slot).is_some_and(|writer| writer != parent) {
+            return Err(RowError::Order { place });
+        }
+        if let Some(start) = scratch.row(id, parent) {
+            return Ok((index, start));
+        }
+        // Nor may one that the parent follows: the parent would have to be computed again, too.
+        let is_stale =
+            seen.is_some() && sequence.path_up(parent).any(|ancestor| scratch.row(id, ancestor).is_some());
+        if sequence.flight[parent].computed.contains(owner) && !is_stale {
+            match recurs && !sequence.flight[parent].kept.contains(owner) {
+                true => Err(RowError::Order { place }),
+                false => Ok((index, sequence.start(owner, parent))),
+            }
+        } else if !is_draft {
+            Err(RowError::Order { place })
+        } else if recurs {
+            Err(RowError::NotFilled { place })
+        } else {
+            Ok((index, position))
+        }
+    }
+
+    /// Keeps a row: adds what is looked up of it, but for its path. `start` is where the positions begin that the owner has
+    /// filled up to it.
+    #[allow(clippy::too_many_arguments)] // What was found on the way here is not looked up again.
+    fn keep(
+        &self,
+        owner: OwnerId,
+        row: usize,
+        id: SequenceId,
+        sequence: &Sequence,
+        index: usize,
+        start: usize,
+        batch: &mut Batch,
+    ) {
+        batch.kept.push(row);
+        batch.starts.push(if owner == OwnerId::TARGET { 0 } else { start as i32 });
+        let row = &sequence.flight[index];
+        let (committed, place) = (sequence.committed(), sequence.committed() + index);
+        let path = if sequence.is_chain() { 0 } else { row.depth + 1 };
+        batch.path = batch.path.max(path);
+        batch.positions.push((committed + row.depth) as i32);
+        batch.sequences.push(id.index as i32);
+        batch.bases.push((committed + row.depth + 1 - path) as i32);
+        let recurs = self.owners[owner.0].recurs();
+        let before = row.parent.map_or(sequence.slot, |parent| sequence.flight[parent].slot);
+        batch.read_slots.push(before.filter(|_| recurs).unwrap_or(-1));
+        batch.write_slots.push(row.slot.filter(|_| recurs).unwrap_or(-1));
+        for (group, cells) in batch.cells.iter_mut().enumerate() {
+            cells.push(self.flight_cell(id, group, place));
+        }
+    }
+
+    fn look_up_paths(&self, rows: &[(SequenceId, usize)], batch: &mut Batch) {
+        for &row in &batch.kept {
+            let (id, place) = rows[row];
+            let Ok(sequence) = self.sequence(id) else { continue };
+            let committed = sequence.committed();
+            let index = place - committed;
+            let is_chain = sequence.is_chain();
+            for (group, paths) in batch.paths.iter_mut().enumerate() {
+                let start = paths.len();
+                paths.resize(start + batch.path, 0);
+                if is_chain {
+                    continue;
+                }
+                let mut at = start + sequence.flight[index].depth + 1;
+                for place in sequence.path_up(index) {
+                    at -= 1;
+                    paths[at] = self.flight_cell(id, group, committed + place);
+                }
+            }
+        }
+    }
+
+    /// The cell of a place in flight.
+    fn flight_cell(&self, id: SequenceId, group: usize, place: usize) -> i32 {
+        let page = self.groups[group].table[id.index * self.blocks() + place / PAGE_CELLS];
+        debug_assert!(page >= 0, "positions in flight have cells");
+        page * PAGE_CELLS as i32 + (place % PAGE_CELLS) as i32
+    }
+}

@@ -1,0 +1,21 @@
+//! What a run borrows of a state.
+
+use crate::{Group, State};
+use verbatim_backend::StateStore;
+
+/// The page tables of all kinds of layers, while a run has the store.
+pub struct PageTables<'a>(&'a [Group]);
+
+impl<'a> PageTables<'a> {
+    /// As [`State::page_table`].
+    pub fn of(&self, group: usize) -> &'a [i32] {
+        &self.0[group].table
+    }
+}
+
+impl<S: StateStore> State<S> {
+    /// The backend's memory, for a run, and the page tables that are among its inputs.
+    pub fn for_run(&mut self) -> (&mut S, PageTables<'_>) {
+        (&mut self.store, PageTables(&self.groups))
+    }
+}

@@ -1,0 +1,293 @@
+//! Steps looked up in one pass against rows looked up one by one.
+
+use super::account::{Kind, owner};
+use super::*;
+use verbatim_graph::random::Random;
+
+const FULL: Option<usize> = None;
+
+/// Why the rows of one sequence cannot be computed in a step: the index of the row at fault among all, and why.
+fn fault(
+    state: &State<PlainStore>,
+    owner: OwnerId,
+    id: SequenceId,
+    rows: &[(usize, usize)],
+) -> Option<(usize, RowError)> {
+    if state.len(id).is_err() {
+        return Some((rows[0].0, RowError::NoSuchSequence));
+    }
+    let recurs = !state.recurrent_layers(owner).is_empty();
+    let slot = |place| state.row(id, place).and_then(|row| row.slot);
+    for (count, &(row, place)) in rows.iter().enumerate() {
+        let before: Vec<usize> = rows[..count].iter().map(|&(_, place)| place).collect();
+        if state.row(id, place).is_none() {
+            return Some((row, RowError::NotInFlight { place }));
+        }
+        let order = Some((row, RowError::Order { place }));
+        let not_filled = Some((row, RowError::NotFilled { place }));
+        if before.last().is_some_and(|&last| last >= place) {
+            return order;
+        }
+        let committed = state.len(id).unwrap();
+        let Some(parent) = state.parent(id, place) else {
+            let filled = state.filled(id, owner).unwrap();
+            if owner != OwnerId::TARGET
+                && recurs
+                && committed > 0
+                && (filled.is_empty() || filled.end < committed)
+            {
+                return not_filled;
+            }
+            continue;
+        };
+        let shares = |&other: &usize| recurs && slot(other) == slot(parent);
+        match before.iter().rev().find(|&other| *other == parent || shares(other)) {
+            Some(&found) if found == parent => {}
+            Some(_) => return order,
+            None if is_filled(state, owner, id, &before, parent) => {
+                let has_state = !recurs || state.row(id, parent).unwrap().kept.contains(owner);
+                if !has_state {
+                    return order;
+                }
+            }
+            None if owner == OwnerId::TARGET => return order,
+            None if recurs => return not_filled,
+            None => {}
+        }
+    }
+    None
+}
+
+/// Whether an owner has computed a place in flight that is no row of the step, and no row makes it do so again.
+fn is_filled(
+    state: &State<PlainStore>,
+    owner: OwnerId,
+    id: SequenceId,
+    before: &[usize],
+    place: usize,
+) -> bool {
+    let is_lost = state.places(id, place).iter().any(|place| before.contains(place));
+    state.row(id, place).unwrap().computed.contains(owner) && !is_lost
+}
+
+fn start(state: &State<PlainStore>, owner: OwnerId, id: SequenceId, before: &[usize], place: usize) -> usize {
+    if owner == OwnerId::TARGET {
+        return 0;
+    }
+    let places = state.places(id, place);
+    let (committed, filled) = (state.len(id).unwrap(), state.filled(id, owner).unwrap());
+    let has = |&place: &usize| before.contains(&place) || is_filled(state, owner, id, before, place);
+    match places[..places.len() - 1].iter().rposition(|place| !has(place)) {
+        Some(gap) => committed + gap + 1,
+        None if filled.end == committed && !filled.is_empty() => filled.start,
+        None => committed,
+    }
+}
+
+struct World {
+    state: State<PlainStore>,
+    live: Vec<SequenceId>,
+    ended: Vec<SequenceId>,
+    random: Random,
+}
+
+impl World {
+    fn new(kinds: &[Kind], seed: u64) -> World {
+        let mut state = State::new(PlainStore::default(), spec(5, 400, 40), owner(kinds[0])).unwrap();
+        for &kind in &kinds[1..] {
+            state.append_owner(owner(kind)).unwrap();
+        }
+        let mut world = World { state, live: Vec::new(), ended: Vec::new(), random: Random(seed) };
+        let gone = world.state.begin().unwrap();
+        world.state.end(gone).unwrap();
+        world.ended.push(gone);
+        for _ in 0..4 {
+            world.begin();
+        }
+        world
+    }
+
+    fn begin(&mut self) {
+        let id = self.state.begin().unwrap();
+        let committed = self.random.below(100);
+        if committed > 0 {
+            let places = self.state.append(id, committed).unwrap();
+            let owners: Vec<OwnerId> = self.state.owners().collect();
+            for owner in owners {
+                if owner == OwnerId::TARGET || self.random.below(2) == 0 {
+                    let rows = places.clone().map(|place| (id, place, Some(0)));
+                    self.state.computed(owner, rows).unwrap();
+                }
+            }
+            self.state.commit(id, committed).unwrap();
+        }
+        let count = 1 + self.random.below(CHECKPOINTS);
+        if self.random.below(2) == 0 {
+            let parents: Vec<_> = (0..count).map(|i| self.random.below(i + 1).checked_sub(1)).collect();
+            self.state.append_tree(id, &parents).unwrap();
+        } else {
+            let count = [count, 60][self.random.below(2)];
+            self.state.append(id, count).unwrap();
+        }
+        self.live.push(id);
+    }
+
+    /// Rows of some sequences, in order or not, those of different sequences mixed.
+    fn rows(&mut self) -> Vec<(SequenceId, usize)> {
+        let mut queues = Vec::new();
+        for &id in &self.live {
+            let (committed, in_flight) =
+                (self.state.len(id).unwrap(), self.state.sequence(id).unwrap().flight.len());
+            let least = self.random.below(in_flight);
+            let mut places: Vec<usize> = match self.random.below(4) {
+                0 => Vec::new(),
+                1 => (0..in_flight).collect(),
+                2 => (least..in_flight).collect(),
+                _ => (0..in_flight).filter(|_| self.random.below(3) > 0).collect(),
+            };
+            places.iter_mut().for_each(|place| *place += committed);
+            if self.random.below(8) == 0 && places.len() > 1 {
+                let other = self.random.below(places.len());
+                places.swap(0, other);
+            }
+            if self.random.below(12) == 0 {
+                places.push([committed.saturating_sub(1), committed + in_flight][self.random.below(2)]);
+            }
+            queues.push((id, places));
+        }
+        if self.random.below(3) == 0 {
+            queues.push((self.ended[0], vec![0, 1]));
+        }
+        let mut rows = Vec::new();
+        let is_mixed = self.random.below(2) == 0;
+        queues.retain(|(_, places)| !places.is_empty());
+        while !queues.is_empty() {
+            let at = if is_mixed { self.random.below(queues.len()) } else { 0 };
+            rows.push((queues[at].0, queues[at].1.remove(0)));
+            queues.retain(|(_, places)| !places.is_empty());
+        }
+        rows
+    }
+
+    /// Compares a batch with each row looked up by itself; whether any was refused.
+    fn check(&self, owner: OwnerId, rows: &[(SequenceId, usize)], batch: &Batch) -> bool {
+        let of = |id: SequenceId| -> Vec<(usize, usize)> {
+            let own = rows.iter().enumerate().filter(|(_, row)| row.0 == id);
+            own.map(|(index, row)| (index, row.1)).collect()
+        };
+        let faults = self.live.iter().chain(&self.ended).copied();
+        let faults: Vec<_> = faults
+            .filter(|&id| !of(id).is_empty())
+            .filter_map(|id| fault(&self.state, owner, id, &of(id)))
+            .collect();
+        assert_eq!(batch.refused.len(), faults.len());
+        assert!(faults.iter().all(|fault| batch.refused.contains(fault)), "{faults:?} {:?}", batch.refused);
+        let is_refused = |id: SequenceId| faults.iter().any(|&(row, _)| rows[row].0 == id);
+        let kept: Vec<usize> = (0..rows.len()).filter(|&row| !is_refused(rows[row].0)).collect();
+        assert_eq!(batch.kept, kept);
+        let paths = kept.iter().filter_map(|&row| self.state.path(rows[row].0, rows[row].1));
+        let longest = paths.map(|path| path.len()).max().unwrap_or(0);
+        assert_eq!(batch.path, if longest == 0 { 0 } else { longest.next_power_of_two() });
+        for (at, &row) in kept.iter().enumerate() {
+            self.check_row(owner, rows, row, at, batch);
+        }
+        for values in [&batch.positions, &batch.sequences, &batch.read_slots, &batch.write_slots] {
+            assert_eq!(values.len(), kept.len());
+        }
+        for values in [&batch.bases, &batch.starts] {
+            assert_eq!(values.len(), kept.len());
+        }
+        for (cells, paths) in batch.cells.iter().zip(&batch.paths) {
+            assert_eq!((cells.len(), paths.len()), (kept.len(), kept.len() * batch.path));
+        }
+        !faults.is_empty()
+    }
+
+    fn check_row(&self, owner: OwnerId, rows: &[(SequenceId, usize)], row: usize, at: usize, batch: &Batch) {
+        let state = &self.state;
+        let (id, place) = rows[row];
+        let position = state.position(id, place).unwrap();
+        assert_eq!(batch.positions[at] as usize, position);
+        assert_eq!(batch.sequences[at] as usize, id.index());
+        let recurs = !state.recurrent_layers(owner).is_empty();
+        let slots = if recurs { state.slots(id, place).unwrap() } else { [-1; 2] };
+        assert_eq!([batch.read_slots[at], batch.write_slots[at]], slots);
+        let before: Vec<usize> = rows[..row].iter().filter(|row| row.0 == id).map(|row| row.1).collect();
+        assert_eq!(batch.starts[at] as usize, start(state, owner, id, &before, place), "{owner:?}");
+        let path = state.path(id, place).unwrap_or_default();
+        assert_eq!(batch.bases[at] as usize, position + 1 - path.len());
+        for group in 0..state.windows().len() {
+            let cell = |place| state.cell(id, group, place).unwrap() as i32;
+            assert_eq!(batch.cells[group][at], cell(place));
+            let mut cells: Vec<i32> = path.iter().map(|&place| cell(place)).collect();
+            cells.resize(batch.path, 0);
+            assert_eq!(batch.paths[group][at * batch.path..][..batch.path], cells);
+        }
+    }
+
+    /// What is kept is computed, perhaps by a run that fails.
+    fn compute(&mut self, owner: OwnerId, rows: &[(SequenceId, usize)], batch: &Batch) {
+        let kept = || batch.kept.iter().map(|&row| rows[row]);
+        self.state.begin_compute(owner, kept()).unwrap();
+        if self.random.below(5) > 0 {
+            let computed = kept().map(|(id, place)| (id, place, Some(0)));
+            self.state.computed(owner, computed).unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_batch_is_what_its_rows_are_one_by_one() {
+    let kinds: [&[Kind]; 3] = [
+        &[(&[Some(16), FULL], false), (&[FULL, Some(40)], false), (&[], true)],
+        &[(&[FULL], true), (&[FULL], true), (&[Some(40)], false)],
+        &[(&[FULL], false)],
+    ];
+    let (mut refused, mut kept) = (0, 0);
+    for seed in 0..300 {
+        let mut world = World::new(kinds[seed % kinds.len()], seed as u64);
+        let mut batch = Batch::default();
+        for _ in 0..12 {
+            let owners: Vec<OwnerId> = world.state.owners().collect();
+            let owner = owners[world.random.below(owners.len())];
+            let rows = world.rows();
+            world.state.batch(owner, &rows, &mut batch);
+            refused += usize::from(world.check(owner, &rows, &batch));
+            kept += batch.kept.len();
+            world.compute(owner, &rows, &batch);
+        }
+    }
+    assert!(refused > 500 && kept > 20_000, "{refused} refused, {kept} rows");
+}
+
+#[test]
+fn a_sequence_that_is_refused_leaves_the_others_alone() {
+    let mut world = World::new(&[(&[FULL], false)], 5);
+    let (a, b) = (world.live[0], world.live[1]);
+    let rows = |id: SequenceId| {
+        let places = world.state.len(id).unwrap();
+        (places..world.state.sequence(id).unwrap().places()).map(move |place| (id, place))
+    };
+    let (mut alone, mut both) = (Batch::default(), Batch::default());
+    let good: Vec<_> = rows(a).collect();
+    // Its last row comes again.
+    let mut bad: Vec<_> = rows(b).collect();
+    bad.push(bad[bad.len() - 1]);
+    let all: Vec<_> = bad[..1].iter().chain(&good).chain(&bad[1..]).copied().collect();
+    world.state.batch(OwnerId::TARGET, &good, &mut alone);
+    world.state.batch(OwnerId::TARGET, &all, &mut both);
+    let place = bad[bad.len() - 1].1;
+    assert_eq!(both.refused, [(all.len() - 1, RowError::Order { place })]);
+    assert!(both.kept.iter().copied().eq(1..=good.len()));
+    both.refused.clear();
+    both.kept.iter_mut().for_each(|row| *row -= 1);
+    let text = |batch: &Batch| format!("{batch:?}").split("scratch").next().unwrap().to_owned();
+    assert_eq!(text(&alone), text(&both));
+    // One that has ended and one that has its place.
+    world.state.end(b).unwrap();
+    let next = world.state.begin().unwrap();
+    assert_eq!(next.index(), b.index());
+    let place = world.state.append(next, 1).unwrap().start;
+    world.state.batch(OwnerId::TARGET, &[(b, place), (next, place), (b, place)], &mut both);
+    assert_eq!((&both.kept[..], &both.refused[..]), (&[1][..], &[(0, RowError::NoSuchSequence)][..]));
+}
