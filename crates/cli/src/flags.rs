@@ -65,7 +65,7 @@ pub enum Command {
     Logits(LogitsArgs),
     /// Measure how fast a model runs on this machine
     Bench(BenchArgs),
-    /// Measure how well a model foretells a text
+    /// Measure the perplexity of a text
     Perplexity(PerplexityArgs),
     /// Write a model of a known shape with random weights, for measurements
     Synth(SynthArgs),
@@ -455,9 +455,10 @@ pub struct BenchArgs {
     /// Formats of the KV cache.
     #[command(flatten)]
     pub cache: CacheFlags,
-    /// Measure instead what a sequence's books cost at --n-depth (8192 if 0): keeping and dropping guesses, forking, saving
-    #[arg(long, env = "VERBATIM_BENCH_STATE", value_parser = switch())]
-    pub state: bool,
+    /// Measure instead what operations on the cache cost at --n-depth (8192 if 0): accepting and rejecting draft tokens, forking,
+    /// saving
+    #[arg(long, alias = "state", env = "VERBATIM_BENCH_CACHE_OPS", value_parser = switch())]
+    pub cache_ops: bool,
     /// Measure how fast this machine reads memory and multiplies as well
     #[arg(long, env = "VERBATIM_BENCH_PEAKS", value_parser = switch())]
     pub peaks: bool,
@@ -494,13 +495,13 @@ pub enum BenchOutput {
     Csv,
 }
 
-/// `verbatim perplexity`: how well a model foretells a text, counted as llama-perplexity does.
+/// `verbatim perplexity`: the perplexity of a text, counted as llama-perplexity does.
 #[derive(Debug, Clone, Args)]
 pub struct PerplexityArgs {
     /// Which model.
     #[command(flatten)]
     pub model: ModelFlags,
-    /// Text to foretell; `-` reads standard input
+    /// Text to compute it on; `-` reads standard input
     #[arg(short, long, value_name = "TEXT", env = "VERBATIM_PERPLEXITY_FILE", value_hint = ValueHint::FilePath)]
     pub file: PathBuf,
     /// Tokens of a chunk; each chunk starts from nothing, and its second half counts

@@ -47,10 +47,10 @@ fn bench_prints_tables_for_people_and_for_spreadsheets() {
 }
 
 #[test]
-fn bench_times_the_books_of_a_sequence() {
+fn bench_times_operations_on_the_cache() {
     let home = tempfile::tempdir().unwrap();
     let output = verbatim(home.path())
-        .args(["bench", "--state", "-d", "70", "-r", "2", "--ctk", "q8_0", "-o", "json", "-m"])
+        .args(["bench", "--cache-ops", "-d", "70", "-r", "2", "--ctk", "q8_0", "-o", "json", "-m"])
         .arg(data("models/qwen3/model.gguf"))
         .output()
         .unwrap();

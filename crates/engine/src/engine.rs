@@ -509,7 +509,7 @@ impl<'a, B: Backend> Worker<'a, B> {
 
     fn leave_session(&mut self, id: SessionId, is_own: bool) {
         if is_own && let Some(session) = self.sessions.remove(&id) {
-            session.end(&mut self.stepper).expect("the sequence was begun, and the books balance");
+            session.end(&mut self.stepper).expect("the sequence was begun, and the bookkeeping agrees");
         }
     }
 
@@ -575,7 +575,7 @@ mod tests {
     fn a_panic_of_the_thread_is_told_to_all_who_wait() {
         let work = |commands: &Receiver<Command>, _: &Shared| {
             let _in_hand = (commands.recv(), commands.recv());
-            panic!("the books do not balance");
+            panic!("the bookkeeping does not agree");
         };
         let engine = Engine::spawn(work, format(), EngineOptions::default(), 1).unwrap();
         let submit = || engine.submit(Request::new(Prompt::Text("hello".to_owned())));
@@ -586,6 +586,6 @@ mod tests {
             assert!(events[0].contains("Failed") && events[0].contains("do not balance"), "{events:?}");
         }
         let error = engine.open_session(SessionOptions::default()).unwrap_err();
-        assert!(error.to_string().contains("please report it: the books do not balance"), "{error}");
+        assert!(error.to_string().contains("please report it: the bookkeeping does not agree"), "{error}");
     }
 }

@@ -225,7 +225,7 @@ impl<B: Backend> Stepper<B> {
         self.sequences.state.clear_cache();
     }
 
-    /// Whether the sequences' books balance.
+    /// Whether the bookkeeping of the sequences agrees.
     ///
     /// # Errors
     /// What does not agree, in words.

@@ -85,7 +85,7 @@ fn sequences_do_not_see_each_other_and_their_cells_do_not_matter() {
         let alone: Vec<Vec<u32>> =
             texts.iter().map(|text| bits(&logits(&mut engine, text, &[512]))).collect();
 
-        // The same texts at once, in steps that mix them in changing numbers, with rejected guesses in between.
+        // The same texts at once, in steps that mix them in changing numbers, with rejected draft tokens in between.
         let sequences: Vec<_> = texts.iter().map(|_| engine.begin().expect("free")).collect();
         let mut together: Vec<Vec<u32>> = vec![Vec::new(); texts.len()];
         let mut fed = vec![0; texts.len()];
@@ -95,26 +95,26 @@ fn sequences_do_not_see_each_other_and_their_cells_do_not_matter() {
             let mut takes = Vec::new();
             for (i, text) in texts.iter().enumerate() {
                 let take = ((round * 7 + i * 5) % 9).min(text.len() - fed[i]);
-                let guesses = (round + i) % 3;
-                let start = engine.append(sequences[i], take + guesses).expect("room");
-                let guess = |j: usize| ((fed[i] + j * 13) % vocabulary) as u32;
-                let chunk = text[fed[i]..][..take].iter().copied().chain((0..guesses).map(guess));
+                let drafted = (round + i) % 3;
+                let start = engine.append(sequences[i], take + drafted).expect("room");
+                let draft = |j: usize| ((fed[i] + j * 13) % vocabulary) as u32;
+                let chunk = text[fed[i]..][..take].iter().copied().chain((0..drafted).map(draft));
                 rows.extend(chunk.enumerate().map(|(j, token)| Row {
                     sequence: sequences[i],
                     place: start + j,
                     input: RowInput::Token(token),
                     want: Want::LOGITS,
                 }));
-                takes.push((take, guesses));
+                takes.push((take, drafted));
             }
             if !rows.is_empty() {
                 let outputs = engine.step(&rows).expect("a step");
                 let mut row = 0;
-                for (i, &(take, guesses)) in takes.iter().enumerate() {
+                for (i, &(take, drafted)) in takes.iter().enumerate() {
                     for j in 0..take {
                         together[i].extend(bits(outputs.logits(row + j).expect("wanted")));
                     }
-                    row += take + guesses;
+                    row += take + drafted;
                 }
             }
             for (i, &(take, _)) in takes.iter().enumerate() {

@@ -45,7 +45,7 @@ fn plain(engine: &mut Engine, tokens: &[u32]) -> Vec<Vec<u32>> {
 }
 
 #[test]
-fn any_number_of_guesses_can_be_kept() {
+fn any_number_of_draft_can_be_kept() {
     let mut engine = engine(MODEL, LoadOptions { sequences: 2, ..LoadOptions::default() });
     let tokens = text(60);
     let wanted = plain(&mut engine, &tokens);
@@ -56,9 +56,9 @@ fn any_number_of_guesses_can_be_kept() {
         let mut at = 5;
         while at < tokens.len() {
             let right = kept.min(tokens.len() - at);
-            let mut guesses = tokens[at..at + right].to_vec();
-            guesses.resize(16, 499);
-            let logits = feed(&mut engine, sequence, &guesses);
+            let mut draft = tokens[at..at + right].to_vec();
+            draft.resize(16, 499);
+            let logits = feed(&mut engine, sequence, &draft);
             assert!(logits[..right] == wanted[at..at + right], "{kept} of 16 kept, at {at}");
             engine.commit(sequence, right).expect("in flight");
             at += right;

@@ -240,7 +240,7 @@ fn a_request_fails_alone<B: Backend>(backend: impl Fn() -> B) {
                     assert!(outputs.logits(i).map(bits).as_ref() == Some(wanted), "{model}: case {case}");
                 }
                 drop(outputs);
-                engine.integrity().expect("the books balance");
+                engine.integrity().expect("the bookkeeping agrees");
             }
         }
         for (sequence, text) in sequences.into_iter().zip(&texts) {

@@ -20,7 +20,7 @@ const CONTEXT: usize = 200;
 const SEQUENCES: usize = 4;
 
 #[derive(Clone)]
-struct Guess {
+struct DraftToken {
     parent: Option<usize>,
     token: u32,
     is_computed: bool,
@@ -32,13 +32,13 @@ struct Life {
     sequence: SequenceId,
     history: Vec<Event>,
     tokens: Vec<u32>,
-    guesses: Vec<Guess>,
+    draft: Vec<DraftToken>,
 }
 
 impl Life {
     fn path(&self, index: usize) -> Vec<usize> {
         let mut path = vec![index];
-        while let Some(parent) = self.guesses[path[path.len() - 1]].parent {
+        while let Some(parent) = self.draft[path[path.len() - 1]].parent {
             path.push(parent);
         }
         path.reverse();
@@ -47,7 +47,7 @@ impl Life {
 
     fn history_of(&self, index: usize) -> Vec<Event> {
         let path = self.path(index);
-        let tokens = path.into_iter().map(|index| Event::Token(self.guesses[index].token));
+        let tokens = path.into_iter().map(|index| Event::Token(self.draft[index].token));
         self.history.iter().copied().chain(tokens).collect()
     }
 }
@@ -98,19 +98,19 @@ impl<B: Backend> World<B> {
             self.reused += reused;
             tokens = text[..reused].to_vec();
             let rest = text.len() - reused;
-            self.lives.push(Life { sequence, history: events(&tokens), tokens, guesses: Vec::new() });
+            self.lives.push(Life { sequence, history: events(&tokens), tokens, draft: Vec::new() });
             if rest > 0 {
                 // As a prompt is computed.
                 self.append(self.lives.len() - 1, rest, false);
             }
             return;
         }
-        self.lives.push(Life { sequence, history: events(&tokens), tokens, guesses: Vec::new() });
+        self.lives.push(Life { sequence, history: events(&tokens), tokens, draft: Vec::new() });
     }
 
     fn append(&mut self, at: usize, count: usize, tree: bool) {
-        let Life { sequence, ref tokens, ref guesses, .. } = self.lives[at];
-        let (committed, base) = (tokens.len(), guesses.len());
+        let Life { sequence, ref tokens, ref draft, .. } = self.lives[at];
+        let (committed, base) = (tokens.len(), draft.len());
         let parents: Vec<Option<usize>> = (0..count)
             .map(|i| match tree {
                 true => self.random.below(base + i + 1).checked_sub(1),
@@ -137,7 +137,7 @@ impl<B: Backend> World<B> {
             let depth = parent.map_or(0, |parent| life.path(parent).len());
             let otherwise = count < 20 && self.random.below(6) == 0;
             let token = said(committed + depth, otherwise);
-            life.guesses.push(Guess { parent, token, is_computed: false });
+            life.draft.push(DraftToken { parent, token, is_computed: false });
         }
     }
 
@@ -149,11 +149,11 @@ impl<B: Backend> World<B> {
                 continue;
             }
             let life = &self.lives[at];
-            for (index, guess) in life.guesses.iter().enumerate().filter(|(_, guess)| !guess.is_computed) {
-                let last = index + 1 == life.guesses.len();
+            for (index, token) in life.draft.iter().enumerate().filter(|(_, token)| !token.is_computed) {
+                let last = index + 1 == life.draft.len();
                 let want = Want::logits_if(last || self.random.below(8) == 0);
                 let place = life.tokens.len() + index;
-                rows.push(Row { sequence: life.sequence, place, input: RowInput::Token(guess.token), want });
+                rows.push(Row { sequence: life.sequence, place, input: RowInput::Token(token.token), want });
                 whose.push((at, index));
             }
         }
@@ -163,7 +163,7 @@ impl<B: Backend> World<B> {
         let outputs = self.engine.step(&rows).expect("a step");
         let mut picked = 0;
         for (row, &(at, index)) in whose.iter().enumerate() {
-            self.lives[at].guesses[index].is_computed = true;
+            self.lives[at].draft[index].is_computed = true;
             if let Some(logits) = outputs.logits(row) {
                 let history = self.lives[at].history_of(index);
                 let logits = logits.iter().map(|x| x.to_bits());
@@ -182,18 +182,18 @@ impl<B: Backend> World<B> {
         self.step(Some(at));
         let life = &mut self.lives[at];
         let mut path = Vec::new();
-        if !life.guesses.is_empty() && self.random.below(6) > 0 {
+        if !life.draft.is_empty() && self.random.below(6) > 0 {
             // Mostly what the text says.
-            let index = self.random.below(life.guesses.len());
+            let index = self.random.below(life.draft.len());
             path = life.path(index);
-            let follows = |&index: &usize| life.guesses[index].token < 251 || self.random.below(20) == 0;
+            let follows = |&index: &usize| life.draft[index].token < 251 || self.random.below(20) == 0;
             path = path.into_iter().take_while(follows).collect();
         }
         match self.engine.commit_path(life.sequence, &path) {
             Ok(()) => {
                 for index in path {
-                    life.tokens.push(life.guesses[index].token);
-                    life.history.push(Event::Token(life.guesses[index].token));
+                    life.tokens.push(life.draft[index].token);
+                    life.history.push(Event::Token(life.draft[index].token));
                 }
             }
             Err(error) => {
@@ -201,7 +201,7 @@ impl<B: Backend> World<B> {
                 self.engine.rollback(life.sequence).expect("begun");
             }
         }
-        life.guesses.clear();
+        life.draft.clear();
         self.count("commits");
     }
 
@@ -237,7 +237,7 @@ impl<B: Backend> World<B> {
                         let life = &mut self.lives[at];
                         life.tokens.truncate(len);
                         life.history = events(&life.tokens);
-                        life.guesses.clear();
+                        life.draft.clear();
                         self.count("cuts");
                     }
                     Err(error) => assert!(matches!(error, StateError::CannotGoBack { .. }), "{error}"),
@@ -279,11 +279,8 @@ impl<B: Backend> World<B> {
                 let saved = self.engine.save(sequence).expect("begun");
                 match self.engine.restore(&saved, Vec::new()) {
                     Ok(restored) => {
-                        let life = Life {
-                            sequence: restored.sequence,
-                            guesses: Vec::new(),
-                            ..self.lives[at].clone()
-                        };
+                        let life =
+                            Life { sequence: restored.sequence, draft: Vec::new(), ..self.lives[at].clone() };
                         assert_eq!(restored.positions, life.tokens.len());
                         self.lives.push(life);
                         self.count("restores");

@@ -93,10 +93,10 @@ fn a_profile_divides_the_time_into_parts() {
 }
 
 #[test]
-fn the_books_of_every_kind_of_model_are_timed() {
-    use verbatim_lab::bench::books::{books, books_room, csv, table};
+fn cache_operations_of_every_kind_of_model_are_timed() {
+    use verbatim_lab::bench::cache_ops::{cache_ops, cache_ops_room, csv, table};
     for (model, removes) in [("qwen3", true), ("gemma3-iswa", true), ("qwen35-hybrid", false)] {
-        let (sequences, context) = books_room(150).unwrap();
+        let (sequences, context) = cache_ops_room(150).unwrap();
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/data/models");
         let file = GgufFile::open(format!("{path}/{model}/model.gguf")).unwrap();
         let options = LoadOptions {
@@ -106,14 +106,14 @@ fn the_books_of_every_kind_of_model_are_timed() {
             ..LoadOptions::default()
         };
         let mut engine = Stepper::load(Cpu::new(2).unwrap(), &file, &options).unwrap();
-        let rows = books(&mut engine, 150, 3, &mut || true).unwrap().unwrap();
+        let rows = cache_ops(&mut engine, 150, 3, &mut || true).unwrap().unwrap();
         assert!(rows.iter().all(|row| row.min_us <= row.us && row.us <= row.max_us && row.steps > 0.0));
         assert_eq!(rows.iter().any(|row| row.operation == "remove a half"), removes);
         assert!(rows.iter().any(|row| row.operation == "reject 8"));
         assert_eq!(table(&rows).lines().count(), rows.len() + 2);
         assert_eq!(csv(&rows).lines().count(), rows.len() + 1);
-        assert_eq!(books(&mut engine, 150, 1, &mut || false).unwrap(), None);
-        assert!(books(&mut engine, 0, 1, &mut || true).is_err());
+        assert_eq!(cache_ops(&mut engine, 150, 1, &mut || false).unwrap(), None);
+        assert!(cache_ops(&mut engine, 0, 1, &mut || true).is_err());
         engine.integrity().unwrap();
     }
 }

@@ -7,7 +7,9 @@ use std::process::ExitCode;
 use anyhow::Context;
 use verbatim_device::Device;
 use verbatim_engine::{Backend, LoadOptions, Stepper};
-use verbatim_lab::bench::{self, Breakdown, Format, Peaks, Row, Selection, Subject, Test, books, picture};
+use verbatim_lab::bench::{
+    self, Breakdown, Format, Peaks, Row, Selection, Subject, Test, cache_ops, picture,
+};
 
 use crate::error::UsageError;
 use crate::flags::{BenchArgs, BenchOutput};
@@ -23,7 +25,7 @@ use crate::store::Store;
 /// When there is no model or nothing to measure, or the memory does not suffice.
 pub fn run(args: &BenchArgs, store: &Store) -> anyhow::Result<ExitCode> {
     let interrupt = Interrupt::install()?;
-    if args.state {
+    if args.cache_ops {
         return state(args, store, interrupt);
     }
     let selection = Selection {
@@ -73,12 +75,12 @@ pub fn run(args: &BenchArgs, store: &Store) -> anyhow::Result<ExitCode> {
     Ok(if complete? { ExitCode::SUCCESS } else { ExitCode::from(EXIT_INTERRUPTED) })
 }
 
-/// Measures what a sequence's books cost.
+/// Measures what operations on a sequence's cache metadata cost.
 fn state(args: &BenchArgs, store: &Store, interrupt: Interrupt) -> anyhow::Result<ExitCode> {
     let file = open_model(store, &args.model)?;
     let mut all = Vec::new();
-    for depth in args.depths.iter().map(|&depth| if depth == 0 { BOOKS_DEPTH } else { depth }) {
-        let (sequences, context) = books::books_room(depth)?;
+    for depth in args.depths.iter().map(|&depth| if depth == 0 { CACHE_OPS_DEPTH } else { depth }) {
+        let (sequences, context) = cache_ops::cache_ops_room(depth)?;
         let (device, _) = open_device(&args.threads)?;
         let options = LoadOptions {
             sequences,
@@ -86,27 +88,27 @@ fn state(args: &BenchArgs, store: &Store, interrupt: Interrupt) -> anyhow::Resul
             k: args.cache.cache_type_k,
             v: args.cache.cache_type_v,
             rotation: !args.cache.no_kv_rotation,
-            cache_bytes: BOOKS_CACHE_BYTES,
+            cache_bytes: CACHE_OPS_CACHE_BYTES,
         };
         let mut stepper = load(&file, device, &options)?;
         let go_on = &mut || !interrupt.is_raised();
-        let rows = books::books(&mut stepper, depth, args.repetitions.get() as usize, go_on)?;
+        let rows = cache_ops::cache_ops(&mut stepper, depth, args.repetitions.get() as usize, go_on)?;
         let Some(rows) = rows else { return Ok(ExitCode::from(EXIT_INTERRUPTED)) };
         all.extend(rows);
     }
     let text = match args.output {
-        BenchOutput::Md => books::table(&all),
+        BenchOutput::Md => cache_ops::table(&all),
         BenchOutput::Json => format!("{}\n", serde_json::to_string_pretty(&all)?),
-        BenchOutput::Csv => books::csv(&all),
+        BenchOutput::Csv => cache_ops::csv(&all),
     };
     standard_io::write(text.as_bytes())?;
     Ok(ExitCode::SUCCESS)
 }
 
 /// The depth of [`state`] unless another is asked for.
-const BOOKS_DEPTH: usize = 8192;
+const CACHE_OPS_DEPTH: usize = 8192;
 /// Enough to keep recurrent states for others to begin with.
-const BOOKS_CACHE_BYTES: usize = 1 << 30;
+const CACHE_OPS_CACHE_BYTES: usize = 1 << 30;
 
 fn subject(
     args: &BenchArgs,

@@ -1,4 +1,4 @@
-//! `verbatim perplexity`: how well a model foretells a text.
+//! `verbatim perplexity`: the perplexity of a text.
 
 use std::io::{self, IsTerminal};
 use std::path::Path;

@@ -44,7 +44,7 @@ pub fn matmul(
     });
 }
 
-/// The most row groups for one helping of work: so many that taking one costs nothing, and so few that their weights stay
+/// The most row groups for one chunk of work: so many that taking one costs nothing, and so few that their weights stay
 /// in the second-level cache while spans of tokens go by.
 pub fn chunk_groups(groups: usize, threads: usize) -> usize {
     groups.div_ceil(threads * 8).max(1)

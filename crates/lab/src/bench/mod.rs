@@ -6,8 +6,8 @@
 //! test after a warm-up; [`Row`] is what is reported of it. [`profile`] says where its time goes ([`Breakdown`]), which
 //! [`picture`] draws.
 
-pub mod books;
 mod breakdown;
+pub mod cache_ops;
 mod peaks;
 pub mod picture;
 mod report;
@@ -254,7 +254,7 @@ impl<B: Backend> Runner<'_, B> {
         let complete = match work {
             Work::Prefill(tokens) => self.feed(tokens, Logits::Last)?,
             Work::Generate(tokens) => self.generate(tokens)?,
-            Work::Width(rows) => self.guess(rows)?,
+            Work::Width(rows) => self.verify(rows)?,
         };
         let time = start.elapsed();
         let steps = if matches!(work, Work::Width(_)) { STEPS_PER_SAMPLE as u32 } else { 1 };
@@ -286,7 +286,7 @@ impl<B: Backend> Runner<'_, B> {
         Ok(true)
     }
 
-    fn guess(&mut self, rows: usize) -> Result<bool, BenchError> {
+    fn verify(&mut self, rows: usize) -> Result<bool, BenchError> {
         for _ in 0..STEPS_PER_SAMPLE {
             if !self.step(rows, Logits::All)? {
                 return Ok(false);

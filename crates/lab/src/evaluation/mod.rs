@@ -1,4 +1,4 @@
-//! How well a model foretells a text.
+//! The perplexity of a text.
 //!
 //! The text's tokens are cut into chunks, each computed from an empty sequence. Of a chunk only the second half counts, so
 //! that every token which is judged has at least half a chunk before it; this is how llama.cpp's `llama-perplexity`
@@ -23,7 +23,7 @@ const LOGITS_ROWS: usize = 64;
 /// The fewest tokens of a chunk of which one can be judged.
 const CHUNK_MIN: usize = 3;
 
-/// A text to be foretold, as the chunks in which it is computed.
+/// A text to be predicted, as the chunks in which it is computed.
 #[derive(Clone, Copy, Debug)]
 pub struct Chunks<'a> {
     tokens: &'a [u32],

@@ -1,4 +1,4 @@
-//! What the books of a sequence cost: reserving places, keeping or dropping guesses, beginning with what was computed before,
+//! What operations on a sequence's cache metadata cost: reserving places, accepting or rejecting draft tokens, beginning with what was computed before,
 //! forking, saving. None of it computes with the model; a step in between is not timed.
 
 use std::time::{Duration, Instant};
@@ -9,11 +9,11 @@ use verbatim_engine::{Backend, MAX_ROWS, Row as StepRow, RowInput, SequenceId, S
 use super::{BenchError, token_at};
 
 /// Guesses of the transactions that are timed.
-const GUESSES: usize = 8;
+const DRAFT_TOKENS: usize = 8;
 
 /// What one operation costs.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct BookRow {
+pub struct CacheOpRow {
     /// The operation.
     pub operation: &'static str,
     /// Tokens in the sequence.
@@ -28,12 +28,12 @@ pub struct BookRow {
     pub steps: f64,
 }
 
-/// What a stepper needs to be loaded with, so that books can be measured at a depth: sequences, and positions of each.
+/// What a stepper needs to be loaded with, so that operations can be measured at a depth: sequences, and positions of each.
 ///
 /// # Errors
 /// If that is more than can be counted.
-pub fn books_room(depth: usize) -> Result<(usize, usize), BenchError> {
-    let tokens = 4 * GUESSES;
+pub fn cache_ops_room(depth: usize) -> Result<(usize, usize), BenchError> {
+    let tokens = 4 * DRAFT_TOKENS;
     let context = depth.checked_add(tokens).filter(|&context| context <= i32::MAX as usize);
     context.map(|context| (3, context)).ok_or(BenchError::Positions { tokens, depth })
 }
@@ -42,18 +42,18 @@ pub fn books_room(depth: usize) -> Result<(usize, usize), BenchError> {
 ///
 /// # Errors
 /// If there is nothing to repeat, or a step or an operation fails.
-pub fn books<B: Backend>(
+pub fn cache_ops<B: Backend>(
     stepper: &mut Stepper<B>,
     depth: usize,
     repetitions: usize,
     go_on: &mut dyn FnMut() -> bool,
-) -> Result<Option<Vec<BookRow>>, BenchError> {
+) -> Result<Option<Vec<CacheOpRow>>, BenchError> {
     if repetitions == 0 || depth == 0 {
         return Err(BenchError::Nothing);
     }
     let sequence = stepper.begin()?;
     let measured = fill(stepper, sequence, depth, go_on).and_then(|complete| match complete {
-        true => Books { stepper, sequence, depth, timed: Vec::new() }.rounds(repetitions, go_on),
+        true => CacheOps { stepper, sequence, depth, timed: Vec::new() }.rounds(repetitions, go_on),
         false => Ok(None),
     });
     stepper.end(sequence)?;
@@ -99,7 +99,7 @@ fn fill<B: Backend>(
     Ok(true)
 }
 
-struct Books<'a, B: Backend> {
+struct CacheOps<'a, B: Backend> {
     stepper: &'a mut Stepper<B>,
     sequence: SequenceId,
     depth: usize,
@@ -107,7 +107,7 @@ struct Books<'a, B: Backend> {
     timed: Vec<(&'static str, Vec<Duration>)>,
 }
 
-impl<B: Backend> Books<'_, B> {
+impl<B: Backend> CacheOps<'_, B> {
     fn time<T>(&mut self, operation: &'static str, work: impl FnOnce(&mut Stepper<B>) -> T) -> T {
         let start = Instant::now();
         let result = work(self.stepper);
@@ -126,7 +126,7 @@ impl<B: Backend> Books<'_, B> {
         mut self,
         repetitions: usize,
         go_on: &mut dyn FnMut() -> bool,
-    ) -> Result<Option<Vec<BookRow>>, BenchError> {
+    ) -> Result<Option<Vec<CacheOpRow>>, BenchError> {
         // The first round makes what the others use.
         self.round()?;
         self.timed.clear();
@@ -146,7 +146,7 @@ impl<B: Backend> Books<'_, B> {
             self.timed.iter().find(|(name, _)| *name == STEP).map_or(f64::NAN, |(_, times)| median(times));
         let row = |(operation, times): &(&'static str, Vec<Duration>)| {
             let us = times.iter().map(|time| time.as_secs_f64() * 1e6);
-            BookRow {
+            CacheOpRow {
                 operation,
                 depth: self.depth,
                 us: median(times),
@@ -160,32 +160,32 @@ impl<B: Backend> Books<'_, B> {
 
     fn round(&mut self) -> Result<(), BenchError> {
         let (sequence, depth) = (self.sequence, self.depth);
-        let guesses = tokens(depth..depth + GUESSES, self.stepper);
+        let draft = tokens(depth..depth + DRAFT_TOKENS, self.stepper);
 
         // A step of one token, for comparison.
         self.stepper.append(sequence, 1)?;
-        let input = RowInput::Token(guesses[0]);
+        let input = RowInput::Token(draft[0]);
         let row = StepRow { sequence, place: depth, input, want: Want::LOGITS };
         self.time(STEP, |stepper| stepper.step(&[row]).map(drop))?;
         self.stepper.rollback(sequence)?;
 
         // Rejected: places are reserved and given back.
         let start = Instant::now();
-        let place = self.stepper.append(sequence, GUESSES)?;
+        let place = self.stepper.append(sequence, DRAFT_TOKENS)?;
         let reserved = start.elapsed();
-        compute(self.stepper, sequence, place, &guesses)?;
+        compute(self.stepper, sequence, place, &draft)?;
         let start = Instant::now();
         self.stepper.rollback(sequence)?;
         self.add("reject 8", reserved + start.elapsed());
 
         // Half accepted, in a copy, so that the sequence stays as it is.
         let fork = self.time("fork", |stepper| stepper.fork(sequence))?;
-        let place = self.time("append 8 after a fork", |stepper| stepper.append(fork, GUESSES))?;
-        compute(self.stepper, fork, place, &guesses)?;
-        self.time("accept 4 of 8", |stepper| stepper.commit(fork, GUESSES / 2))?;
-        let parents: Vec<Option<usize>> = (0..GUESSES).map(|i| i.checked_sub(2)).collect();
+        let place = self.time("append 8 after a fork", |stepper| stepper.append(fork, DRAFT_TOKENS))?;
+        compute(self.stepper, fork, place, &draft)?;
+        self.time("accept 4 of 8", |stepper| stepper.commit(fork, DRAFT_TOKENS / 2))?;
+        let parents: Vec<Option<usize>> = (0..DRAFT_TOKENS).map(|i| i.checked_sub(2)).collect();
         let place = self.stepper.append_tree(fork, &parents)?;
-        compute(self.stepper, fork, place, &guesses)?;
+        compute(self.stepper, fork, place, &draft)?;
         // The second of two branches: its cells are moved together.
         self.time("accept 4 of a tree of 8", |stepper| stepper.commit_path(fork, &[1, 3, 5, 7]))?;
         if self.stepper.can_remove().is_ok() && depth >= 4 {
@@ -208,12 +208,12 @@ impl<B: Backend> Books<'_, B> {
 const STEP: &str = "step of one token";
 
 /// The rows as a table for people.
-pub fn table(rows: &[BookRow]) -> String {
+pub fn table(rows: &[CacheOpRow]) -> String {
     let mut table = String::from(
         "| operation                | depth  |         µs |        min |        max | of a step |\n\
          | :----------------------- | -----: | ---------: | ---------: | ---------: | --------: |\n",
     );
-    for BookRow { operation, depth, us, min_us, max_us, steps } in rows {
+    for CacheOpRow { operation, depth, us, min_us, max_us, steps } in rows {
         let percent = steps * 100.0;
         table += &format!(
             "| {operation:24} | {depth:6} | {us:10.1} | {min_us:10.1} | {max_us:10.1} | {percent:8.2}% |\n"
@@ -223,9 +223,9 @@ pub fn table(rows: &[BookRow]) -> String {
 }
 
 /// The rows as lines, the names of the columns first.
-pub fn csv(rows: &[BookRow]) -> String {
+pub fn csv(rows: &[CacheOpRow]) -> String {
     let mut lines = String::from("operation,depth,us,min_us,max_us,steps\n");
-    for BookRow { operation, depth, us, min_us, max_us, steps } in rows {
+    for CacheOpRow { operation, depth, us, min_us, max_us, steps } in rows {
         lines += &format!("{operation},{depth},{us},{min_us},{max_us},{steps}\n");
     }
     lines
