@@ -257,7 +257,9 @@ impl Run<'_> {
             Model(Op::Mul) => elementwise::mul(isa, operand(0), operand(1), out()),
             Model(Op::Scale { factor }) => elementwise::scale(isa, factor.0, operand(0), out()),
             Model(Op::Softcap { cap }) => elementwise::softcap(isa, cap.0, operand(0), out()),
-            Model(Op::Pick) => out().copy_from_slice(step.operands[0].matrix().row(self.arena, index(1))),
+            Model(Op::GatherRows) => {
+                out().copy_from_slice(step.operands[0].matrix().row(self.arena, index(1)))
+            }
             CpuOp::Quantize { planes, .. } => {
                 let plane_bytes = step.output.matrix().shape.cols / planes;
                 let bytes = part(plane_bytes);
@@ -270,12 +272,12 @@ impl Run<'_> {
                 }
                 quantize_planes(isa, operand(0), &mut parts[..planes]);
             }
-            Model(Op::TopExperts { gating, bias, .. }) => {
+            Model(Op::MoeTopK { gating, bias, .. }) => {
                 // SAFETY: as for `out`.
                 let chosen = unsafe { step.output.matrix().columns_mut(self.arena, row, out_cols()) };
                 experts::choose(gating, whole(0), bias.then(|| vector(1)), chosen);
             }
-            Model(Op::ExpertWeights(router)) => {
+            Model(Op::MoeWeights(router)) => {
                 let chosen = step.operands[1].matrix().row(self.arena, row);
                 experts::weigh(&router, whole(0), chosen, out());
             }
@@ -283,7 +285,7 @@ impl Run<'_> {
                 // SAFETY: as for `out`.
                 unsafe { self.merge_attention(step, &attention, row, part(attention.heads)) }
             }
-            Model(Op::WeightedSum) => experts::weighted_sum(isa, whole(0), whole(1), out_cols().start, out()),
+            Model(Op::MoeCombine) => experts::weighted_sum(isa, whole(0), whole(1), out_cols().start, out()),
             Model(Op::RowGate) => {
                 elementwise::scale(isa, recurrence::sigmoid(whole(0)[0]), operand(1), out())
             }
@@ -296,14 +298,14 @@ impl Run<'_> {
             }
             Model(
                 Op::Linear { .. }
-                | Op::Head
-                | Op::ExpertLinear { .. }
+                | Op::LmHead
+                | Op::MoeLinear { .. }
                 | Op::Attention(_)
                 | Op::ShortConv { .. }
                 | Op::GatedDelta(_),
             )
             | CpuOp::QuantizedLinear { .. }
-            | CpuOp::QuantizedExpertLinear { .. }
+            | CpuOp::QuantizedMoeLinear { .. }
             | CpuOp::AttentionParts { .. } => {
                 unreachable!("{} is not split by rows", step.op.name())
             }
@@ -325,8 +327,7 @@ impl Run<'_> {
             }
             Model(Op::Attention(attention)) => self.attention(step, &attention, member),
             CpuOp::AttentionParts { attention, .. } => self.attention_parts(step, &attention, member),
-            Model(Op::ExpertLinear { experts, bias })
-            | CpuOp::QuantizedExpertLinear { experts, bias, .. } => {
+            Model(Op::MoeLinear { experts, bias }) | CpuOp::QuantizedMoeLinear { experts, bias, .. } => {
                 self.expert_linear(step, experts, bias, member);
             }
             Model(Op::ShortConv { kernel }) => {
@@ -377,8 +378,8 @@ impl Run<'_> {
         let (products, planes, experts) = match step.op {
             Model(Op::Linear { .. }) => (Products::Floats, 1, false),
             CpuOp::QuantizedLinear { planes, .. } => (Products::Bytes, planes, false),
-            Model(Op::ExpertLinear { .. }) => (Products::Floats, 1, true),
-            CpuOp::QuantizedExpertLinear { .. } => (Products::Bytes, 1, true),
+            Model(Op::MoeLinear { .. }) => (Products::Floats, 1, true),
+            CpuOp::QuantizedMoeLinear { .. } => (Products::Bytes, 1, true),
             _ => return None,
         };
         let tokens = step.output.matrix().shape.rows.at(self.rows);
@@ -407,7 +408,7 @@ impl Run<'_> {
     fn product_input(&self, step: &Step, tokens: usize) -> Input<'_> {
         let x = step.operands[0].matrix();
         match step.op {
-            CpuOp::QuantizedLinear { .. } | CpuOp::QuantizedExpertLinear { .. } => Input::Quantized {
+            CpuOp::QuantizedLinear { .. } | CpuOp::QuantizedMoeLinear { .. } => Input::Quantized {
                 bytes: x.rows(self.arena, tokens),
                 stride_bytes: x.stride_bytes(),
                 tokens,
@@ -472,7 +473,7 @@ impl Run<'_> {
         let chosen = step.operands[2].matrix();
         let used = chosen.shape.cols;
         let own_input = match step.op {
-            CpuOp::QuantizedExpertLinear { k, .. } => k != weights.cols(),
+            CpuOp::QuantizedMoeLinear { k, .. } => k != weights.cols(),
             _ => step.operands[0].matrix().shape.cols != weights.cols(),
         };
         let run = |list: &[u32]| {

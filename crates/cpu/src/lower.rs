@@ -121,11 +121,11 @@ impl Lowering<'_> {
         {
             return self.attention_in_parts(attention, &operands, cols);
         }
-        let quantized = matches!(node.op, Op::Linear { .. } | Op::Head | Op::ExpertLinear { .. })
+        let quantized = matches!(node.op, Op::Linear { .. } | Op::LmHead | Op::MoeLinear { .. })
             && self.takes_quantized(node.operands[1]);
         let k = self.builder.shape(operands[0]).cols;
         if quantized {
-            let planes = if node.op == Op::Head { HEAD_PLANES } else { 1 };
+            let planes = if node.op == Op::LmHead { HEAD_PLANES } else { 1 };
             operands[0] = self.quantize(operands[0], k, planes)?;
         }
         let op = match node.op {
@@ -140,13 +140,11 @@ impl Lowering<'_> {
                     Op::Linear { bias, residual }.into()
                 }
             }
-            Op::Head if quantized => {
+            Op::LmHead if quantized => {
                 CpuOp::QuantizedLinear { k, planes: HEAD_PLANES, bias: false, residual: false }
             }
-            Op::Head => Op::Linear { bias: false, residual: false }.into(),
-            Op::ExpertLinear { experts, bias } if quantized => {
-                CpuOp::QuantizedExpertLinear { k, experts, bias }
-            }
+            Op::LmHead => Op::Linear { bias: false, residual: false }.into(),
+            Op::MoeLinear { experts, bias } if quantized => CpuOp::QuantizedMoeLinear { k, experts, bias },
             op => op.into(),
         };
         self.builder.apply(op, &operands)

@@ -27,8 +27,8 @@ pub enum CpuOp {
         /// A residual operand is given.
         residual: bool,
     },
-    /// [`Op::ExpertLinear`] whose x is the result of [`CpuOp::Quantize`] over `k` elements.
-    QuantizedExpertLinear {
+    /// [`Op::MoeLinear`] whose x is the result of [`CpuOp::Quantize`] over `k` elements.
+    QuantizedMoeLinear {
         /// Elements of a row of x before it was quantised.
         k: usize,
         /// Experts whose matrices are stacked in the weight.
@@ -61,7 +61,7 @@ impl OpRules for CpuOp {
             CpuOp::Model(op) => op.name(),
             CpuOp::Quantize { .. } => "Quantize",
             CpuOp::QuantizedLinear { .. } => "QuantizedLinear",
-            CpuOp::QuantizedExpertLinear { .. } => "QuantizedExpertLinear",
+            CpuOp::QuantizedMoeLinear { .. } => "QuantizedMoeLinear",
             CpuOp::AttentionParts { .. } => "AttentionParts",
             CpuOp::AttentionMerge(_) => "AttentionMerge",
         }
@@ -80,7 +80,7 @@ impl OpRules for CpuOp {
                 rule.dtype(0, DType::I8)?;
                 rule.linear(rule.shape(0).rows, k, bias, residual)
             }
-            CpuOp::QuantizedExpertLinear { k, experts, bias } => {
+            CpuOp::QuantizedMoeLinear { k, experts, bias } => {
                 rule.at_least(1)?;
                 rule.dtype(0, DType::I8)?;
                 rule.expert_linear(rule.shape(0).rows, k, experts, bias)
@@ -109,7 +109,7 @@ impl OpRules for CpuOp {
             CpuOp::Model(op) => op.writes_state(),
             CpuOp::Quantize { .. }
             | CpuOp::QuantizedLinear { .. }
-            | CpuOp::QuantizedExpertLinear { .. }
+            | CpuOp::QuantizedMoeLinear { .. }
             | CpuOp::AttentionParts { .. }
             | CpuOp::AttentionMerge(_) => None,
         }
@@ -127,7 +127,7 @@ impl PhaseRules for CpuOp {
             CpuOp::Model(op) => model_op_splits_rows(op),
             CpuOp::Quantize { .. } | CpuOp::AttentionMerge(_) => true,
             CpuOp::QuantizedLinear { .. }
-            | CpuOp::QuantizedExpertLinear { .. }
+            | CpuOp::QuantizedMoeLinear { .. }
             | CpuOp::AttentionParts { .. } => false,
         }
     }
@@ -138,7 +138,7 @@ impl PhaseRules for CpuOp {
             CpuOp::AttentionParts { attention, .. } => attention_reads_own_row_only(attention, operand),
             CpuOp::Quantize { .. }
             | CpuOp::QuantizedLinear { .. }
-            | CpuOp::QuantizedExpertLinear { .. }
+            | CpuOp::QuantizedMoeLinear { .. }
             | CpuOp::AttentionMerge(_) => true,
         }
     }
@@ -150,20 +150,20 @@ fn attention_reads_own_row_only(attention: &Attention, operand: usize) -> bool {
 
 fn model_op_reads_own_row_only(op: &Op, operand: usize) -> bool {
     match op {
-        Op::Pick => operand != 0,
+        Op::GatherRows => operand != 0,
         Op::Attention(attention) => attention_reads_own_row_only(attention, operand),
         Op::Embed { .. }
         | Op::RmsNorm { .. }
         | Op::Linear { .. }
-        | Op::Head
+        | Op::LmHead
         | Op::RopeTable(_)
         | Op::Rope { .. }
         | Op::Hadamard { .. }
         | Op::KvWrite { .. }
-        | Op::TopExperts { .. }
-        | Op::ExpertWeights(_)
-        | Op::ExpertLinear { .. }
-        | Op::WeightedSum
+        | Op::MoeTopK { .. }
+        | Op::MoeWeights(_)
+        | Op::MoeLinear { .. }
+        | Op::MoeCombine
         | Op::RowGate
         | Op::HeadColumns { .. }
         | Op::ShortConv { .. }
@@ -179,8 +179,8 @@ fn model_op_reads_own_row_only(op: &Op, operand: usize) -> bool {
 fn model_op_splits_rows(op: &Op) -> bool {
     match op {
         Op::Linear { .. }
-        | Op::Head
-        | Op::ExpertLinear { .. }
+        | Op::LmHead
+        | Op::MoeLinear { .. }
         | Op::Attention(_)
         | Op::ShortConv { .. }
         | Op::GatedDelta(_) => false,
@@ -190,9 +190,9 @@ fn model_op_splits_rows(op: &Op) -> bool {
         | Op::Rope { .. }
         | Op::Hadamard { .. }
         | Op::KvWrite { .. }
-        | Op::TopExperts { .. }
-        | Op::ExpertWeights(_)
-        | Op::WeightedSum
+        | Op::MoeTopK { .. }
+        | Op::MoeWeights(_)
+        | Op::MoeCombine
         | Op::RowGate
         | Op::HeadColumns { .. }
         | Op::Glu { .. }
@@ -200,7 +200,7 @@ fn model_op_splits_rows(op: &Op) -> bool {
         | Op::Mul
         | Op::Scale { .. }
         | Op::Softcap { .. }
-        | Op::Pick => true,
+        | Op::GatherRows => true,
     }
 }
 

@@ -364,10 +364,9 @@ fn check_weights(graph: &Graph<CpuOp>, weights: &Weights) -> Result<(), PrepareE
             let form = match (node.op, i) {
                 (Model(Op::Embed { .. }), 0)
                 | (Model(Op::Linear { .. }) | CpuOp::QuantizedLinear { .. }, 1) => Form::Matrix,
-                (
-                    Model(Op::ExpertLinear { experts, .. }) | CpuOp::QuantizedExpertLinear { experts, .. },
-                    1,
-                ) => Form::Experts(experts),
+                (Model(Op::MoeLinear { experts, .. }) | CpuOp::QuantizedMoeLinear { experts, .. }, 1) => {
+                    Form::Experts(experts)
+                }
                 _ => Form::Vector,
             };
             let Extent::Fixed(rows) = value.shape.rows else { continue };

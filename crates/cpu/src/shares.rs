@@ -47,9 +47,7 @@ fn most_units(graph: &Graph<CpuOp>, node: &Node<CpuOp>) -> usize {
         CpuOp::Model(op) => most_units_of_model_op(op, graph.value(node.output).shape.cols),
         CpuOp::AttentionMerge(Attention { heads, .. }) => heads,
         CpuOp::Quantize { .. } => graph.value(node.operands[0]).shape.cols / BLOCK_COLS,
-        CpuOp::QuantizedLinear { .. }
-        | CpuOp::QuantizedExpertLinear { .. }
-        | CpuOp::AttentionParts { .. } => 1,
+        CpuOp::QuantizedLinear { .. } | CpuOp::QuantizedMoeLinear { .. } | CpuOp::AttentionParts { .. } => 1,
     };
     units.max(1)
 }
@@ -62,7 +60,7 @@ fn most_units_of_model_op(op: Op, cols: usize) -> usize {
         | Op::Mul
         | Op::Scale { .. }
         | Op::Softcap { .. }
-        | Op::WeightedSum
+        | Op::MoeCombine
         | Op::RowGate => cols / gcd(cols, LINE_COLS),
         Op::RmsNorm { groups, .. } => groups,
         Op::Rope { heads, .. }
@@ -71,12 +69,12 @@ fn most_units_of_model_op(op: Op, cols: usize) -> usize {
         | Op::KvWrite { kv_heads: heads, .. } => heads,
         Op::Embed { .. }
         | Op::RopeTable(_)
-        | Op::TopExperts { .. }
-        | Op::ExpertWeights(_)
-        | Op::Pick
+        | Op::MoeTopK { .. }
+        | Op::MoeWeights(_)
+        | Op::GatherRows
         | Op::Linear { .. }
-        | Op::Head
-        | Op::ExpertLinear { .. }
+        | Op::LmHead
+        | Op::MoeLinear { .. }
         | Op::Attention(_)
         | Op::ShortConv { .. }
         | Op::GatedDelta(_) => 1,
@@ -90,7 +88,7 @@ fn reads_own_unit_only(op: &CpuOp, operand: usize) -> bool {
         CpuOp::Quantize { .. } => return true,
         CpuOp::AttentionMerge(_)
         | CpuOp::QuantizedLinear { .. }
-        | CpuOp::QuantizedExpertLinear { .. }
+        | CpuOp::QuantizedMoeLinear { .. }
         | CpuOp::AttentionParts { .. } => return false,
     };
     match op {
@@ -108,13 +106,13 @@ fn reads_own_unit_only(op: &CpuOp, operand: usize) -> bool {
         | Op::HeadColumns { .. } => true,
         Op::Embed { .. }
         | Op::RopeTable(_)
-        | Op::TopExperts { .. }
-        | Op::ExpertWeights(_)
-        | Op::WeightedSum
-        | Op::Pick
+        | Op::MoeTopK { .. }
+        | Op::MoeWeights(_)
+        | Op::MoeCombine
+        | Op::GatherRows
         | Op::Linear { .. }
-        | Op::Head
-        | Op::ExpertLinear { .. }
+        | Op::LmHead
+        | Op::MoeLinear { .. }
         | Op::Attention(_)
         | Op::ShortConv { .. }
         | Op::GatedDelta(_) => false,
@@ -218,7 +216,7 @@ mod tests {
         let [table] = floats(&mut b, ["table"], 64);
         let cells = input(&mut b, "cells", DType::I32, 1);
         let state = b.state(Tag::new("kv")).unwrap();
-        let rope = |heads| CpuOp::Model(Op::Rope { heads, head_dim: 64, layout: RopeLayout::Halves });
+        let rope = |heads| CpuOp::Model(Op::Rope { heads, head_dim: 64, layout: RopeLayout::NeoX });
         let q = b.apply(rope(9), &[q, table]).unwrap();
         let k = norm(&mut b, k, 3);
         let k = b.apply(rope(3), &[k, table]).unwrap();

@@ -44,7 +44,7 @@ fn rounds(graph: &Graph) -> Rounds {
     let quantised = |&(_, id): &(Tag, ValueId)| graph.value(id).dtype != DType::F32;
     Rounds {
         activations: graph.leaves(Lifetime::Weight).any(|leaf| quantised(&leaf)),
-        chooses: graph.nodes().iter().any(|node| matches!(node.op, Op::TopExperts { .. })),
+        chooses: graph.nodes().iter().any(|node| matches!(node.op, Op::MoeTopK { .. })),
         states: graph.leaves(Lifetime::State).any(|(tag, _)| tag.name == tags::STATE),
     }
 }
@@ -253,8 +253,8 @@ fn form(graph: &Graph, id: ValueId) -> WeightForm {
         .iter()
         .find_map(|node| Some((node.op, node.operands.iter().position(|&operand| operand == id)?)));
     match reader {
-        Some((Op::Embed { .. }, 0) | (Op::Linear { .. } | Op::Head, 1)) => WeightForm::Matrix,
-        Some((Op::ExpertLinear { experts, .. }, 1)) => WeightForm::Experts(experts),
+        Some((Op::Embed { .. }, 0) | (Op::Linear { .. } | Op::LmHead, 1)) => WeightForm::Matrix,
+        Some((Op::MoeLinear { experts, .. }, 1)) => WeightForm::Experts(experts),
         Some(_) | None => WeightForm::Vector,
     }
 }
@@ -319,10 +319,10 @@ fn products_are_within_what_rounding_activations_can_do() {
     for dtype in DTYPES {
         for op in [
             Op::Linear { bias: false, residual: false },
-            Op::Head,
-            Op::ExpertLinear { experts: EXPERTS, bias: false },
+            Op::LmHead,
+            Op::MoeLinear { experts: EXPERTS, bias: false },
         ] {
-            let experts = if matches!(op, Op::ExpertLinear { .. }) { EXPERTS } else { 1 };
+            let experts = if matches!(op, Op::MoeLinear { .. }) { EXPERTS } else { 1 };
             let numbers: Vec<f32> = (0..experts * N * K).map(|_| random.unit() * 0.3).collect();
             let bytes = encoded(dtype, &numbers);
             let mut decoded = vec![0.0; numbers.len()];
@@ -332,7 +332,7 @@ fn products_are_within_what_rounding_activations_can_do() {
             let x: Vec<f32> = (0..ROWS * K).map(|i| random.unit() * size[i / 32 % 3]).collect();
             let given = product(&mut cpu, op, dtype, &bytes, &x);
             let wanted = product(&mut Reference, op, dtype, &bytes, &x);
-            let planes = if op == Op::Head { 2 } else { 1 };
+            let planes = if op == Op::LmHead { 2 } else { 1 };
             let (mut most, mut squares, mut expected) = (0f64, 0.0, 0.0);
             for (index, (given, wanted)) in given.iter().zip(&wanted).enumerate() {
                 let (row, column) = (index / N, index % N);
@@ -370,7 +370,7 @@ fn product<B: Backend>(backend: &mut B, op: Op, dtype: DType, bytes: &[u8], x: &
     let bounds = Bounds { rows: ROWS, picked: ROWS };
     let mut b = Builder::new(bounds);
     let (experts, form) = match op {
-        Op::ExpertLinear { experts, .. } => (experts, WeightForm::Experts(experts)),
+        Op::MoeLinear { experts, .. } => (experts, WeightForm::Experts(experts)),
         _ => (1, WeightForm::Matrix),
     };
     let mut weights = backend.new_weights();

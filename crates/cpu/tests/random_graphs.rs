@@ -69,7 +69,7 @@ fn weights(graph: &Graph, seed: u64) -> Weights {
             Some((Op::Embed { .. }, 0) | (Op::Linear { .. }, 1)) => {
                 Weight::Matrix(PackedMatrix::pack(value.dtype, rows, cols, &packed()).expect("fits"))
             }
-            Some((Op::ExpertLinear { experts, .. }, 1)) => {
+            Some((Op::MoeLinear { experts, .. }, 1)) => {
                 let (team, rows) = (&mut Team::solo(), rows / experts);
                 let experts =
                     PackedExperts::pack_with(team, value.dtype, experts, rows, cols, &packed(), &|_| {});

@@ -78,7 +78,7 @@ impl Net {
 
     fn apply(&mut self, op: Op, operands: &[ValueId]) -> ValueId {
         let value = self.builder.apply(op, operands).expect("fits");
-        if op.writes_state().is_none() && !matches!(op, Op::TopExperts { .. }) {
+        if op.writes_state().is_none() && !matches!(op, Op::MoeTopK { .. }) {
             self.builder.output(Tag::indexed("out", self.outputs), value).expect("computed");
             self.outputs += 1;
         }
@@ -118,7 +118,7 @@ fn elements(cols: usize) -> (Graph, Weights) {
     let x = net.apply(Op::RowGate, &[gate, x]);
     let dtype = if cols.is_multiple_of(32) { DType::Q8_0 } else { DType::F32 };
     let head = net.matrix(dtype, 7, cols);
-    net.apply(Op::Head, &[x, head]);
+    net.apply(Op::LmHead, &[x, head]);
     net.finish()
 }
 
@@ -138,7 +138,7 @@ fn heads() -> (Graph, Weights) {
         let x = net.apply(Op::Rope { heads, head_dim: HEAD_DIM, layout }, &[x, table]);
         net.apply(Op::Hadamard { heads, head_dim: HEAD_DIM }, &[x])
     };
-    let q = rotated(&mut net, HEADS, RopeLayout::Halves);
+    let q = rotated(&mut net, HEADS, RopeLayout::NeoX);
     let k = rotated(&mut net, KV_HEADS, RopeLayout::Interleaved);
     let v = net.linear(x, KV_HEADS * HEAD_DIM);
     let state = net.builder.state(Tag::new("kv")).expect("a fresh name");
@@ -165,12 +165,12 @@ fn experts(cols: usize) -> (Graph, Weights) {
     let mut net = Net::new();
     let x = net.floats("x", 96);
     let logits = net.linear(x, 5);
-    let chosen = net.apply(Op::TopExperts { used: 3, gating: Gating::Softmax, bias: false }, &[logits]);
+    let chosen = net.apply(Op::MoeTopK { used: 3, gating: Gating::Softmax, bias: false }, &[logits]);
     let router = Router { gating: Gating::Softmax, normalize: true, scale: Real(1.0) };
-    let weights = net.apply(Op::ExpertWeights(router), &[logits, chosen]);
+    let weights = net.apply(Op::MoeWeights(router), &[logits, chosen]);
     let stacked = net.experts(5, cols, 96);
-    let x = net.apply(Op::ExpertLinear { experts: 5, bias: false }, &[x, stacked, chosen]);
-    let x = net.apply(Op::WeightedSum, &[x, weights]);
+    let x = net.apply(Op::MoeLinear { experts: 5, bias: false }, &[x, stacked, chosen]);
+    let x = net.apply(Op::MoeCombine, &[x, weights]);
     let y = net.floats("y", cols);
     net.apply(Op::Add, &[x, y]);
     net.finish()

@@ -17,7 +17,7 @@ mod engine;
 mod error;
 mod generate;
 mod load;
-mod reading;
+mod read_ahead;
 mod request;
 mod row;
 mod sequences;

@@ -1,7 +1,7 @@
 //! Loading: a model understood, its weights in the backend's layout, memory for its sequences; and drafts appended to it.
 
 use crate::MAX_ROWS;
-use crate::reading::Reading;
+use crate::read_ahead::ReadAhead;
 use crate::stepper::{Loaded, Sequences, Stepper};
 use sha2::{Digest as _, Sha256};
 use verbatim_backend::{Backend, KvSpec, KvType, PackError, RecurrentSpec, StateMemoryError, WeightSource};
@@ -241,7 +241,7 @@ fn layer_spec(
     Ok(LayerSpec { kv, window, rope, hadamard: form.hadamard().keys })
 }
 
-/// Appends a model's weights to the table, reading ahead in the file and giving back what has been packed.
+/// Appends a model's weights to the table, read_ahead ahead in the file and giving back what has been packed.
 fn append_weights<B: Backend>(
     backend: &mut B,
     weights: &mut B::Weights,
@@ -250,10 +250,10 @@ fn append_weights<B: Backend>(
 ) -> Result<(), LoadError> {
     let tensors = model.weights().iter().map(|spec| file.require_tensor(&spec.name));
     let tensors = tensors.collect::<Result<Vec<Tensor<'_>>, _>>()?;
-    let reading = Reading::of(tensors.clone());
+    let read_ahead = ReadAhead::of(tensors.clone());
     for (spec, tensor) in model.weights().iter().zip(tensors) {
         let &WeightSpec { form, dtype, rows, cols, .. } = spec;
-        let done = |range| reading.done(tensor, range);
+        let done = |range| read_ahead.done(tensor, range);
         let weight = WeightSource { form, dtype, rows, cols, bytes: tensor.data(), done: &done };
         let appended = backend.append_weight(weights, weight);
         appended.map_err(|error| LoadError::Pack { name: spec.name.clone(), error })?;

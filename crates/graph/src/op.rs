@@ -74,7 +74,7 @@ pub enum RopeLayout {
     /// (0, 1), (2, 3), … : the Llama family's GGUF files.
     Interleaved,
     /// (0, n/2), (1, n/2 + 1), … : most others.
-    Halves,
+    NeoX,
 }
 
 /// How rotation angles are stretched beyond the context length of training.
@@ -169,7 +169,7 @@ pub enum Op {
     },
     /// (x f32 \[r, k\], weight \[n, k\]) → f32 \[r, n\]: the output head. Like [`Op::Linear`], but where a backend
     /// rounds activations it keeps twice the bits: nothing after it evens the error out, and few rows want logits.
-    Head,
+    LmHead,
     /// (positions i32 \[r, 1\], optionally frequency divisors f32 \[1, rotated / 2\]) → f32 \[r, rotated\]: the
     /// cosines of all angles, then the sines.
     RopeTable(RopeTable),
@@ -211,7 +211,7 @@ pub enum Op {
     /// (logits f32 \[r, experts\], then bias f32 \[1, experts\] if `bias`) → i32 \[r, used\]: the experts with the
     /// largest logits, best first; of equals the one with the lower number. With a bias, those with the largest score
     /// plus bias.
-    TopExperts {
+    MoeTopK {
         /// Experts chosen.
         used: usize,
         /// What a score is, where there is a bias.
@@ -220,11 +220,11 @@ pub enum Op {
         bias: bool,
     },
     /// (logits f32 \[r, experts\], chosen experts i32 \[r, used\]) → f32 \[r, used\]: the weight of each chosen expert.
-    ExpertWeights(Router),
+    MoeWeights(Router),
     /// (x f32 \[r, k\] or \[r, used * k\], weight \[experts * n, k\], chosen experts i32 \[r, used\], then bias f32
     /// \[1, experts * n\] if `bias`) → f32 \[r, used * n\]: for each chosen expert x, or its own part of x, times the
     /// expert's rows of the weight, plus the expert's part of the bias.
-    ExpertLinear {
+    MoeLinear {
         /// Experts whose matrices are stacked in the weight.
         experts: usize,
         /// A bias operand is given.
@@ -232,7 +232,7 @@ pub enum Op {
     },
     /// (x f32 \[r, used * n\], weights f32 \[r, used\]) → f32 \[r, n\]: the sum of the parts of x, each times its
     /// weight, in their order.
-    WeightedSum,
+    MoeCombine,
     /// (gate f32 \[r, 1\], x f32 \[r, n\]) → f32 \[r, n\]: sigmoid(gate) * x.
     RowGate,
     /// (x f32 \[r, heads * width\]) → f32 \[r, heads * cols\]: the columns `start..start + cols` of every head.
@@ -280,7 +280,7 @@ pub enum Op {
         cap: Real,
     },
     /// (x f32 \[rows, n\], indices i32 \[picked, 1\]) → f32 \[picked, n\]: the rows with these indices.
-    Pick,
+    GatherRows,
 }
 
 impl OpRules for Op {
@@ -289,16 +289,16 @@ impl OpRules for Op {
             Op::Embed { .. } => "Embed",
             Op::RmsNorm { .. } => "RmsNorm",
             Op::Linear { .. } => "Linear",
-            Op::Head => "Head",
+            Op::LmHead => "LmHead",
             Op::RopeTable(_) => "RopeTable",
             Op::Rope { .. } => "Rope",
             Op::Hadamard { .. } => "Hadamard",
             Op::KvWrite { .. } => "KvWrite",
             Op::Attention(_) => "Attention",
-            Op::TopExperts { .. } => "TopExperts",
-            Op::ExpertWeights(_) => "ExpertWeights",
-            Op::ExpertLinear { .. } => "ExpertLinear",
-            Op::WeightedSum => "WeightedSum",
+            Op::MoeTopK { .. } => "MoeTopK",
+            Op::MoeWeights(_) => "MoeWeights",
+            Op::MoeLinear { .. } => "MoeLinear",
+            Op::MoeCombine => "MoeCombine",
             Op::RowGate => "RowGate",
             Op::HeadColumns { .. } => "HeadColumns",
             Op::ShortConv { .. } => "ShortConv",
@@ -308,7 +308,7 @@ impl OpRules for Op {
             Op::Mul => "Mul",
             Op::Scale { .. } => "Scale",
             Op::Softcap { .. } => "Softcap",
-            Op::Pick => "Pick",
+            Op::GatherRows => "GatherRows",
         }
     }
 
@@ -320,15 +320,15 @@ impl OpRules for Op {
             Op::Embed { .. }
             | Op::RmsNorm { .. }
             | Op::Linear { .. }
-            | Op::Head
+            | Op::LmHead
             | Op::RopeTable(_)
             | Op::Rope { .. }
             | Op::Hadamard { .. }
             | Op::Attention(_)
-            | Op::TopExperts { .. }
-            | Op::ExpertWeights(_)
-            | Op::ExpertLinear { .. }
-            | Op::WeightedSum
+            | Op::MoeTopK { .. }
+            | Op::MoeWeights(_)
+            | Op::MoeLinear { .. }
+            | Op::MoeCombine
             | Op::RowGate
             | Op::HeadColumns { .. }
             | Op::Glu { .. }
@@ -336,7 +336,7 @@ impl OpRules for Op {
             | Op::Mul
             | Op::Scale { .. }
             | Op::Softcap { .. }
-            | Op::Pick => None,
+            | Op::GatherRows => None,
         }
     }
 
@@ -370,7 +370,7 @@ impl OpRules for Op {
                 let x = rule.f32(0)?;
                 rule.linear(x.rows, x.cols, bias, residual)
             }
-            Op::Head => {
+            Op::LmHead => {
                 let x = rule.f32(0)?;
                 rule.linear(x.rows, x.cols, false, false)
             }
@@ -415,7 +415,7 @@ impl OpRules for Op {
                 Ok((operands[0].dtype, operands[0].shape))
             }
             Op::Attention(attention) => Ok((DType::F32, rule.attention(attention)?)),
-            Op::TopExperts { used, bias, .. } => {
+            Op::MoeTopK { used, bias, .. } => {
                 rule.count(1 + usize::from(bias))?;
                 let logits = rule.f32(0)?;
                 if used == 0 || used > logits.cols.min(MAX_EXPERTS_USED) {
@@ -427,17 +427,17 @@ impl OpRules for Op {
                 }
                 Ok((DType::I32, Shape { rows: logits.rows, cols: used }))
             }
-            Op::ExpertWeights(_) => {
+            Op::MoeWeights(_) => {
                 rule.count(2)?;
                 let logits = rule.f32(0)?;
                 let used = rule.choices(1, logits.rows)?;
                 Ok((DType::F32, Shape { rows: logits.rows, cols: used }))
             }
-            Op::ExpertLinear { experts, bias } => {
+            Op::MoeLinear { experts, bias } => {
                 let x = rule.f32(0)?;
                 rule.expert_linear(x.rows, x.cols, experts, bias)
             }
-            Op::WeightedSum => {
+            Op::MoeCombine => {
                 rule.count(2)?;
                 let (x, weights) = (rule.f32(0)?, rule.f32(1)?);
                 rule.same_rows(weights.rows, x.rows)?;
@@ -511,7 +511,7 @@ impl OpRules for Op {
                 rule.count(1)?;
                 Ok((DType::F32, rule.f32(0)?))
             }
-            Op::Pick => {
+            Op::GatherRows => {
                 rule.count(2)?;
                 let x = rule.f32(0)?;
                 rule.same_rows(x.rows, Extent::Rows)?;

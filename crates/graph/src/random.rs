@@ -213,7 +213,7 @@ impl Made {
     fn pick(&mut self) {
         let x = self.any_per_row();
         let indices = self.input(tags::PICKED, DType::I32, Shape::per_picked(1));
-        self.apply(Op::Pick, &[x, indices]);
+        self.apply(Op::GatherRows, &[x, indices]);
     }
 
     fn rope(&mut self) {
@@ -239,7 +239,7 @@ impl Made {
         let table = self.apply(table, &operands);
         let x = self.any_per_row();
         let x = self.matched(x, HEADS * HEAD_DIM);
-        let layout = [RopeLayout::Interleaved, RopeLayout::Halves][self.random.below(2)];
+        let layout = [RopeLayout::Interleaved, RopeLayout::NeoX][self.random.below(2)];
         self.apply(Op::Rope { heads: HEADS, head_dim: HEAD_DIM, layout }, &[x, table]);
     }
 
@@ -331,14 +331,14 @@ impl Made {
         if bias {
             operands.push(self.weight(DType::F32, 1, experts));
         }
-        let chosen = Op::TopExperts { used, gating, bias };
+        let chosen = Op::MoeTopK { used, gating, bias };
         let chosen = self.builder.apply(chosen, &operands).expect("fits");
         let router = Router { gating, normalize: self.random.below(2) == 0, scale: Real(1.5) };
-        let weights = self.builder.apply(Op::ExpertWeights(router), &[logits, chosen]).expect("fits");
+        let weights = self.builder.apply(Op::MoeWeights(router), &[logits, chosen]).expect("fits");
         let inner = self.expert_linear(x, chosen, experts, (k, n));
         let cols = self.cols();
         let outer = self.expert_linear(inner, chosen, experts, (n, cols));
-        self.apply(Op::WeightedSum, &[outer, weights]);
+        self.apply(Op::MoeCombine, &[outer, weights]);
     }
 
     fn expert_linear(
@@ -355,7 +355,7 @@ impl Made {
         if bias {
             operands.push(self.weight(DType::F32, 1, experts * n));
         }
-        self.builder.apply(Op::ExpertLinear { experts, bias }, &operands).expect("fits")
+        self.builder.apply(Op::MoeLinear { experts, bias }, &operands).expect("fits")
     }
 
     /// A short convolution, or a delta net.

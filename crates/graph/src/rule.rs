@@ -126,7 +126,7 @@ impl<'a> Operands<'a> {
         Ok(q)
     }
 
-    /// Element type and shape of [`crate::Op::ExpertLinear`] over x of `rows` rows and `k` columns.
+    /// Element type and shape of [`crate::Op::MoeLinear`] over x of `rows` rows and `k` columns.
     pub fn expert_linear(
         &self,
         rows: Extent,

@@ -1,7 +1,7 @@
 //! The feed-forward half of a layer: one gated network, or a mixture of them.
 
 use crate::ModelError;
-use crate::keys::Keys;
+use crate::metadata::MetadataReader;
 use crate::net::{Linear, Net};
 use crate::table::Table;
 use verbatim_graph::{Activation, Gating, GraphError, MAX_EXPERTS_USED, Op, Real, Router, ValueId};
@@ -65,17 +65,17 @@ struct SharedExpert {
 
 impl FfnShape {
     /// One gated network of the width that the file says.
-    pub(crate) fn gated(keys: &Keys<'_>) -> Result<FfnShape, ModelError> {
+    pub(crate) fn gated(keys: &MetadataReader<'_>) -> Result<FfnShape, ModelError> {
         Ok(FfnShape::Gated { width: keys.count("feed_forward_length")? })
     }
 
     /// As [`FfnShape::gated`], with gate and up in one tensor.
-    pub(crate) fn fused(keys: &Keys<'_>) -> Result<FfnShape, ModelError> {
+    pub(crate) fn fused(keys: &MetadataReader<'_>) -> Result<FfnShape, ModelError> {
         Ok(FfnShape::Fused { width: keys.count("feed_forward_length")? })
     }
 
     /// A mixture whose router takes the softmax, and whose weights sum to 1.
-    pub(crate) fn mixture(keys: &Keys<'_>, has_shared: bool) -> Result<FfnShape, ModelError> {
+    pub(crate) fn mixture(keys: &MetadataReader<'_>, has_shared: bool) -> Result<FfnShape, ModelError> {
         let experts = keys.count("expert_count")?;
         let used = keys.count("expert_used_count")?;
         if used > experts.min(MAX_EXPERTS_USED) {
@@ -215,14 +215,14 @@ impl Mixture {
     fn build(&self, net: &mut Net<'_>, x: ValueId, activation: Activation) -> Result<ValueId, GraphError> {
         let MixtureShape { experts, used, width, router, .. } = self.shape;
         let logits = net.linear(x, self.router)?;
-        let chosen = net.apply(Op::TopExperts { used, gating: router.gating, bias: false }, &[logits])?;
-        let weights = net.apply(Op::ExpertWeights(router), &[logits, chosen])?;
+        let chosen = net.apply(Op::MoeTopK { used, gating: router.gating, bias: false }, &[logits])?;
+        let weights = net.apply(Op::MoeWeights(router), &[logits, chosen])?;
         let product = |net: &mut Net<'_>, x: ValueId, linear: Linear| {
             let mut operands = vec![x, net.weight(linear.weight)?, chosen];
             if let Some(bias) = linear.bias {
                 operands.push(net.weight(bias)?);
             }
-            net.apply(Op::ExpertLinear { experts, bias: linear.bias.is_some() }, &operands)
+            net.apply(Op::MoeLinear { experts, bias: linear.bias.is_some() }, &operands)
         };
         let [gate, up] = match self.gate_up {
             GateUp::Apart([gate, up]) => [product(net, x, gate)?, product(net, x, up)?],
@@ -234,7 +234,7 @@ impl Mixture {
         };
         let inner = net.apply(Op::Glu { activation }, &[gate, up])?;
         let results = product(net, inner, self.down)?;
-        let mixed = net.apply(Op::WeightedSum, &[results, weights])?;
+        let mixed = net.apply(Op::MoeCombine, &[results, weights])?;
         match &self.shared {
             None => Ok(mixed),
             Some(shared) => {

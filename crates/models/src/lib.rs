@@ -4,12 +4,12 @@
 //! and shape of every tensor, and returns a [`Model`]: what the engine has to load, and how a step is computed.
 //!
 //! One file in `arch/` per architecture; what they share is in [`net`] (blocks of layers), [`ffn`] (feed-forward
-//! networks, mixtures of experts) and [`keys`] (metadata).
+//! networks, mixtures of experts) and [`metadata`].
 
 mod arch;
 mod error;
 mod ffn;
-mod keys;
+mod metadata;
 mod net;
 mod table;
 
@@ -69,7 +69,7 @@ pub struct StepShape {
 /// since no element of a head stands out (QuaRot, arXiv 2404.00456). What is made of them is as if they did not.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Transformed {
-    /// Keys, and queries with them.
+    /// MetadataReader, and queries with them.
     pub keys: bool,
     /// Values, and what attention makes of them.
     pub values: bool,

@@ -388,17 +388,17 @@ impl<'a> Net<'a> {
         let picked = if self.taps.contains(&Tap::FinalNorm) {
             let normed = self.rms_norm(x, norm, eps, 1)?;
             self.tap(Tap::FinalNorm, normed)?;
-            self.apply(Op::Pick, &[normed, self.picked])?
+            self.apply(Op::GatherRows, &[normed, self.picked])?
         } else {
             // Rows are normed one by one, so picking first changes nothing but the work.
-            let picked = self.apply(Op::Pick, &[x, self.picked])?;
+            let picked = self.apply(Op::GatherRows, &[x, self.picked])?;
             self.rms_norm(picked, norm, eps, 1)?
         };
         if self.wants_logits {
             let logits = match head.bias {
                 None => {
                     let weight = self.weight(head.weight)?;
-                    self.apply(Op::Head, &[picked, weight])?
+                    self.apply(Op::LmHead, &[picked, weight])?
                 }
                 Some(_) => self.linear(picked, head)?,
             };

@@ -32,7 +32,7 @@ impl PhaseRules for ByRows {
         !matches!(
             self.0,
             Op::Linear { .. }
-                | Op::ExpertLinear { .. }
+                | Op::MoeLinear { .. }
                 | Op::Attention(_)
                 | Op::ShortConv { .. }
                 | Op::GatedDelta(_)
@@ -41,7 +41,7 @@ impl PhaseRules for ByRows {
 
     fn reads_own_row_only(&self, operand: usize) -> bool {
         match self.0 {
-            Op::Pick => operand != 0,
+            Op::GatherRows => operand != 0,
             Op::Attention(Attention { paths, .. }) => {
                 matches!(operand, 0 | 2 | 3) || paths && matches!(operand, 5 | 6)
             }

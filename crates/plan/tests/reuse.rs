@@ -111,7 +111,7 @@ fn with_rows(picked: usize) -> Graph {
     let x = b.input(X, F32, Shape::per_row(32)).expect("fits");
     let indices =
         b.input(Tag::new("picked"), verbatim_quant::DType::I32, Shape::per_picked(1)).expect("fits");
-    let rows = b.apply(Op::Pick, &[x, indices]).expect("fits");
+    let rows = b.apply(Op::GatherRows, &[x, indices]).expect("fits");
     b.output(Tag::new("rows"), rows).expect("computed");
     b.finish()
 }

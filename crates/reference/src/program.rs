@@ -62,9 +62,9 @@ fn freed(graph: &Graph) -> Vec<Vec<ValueId>> {
 
 /// How an op reads a weight.
 fn form(op: &Op, operand: usize) -> WeightForm {
-    if matches!((op, operand), (Op::Embed { .. }, 0) | (Op::Linear { .. } | Op::Head, 1)) {
+    if matches!((op, operand), (Op::Embed { .. }, 0) | (Op::Linear { .. } | Op::LmHead, 1)) {
         WeightForm::Matrix
-    } else if let (Op::ExpertLinear { experts, .. }, 1) = (op, operand) {
+    } else if let (Op::MoeLinear { experts, .. }, 1) = (op, operand) {
         WeightForm::Experts(*experts)
     } else {
         WeightForm::Vector

@@ -127,7 +127,7 @@ impl<'a> Step<'a> {
                 let bias = bias.then(|| self.vector(2));
                 products::linear(self.f32(0), self.matrix(1), bias, residual, out.f32_mut());
             }
-            Op::Head => products::linear(self.f32(0), self.matrix(1), None, None, out.f32_mut()),
+            Op::LmHead => products::linear(self.f32(0), self.matrix(1), None, None, out.f32_mut()),
             Op::RopeTable(table) => {
                 let divisors = (self.node.operands.len() == 2).then(|| self.vector(1));
                 let frequencies = rope::frequencies(&table, divisors);
@@ -141,20 +141,20 @@ impl<'a> Step<'a> {
                 .f32_rows(out, |row| a(row).chunks_exact(head_dim).flat_map(hadamard::transform).collect()),
             Op::KvWrite { .. } => self.kv_write(state),
             Op::Attention(attention) => self.attention(&attention, state, out),
-            Op::TopExperts { used, gating, bias } => {
+            Op::MoeTopK { used, gating, bias } => {
                 let bias = bias.then(|| self.vector(1));
                 self.i32_rows(out, |row| experts::top_experts(used, gating, a(row), bias));
             }
-            Op::ExpertWeights(router) => {
+            Op::MoeWeights(router) => {
                 let chosen = self.i32(1);
                 self.f32_rows(out, |row| experts::expert_weights(&router, a(row), chosen.row(row)));
             }
-            Op::ExpertLinear { experts, bias } => {
+            Op::MoeLinear { experts, bias } => {
                 let (x, weight, chosen) = (self.f32(0), self.matrix(1), self.i32(2));
                 let bias = bias.then(|| self.vector(3));
                 products::expert_linear(experts, x, weight, chosen, bias, out.f32_mut());
             }
-            Op::WeightedSum => self.f32_rows(out, |row| experts::weighted_sum(a(row), b(row))),
+            Op::MoeCombine => self.f32_rows(out, |row| experts::weighted_sum(a(row), b(row))),
             Op::RowGate => {
                 self.f32_rows(out, |row| elementwise::scale(b(row), elementwise::sigmoid(a(row)[0])));
             }
@@ -170,7 +170,7 @@ impl<'a> Step<'a> {
             Op::Softcap { cap } => {
                 self.f32_rows(out, |row| a(row).iter().map(|&x| elementwise::softcap(x, cap.0)).collect())
             }
-            Op::Pick => self.f32_rows(out, |row| a(self.index(1, row)).to_vec()),
+            Op::GatherRows => self.f32_rows(out, |row| a(self.index(1, row)).to_vec()),
         }
     }
 

@@ -22,8 +22,8 @@ fn graph() -> Graph {
     let x = b.input(X, DType::F32, Shape::per_row(4)).expect("fresh");
     let ids = b.input(IDS, DType::I32, Shape::per_picked(1)).expect("fresh");
     let weight = b.weight(Tag::indexed("weight", 1), DType::F32, Shape::fixed(2, 4)).expect("fresh");
-    let picked = b.apply(Op::Pick, &[x, ids]).expect("fits");
-    let y = b.apply(Op::Head, &[picked, weight]).expect("fits");
+    let picked = b.apply(Op::GatherRows, &[x, ids]).expect("fits");
+    let y = b.apply(Op::LmHead, &[picked, weight]).expect("fits");
     b.output(OUT, y).expect("computed");
     b.finish()
 }

@@ -13,10 +13,10 @@ fn chosen(gating: Gating, logits: &[f32], bias: Option<&[f32]>, used: usize) -> 
     let mut case = Case::new(1);
     let mut operands = vec![case.floats(logits)];
     operands.extend(bias.map(|bias| case.vector(bias)));
-    let chosen = case.apply(Op::TopExperts { used, gating, bias: bias.is_some() }, &operands);
+    let chosen = case.apply(Op::MoeTopK { used, gating, bias: bias.is_some() }, &operands);
     let numbers: Vec<f32> = (0..experts).map(|expert| expert as f32).collect();
     let operands = [case.floats(&[1.0]), case.experts(DType::F32, experts, 1, &numbers), chosen];
-    case.run(Op::ExpertLinear { experts, bias: false }, &operands).remove(0)
+    case.run(Op::MoeLinear { experts, bias: false }, &operands).remove(0)
 }
 
 #[test]
@@ -50,7 +50,7 @@ fn weights_are_scores_normalised_and_scaled() {
         let mut case = Case::new(1);
         let operands = [case.floats(logits), case.integers(&[1, 3])];
         let router = Router { gating, normalize, scale: Real(scale) };
-        case.run(Op::ExpertWeights(router), &operands).remove(0)
+        case.run(Op::MoeWeights(router), &operands).remove(0)
     };
     let all: f64 = logits.iter().map(|&x| f64::from(x).exp()).sum();
     let (a, b) = (2f64.exp(), 1f64.exp());
@@ -83,7 +83,7 @@ fn products_of_chosen_experts() {
                 case.integers(&chosen),
                 case.vector(&bias),
             ];
-            let out = case.run(Op::ExpertLinear { experts, bias: true }, &operands);
+            let out = case.run(Op::MoeLinear { experts, bias: true }, &operands);
             for row in 0..rows {
                 let element = |i: usize| {
                     let (rank, column) = (i / n, i % n);
@@ -104,5 +104,5 @@ fn parts_are_summed_by_weight() {
     let mut case = Case::new(2);
     let x = [1.0, 2.0, 10.0, 20.0, 3.0, 4.0, 30.0, 40.0];
     let operands = [case.floats(&x), case.floats(&[2.0, 0.5, 1.0, -1.0])];
-    assert_eq!(case.run(Op::WeightedSum, &operands), [[7.0, 14.0], [-27.0, -36.0]]);
+    assert_eq!(case.run(Op::MoeCombine, &operands), [[7.0, 14.0], [-27.0, -36.0]]);
 }

@@ -67,7 +67,7 @@ fn products_with_bias_and_residual() {
         }
         let mut case = Case::new(3);
         let operands = [case.floats(&x), case.matrix(dtype, n, &weight)];
-        let head = case.run(Op::Head, &operands);
+        let head = case.run(Op::LmHead, &operands);
         for (row, x) in x.chunks(k).enumerate() {
             assert_near(&head[row], &(0..n).map(|i| product(x, &decoded, i)).collect::<Vec<_>>(), 1e-5);
         }
@@ -159,7 +159,7 @@ fn rows_are_gated_picked_and_cut() {
     let mut case = Case::picking(3, 2);
     let x = case.floats(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0]);
     let indices = case.integers_of(Shape::per_picked(1), &[2, 1]);
-    assert_eq!(case.run(Op::Pick, &[x, indices]), [[5.0, 6.0], [3.0, 4.0]]);
+    assert_eq!(case.run(Op::GatherRows, &[x, indices]), [[5.0, 6.0], [3.0, 4.0]]);
 
     let mut case = Case::new(1);
     let x = case.floats(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0]);

@@ -180,7 +180,7 @@ fn form(graph: &Graph, id: ValueId) -> WeightForm {
         .find_map(|node| Some((node.op, node.operands.iter().position(|&operand| operand == id)?)));
     match reader {
         Some((Op::Embed { .. }, 0) | (Op::Linear { .. }, 1)) => WeightForm::Matrix,
-        Some((Op::ExpertLinear { experts, .. }, 1)) => WeightForm::Experts(experts),
+        Some((Op::MoeLinear { experts, .. }, 1)) => WeightForm::Experts(experts),
         Some(_) | None => WeightForm::Vector,
     }
 }

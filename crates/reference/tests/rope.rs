@@ -97,8 +97,7 @@ fn pairs_are_rotated_and_the_rest_stays() {
     // Heads of five: two pairs, and an element that stays.
     let x = numbers(&mut Random(5), 10);
     let (fast, slow) = (7f64, 7.0 * f64::from(0.01f32));
-    for (layout, pairs) in
-        [(RopeLayout::Interleaved, [(0, 1), (2, 3)]), (RopeLayout::Halves, [(0, 2), (1, 3)])]
+    for (layout, pairs) in [(RopeLayout::Interleaved, [(0, 1), (2, 3)]), (RopeLayout::NeoX, [(0, 2), (1, 3)])]
     {
         let mut case = Case::new(1);
         let positions = case.integers(&[7]);

@@ -179,7 +179,7 @@ fn moved_keys_are_rotated_to_their_positions() {
         let mut state = stored(spec, 2, &[3], &transform(&k), &v);
         let shift = KShift {
             table: RopeTable { rotated: 48, base: Real(1e4), scaling },
-            layout: RopeLayout::Halves,
+            layout: RopeLayout::NeoX,
             divisors: Some(divisors.clone()),
             positions: -12,
             hadamard,

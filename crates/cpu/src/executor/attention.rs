@@ -3,7 +3,7 @@
 
 use super::Run;
 use crate::ops::attention::{
-    self, Keys, MAX_QUERIES, MAX_ROWS, PART_EXTRA, Path, Row, Scores, Scratch, rows_of_pass,
+    self, KvView, MAX_QUERIES, MAX_ROWS, PART_EXTRA, Path, Row, Scores, Scratch, rows_of_pass,
 };
 use crate::program::Step;
 use crate::team::Context;
@@ -162,10 +162,10 @@ impl<'a> Operands<'a> {
     }
 
     /// What a row's query heads of one K/V head attend to.
-    fn keys(&self, row: usize, kv_head: usize) -> Keys<'a> {
+    fn keys(&self, row: usize, kv_head: usize) -> KvView<'a> {
         let layer = &self.run.state.kv.layers()[self.step.operands[1].state()];
         let pages = self.step.operands[4].matrix().row(self.run.arena, self.sequence(row));
-        Keys { layer, kv_head, pages, path: self.path(row) }
+        KvView { layer, kv_head, pages, path: self.path(row) }
     }
 
     /// The query heads of one K/V head, in runs of so many as can share a pass with those of so many rows.

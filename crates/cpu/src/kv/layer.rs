@@ -400,12 +400,12 @@ mod tests {
             let mut memory = KvMemory::new(&[(spec, 2)]).expect("small");
             let layer = &mut memory.layers_mut()[0];
             layer.write(3, 0, &transform(&k), &v);
-            let (layout, hadamard) = (RopeLayout::Halves, transformed);
+            let (layout, hadamard) = (RopeLayout::NeoX, transformed);
             let shift = KShift { table, layout, divisors: None, positions: -12, hadamard };
             let shift = KeyShifter::new(&shift);
             layer.move_cell(3, 77, Some(&shift));
             let mut wanted = vec![0.0; width];
-            rope::rotate(RopeLayout::Halves, spec.head_dim, &k, &shift.angles, &mut wanted);
+            rope::rotate(RopeLayout::NeoX, spec.head_dim, &k, &shift.angles, &mut wanted);
             let found = transform(&layer.k.decode(77));
             let error = found.iter().zip(&wanted).map(|(a, b)| (a - b).powi(2)).sum::<f32>() / width as f32;
             let bound = if spec.k == KvType::F32 { 1e-6 } else { 0.12 };

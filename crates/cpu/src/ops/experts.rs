@@ -82,17 +82,17 @@ pub(crate) fn weigh(router: &Router, logits: &[f32], chosen: &[i32], weights: &m
 
 /// Columns from `start` on of Σ weight · part, in the order of the parts.
 pub(crate) fn weighted_sum(isa: Isa, x: &[f32], weights: &[f32], start: usize, out: &mut [f32]) {
-    dispatch(isa, WeightedSum { x, weights, start, out });
+    dispatch(isa, MoeCombine { x, weights, start, out });
 }
 
-struct WeightedSum<'a> {
+struct MoeCombine<'a> {
     x: &'a [f32],
     weights: &'a [f32],
     start: usize,
     out: &'a mut [f32],
 }
 
-impl Kernel for WeightedSum<'_> {
+impl Kernel for MoeCombine<'_> {
     type Output = ();
 
     #[inline(always)]

@@ -56,7 +56,7 @@ pub(crate) fn rotate(layout: RopeLayout, head_dim: usize, x: &[f32], table: &[f3
     for (x, out) in x.chunks_exact(head_dim).zip(out.chunks_exact_mut(head_dim)) {
         match layout {
             RopeLayout::Interleaved => rotate_interleaved(x, cosines, sines, out),
-            RopeLayout::Halves => rotate_halves(x, cosines, sines, out),
+            RopeLayout::NeoX => rotate_halves(x, cosines, sines, out),
         }
         out[table.len()..].copy_from_slice(&x[table.len()..]);
     }
@@ -94,7 +94,7 @@ mod tests {
         let mut table = [0.0; 8];
         angles(1000, &frequencies, amplitude, &mut table);
         let x: Vec<f32> = (0..24).map(|i| i as f32 - 7.0).collect();
-        for layout in [RopeLayout::Interleaved, RopeLayout::Halves] {
+        for layout in [RopeLayout::Interleaved, RopeLayout::NeoX] {
             let mut out = vec![0.0; 24];
             rotate(layout, 12, &x, &table, &mut out);
             for head in 0..2 {

@@ -139,7 +139,7 @@ fn along_rows() {
     let out = builder.apply(Op::RmsNorm { eps: Real(1e-5), groups: 1 }, &[x, weight]).expect("fits");
     run("rms norm", finish(builder, out), vec![Weight::Vector(values(COLS))]);
 
-    for (name, layout) in [("rope halves", RopeLayout::Halves), ("rope pairs", RopeLayout::Interleaved)] {
+    for (name, layout) in [("rope halves", RopeLayout::NeoX), ("rope pairs", RopeLayout::Interleaved)] {
         let mut builder = Builder::new(bounds);
         let [x, table] = [("x", COLS), ("table", HEAD_DIM)].map(|(n, cols)| floats(&mut builder, n, cols));
         let rope = Op::Rope { heads: COLS / HEAD_DIM, head_dim: HEAD_DIM, layout };
@@ -162,10 +162,10 @@ fn along_rows() {
 
     let mut builder = Builder::new(bounds);
     let logits = floats(&mut builder, "logits", 128);
-    let top = Op::TopExperts { used: 8, gating: Gating::Softmax, bias: false };
+    let top = Op::MoeTopK { used: 8, gating: Gating::Softmax, bias: false };
     let chosen = builder.apply(top, &[logits]).expect("fits");
     let router = Router { gating: Gating::Softmax, normalize: true, scale: Real(1.0) };
-    let out = builder.apply(Op::ExpertWeights(router), &[logits, chosen]).expect("fits");
+    let out = builder.apply(Op::MoeWeights(router), &[logits, chosen]).expect("fits");
     run("choice of experts", finish(builder, out), Vec::new());
 }
 

@@ -3,7 +3,7 @@
 //! [`Variant`].
 
 use crate::ffn::{Ffn, FfnShape};
-use crate::keys::{Keys, LayerPattern};
+use crate::metadata::{LayerPattern, MetadataReader};
 use crate::net::{Heads, Linear, LogitForm, Net};
 use crate::table::{Table, WeightId};
 use crate::{Hyperparameters, KeyRotation, KvShape, Model, ModelError, StepShape, Tap, WeightSpec};
@@ -138,7 +138,7 @@ enum Qkv {
 impl Dense {
     pub(super) fn open(
         file: &GgufFile,
-        keys: &Keys<'_>,
+        keys: &MetadataReader<'_>,
         variant: Variant,
     ) -> Result<Box<dyn Model>, ModelError> {
         let hyperparameters = keys.hyperparameters(file)?;
@@ -184,7 +184,11 @@ impl Dense {
 
 impl Divisors {
     /// Files say by these tensors alone that a model was trained with LongRoPE.
-    fn open(table: &mut Table<'_>, keys: &Keys<'_>, rope: &mut RopeTable) -> Result<Divisors, ModelError> {
+    fn open(
+        table: &mut Table<'_>,
+        keys: &MetadataReader<'_>,
+        rope: &mut RopeTable,
+    ) -> Result<Divisors, ModelError> {
         let pairs = rope.rotated / 2;
         let long = "rope_factors_long.weight";
         if !table.has(long) && !matches!(rope.scaling, RopeScaling::Long { .. }) {

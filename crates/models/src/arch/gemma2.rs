@@ -7,7 +7,7 @@
 use super::dense::{Dense, Local, Norms, Variant};
 use super::gemma3::attention_scale;
 use crate::ffn::FfnShape;
-use crate::keys::Keys;
+use crate::metadata::MetadataReader;
 use crate::net::LogitForm;
 use crate::{Model, ModelError};
 use verbatim_gguf::GgufFile;
@@ -20,7 +20,7 @@ const WINDOW: usize = 4096;
 /// Layers of the 27B model, the only one whose scores are scaled by the width of the residual stream per head.
 const LAYERS_OF_27B: usize = 46;
 
-pub(super) fn open(file: &GgufFile, keys: &Keys<'_>) -> Result<Box<dyn Model>, ModelError> {
+pub(super) fn open(file: &GgufFile, keys: &MetadataReader<'_>) -> Result<Box<dyn Model>, ModelError> {
     let hyperparameters = keys.hyperparameters(file)?;
     let local = Local {
         window: keys.window()?.unwrap_or(WINDOW),
@@ -37,7 +37,7 @@ pub(super) fn open(file: &GgufFile, keys: &Keys<'_>) -> Result<Box<dyn Model>, M
         attention_softcap: cap("attn_logit_softcapping", 50.0)?,
         logits: LogitForm { scale: 1.0, softcap: cap("final_logit_softcapping", 30.0)? },
         local: Some(local),
-        ..Variant::new(RopeLayout::Halves, FfnShape::gated(keys)?)
+        ..Variant::new(RopeLayout::NeoX, FfnShape::gated(keys)?)
     };
     Dense::open(file, keys, variant)
 }

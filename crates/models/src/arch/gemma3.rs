@@ -7,7 +7,7 @@
 
 use super::dense::{Dense, Local, Norms, QkNorms, Variant};
 use crate::ffn::FfnShape;
-use crate::keys::Keys;
+use crate::metadata::MetadataReader;
 use crate::net::LogitForm;
 use crate::{Hyperparameters, Model, ModelError};
 use verbatim_gguf::GgufFile;
@@ -20,7 +20,7 @@ const LOCAL_BASE: f32 = 10_000.0;
 /// Layers of the 27B model, the only one whose scores are scaled by the width of the residual stream per head.
 const LAYERS_OF_27B: usize = 62;
 
-pub(super) fn open(file: &GgufFile, keys: &Keys<'_>) -> Result<Box<dyn Model>, ModelError> {
+pub(super) fn open(file: &GgufFile, keys: &MetadataReader<'_>) -> Result<Box<dyn Model>, ModelError> {
     let hyperparameters = keys.hyperparameters(file)?;
     let (_, _, head_dim) = keys.heads(hyperparameters.hidden)?;
     let local = match keys.window()? {
@@ -40,7 +40,7 @@ pub(super) fn open(file: &GgufFile, keys: &Keys<'_>) -> Result<Box<dyn Model>, M
         attention_softcap: keys.positive("attn_logit_softcapping")?.map(Real),
         logits: LogitForm { scale: 1.0, softcap: keys.positive("final_logit_softcapping")?.map(Real) },
         local,
-        ..Variant::new(RopeLayout::Halves, FfnShape::gated(keys)?)
+        ..Variant::new(RopeLayout::NeoX, FfnShape::gated(keys)?)
     };
     Dense::open(file, keys, variant)
 }
@@ -48,7 +48,7 @@ pub(super) fn open(file: &GgufFile, keys: &Keys<'_>) -> Result<Box<dyn Model>, M
 /// The factor on the scores, where it is not the common one: files do not give it, but of Gemma 2 and 3 only the model
 /// with this many layers departs from it.
 pub(super) fn attention_scale(
-    keys: &Keys<'_>,
+    keys: &MetadataReader<'_>,
     hyperparameters: &Hyperparameters,
     layers_of_27b: usize,
 ) -> Result<Option<f32>, ModelError> {

@@ -7,7 +7,7 @@
 
 use super::dense::{Dense, Local, Variant};
 use crate::ffn::FfnShape;
-use crate::keys::Keys;
+use crate::metadata::MetadataReader;
 use crate::{Model, ModelError};
 use verbatim_gguf::GgufFile;
 use verbatim_graph::{Activation, Real, RopeLayout};
@@ -15,7 +15,7 @@ use verbatim_graph::{Activation, Real, RopeLayout};
 /// Every so many layers one is global.
 const PERIOD: usize = 2;
 
-pub(super) fn open(file: &GgufFile, keys: &Keys<'_>) -> Result<Box<dyn Model>, ModelError> {
+pub(super) fn open(file: &GgufFile, keys: &MetadataReader<'_>) -> Result<Box<dyn Model>, ModelError> {
     let layers = keys.count("block_count")?;
     let local = Local {
         window: keys.count("attention.sliding_window")?,
@@ -28,7 +28,7 @@ pub(super) fn open(file: &GgufFile, keys: &Keys<'_>) -> Result<Box<dyn Model>, M
         sinks: true,
         yarn_rounds_pairs: false,
         local: Some(local),
-        ..Variant::new(RopeLayout::Halves, FfnShape::mixture(keys, false)?)
+        ..Variant::new(RopeLayout::NeoX, FfnShape::mixture(keys, false)?)
     };
     Dense::open(file, keys, variant)
 }

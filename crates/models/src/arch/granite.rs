@@ -5,13 +5,13 @@
 
 use super::dense::{Dense, Variant};
 use crate::ffn::FfnShape;
-use crate::keys::Keys;
+use crate::metadata::MetadataReader;
 use crate::net::LogitForm;
 use crate::{Model, ModelError};
 use verbatim_gguf::GgufFile;
 use verbatim_graph::RopeLayout;
 
-pub(super) fn open(file: &GgufFile, keys: &Keys<'_>) -> Result<Box<dyn Model>, ModelError> {
+pub(super) fn open(file: &GgufFile, keys: &MetadataReader<'_>) -> Result<Box<dyn Model>, ModelError> {
     keys.refuse_count("expert_count", "0: mixtures of experts are not supported in this architecture")?;
     keys.refuse_unless("rope.scaling.finetuned", true, "true: models without rotation are not supported")?;
     let Some(logit_divisor) = keys.positive("logit_scale")? else {

@@ -8,7 +8,7 @@
 //! Multi-token-prediction layers, at the end of the stack, are no part of the main pass.
 
 use crate::ffn::{Ffn, FfnShape};
-use crate::keys::Keys;
+use crate::metadata::MetadataReader;
 use crate::net::{Heads, Linear, LogitForm, Net};
 use crate::table::{Table, WeightId};
 use crate::{
@@ -70,7 +70,7 @@ struct DeltaNet {
 impl Hybrid {
     pub(super) fn open(
         file: &GgufFile,
-        keys: &Keys<'_>,
+        keys: &MetadataReader<'_>,
         ffn: FfnShape,
     ) -> Result<Box<dyn Model>, ModelError> {
         let mut hyperparameters = keys.hyperparameters(file)?;
@@ -83,7 +83,7 @@ impl Hybrid {
         hyperparameters.layers = all_layers - predicting;
         let Hyperparameters { layers, hidden, vocabulary, ref architecture, .. } = hyperparameters;
         let (heads, kv_heads, head_dim) = keys.heads(hidden)?;
-        let heads = Heads::new(heads, kv_heads, head_dim, RopeLayout::Halves);
+        let heads = Heads::new(heads, kv_heads, head_dim, RopeLayout::NeoX);
         let delta = delta_shape(keys)?;
         let kinds = LayerKinds::new(keys, all_layers)?;
 
@@ -130,7 +130,7 @@ fn layer_of(name: &str) -> Option<usize> {
     name.strip_prefix("blk.")?.split_once('.')?.0.parse().ok()
 }
 
-fn delta_shape(keys: &Keys<'_>) -> Result<RecurrentShape, ModelError> {
+fn delta_shape(keys: &MetadataReader<'_>) -> Result<RecurrentShape, ModelError> {
     let (key_heads, value_heads) = (keys.count("ssm.group_count")?, keys.count("ssm.time_step_rank")?);
     let (key_dim, width) = (keys.count("ssm.state_size")?, keys.count("ssm.inner_size")?);
     if !value_heads.is_multiple_of(key_heads) {
@@ -155,7 +155,7 @@ enum LayerKinds {
 }
 
 impl LayerKinds {
-    fn new(keys: &Keys<'_>, all_layers: usize) -> Result<LayerKinds, ModelError> {
+    fn new(keys: &MetadataReader<'_>, all_layers: usize) -> Result<LayerKinds, ModelError> {
         let name = "attention.recurrent_layers";
         match keys.flags(name)? {
             Some(listed) if listed.len() == all_layers => Ok(LayerKinds::Listed(listed)),

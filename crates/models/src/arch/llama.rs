@@ -5,12 +5,12 @@
 
 use super::dense::{Dense, Variant};
 use crate::ffn::FfnShape;
-use crate::keys::Keys;
+use crate::metadata::MetadataReader;
 use crate::{Model, ModelError};
 use verbatim_gguf::GgufFile;
 use verbatim_graph::RopeLayout;
 
-pub(super) fn open(file: &GgufFile, keys: &Keys<'_>) -> Result<Box<dyn Model>, ModelError> {
+pub(super) fn open(file: &GgufFile, keys: &MetadataReader<'_>) -> Result<Box<dyn Model>, ModelError> {
     keys.refuse_count("expert_count", "0: mixtures of experts are not supported in this architecture")?;
     // The converter to GGUF reorders the rows of Q and K so that pairs lie side by side.
     let ffn = FfnShape::gated(keys)?;

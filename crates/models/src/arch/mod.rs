@@ -16,11 +16,11 @@ mod qwen35moe;
 mod qwen3moe;
 mod smollm3;
 
-use crate::keys::Keys;
+use crate::metadata::MetadataReader;
 use crate::{Model, ModelError};
 use verbatim_gguf::GgufFile;
 
-type Open = fn(&GgufFile, &Keys<'_>) -> Result<Box<dyn Model>, ModelError>;
+type Open = fn(&GgufFile, &MetadataReader<'_>) -> Result<Box<dyn Model>, ModelError>;
 
 /// Every architecture by its name in GGUF files.
 const ARCHITECTURES: &[(&str, Open)] = &[
@@ -46,7 +46,7 @@ pub(crate) fn names() -> Vec<&'static str> {
 pub(crate) fn open(file: &GgufFile) -> Result<Box<dyn Model>, ModelError> {
     let name = file.metadata().require_str("general.architecture")?;
     match ARCHITECTURES.iter().find(|(known, _)| *known == name) {
-        Some((_, open)) => open(file, &Keys::new(file, name)),
+        Some((_, open)) => open(file, &MetadataReader::new(file, name)),
         None => Err(ModelError::UnknownArchitecture { name: name.into(), known: names().join(", ") }),
     }
 }

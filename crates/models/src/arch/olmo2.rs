@@ -3,17 +3,17 @@
 
 use super::dense::{Dense, Norms, QkNorms, Variant};
 use crate::ffn::FfnShape;
-use crate::keys::Keys;
+use crate::metadata::MetadataReader;
 use crate::{Model, ModelError};
 use verbatim_gguf::GgufFile;
 use verbatim_graph::RopeLayout;
 
-pub(super) fn open(file: &GgufFile, keys: &Keys<'_>) -> Result<Box<dyn Model>, ModelError> {
+pub(super) fn open(file: &GgufFile, keys: &MetadataReader<'_>) -> Result<Box<dyn Model>, ModelError> {
     keys.refuse_count("attention.sliding_window", "0: OLMo 3 is not supported")?;
     let variant = Variant {
         qk_norms: QkNorms::Rows,
         norms: Norms::After,
-        ..Variant::new(RopeLayout::Halves, FfnShape::gated(keys)?)
+        ..Variant::new(RopeLayout::NeoX, FfnShape::gated(keys)?)
     };
     Dense::open(file, keys, variant)
 }

@@ -6,14 +6,14 @@
 
 use super::dense::{Dense, Local, Variant};
 use crate::ffn::FfnShape;
-use crate::keys::{Keys, LayerPattern};
+use crate::metadata::{LayerPattern, MetadataReader};
 use crate::{Model, ModelError};
 use verbatim_gguf::GgufFile;
 use verbatim_graph::RopeLayout;
 
-pub(super) fn open(file: &GgufFile, keys: &Keys<'_>) -> Result<Box<dyn Model>, ModelError> {
+pub(super) fn open(file: &GgufFile, keys: &MetadataReader<'_>) -> Result<Box<dyn Model>, ModelError> {
     keys.refuse_count("expert_count", "0: mixtures of experts are not supported in this architecture")?;
     let local = keys.window()?.map(|window| Local { window, layers: LayerPattern::ALL, rope: None });
-    let variant = Variant { local, ..Variant::new(RopeLayout::Halves, FfnShape::fused(keys)?) };
+    let variant = Variant { local, ..Variant::new(RopeLayout::NeoX, FfnShape::fused(keys)?) };
     Dense::open(file, keys, variant)
 }

@@ -2,12 +2,12 @@
 
 use super::dense::{Dense, Variant};
 use crate::ffn::FfnShape;
-use crate::keys::Keys;
+use crate::metadata::MetadataReader;
 use crate::{Model, ModelError};
 use verbatim_gguf::GgufFile;
 use verbatim_graph::RopeLayout;
 
-pub(super) fn open(file: &GgufFile, keys: &Keys<'_>) -> Result<Box<dyn Model>, ModelError> {
+pub(super) fn open(file: &GgufFile, keys: &MetadataReader<'_>) -> Result<Box<dyn Model>, ModelError> {
     let ffn = FfnShape::gated(keys)?;
-    Dense::open(file, keys, Variant::new(RopeLayout::Halves, ffn))
+    Dense::open(file, keys, Variant::new(RopeLayout::NeoX, ffn))
 }

@@ -3,13 +3,13 @@
 
 use super::dense::{Dense, QkNorms, Variant};
 use crate::ffn::FfnShape;
-use crate::keys::Keys;
+use crate::metadata::MetadataReader;
 use crate::{Model, ModelError};
 use verbatim_gguf::GgufFile;
 use verbatim_graph::RopeLayout;
 
-pub(super) fn open(file: &GgufFile, keys: &Keys<'_>) -> Result<Box<dyn Model>, ModelError> {
+pub(super) fn open(file: &GgufFile, keys: &MetadataReader<'_>) -> Result<Box<dyn Model>, ModelError> {
     let ffn = FfnShape::gated(keys)?;
-    let variant = Variant { qk_norms: QkNorms::Heads, ..Variant::new(RopeLayout::Halves, ffn) };
+    let variant = Variant { qk_norms: QkNorms::Heads, ..Variant::new(RopeLayout::NeoX, ffn) };
     Dense::open(file, keys, variant)
 }

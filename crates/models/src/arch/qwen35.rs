@@ -2,10 +2,10 @@
 
 use super::hybrid::Hybrid;
 use crate::ffn::FfnShape;
-use crate::keys::Keys;
+use crate::metadata::MetadataReader;
 use crate::{Model, ModelError};
 use verbatim_gguf::GgufFile;
 
-pub(super) fn open(file: &GgufFile, keys: &Keys<'_>) -> Result<Box<dyn Model>, ModelError> {
+pub(super) fn open(file: &GgufFile, keys: &MetadataReader<'_>) -> Result<Box<dyn Model>, ModelError> {
     Hybrid::open(file, keys, FfnShape::gated(keys)?)
 }

@@ -3,7 +3,7 @@
 
 use super::dense::{Dense, Variant};
 use crate::ffn::FfnShape;
-use crate::keys::Keys;
+use crate::metadata::MetadataReader;
 use crate::{Model, ModelError};
 use verbatim_gguf::GgufFile;
 use verbatim_graph::RopeLayout;
@@ -11,7 +11,7 @@ use verbatim_graph::RopeLayout;
 /// Every so many layers one does not rotate. Files have no key for it.
 const PERIOD: usize = 4;
 
-pub(super) fn open(file: &GgufFile, keys: &Keys<'_>) -> Result<Box<dyn Model>, ModelError> {
+pub(super) fn open(file: &GgufFile, keys: &MetadataReader<'_>) -> Result<Box<dyn Model>, ModelError> {
     keys.refuse_count("attention.sliding_window", "0: windows are not supported in this architecture")?;
     keys.refuse_count("expert_count", "0: mixtures of experts are not supported in this architecture")?;
     let variant = Variant {

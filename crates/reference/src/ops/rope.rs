@@ -66,7 +66,7 @@ pub fn rotate(layout: RopeLayout, head: &[f32], angles: &[f32]) -> Vec<f32> {
     for i in 0..pairs {
         let (a, b) = match layout {
             RopeLayout::Interleaved => (2 * i, 2 * i + 1),
-            RopeLayout::Halves => (i, i + pairs),
+            RopeLayout::NeoX => (i, i + pairs),
         };
         rotated[a] = head[a] * cosines[i] - head[b] * sines[i];
         rotated[b] = head[a] * sines[i] + head[b] * cosines[i];

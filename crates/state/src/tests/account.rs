@@ -17,7 +17,7 @@ pub(super) fn owner((windows, recurs): Kind) -> OwnerSpec {
     // Layers that differ in how their keys move.
     let table = RopeTable { rotated: 4, base: Real(1e4), scaling: RopeScaling::Linear { factor: Real(1.0) } };
     let layers = windows.iter().enumerate().map(|(index, &window)| {
-        let rope = RopeKind::Rope { table, layout: RopeLayout::Halves, divisors: None };
+        let rope = RopeKind::Rope { table, layout: RopeLayout::NeoX, divisors: None };
         let rope = if index % 2 == 0 { rope } else { RopeKind::None };
         LayerSpec { rope, ..layer(window) }
     });

@@ -298,9 +298,9 @@ fn each_layer_has_its_own_k_shift() {
     assert_eq!(
         shifts,
         [
-            (vec![0], rope(RopeLayout::Halves, false)),
+            (vec![0], rope(RopeLayout::NeoX, false)),
             (vec![1, 3], None),
-            (vec![2], rope(RopeLayout::Halves, true)),
+            (vec![2], rope(RopeLayout::NeoX, true)),
             (vec![4], rope(RopeLayout::Interleaved, false)),
         ]
     );

@@ -42,7 +42,7 @@ pub(crate) const MAX_QUERIES: usize = 32;
 pub(crate) const PART_EXTRA: usize = 2;
 
 /// The K and V of one K/V head that some rows attend to.
-pub(crate) struct Keys<'a> {
+pub(crate) struct KvView<'a> {
     pub(crate) layer: &'a KvLayer,
     pub(crate) kv_head: usize,
     /// The sequence's pages, by block of positions.
@@ -51,7 +51,7 @@ pub(crate) struct Keys<'a> {
     pub(crate) path: Option<Path<'a>>,
 }
 
-impl<'a> Keys<'a> {
+impl<'a> KvView<'a> {
     fn head_dim(&self) -> usize {
         self.layer.spec().head_dim
     }
@@ -138,7 +138,7 @@ pub(crate) fn rows_of_pass(heads: usize) -> usize {
 /// Attends with rows that have at most [`MAX_QUERIES`] query heads together: as many as one another.
 pub(crate) fn attend(
     isa: Isa,
-    keys: &Keys<'_>,
+    keys: &KvView<'_>,
     scores: &Scores<'_>,
     scratch: &mut Scratch,
     rows: &mut [Row<'_>],

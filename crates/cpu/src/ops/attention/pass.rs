@@ -2,7 +2,7 @@
 
 use super::block::{AddValues, Ahead, Tile, Weigh};
 use super::scratch::PassScratch;
-use super::{Keys, MAX_QUERIES, PART_EXTRA, RANGE, Row, Scores, decode};
+use super::{KvView, MAX_QUERIES, PART_EXTRA, RANGE, Row, Scores, decode};
 use crate::isa::Isa;
 use crate::vector::dispatch;
 use std::ops::Range;
@@ -15,7 +15,7 @@ const MAX_TILE: usize = 4;
 /// as many as the others. Sinks take no part.
 pub(crate) fn attend_range(
     isa: Isa,
-    keys: &Keys<'_>,
+    keys: &KvView<'_>,
     scores: &Scores<'_>,
     scratch: &mut PassScratch,
     range: usize,

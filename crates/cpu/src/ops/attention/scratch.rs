@@ -1,6 +1,6 @@
 //! What a thread needs to attend beside K and V themselves.
 
-use super::{Keys, MAX_HEAD_DIM, MAX_QUERIES, PART_EXTRA};
+use super::{KvView, MAX_HEAD_DIM, MAX_QUERIES, PART_EXTRA};
 use crate::kv::Block;
 use crate::memory::AlignedBytes;
 use std::ops::Range;
@@ -62,7 +62,7 @@ impl Path<'_> {
     /// them.
     pub(super) fn gather<'g>(
         &self,
-        keys: &Keys<'_>,
+        keys: &KvView<'_>,
         start: usize,
         seen: &Range<usize>,
         gathered: &'g AlignedBytes,

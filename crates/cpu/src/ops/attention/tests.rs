@@ -31,9 +31,9 @@ struct Span<'a> {
 }
 
 impl<'a> Span<'a> {
-    fn keys(&self) -> Keys<'a> {
+    fn keys(&self) -> KvView<'a> {
         let Span { layer, kv_head, pages, path, .. } = *self;
-        Keys { layer, kv_head, pages, path }
+        KvView { layer, kv_head, pages, path }
     }
 }
 

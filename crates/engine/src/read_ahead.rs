@@ -11,7 +11,7 @@ use verbatim_gguf::Tensor;
 const AHEAD_BYTES: usize = 64 << 20;
 
 /// Tensors on their way from the file, in the order in which they are wanted.
-pub(crate) struct Reading<'a> {
+pub(crate) struct ReadAhead<'a> {
     rest: Mutex<Rest<'a>>,
     /// Bytes that may be asked for: as many as were packed since.
     credit: AtomicUsize,
@@ -25,14 +25,14 @@ struct Rest<'a> {
     others: vec::IntoIter<Tensor<'a>>,
 }
 
-impl<'a> Reading<'a> {
+impl<'a> ReadAhead<'a> {
     /// Asks for the first of the tensors.
-    pub(crate) fn of(tensors: Vec<Tensor<'a>>) -> Reading<'a> {
+    pub(crate) fn of(tensors: Vec<Tensor<'a>>) -> ReadAhead<'a> {
         let mut others = tensors.into_iter();
         let rest = Mutex::new(Rest { first: others.next(), at: 0, others });
-        let reading = Reading { rest, credit: AtomicUsize::new(AHEAD_BYTES) };
-        reading.ask();
-        reading
+        let read_ahead = ReadAhead { rest, credit: AtomicUsize::new(AHEAD_BYTES) };
+        read_ahead.ask();
+        read_ahead
     }
 
     /// Takes note that a range of a tensor is not needed any more.

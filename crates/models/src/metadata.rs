@@ -5,7 +5,7 @@ use verbatim_gguf::{GgufFile, Metadata, ValueType};
 use verbatim_graph::{Real, RopeScaling, RopeTable};
 
 /// The metadata of a file under its architecture's prefix.
-pub(crate) struct Keys<'a> {
+pub(crate) struct MetadataReader<'a> {
     metadata: &'a Metadata,
     architecture: &'a str,
 }
@@ -32,9 +32,9 @@ impl LayerPattern {
     }
 }
 
-impl<'a> Keys<'a> {
+impl<'a> MetadataReader<'a> {
     pub(crate) fn new(file: &'a GgufFile, architecture: &'a str) -> Self {
-        Keys { metadata: file.metadata(), architecture }
+        MetadataReader { metadata: file.metadata(), architecture }
     }
 
     fn key(&self, name: &str) -> String {
