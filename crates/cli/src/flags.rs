@@ -351,8 +351,8 @@ pub struct TemplateArgs {
 /// `verbatim pull`: fetch a model into the store.
 #[derive(Debug, Clone, Args)]
 pub struct PullArgs {
-    /// What to fetch: a known name (see `verbatim list --known`), hf:OWNER/REPO/FILE.gguf[@REVISION], or a
-    /// file
+    /// What to fetch: a known name (see `verbatim list --known`), hf:OWNER/REPO/FILE.gguf, the same with @REVISION behind it,
+    /// or a file
     #[arg(value_name = "MODEL", value_hint = ValueHint::FilePath)]
     pub source: String,
     /// Name for the model in the store [default: the known name, or the file's name without .gguf]

@@ -1,7 +1,7 @@
 //! Memory plans: an offset in an arena for every value that a graph computes or is given.
 //!
 //! A [`Plan`] is made for exactly one [`Graph`] and carries it. It is laid out by one module ([`layout`]) and accepted
-//! or refused by another ([`check`]) that shares no code with it: two values that are alive together never share a
+//! or refused by another ([`mod@check`]) that shares no code with it: two values that are alive together never share a
 //! byte, an output is never overwritten before its caller has read it, and every live input has a place. What may run
 //! without a barrier between is the backend's to say ([`PhaseRules`]). A [`ProgramCache`] reuses what was made for an equal key
 //! and no other; there is no weaker test.
