@@ -9,7 +9,7 @@
 //!
 //! Invariants: this crate does no input or output (the template clock apart), never panics on bad metadata, bad
 //! templates or bad text, and takes time and memory near linear in its input. What it cannot do exactly it refuses
-//! by name; it never guesses.
+//! by name; nothing is assumed.
 
 mod bpe;
 mod detokenize;

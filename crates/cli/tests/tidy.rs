@@ -1,0 +1,192 @@
+//! What must hold of the source itself: which crate may know which, where `unsafe` is, how long functions are, the field's words,
+//! no file that nothing declares.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// The crates, from the bottom up. An arrow goes down only.
+const LAYERS: [&str; 15] = [
+    "quant",
+    "gguf",
+    "graph",
+    "plan",
+    "text",
+    "sample",
+    "backend",
+    "cpu",
+    "reference",
+    "device",
+    "models",
+    "state",
+    "engine",
+    "lab",
+    "cli",
+];
+
+/// Who may name a backend: the one place that chooses it.
+const BACKENDS: [&str; 2] = ["cpu", "reference"];
+const CHOOSES_BACKEND: &str = "device";
+
+/// Lines of a function, its signature and last brace included.
+const FUNCTION_LINES_MAX: usize = 70;
+/// Longer ones: one match with an arm for each op.
+const LONG_FUNCTIONS: [(&str, &str); 2] = [("graph/src/op.rs", "infer"), ("cpu/src/executor.rs", "row")];
+
+/// Where `unsafe` may stand: vector instructions, memory that threads share, the arena, memory maps, system calls.
+const UNSAFE_FILES: [&str; 3] = ["cpu/src/", "cpu/tests/", "gguf/src/"];
+
+/// Words that the field does not use, each with what it says.
+const WORDS: [(&str, &str); 6] = [
+    ("foretell", "predict"),
+    ("helping of", "chunk"),
+    ("BookRow", "CacheOpRow"),
+    ("guesses", "draft tokens"),
+    ("calls ahead", "prefetches"),
+    ("RopeLayout::Halves", "RopeLayout::NeoX"),
+];
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().expect("the workspace")
+}
+
+/// Every file below a folder with one of these endings, by its path from `crates`.
+fn files(ending: &str) -> BTreeMap<String, String> {
+    let crates = root().join("crates");
+    let mut found = BTreeMap::new();
+    let mut folders = vec![crates.clone()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).expect("a folder") {
+            let path = entry.expect("an entry").path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|extension| extension == ending) {
+                let name = path.strip_prefix(&crates).expect("below").to_string_lossy().replace('\\', "/");
+                found.insert(name, fs::read_to_string(&path).expect("a text"));
+            }
+        }
+    }
+    assert!(!found.is_empty());
+    found
+}
+
+/// The crates of this workspace that a crate depends on, but for its tests.
+fn dependencies(name: &str) -> Vec<String> {
+    let manifest =
+        fs::read_to_string(root().join("crates").join(name).join("Cargo.toml")).expect("a manifest");
+    let section = manifest.split("\n[dependencies]\n").nth(1).unwrap_or_default();
+    let section = section.split("\n[").next().unwrap_or_default();
+    let names =
+        section.lines().filter_map(|line| line.strip_prefix("verbatim-")?.split(['.', ' ', '=']).next());
+    names.map(str::to_owned).collect()
+}
+
+#[test]
+fn arrows_between_crates_go_down_only() {
+    let mut crates: Vec<String> = fs::read_dir(root().join("crates"))
+        .expect("crates")
+        .map(|entry| entry.expect("an entry").file_name().to_string_lossy().into_owned())
+        .collect();
+    crates.sort();
+    let mut layers = LAYERS.map(str::to_owned).to_vec();
+    layers.sort();
+    assert_eq!(crates, layers, "a crate without a place in LAYERS");
+    for (layer, name) in LAYERS.iter().enumerate() {
+        for dependency in dependencies(name) {
+            let below =
+                LAYERS.iter().position(|other| *other == dependency).expect("a crate of this workspace");
+            assert!(below < layer, "{name} depends on {dependency}, which is above it");
+            let names_backend = BACKENDS.contains(&&*dependency);
+            assert!(!names_backend || *name == CHOOSES_BACKEND, "{name} names the backend {dependency}");
+        }
+    }
+}
+
+#[test]
+fn every_source_file_is_declared() {
+    let files = files("rs");
+    for path in files.keys().filter(|path| path.contains("/src/")) {
+        let (folder, file) = path.rsplit_once('/').expect("a folder");
+        let name = file.trim_end_matches(".rs");
+        if matches!(name, "lib" | "main") {
+            continue;
+        }
+        let (folder, name) =
+            if name == "mod" { folder.rsplit_once('/').expect("a folder") } else { (folder, name) };
+        let parents = [format!("{folder}/mod.rs"), format!("{folder}/lib.rs"), format!("{folder}.rs")];
+        let declares =
+            |text: &String| text.lines().any(|line| line.trim_end().ends_with(&format!("mod {name};")));
+        assert!(
+            parents.iter().filter_map(|parent| files.get(parent)).any(declares),
+            "nothing declares {path}"
+        );
+    }
+}
+
+/// Name, first line (from 1) and lines of each function of a formatted file.
+fn functions(text: &str) -> Vec<(String, usize, usize)> {
+    let lines: Vec<&str> = text.lines().collect();
+    let mut found = Vec::new();
+    for (start, line) in lines.iter().enumerate() {
+        let code = line.trim_start();
+        let indent = line.len() - code.len();
+        let Some((before, after)) = code.split_once("fn ") else { continue };
+        let is_item = before.split_whitespace().all(|word| {
+            matches!(word, "const" | "async" | "unsafe" | "extern")
+                || word.starts_with("pub")
+                || word.starts_with("in")
+        });
+        if !is_item || code.ends_with(';') || code.starts_with("//") {
+            continue;
+        }
+        let closes = |line: &&str| {
+            line.trim_end() == format!("{}}}", " ".repeat(indent))
+                || line.ends_with(';') && line.len() - line.trim_start().len() == indent
+        };
+        let is_empty = line.ends_with("{}");
+        let end = if is_empty { 0 } else { lines[start..].iter().position(closes).unwrap_or(0) };
+        let name: String = after.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect();
+        found.push((name, start + 1, end + 1));
+    }
+    found
+}
+
+#[test]
+fn functions_fit_on_a_screen() {
+    let mut long = Vec::new();
+    for (path, text) in files("rs").iter().filter(|(path, _)| path.contains("/src/")) {
+        for (name, line, lines) in
+            functions(text).into_iter().filter(|(.., lines)| *lines > FUNCTION_LINES_MAX)
+        {
+            match LONG_FUNCTIONS.iter().any(|(file, function)| path == file && name == *function) {
+                true => long.push((path.clone(), name)),
+                false => panic!("{path}:{line}: {name} has {lines} lines, more than {FUNCTION_LINES_MAX}"),
+            }
+        }
+    }
+    assert_eq!(long.len(), LONG_FUNCTIONS.len(), "no longer long, to be taken off the list: not {long:?}");
+}
+
+#[test]
+fn unsafe_code_is_where_it_may_be() {
+    for (path, text) in files("rs") {
+        let is_used = text.lines().any(|line| {
+            let code = line.split("//").next().unwrap_or_default();
+            code.contains("unsafe {") || code.contains("unsafe fn") || code.contains("unsafe impl")
+        });
+        let may = UNSAFE_FILES.iter().any(|allowed| path.starts_with(allowed));
+        // A counting allocator is no allocator without it.
+        let is_allocator = text.contains("GlobalAlloc");
+        assert!(!is_used || may || is_allocator || path.ends_with("tests/tidy.rs"), "{path} has unsafe code");
+    }
+}
+
+#[test]
+fn the_words_are_the_fields() {
+    let texts = files("rs").into_iter().chain(files("md"));
+    for (path, text) in texts.filter(|(path, _)| !path.ends_with("tests/tidy.rs")) {
+        for (word, instead) in WORDS {
+            assert!(!text.contains(word), "{path} says {word:?}; the field says {instead:?}");
+        }
+    }
+}
