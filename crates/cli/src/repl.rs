@@ -155,6 +155,10 @@ fn answer(
         written = output.write_all(piece.as_bytes()).and_then(|()| output.flush());
         if written.is_err() { anyhow::bail!("the answer cannot be shown") } else { Ok(()) }
     });
+    if written.is_err() {
+        // Nobody has seen an answer: the message is taken back, lest two of the same role follow each other.
+        conversation.pop();
+    }
     written.context("the answer cannot be shown")?;
     match answered {
         Ok(content) => {
@@ -287,6 +291,28 @@ mod tests {
     #[test]
     fn a_failed_answer_takes_the_message_back() {
         assert_eq!(transcript(&["a", "fail", "b"], None), "1: a\nerror: the context is full\n3: b\n");
+    }
+
+    /// Takes nothing.
+    struct Full;
+
+    impl Write for Full {
+        fn write(&mut self, _: &[u8]) -> std::io::Result<usize> {
+            Err(std::io::ErrorKind::StorageFull.into())
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_message_whose_answer_nobody_could_see_is_taken_back() {
+        let mut lines = Script(vec![Line::Text("a".into())].into_iter());
+        let mut conversation = Vec::new();
+        let ended = converse(&mut Echo, &mut lines, &mut Full, None, &mut conversation);
+        assert!(ended.is_err());
+        assert_eq!(conversation, []);
     }
 
     #[test]

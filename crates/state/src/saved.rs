@@ -30,7 +30,9 @@ pub enum SavedError {
     #[error("this is no file of saved sequences")]
     Foreign,
     /// A file of another version.
-    #[error("the file has version {0} and this program reads version {VERSION}; save it anew")]
+    #[error(
+        "the file has version {0} and this program reads version {VERSION}; delete it or name another file, and the text is computed anew"
+    )]
     Version(u32),
     /// Bytes are missing or were changed.
     #[error("the file is damaged or not whole: its checksum does not agree")]
@@ -51,7 +53,8 @@ pub enum RestoreError {
     OtherModel,
     /// Saved by a build with other kernels.
     #[error(
-        "the sequence was saved by a build whose kernels round otherwise ({found}, not {wanted}); compute it anew"
+        "the sequence was saved with another backend, or by a build whose kernels round otherwise (numerics {found:#x}, not \
+         {wanted:#x}); use the backend that it was saved with, or compute it anew"
     )]
     OtherNumerics {
         /// The numerics of that build.
