@@ -31,7 +31,7 @@ pub enum SavedError {
     Foreign,
     /// A file of another version.
     #[error(
-        "the file has version {0} and this program reads version {VERSION}; delete it or name another file, and the text is computed anew"
+        "the file has version {0} and this program reads version {VERSION}; name another file: the text is computed anew"
     )]
     Version(u32),
     /// Bytes are missing or were changed.
