@@ -229,7 +229,7 @@ impl<B: Backend> Stepper<B> {
         let state = &self.sequences.state;
         find_places(state, owner, rows, fates, places, asked, batch);
         // Attention hides no positions yet, and the cells of those that a draft has not filled hold anything.
-        if batch.starts.iter().any(|&start| start > 0) {
+        if owner != OwnerId::TARGET && batch.starts.iter().any(|&start| start > 0) {
             let layers = &self.models[owner.index()].owner.layers;
             for (index, &kept) in batch.kept.iter().enumerate() {
                 let (start, position) = (batch.starts[index] as usize, batch.positions[index] as usize);
@@ -385,13 +385,6 @@ fn fill(
     let run_rows = || run.iter().map(|&row| &rows[row]);
     match tag {
         inputs::TOKENS => input.i32_from(run_rows().map(|row| row.token().map_or(-1, |token| token as i32))),
-        inputs::EMBEDDINGS => {
-            let hidden = input.count() / run.len().max(1);
-            input.f32_from(run_rows().flat_map(|row| match row.input {
-                RowInput::Embedding(x) => Either::Given(x.iter().copied()),
-                RowInput::Token(_) => Either::Blank(std::iter::repeat_n(0.0, hidden)),
-            }))
-        }
         inputs::POSITIONS => input.i32(&batch.positions),
         inputs::SEQUENCES => input.i32(&batch.sequences),
         inputs::READ_SLOTS => input.i32(&batch.read_slots),
@@ -404,6 +397,13 @@ fn fill(
         _ if tag.name == inputs::CELLS => input.i32(&batch.cells[group]),
         _ if tag.name == inputs::PAGES => input.i32(tables.of(group)),
         _ if tag.name == inputs::PATHS => input.i32(&batch.paths[group]),
+        inputs::EMBEDDINGS => {
+            let hidden = input.count() / run.len().max(1);
+            input.f32_from(run_rows().flat_map(|row| match row.input {
+                RowInput::Embedding(x) => Either::Given(x.iter().copied()),
+                RowInput::Token(_) => Either::Blank(std::iter::repeat_n(0.0, hidden)),
+            }))
+        }
         _ => input.unknown(),
     }
 }

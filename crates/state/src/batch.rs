@@ -184,6 +184,11 @@ impl<S: StateStore> State<S> {
             batch.refused = refused;
             self.keep_all(owner, rows, batch);
         }
+        // What is the same for all rows is not looked up for each.
+        let kept = batch.kept.len();
+        batch.starts.resize(kept, 0);
+        batch.read_slots.resize(kept, -1);
+        batch.write_slots.resize(kept, -1);
         batch.path = if batch.path == 0 { 0 } else { batch.path.next_power_of_two() };
         if batch.path > 0 {
             self.look_up_paths(rows, batch);
@@ -213,8 +218,12 @@ impl<S: StateStore> State<S> {
             match self.check_row(owner, id, sequence, place, &batch.scratch) {
                 Ok((index, start)) => {
                     let slot = sequence.flight[index].slot.filter(|_| recurs);
-                    batch.scratch.add(id, sequence.is_chain(), index, start, slot);
-                    self.keep(owner, row, id, sequence, index, start, batch);
+                    let is_chain = sequence.is_chain();
+                    batch.scratch.add(id, is_chain, index, start, slot);
+                    if owner != OwnerId::TARGET {
+                        batch.starts.push(start as i32);
+                    }
+                    self.keep(row, id, sequence, index, is_chain, recurs, batch);
                 }
                 Err(error) => {
                     batch.kept_some_of_refused |= batch.scratch.seen(id).is_some();
@@ -276,32 +285,32 @@ impl<S: StateStore> State<S> {
         }
     }
 
-    /// Keeps a row: adds what is looked up of it, but for its path. `start` is where the positions begin that the owner has
-    /// filled up to it.
+    /// Keeps a row: adds what is looked up of it, but for its path.
+    #[inline]
     #[allow(clippy::too_many_arguments)] // What was found on the way here is not looked up again.
     fn keep(
         &self,
-        owner: OwnerId,
         row: usize,
         id: SequenceId,
         sequence: &Sequence,
         index: usize,
-        start: usize,
+        is_chain: bool,
+        recurs: bool,
         batch: &mut Batch,
     ) {
         batch.kept.push(row);
-        batch.starts.push(if owner == OwnerId::TARGET { 0 } else { start as i32 });
         let row = &sequence.flight[index];
         let (committed, place) = (sequence.committed(), sequence.committed() + index);
-        let path = if sequence.is_chain() { 0 } else { row.depth + 1 };
+        let path = if is_chain { 0 } else { row.depth + 1 };
         batch.path = batch.path.max(path);
         batch.positions.push((committed + row.depth) as i32);
         batch.sequences.push(id.index as i32);
         batch.bases.push((committed + row.depth + 1 - path) as i32);
-        let recurs = self.owners[owner.0].recurs();
-        let before = row.parent.map_or(sequence.slot, |parent| sequence.flight[parent].slot);
-        batch.read_slots.push(before.filter(|_| recurs).unwrap_or(-1));
-        batch.write_slots.push(row.slot.filter(|_| recurs).unwrap_or(-1));
+        if recurs {
+            let before = row.parent.map_or(sequence.slot, |parent| sequence.flight[parent].slot);
+            batch.read_slots.push(before.unwrap_or(-1));
+            batch.write_slots.push(row.slot.unwrap_or(-1));
+        }
         for (group, cells) in batch.cells.iter_mut().enumerate() {
             cells.push(self.flight_cell(id, group, place));
         }
