@@ -583,7 +583,7 @@ mod tests {
         for answer in [first, second, queued, submit()] {
             let events: Vec<String> = answer.map(|event| format!("{event:?}")).collect();
             assert_eq!(events.len(), 1);
-            assert!(events[0].contains("Failed") && events[0].contains("do not balance"), "{events:?}");
+            assert!(events[0].contains("Failed") && events[0].contains("does not agree"), "{events:?}");
         }
         let error = engine.open_session(SessionOptions::default()).unwrap_err();
         assert!(error.to_string().contains("please report it: the bookkeeping does not agree"), "{error}");
