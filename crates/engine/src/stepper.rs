@@ -185,26 +185,22 @@ impl<B: Backend> Stepper<B> {
             (sequence, place, rows[row].token())
         });
         state.computed(owner, computed)?;
-        let mut picked = 0;
+        let mut picked_rows = 0..;
         for (index, &row) in run.iter().enumerate() {
-            let mut fate = (None, None);
-            if rows[row].want.wants_logits() {
-                fate.0 = Some(picked as u32);
-                if let Next::Token(sampler) = rows[row].want.next {
-                    let logits = run_outputs.row(outputs::LOGITS, picked).unwrap_or_default();
-                    // Noise is keyed by how many tokens there were, also those that are no longer there: it must not repeat.
-                    let removed = state.removed(rows[row].sequence)?;
-                    fate.1 = sampler.pick(logits, removed as u64 + batch.positions[index] as u64 + 1);
-                    if fate.1.is_none() {
-                        fates.refuse_row(row, RowError::NotNumbers);
-                    }
+            let Row { sequence, want, .. } = rows[row];
+            let picked = want.wants_logits().then(|| picked_rows.next()).flatten();
+            let mut token = None;
+            if let (Next::Token(sampler), Some(picked)) = (want.next, picked) {
+                let logits = run_outputs.row(outputs::LOGITS, picked as usize).unwrap_or_default();
+                // Noise is keyed by how many tokens there were, also those that are no longer there: it must not repeat.
+                let position = state.removed(sequence)? as u64 + batch.positions[index] as u64 + 1;
+                token = sampler.pick(logits, position);
+                if token.is_none() {
+                    fates.refuse_row(row, RowError::NotNumbers);
+                    continue;
                 }
-                picked += 1;
             }
-            if !fates.is_refused(row) {
-                let (picked, token) = fate;
-                fates.rows[row] = Fate::Computed { row: index as u32, picked, token };
-            }
+            fates.rows[row] = Fate::Computed { row: index as u32, picked, token };
         }
         Ok(StepOutputs { run: Some(run_outputs), fates })
     }
