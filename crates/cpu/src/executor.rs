@@ -3,13 +3,7 @@
 
 mod attention;
 
-use crate::isa::{Isa, IsaError};
 use crate::lower::HEAD_PLANES;
-use crate::matrix::{
-    Choices, Epilogue, Input, OutputRows, Residual, chunk_groups, matmul_chosen_groups, matmul_groups,
-    quantize_planes,
-};
-use crate::memory::AlignedBytes;
 use crate::op::CpuOp::{self, Model};
 use crate::ops::attention::Scratch;
 use crate::ops::recurrence::{self, Before, ConvWeights, DeltaRow, MAX_KEY_DIM};
@@ -18,7 +12,6 @@ use crate::program::{Bound, CpuOutputs, CpuProgram, Matrix, Source, Step};
 use crate::recurrent::{TILE_COLS, Tile};
 use crate::shares::share;
 use crate::state::CpuState;
-use crate::team::{Context, Team, TeamError};
 use crate::weights::Weights;
 use std::any::Any;
 use std::ops::Range;
@@ -26,7 +19,14 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex};
 use verbatim_backend::{PrepareError, ProductWork, Products, Profile, Recorder, RunError};
 use verbatim_graph::{Bounds, DeltaHeads, Graph, Op, OpRules};
+use verbatim_matrix::{
+    Choices, Epilogue, Input, OutputRows, Residual, chunk_groups, matmul_chosen_groups, matmul_groups,
+    quantize_planes,
+};
 use verbatim_plan::{PhaseRules, Plan};
+use verbatim_simd::{Isa, IsaError};
+use verbatim_team::AlignedBytes;
+use verbatim_team::{Context, Team, TeamError};
 
 /// What freed memory is overwritten with where tests ask for it: bytes that no longer make sense as a number.
 const POISON: u8 = 0xff;
@@ -367,7 +367,7 @@ impl Run<'_> {
         };
         let output = self.product_output(out, tokens);
         let (groups, threads) = (weights.row_groups(), member.threads());
-        while let Some(taken) = step.tasks.take_share(threads, chunk_groups(groups, threads), groups) {
+        while let Some(taken) = step.tasks.take_guided(threads, chunk_groups(groups, threads), groups) {
             // SAFETY: the counter gives every group of columns to one thread only.
             unsafe { matmul_groups(self.isa, weights, input, &output, taken, epilogue) };
         }
@@ -445,7 +445,7 @@ impl Run<'_> {
         };
         let units = owners * groups;
         let (threads, most) = (member.threads(), chunk_groups(units, member.threads()).min(groups));
-        while let Some(taken) = step.tasks.take_share(threads, most, units) {
+        while let Some(taken) = step.tasks.take_guided(threads, most, units) {
             let mut start = taken.start;
             while start < taken.end {
                 let owner = start / groups;

@@ -1,11 +1,11 @@
 //! From a model's graph to the graph that this backend runs: sums folded into products, activations quantised once.
 
-use crate::matrix::activation_row_bytes;
 use crate::op::CpuOp;
 use crate::ops::attention::{PART_EXTRA, most_ranges};
 use crate::weights::{Weight, Weights};
 use verbatim_backend::PAGE_CELLS;
 use verbatim_graph::{Attention, Builder, Def, Graph, GraphError, Lifetime, Op, ValueId};
+use verbatim_matrix::activation_row_bytes;
 
 /// Rewrites a graph for the CPU:
 /// - `Add` of a product and an earlier value becomes the product's residual;

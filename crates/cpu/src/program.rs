@@ -56,11 +56,9 @@
 //! ```
 #![allow(unsafe_code)] // Input bindings borrow disjoint parts of the arena.
 
-use crate::memory::{AlignedBytes, Plain};
 use crate::op::CpuOp::{self, Model};
 use crate::ops::{attention, recurrence, rope};
 use crate::shares;
-use crate::team::TaskCounter;
 use crate::weights::{Weight, Weights};
 use std::ops::Range;
 use std::sync::Arc;
@@ -68,6 +66,8 @@ use verbatim_backend::{BindError, Filled, InputBinding, Outputs, PrepareError};
 use verbatim_graph::{Attention, Bounds, Extent, Graph, Lifetime, Op, Placement, Shape, Tag, ValueId};
 use verbatim_plan::Plan;
 use verbatim_quant::DType;
+use verbatim_team::TaskCounter;
+use verbatim_team::{AlignedBytes, Plain};
 
 /// The memory in which programs run. One arena serves any number of programs, one at a time.
 #[derive(Default)]

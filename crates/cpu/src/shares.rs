@@ -9,10 +9,10 @@
 //! the same threads. Unit u of the one may then read unit u of the other. If it needs more than that, both are one unit, and a
 //! thread makes whole rows. Values of earlier phases are finished and may be read whole.
 
-use crate::matrix::BLOCK_COLS;
 use crate::op::CpuOp;
 use std::ops::Range;
 use verbatim_graph::{Attention, Graph, Node, Op};
+use verbatim_matrix::BLOCK_COLS;
 
 /// Columns of a cache line of f32: where rows are whole lines, threads write no line together.
 const LINE_COLS: usize = 16;
@@ -166,7 +166,7 @@ mod tests {
     }
 
     fn quantize(b: &mut Builder<CpuOp>, x: ValueId, planes: usize) -> ValueId {
-        let row_bytes = planes * crate::matrix::activation_row_bytes(b.shape(x).cols);
+        let row_bytes = planes * verbatim_matrix::activation_row_bytes(b.shape(x).cols);
         b.apply(CpuOp::Quantize { row_bytes, planes }, &[x]).unwrap()
     }
 

@@ -2,13 +2,14 @@
 //! every op whose rows can be cut, at widths that threads and vectors divide and at others.
 
 use verbatim_backend::{KvSpec, KvType, Outputs, StateForm};
-use verbatim_cpu::team::Team;
-use verbatim_cpu::{Cpu, CpuArena, CpuState, PackedExperts, PackedMatrix};
+use verbatim_cpu::{Cpu, CpuArena, CpuState};
 use verbatim_cpu::{Weight, Weights};
 use verbatim_graph::random::Random;
 use verbatim_graph::{Activation, Attention, Bounds, Builder, Gating, Graph, Op, Real, RopeLayout};
 use verbatim_graph::{OpRules, RopeScaling, RopeTable, Router, Shape, Tag, ValueId};
+use verbatim_matrix::{PackedExperts, PackedMatrix};
 use verbatim_quant::{DType, quantize};
+use verbatim_team::Team;
 
 const ROWS: usize = 4;
 const HEADS: usize = 6;

@@ -6,10 +6,10 @@ use crate::ops::attention::{
     self, KvView, MAX_QUERIES, MAX_ROWS, PART_EXTRA, Path, Row, Scores, Scratch, rows_of_pass,
 };
 use crate::program::Step;
-use crate::team::Context;
 use std::ops::Range;
 use std::sync::{MutexGuard, PoisonError};
 use verbatim_graph::Attention;
+use verbatim_team::Context;
 
 /// Tasks per thread that are enough for threads to finish together.
 const TASKS_PER_THREAD: usize = 4;

@@ -2,14 +2,14 @@
 
 use super::layout::{Block, HeadLayout, Piece};
 
-use crate::isa::Isa;
-use crate::memory::{AlignedBytes, Plain};
 use crate::ops::{hadamard, rope};
 use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
 use half::{bf16, f16};
 use verbatim_backend::{KShift, KvSpec, KvType, PAGE_CELLS};
 use verbatim_graph::RopeLayout;
 use verbatim_quant::{DType, dequantize, quantize};
+use verbatim_simd::Isa;
+use verbatim_team::{AlignedBytes, Plain};
 
 /// Elements of a quantised block.
 const BLOCK_LEN: usize = 32;

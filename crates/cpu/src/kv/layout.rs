@@ -5,9 +5,9 @@
 //! or numbers. A page holds for each block first the headers, each of them for all cells, and then the codes: of K each
 //! code for all cells, of V each cell's codes together.
 
-use crate::memory::AlignedBytes;
 use std::ops::Range;
 use verbatim_backend::{KvType, PAGE_CELLS};
+use verbatim_team::AlignedBytes;
 
 /// Bytes of a header, a half-precision number.
 const HEADER_BYTES: usize = 2;

@@ -3,9 +3,9 @@
 use super::decode::Numbers;
 use super::{PART_EXTRA, Scores};
 use crate::kv::Block;
-use crate::vector::{Kernel, LANES, Lanes, larger};
 use std::ops::Range;
 use verbatim_backend::PAGE_CELLS;
+use verbatim_simd::{F32x16, Kernel, LANES, Lanes, Simd, larger};
 
 /// Vectors of keys in a block.
 const KEY_VECTORS: usize = PAGE_CELLS / LANES;
@@ -32,7 +32,7 @@ impl Ahead {
     /// Calls for the next lines. In a loop that takes `WIDE` vectors at once there is a call for each `WIDE / 2` lines that a
     /// block of half-precision numbers has.
     #[inline(always)]
-    fn call<L: Lanes, const WIDE: usize>(&mut self, l: L) {
+    fn call<S: Simd, const WIDE: usize>(&mut self, l: Lanes<S>) {
         for _ in 0..WIDE.div_ceil(2) {
             if self.next < self.end {
                 l.prefetch(self.next);
@@ -71,12 +71,13 @@ impl<const T: usize> Kernel for Weigh<'_, T> {
     type Output = ();
 
     #[inline(always)]
-    fn run<L: Lanes>(self, l: L) {
+    fn run<S: Simd>(self, simd: S) {
+        let l = Lanes(simd);
         let Weigh { tile: Tile { keys, q, parts, weights, rescale, ahead }, k, head_dim, scores } = self;
         let weights: &mut [_; T] = weights.first_chunk_mut().expect("a tile of T heads");
         match k {
-            Numbers::F32(k) => score::<L, F32, T>(l, q, k, scores.scale, &keys, ahead, weights),
-            Numbers::F16(k) => score::<L, F16, T>(l, q, k, scores.scale, &keys, ahead, weights),
+            Numbers::F32(k) => score::<S, F32, T>(l, q, k, scores.scale, &keys, ahead, weights),
+            Numbers::F16(k) => score::<S, F16, T>(l, q, k, scores.scale, &keys, ahead, weights),
         }
         if let Some(cap) = scores.softcap {
             weights.iter_mut().for_each(|scores| cap_scores(l, cap, scores));
@@ -101,14 +102,15 @@ impl<const T: usize> Kernel for AddValues<'_, T> {
     type Output = ();
 
     #[inline(always)]
-    fn run<L: Lanes>(self, l: L) {
+    fn run<S: Simd>(self, simd: S) {
+        let l = Lanes(simd);
         let Tile { keys, parts, weights, rescale, ahead, .. } = self.tile;
         let weights = weights.first_chunk().expect("a tile of T heads");
         let rescale = *rescale.first_chunk().expect("a tile of T heads");
         let weights: BlockWeights<'_, T> = BlockWeights { weights, keys, rescale };
         match self.v {
-            Numbers::F32(v) => add_values::<L, F32, T>(l, &weights, v, self.head_dim, ahead, parts),
-            Numbers::F16(v) => add_values::<L, F16, T>(l, &weights, v, self.head_dim, ahead, parts),
+            Numbers::F32(v) => add_values::<S, F32, T>(l, &weights, v, self.head_dim, ahead, parts),
+            Numbers::F16(v) => add_values::<S, F16, T>(l, &weights, v, self.head_dim, ahead, parts),
         }
     }
 }
@@ -116,7 +118,7 @@ impl<const T: usize> Kernel for AddValues<'_, T> {
 /// How elements become f32.
 trait Number {
     type Element;
-    fn load<L: Lanes>(l: L, from: &[Self::Element; LANES]) -> L::F;
+    fn load<S: Simd>(l: Lanes<S>, from: &[Self::Element; LANES]) -> F32x16<S>;
     fn one(element: &Self::Element) -> f32;
 }
 
@@ -126,7 +128,7 @@ struct F16;
 impl Number for F32 {
     type Element = f32;
     #[inline(always)]
-    fn load<L: Lanes>(l: L, from: &[f32; LANES]) -> L::F {
+    fn load<S: Simd>(l: Lanes<S>, from: &[f32; LANES]) -> F32x16<S> {
         l.load(from)
     }
     #[inline(always)]
@@ -138,7 +140,7 @@ impl Number for F32 {
 impl Number for F16 {
     type Element = u16;
     #[inline(always)]
-    fn load<L: Lanes>(l: L, from: &[u16; LANES]) -> L::F {
+    fn load<S: Simd>(l: Lanes<S>, from: &[u16; LANES]) -> F32x16<S> {
         l.load_f16(from)
     }
     #[inline(always)]
@@ -149,8 +151,8 @@ impl Number for F16 {
 
 /// Scaled scores of the vectors of keys that some of `seen` are in, for `T` query heads. The others are left as they are.
 #[inline(always)]
-fn score<L: Lanes, N: Number, const T: usize>(
-    l: L,
+fn score<S: Simd, N: Number, const T: usize>(
+    l: Lanes<S>,
     q: &[f32],
     k: &[N::Element],
     scale: f32,
@@ -159,16 +161,16 @@ fn score<L: Lanes, N: Number, const T: usize>(
     scores: &mut [[f32; PAGE_CELLS]; T],
 ) {
     // As many vectors of keys at once as have sums in registers for all query heads.
-    match const { L::SUMS / T } {
-        0 | 1 => score_keys::<L, N, T, 1>(l, q, k, scale, seen, ahead, scores),
-        2 | 3 => score_keys::<L, N, T, 2>(l, q, k, scale, seen, ahead, scores),
-        _ => score_keys::<L, N, T, 4>(l, q, k, scale, seen, ahead, scores),
+    match const { S::ATTENTION_SUMS / T } {
+        0 | 1 => score_keys::<S, N, T, 1>(l, q, k, scale, seen, ahead, scores),
+        2 | 3 => score_keys::<S, N, T, 2>(l, q, k, scale, seen, ahead, scores),
+        _ => score_keys::<S, N, T, 4>(l, q, k, scale, seen, ahead, scores),
     }
 }
 
 #[inline(always)]
-fn score_keys<L: Lanes, N: Number, const T: usize, const WIDE: usize>(
-    l: L,
+fn score_keys<S: Simd, N: Number, const T: usize, const WIDE: usize>(
+    l: Lanes<S>,
     q: &[f32],
     k: &[N::Element],
     scale: f32,
@@ -184,9 +186,9 @@ fn score_keys<L: Lanes, N: Number, const T: usize, const WIDE: usize>(
         let k = &k[first..][..(head_dim - 1) * KEY_VECTORS + WIDE];
         let mut sums = [[l.splat(0.0); WIDE]; T];
         for i in 0..head_dim {
-            ahead.call::<L, WIDE>(l);
+            ahead.call::<S, WIDE>(l);
             let keys = k[i * KEY_VECTORS..].first_chunk::<WIDE>().expect("vectors of every element");
-            let keys: [L::F; WIDE] = std::array::from_fn(|n| N::load(l, &keys[n]));
+            let keys: [F32x16<S>; WIDE] = std::array::from_fn(|n| N::load(l, &keys[n]));
             for (sums, q) in sums.iter_mut().zip(q) {
                 let q = l.splat(q[i]);
                 for (sum, keys) in sums.iter_mut().zip(keys) {
@@ -203,7 +205,7 @@ fn score_keys<L: Lanes, N: Number, const T: usize, const WIDE: usize>(
 }
 
 #[inline(always)]
-fn cap_scores<L: Lanes>(l: L, cap: f32, scores: &mut [f32; PAGE_CELLS]) {
+fn cap_scores<S: Simd>(l: Lanes<S>, cap: f32, scores: &mut [f32; PAGE_CELLS]) {
     for scores in scores.as_chunks_mut::<LANES>().0 {
         l.store(l.softcap(l.load(scores), cap), scores);
     }
@@ -212,8 +214,8 @@ fn cap_scores<L: Lanes>(l: L, cap: f32, scores: &mut [f32; PAGE_CELLS]) {
 /// Turns a block's scores into weights relative to the new running maximum; returns the factor on what was
 /// accumulated before.
 #[inline(always)]
-fn softmax_step<L: Lanes>(
-    l: L,
+fn softmax_step<S: Simd>(
+    l: Lanes<S>,
     keys: &Range<usize>,
     scores: &mut [f32; PAGE_CELLS],
     largest: &mut f32,
@@ -252,8 +254,8 @@ struct BlockWeights<'a, const T: usize> {
 }
 
 #[inline(always)]
-fn add_values<L: Lanes, N: Number, const T: usize>(
-    l: L,
+fn add_values<S: Simd, N: Number, const T: usize>(
+    l: Lanes<S>,
     weights: &BlockWeights<'_, T>,
     v: &[N::Element],
     head_dim: usize,
@@ -261,16 +263,16 @@ fn add_values<L: Lanes, N: Number, const T: usize>(
     parts: &mut [f32],
 ) {
     // As many vectors of a head at once as have sums in registers for all query heads.
-    match const { L::SUMS / T } {
-        0 | 1 => add_vectors::<L, N, T, 1>(l, weights, v, head_dim, ahead, parts),
-        2 | 3 => add_vectors::<L, N, T, 2>(l, weights, v, head_dim, ahead, parts),
-        _ => add_vectors::<L, N, T, 4>(l, weights, v, head_dim, ahead, parts),
+    match const { S::ATTENTION_SUMS / T } {
+        0 | 1 => add_vectors::<S, N, T, 1>(l, weights, v, head_dim, ahead, parts),
+        2 | 3 => add_vectors::<S, N, T, 2>(l, weights, v, head_dim, ahead, parts),
+        _ => add_vectors::<S, N, T, 4>(l, weights, v, head_dim, ahead, parts),
     }
 }
 
 #[inline(always)]
-fn add_vectors<L: Lanes, N: Number, const T: usize, const WIDE: usize>(
-    l: L,
+fn add_vectors<S: Simd, N: Number, const T: usize, const WIDE: usize>(
+    l: Lanes<S>,
     weights: &BlockWeights<'_, T>,
     v: &[N::Element],
     head_dim: usize,
@@ -279,11 +281,11 @@ fn add_vectors<L: Lanes, N: Number, const T: usize, const WIDE: usize>(
 ) {
     let whole = head_dim / (WIDE * LANES) * (WIDE * LANES);
     for start in (0..whole).step_by(WIDE * LANES) {
-        add_columns::<L, N, T, WIDE>(l, weights, v, head_dim, start, &mut ahead, parts);
+        add_columns::<S, N, T, WIDE>(l, weights, v, head_dim, start, &mut ahead, parts);
     }
     let vectors = head_dim / LANES * LANES;
     for start in (whole..vectors).step_by(LANES) {
-        add_columns::<L, N, T, 1>(l, weights, v, head_dim, start, &mut ahead, parts);
+        add_columns::<S, N, T, 1>(l, weights, v, head_dim, start, &mut ahead, parts);
     }
     for (t, part) in parts.chunks_exact_mut(head_dim + PART_EXTRA).enumerate() {
         for i in vectors..head_dim {
@@ -297,8 +299,8 @@ fn add_vectors<L: Lanes, N: Number, const T: usize, const WIDE: usize>(
 }
 
 #[inline(always)]
-fn add_columns<L: Lanes, N: Number, const T: usize, const WIDE: usize>(
-    l: L,
+fn add_columns<S: Simd, N: Number, const T: usize, const WIDE: usize>(
+    l: Lanes<S>,
     weights: &BlockWeights<'_, T>,
     v: &[N::Element],
     head_dim: usize,
@@ -318,7 +320,7 @@ fn add_columns<L: Lanes, N: Number, const T: usize, const WIDE: usize>(
     let weights: [&[f32]; T] = std::array::from_fn(|t| &weights[t][keys.clone()]);
     let v = &v[keys.start * head_dim + start..];
     for i in 0..keys.len() {
-        ahead.call::<L, WIDE>(l);
+        ahead.call::<S, WIDE>(l);
         let row = v[i * head_dim..][..WIDE * LANES].as_chunks::<LANES>().0;
         for n in 0..WIDE {
             let value = N::load(l, &row[n]);

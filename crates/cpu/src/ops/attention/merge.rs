@@ -8,8 +8,8 @@
 //! where of each sum the second product is rounded first for S and last, with the sum, for O. The result is O / S.
 
 use super::PART_EXTRA;
-use crate::isa::Isa;
-use crate::vector::{Kernel, LANES, Lanes, dispatch, larger};
+use verbatim_simd::Isa;
+use verbatim_simd::{Kernel, LANES, Lanes, Simd, dispatch, larger};
 
 /// What the ranges so far have given to a query head, beside its result.
 #[derive(Clone, Copy)]
@@ -63,7 +63,8 @@ impl Kernel for Merge<'_> {
     type Output = ();
 
     #[inline(always)]
-    fn run<L: Lanes>(self, l: L) {
+    fn run<S: Simd>(self, simd: S) {
+        let l = Lanes(simd);
         let Merge { sum, part, out } = self;
         let (values, &[largest, total]) =
             part.split_last_chunk::<PART_EXTRA>().expect("a part has its largest score and its sum");

@@ -22,12 +22,12 @@ pub(crate) use merge::merge;
 pub(crate) use pass::attend_range;
 pub(crate) use scratch::{Path, Scratch};
 
-use crate::isa::Isa;
 use crate::kv::{Block, KvLayer};
-use crate::memory::AlignedBytes;
 use merge::Sum;
 use std::ops::Range;
 use verbatim_backend::PAGE_CELLS;
+use verbatim_simd::Isa;
+use verbatim_team::AlignedBytes;
 
 /// Positions of a range: a multiple of [`PAGE_CELLS`].
 pub(crate) const RANGE: usize = 256;

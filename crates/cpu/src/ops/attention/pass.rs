@@ -3,10 +3,10 @@
 use super::block::{AddValues, Ahead, Tile, Weigh};
 use super::scratch::PassScratch;
 use super::{KvView, MAX_QUERIES, PART_EXTRA, RANGE, Row, Scores, decode};
-use crate::isa::Isa;
-use crate::vector::dispatch;
 use std::ops::Range;
 use verbatim_backend::PAGE_CELLS;
+use verbatim_simd::Isa;
+use verbatim_simd::dispatch;
 
 /// Query heads of a row that a kernel takes at once.
 const MAX_TILE: usize = 4;

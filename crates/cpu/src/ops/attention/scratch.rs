@@ -2,9 +2,9 @@
 
 use super::{KvView, MAX_HEAD_DIM, MAX_QUERIES, PART_EXTRA};
 use crate::kv::Block;
-use crate::memory::AlignedBytes;
 use std::ops::Range;
 use verbatim_backend::PAGE_CELLS;
+use verbatim_team::AlignedBytes;
 
 /// Elements of one head of a block of positions.
 const ELEMENTS: usize = MAX_HEAD_DIM * PAGE_CELLS;
