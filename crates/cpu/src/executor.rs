@@ -8,9 +8,9 @@ use crate::op::CpuOp::{self, Model};
 use crate::ops::attention::Scratch;
 use crate::ops::recurrence::{self, Before, ConvWeights, DeltaRow, MAX_KEY_DIM};
 use crate::ops::{elementwise, experts, hadamard, norm, rope};
+use crate::partition;
 use crate::program::{Bound, CpuOutputs, CpuProgram, Matrix, Source, Step};
 use crate::recurrent::{TILE_COLS, Tile};
-use crate::shares::share;
 use crate::state::CpuState;
 use crate::weights::Weights;
 use std::any::Any;
@@ -25,8 +25,7 @@ use verbatim_matrix::{
 };
 use verbatim_plan::{PhaseRules, Plan};
 use verbatim_simd::{Isa, IsaError};
-use verbatim_team::AlignedBytes;
-use verbatim_team::{Context, Team, TeamError};
+use verbatim_team::{AlignedBytes, Context, Team, TeamError};
 
 /// What freed memory is overwritten with where tests ask for it: bytes that no longer make sense as a number.
 const POISON: u8 = 0xff;
@@ -190,7 +189,7 @@ impl Run<'_> {
     fn step(&self, step: &Step, member: &Context<'_>) {
         if step.op.splits_rows() {
             let rows = step.rows.at(self.rows);
-            for (row, units) in share(rows, step.units, member.index(), member.threads()) {
+            for (row, units) in partition::part(rows, step.units, member.index(), member.threads()) {
                 self.row(step, row, units);
             }
         } else {
@@ -211,7 +210,7 @@ impl Run<'_> {
             let matrix = step.operands[i].matrix();
             matrix.columns(self.arena, row, part(matrix.shape.cols))
         };
-        // The others are read whole: they are of earlier phases, or a row is one unit (see `shares`).
+        // The others are read whole: they are of earlier phases, or a row is one unit (see `partition`).
         let whole = |i: usize| -> &[f32] { step.operands[i].matrix().row(self.arena, row) };
         let index = |i: usize| -> usize { self.index(step.operands[i].matrix(), row) };
         let vector = |i: usize| -> &[f32] { self.weights.vector(step.operands[i].weight()) };
@@ -306,7 +305,7 @@ impl Run<'_> {
             )
             | CpuOp::QuantizedLinear { .. }
             | CpuOp::QuantizedMoeLinear { .. }
-            | CpuOp::AttentionParts { .. } => {
+            | CpuOp::AttentionPartials { .. } => {
                 unreachable!("{} is not split by rows", step.op.name())
             }
         }
@@ -326,7 +325,7 @@ impl Run<'_> {
                 self.linear(step, bias, residual, member);
             }
             Model(Op::Attention(attention)) => self.attention(step, &attention, member),
-            CpuOp::AttentionParts { attention, .. } => self.attention_parts(step, &attention, member),
+            CpuOp::AttentionPartials { attention, .. } => self.attention_partials(step, &attention, member),
             Model(Op::MoeLinear { experts, bias }) | CpuOp::QuantizedMoeLinear { experts, bias, .. } => {
                 self.expert_linear(step, experts, bias, member);
             }

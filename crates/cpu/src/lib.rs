@@ -16,11 +16,12 @@ mod kv;
 mod lower;
 mod op;
 mod ops;
+mod partition;
 mod program;
 mod recurrent;
-mod shares;
 mod state;
 mod weights;
+mod work;
 
 pub use executor::{Cpu, CpuError};
 pub use kv::{KvLayer, KvMemory};

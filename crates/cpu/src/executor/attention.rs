@@ -3,7 +3,7 @@
 
 use super::Run;
 use crate::ops::attention::{
-    self, KvView, MAX_QUERIES, MAX_ROWS, PART_EXTRA, Path, Row, Scores, Scratch, rows_of_pass,
+    self, KvView, MAX_QUERIES, MAX_ROWS, PARTIAL_EXTRA, Path, Row, Scores, Scratch, rows_of_pass,
 };
 use crate::program::Step;
 use std::ops::Range;
@@ -42,7 +42,7 @@ impl Run<'_> {
     }
 
     /// Each task is a part: some rows and one K/V head, over one range of positions.
-    pub(super) fn attention_parts(&self, step: &Step, attention: &Attention, member: &Context<'_>) {
+    pub(super) fn attention_partials(&self, step: &Step, attention: &Attention, member: &Context<'_>) {
         let operands = Operands::new(self, step, attention);
         let rows = step.output.matrix().shape.rows.at(self.rows);
         let ranges = (0..rows).map(|row| operands.ranges(row).len()).max().unwrap_or(0);
@@ -50,7 +50,8 @@ impl Run<'_> {
         // Rows that share K and V may begin in different ranges, so together they may see more than each.
         let runs = (0..blocks.count()).flat_map(|block| blocks.runs(block));
         let ranges = runs.map(|run| operands.ranges_of(run).len()).max().unwrap_or(0);
-        let slots = step.output.matrix().shape.cols / (attention.heads * (attention.head_dim + PART_EXTRA));
+        let slots =
+            step.output.matrix().shape.cols / (attention.heads * (attention.head_dim + PARTIAL_EXTRA));
         let mut scratch = self.scratch(member);
         let per_slot = blocks.count() * attention.kv_heads;
         let tasks = ranges * per_slot;
@@ -70,7 +71,7 @@ impl Run<'_> {
                         assert!(slot < slots, "position beyond the page table");
                         let head = slot * attention.heads + heads.start;
                         // SAFETY: one task makes this part of this row, and the plan lets nobody else use its bytes.
-                        rows[count] = unsafe { operands.row(row, &heads, head, PART_EXTRA) };
+                        rows[count] = unsafe { operands.row(row, &heads, head, PARTIAL_EXTRA) };
                         count += 1;
                     }
                     let scores = operands.scores(&heads);
@@ -81,7 +82,7 @@ impl Run<'_> {
         }
     }
 
-    /// Some heads of a row of the results that [`Run::attention_parts`] has left in parts.
+    /// Some heads of a row of the results that [`Run::attention_partials`] has left in parts.
     ///
     /// # Safety
     /// Nobody else may read or write these heads of the row meanwhile.
@@ -99,7 +100,7 @@ impl Run<'_> {
         let cols = merged.start * head_dim..merged.end * head_dim;
         // SAFETY: the caller's promise.
         let out: &mut [f32] = unsafe { step.output.matrix().columns_mut(self.arena, row, cols) };
-        let part_len = head_dim + PART_EXTRA;
+        let part_len = head_dim + PARTIAL_EXTRA;
         for (head, out) in merged.zip(out.chunks_exact_mut(head_dim)) {
             let slots = parts.chunks_exact(heads * part_len).take(ranges.len());
             let parts = slots.map(|slot| &slot[head * part_len..][..part_len]);

@@ -1,8 +1,7 @@
 //! Ops that work on each element of a row by itself.
 
 use verbatim_graph::Activation;
-use verbatim_simd::Isa;
-use verbatim_simd::{F32x16, Kernel, LANES, Lanes, Simd, dispatch};
+use verbatim_simd::{F32x16, Isa, Kernel, LANES, Lanes, Simd, dispatch};
 
 /// `out = activation(gate) * up`.
 pub(crate) fn glu(isa: Isa, activation: Activation, gate: &[f32], up: &[f32], out: &mut [f32]) {

@@ -2,8 +2,7 @@
 
 use crate::ops::recurrence::sigmoid;
 use verbatim_graph::{Gating, Router};
-use verbatim_simd::Isa;
-use verbatim_simd::{Kernel, LANES, Lanes, Simd, dispatch};
+use verbatim_simd::{Isa, Kernel, LANES, Lanes, Simd, dispatch};
 
 /// The numbers of the `chosen.len()` largest logits (or scores plus bias), best first; of equals the lower number.
 /// A NaN is below everything, so that there are always as many different experts as asked for.

@@ -1,7 +1,6 @@
 //! The orthonormal Walsh-Hadamard transform of heads.
 
-use verbatim_simd::Isa;
-use verbatim_simd::{Kernel, LANES, Lanes, Simd, dispatch};
+use verbatim_simd::{Isa, Kernel, LANES, Lanes, Simd, dispatch};
 
 /// Multiplies each run of each head with the Walsh-Hadamard matrix; a run is the largest power of two that divides
 /// `head_dim`.

@@ -1,8 +1,7 @@
 //! Norms over a row.
 
 use std::ops::Range;
-use verbatim_simd::Isa;
-use verbatim_simd::{Kernel, LANES, Lanes, Simd, dispatch};
+use verbatim_simd::{Isa, Kernel, LANES, Lanes, Simd, dispatch};
 
 /// Some columns of the root-mean-square norm (arXiv 1910.07467) of one group: `x / sqrt(mean(x²) + eps) * weight`.
 /// `x` and `weight` have the same length; `out` takes `cols` of them.

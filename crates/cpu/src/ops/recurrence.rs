@@ -5,8 +5,7 @@
 //! before it in its sequence and on nothing else.
 
 use crate::recurrent::TILE_COLS;
-use verbatim_simd::Isa;
-use verbatim_simd::{Kernel, LANES, Lanes, Simd, dispatch};
+use verbatim_simd::{Isa, Kernel, LANES, Lanes, Simd, dispatch};
 
 /// The most inputs of a short convolution.
 pub(crate) const MAX_KERNEL: usize = 16;

@@ -1,7 +1,7 @@
 //! The two kernels over one head of a block of positions: its keys become weights, and its values are added with them.
 
 use super::decode::Numbers;
-use super::{PART_EXTRA, Scores};
+use super::{PARTIAL_EXTRA, Scores};
 use crate::kv::Block;
 use std::ops::Range;
 use verbatim_backend::PAGE_CELLS;
@@ -82,9 +82,9 @@ impl<const T: usize> Kernel for Weigh<'_, T> {
         if let Some(cap) = scores.softcap {
             weights.iter_mut().for_each(|scores| cap_scores(l, cap, scores));
         }
-        let parts = parts.chunks_exact_mut(head_dim + PART_EXTRA);
+        let parts = parts.chunks_exact_mut(head_dim + PARTIAL_EXTRA);
         for ((part, weights), rescale) in parts.zip(weights).zip(rescale) {
-            let (_, [largest, total]) = part.split_last_chunk_mut::<PART_EXTRA>().expect("longer");
+            let (_, [largest, total]) = part.split_last_chunk_mut::<PARTIAL_EXTRA>().expect("longer");
             *rescale = softmax_step(l, &keys, weights, largest, total);
         }
     }
@@ -287,7 +287,7 @@ fn add_vectors<S: Simd, N: Number, const T: usize, const WIDE: usize>(
     for start in (whole..vectors).step_by(LANES) {
         add_columns::<S, N, T, 1>(l, weights, v, head_dim, start, &mut ahead, parts);
     }
-    for (t, part) in parts.chunks_exact_mut(head_dim + PART_EXTRA).enumerate() {
+    for (t, part) in parts.chunks_exact_mut(head_dim + PARTIAL_EXTRA).enumerate() {
         for i in vectors..head_dim {
             let mut sum = part[i] * weights.rescale[t];
             for key in weights.keys.clone() {
@@ -309,7 +309,7 @@ fn add_columns<S: Simd, N: Number, const T: usize, const WIDE: usize>(
     parts: &mut [f32],
 ) {
     let BlockWeights { weights, keys, rescale } = weights;
-    let place = |t: usize| t * (head_dim + PART_EXTRA) + start;
+    let place = |t: usize| t * (head_dim + PARTIAL_EXTRA) + start;
     let mut sums = [[l.splat(0.0); WIDE]; T];
     for t in 0..T {
         let out = parts[place(t)..][..WIDE * LANES].as_chunks::<LANES>().0;

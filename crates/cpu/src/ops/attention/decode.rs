@@ -6,8 +6,7 @@
 use crate::kv::{Block, Quantized};
 use std::ops::Range;
 use verbatim_backend::{KvType, PAGE_CELLS};
-use verbatim_simd::Isa;
-use verbatim_simd::{F32x16, Kernel, LANES, Lanes, Simd, dispatch};
+use verbatim_simd::{F32x16, Isa, Kernel, LANES, Lanes, Simd, dispatch};
 
 /// One head of a block of positions: K transposed, V row by row.
 #[derive(Clone, Copy)]

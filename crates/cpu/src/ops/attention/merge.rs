@@ -7,9 +7,8 @@
 //!
 //! where of each sum the second product is rounded first for S and last, with the sum, for O. The result is O / S.
 
-use super::PART_EXTRA;
-use verbatim_simd::Isa;
-use verbatim_simd::{Kernel, LANES, Lanes, Simd, dispatch, larger};
+use super::PARTIAL_EXTRA;
+use verbatim_simd::{Isa, Kernel, LANES, Lanes, Simd, dispatch, larger};
 
 /// What the ranges so far have given to a query head, beside its result.
 #[derive(Clone, Copy)]
@@ -67,7 +66,7 @@ impl Kernel for Merge<'_> {
         let l = Lanes(simd);
         let Merge { sum, part, out } = self;
         let (values, &[largest, total]) =
-            part.split_last_chunk::<PART_EXTRA>().expect("a part has its largest score and its sum");
+            part.split_last_chunk::<PARTIAL_EXTRA>().expect("a part has its largest score and its sum");
         let before = sum.largest;
         sum.largest = larger(largest, before);
         let kept = l.exp(l.splat(before - sum.largest));

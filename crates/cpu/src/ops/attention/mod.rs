@@ -39,7 +39,7 @@ pub(crate) const MAX_ROWS: usize = 8;
 pub(crate) const MAX_QUERIES: usize = 32;
 /// What a query head's part holds after the `head_dim` elements of its result: the largest score, and the sum of the weights
 /// relative to it.
-pub(crate) const PART_EXTRA: usize = 2;
+pub(crate) const PARTIAL_EXTRA: usize = 2;
 
 /// The K and V of one K/V head that some rows attend to.
 pub(crate) struct KvView<'a> {
@@ -107,7 +107,7 @@ pub(crate) struct Row<'a> {
     pub(crate) first: usize,
     /// The last position attended to.
     pub(crate) position: usize,
-    /// Of each query head `head_dim` elements, and [`PART_EXTRA`] more where a part is asked for.
+    /// Of each query head `head_dim` elements, and [`PARTIAL_EXTRA`] more where a part is asked for.
     pub(crate) out: &'a mut [f32],
 }
 
@@ -154,7 +154,7 @@ pub(crate) fn attend(
     for range in first..end {
         let mut seeing: [Row<'_>; MAX_ROWS] = Default::default();
         let mut count = 0;
-        let rooms = parts.chunks_exact_mut(heads * (head_dim + PART_EXTRA));
+        let rooms = parts.chunks_exact_mut(heads * (head_dim + PARTIAL_EXTRA));
         for (row, out) in rows.iter().filter(|row| row.ranges().contains(&range)).zip(rooms) {
             seeing[count] = Row { q: row.q, first: row.first, position: row.position, out };
             count += 1;
@@ -162,7 +162,7 @@ pub(crate) fn attend(
         attend_range(isa, keys, scores, pass, range, &mut seeing[..count]);
         let rows = rows.iter_mut().zip(sums.chunks_exact_mut(heads));
         for ((row, sums), part) in rows.filter(|(row, _)| row.ranges().contains(&range)).zip(&seeing) {
-            let parts = part.out.chunks_exact(head_dim + PART_EXTRA);
+            let parts = part.out.chunks_exact(head_dim + PARTIAL_EXTRA);
             for ((out, sum), part) in row.out.chunks_exact_mut(head_dim).zip(sums).zip(parts) {
                 sum.merge(isa, part, out);
             }

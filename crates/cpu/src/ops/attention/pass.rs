@@ -2,11 +2,10 @@
 
 use super::block::{AddValues, Ahead, Tile, Weigh};
 use super::scratch::PassScratch;
-use super::{KvView, MAX_QUERIES, PART_EXTRA, RANGE, Row, Scores, decode};
+use super::{KvView, MAX_QUERIES, PARTIAL_EXTRA, RANGE, Row, Scores, decode};
 use std::ops::Range;
 use verbatim_backend::PAGE_CELLS;
-use verbatim_simd::Isa;
-use verbatim_simd::dispatch;
+use verbatim_simd::{Isa, dispatch};
 
 /// Query heads of a row that a kernel takes at once.
 const MAX_TILE: usize = 4;
@@ -24,7 +23,7 @@ pub(crate) fn attend_range(
     let head_dim = keys.head_dim();
     let PassScratch { gathered, numbers, weights } = scratch;
     let mut rescale = [1f32; MAX_QUERIES];
-    for part in rows.iter_mut().flat_map(|row| row.out.chunks_exact_mut(head_dim + PART_EXTRA)) {
+    for part in rows.iter_mut().flat_map(|row| row.out.chunks_exact_mut(head_dim + PARTIAL_EXTRA)) {
         part.fill(0.0);
         part[head_dim] = f32::NEG_INFINITY;
     }
@@ -76,7 +75,7 @@ fn tiles(
             continue;
         }
         let tiles =
-            row.q.chunks(MAX_TILE * head_dim).zip(row.out.chunks_mut(MAX_TILE * (head_dim + PART_EXTRA)));
+            row.q.chunks(MAX_TILE * head_dim).zip(row.out.chunks_mut(MAX_TILE * (head_dim + PARTIAL_EXTRA)));
         let made = weights.chunks_mut(MAX_TILE).zip(rescale.chunks_mut(MAX_TILE));
         for ((q, parts), (weights, rescale)) in tiles.zip(made) {
             // The first tile calls for all.

@@ -1,6 +1,6 @@
 //! What a thread needs to attend beside K and V themselves.
 
-use super::{KvView, MAX_HEAD_DIM, MAX_QUERIES, PART_EXTRA};
+use super::{KvView, MAX_HEAD_DIM, MAX_QUERIES, PARTIAL_EXTRA};
 use crate::kv::Block;
 use std::ops::Range;
 use verbatim_backend::PAGE_CELLS;
@@ -36,7 +36,7 @@ impl Scratch {
             numbers: filled(ELEMENTS, 0.0)?,
             weights: filled(MAX_QUERIES, [0.0; PAGE_CELLS])?,
         };
-        Some(Scratch { pass, parts: filled(MAX_QUERIES * (MAX_HEAD_DIM + PART_EXTRA), 0.0)? })
+        Some(Scratch { pass, parts: filled(MAX_QUERIES * (MAX_HEAD_DIM + PARTIAL_EXTRA), 0.0)? })
     }
 }
 

@@ -135,7 +135,7 @@ fn ranges_agree_with_f64_and_come_out_of_parts_as_out_of_one_piece() {
                 assert!(out.iter().zip(wanted).all(|(a, b)| (f64::from(*a) - b).abs() < 3e-6));
             }
             for isa in Isa::supported() {
-                let part_len = head_dim + PART_EXTRA;
+                let part_len = head_dim + PARTIAL_EXTRA;
                 let parts: Vec<Vec<f32>> = ranges((first, position))
                     .map(|range| {
                         let mut part = vec![f32::NAN; heads * part_len];

@@ -1,4 +1,4 @@
-//! How threads share the rows of the ops of a phase.
+//! The partition of the rows of a phase's ops among threads.
 //!
 //! A step of few rows has fewer rows than threads, so rows are cut in *units*: equal parts of the columns, each of which
 //! an op makes without the others. A thread takes a run of the units of all rows: mostly whole rows where there are
@@ -10,12 +10,9 @@
 //! thread makes whole rows. Values of earlier phases are finished and may be read whole.
 
 use crate::op::CpuOp;
+use crate::work::{Division, Units, Work, gcd};
 use std::ops::Range;
-use verbatim_graph::{Attention, Graph, Node, Op};
-use verbatim_matrix::BLOCK_COLS;
-
-/// Columns of a cache line of f32: where rows are whole lines, threads write no line together.
-const LINE_COLS: usize = 16;
+use verbatim_graph::{Graph, Node};
 
 /// In how many units each node of a phase makes its rows.
 pub(crate) fn units(graph: &Graph<CpuOp>, phase: &[Node<CpuOp>]) -> Vec<usize> {
@@ -31,7 +28,7 @@ pub(crate) fn units(graph: &Graph<CpuOp>, phase: &[Node<CpuOp>]) -> Vec<usize> {
                     continue;
                 };
                 // The units of a view are not those of its base.
-                let is_local = operand == root && reads_own_unit_only(&node.op, i);
+                let is_local = operand == root && Work::of(&node.op).own_unit.contain(i);
                 let both = if is_local { gcd(units[maker], units[reader]) } else { 1 };
                 is_settled &= units[maker] == both && units[reader] == both;
                 (units[maker], units[reader]) = (both, both);
@@ -41,87 +38,18 @@ pub(crate) fn units(graph: &Graph<CpuOp>, phase: &[Node<CpuOp>]) -> Vec<usize> {
     units
 }
 
-/// In how many units a row of the result can be cut, each made without the others. Any number that divides it will do, too.
+/// In how many units a row of the result can be cut, each made without the others.
 fn most_units(graph: &Graph<CpuOp>, node: &Node<CpuOp>) -> usize {
-    let units = match node.op {
-        CpuOp::Model(op) => most_units_of_model_op(op, graph.value(node.output).shape.cols),
-        CpuOp::AttentionMerge(Attention { heads, .. }) => heads,
-        CpuOp::Quantize { .. } => graph.value(node.operands[0]).shape.cols / BLOCK_COLS,
-        CpuOp::QuantizedLinear { .. } | CpuOp::QuantizedMoeLinear { .. } | CpuOp::AttentionParts { .. } => 1,
+    let units = match Work::of(&node.op).division {
+        Division::Rows(units) => units,
+        Division::Chunks => Units::One,
     };
-    units.max(1)
+    let cols = |value| graph.value(value).shape.cols;
+    units.count(cols(node.output), cols(node.operands[0]))
 }
 
-fn most_units_of_model_op(op: Op, cols: usize) -> usize {
-    match op {
-        Op::RmsNorm { groups: 1, .. }
-        | Op::Glu { .. }
-        | Op::Add
-        | Op::Mul
-        | Op::Scale { .. }
-        | Op::Softcap { .. }
-        | Op::MoeCombine
-        | Op::RowGate => cols / gcd(cols, LINE_COLS),
-        Op::RmsNorm { groups, .. } => groups,
-        Op::Rope { heads, .. }
-        | Op::Hadamard { heads, .. }
-        | Op::HeadColumns { heads, .. }
-        | Op::KvWrite { kv_heads: heads, .. } => heads,
-        Op::Embed { .. }
-        | Op::RopeTable(_)
-        | Op::MoeTopK { .. }
-        | Op::MoeWeights(_)
-        | Op::GatherRows
-        | Op::Linear { .. }
-        | Op::LmHead
-        | Op::MoeLinear { .. }
-        | Op::Attention(_)
-        | Op::ShortConv { .. }
-        | Op::GatedDelta(_) => 1,
-    }
-}
-
-/// Whether a unit of the result needs of this operand only the unit in the same place. So no such operand is read whole.
-fn reads_own_unit_only(op: &CpuOp, operand: usize) -> bool {
-    let op = match op {
-        CpuOp::Model(op) => op,
-        CpuOp::Quantize { .. } => return true,
-        CpuOp::AttentionMerge(_)
-        | CpuOp::QuantizedLinear { .. }
-        | CpuOp::QuantizedMoeLinear { .. }
-        | CpuOp::AttentionParts { .. } => return false,
-    };
-    match op {
-        // The root mean square is that of a whole group.
-        Op::RmsNorm { groups, .. } => *groups > 1 && operand == 0,
-        Op::Rope { .. } => operand == 0,
-        Op::RowGate => operand == 1,
-        Op::KvWrite { .. } => matches!(operand, 1 | 2),
-        Op::Glu { .. }
-        | Op::Add
-        | Op::Mul
-        | Op::Scale { .. }
-        | Op::Softcap { .. }
-        | Op::Hadamard { .. }
-        | Op::HeadColumns { .. } => true,
-        Op::Embed { .. }
-        | Op::RopeTable(_)
-        | Op::MoeTopK { .. }
-        | Op::MoeWeights(_)
-        | Op::MoeCombine
-        | Op::GatherRows
-        | Op::Linear { .. }
-        | Op::LmHead
-        | Op::MoeLinear { .. }
-        | Op::Attention(_)
-        | Op::ShortConv { .. }
-        | Op::GatedDelta(_) => false,
-    }
-}
-
-/// The share of a thread: rows, and of each the units that it makes. The shares of all threads are all units of all rows, each
-/// once.
-pub(crate) fn share(
+/// A thread's part: rows, and of each the units that it makes. The parts of all threads are all units of all rows, each once.
+pub(crate) fn part(
     rows: usize,
     units: usize,
     thread: usize,
@@ -136,14 +64,10 @@ pub(crate) fn share(
     })
 }
 
-fn gcd(a: usize, b: usize) -> usize {
-    if b == 0 { a } else { gcd(b, a % b) }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use verbatim_graph::{Activation, Bounds, Builder, Real, RopeLayout, Shape, Tag, ValueId};
+    use verbatim_graph::{Activation, Bounds, Builder, Op, Real, RopeLayout, Shape, Tag, ValueId};
     use verbatim_quant::DType;
 
     fn builder() -> Builder<CpuOp> {
@@ -180,18 +104,18 @@ mod tests {
     }
 
     #[test]
-    fn shares_are_every_unit_of_every_row_once_and_the_same_for_equal_numbers() {
+    fn parts_are_every_unit_of_every_row_once_and_the_same_for_equal_numbers() {
         for (rows, units, threads) in
             (0..5).flat_map(|r| (1..8).flat_map(move |u| (1..10).map(move |t| (r, u, t))))
         {
             let all: Vec<(usize, usize)> = (0..threads)
-                .flat_map(|thread| share(rows, units, thread, threads))
+                .flat_map(|thread| part(rows, units, thread, threads))
                 .flat_map(|(row, units)| units.map(move |unit| (row, unit)))
                 .collect();
             let wanted: Vec<_> = (0..rows).flat_map(|row| (0..units).map(move |unit| (row, unit))).collect();
             assert_eq!(all, wanted, "{threads} threads");
             let most =
-                (0..threads).map(|thread| share(rows, units, thread, threads).map(|(_, u)| u.len()).sum());
+                (0..threads).map(|thread| part(rows, units, thread, threads).map(|(_, u)| u.len()).sum());
             assert_eq!(most.max(), Some((rows * units).div_ceil(threads)));
         }
     }
