@@ -141,7 +141,7 @@ mod tests {
 
     #[test]
     fn keys_are_stored_in_the_phase_that_makes_them_and_attended_to_in_the_next() {
-        let mut b = Builder::new(Bounds { rows: 2, picked: 1 });
+        let mut b = Builder::new(Bounds { rows: 2, output_rows: 1 });
         let state = b.state(Tag::new("kv")).unwrap();
         let mut input = |name, dtype, shape| b.input(Tag::new(name), dtype, shape).unwrap();
         let [q, k, v] = ["q", "k", "v"].map(|name| input(name, DType::F32, Shape::per_row(8)));

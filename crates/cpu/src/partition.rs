@@ -71,7 +71,7 @@ mod tests {
     use verbatim_quant::DType;
 
     fn builder() -> Builder<CpuOp> {
-        Builder::<CpuOp>::new(Bounds { rows: 4, picked: 4 })
+        Builder::<CpuOp>::new(Bounds { rows: 4, output_rows: 4 })
     }
 
     fn input(b: &mut Builder<CpuOp>, name: &'static str, dtype: DType, cols: usize) -> ValueId {

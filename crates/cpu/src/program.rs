@@ -8,7 +8,7 @@
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # use verbatim_backend::Outputs; use verbatim_cpu::*; use verbatim_graph::*; use verbatim_quant::DType;
-//! # let mut b = Builder::new(Bounds { rows: 1, picked: 1 });
+//! # let mut b = Builder::new(Bounds { rows: 1, output_rows: 1 });
 //! # let x = b.input(Tag::new("x"), DType::F32, Shape::per_row(2))?;
 //! # let y = b.apply(Op::Scale { factor: Real(2.0) }, &[x])?;
 //! # b.output(Tag::new("y"), y)?;
@@ -17,7 +17,7 @@
 //! # let mut cpu = Cpu::new(1)?;
 //! # let mut arena = CpuArena::default();
 //! let program = cpu.prepare(&graph, &weights)?;
-//! let rows = Bounds { rows: 1, picked: 1 };
+//! let rows = Bounds { rows: 1, output_rows: 1 };
 //! let first = cpu.run_bound(program.bind(&mut arena, rows, |input| input.f32(&[1.0, 2.0]))?, &weights, &mut state)?;
 //! assert_eq!(first.row(Tag::new("y"), 0), Some(&[2.0, 4.0][..]));
 //! let second = cpu.run_bound(program.bind(&mut arena, rows, |input| input.f32(&[5.0, 6.0]))?, &weights, &mut state)?;
@@ -30,7 +30,7 @@
 //! ```compile_fail,E0499
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # use verbatim_backend::Outputs; use verbatim_cpu::*; use verbatim_graph::*; use verbatim_quant::DType;
-//! # let mut b = Builder::new(Bounds { rows: 1, picked: 1 });
+//! # let mut b = Builder::new(Bounds { rows: 1, output_rows: 1 });
 //! # let x = b.input(Tag::new("x"), DType::F32, Shape::per_row(2))?;
 //! # let y = b.apply(Op::Scale { factor: Real(2.0) }, &[x])?;
 //! # b.output(Tag::new("y"), y)?;
@@ -39,7 +39,7 @@
 //! # let mut cpu = Cpu::new(1)?;
 //! # let mut arena = CpuArena::default();
 //! let program = cpu.prepare(&graph, &weights)?;
-//! let rows = Bounds { rows: 1, picked: 1 };
+//! let rows = Bounds { rows: 1, output_rows: 1 };
 //! let first = cpu.run_bound(program.bind(&mut arena, rows, |input| input.f32(&[1.0, 2.0]))?, &weights, &mut state)?;
 //! let second = cpu.run_bound(program.bind(&mut arena, rows, |input| input.f32(&[5.0, 6.0]))?, &weights, &mut state)?;
 //! assert_eq!(first.row(Tag::new("y"), 0), Some(&[2.0, 4.0][..]));
@@ -308,7 +308,7 @@ impl CpuProgram {
         mut fill: impl FnMut(InputBinding<'_>) -> Result<Filled, BindError>,
     ) -> Result<Bound<'a>, BindError> {
         let most = self.plan.graph().bounds();
-        if rows.rows > most.rows || rows.picked > most.picked {
+        if rows.rows > most.rows || rows.output_rows > most.output_rows {
             return Err(BindError::TooManyRows { given: rows, most });
         }
         let arena = arena.at_least(self.plan.arena_bytes(Placement::Host))?;

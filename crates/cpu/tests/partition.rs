@@ -26,7 +26,7 @@ struct Net {
 
 impl Net {
     fn new() -> Net {
-        let builder = Builder::new(Bounds { rows: ROWS, picked: ROWS });
+        let builder = Builder::new(Bounds { rows: ROWS, output_rows: ROWS });
         Net { builder, weights: Vec::new(), outputs: 0, random: Random(11) }
     }
 
@@ -131,7 +131,7 @@ fn heads() -> (Graph, Weights) {
     let [positions, sequences, cells] = ["positions", "sequences", "cells"].map(&mut index);
     let pages = net.input("pages", DType::I32, Shape::fixed(1, 2));
     let scaling = RopeScaling::Linear { factor: Real(1.0) };
-    let table = Op::RopeTable(RopeTable { rotated: 16, base: Real(1e4), scaling });
+    let table = Op::RopeTable(RopeTable { rotary_dim: 16, base: Real(1e4), scaling });
     let table = net.apply(table, &[positions]);
     let rotated = |net: &mut Net, heads: usize, layout| {
         let x = net.linear(x, heads * HEAD_DIM);
@@ -200,7 +200,7 @@ fn run(executor: &mut Cpu, (graph, weights): &(Graph, Weights), rows: usize) -> 
     let mut random = Random(rows as u64);
     let mut bits = Vec::new();
     for first in [0, rows as i32] {
-        let bounds = Bounds { rows, picked: rows };
+        let bounds = Bounds { rows, output_rows: rows };
         let bound = program.bind(&mut arena, bounds, |slot| match slot.tag().name {
             "positions" | "cells" => slot.i32_from((first..).take(rows)),
             "sequences" => slot.i32_from((0..rows).map(|_| 0)),

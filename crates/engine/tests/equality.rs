@@ -102,7 +102,7 @@ fn sequences_do_not_see_each_other_and_their_cells_do_not_matter() {
                 let chunk = text[fed[i]..][..take].iter().copied().chain((0..drafted).map(draft));
                 rows.extend(chunk.enumerate().map(|(j, token)| Row {
                     sequence: sequences[i],
-                    place: start + j,
+                    kv_index: start + j,
                     input: RowInput::Token(token),
                     want: Want::LOGITS,
                 }));

@@ -1,6 +1,6 @@
 //! Sequence state: which positions of which sequence live in which cells of the backend's memory.
 //!
-//! **A sequence grows in transactions.** [`State::append`] (a chain) or [`State::append_tree`] reserves places for positions
+//! **A sequence grows in transactions.** [`State::append`] (a chain) or [`State::append_tree`] reserves KV indices for positions
 //! in flight, steps store their K and V, and [`State::commit`] or [`State::commit_path`] keeps those along one path;
 //! [`State::rollback`] drops them all. Nothing that was committed is touched by any of it, so a step that fails, or draft
 //! tokens that are rejected, leave a sequence as it was. What other crates keep per sequence takes part as an [`Extension`].
@@ -8,7 +8,7 @@
 //! **A step** asks [`State::batch`] where its rows read and write, says [`State::begin_compute`], runs, and says
 //! [`State::computed`] if the run has ended well.
 //!
-//! **A draft is more layers of the same sequences** ([`State::append_owner`]). It shares places, pages, slots and transactions
+//! **A draft is more layers of the same sequences** ([`State::append_owner`]). It shares KV indices, pages, slots and transactions
 //! with the target, so nothing can be rolled back and the draft forgotten. Which committed positions it has filled is known for
 //! each sequence ([`State::filled`]), and it never reads others. A draft never stands in the target's way: what it cannot keep,
 //! because its window or its state has left it, it has not filled any more.
@@ -21,7 +21,7 @@
 //! **Pages and slots are shared** and counted: by sequences that were forked, and by the prefix tree, where texts
 //! stay until the memory is needed. Who writes into a shared page gets a copy of his own first.
 //!
-//! [`State::remove`] takes positions from the middle, for models that can bear it. [`State::save`] and [`State::restore`] bring a
+//! [`State::remove_and_shift`] takes positions from the middle, for models that can bear it. [`State::save`] and [`State::restore`] bring a
 //! sequence into another process.
 
 mod batch;
@@ -34,15 +34,15 @@ mod integrity;
 mod owner;
 mod pool;
 mod prefix;
-mod remove;
-mod reuse;
+mod resume;
 mod run;
 mod saved;
 mod sequence;
+mod shift;
 #[cfg(test)]
 mod tests;
 
-pub use batch::{Batch, RowError};
+pub use batch::{Batch, BatchError};
 pub use compute::NOT_A_TOKEN;
 pub use error::StateError;
 pub use extension::Extension;
@@ -91,7 +91,7 @@ pub enum RopeKind {
         /// The pairs.
         layout: RopeLayout,
         /// What the frequencies are divided by.
-        divisors: Option<Vec<f32>>,
+        freq_factors: Option<Vec<f32>>,
     },
 }
 
@@ -160,7 +160,7 @@ pub struct State<S> {
     groups: Vec<Group>,
     /// Pages, by group.
     pools: Vec<Pool>,
-    /// Recurrent states. There are none where no layer recurs.
+    /// Recurrent state slots; empty without recurrent layers.
     slots: Pool,
     cache_slots: usize,
     pages: usize,
@@ -253,8 +253,8 @@ impl<S: StateStore> State<S> {
     }
 
     /// Whether the target's layers carry a state from position to position. Its sequences cannot be cut but to nothing then.
-    pub fn recurs(&self) -> bool {
-        self.owners[OwnerId::TARGET.0].recurs()
+    pub fn is_recurrent(&self) -> bool {
+        self.owners[OwnerId::TARGET.0].is_recurrent()
     }
 
     /// Whether any owner's layers recur.

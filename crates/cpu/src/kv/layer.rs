@@ -35,8 +35,8 @@ pub(crate) struct KeyShifter {
 impl KeyShifter {
     pub(crate) fn new(shift: &KShift) -> KeyShifter {
         // The amplitude is in the keys already.
-        let (frequencies, _) = rope::frequencies(&shift.table, shift.divisors.as_deref());
-        let mut angles = vec![0.0; shift.table.rotated];
+        let (frequencies, _) = rope::frequencies(&shift.table, shift.freq_factors.as_deref());
+        let mut angles = vec![0.0; shift.table.rotary_dim];
         rope::angles(shift.positions, &frequencies, 1.0, &mut angles);
         KeyShifter { layout: shift.layout, angles, hadamard: shift.hadamard }
     }
@@ -384,7 +384,7 @@ mod tests {
     #[test]
     fn moved_keys_are_rotated_and_keep_their_rounding_small() {
         let scaling = verbatim_graph::RopeScaling::Linear { factor: Real(1.0) };
-        let table = RopeTable { rotated: 48, base: Real(1e4), scaling };
+        let table = RopeTable { rotary_dim: 48, base: Real(1e4), scaling };
         let mut random = Random(6);
         for (spec, transformed) in specs().flat_map(|spec| [(spec, false), (spec, true)]) {
             let spec = KvSpec { head_dim: 96, ..spec };
@@ -401,7 +401,7 @@ mod tests {
             let layer = &mut memory.layers_mut()[0];
             layer.write(3, 0, &transform(&k), &v);
             let (layout, hadamard) = (RopeLayout::NeoX, transformed);
-            let shift = KShift { table, layout, divisors: None, positions: -12, hadamard };
+            let shift = KShift { table, layout, freq_factors: None, positions: -12, hadamard };
             let shift = KeyShifter::new(&shift);
             layer.move_cell(3, 77, Some(&shift));
             let mut wanted = vec![0.0; width];

@@ -39,7 +39,7 @@ struct Request {
 impl Request {
     fn begin(engine: &mut Engine, prompt: &[u32]) -> Request {
         let sequence = engine.begin().expect("free");
-        let reused = engine.reuse(sequence, &prompt[..prompt.len() - 1]).expect("empty");
+        let reused = engine.resume_prefix(sequence, &prompt[..prompt.len() - 1]).expect("empty");
         Request { sequence, next: prompt[reused..].to_vec(), said: Vec::new(), reused }
     }
 
@@ -80,9 +80,9 @@ fn in_every_order_on_one_slot_and_on_several() {
                 if cache_bytes == 64 << 20 {
                     let later = order.into_iter().rfind(|&index| index < 2).expect("0 or 1");
                     // A recurrent model goes on from the end of a page, others from the last common token.
-                    let most = if engine.recurs() { 128 } else { PREFIX };
+                    let most = if engine.is_recurrent() { 128 } else { PREFIX };
                     assert_eq!(reused[later], most, "{model}: {order:?}");
-                    assert!(reused[2] <= 70 && (reused[2] > 60 || engine.recurs() || order[0] == 2));
+                    assert!(reused[2] <= 70 && (reused[2] > 60 || engine.is_recurrent() || order[0] == 2));
                 }
 
                 // All at once, one token of each in turn.
@@ -113,7 +113,7 @@ fn a_beginning_that_is_being_written_is_not_reused() {
         let start = engine.append(writer, first.len()).expect("room");
         let row = |(i, &token)| Row {
             sequence: writer,
-            place: start + i,
+            kv_index: start + i,
             input: RowInput::Token(token),
             want: Want::NOTHING,
         };

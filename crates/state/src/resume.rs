@@ -12,10 +12,10 @@ impl<S: StateStore> State<S> {
     ///
     /// # Errors
     /// If there is no such sequence or it is not empty.
-    pub fn reuse(&mut self, id: SequenceId, tokens: &[u32]) -> Result<usize, StateError> {
-        let places = self.sequence(id)?.places();
-        if places > 0 {
-            return Err(StateError::NotEmpty(places));
+    pub fn resume_prefix(&mut self, id: SequenceId, tokens: &[u32]) -> Result<usize, StateError> {
+        let kv_indices = self.sequence(id)?.kv_len();
+        if kv_indices > 0 {
+            return Err(StateError::NotEmpty(kv_indices));
         }
         let known = tokens.iter().position(|&token| token == NOT_A_TOKEN).unwrap_or(tokens.len());
         let tokens = &tokens[..known.min(self.context)];
@@ -23,25 +23,25 @@ impl<S: StateStore> State<S> {
         let base = path.len() * PAGE_CELLS;
         let fits = |&&(node, agree): &&(NodeId, usize)| {
             let all = self.tree.node(node).tokens.len() == agree;
-            self.can_begin(&path, Some(node), base + agree, all)
+            self.can_resume(&path, Some(node), base + agree, all)
         };
         let mut len = base;
         if let Some(&(node, agree)) = partial.iter().find(fits) {
             path.push(node);
             len += agree;
         } else {
-            while !path.is_empty() && !self.can_begin(&path, None, len, true) {
+            while !path.is_empty() && !self.can_resume(&path, None, len, true) {
                 path.pop();
                 len -= PAGE_CELLS;
             }
         }
-        self.begin_with(id, &path, &tokens[..len]);
+        self.resume_from(id, &path, &tokens[..len]);
         Ok(len)
     }
 
     /// Whether the pages that the target sees at the position `len`, and its state before it, are there. `is_end`: the last node
     /// ends there.
-    fn can_begin(&self, path: &[NodeId], last: Option<NodeId>, len: usize, is_end: bool) -> bool {
+    fn can_resume(&self, path: &[NodeId], last: Option<NodeId>, len: usize, is_end: bool) -> bool {
         let nodes = || path.iter().copied().chain(last);
         let mut needed =
             self.groups.iter().enumerate().filter(|(_, group)| group.owners.contains(OwnerId::TARGET));
@@ -50,13 +50,13 @@ impl<S: StateStore> State<S> {
             nodes().skip(first).all(|node| self.tree.node(node).pages[index].is_some())
         });
         let has_state = |node: NodeId| is_end && self.tree.node(node).slot.is_some();
-        pages && (!self.recurs() || nodes().last().is_none_or(has_state))
+        pages && (!self.is_recurrent() || nodes().last().is_none_or(has_state))
     }
 
-    fn begin_with(&mut self, id: SequenceId, path: &[NodeId], tokens: &[u32]) {
+    fn resume_from(&mut self, id: SequenceId, path: &[NodeId], tokens: &[u32]) {
         let row = id.index * self.blocks();
         let spans: Vec<Span> =
-            (0..self.groups.len()).map(|group| self.reusable_span(group, path, tokens.len())).collect();
+            (0..self.groups.len()).map(|group| self.resumed_span(group, path, tokens.len())).collect();
         for (index, span) in spans.iter().enumerate() {
             for (block, &node) in path.iter().enumerate().take(span.end).skip(span.first) {
                 let page = self.tree.node(node).pages[index].expect("asked for before").id;
@@ -74,7 +74,7 @@ impl<S: StateStore> State<S> {
             self.tree.touch(node, self.groups.len());
         }
         let state = state.map(|(_, state)| state);
-        let filled = self.drafts().map(|draft| self.reusable_range(draft, path, tokens.len(), state));
+        let filled = self.drafts().map(|draft| self.resumed_range(draft, path, tokens.len(), state));
         let filled = filled.collect();
         let Some(sequence) = &mut self.sequences[id.index] else { return };
         for block in tokens.chunks_exact(PAGE_CELLS) {
@@ -91,7 +91,7 @@ impl<S: StateStore> State<S> {
     }
 
     /// The blocks of a kind of layer that a sequence of this length takes from these nodes.
-    fn reusable_span(&self, group: usize, path: &[NodeId], len: usize) -> Span {
+    fn resumed_span(&self, group: usize, path: &[NodeId], len: usize) -> Span {
         let first = (self.groups[group].first_seen(len) / PAGE_CELLS).min(path.len());
         let there =
             path[first..].iter().rev().take_while(|&&node| self.tree.node(node).pages[group].is_some());
@@ -104,14 +104,14 @@ impl<S: StateStore> State<S> {
     }
 
     /// The last positions of what a sequence takes from these nodes that a draft has filled.
-    fn reusable_range(
+    fn resumed_range(
         &self,
         draft: OwnerId,
         path: &[NodeId],
         len: usize,
         state: Option<Kept>,
     ) -> Range<usize> {
-        if self.owners[draft.0].recurs() && !state.is_some_and(|state| state.filled.contains(draft)) {
+        if self.owners[draft.0].is_recurrent() && !state.is_some_and(|state| state.filled.contains(draft)) {
             return 0..0;
         }
         let is_filled = |&block: &usize| {

@@ -11,21 +11,23 @@ impl<S: StateStore> State<S> {
     ///
     /// # Errors
     /// Why not.
-    pub fn can_remove(&self) -> Result<(), StateError> {
-        match self.recurs() {
-            true => Err(StateError::CannotMove("a recurrent state cannot forget a part of what it has read")),
+    pub fn can_shift(&self) -> Result<(), StateError> {
+        match self.is_recurrent() {
+            true => {
+                Err(StateError::CannotShift("a recurrent state cannot forget a part of what it has read"))
+            }
             false => Ok(()),
         }
     }
 
-    /// Removes these positions; those after take their places, by a K-shift. Returns how many
+    /// Removes these positions; those after move down by a K-shift. Returns how many
     /// positions are left.
     ///
     /// # Errors
     /// If the model cannot bear it, positions are in flight or there are no such positions, a window would come to see what
     /// it has left, or there are no pages for copies of shared ones. Nothing has changed then.
-    pub fn remove(&mut self, id: SequenceId, positions: Range<usize>) -> Result<usize, StateError> {
-        self.can_remove()?;
+    pub fn remove_and_shift(&mut self, id: SequenceId, positions: Range<usize>) -> Result<usize, StateError> {
+        self.can_shift()?;
         let sequence = self.sequence(id)?;
         let (committed, in_flight) = (sequence.committed(), sequence.flight.len());
         let Range { start, end } = positions;
@@ -46,7 +48,7 @@ impl<S: StateStore> State<S> {
         for (group, span) in self.groups.iter().zip(&sequence.spans) {
             let seen = group.first_seen(left);
             if group.owners.contains(OwnerId::TARGET) && seen < start && seen < span.whole_from {
-                return Err(StateError::CannotMove("a window would see positions again that it has left"));
+                return Err(StateError::CannotShift("a window would see positions again that it has left"));
             }
         }
         for group in 0..self.groups.len() {
@@ -161,8 +163,8 @@ fn by_shift(specs: &[LayerSpec], layers: &[usize], by: usize) -> Vec<(Option<KSh
 }
 
 fn k_shift(layer: &LayerSpec, by: usize) -> Option<KShift> {
-    let RopeKind::Rope { table, layout, divisors } = &layer.rope else { return None };
+    let RopeKind::Rope { table, layout, freq_factors } = &layer.rope else { return None };
     let positions = -i32::try_from(by).expect("positions are i32");
-    let divisors = divisors.clone();
-    Some(KShift { table: *table, layout: *layout, divisors, positions, hadamard: layer.hadamard })
+    let freq_factors = freq_factors.clone();
+    Some(KShift { table: *table, layout: *layout, freq_factors, positions, hadamard: layer.hadamard })
 }
