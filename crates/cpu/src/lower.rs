@@ -1,7 +1,7 @@
 //! From a model's graph to the graph that this backend runs: sums folded into products, activations quantised once.
 
 use crate::op::CpuOp;
-use crate::ops::attention::{PARTIAL_EXTRA, most_ranges};
+use crate::ops::attention::{PARTIAL_EXTRA, most_splits};
 use crate::weights::{Weight, Weights};
 use verbatim_backend::PAGE_CELLS;
 use verbatim_graph::{Attention, Builder, Def, Graph, GraphError, Lifetime, Op, ValueId};
@@ -158,7 +158,7 @@ impl Lowering<'_> {
         let positions = pages.checked_mul(PAGE_CELLS)?.checked_add(path)?;
         let part_len = attention.head_dim.checked_add(PARTIAL_EXTRA)?;
         let cols =
-            most_ranges(positions, attention.window).checked_mul(attention.heads)?.checked_mul(part_len)?;
+            most_splits(positions, attention.window).checked_mul(attention.heads)?.checked_mul(part_len)?;
         (rows <= PARTED_ROWS).then_some(cols)
     }
 

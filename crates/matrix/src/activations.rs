@@ -46,10 +46,10 @@ pub fn quantize_planes(isa: Isa, row: &[f32], planes: &mut [&mut [u8]]) {
         for plane in &mut *planes {
             let block = &mut plane[index * size_of::<Q8Block>()..][..size_of::<Q8Block>()];
             quantize_row(isa, &rest, block);
-            let (codes, numbers) = block.split_at(BLOCK_COLS);
+            let (quants, numbers) = block.split_at(BLOCK_COLS);
             let scale = f32::from_ne_bytes(numbers.as_chunks().0[0]);
-            for (value, code) in rest.iter_mut().zip(codes) {
-                *value = f32::from(code.cast_signed()).mul_add(-scale, *value);
+            for (value, quant) in rest.iter_mut().zip(quants) {
+                *value = f32::from(quant.cast_signed()).mul_add(-scale, *value);
             }
         }
     }

@@ -17,7 +17,7 @@ use verbatim_simd::{Kernel, Q8Block, Simd};
 /// say. Who makes a `Tile` vouches that they are valid as described while it runs, and that nothing else
 /// touches the outputs.
 pub(super) struct Tile {
-    /// The group's weights: the codes of a block format, or the numbers of a plain one.
+    /// The group's weights: the quants of a block format, or the numbers of a plain one.
     pub weights: *const u8,
     /// The group's scales, of a block format.
     pub scales: *const u8,
@@ -94,7 +94,7 @@ impl<W: DenseWeights, const M: usize> Kernel for DenseTile<'_, W, M> {
 
 /// A tile of a block format, with quantised activations.
 ///
-/// Contract, for every output element: blocks of 32 columns ascend; in each, the sum of the products of codes
+/// Contract, for every output element: blocks of 32 columns ascend; in each, the sum of the products of quants
 /// and activations is an exact integer, [`block_sum`] scales it, and one fused multiply-add takes it into the
 /// total.
 ///
@@ -105,17 +105,17 @@ unsafe fn block_tile<S: Simd, F: BlockFormat, const M: usize>(simd: S, tile: &Ti
     let file_blocks = tile.cols / (BLOCK_COLS * F::BLOCKS);
     let inputs = token_inputs::<M>(tile);
     prefetch_outputs::<S, M>(simd, tile);
-    let (mut codes, mut scales, mut at_block) = (tile.weights, tile.scales, 0);
+    let (mut quants, mut scales, mut at_block) = (tile.weights, tile.scales, 0);
     // SAFETY: the strides walk over the operands that the caller vouches for.
     unsafe {
         let mut totals = S::sixteen([simd.splat(0.0); M]);
         for _ in 0..file_blocks {
             prefetch(simd, scales, F::SCALE_BYTES);
             for sub in 0..F::BLOCKS {
-                prefetch(simd, codes, F::CODE_BYTES);
+                prefetch(simd, quants, F::QUANT_BYTES);
                 // All lanes of a block before the next, so that weights come from memory in an even stream.
                 for (totals, lane) in totals.as_mut().iter_mut().zip((0..tile.rows).step_by(S::LANES)) {
-                    let weights = F::codes(simd, codes, lane);
+                    let weights = F::quants(simd, quants, lane);
                     let coefficients = F::coefficients(simd, scales, lane, sub);
                     for (total, input) in totals.iter_mut().zip(inputs) {
                         let input = input.add(at_block);
@@ -124,7 +124,7 @@ unsafe fn block_tile<S: Simd, F: BlockFormat, const M: usize>(simd: S, tile: &Ti
                         *total = simd.mul_add(sum, scale, *total);
                     }
                 }
-                codes = codes.add(F::CODE_BYTES);
+                quants = quants.add(F::QUANT_BYTES);
                 at_block += size_of::<Q8Block>();
             }
             scales = scales.add(F::SCALE_BYTES);
@@ -174,15 +174,15 @@ unsafe fn block_sum<S: Simd, F: BlockFormat>(
     unsafe {
         if !F::HALVES {
             let sum = block_number(input, SUM_AT);
-            let dot = simd.mul(d[0], simd.dot(weights, F::CODE_MAX, F::OFFSET, input, sum));
-            return if F::MINIMA { simd.mul_sub_from(m[0], simd.splat(sum), dot) } else { dot };
+            let dot = simd.mul(d[0], simd.dot(weights, F::QUANT_MAX, F::OFFSET, input, sum));
+            return if F::MINS { simd.mul_sub_from(m[0], simd.splat(sum), dot) } else { dot };
         }
         let sums = [block_number(input, HALF_SUMS_AT), block_number(input, HALF_SUMS_AT + 4)];
         let [w0, w1, w2, w3, w4, w5, w6, w7] = weights;
-        let first = simd.dot([w0, w1, w2, w3], F::CODE_MAX, F::OFFSET, input, sums[0]);
-        let second = simd.dot([w4, w5, w6, w7], F::CODE_MAX, F::OFFSET, input.add(16), sums[1]);
+        let first = simd.dot([w0, w1, w2, w3], F::QUANT_MAX, F::OFFSET, input, sums[0]);
+        let second = simd.dot([w4, w5, w6, w7], F::QUANT_MAX, F::OFFSET, input.add(16), sums[1]);
         let dot = simd.mul_add(d[1], second, simd.mul(d[0], first));
-        if !F::MINIMA {
+        if !F::MINS {
             return dot;
         }
         let dot = simd.mul_sub_from(m[0], simd.splat(sums[0]), dot);

@@ -1,8 +1,8 @@
-//! How the codes of sixteen rows lie in memory.
+//! How the quants of sixteen rows lie in memory.
 //!
 //! A *chunk* is 64 bytes: four neighbouring columns of each of sixteen rows, row by row (byte `4 * row +
 //! column`). It is one AVX-512 register, two of AVX2 or four of NEON. A block of 32 columns is eight chunks of one-byte
-//! codes; narrower codes share chunks. Below, chunk numbers on the left are stored and those on the right are
+//! quants; narrower quants share chunks. Below, chunk numbers on the left are stored and those on the right are
 //! columns `4 * chunk ..`:
 //!
 //! - 8 bits: stored chunk `c` is chunk `c`.
@@ -22,25 +22,25 @@ pub const BLOCK_COLS: usize = Q8_COLS;
 /// Bytes of a chunk.
 const CHUNK_BYTES: usize = 4 * GROUP_ROWS;
 
-/// Bytes of the codes of one block of sixteen rows.
-pub(super) const fn code_bytes(bits: usize) -> usize {
+/// Bytes of the quants of one block of sixteen rows.
+pub(super) const fn quant_bytes(bits: usize) -> usize {
     GROUP_ROWS * BLOCK_COLS * bits / 8
 }
 
-/// Writes the codes of sixteen rows as one block.
+/// Writes the quants of sixteen rows as one block.
 #[inline(always)]
 pub(super) fn pack(bits: usize, rows: &[[Word; 8]; GROUP_ROWS], block: &mut [u8]) {
     let mut chunks = [[[0; 4]; GROUP_ROWS]; 8];
     transpose(rows, &mut chunks);
     let (low_bits, high_bits) = split(bits);
-    let (low, high) = block.split_at_mut(code_bytes(low_bits));
+    let (low, high) = block.split_at_mut(quant_bytes(low_bits));
     pack_part(low_bits, &chunks, 0, low);
     if high_bits > 0 {
         pack_part(high_bits, &chunks, low_bits, high);
     }
 }
 
-/// A code width as two that divide a byte.
+/// A quant width as two that divide a byte.
 const fn split(bits: usize) -> (usize, usize) {
     match bits {
         3 => (2, 1),
@@ -50,7 +50,7 @@ const fn split(bits: usize) -> (usize, usize) {
     }
 }
 
-/// Writes `bits` bits of each code, those from bit `from` on.
+/// Writes `bits` bits of each quant, those from bit `from` on.
 #[inline(always)]
 fn pack_part(bits: usize, chunks: &[[Word; GROUP_ROWS]; 8], from: usize, part: &mut [u8]) {
     let mask = u8::MAX >> (8 - bits);
@@ -58,15 +58,15 @@ fn pack_part(bits: usize, chunks: &[[Word; GROUP_ROWS]; 8], from: usize, part: &
     for (stored, bytes) in stored_chunks.iter_mut().enumerate() {
         for nth in 0..8 / bits {
             let chunk = chunks[chunk_at(bits, stored, nth)].as_flattened();
-            for (byte, code) in bytes.iter_mut().zip(chunk) {
-                let moved = ((code >> from) & mask) << (nth * bits);
+            for (byte, quant) in bytes.iter_mut().zip(chunk) {
+                let moved = ((quant >> from) & mask) << (nth * bits);
                 *byte = if nth == 0 { moved } else { *byte | moved };
             }
         }
     }
 }
 
-/// Writes 32 one-bit codes of each row, given as a number whose lowest bit is the first of them.
+/// Writes 32 one-bit quants of each row, given as a number whose lowest bit is the first of them.
 #[inline(always)]
 pub(super) fn pack_bits(rows: &[u32; GROUP_ROWS], block: &mut [u8]) {
     for (word, &row) in block.as_chunks_mut::<4>().0.iter_mut().zip(rows) {
@@ -105,7 +105,7 @@ const fn chunk_at(bits: usize, stored: usize, nth: usize) -> usize {
     }
 }
 
-/// Where a chunk of codes of `bits` bits is: the stored chunk, and the bit it starts at.
+/// Where a chunk of quants of `bits` bits is: the stored chunk, and the bit it starts at.
 const fn place(bits: usize, chunk: usize) -> (usize, usize) {
     match bits {
         4 => (chunk % 4, chunk / 4 * 4),
@@ -115,28 +115,28 @@ const fn place(bits: usize, chunk: usize) -> (usize, usize) {
     }
 }
 
-/// The one-byte codes of a block, for `S::LANES` rows from row `lane` on, chunk by chunk.
+/// The one-byte quants of a block, for `S::LANES` rows from row `lane` on, chunk by chunk.
 ///
 /// # Safety
-/// `block` points to `code_bytes(bits)` bytes, `lane + S::LANES` is at most 16.
+/// `block` points to `quant_bytes(bits)` bytes, `lane + S::LANES` is at most 16.
 #[inline(always)]
 pub(super) unsafe fn unpack<S: Simd>(simd: S, bits: usize, block: *const u8, lane: usize) -> [S::Bytes; 8] {
     let (low_bits, high_bits) = split(bits);
     // SAFETY: `place` gives stored chunks within the bytes that the caller vouches for.
     unsafe {
-        let mut codes = [simd.splat_byte(0); 8];
-        for (chunk, codes) in codes.iter_mut().enumerate() {
-            *codes = part(simd, low_bits, block, lane, chunk, 0);
+        let mut quants = [simd.splat_byte(0); 8];
+        for (chunk, quants) in quants.iter_mut().enumerate() {
+            *quants = part(simd, low_bits, block, lane, chunk, 0);
             if high_bits > 0 {
-                let high = part(simd, high_bits, block.add(code_bytes(low_bits)), lane, chunk, low_bits);
-                *codes = simd.or(*codes, high);
+                let high = part(simd, high_bits, block.add(quant_bytes(low_bits)), lane, chunk, low_bits);
+                *quants = simd.or(*quants, high);
             }
         }
-        codes
+        quants
     }
 }
 
-/// One chunk of codes of `bits` bits, moved to bit `to` of its bytes.
+/// One chunk of quants of `bits` bits, moved to bit `to` of its bytes.
 #[inline(always)]
 unsafe fn part<S: Simd>(
     simd: S,

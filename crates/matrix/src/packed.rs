@@ -25,7 +25,7 @@ pub struct PackedMatrix {
     storage: AlignedBytes,
 }
 
-/// How a row group of one matrix is laid out: first all codes (or plain weights), then all scales.
+/// How a row group of one matrix is laid out: first all quants (or plain weights), then all scales.
 #[derive(Clone, Copy)]
 struct GroupLayout {
     kind: Kind,
@@ -39,8 +39,8 @@ impl GroupLayout {
         let (weights_bytes, scales_bytes) = for_kind!(kind,
             F => {
                 let file_blocks = cols / (BLOCK_COLS * F::BLOCKS);
-                let codes = file_blocks.checked_mul(F::BLOCKS * F::CODE_BYTES)?;
-                (codes, file_blocks.checked_mul(F::SCALE_BYTES)?)
+                let quants = file_blocks.checked_mul(F::BLOCKS * F::QUANT_BYTES)?;
+                (quants, file_blocks.checked_mul(F::SCALE_BYTES)?)
             },
             W => (cols.checked_mul(GROUP_ROWS * W::BYTES)?, 0)
         );
@@ -264,13 +264,13 @@ impl<'a> GroupParts<'a> {
 /// Packs up to sixteen rows, a file block of all of them at a time.
 fn pack_blocks<F: BlockFormat>(rows: &[&[u8]], weights: &mut [u8], scales: &mut [u8]) {
     let file_blocks = rows[0].len() / F::FILE_BYTES;
-    let weights = weights.chunks_exact_mut(F::BLOCKS * F::CODE_BYTES);
+    let weights = weights.chunks_exact_mut(F::BLOCKS * F::QUANT_BYTES);
     let scales = scales.chunks_exact_mut(F::SCALE_BYTES);
     for ((index, weights), scales) in (0..file_blocks).zip(weights).zip(scales) {
         let blocks = FileBlocks { rows, at: index * F::FILE_BYTES };
         F::write_scales(blocks, scales);
-        for (sub, codes) in weights.chunks_exact_mut(F::CODE_BYTES).enumerate() {
-            F::write_codes(blocks, sub, codes);
+        for (sub, quants) in weights.chunks_exact_mut(F::QUANT_BYTES).enumerate() {
+            F::write_quants(blocks, sub, quants);
         }
     }
 }
@@ -297,17 +297,17 @@ unsafe fn decode_blocks<F: BlockFormat>(weights: *const u8, scales: *const u8, l
     for (index, out) in out.as_chunks_mut::<BLOCK_COLS>().0.iter_mut().enumerate() {
         let (file_block, sub) = (index / F::BLOCKS, index % F::BLOCKS);
         // SAFETY: the block is one of the row group; `Scalar` runs everywhere.
-        let (codes, coefficients) = unsafe {
+        let (quants, coefficients) = unsafe {
             (
-                F::codes(Scalar, weights.add(index * F::CODE_BYTES), lane),
+                F::quants(Scalar, weights.add(index * F::QUANT_BYTES), lane),
                 F::coefficients(Scalar, scales.add(file_block * F::SCALE_BYTES), lane, sub),
             )
         };
-        for (column, (&code, out)) in codes.as_flattened().iter().zip(out).enumerate() {
+        for (column, (&quant, out)) in quants.as_flattened().iter().zip(out).enumerate() {
             let half = column / (BLOCK_COLS / 2);
             let (d, m) = (coefficients.d[half], coefficients.m[half]);
-            let centred = f32::from(i16::from(code) - i16::from(F::OFFSET));
-            *out = if F::MINIMA { d * centred - m } else { d * centred };
+            let centred = f32::from(i16::from(quant) - i16::from(F::OFFSET));
+            *out = if F::MINS { d * centred - m } else { d * centred };
         }
     }
 }
@@ -325,18 +325,18 @@ unsafe fn decode_dense<W: DenseWeights>(weights: *const u8, lane: usize, out: &m
 mod tests {
     use super::*;
     use crate::formats::HALF_ROW;
-    use crate::layout::code_bytes;
+    use crate::layout::quant_bytes;
     use verbatim_graph::random::Random;
     use verbatim_quant::ALL;
 
-    /// Where a bit of the code of a column is, the byte and the bit in it, as `layout` says in words.
+    /// Where a bit of the quant of a column is, the byte and the bit in it, as `layout` says in words.
     fn place(bits: usize, row: usize, column: usize, bit: usize) -> (usize, usize) {
         let low = match bits {
             3 => 2,
             5 | 6 => 4,
             whole => whole,
         };
-        let (width, from, part) = if bit < low { (low, 0, 0) } else { (bits - low, low, code_bytes(low)) };
+        let (width, from, part) = if bit < low { (low, 0, 0) } else { (bits - low, low, quant_bytes(low)) };
         let chunk = column / 4;
         let (stored, above) = match width {
             4 => (chunk % 4, chunk / 4),
@@ -364,11 +364,11 @@ mod tests {
         for (index, block) in row.chunks_exact(F::FILE_BYTES).enumerate() {
             place_scales::<F>(block, lane, &mut scales[index * F::SCALE_BYTES..]);
             for sub in 0..F::BLOCKS {
-                let codes = &mut weights[(index * F::BLOCKS + sub) * F::CODE_BYTES..][..F::CODE_BYTES];
-                for (column, code) in F::row_codes(block, sub).into_iter().enumerate() {
+                let quants = &mut weights[(index * F::BLOCKS + sub) * F::QUANT_BYTES..][..F::QUANT_BYTES];
+                for (column, quant) in F::row_quants(block, sub).into_iter().enumerate() {
                     for bit in 0..F::BITS {
                         let (byte, at) = place(F::BITS, lane, column, bit);
-                        codes[byte] |= (code >> bit & 1) << at;
+                        quants[byte] |= (quant >> bit & 1) << at;
                     }
                 }
             }
@@ -387,7 +387,7 @@ mod tests {
         let mut random = Random(5);
         let mut formats = 0;
         for (dtype, kind) in ALL.into_iter().filter_map(|dtype| Some((dtype, Kind::of(dtype)?))) {
-            if !for_kind!(kind, F => F::CODE_BYTES == code_bytes(F::BITS), _W => true) {
+            if !for_kind!(kind, F => F::QUANT_BYTES == quant_bytes(F::BITS), _W => true) {
                 continue;
             }
             formats += 1;
@@ -412,7 +412,7 @@ mod tests {
         assert_eq!(formats, 20);
     }
 
-    /// The codes of grids and trits, whose layouts are their own, as the kernels would read them.
+    /// The quants of grids and trits, whose layouts are their own, as the kernels would read them.
     fn kept_by_all_rows<F: BlockFormat>(matrix: &mut PackedMatrix, bytes: &[u8]) {
         let layout = matrix.layout;
         let row_bytes = bytes.len() / matrix.rows;
@@ -426,10 +426,10 @@ mod tests {
                 place_scales::<F>(block, lane, scales);
                 assert_eq!(given, scales, "scales of row {row}, block {index}");
                 for sub in 0..F::BLOCKS {
-                    let codes = &weights[(index * F::BLOCKS + sub) * F::CODE_BYTES..][..F::CODE_BYTES];
-                    // SAFETY: the codes of one block; `Scalar` runs everywhere.
-                    let given = unsafe { F::codes(Scalar, codes.as_ptr(), lane) };
-                    assert_eq!(given.as_flattened(), F::row_codes(block, sub), "row {row}, {index}, {sub}");
+                    let quants = &weights[(index * F::BLOCKS + sub) * F::QUANT_BYTES..][..F::QUANT_BYTES];
+                    // SAFETY: the quants of one block; `Scalar` runs everywhere.
+                    let given = unsafe { F::quants(Scalar, quants.as_ptr(), lane) };
+                    assert_eq!(given.as_flattened(), F::row_quants(block, sub), "row {row}, {index}, {sub}");
                 }
             }
         }
@@ -440,7 +440,7 @@ mod tests {
         let mut random = Random(6);
         let mut formats = 0;
         for (dtype, kind) in ALL.into_iter().filter_map(|dtype| Some((dtype, Kind::of(dtype)?))) {
-            if for_kind!(kind, F => F::CODE_BYTES == code_bytes(F::BITS), _W => true) {
+            if for_kind!(kind, F => F::QUANT_BYTES == quant_bytes(F::BITS), _W => true) {
                 continue;
             }
             formats += 1;

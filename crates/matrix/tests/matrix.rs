@@ -170,12 +170,12 @@ fn activations_quantise_to_the_same_bytes_on_every_instruction_set() {
 fn activation_sums_are_those_of_the_values() {
     for (name, values) in activation_cases() {
         for block in quantized(&values).chunks_exact(48) {
-            let codes: Vec<i32> = block[..32].iter().map(|&q| i32::from(q.cast_signed())).collect();
-            assert!(codes.iter().all(|q| (-127..=127).contains(q)), "{name}: {codes:?}");
-            let sum = |codes: &[i32]| codes.iter().sum::<i32>() as f32;
+            let quants: Vec<i32> = block[..32].iter().map(|&q| i32::from(q.cast_signed())).collect();
+            assert!(quants.iter().all(|q| (-127..=127).contains(q)), "{name}: {quants:?}");
+            let sum = |quants: &[i32]| quants.iter().sum::<i32>() as f32;
             assert_eq!(
                 [f32_at(block, 36), f32_at(block, 40), f32_at(block, 44)],
-                [sum(&codes), sum(&codes[..16]), sum(&codes[16..])],
+                [sum(&quants), sum(&quants[..16]), sum(&quants[16..])],
                 "{name}"
             );
         }

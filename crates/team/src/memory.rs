@@ -28,11 +28,18 @@ unsafe impl Send for AlignedBytes {}
 unsafe impl Sync for AlignedBytes {}
 
 /// Numbers that memory may be read as: any bits are valid, and there is no padding.
-pub trait Plain: Copy {}
-impl Plain for u8 {}
-impl Plain for u16 {}
-impl Plain for i32 {}
-impl Plain for f32 {}
+///
+/// # Safety
+/// Both must be so.
+pub unsafe trait Plain: Copy {}
+// SAFETY: a number without padding, of which all bits are valid.
+unsafe impl Plain for u8 {}
+// SAFETY: a number without padding, of which all bits are valid.
+unsafe impl Plain for u16 {}
+// SAFETY: a number without padding, of which all bits are valid.
+unsafe impl Plain for i32 {}
+// SAFETY: a number without padding, of which all bits are valid.
+unsafe impl Plain for f32 {}
 
 impl AlignedBytes {
     /// `None` if there is no memory for so many bytes.
@@ -85,7 +92,7 @@ impl AlignedBytes {
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
     }
 
-    /// Elements `start..start + count`, for reading. Nobody may write them meanwhile.
+    /// Elements `start..start + count`, for reading. Whoever writes has vouched that nobody reads meanwhile.
     #[inline]
     pub fn slice<T: Plain>(&self, start: usize, count: usize) -> &[T] {
         self.check::<T>(start, count);
@@ -93,17 +100,23 @@ impl AlignedBytes {
         unsafe { std::slice::from_raw_parts(self.start.as_ptr().cast::<T>().add(start), count) }
     }
 
-    /// Writes one element. Nobody else may use it meanwhile.
+    /// Writes one element.
+    ///
+    /// # Safety
+    /// Nobody else may read or write it meanwhile.
     #[inline]
-    pub fn put<T: Plain>(&self, index: usize, value: T) {
+    pub unsafe fn put<T: Plain>(&self, index: usize, value: T) {
         self.check::<T>(index, 1);
         // SAFETY: in bounds and aligned (see `check`); the caller is its only user.
         unsafe { self.start.as_ptr().cast::<T>().add(index).write(value) }
     }
 
-    /// Writes elements from the element `start` on. Nobody else may use them meanwhile.
+    /// Writes elements from the element `start` on.
+    ///
+    /// # Safety
+    /// Nobody else may read or write them meanwhile.
     #[inline]
-    pub fn put_all<T: Plain>(&self, start: usize, values: &[T]) {
+    pub unsafe fn put_all<T: Plain>(&self, start: usize, values: &[T]) {
         self.check::<T>(start, values.len());
         // SAFETY: in bounds and aligned (see `check`); the caller is their only user, so `values` lies elsewhere.
         unsafe {
@@ -112,7 +125,7 @@ impl AlignedBytes {
         }
     }
 
-    /// `count` elements from the byte offset `offset`, for reading. Nobody may write them meanwhile.
+    /// `count` elements from the byte offset `offset`, for reading.
     #[inline]
     pub fn read<T: Plain>(&self, offset: usize, count: usize) -> &[T] {
         debug_assert!(offset.is_multiple_of(size_of::<T>()));
@@ -186,9 +199,12 @@ mod tests {
     fn elements_of_every_type_are_found_where_they_were_put() {
         let bytes = AlignedBytes::zeroed(256).expect("256 bytes");
         assert_eq!(bytes.slice::<u8>(0, 256), [0; 256]);
-        bytes.put(3, 1.5f32);
-        bytes.put(20, 7u16);
-        bytes.put_all(61, &[1u8, 2]);
+        // SAFETY: nobody else uses the bytes.
+        unsafe {
+            bytes.put(3, 1.5f32);
+            bytes.put(20, 7u16);
+            bytes.put_all(61, &[1u8, 2]);
+        }
         assert_eq!(bytes.slice::<u8>(60, 4), [0, 1, 2, 0]);
         assert_eq!(bytes.slice::<f32>(3, 1), [1.5]);
         assert_eq!(bytes.read::<u16>(40, 1), [7]);

@@ -2,7 +2,7 @@
 
 use half::f16;
 
-use super::{BlockFormat, Coefficients, HALF_ROW, RowCodes, RowScales, offset_128, plane_codes};
+use super::{BlockFormat, Coefficients, HALF_ROW, RowQuants, RowScales, offset_128, plane_quants};
 use verbatim_simd::Simd;
 
 /// The sixteen E2M1 numbers of MXFP4 and NVFP4, doubled so that they are whole.
@@ -19,8 +19,8 @@ impl BlockFormat for MXFP4 {
     const FILE_BYTES: usize = 17;
 
     #[inline(always)]
-    fn row_codes(block: &[u8], sub: usize) -> RowCodes {
-        plane_codes::<4, 16>(&block[1..], sub)
+    fn row_quants(block: &[u8], sub: usize) -> RowQuants {
+        plane_quants::<4, 16>(&block[1..], sub)
     }
 
     #[inline(always)]
@@ -53,8 +53,8 @@ impl BlockFormat for NVFP4 {
     const HALF_SCALES: usize = 4;
 
     #[inline(always)]
-    fn row_codes(block: &[u8], sub: usize) -> RowCodes {
-        plane_codes::<4, 8>(&block[4..], sub)
+    fn row_quants(block: &[u8], sub: usize) -> RowQuants {
+        plane_quants::<4, 8>(&block[4..], sub)
     }
 
     #[inline(always)]

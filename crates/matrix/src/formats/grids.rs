@@ -1,17 +1,17 @@
 //! The formats whose weights are points of a grid: IQ1, IQ2 and IQ3. A point gives the magnitudes of four or eight
 //! columns at once; a scale of 16 or 32 columns and, but for IQ1, a sign for each column complete them.
 //!
-//! They stay about as small as in the file: the kernel looks the points up. Packed codes of 32 columns are, one after the
+//! They stay about as small as in the file: the kernel looks the points up. Packed quants of 32 columns are, one after the
 //! other and each for all sixteen rows: the low byte of each point's number; the bits above it, of all points together in
-//! one or two bytes, where there are any; the signs as one-bit codes.
+//! one or two bytes, where there are any; the signs as one-bit quants.
 //!
 //! Every weight is exactly `d · (2 · scale + 1) · UNIT` times a whole number below 64, and so is each of these factors in
 //! f32: what a product gives does not depend on how it is factored.
 
 use verbatim_quant::grids;
 
-use super::{BlockFormat, Coefficients, FileBlocks, HALF_ROW, RowCodes, RowScales, plane_code, u32_at};
-use crate::layout::{self, BLOCK_COLS, GROUP_ROWS, code_bytes, unpack};
+use super::{BlockFormat, Coefficients, FileBlocks, HALF_ROW, RowQuants, RowScales, plane_quant, u32_at};
+use crate::layout::{self, BLOCK_COLS, GROUP_ROWS, quant_bytes, unpack};
 use verbatim_simd::Simd;
 
 /// One of these formats. File blocks have 256 columns.
@@ -28,7 +28,7 @@ pub(crate) trait Grid: 'static {
     const UNIT: f32;
     /// Bytes of a file block.
     const BYTES: usize;
-    /// The codes of each point, [`POINT_COLS`](Self::POINT_COLS) bytes for each of the numbers that a point can have.
+    /// The quants of each point, [`POINT_COLS`](Self::POINT_COLS) bytes for each of the numbers that a point can have.
     const TABLE: &'static [u8];
 
     /// The number of a point of a file block; below 256, and `HIGH_WIDTH` bits more.
@@ -45,10 +45,10 @@ pub(crate) trait Grid: 'static {
     }
 }
 
-/// What codes are above the numbers they stand for, where there are signs.
+/// What quants are above the numbers they stand for, where there are signs.
 const SIGNED_OFFSET: u8 = 128;
 
-/// The same without: codes are 8 · (level + 1), and 2 more for a positive shift, for weights in units of an eighth.
+/// The same without: quants are 8 · (level + 1), and 2 more for a positive shift, for weights in units of an eighth.
 const SHIFTED_OFFSET: u8 = 9;
 
 /// Points of a block.
@@ -63,33 +63,33 @@ const fn high_bytes<G: Grid>() -> usize {
 
 impl<G: Grid> BlockFormat for G {
     const BITS: usize = 8;
-    const CODE_MAX: u8 = if G::SIGNED { u8::MAX } else { 18 };
+    const QUANT_MAX: u8 = if G::SIGNED { u8::MAX } else { 18 };
     const OFFSET: u8 = if G::SIGNED { SIGNED_OFFSET } else { SHIFTED_OFFSET };
     // Of those with a scale per 32 columns, too, each half is scaled by itself, which is the order that the sums have
     // always been taken in.
     const HALVES: bool = true;
     const BLOCKS: usize = 8;
     const FILE_BYTES: usize = G::BYTES;
-    const CODE_BYTES: usize =
-        (points::<G>() + high_bytes::<G>()) * GROUP_ROWS + if G::SIGNED { code_bytes(1) } else { 0 };
+    const QUANT_BYTES: usize =
+        (points::<G>() + high_bytes::<G>()) * GROUP_ROWS + if G::SIGNED { quant_bytes(1) } else { 0 };
     /// Scales are two to a byte.
     const BYTE_SCALES: usize = 256 / G::SCALE_COLS / 2;
 
-    fn row_codes(block: &[u8], sub: usize) -> RowCodes {
+    fn row_quants(block: &[u8], sub: usize) -> RowQuants {
         std::array::from_fn(|column| {
             let i = sub * BLOCK_COLS + column;
             let number = usize::from(G::point(block, i / G::POINT_COLS));
             if !G::SIGNED {
                 return G::TABLE[(number & 2047) * 8 + i % 8] + (number >> 11 << 1) as u8;
             }
-            let code = G::TABLE[number * G::POINT_COLS + i % G::POINT_COLS];
-            if G::signs(block, i / 8) >> (i % 8) & 1 == 0 { code } else { code.wrapping_neg() }
+            let quant = G::TABLE[number * G::POINT_COLS + i % G::POINT_COLS];
+            if G::signs(block, i / 8) >> (i % 8) & 1 == 0 { quant } else { quant.wrapping_neg() }
         })
     }
 
     #[inline(always)]
-    fn write_codes(blocks: FileBlocks<'_>, sub: usize, codes: &mut [u8]) {
-        let (low, rest) = codes.split_at_mut(points::<G>() * GROUP_ROWS);
+    fn write_quants(blocks: FileBlocks<'_>, sub: usize, quants: &mut [u8]) {
+        let (low, rest) = quants.split_at_mut(points::<G>() * GROUP_ROWS);
         let (high, signs) = rest.split_at_mut(high_bytes::<G>() * GROUP_ROWS);
         let bytes = high_bytes::<G>();
         let mut sign_bits = [0; GROUP_ROWS];
@@ -141,12 +141,12 @@ impl<G: Grid> BlockFormat for G {
     }
 
     #[inline(always)]
-    unsafe fn codes<S: Simd>(simd: S, codes: *const u8, lane: usize) -> [S::Bytes; 8] {
+    unsafe fn quants<S: Simd>(simd: S, quants: *const u8, lane: usize) -> [S::Bytes; 8] {
         const { assert!(G::TABLE.len() >= G::POINT_COLS << (8 + table_bits::<G>())) };
         let table = G::TABLE.as_ptr();
-        // SAFETY: the parts are within `CODE_BYTES`, and a point's number is below the number of entries of the table.
+        // SAFETY: the parts are within `QUANT_BYTES`, and a point's number is below the number of entries of the table.
         unsafe {
-            let high = codes.add(points::<G>() * GROUP_ROWS + lane * high_bytes::<G>());
+            let high = quants.add(points::<G>() * GROUP_ROWS + lane * high_bytes::<G>());
             let high = match high_bytes::<G>() {
                 0 => simd.splat_byte(0),
                 1 => simd.widen_u8(high),
@@ -155,7 +155,7 @@ impl<G: Grid> BlockFormat for G {
             let mut chunks = [simd.splat_byte(0); 8];
             for i in 0..points::<G>() {
                 let at = (i * G::HIGH_WIDTH) as u32;
-                let mut number = simd.widen_u8(codes.add(i * GROUP_ROWS + lane));
+                let mut number = simd.widen_u8(quants.add(i * GROUP_ROWS + lane));
                 if G::HIGH_WIDTH > 0 {
                     number = simd.or(number, simd.bits(high, at, table_bits::<G>(), 8));
                 }
@@ -173,7 +173,7 @@ impl<G: Grid> BlockFormat for G {
                 }
             }
             if G::SIGNED {
-                let signs = codes.add((points::<G>() + high_bytes::<G>()) * GROUP_ROWS);
+                let signs = quants.add((points::<G>() + high_bytes::<G>()) * GROUP_ROWS);
                 let signs = unpack(simd, 1, signs, lane);
                 for (chunk, signs) in chunks.iter_mut().zip(signs) {
                     *chunk = simd.negate(*chunk, signs);
@@ -189,36 +189,36 @@ const fn table_bits<G: Grid>() -> u32 {
     if G::SIGNED { G::HIGH_WIDTH as u32 } else { 3 }
 }
 
-/// What is added to the codes of a point for either sign of its shift. Their bit 1 is clear.
+/// What is added to the quants of a point for either sign of its shift. Their bit 1 is clear.
 static SHIFTS: [[u8; 4]; 2] = [[0; 4], [2; 4]];
 
-/// Codes of points of eight columns, two bits each.
-const fn eights<const N: usize>(points: &[u16; N], codes: [u8; 4]) -> [[u8; 8]; N] {
+/// Quants of points of eight columns, two bits each.
+const fn eights<const N: usize>(points: &[u16; N], quants: [u8; 4]) -> [[u8; 8]; N] {
     let mut table = [[0; 8]; N];
     let mut i = 0;
     while i < 8 * N {
-        table[i / 8][i % 8] = codes[(points[i / 8] >> (2 * (i % 8)) & 3) as usize];
+        table[i / 8][i % 8] = quants[(points[i / 8] >> (2 * (i % 8)) & 3) as usize];
         i += 1;
     }
     table
 }
 
-/// Codes of points of four columns, four bits each.
-const fn fours<const N: usize>(points: &[u16; N], codes: [u8; 8]) -> [[u8; 4]; N] {
+/// Quants of points of four columns, four bits each.
+const fn fours<const N: usize>(points: &[u16; N], quants: [u8; 8]) -> [[u8; 4]; N] {
     let mut table = [[0; 4]; N];
     let mut i = 0;
     while i < 4 * N {
-        table[i / 4][i % 4] = codes[(points[i / 4] >> (4 * (i % 4)) & 7) as usize];
+        table[i / 4][i % 4] = quants[(points[i / 4] >> (4 * (i % 4)) & 7) as usize];
         i += 1;
     }
     table
 }
 
-const IQ2_CODES: [u8; 4] = [128 + 8, 128 + 25, 128 + 43, 0];
-static IQ2_XXS_POINTS: [[u8; 8]; 256] = eights(&grids::IQ2_XXS, IQ2_CODES);
+const IQ2_LEVELS: [u8; 4] = [128 + 8, 128 + 25, 128 + 43, 0];
+static IQ2_XXS_POINTS: [[u8; 8]; 256] = eights(&grids::IQ2_XXS, IQ2_LEVELS);
 // Two bits of a number are above the low byte where one would do: as IQ2_S has it, so that a block's make a byte.
-static IQ2_XS_POINTS: [[[u8; 8]; 512]; 2] = [eights(&grids::IQ2_XS, IQ2_CODES); 2];
-static IQ2_S_POINTS: [[u8; 8]; 1024] = eights(&grids::IQ2_S, IQ2_CODES);
+static IQ2_XS_POINTS: [[[u8; 8]; 512]; 2] = [eights(&grids::IQ2_XS, IQ2_LEVELS); 2];
+static IQ2_S_POINTS: [[u8; 8]; 1024] = eights(&grids::IQ2_S, IQ2_LEVELS);
 static IQ3_XXS_POINTS: [[u8; 4]; 256] =
     fours(&grids::IQ3_XXS, [128 + 4, 128 + 12, 128 + 20, 128 + 28, 128 + 36, 128 + 44, 128 + 52, 128 + 62]);
 static IQ3_S_POINTS: [[u8; 4]; 512] =
@@ -286,7 +286,7 @@ impl Grid for IQ2_XS {
 
     #[inline(always)]
     fn scale(block: &[u8], index: usize) -> u8 {
-        plane_code::<4, 1>(&block[66..], index)
+        plane_quant::<4, 1>(&block[66..], index)
     }
 }
 
@@ -302,7 +302,7 @@ impl Grid for IQ2_S {
 
     #[inline(always)]
     fn point(block: &[u8], point: usize) -> u16 {
-        u16::from(block[2 + point]) | u16::from(plane_code::<2, 1>(&block[66..], point)) << 8
+        u16::from(block[2 + point]) | u16::from(plane_quant::<2, 1>(&block[66..], point)) << 8
     }
 
     #[inline(always)]
@@ -312,7 +312,7 @@ impl Grid for IQ2_S {
 
     #[inline(always)]
     fn scale(block: &[u8], index: usize) -> u8 {
-        plane_code::<4, 1>(&block[74..], index)
+        plane_quant::<4, 1>(&block[74..], index)
     }
 }
 
@@ -353,7 +353,7 @@ impl Grid for IQ3_S {
 
     #[inline(always)]
     fn point(block: &[u8], point: usize) -> u16 {
-        u16::from(block[2 + point]) | u16::from(plane_code::<1, 1>(&block[66..], point)) << 8
+        u16::from(block[2 + point]) | u16::from(plane_quant::<1, 1>(&block[66..], point)) << 8
     }
 
     #[inline(always)]
@@ -363,7 +363,7 @@ impl Grid for IQ3_S {
 
     #[inline(always)]
     fn scale(block: &[u8], index: usize) -> u8 {
-        plane_code::<4, 1>(&block[106..], index)
+        plane_quant::<4, 1>(&block[106..], index)
     }
 }
 
@@ -405,7 +405,7 @@ impl Grid for IQ1_M {
     #[inline(always)]
     fn point(block: &[u8], point: usize) -> u16 {
         // The shift's bit is set for minus.
-        let high = plane_code::<4, 1>(&block[32..], point) ^ 8;
+        let high = plane_quant::<4, 1>(&block[32..], point) ^ 8;
         u16::from(block[point]) | u16::from(high) << 8
     }
 
@@ -431,12 +431,12 @@ mod tests {
     fn packed_codes_are_those_of_the_file<G: Grid>() {
         let block: Vec<u8> = (0..G::BYTES).map(|i| (i.wrapping_mul(0x9e37_79b9) >> 11) as u8).collect();
         for (sub, lane) in (0..8).flat_map(|sub| [(sub, 0), (sub, GROUP_ROWS - 1)]) {
-            let mut codes = vec![0; G::CODE_BYTES];
+            let mut quants = vec![0; G::QUANT_BYTES];
             let rows = vec![&block[..]; lane + 1];
-            G::write_codes(FileBlocks { rows: &rows, at: 0 }, sub, &mut codes);
-            // SAFETY: the codes of one block; `Scalar` runs everywhere.
-            let given = unsafe { G::codes(Scalar, codes.as_ptr(), lane) };
-            assert_eq!(given.as_flattened(), G::row_codes(&block, sub), "block {sub}, row {lane}");
+            G::write_quants(FileBlocks { rows: &rows, at: 0 }, sub, &mut quants);
+            // SAFETY: the quants of one block; `Scalar` runs everywhere.
+            let given = unsafe { G::quants(Scalar, quants.as_ptr(), lane) };
+            assert_eq!(given.as_flattened(), G::row_quants(&block, sub), "block {sub}, row {lane}");
         }
     }
 

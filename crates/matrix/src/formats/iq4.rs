@@ -1,8 +1,8 @@
 //! Four bits that name a level of a table.
 
 use super::{
-    BlockFormat, Coefficients, HALF_ROW, Q4_0, RowCodes, RowScales, half_at, offset_128, plane_code,
-    plane_codes,
+    BlockFormat, Coefficients, HALF_ROW, Q4_0, RowQuants, RowScales, half_at, offset_128, plane_quant,
+    plane_quants,
 };
 use crate::layout::GROUP_ROWS;
 use verbatim_simd::Simd;
@@ -17,8 +17,8 @@ impl BlockFormat for IQ4_NL {
     const FILE_BYTES: usize = 18;
 
     #[inline(always)]
-    fn row_codes(block: &[u8], sub: usize) -> RowCodes {
-        Q4_0::row_codes(block, sub)
+    fn row_quants(block: &[u8], sub: usize) -> RowQuants {
+        Q4_0::row_quants(block, sub)
     }
 }
 
@@ -37,16 +37,16 @@ impl BlockFormat for IQ4_XS {
     const BYTE_SCALES: usize = 8;
 
     #[inline(always)]
-    fn row_codes(block: &[u8], sub: usize) -> RowCodes {
-        plane_codes::<4, 16>(&block[8..], sub)
+    fn row_quants(block: &[u8], sub: usize) -> RowQuants {
+        plane_quants::<4, 16>(&block[8..], sub)
     }
 
     #[inline(always)]
     fn row_scales(block: &[u8]) -> RowScales {
         let mut scales = [0; 8];
         for (sub, scale) in scales.iter_mut().enumerate() {
-            let code = plane_code::<4, 1>(&block[4..], sub) | plane_code::<2, 1>(&block[2..], sub) << 4;
-            *scale = code.wrapping_sub(32);
+            let quant = plane_quant::<4, 1>(&block[4..], sub) | plane_quant::<2, 1>(&block[2..], sub) << 4;
+            *scale = quant.wrapping_sub(32);
         }
         RowScales::new([half_at(block, 0)], scales)
     }

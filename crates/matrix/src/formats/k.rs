@@ -1,24 +1,26 @@
 //! The K formats: 256 columns to a block, whose scales are small numbers themselves.
 
-use super::{BlockFormat, Coefficients, HALF_ROW, RowCodes, RowScales, half_at, joined, plane_codes, u32_at};
+use super::{
+    BlockFormat, Coefficients, HALF_ROW, RowQuants, RowScales, half_at, joined, plane_quants, u32_at,
+};
 use crate::layout::GROUP_ROWS;
 use verbatim_simd::Simd;
 
-/// Four bits, `d · scale · q − dmin · minimum`, six-bit scales and minima per 32 columns. Packed: `d`,
-/// `dmin`, then per 32 columns the scales and the minima as bytes.
+/// Four bits, `d · scale · q − dmin · min`, six-bit scales and mins per 32 columns. Packed: `d`,
+/// `dmin`, then per 32 columns the scales and the mins as bytes.
 pub(crate) struct Q4_K;
 impl BlockFormat for Q4_K {
     const BITS: usize = 4;
     const OFFSET: u8 = 0;
-    const MINIMA: bool = true;
+    const MINS: bool = true;
     const BLOCKS: usize = 8;
     const FILE_BYTES: usize = 144;
     const HALF_SCALES: usize = 2;
     const BYTE_SCALES: usize = 16;
 
     #[inline(always)]
-    fn row_codes(block: &[u8], sub: usize) -> RowCodes {
-        plane_codes::<4, 32>(&block[16..], sub)
+    fn row_quants(block: &[u8], sub: usize) -> RowQuants {
+        plane_quants::<4, 32>(&block[16..], sub)
     }
 
     #[inline(always)]
@@ -33,21 +35,21 @@ impl BlockFormat for Q4_K {
             let d = simd.load_f16(scales.add(2 * lane));
             let dmin = simd.load_f16(scales.add(HALF_ROW + 2 * lane));
             let subs = scales.add(2 * HALF_ROW + sub * 2 * GROUP_ROWS + lane);
-            let (scale, minimum) = (simd.load_u8(subs), simd.load_u8(subs.add(GROUP_ROWS)));
-            Coefficients::affine(simd.mul(d, scale), simd.mul(dmin, minimum))
+            let (scale, min) = (simd.load_u8(subs), simd.load_u8(subs.add(GROUP_ROWS)));
+            Coefficients::affine(simd.mul(d, scale), simd.mul(dmin, min))
         }
     }
 }
 
-/// The scales of a block of Q4_K or Q5_K, each with its minimum after it. In the file, in bytes 4..16, the first word holds the
-/// first four scales and the second their minima, with the high bits of the last four above them; the third holds the
+/// The scales of a block of Q4_K or Q5_K, each with its min after it. In the file, in bytes 4..16, the first word holds the
+/// first four scales and the second their mins, with the high bits of the last four above them; the third holds the
 /// low bits of the last four.
 #[inline(always)]
 fn six_bit_pairs(block: &[u8]) -> [u8; 16] {
-    let [scales, minima, low] = [u32_at(block, 4), u32_at(block, 8), u32_at(block, 12)];
+    let [scales, mins, low] = [u32_at(block, 4), u32_at(block, 8), u32_at(block, 12)];
     let last = |low: u32, high: u32| low & 0x0f0f_0f0f | high >> 2 & 0x3030_3030;
-    let first = alternating(scales & 0x3f3f_3f3f, minima & 0x3f3f_3f3f);
-    let last = alternating(last(low, scales), last(low >> 4, minima));
+    let first = alternating(scales & 0x3f3f_3f3f, mins & 0x3f3f_3f3f);
+    let last = alternating(last(low, scales), last(low >> 4, mins));
     (u128::from(first) | u128::from(last) << 64).to_le_bytes()
 }
 
@@ -66,15 +68,15 @@ pub(crate) struct Q5_K;
 impl BlockFormat for Q5_K {
     const BITS: usize = 5;
     const OFFSET: u8 = 0;
-    const MINIMA: bool = true;
+    const MINS: bool = true;
     const BLOCKS: usize = 8;
     const FILE_BYTES: usize = 176;
     const HALF_SCALES: usize = 2;
     const BYTE_SCALES: usize = 16;
 
     #[inline(always)]
-    fn row_codes(block: &[u8], sub: usize) -> RowCodes {
-        joined(4, plane_codes::<4, 32>(&block[48..], sub), plane_codes::<1, 32>(&block[16..], sub))
+    fn row_quants(block: &[u8], sub: usize) -> RowQuants {
+        joined(4, plane_quants::<4, 32>(&block[48..], sub), plane_quants::<1, 32>(&block[16..], sub))
     }
 
     #[inline(always)]
@@ -114,8 +116,8 @@ impl BlockFormat for Q6_K {
     const BYTE_SCALES: usize = 16;
 
     #[inline(always)]
-    fn row_codes(block: &[u8], sub: usize) -> RowCodes {
-        joined(4, plane_codes::<4, 64>(block, sub), plane_codes::<2, 32>(&block[128..], sub))
+    fn row_quants(block: &[u8], sub: usize) -> RowQuants {
+        joined(4, plane_quants::<4, 64>(block, sub), plane_quants::<2, 32>(&block[128..], sub))
     }
 
     #[inline(always)]
@@ -143,13 +145,13 @@ impl BlockFormat for Q3_K {
     const BYTE_SCALES: usize = 16;
 
     #[inline(always)]
-    fn row_codes(block: &[u8], sub: usize) -> RowCodes {
-        joined(2, plane_codes::<2, 32>(&block[32..], sub), plane_codes::<1, 32>(block, sub))
+    fn row_quants(block: &[u8], sub: usize) -> RowQuants {
+        joined(2, plane_quants::<2, 32>(&block[32..], sub), plane_quants::<1, 32>(block, sub))
     }
 
     #[inline(always)]
     fn row_scales(block: &[u8]) -> RowScales {
-        // Four scales at a time: `plane_code::<4, 8>` and, above it, `plane_code::<2, 4>`.
+        // Four scales at a time: `plane_quant::<4, 8>` and, above it, `plane_quant::<2, 4>`.
         let mut subs = [0; 16];
         for (i, subs) in subs.as_chunks_mut::<4>().0.iter_mut().enumerate() {
             let low = u32_at(block, 96 + i % 2 * 4) >> (i / 2 * 4) & 0x0f0f_0f0f;
@@ -169,13 +171,13 @@ impl BlockFormat for Q3_K {
     }
 }
 
-/// Two bits, `d · scale · q − dmin · minimum`, four-bit scales and minima per 16 columns. Packed: `d`,
-/// `dmin`, then per 16 columns a byte with the scale in its lower half and the minimum in its upper.
+/// Two bits, `d · scale · q − dmin · min`, four-bit scales and mins per 16 columns. Packed: `d`,
+/// `dmin`, then per 16 columns a byte with the scale in its lower half and the min in its upper.
 pub(crate) struct Q2_K;
 impl BlockFormat for Q2_K {
     const BITS: usize = 2;
     const OFFSET: u8 = 0;
-    const MINIMA: bool = true;
+    const MINS: bool = true;
     const HALVES: bool = true;
     const BLOCKS: usize = 8;
     const FILE_BYTES: usize = 84;
@@ -183,8 +185,8 @@ impl BlockFormat for Q2_K {
     const BYTE_SCALES: usize = 16;
 
     #[inline(always)]
-    fn row_codes(block: &[u8], sub: usize) -> RowCodes {
-        plane_codes::<2, 32>(&block[16..], sub)
+    fn row_quants(block: &[u8], sub: usize) -> RowQuants {
+        plane_quants::<2, 32>(&block[16..], sub)
     }
 
     #[inline(always)]

@@ -1,7 +1,7 @@
-//! The block formats: how the codes and scales of each lie in a file, how its scales lie when packed, and the
+//! The block formats: how the quants and scales of each lie in a file, how its scales lie when packed, and the
 //! numbers that turn integer sums into a dot product.
 //!
-//! Every format is one of two forms, `d · (q − OFFSET)` or `d · q − m`, with an unsigned code `q` and with
+//! Every format is one of two forms, `d · (q − OFFSET)` or `d · q − m`, with an unsigned quant `q` and with
 //! `d` and `m` per 32 columns or per 16 ([`BlockFormat::HALVES`]). A new format is one `impl` in the file of its family,
 //! under the name that it has in [`DType`](verbatim_quant::DType), and that name in the list of `kinds.rs`.
 //!
@@ -16,7 +16,7 @@ mod k;
 mod legacy;
 mod ternary;
 
-use crate::layout::{self, BLOCK_COLS, GROUP_ROWS, code_bytes, unpack};
+use crate::layout::{self, BLOCK_COLS, GROUP_ROWS, quant_bytes, unpack};
 use verbatim_simd::Simd;
 
 pub(super) use fp4::*;
@@ -28,14 +28,14 @@ pub(super) use ternary::*;
 
 /// What a packed block format is made of. A *file block* is `32 * BLOCKS` columns of one row.
 pub(super) trait BlockFormat: 'static {
-    /// Bits of a code: 1, 2, 3, 4, 5, 6 or 8.
+    /// Bits of a quant: 1, 2, 3, 4, 5, 6 or 8.
     const BITS: usize;
-    /// What the codes stand for, if not for themselves.
+    /// What the quants stand for, if not for themselves.
     const CODEBOOK: Option<[u8; 16]> = None;
-    /// What is taken from a code to make it signed; 0 in the form with minima.
+    /// What is taken from a quant to make it signed; 0 in the form with mins.
     const OFFSET: u8;
     /// Whether `m` is there.
-    const MINIMA: bool = false;
+    const MINS: bool = false;
     /// Whether scales are per 16 columns, not 32.
     const HALVES: bool = false;
 
@@ -45,8 +45,8 @@ pub(super) trait BlockFormat: 'static {
     const FILE_BYTES: usize;
     /// Where the scale of a file block is, if one half-precision number is all that it has.
     const SCALE_AT: usize = 0;
-    /// Bytes of the packed codes of 32 columns, all sixteen rows together.
-    const CODE_BYTES: usize = code_bytes(Self::BITS);
+    /// Bytes of the packed quants of 32 columns, all sixteen rows together.
+    const QUANT_BYTES: usize = quant_bytes(Self::BITS);
     /// Half-precision numbers of a file block's scales. They lie first, each of all sixteen rows.
     const HALF_SCALES: usize = 1;
     /// Bytes of a file block's scales, after them in the same way.
@@ -54,16 +54,16 @@ pub(super) trait BlockFormat: 'static {
     /// Bytes of the packed scales of a file block, all sixteen rows together.
     const SCALE_BYTES: usize = HALF_ROW * Self::HALF_SCALES + GROUP_ROWS * Self::BYTE_SCALES;
 
-    /// The codes of block `sub` of a file block, each below `2^BITS`.
-    fn row_codes(block: &[u8], sub: usize) -> RowCodes;
-    /// Writes the codes of block `sub` of the rows' file blocks, into bytes that are zero.
+    /// The quants of block `sub` of a file block, each below `2^BITS`.
+    fn row_quants(block: &[u8], sub: usize) -> RowQuants;
+    /// Writes the quants of block `sub` of the rows' file blocks, into bytes that are zero.
     #[inline(always)]
-    fn write_codes(blocks: FileBlocks<'_>, sub: usize, codes: &mut [u8]) {
+    fn write_quants(blocks: FileBlocks<'_>, sub: usize, quants: &mut [u8]) {
         let mut rows = [[[0; 4]; BLOCK_COLS / 4]; GROUP_ROWS];
         for (row, block) in rows.iter_mut().zip(blocks.iter(Self::FILE_BYTES)) {
-            row.as_flattened_mut().copy_from_slice(&Self::row_codes(block, sub));
+            row.as_flattened_mut().copy_from_slice(&Self::row_quants(block, sub));
         }
-        layout::pack(Self::BITS, &rows, codes);
+        layout::pack(Self::BITS, &rows, quants);
     }
     /// The scales of a file block.
     #[inline(always)]
@@ -96,33 +96,33 @@ pub(super) trait BlockFormat: 'static {
         unsafe { Coefficients::one(simd, simd.load_f16(scales.add(2 * lane))) }
     }
 
-    /// No code stands for more than this.
-    const CODE_MAX: u8 = match Self::CODEBOOK {
+    /// No quant stands for more than this.
+    const QUANT_MAX: u8 = match Self::CODEBOOK {
         Some(_) => u8::MAX,
         None => u8::MAX >> (8 - Self::BITS),
     };
 
-    /// The unsigned codes of 32 columns, four columns to a vector.
+    /// The unsigned quants of 32 columns, four columns to a vector.
     ///
     /// # Safety
-    /// `codes` points to the packed codes of one block.
+    /// `quants` points to the packed quants of one block.
     #[inline(always)]
-    unsafe fn codes<S: Simd>(simd: S, codes: *const u8, lane: usize) -> [S::Bytes; 8] {
+    unsafe fn quants<S: Simd>(simd: S, quants: *const u8, lane: usize) -> [S::Bytes; 8] {
         // SAFETY: as this function asks.
         unsafe {
-            let mut codes = unpack(simd, Self::BITS, codes, lane);
+            let mut quants = unpack(simd, Self::BITS, quants, lane);
             if let Some(table) = &Self::CODEBOOK {
-                for codes in &mut codes {
-                    *codes = simd.look_up(table, *codes);
+                for quants in &mut quants {
+                    *quants = simd.look_up(table, *quants);
                 }
             }
-            codes
+            quants
         }
     }
 }
 
-/// The codes of 32 columns of one row.
-pub(super) type RowCodes = [u8; BLOCK_COLS];
+/// The quants of 32 columns of one row.
+pub(super) type RowQuants = [u8; BLOCK_COLS];
 
 /// The scales of one row of a file block. A format has the first so many of each.
 #[derive(Clone, Copy)]
@@ -187,53 +187,53 @@ impl<S: Simd> Coefficients<S> {
 /// Bytes of one half-precision number per row of a group.
 pub(super) const HALF_ROW: usize = 2 * GROUP_ROWS;
 
-/// Where code `i` of an array of `BITS`-bit codes in planes is, its byte and its lowest bit: `WIDTH` bytes hold `WIDTH`
+/// Where quant `i` of an array of `BITS`-bit quants in planes is, its byte and its lowest bit: `WIDTH` bytes hold `WIDTH`
 /// neighbours in their lowest bits, the next `WIDTH` in the bits above those, and so on until the bytes are full. Every
-/// code array of every format is one.
+/// quant array of every format is one.
 #[inline(always)]
 const fn plane_place<const BITS: usize, const WIDTH: usize>(i: usize) -> (usize, usize) {
     let elements = WIDTH * (8 / BITS);
     (i / elements * WIDTH + i % WIDTH, i % elements / WIDTH * BITS)
 }
 
-/// Code `i` of such an array.
+/// Quant `i` of such an array.
 #[inline(always)]
-pub(super) fn plane_code<const BITS: usize, const WIDTH: usize>(bytes: &[u8], i: usize) -> u8 {
+pub(super) fn plane_quant<const BITS: usize, const WIDTH: usize>(bytes: &[u8], i: usize) -> u8 {
     let (byte, shift) = plane_place::<BITS, WIDTH>(i);
     (bytes[byte] >> shift) & (u8::MAX >> (8 - BITS))
 }
 
-/// The codes of block `sub` of such an array, a run of neighbouring bytes at a time.
+/// The quants of block `sub` of such an array, a run of neighbouring bytes at a time.
 #[inline(always)]
-pub(super) fn plane_codes<const BITS: usize, const WIDTH: usize>(bytes: &[u8], sub: usize) -> RowCodes {
-    let mut codes = [0; BLOCK_COLS];
+pub(super) fn plane_quants<const BITS: usize, const WIDTH: usize>(bytes: &[u8], sub: usize) -> RowQuants {
+    let mut quants = [0; BLOCK_COLS];
     let mask = u8::MAX >> (8 - BITS);
     if WIDTH == 1 {
-        // Four codes are a run of bits. Moved up three times, the run has each at the bottom of a byte.
+        // Four quants are a run of bits. Moved up three times, the run has each at the bottom of a byte.
         let bytes = &bytes[sub * (4 * BITS)..][..4 * BITS];
-        for (i, codes) in codes.as_chunks_mut::<4>().0.iter_mut().enumerate() {
+        for (i, quants) in quants.as_chunks_mut::<4>().0.iter_mut().enumerate() {
             let run = u32::from(bytes[i * BITS / 2] >> (4 * i * BITS % 8));
             let step = 8 - BITS;
             let spread = run | run << step | run << (2 * step) | run << (3 * step);
-            *codes = (spread & (u32::from(mask) * 0x0101_0101)).to_le_bytes();
+            *quants = (spread & (u32::from(mask) * 0x0101_0101)).to_le_bytes();
         }
-        return codes;
+        return quants;
     }
-    let run_codes = WIDTH.min(BLOCK_COLS);
-    for (run, codes) in codes.chunks_exact_mut(run_codes).enumerate() {
-        let (byte, shift) = plane_place::<BITS, WIDTH>(sub * BLOCK_COLS + run * run_codes);
-        for (code, byte) in codes.iter_mut().zip(&bytes[byte..byte + run_codes]) {
-            *code = (byte >> shift) & mask;
+    let run_quants = WIDTH.min(BLOCK_COLS);
+    for (run, quants) in quants.chunks_exact_mut(run_quants).enumerate() {
+        let (byte, shift) = plane_place::<BITS, WIDTH>(sub * BLOCK_COLS + run * run_quants);
+        for (quant, byte) in quants.iter_mut().zip(&bytes[byte..byte + run_quants]) {
+            *quant = (byte >> shift) & mask;
         }
     }
-    codes
+    quants
 }
 
-/// Codes whose bits from `low_bits` on are stored apart.
+/// Quants whose bits from `low_bits` on are stored apart.
 #[inline(always)]
-fn joined(low_bits: usize, mut low: RowCodes, high: RowCodes) -> RowCodes {
-    for (code, high) in low.iter_mut().zip(high) {
-        *code |= high << low_bits;
+fn joined(low_bits: usize, mut low: RowQuants, high: RowQuants) -> RowQuants {
+    for (quant, high) in low.iter_mut().zip(high) {
+        *quant |= high << low_bits;
     }
     low
 }
@@ -244,7 +244,7 @@ fn half_at(block: &[u8], at: usize) -> [u8; 2] {
     [block[at], block[at + 1]]
 }
 
-/// The half-precision number whose two bytes are given, times −1: formats that *add* a minimum store it so,
+/// The half-precision number whose two bytes are given, times −1: formats that *add* a min store it so,
 /// and one form serves both signs.
 fn negated(half: [u8; 2]) -> [u8; 2] {
     [half[0], half[1] ^ 0x80]
@@ -258,13 +258,13 @@ pub(super) fn u32_at(block: &[u8], at: usize) -> u32 {
 
 /// Levels with a sign as bytes from 0 on, as the kernels take them.
 const fn offset_128(levels: [i8; 16]) -> [u8; 16] {
-    let mut codes = [0; 16];
+    let mut quants = [0; 16];
     let mut i = 0;
     while i < 16 {
-        codes[i] = levels[i].cast_unsigned() ^ 0x80;
+        quants[i] = levels[i].cast_unsigned() ^ 0x80;
         i += 1;
     }
-    codes
+    quants
 }
 
 #[cfg(test)]
@@ -273,12 +273,12 @@ mod tests {
 
     use super::*;
 
-    fn blocks_are_codes_one_by_one<const BITS: usize, const WIDTH: usize>() {
+    fn blocks_are_quants_one_by_one<const BITS: usize, const WIDTH: usize>() {
         let bytes: [u8; 256] = array::from_fn(|i| (i.wrapping_mul(0x9e37_79b9) >> 11) as u8);
         for sub in 0..8 {
-            let expected = array::from_fn(|i| plane_code::<BITS, WIDTH>(&bytes, sub * BLOCK_COLS + i));
+            let expected = array::from_fn(|i| plane_quant::<BITS, WIDTH>(&bytes, sub * BLOCK_COLS + i));
             assert_eq!(
-                plane_codes::<BITS, WIDTH>(&bytes, sub),
+                plane_quants::<BITS, WIDTH>(&bytes, sub),
                 expected,
                 "{BITS} bits, {WIDTH}, block {sub}"
             );
@@ -286,15 +286,15 @@ mod tests {
     }
 
     #[test]
-    fn blocks_of_planes_are_their_codes_one_by_one() {
-        blocks_are_codes_one_by_one::<1, 1>();
-        blocks_are_codes_one_by_one::<1, 32>();
-        blocks_are_codes_one_by_one::<2, 1>();
-        blocks_are_codes_one_by_one::<2, 32>();
-        blocks_are_codes_one_by_one::<4, 8>();
-        blocks_are_codes_one_by_one::<4, 16>();
-        blocks_are_codes_one_by_one::<4, 32>();
-        blocks_are_codes_one_by_one::<4, 64>();
-        blocks_are_codes_one_by_one::<8, 32>();
+    fn blocks_of_planes_are_their_quants_one_by_one() {
+        blocks_are_quants_one_by_one::<1, 1>();
+        blocks_are_quants_one_by_one::<1, 32>();
+        blocks_are_quants_one_by_one::<2, 1>();
+        blocks_are_quants_one_by_one::<2, 32>();
+        blocks_are_quants_one_by_one::<4, 8>();
+        blocks_are_quants_one_by_one::<4, 16>();
+        blocks_are_quants_one_by_one::<4, 32>();
+        blocks_are_quants_one_by_one::<4, 64>();
+        blocks_are_quants_one_by_one::<8, 32>();
     }
 }

@@ -1,13 +1,13 @@
-//! Codes of one trit, two bits and one bit.
+//! Quants of one trit, two bits and one bit.
 
-use super::{BlockFormat, FileBlocks, RowCodes, plane_codes, u32_at};
+use super::{BlockFormat, FileBlocks, RowQuants, plane_quants, u32_at};
 use crate::layout::{self, BLOCK_COLS, GROUP_ROWS};
 use verbatim_simd::Simd;
 
-/// Two-bit codes, `d · (q − 1)`, with one scale per file block: TQ2_0 (256 columns) and Q2_0 (64).
+/// Two-bit quants, `d · (q − 1)`, with one scale per file block: TQ2_0 (256 columns) and Q2_0 (64).
 macro_rules! two_bit_format {
     ($name:ident, $doc:literal, blocks: $blocks:literal, bytes: $bytes:literal, scale_at: $scale_at:literal,
-        |$block:ident, $sub:ident| $codes:expr) => {
+        |$block:ident, $sub:ident| $quants:expr) => {
         #[doc = $doc]
         pub(crate) struct $name;
         impl BlockFormat for $name {
@@ -18,40 +18,40 @@ macro_rules! two_bit_format {
             const SCALE_AT: usize = $scale_at;
 
             #[inline(always)]
-            fn row_codes($block: &[u8], $sub: usize) -> RowCodes {
-                $codes
+            fn row_quants($block: &[u8], $sub: usize) -> RowQuants {
+                $quants
             }
         }
     };
 }
 
 two_bit_format!(TQ2_0, "Four trits to a byte.", blocks: 8, bytes: 66, scale_at: 64,
-    |block, sub| plane_codes::<2, 32>(block, sub));
+    |block, sub| plane_quants::<2, 32>(block, sub));
 two_bit_format!(Q2_0, "Four levels.", blocks: 2, bytes: 18, scale_at: 0,
-    |block, sub| plane_codes::<2, 1>(&block[2..], sub));
+    |block, sub| plane_quants::<2, 1>(&block[2..], sub));
 
 /// Signs: `d` where the bit is set, `−d` where it is not.
 pub(crate) struct Q1_0;
 impl BlockFormat for Q1_0 {
     const BITS: usize = 1;
     const CODEBOOK: Option<[u8; 16]> = Some([0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
-    const CODE_MAX: u8 = 2;
+    const QUANT_MAX: u8 = 2;
     const OFFSET: u8 = 1;
     const BLOCKS: usize = 4;
     const FILE_BYTES: usize = 18;
 
     #[inline(always)]
-    fn row_codes(block: &[u8], sub: usize) -> RowCodes {
-        plane_codes::<1, 1>(&block[2..], sub)
+    fn row_quants(block: &[u8], sub: usize) -> RowQuants {
+        plane_quants::<1, 1>(&block[2..], sub)
     }
 
     #[inline(always)]
-    fn write_codes(blocks: FileBlocks<'_>, sub: usize, codes: &mut [u8]) {
+    fn write_quants(blocks: FileBlocks<'_>, sub: usize, quants: &mut [u8]) {
         let mut bits = [0; GROUP_ROWS];
         for (bits, block) in bits.iter_mut().zip(blocks.iter(Self::FILE_BYTES)) {
             *bits = u32_at(block, 2 + 4 * sub);
         }
-        layout::pack_bits(&bits, codes);
+        layout::pack_bits(&bits, quants);
     }
 }
 
@@ -60,50 +60,50 @@ impl BlockFormat for Q1_0 {
 pub(crate) struct TQ1_0;
 impl BlockFormat for TQ1_0 {
     const BITS: usize = 2;
-    const CODE_BYTES: usize = 7 * GROUP_ROWS;
+    const QUANT_BYTES: usize = 7 * GROUP_ROWS;
     const OFFSET: u8 = 1;
     const BLOCKS: usize = 8;
     const FILE_BYTES: usize = 54;
     const SCALE_AT: usize = 52;
 
     #[inline(always)]
-    fn row_codes(block: &[u8], sub: usize) -> RowCodes {
-        let mut codes = [0; BLOCK_COLS];
-        for (half, codes) in codes.as_chunks_mut::<16>().0.iter_mut().enumerate() {
+    fn row_quants(block: &[u8], sub: usize) -> RowQuants {
+        let mut quants = [0; BLOCK_COLS];
+        for (half, quants) in quants.as_chunks_mut::<16>().0.iter_mut().enumerate() {
             match 2 * sub + half {
-                at @ 0..10 => *codes = trits(&block[at % 2 * 16..], at / 2),
-                at @ 10..15 => *codes = trits(&block[32..], at - 10),
+                at @ 0..10 => *quants = trits(&block[at % 2 * 16..], at / 2),
+                at @ 10..15 => *quants = trits(&block[32..], at - 10),
                 _ => {
-                    for (digit, codes) in codes.as_chunks_mut::<4>().0.iter_mut().enumerate() {
-                        *codes = trits(&block[48..], digit);
+                    for (digit, quants) in quants.as_chunks_mut::<4>().0.iter_mut().enumerate() {
+                        *quants = trits(&block[48..], digit);
                     }
                 }
             }
         }
-        codes
+        quants
     }
 
     #[inline(always)]
-    fn write_codes(blocks: FileBlocks<'_>, sub: usize, codes: &mut [u8]) {
+    fn write_quants(blocks: FileBlocks<'_>, sub: usize, quants: &mut [u8]) {
         for (lane, block) in blocks.iter(Self::FILE_BYTES).enumerate() {
-            let trits = Self::row_codes(block, sub);
+            let trits = Self::row_quants(block, sub);
             for (k, four) in trits.as_chunks::<4>().0[..7].iter().enumerate() {
                 // The highest byte of the product is the sum of each trit times its power of three.
                 let sum = u32::from_le_bytes(*four).wrapping_mul(0x01_03_09_1b) >> 24;
                 let fifth = if k < 4 { trits[28 + k] } else { 0 };
-                codes[k * GROUP_ROWS + lane] = sum as u8 + 81 * fifth;
+                quants[k * GROUP_ROWS + lane] = sum as u8 + 81 * fifth;
             }
         }
     }
 
     #[inline(always)]
-    unsafe fn codes<S: Simd>(simd: S, codes: *const u8, lane: usize) -> [S::Bytes; 8] {
+    unsafe fn quants<S: Simd>(simd: S, quants: *const u8, lane: usize) -> [S::Bytes; 8] {
         let table = TRITS.as_flattened().as_ptr();
         // SAFETY: as the trait asks; a byte is below the number of entries, which are of eight bytes.
         unsafe {
             let mut chunks = [simd.splat_byte(0); 8];
             for k in 0..7 {
-                let byte = simd.widen_u8(codes.add(k * GROUP_ROWS + lane));
+                let byte = simd.widen_u8(quants.add(k * GROUP_ROWS + lane));
                 chunks[k] = simd.gather::<8>(table, byte);
                 if k < 4 {
                     let fifth = simd.gather::<8>(table.add(4), byte);
