@@ -1,11 +1,8 @@
 //! Which KV indices in flight are computed, and by whom.
 
-use crate::{OwnerId, OwnerSet, SequenceId, State, StateError};
+use crate::owner::OwnerSet;
+use crate::{NOT_A_TOKEN, OwnerId, SequenceId, State, StateError};
 use verbatim_backend::StateStore;
-
-/// Stands in a sequence's tokens for a position whose input was an embedding. The text from there on is not put into the
-/// prefix tree and is not found there.
-pub const NOT_A_TOKEN: u32 = u32::MAX;
 
 impl<S: StateStore> State<S> {
     /// Says that an owner is about to compute these KV indices in flight: what it has computed of them, and of those that follow

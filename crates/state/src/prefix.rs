@@ -5,14 +5,11 @@
 //! one that more have filled replaces another. A node is found by the digest of the model, the adapter and all tokens
 //! up to its last; what is found is used only if its tokens are those asked for, compared one by one.
 
-use crate::owner::OwnerSet;
+use crate::owner::{Digest, OwnerSet};
 use crate::pool::Pool;
 use sha2::{Digest as _, Sha256};
 use std::collections::HashMap;
 use verbatim_backend::PAGE_CELLS;
-
-/// Identifies a model, or a text that a model has read.
-pub type Digest = [u8; 32];
 
 /// The digest of a text whose beginning has the digest `before`.
 pub(crate) fn digest_after(before: &Digest, tokens: &[u32]) -> Digest {

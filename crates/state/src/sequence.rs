@@ -1,10 +1,13 @@
 //! One sequence's bookkeeping.
 
-use crate::owner::OwnerSet;
-use crate::prefix::Digest;
-use crate::{CHECKPOINTS, Extension, NOT_A_TOKEN, OwnerId, StateError};
+use crate::owner::{Digest, OwnerSet};
+use crate::{CHECKPOINTS, Extension, OwnerId, StateError};
 use std::ops::Range;
 use verbatim_backend::PAGE_CELLS;
+
+/// Stands in a sequence's tokens for a position whose input was an embedding. The text from there on is not put into the
+/// prefix tree and is not found there.
+pub const NOT_A_TOKEN: u32 = u32::MAX;
 
 /// A position in flight.
 #[derive(Clone, Debug)]

@@ -8,8 +8,8 @@ mod store;
 use super::*;
 use std::ops::Range;
 use store::PlainStore;
-use verbatim_backend::KvType;
-use verbatim_graph::DeltaHeads;
+use verbatim_backend::{KvSpec, KvType};
+use verbatim_graph::{DeltaHeads, RopeLayout, RopeTable};
 
 const HEAD_DIM: usize = 4;
 
