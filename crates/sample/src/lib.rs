@@ -214,6 +214,9 @@ mod tests {
             logits[at..].fill(2.5);
             logits[..at.min(3)].fill(f32::NAN);
             assert_eq!(sampler.pick(&logits, 0), Some(at as u32));
+            // Not up to the end, so that whole chunks of it have others after them.
+            logits[(at + LANES).min(len)..].fill(0.0);
+            assert_eq!(sampler.pick(&logits, 0), Some(at as u32));
         }
     }
 
@@ -238,6 +241,14 @@ mod tests {
         assert_eq!(odd.pick(&[f32::NAN, f32::NEG_INFINITY, f32::NEG_INFINITY], 3), Some(1));
         assert_eq!(odd.pick(&[f32::NAN, f32::NEG_INFINITY, 0.0], 3), Some(2));
         assert!(odd.pick(&[f32::INFINITY, 0.0], 3).is_some_and(|token| token < 2));
+    }
+
+    #[test]
+    fn one_number_that_will_do_is_enough() {
+        for count in 0..4 {
+            let numbers: Vec<usize> = (0..4).collect();
+            assert_eq!(holds(&numbers, |number| number < count), count > 0);
+        }
     }
 
     #[test]
