@@ -5,7 +5,7 @@ use super::*;
 use crate::sequence::Span;
 
 const FULL: Option<usize> = None;
-/// The kinds of layers of [`state`], by number: two that the target has, and one of a draft alone.
+/// Groups of [`state`], by number: after that of all positions a window of the target, then one of a draft alone.
 const WINDOWED: usize = 1;
 const DRAFTS: usize = 2;
 

@@ -118,6 +118,8 @@ fn what_is_kept_fills_its_memory_and_no_more() {
     // Of states as many as there is memory for: more than anybody wants here.
     let mut state = recurrent_state(2);
     let room = state.cache_slots;
+    assert_eq!(state.slots.len(), room + 3 * SLOTS_PER_SEQUENCE);
+    assert_eq!(SLOTS_PER_SEQUENCE, CHECKPOINTS + 2);
     assert_eq!(room, 2 * page / state.store().slot_bytes(0..1));
     for token in 0..room as u32 + 3 {
         let id = state.begin().unwrap();
