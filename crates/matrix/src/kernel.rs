@@ -108,7 +108,7 @@ unsafe fn block_tile<S: Simd, F: BlockFormat, const M: usize>(simd: S, tile: &Ti
     let (mut quants, mut scales, mut at_block) = (tile.weights, tile.scales, 0);
     // SAFETY: the strides walk over the operands that the caller vouches for.
     unsafe {
-        let mut totals = S::sixteen([simd.splat(0.0); M]);
+        let mut totals = S::sixteen(|_| [simd.splat(0.0); M]);
         for _ in 0..file_blocks {
             prefetch(simd, scales, F::SCALE_BYTES);
             for sub in 0..F::BLOCKS {
@@ -211,7 +211,7 @@ unsafe fn dense_tile<S: Simd, W: DenseWeights, const M: usize>(simd: S, tile: &T
     let weights_stride = GROUP_ROWS * W::BYTES;
     // SAFETY: the strides walk over the operands that the caller vouches for.
     unsafe {
-        let zeros = S::sixteen([simd.splat(0.0); M]);
+        let zeros = S::sixteen(|_| [simd.splat(0.0); M]);
         let mut totals = zeros;
         for start in (0..tile.cols).step_by(BLOCK_COLS) {
             let end = tile.cols.min(start + BLOCK_COLS);
@@ -256,7 +256,7 @@ unsafe fn multiply_column<S: Simd, W: DenseWeights, const M: usize>(
 ) {
     // SAFETY: the caller vouches for the column of weights and of each input.
     unsafe {
-        let mut of_lanes = S::sixteen(simd.splat(0.0));
+        let mut of_lanes = S::sixteen(|_| simd.splat(0.0));
         for (lane, loaded) in of_lanes.as_mut().iter_mut().enumerate() {
             *loaded = W::load(simd, weights.add(lane * S::LANES * W::BYTES));
         }

@@ -52,8 +52,8 @@ impl<const VNNI: bool> Simd for EightLanes<VNNI> {
     type Sixteen<T: Copy> = [T; 2];
 
     #[inline(always)]
-    fn sixteen<T: Copy>(element: T) -> [T; 2] {
-        [element; 2]
+    fn sixteen<T: Copy>(mut make: impl FnMut(usize) -> T) -> [T; 2] {
+        [make(0), make(1)]
     }
 
     #[inline(always)]

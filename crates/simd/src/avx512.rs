@@ -43,8 +43,8 @@ impl Simd for Avx512 {
     type Sixteen<T: Copy> = [T; 1];
 
     #[inline(always)]
-    fn sixteen<T: Copy>(element: T) -> [T; 1] {
-        [element; 1]
+    fn sixteen<T: Copy>(mut make: impl FnMut(usize) -> T) -> [T; 1] {
+        [make(0)]
     }
 
     #[inline(always)]

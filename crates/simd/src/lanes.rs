@@ -14,48 +14,29 @@ pub struct Lanes<S>(pub S);
 
 impl<S: Simd> Lanes<S> {
     #[inline(always)]
-    fn map(self, mut x: F32x16<S>, operation: impl Fn(S::Floats) -> S::Floats) -> F32x16<S> {
-        for x in x.as_mut() {
-            *x = operation(*x);
-        }
-        x
+    fn map(self, x: F32x16<S>, operation: impl Fn(S::Floats) -> S::Floats) -> F32x16<S> {
+        S::sixteen(|i| operation(x.as_ref()[i]))
     }
 
     #[inline(always)]
     fn map2(
         self,
-        mut a: F32x16<S>,
+        a: F32x16<S>,
         b: F32x16<S>,
         operation: impl Fn(S::Floats, S::Floats) -> S::Floats,
     ) -> F32x16<S> {
-        for (a, &b) in a.as_mut().iter_mut().zip(b.as_ref()) {
-            *a = operation(*a, b);
-        }
-        a
+        S::sixteen(|i| operation(a.as_ref()[i], b.as_ref()[i]))
     }
 
     #[inline(always)]
     fn map3(
         self,
-        mut a: F32x16<S>,
+        a: F32x16<S>,
         b: F32x16<S>,
         c: F32x16<S>,
         operation: impl Fn(S::Floats, S::Floats, S::Floats) -> S::Floats,
     ) -> F32x16<S> {
-        for ((a, &b), &c) in a.as_mut().iter_mut().zip(b.as_ref()).zip(c.as_ref()) {
-            *a = operation(*a, b, c);
-        }
-        a
-    }
-
-    /// The vectors that `load` gives for their first lanes.
-    #[inline(always)]
-    fn from_lanes(self, load: impl Fn(usize) -> S::Floats) -> F32x16<S> {
-        let mut vectors = S::sixteen(self.0.splat(0.0));
-        for (i, vector) in vectors.as_mut().iter_mut().enumerate() {
-            *vector = load(i * S::LANES);
-        }
-        vectors
+        S::sixteen(|i| operation(a.as_ref()[i], b.as_ref()[i], c.as_ref()[i]))
     }
 
     /// Prefetches the cache line of an address, wherever it points.
@@ -67,28 +48,28 @@ impl<S: Simd> Lanes<S> {
     /// The same number in all lanes.
     #[inline(always)]
     pub fn splat(self, x: f32) -> F32x16<S> {
-        S::sixteen(self.0.splat(x))
+        S::sixteen(|_| self.0.splat(x))
     }
 
     /// Sixteen numbers from memory.
     #[inline(always)]
     pub fn load(self, from: &[f32; LANES]) -> F32x16<S> {
         // SAFETY: the vectors are the sixteen numbers.
-        self.from_lanes(|lane| unsafe { self.0.load_f32(from.as_ptr().add(lane).cast()) })
+        S::sixteen(|i| unsafe { self.0.load_f32(from.as_ptr().add(i * S::LANES).cast()) })
     }
 
     /// Sixteen half-precision floats, widened exactly.
     #[inline(always)]
     pub fn load_f16(self, from: &[u16; LANES]) -> F32x16<S> {
         // SAFETY: the vectors are the sixteen numbers.
-        self.from_lanes(|lane| unsafe { self.0.load_f16(from.as_ptr().add(lane).cast()) })
+        S::sixteen(|i| unsafe { self.0.load_f16(from.as_ptr().add(i * S::LANES).cast()) })
     }
 
     /// Sixteen upper halves of f32.
     #[inline(always)]
     pub fn load_bf16(self, from: &[u16; LANES]) -> F32x16<S> {
         // SAFETY: the vectors are the sixteen numbers.
-        self.from_lanes(|lane| unsafe { self.0.load_bf16(from.as_ptr().add(lane).cast()) })
+        S::sixteen(|i| unsafe { self.0.load_bf16(from.as_ptr().add(i * S::LANES).cast()) })
     }
 
     /// Signed bytes as numbers.
@@ -100,10 +81,8 @@ impl<S: Simd> Lanes<S> {
     /// Writes sixteen numbers.
     #[inline(always)]
     pub fn store(self, x: F32x16<S>, to: &mut [f32; LANES]) {
-        for (i, &vector) in x.as_ref().iter().enumerate() {
-            // SAFETY: the vectors are the sixteen numbers.
-            unsafe { self.0.store(to.as_mut_ptr().add(i * S::LANES), vector) };
-        }
+        // SAFETY: the vectors are the sixteen numbers.
+        S::sixteen(|i| unsafe { self.0.store(to.as_mut_ptr().add(i * S::LANES), x.as_ref()[i]) });
     }
 
     /// a + b.
@@ -179,11 +158,8 @@ impl<S: Simd> Lanes<S> {
     }
 
     #[inline(always)]
-    fn select_first(self, count: usize, mut a: F32x16<S>, b: F32x16<S>) -> F32x16<S> {
-        for (i, (a, &b)) in a.as_mut().iter_mut().zip(b.as_ref()).enumerate() {
-            *a = self.0.select_first(count.saturating_sub(i * S::LANES), *a, b);
-        }
-        a
+    fn select_first(self, count: usize, a: F32x16<S>, b: F32x16<S>) -> F32x16<S> {
+        S::sixteen(|i| self.0.select_first(count.saturating_sub(i * S::LANES), a.as_ref()[i], b.as_ref()[i]))
     }
 
     /// Up to sixteen elements, the missing ones 0.

@@ -184,8 +184,8 @@ impl<P: ByteProducts> Simd for EightLanes<P> {
     type Sixteen<T: Copy> = [T; 16 / (4 * R)];
 
     #[inline(always)]
-    fn sixteen<T: Copy>(element: T) -> Self::Sixteen<T> {
-        [element; 16 / (4 * R)]
+    fn sixteen<T: Copy>(mut make: impl FnMut(usize) -> T) -> Self::Sixteen<T> {
+        [make(0), make(1)]
     }
 
     #[inline(always)]

@@ -25,8 +25,8 @@ impl Simd for Scalar {
     type Sixteen<T: Copy> = [T; 16];
 
     #[inline(always)]
-    fn sixteen<T: Copy>(element: T) -> [T; 16] {
-        [element; 16]
+    fn sixteen<T: Copy>(make: impl FnMut(usize) -> T) -> [T; 16] {
+        array::from_fn(make)
     }
 
     #[inline(never)] // As of all instruction sets: see `Simd::vectorize`.

@@ -42,8 +42,8 @@ pub trait Simd: Copy + 'static {
     /// An array with an element for every `LANES` of sixteen lanes.
     type Sixteen<T: Copy>: Copy + AsRef<[T]> + AsMut<[T]>;
 
-    /// The array of equal elements.
-    fn sixteen<T: Copy>(element: T) -> Self::Sixteen<T>;
+    /// The array of what `make` gives for each index. Not a loop, which would keep vectors in memory.
+    fn sixteen<T: Copy>(make: impl FnMut(usize) -> T) -> Self::Sixteen<T>;
 
     /// Runs a kernel in a function of its own that is compiled for this instruction set.
     fn vectorize<K: Kernel>(self, kernel: K) -> K::Output;

@@ -2,7 +2,9 @@
 
 mod account;
 mod batches;
+mod damage;
 mod drafts;
+mod edges;
 mod store;
 
 use super::*;
