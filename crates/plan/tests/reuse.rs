@@ -197,13 +197,13 @@ fn a_cache_forgets_what_was_not_used_for_longest() {
 #[test]
 fn what_was_used_again_stays_longer() {
     let mut cache = Plans::default();
-    for picked in (1..=128).chain([1, 129]) {
-        cache.plan(with_rows(picked)).expect("a plan");
+    for output_rows in (1..=128).chain([1, 129]) {
+        cache.plan(with_rows(output_rows)).expect("a plan");
     }
     // The second was unused for longest; the first, third and last are there.
     assert_eq!((cache.statistics().built, cache.statistics().evicted, cache.statistics().hits), (129, 1, 1));
-    for picked in [1, 3, 128, 129] {
-        cache.plan(with_rows(picked)).expect("a plan");
+    for output_rows in [1, 3, 128, 129] {
+        cache.plan(with_rows(output_rows)).expect("a plan");
     }
     assert_eq!((cache.statistics().built, cache.statistics().hits), (129, 5));
     cache.plan(with_rows(2)).expect("a plan");
