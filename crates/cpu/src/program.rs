@@ -199,9 +199,9 @@ pub(crate) struct Step {
     pub(crate) output: Source,
     /// The rows that the work is split over.
     pub(crate) rows: Extent,
-    /// In how many parts such a row is cut that threads share, where the op is split by rows.
+    /// In how many units a row is cut, where the op is split by rows.
     pub(crate) units: usize,
-    /// Frequencies and amplitude, of [`Op::RopeTable`].
+    /// Frequencies and mscale, of [`Op::RopeTable`].
     pub(crate) frequencies: (Vec<f32>, f32),
     /// Deals out the tasks of ops that are not split by rows.
     pub(crate) tasks: TaskCounter,
