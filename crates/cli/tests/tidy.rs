@@ -1,5 +1,5 @@
-//! What must hold of the source itself: which crate may know which, where `unsafe` is, how long functions are, the field's words,
-//! no file that nothing declares.
+//! What must hold of the source itself: which crate may know which, where `unsafe` is, how long functions are, where numbers come
+//! from, the field's words, no file that nothing declares.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -45,6 +45,27 @@ const WORDS: [(&str, &str); 6] = [
     ("calls ahead", "prefetches"),
     ("RopeLayout::Halves", "RopeLayout::NeoX"),
 ];
+
+/// Functions that std takes from the system, where their last bits differ from one to the next: `libm` has them the same for all.
+const SYSTEM_FUNCTIONS: [&str; 15] = [
+    ".exp()",
+    ".exp2()",
+    ".exp_m1()",
+    ".ln()",
+    ".ln_1p()",
+    ".log(",
+    ".log2()",
+    ".log10()",
+    ".powf(",
+    ".sin()",
+    ".cos()",
+    ".sin_cos()",
+    ".tan()",
+    ".tanh()",
+    ".cbrt()",
+];
+/// Where they may be used: in what no text depends on, and in the backend that is there to compare with.
+const MAY_USE_SYSTEM_FUNCTIONS: [&str; 3] = ["lab/", "reference/", "sample/src/log_softmax.rs"];
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().expect("the workspace")
@@ -178,6 +199,22 @@ fn unsafe_code_is_where_it_may_be() {
         // A counting allocator is no allocator without it.
         let is_allocator = text.contains("GlobalAlloc");
         assert!(!is_used || may || is_allocator || path.ends_with("tests/tidy.rs"), "{path} has unsafe code");
+    }
+}
+
+#[test]
+fn numbers_do_not_come_from_the_system() {
+    for (path, text) in
+        files("rs").iter().filter(|(path, _)| path.contains("/src/") && !path.ends_with("tests.rs"))
+    {
+        let may = MAY_USE_SYSTEM_FUNCTIONS.iter().any(|allowed| path.starts_with(allowed));
+        let code = text.split("#[cfg(test)]\nmod ").next().unwrap_or_default();
+        let used = SYSTEM_FUNCTIONS.iter().find(|function| code.contains(**function));
+        assert!(
+            may || used.is_none(),
+            "{path} uses {}, which differs between systems: use libm",
+            used.unwrap_or(&"")
+        );
     }
 }
 
