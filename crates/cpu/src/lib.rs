@@ -9,6 +9,7 @@
 
 mod backend;
 mod executor;
+mod fused;
 pub mod isa;
 mod kv;
 mod lower;
