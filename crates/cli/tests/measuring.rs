@@ -194,7 +194,7 @@ fn perplexity_refuses_what_is_no_text_and_what_is_too_short() {
     };
     refused(&[], 2, "--file");
     refused(&["-f", "none.txt"], 1, "cannot read none.txt");
-    refused(&["-f", "."], 1, ". cannot be read");
+    refused(&["-f", "."], 1, "cannot read .: it is a folder");
     refused(&["-f", "empty.txt"], 1, "empty.txt is empty");
     refused(&["-f", "-"], 1, "standard input is empty");
     refused(&["-f", "bytes.txt"], 1, "bytes.txt is not UTF-8 text: the byte at offset 2");

@@ -3,9 +3,8 @@
 mod support;
 
 use std::fs;
-use std::io::Read as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::Output;
 use support::{data, run_with_input, stderr, stdout, verbatim};
 use verbatim_gguf::{GgufFile, GgufWriter};
 
@@ -174,6 +173,8 @@ fn a_broken_template_harms_nobody_who_does_without() {
 #[test]
 #[cfg(unix)]
 fn ctrl_c_ends_the_answer_and_the_session_is_kept() {
+    use std::io::Read as _;
+    use std::process::{Command, Stdio};
     let home = tempfile::tempdir().unwrap();
     let file = home.path().join("session");
     let mut command = verbatim(home.path());

@@ -1,5 +1,5 @@
-//! What must hold of the source itself: which crate may know which, where `unsafe` is, how long functions are, the field's words,
-//! no file that nothing declares, no circle of files.
+//! What must hold of the source itself: which crate may know which, where `unsafe` is, how long functions are, where numbers come
+//! from, the field's words, no file that nothing declares, no circle of files.
 
 mod circles;
 
@@ -69,6 +69,27 @@ const WORDS: [(&str, &str); 20] = [
 ];
 /// Not renamed yet.
 const OLD_WORDS: [&str; 1] = ["cpu/"];
+
+/// Functions that std takes from the system, where their last bits differ from one to the next: `libm` has them the same for all.
+const SYSTEM_FUNCTIONS: [&str; 15] = [
+    ".exp()",
+    ".exp2()",
+    ".exp_m1()",
+    ".ln()",
+    ".ln_1p()",
+    ".log(",
+    ".log2()",
+    ".log10()",
+    ".powf(",
+    ".sin()",
+    ".cos()",
+    ".sin_cos()",
+    ".tan()",
+    ".tanh()",
+    ".cbrt()",
+];
+/// Where they may be used: in what no text depends on, and in the backend that is there to compare with.
+const MAY_USE_SYSTEM_FUNCTIONS: [&str; 3] = ["lab/", "reference/", "sample/src/log_softmax.rs"];
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().expect("the workspace")
@@ -244,6 +265,22 @@ fn has_word(text: &str, word: &str) -> bool {
         let (before, after) = (&text[..start], &text[start + word.len()..]);
         !before.ends_with(is_part) && !after.starts_with(is_part)
     })
+}
+
+#[test]
+fn numbers_do_not_come_from_the_system() {
+    for (path, text) in
+        files("rs").iter().filter(|(path, _)| path.contains("/src/") && !path.ends_with("tests.rs"))
+    {
+        let may = MAY_USE_SYSTEM_FUNCTIONS.iter().any(|allowed| path.starts_with(allowed));
+        let code = text.split("#[cfg(test)]\nmod ").next().unwrap_or_default();
+        let used = SYSTEM_FUNCTIONS.iter().find(|function| code.contains(**function));
+        assert!(
+            may || used.is_none(),
+            "{path} uses {}, which differs between systems: use libm",
+            used.unwrap_or(&"")
+        );
+    }
 }
 
 #[test]

@@ -223,7 +223,7 @@ impl<'a> MetadataReader<'a> {
             Some(factor) => factor,
             None => {
                 let stretch = self.count("context_length")? as f32 / original;
-                (1.0 + stretch.max(1.0).ln() / original.max(2.0).ln()).sqrt()
+                (1.0 + libm::logf(stretch.max(1.0)) / libm::logf(original.max(2.0))).sqrt()
             }
         };
         Ok(RopeScaling::Long { attention_factor: Real(factor) })
@@ -291,7 +291,7 @@ impl<'a> MetadataReader<'a> {
         Ok(RopeScaling::Yarn {
             factor: Real(factor),
             original_context,
-            attention_factor: Real(extra * (1.0 + 0.1 * factor.ln())),
+            attention_factor: Real(extra * (1.0 + 0.1 * libm::logf(factor))),
             beta_fast: Real(positive("rope.scaling.yarn_beta_fast", 32.0)?),
             beta_slow: Real(positive("rope.scaling.yarn_beta_slow", 1.0)?),
             whole_pairs: true,

@@ -121,7 +121,7 @@ fn uniform(word: u32) -> f64 {
 
 /// Standard Gumbel noise: -ln(-ln u).
 fn gumbel(word: u32) -> f64 {
-    -(-uniform(word).ln()).ln()
+    -libm::log(-libm::log(uniform(word)))
 }
 
 /// Whether the noise of `word` may be [`COMMON_NOISE`] or more.

@@ -13,7 +13,7 @@ pub(crate) fn top_k(gating: Gating, logits: &[f32], bias: Option<&[f32]>, chosen
     };
     let denominator = softmax_denominator(logits);
     let score = |expert: usize| match gating {
-        Gating::Softmax => ((f64::from(logits[expert]) - denominator.0).exp() / denominator.1) as f32,
+        Gating::Softmax => (libm::exp(f64::from(logits[expert]) - denominator.0) / denominator.1) as f32,
         Gating::Sigmoid => sigmoid(logits[expert]),
     };
     largest(|expert| score(expert) + bias[expert], logits.len(), chosen);
@@ -44,7 +44,7 @@ fn largest(score: impl Fn(usize) -> f32, experts: usize, chosen: &mut [i32]) {
 fn softmax_denominator(logits: &[f32]) -> (f64, f64) {
     let most = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let most = f64::from(most);
-    (most, logits.iter().map(|&logit| (f64::from(logit) - most).exp()).sum())
+    (most, logits.iter().map(|&logit| libm::exp(f64::from(logit) - most)).sum())
 }
 
 /// The weight of each chosen expert.
@@ -55,12 +55,12 @@ pub(crate) fn router_weights(router: &Router, logits: &[f32], chosen: &[i32], we
             // Over the chosen alone the denominator of all experts cancels out.
             let (most, total) = if router.normalize {
                 let most = chosen.iter().map(logit).fold(f64::NEG_INFINITY, f64::max);
-                (most, chosen.iter().map(|expert| (logit(expert) - most).exp()).sum())
+                (most, chosen.iter().map(|expert| libm::exp(logit(expert) - most)).sum())
             } else {
                 softmax_denominator(logits)
             };
             for (weight, expert) in weights.iter_mut().zip(chosen) {
-                *weight = ((logit(expert) - most).exp() / total) as f32;
+                *weight = (libm::exp(logit(expert) - most) / total) as f32;
             }
         }
         Gating::Sigmoid => {

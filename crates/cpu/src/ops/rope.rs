@@ -8,7 +8,7 @@ use verbatim_graph::{RopeLayout, RopeScaling, RopeTable};
 pub(crate) fn frequencies(table: &RopeTable, freq_factors: Option<&[f32]>) -> (Vec<f32>, f32) {
     let pairs = table.rotary_dim / 2;
     let base = f64::from(table.base.0);
-    let plain = |i: usize| base.powf(-((2 * i) as f64) / table.rotary_dim as f64);
+    let plain = |i: usize| libm::pow(base, -((2 * i) as f64) / table.rotary_dim as f64);
     let (stretched, mscale): (Vec<f64>, f32) = match table.scaling {
         RopeScaling::Linear { factor } => ((0..pairs).map(|i| plain(i) / f64::from(factor.0)).collect(), 1.0),
         RopeScaling::Long { attention_factor } => ((0..pairs).map(plain).collect(), attention_factor.0),
@@ -23,7 +23,7 @@ pub(crate) fn frequencies(table: &RopeTable, freq_factors: Option<&[f32]>) -> (V
             // The pair that turns `rotations` times over the original context (YaRN, arXiv 2309.00071, section 3.2).
             let pair_at = |rotations: f32| {
                 let context = original_context as f64 / (f64::from(rotations) * std::f64::consts::TAU);
-                table.rotary_dim as f64 * context.ln() / (2.0 * base.ln())
+                table.rotary_dim as f64 * libm::log(context) / (2.0 * libm::log(base))
             };
             let (low, high) = (pair_at(beta_fast.0), pair_at(beta_slow.0));
             let (low, high) = if whole_pairs { (low.floor(), high.ceil()) } else { (low, high) };
@@ -44,7 +44,7 @@ pub(crate) fn angles(position: i32, frequencies: &[f32], mscale: f32, out: &mut 
     let (cosines, sines) = out.split_at_mut(frequencies.len());
     for ((cosine, sine), frequency) in cosines.iter_mut().zip(sines).zip(frequencies) {
         // The product is rounded to f32, as everywhere in the field; the functions themselves are taken in f64.
-        let (s, c) = f64::from(position as f32 * frequency).sin_cos();
+        let (s, c) = libm::sincos(f64::from(position as f32 * frequency));
         *cosine = c as f32 * mscale;
         *sine = s as f32 * mscale;
     }
