@@ -279,10 +279,11 @@ fn links(document: &str) -> Vec<&str> {
 
 /// The anchors of a document's headings, as GitHub makes them.
 fn anchors(document: &str) -> Vec<String> {
-    let headings =
-        document.lines().filter_map(|line| line.starts_with('#').then(|| line.trim_start_matches('#')));
+    let headings = document.lines().filter(|line| line.starts_with('#'));
     let kept = |c: &char| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_');
-    let anchor = |heading: &str| heading.trim().to_lowercase().chars().filter(kept).collect::<String>();
+    let anchor = |heading: &str| {
+        heading.trim_start_matches('#').trim().to_lowercase().chars().filter(kept).collect::<String>()
+    };
     headings.map(|heading| anchor(heading).replace(' ', "-")).collect()
 }
 
