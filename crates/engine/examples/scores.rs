@@ -26,10 +26,10 @@ pub fn run(arguments: &[String], out: &mut dyn Write) -> Result<(), Box<dyn Erro
     let sequence = stepper.begin()?;
     let want = Want { next: Next::LogProbs, ..Want::NOTHING };
     let mut scores = Vec::new();
-    // A row is one token at one place. All rows of a step are computed together.
+    // A row is one token at one position. All rows of a step are computed together.
     for (inputs, targets) in tokens.chunks(MAX_ROWS).zip(tokens[1..].chunks(MAX_ROWS)) {
         let start = stepper.append(sequence, inputs.len())?;
-        let row = |(i, &token)| Row { sequence, place: start + i, input: RowInput::Token(token), want };
+        let row = |(i, &token)| Row { sequence, kv_index: start + i, input: RowInput::Token(token), want };
         let rows: Vec<Row> = inputs.iter().enumerate().map(row).collect();
         let outputs = stepper.step(&rows)?;
         for (i, &target) in targets.iter().enumerate() {

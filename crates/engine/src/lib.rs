@@ -38,12 +38,12 @@ pub use stepper::{Sequences, Stepper};
 pub use verbatim_backend::{
     Backend, KindTime, KvType, Outputs, PAGE_CELLS, ProductWork, Products, Profile, StateMemoryError,
 };
-pub use verbatim_models::{Hyperparameters, ModelError, Tap};
+pub use verbatim_models::{HiddenOutput, Hyperparameters, ModelError};
 pub use verbatim_plan::Statistics;
 pub use verbatim_sample::{LogSoftmax, Sampler};
 pub use verbatim_state::{
-    CHECKPOINTS, Extension, OwnerId, RestoreError, Restored, RowError as PlaceError, Saved, SavedError,
-    SequenceId, StateError,
+    BatchError, CHECKPOINTS, Extension, OwnerId, RestoreError, Restored, Saved, SavedError, SequenceId,
+    StateError,
 };
 
 /// The most rows of one step.

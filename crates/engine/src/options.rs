@@ -14,7 +14,7 @@ pub struct LoadOptions {
     /// Storage of V.
     pub v: KvType,
     /// Quantised K and V are transformed before they are stored, which costs a little time and mostly loses less.
-    pub rotation: bool,
+    pub hadamard: bool,
     /// Memory for what no sequence holds but others may begin with, in bytes.
     pub cache_bytes: usize,
 }
@@ -26,7 +26,7 @@ impl Default for LoadOptions {
             sequences: 1,
             k: KvType::F16,
             v: KvType::F16,
-            rotation: true,
+            hadamard: true,
             cache_bytes: 0,
         }
     }
@@ -39,6 +39,6 @@ pub struct DraftOptions {
     pub k: KvType,
     /// Storage of V.
     pub v: KvType,
-    /// As [`LoadOptions::rotation`].
-    pub rotation: bool,
+    /// As [`LoadOptions::hadamard`].
+    pub hadamard: bool,
 }

@@ -17,7 +17,7 @@ mod table;
 pub use arch::{architectures, open};
 pub use error::ModelError;
 pub use model::{
-    Base, Hyperparameters, KeyRotation, KvShape, Model, RecurrentShape, StepShape, Tap, Transformed,
+    Base, HadamardKv, HiddenOutput, Hyperparameters, KeyRope, KvShape, Model, RecurrentShape, StepShape,
 };
 pub use net::{inputs, outputs};
 pub use table::WeightSpec;

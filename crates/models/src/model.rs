@@ -5,7 +5,7 @@ use verbatim_graph::{Bounds, DeltaHeads, Graph, GraphError, RopeLayout, RopeTabl
 
 /// A point of the network whose values a step can return, one row per row of the step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Tap {
+pub enum HiddenOutput {
     /// The residual stream entering the first layer.
     Embedding,
     /// The residual stream leaving this layer, counted from 0.
@@ -38,20 +38,20 @@ pub struct StepShape {
     pub page_table: [usize; 2],
     /// The kinds of attention layers, each with pages of its own: how many positions a row sees, all if `None`.
     pub windows: Vec<Option<usize>>,
-    /// What is stored transformed: keys, and values.
-    pub transformed: Transformed,
+    /// Whether K and V are stored Hadamard-transformed.
+    pub hadamard: HadamardKv,
     /// The most positions in flight on a row's path, where rows form trees; 0 where all are chains.
     pub path: usize,
     /// The most positions that a sequence may have: some models rotate otherwise where it is long.
     pub context: usize,
     /// Points of the network to return.
-    pub taps: Vec<Tap>,
+    pub hidden_outputs: Vec<HiddenOutput>,
 }
 
 /// Which of K and V go through [`verbatim_graph::Op::Hadamard`] before they are stored: quantising them costs less then,
 /// since no element of a head stands out (QuaRot, arXiv 2404.00456). The result is as if they did not.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Transformed {
+pub struct HadamardKv {
     /// Keys, and queries with them.
     pub keys: bool,
     /// Values, and what attention makes of them.
@@ -68,18 +68,18 @@ pub struct KvShape {
     /// How many positions a row sees, its own included; all if `None`.
     pub window: Option<usize>,
     /// How keys depend on their positions, if they do.
-    pub rotation: Option<KeyRotation>,
+    pub rope: Option<KeyRope>,
 }
 
 /// How the keys of a layer are rotated to their positions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct KeyRotation {
+pub struct KeyRope {
     /// The angles.
     pub table: RopeTable,
     /// The pairs.
     pub layout: RopeLayout,
     /// The index of the weight that frequencies are divided by.
-    pub divisors: Option<u32>,
+    pub freq_factors: Option<u32>,
 }
 
 /// The form of the state that one recurrent layer carries from position to position.
@@ -124,18 +124,18 @@ pub trait Model: Send + Sync {
     /// What each attention layer keeps per position, where sequences have up to `context` positions.
     fn kv_shapes(&self, context: usize) -> Vec<KvShape>;
 
-    /// What each recurrent layer carries from position to position.
+    /// The state of each recurrent layer.
     fn recurrent_shapes(&self) -> Vec<RecurrentShape> {
         Vec::new()
     }
 
-    /// The points that can be tapped: every architecture has all of [`Tap`].
-    fn taps(&self) -> Vec<Tap> {
+    /// The hidden states that can be read: all of [`HiddenOutput`] in every architecture.
+    fn hidden_outputs(&self) -> Vec<HiddenOutput> {
         let layers = self.hyperparameters().layers as u32;
-        let mut taps = vec![Tap::Embedding];
-        taps.extend((0..layers).map(Tap::Layer));
-        taps.push(Tap::FinalNorm);
-        taps
+        let mut hidden_outputs = vec![HiddenOutput::Embedding];
+        hidden_outputs.extend((0..layers).map(HiddenOutput::Layer));
+        hidden_outputs.push(HiddenOutput::FinalNorm);
+        hidden_outputs
     }
 
     /// The graph of a step.

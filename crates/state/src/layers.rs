@@ -74,7 +74,7 @@ impl<S: StateStore> State<S> {
     pub(crate) fn lose_states(&mut self, id: SequenceId) {
         let Some(sequence) = &mut self.sequences[id.index] else { return };
         for (filled, owner) in sequence.filled.iter_mut().zip(&self.owners[1..]) {
-            if owner.recurs() {
+            if owner.is_recurrent() {
                 *filled = 0..0;
             }
         }
@@ -126,12 +126,12 @@ impl<S: StateStore> State<S> {
     }
 
     /// Groups, still without layers, for the windows that have none yet; `None` if sizes overflow.
-    fn new_groups(&self, layers: &[LayerSpec], recurs: bool) -> Option<(Vec<Group>, Vec<Pool>)> {
+    fn new_groups(&self, layers: &[LayerSpec], is_recurrent: bool) -> Option<(Vec<Group>, Vec<Pool>)> {
         let page_bytes = layers.iter().try_fold(0usize, |sum, layer| {
             sum.checked_add(layer.kv.cell_bytes()?.checked_mul(PAGE_CELLS)?)
         })?;
         // With recurrent layers, a page is of no use without a state to resume from.
-        let for_pages = if recurs { self.cache_bytes / 2 } else { self.cache_bytes };
+        let for_pages = if is_recurrent { self.cache_bytes / 2 } else { self.cache_bytes };
         let cache_pages = match self.groups.first() {
             Some(group) => group.cache_pages,
             None => for_pages.checked_div(page_bytes).unwrap_or(0),

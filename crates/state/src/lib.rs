@@ -1,6 +1,6 @@
 //! Sequence state: which positions of which sequence live in which cells of the backend's memory.
 //!
-//! **A sequence grows in transactions.** [`State::append`] (a chain) or [`State::append_tree`] reserves places for positions
+//! **A sequence grows in transactions.** [`State::append`] (a chain) or [`State::append_tree`] reserves KV indices for positions
 //! in flight, steps store their K and V, and [`State::commit`] or [`State::commit_path`] keeps those along one path;
 //! [`State::rollback`] drops them all. Nothing that was committed is touched by any of it, so a step that fails, or draft
 //! tokens that are rejected, leave a sequence as it was. What other crates keep per sequence takes part as an [`Extension`].
@@ -8,7 +8,7 @@
 //! **A step** asks [`State::batch`] where its rows read and write, calls [`State::begin_compute`], runs, and calls
 //! [`State::computed`] if the run has ended well.
 //!
-//! **A draft is more layers of the same sequences** ([`State::append_owner`]). It shares places, pages, slots and
+//! **A draft is more layers of the same sequences** ([`State::append_owner`]). It shares KV indices, pages, slots and
 //! transactions with the target, so the two cannot be rolled back apart. For each sequence it is known which committed
 //! positions a draft has filled ([`State::filled`]), and it never reads others. A draft never limits the target: what it
 //! cannot keep, because its window has moved on or its state is gone, no longer counts as filled.
@@ -21,8 +21,8 @@
 //! **Pages and slots are shared** and counted: by sequences that were forked, and by the prefix tree, where texts
 //! stay until the memory is needed. Whoever writes into a shared page gets a copy first.
 //!
-//! [`State::remove`] takes positions from the middle, for models that allow it. [`State::save`] and [`State::restore`] take
-//! a sequence to another process.
+//! [`State::remove_and_shift`] takes positions from the middle, for models that allow it. [`State::save`] and
+//! [`State::restore`] take a sequence to another process.
 
 mod batch;
 mod commit;
@@ -35,16 +35,16 @@ mod layers;
 mod owner;
 mod pool;
 mod prefix;
-mod remove;
-mod reuse;
+mod resume;
 mod run;
 mod saved;
 mod sequence;
+mod shift;
 mod spec;
 #[cfg(test)]
 mod tests;
 
-pub use batch::{Batch, RowError};
+pub use batch::{Batch, BatchError};
 pub use error::StateError;
 pub use extension::Extension;
 pub use owner::{AppendError, Digest, OwnerId, OwnerSpec};
@@ -100,7 +100,7 @@ pub struct State<S> {
     groups: Vec<Group>,
     /// Pages, by group.
     pools: Vec<Pool>,
-    /// Recurrent states. There are none where no layer recurs.
+    /// Recurrent state slots; empty without recurrent layers.
     slots: Pool,
     cache_slots: usize,
     pages: usize,
@@ -188,8 +188,8 @@ impl<S: StateStore> State<S> {
     }
 
     /// Whether the target's layers carry a state from position to position. Its sequences cannot be cut but to nothing then.
-    pub fn recurs(&self) -> bool {
-        self.owners[OwnerId::TARGET.0].recurs()
+    pub fn is_recurrent(&self) -> bool {
+        self.owners[OwnerId::TARGET.0].is_recurrent()
     }
 
     /// Whether any owner's layers recur.

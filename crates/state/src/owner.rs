@@ -119,7 +119,7 @@ pub(crate) struct Owner {
 impl Owner {
     /// Whether layers carry a state from position to position.
     #[inline]
-    pub(crate) fn recurs(&self) -> bool {
+    pub(crate) fn is_recurrent(&self) -> bool {
         !self.recurrent.is_empty()
     }
 }

@@ -20,7 +20,7 @@ pub enum RopeKind {
         /// The pairs.
         layout: RopeLayout,
         /// What the frequencies are divided by.
-        divisors: Option<Vec<f32>>,
+        freq_factors: Option<Vec<f32>>,
     },
 }
 

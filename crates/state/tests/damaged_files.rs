@@ -22,7 +22,7 @@ const POSITIONS: usize = 70;
 /// Of one position in one layer: K and V of one head of two f32.
 const CELL_BYTES: usize = 2 * 2 * 4;
 
-/// The layers of a target and of its draft, if it has one: windows, and whether one more layer recurs.
+/// The layers of a target and of its draft, if it has one: windows, and whether one more layer is recurrent.
 type Kind = [Option<(&'static [Option<usize>], bool)>; 2];
 
 const KINDS: [Kind; 4] = [
@@ -32,11 +32,11 @@ const KINDS: [Kind; 4] = [
     [Some((&[None], false)), Some((&[Some(20)], true))],
 ];
 
-fn owner((windows, recurs): (&[Option<usize>], bool)) -> OwnerSpec {
+fn owner((windows, is_recurrent): (&[Option<usize>], bool)) -> OwnerSpec {
     let kv = KvSpec { kv_heads: 1, head_dim: 2, k: KvType::F32, v: KvType::F32 };
     let layer = |&window| LayerSpec { kv, window, rope: RopeKind::None, hadamard: false };
     let heads = DeltaHeads { key_heads: 1, value_heads: 1, key_dim: 1, value_dim: 4 };
-    let recurrent = recurs.then_some(RecurrentSpec { kernel: 2, channels: 6, heads });
+    let recurrent = is_recurrent.then_some(RecurrentSpec { kernel: 2, channels: 6, heads });
     OwnerSpec { layers: windows.iter().map(layer).collect(), recurrent: recurrent.into_iter().collect() }
 }
 
@@ -189,7 +189,7 @@ fn restore(state: &mut State<PlainStore>, section: &[u8]) -> bool {
     if positions < 190 {
         extend(state, id, 3, &mut Random(3));
     }
-    let _ = state.remove(id, 0..1);
+    let _ = state.remove_and_shift(id, 0..1);
     state.integrity().unwrap();
     let _ = state.truncate(id, restored.least);
     state.end(id).unwrap();

@@ -26,7 +26,7 @@ use verbatim_engine::{Backend, MAX_ROWS, Row as StepRow, RowInput, SequenceId, S
 const STEPS_PER_SAMPLE: usize = 8;
 
 /// Runs a test so many times after a warm-up, and gives the time of each: of the whole work, or of one step of a width
-/// test. `None` if `go_on` said no between steps.
+/// test. `None` if `should_continue` said no between steps.
 ///
 /// # Errors
 /// If there are no repetitions, or a step fails.
@@ -34,15 +34,15 @@ pub fn measure<B: Backend>(
     stepper: &mut Stepper<B>,
     test: Test,
     repetitions: usize,
-    go_on: &mut dyn FnMut() -> bool,
+    should_continue: &mut dyn FnMut() -> bool,
 ) -> Result<Option<Vec<Duration>>, BenchError> {
     if repetitions == 0 {
         return Err(BenchError::Nothing);
     }
-    on_a_sequence(stepper, go_on, |runner| runner.samples(test, repetitions))
+    on_a_sequence(stepper, should_continue, |runner| runner.samples(test, repetitions))
 }
 
-/// Runs a test once, after a warm-up, and says where its time went. `None` if `go_on` said no between steps.
+/// Runs a test once, after a warm-up, and says where its time went. `None` if `should_continue` said no between steps.
 ///
 /// # Errors
 /// If a step fails.
@@ -50,9 +50,9 @@ pub fn profile<B: Backend>(
     stepper: &mut Stepper<B>,
     test: Test,
     peaks: &Peaks,
-    go_on: &mut dyn FnMut() -> bool,
+    should_continue: &mut dyn FnMut() -> bool,
 ) -> Result<Option<Breakdown>, BenchError> {
-    on_a_sequence(stepper, go_on, |runner| {
+    on_a_sequence(stepper, should_continue, |runner| {
         let warm = runner.go_to(test.depth)? && runner.time(test.work.warm_up())?.is_some();
         if !warm || !runner.go_to(test.depth)? {
             return Ok(None);
@@ -68,11 +68,11 @@ pub fn profile<B: Backend>(
 /// Lends out a new sequence and ends it, whatever has happened.
 fn on_a_sequence<B: Backend, T>(
     stepper: &mut Stepper<B>,
-    go_on: &mut dyn FnMut() -> bool,
+    should_continue: &mut dyn FnMut() -> bool,
     work: impl FnOnce(&mut Runner<'_, B>) -> Result<T, BenchError>,
 ) -> Result<T, BenchError> {
     let sequence = stepper.begin()?;
-    let result = work(&mut Runner { stepper, sequence, rows: Vec::with_capacity(MAX_ROWS), go_on });
+    let result = work(&mut Runner { stepper, sequence, rows: Vec::with_capacity(MAX_ROWS), should_continue });
     let ended = stepper.end(sequence);
     let result = result?;
     ended?;
@@ -84,7 +84,7 @@ struct Runner<'a, B: Backend> {
     stepper: &'a mut Stepper<B>,
     sequence: SequenceId,
     rows: Vec<StepRow<'static>>,
-    go_on: &'a mut dyn FnMut() -> bool,
+    should_continue: &'a mut dyn FnMut() -> bool,
 }
 
 /// Which rows of a step want logits.
@@ -168,7 +168,7 @@ impl<B: Backend> Runner<'_, B> {
 
     /// Computes the next positions, which stay in flight.
     fn step(&mut self, count: usize, logits: Logits) -> Result<bool, BenchError> {
-        if !(self.go_on)() {
+        if !(self.should_continue)() {
             return Ok(false);
         }
         let (sequence, vocabulary) = (self.sequence, self.stepper.hyperparameters().vocabulary);
@@ -176,7 +176,7 @@ impl<B: Backend> Runner<'_, B> {
         self.rows.clear();
         self.rows.extend((0..count).map(|row| StepRow {
             sequence,
-            place: start + row,
+            kv_index: start + row,
             input: RowInput::Token(token_at(start + row, vocabulary)),
             want: Want::logits_if(match logits {
                 Logits::None => false,

@@ -81,7 +81,7 @@ pub enum SynthError {
     Stopped,
 }
 
-/// Writes a model to a file and gives its length in bytes. `go_on` is told how far it is, and can stop it.
+/// Writes a model to a file and gives its length in bytes. `should_continue` is told how far it is, and can stop it.
 ///
 /// # Errors
 /// If the file cannot be written; then nothing is left, and a file that was there before is as it was.
@@ -89,7 +89,7 @@ pub fn write(
     blueprint: &Blueprint,
     options: &WriteOptions,
     path: &Path,
-    go_on: &mut dyn FnMut(Progress) -> bool,
+    should_continue: &mut dyn FnMut(Progress) -> bool,
 ) -> Result<u64, SynthError> {
     if path.metadata().is_ok_and(|metadata| !metadata.is_file()) {
         return Err(SynthError::Target(path.into()));
@@ -108,7 +108,8 @@ pub fn write(
     let pools = pools(blueprint, &formats, options)?;
     let data = writer.begin(BufWriter::with_capacity(1 << 20, file)).map_err(data_error)?;
     let progress = Progress { written: 0, total: needed_bytes };
-    let mut filler = Filler { data, pools, threads: options.threads, progress, piece: Vec::new(), go_on };
+    let mut filler =
+        Filler { data, pools, threads: options.threads, progress, piece: Vec::new(), should_continue };
     for (index, (tensor, &dtype)) in blueprint.tensors().iter().zip(&formats).enumerate() {
         let key = mix(mix(options.seed) ^ index as u64);
         if !filler.append(tensor, dtype, key).map_err(data_error)? {
@@ -199,7 +200,7 @@ struct Filler<'a, W: Write> {
     threads: usize,
     progress: Progress,
     piece: Vec<u8>,
-    go_on: &'a mut dyn FnMut(Progress) -> bool,
+    should_continue: &'a mut dyn FnMut(Progress) -> bool,
 }
 
 impl<W: Write> Filler<'_, W> {
@@ -247,6 +248,6 @@ impl<W: Write> Filler<'_, W> {
     fn append_piece(&mut self, name: &str) -> Result<bool, GgufError> {
         self.data.append(name, &self.piece)?;
         self.progress.written += self.piece.len() as u64;
-        Ok((self.go_on)(self.progress))
+        Ok((self.should_continue)(self.progress))
     }
 }
