@@ -53,9 +53,9 @@ impl RecurrentSpec {
 /// Layers to be added to a [`StateStore`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StateForm {
-    /// Layers that attend: their form, and the pages of each. A graph's state leaf `kv[i]` means the i-th of all.
+    /// Attention layers: their form, and the pages of each. A graph's state leaf `kv[i]` means the i-th of all.
     pub kv: Vec<(KvSpec, usize)>,
-    /// Layers that recur. A graph's state leaves `conv[i]` and `delta[i]` mean the i-th of all.
+    /// Recurrent layers. A graph's state leaves `conv[i]` and `delta[i]` mean the i-th of all.
     pub recurrent: Vec<RecurrentSpec>,
     /// Slots of every recurrent layer.
     pub slots: usize,
@@ -76,7 +76,7 @@ pub struct KShift {
     pub hadamard: bool,
 }
 
-/// A backend's memory of sequences. Each layer that attends has pages of its own, numbered from 0, of [`PAGE_CELLS`] cells;
+/// A backend's memory of sequences. Each attention layer has pages of its own, numbered from 0, of [`PAGE_CELLS`] cells;
 /// each recurrent layer has as many slots as the others. Everything is called between runs.
 pub trait StateStore {
     /// The version of the numbers that the backend computes. It is raised with every change that may change the bits of a

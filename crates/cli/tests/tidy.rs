@@ -1,5 +1,5 @@
-//! What must hold of the source itself: which crate may know which, where `unsafe` is, how long functions are, where numbers come
-//! from, the field's words, no file that nothing declares, no circle of files.
+//! What must hold of the source itself: which crate may know which, where `unsafe`, intrinsics and numbers come from, how long
+//! functions are, the field's words, no file that nothing declares, no circle of files, what manifests and documents say.
 
 mod circles;
 
@@ -95,18 +95,27 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().expect("the workspace")
 }
 
-/// Every file below a folder with one of these endings, by its path from `crates`.
+/// Every file of the crates with this ending, by its path from `crates`.
 fn files(ending: &str) -> BTreeMap<String, String> {
-    let crates = root().join("crates");
+    files_below(&root().join("crates"), ending)
+}
+
+/// Every file below a folder with this ending, by its path from there, but for hidden and built ones.
+fn files_below(start: &Path, ending: &str) -> BTreeMap<String, String> {
     let mut found = BTreeMap::new();
-    let mut folders = vec![crates.clone()];
+    let mut folders = vec![start.to_owned()];
     while let Some(folder) = folders.pop() {
         for entry in fs::read_dir(&folder).expect("a folder") {
-            let path = entry.expect("an entry").path();
+            let entry = entry.expect("an entry");
+            let path = entry.path();
+            let file_name = entry.file_name();
+            if file_name == "target" || file_name.to_string_lossy().starts_with('.') {
+                continue;
+            }
             if path.is_dir() {
                 folders.push(path);
             } else if path.extension().is_some_and(|extension| extension == ending) {
-                let name = path.strip_prefix(&crates).expect("below").to_string_lossy().replace('\\', "/");
+                let name = path.strip_prefix(start).expect("below").to_string_lossy().replace('\\', "/");
                 found.insert(name, fs::read_to_string(&path).expect("a text"));
             }
         }
@@ -293,4 +302,95 @@ fn the_words_are_the_fields() {
             assert!(!has_word(&text, word), "{path} says {word:?}; the field says {instead:?}");
         }
     }
+}
+
+#[test]
+fn every_crate_says_what_it_is() {
+    for name in LAYERS {
+        let folder = root().join("crates").join(name);
+        let manifest = fs::read_to_string(folder.join("Cargo.toml")).expect("a manifest");
+        let package = manifest.split("\n[").next().expect("a package");
+        let own = ["description = \"", "keywords = [\"", "categories = [\"", "readme = \"README.md\""];
+        let shared =
+            ["version", "edition", "rust-version", "license"].map(|key| format!("{key}.workspace = true"));
+        for key in own.into_iter().chain(shared.iter().map(String::as_str)) {
+            assert!(
+                package.lines().any(|line| line.starts_with(key)),
+                "crates/{name}/Cargo.toml lacks {key}"
+            );
+        }
+        let readme = fs::read_to_string(folder.join("README.md")).unwrap_or_default();
+        assert!(readme.starts_with("# "), "crates/{name} has no README.md");
+    }
+}
+
+#[test]
+fn the_rust_version_is_the_same_everywhere() {
+    let read = |path: &str| fs::read_to_string(root().join(path)).expect("a text");
+    let quoted = |path: &str, key: &str| {
+        let text = read(path);
+        let line = text.lines().find_map(|line| line.strip_prefix(key)?.split('"').nth(1).map(str::to_owned));
+        line.unwrap_or_else(|| panic!("{path} has no {key}"))
+    };
+    let least = quoted("Cargo.toml", "rust-version = ");
+    assert_eq!(
+        quoted("rust-toolchain.toml", "channel = "),
+        format!("{least}.0"),
+        "CI uses the least version"
+    );
+    for path in ["README.md", "CONTRIBUTING.md", ".ci/run"] {
+        let text = read(path);
+        let versions: Vec<&str> = text.split("Rust ").skip(1).filter(|rest| rest.starts_with("1.")).collect();
+        assert!(!versions.is_empty(), "{path} does not say which Rust is needed");
+        for version in versions {
+            assert!(version.starts_with(&format!("{least} ")), "{path}: Rust {version:.6}, not {least}");
+        }
+    }
+}
+
+/// Where the links of a document lead, but for other sites.
+fn links(document: &str) -> Vec<&str> {
+    let is_code = |index: &usize| index % 2 == 1;
+    let texts = document.split("```").enumerate().filter(|(index, _)| !is_code(index)).map(|(_, text)| text);
+    let targets =
+        texts.flat_map(|text| text.split("](").skip(1)).filter_map(|rest| rest.split([')', ' ']).next());
+    targets.filter(|target| !target.contains("://") && !target.starts_with("mailto:")).collect()
+}
+
+/// The anchors of a document's headings, as GitHub makes them.
+fn anchors(document: &str) -> Vec<String> {
+    let headings = document.lines().filter(|line| line.starts_with('#'));
+    let kept = |c: &char| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_');
+    let anchor = |heading: &str| {
+        heading.trim_start_matches('#').trim().to_lowercase().chars().filter(kept).collect::<String>()
+    };
+    headings.map(|heading| anchor(heading).replace(' ', "-")).collect()
+}
+
+#[test]
+fn links_lead_somewhere() {
+    let documents = files_below(&root(), "md");
+    for (path, text) in &documents {
+        let folder = root().join(path).parent().expect("a folder").to_owned();
+        for link in links(text) {
+            let (file, anchor) =
+                link.split_once('#').map_or((link, None), |(file, anchor)| (file, Some(anchor)));
+            let target = if file.is_empty() { root().join(path) } else { folder.join(file) };
+            assert!(target.exists(), "{path} links to {link}, which is not there");
+            if let Some(anchor) = anchor {
+                let anchors = anchors(&fs::read_to_string(&target).expect("a text"));
+                assert!(
+                    anchors.iter().any(|other| other == anchor),
+                    "{path} links to {link}: no such heading"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn links_and_anchors_are_found() {
+    let text = "# A `b`, c\n[x](y.md#z) [w](https://w) `q`\n```\n[no](no.md)\n```\n[v](../v \"title\")";
+    assert_eq!(links(text), ["y.md#z", "../v"]);
+    assert_eq!(anchors(text), ["a-b-c"]);
 }

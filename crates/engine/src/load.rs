@@ -198,7 +198,7 @@ fn layer_spec(
     Ok(LayerSpec { kv, window, rope, hadamard: form.hadamard().keys })
 }
 
-/// Appends a model's weights to the table, read_ahead ahead in the file and giving back what has been packed.
+/// Appends a model's weights to the table, reading ahead in the file and giving back the memory of what has been packed.
 fn append_weights<B: Backend>(
     backend: &mut B,
     weights: &mut B::Weights,

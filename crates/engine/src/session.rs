@@ -130,13 +130,13 @@ impl Session {
     ) -> Result<(Session, RestoredSession), SessionError> {
         let (restored, sections) = stepper.restore_file(path)?;
         let sequence = restored.sequence;
-        let tokens = sections.section(HISTORY).unwrap_or_default().as_chunks::<4>().0.iter();
-        let history: Vec<u32> = tokens.map(|token| u32::from_le_bytes(*token)).collect();
+        let (tokens, rest) = sections.section(HISTORY).unwrap_or_default().as_chunks::<4>();
+        let history: Vec<u32> = tokens.iter().map(|token| u32::from_le_bytes(*token)).collect();
         let fits = match stepper.removed(sequence)? {
             0 => stepper.tokens(sequence)? == history,
             removed => stepper.len(sequence)? + removed == history.len(),
         };
-        if !fits {
+        if !fits || !rest.is_empty() {
             stepper.end(sequence)?;
             return Err(SessionError::History { path: path.display().to_string() });
         }

@@ -19,9 +19,9 @@ pub enum HiddenOutput {
 pub struct Base {
     /// Weights before its own.
     pub weights: u32,
-    /// Layers that attend before its own.
+    /// Attention layers before its own.
     pub kv: u32,
-    /// Layers that recur before its own.
+    /// Recurrent layers before its own.
     pub recurrent: u32,
 }
 
@@ -36,7 +36,7 @@ pub struct StepShape {
     pub embeddings: bool,
     /// Sequences that the step may mix, and pages of positions that each may have.
     pub page_table: [usize; 2],
-    /// The kinds of layers that attend, each with pages of its own: how many positions a row sees, all if `None`.
+    /// The kinds of attention layers, each with pages of its own: how many positions a row sees, all if `None`.
     pub windows: Vec<Option<usize>>,
     /// Whether K and V are stored Hadamard-transformed.
     pub hadamard: HadamardKv,
@@ -49,7 +49,7 @@ pub struct StepShape {
 }
 
 /// Which of K and V go through [`verbatim_graph::Op::Hadamard`] before they are stored: quantising them costs less then,
-/// since no element of a head stands out (QuaRot, arXiv 2404.00456). What is made of them is as if they did not.
+/// since no element of a head stands out (QuaRot, arXiv 2404.00456). The result is as if they did not.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct HadamardKv {
     /// Keys, and queries with them.
@@ -121,7 +121,7 @@ pub trait Model: Send + Sync {
     /// The weights, in the order of their indices in graphs.
     fn weights(&self) -> &[WeightSpec];
 
-    /// What each layer that attends keeps per position, where sequences have up to `context` positions.
+    /// What each attention layer keeps per position, where sequences have up to `context` positions.
     fn kv_shapes(&self, context: usize) -> Vec<KvShape>;
 
     /// The state of each recurrent layer.

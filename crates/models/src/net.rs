@@ -112,7 +112,7 @@ pub(crate) struct Linear {
     pub(crate) bias: Option<WeightId>,
 }
 
-/// The inputs of one kind of layer that attends.
+/// The inputs of one kind of attention layer.
 struct Kind {
     window: Option<usize>,
     cells: ValueId,
@@ -254,7 +254,7 @@ impl<'a> Net<'a> {
         Ok(results)
     }
 
-    /// Rotates q and k where the layer does, stores k and v, attends. `layer` counts the layers that attend.
+    /// Rotates q and k where the layer does, stores k and v, attends. `layer` counts the attention layers.
     pub(crate) fn attention(
         &mut self,
         layer: usize,

@@ -320,8 +320,8 @@ mod tests {
                 let logits: Vec<f32> =
                     logits(count, 1.0 + round as f32).iter().map(|logit| logit + shift).collect();
                 let temperature = [0.3, 1.0, 8.0, 60.0][position as usize % 4];
-                let picked = Sampler::new(temperature, 9).unwrap().sample(&logits, position);
-                assert_eq!(picked, Some(reference(&logits, temperature, 9, position)));
+                let token = Sampler::new(temperature, 9).unwrap().sample(&logits, position);
+                assert_eq!(token, Some(reference(&logits, temperature, 9, position)));
             }
         }
     }

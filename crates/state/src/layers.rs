@@ -8,12 +8,12 @@ use std::ops::Range;
 use verbatim_backend::{KvSpec, PAGE_CELLS, RecurrentSpec, StateForm, StateMemoryError, StateStore};
 
 impl<S: StateStore> State<S> {
-    /// Where a model's layers are among all that attend: the first is its graphs' `kv[start]`.
+    /// Where a model's layers are among all attention layers: the first is its graphs' `kv[start]`.
     pub fn layers(&self, owner: OwnerId) -> Range<usize> {
         self.owners[owner.0].layers.clone()
     }
 
-    /// Where a model's layers are among all that recur: the first is its graphs' `conv[start]` and `delta[start]`.
+    /// Where a model's layers are among all recurrent layers: the first is its graphs' `conv[start]` and `delta[start]`.
     pub fn recurrent_layers(&self, owner: OwnerId) -> Range<usize> {
         self.owners[owner.0].recurrent.clone()
     }
@@ -23,8 +23,8 @@ impl<S: StateStore> State<S> {
         (0..self.owners.len()).map(OwnerId)
     }
 
-    /// Adds a draft's layers to those of the target. Those that attend share the pages of the layers with their window; those
-    /// that recur share the slots. The prefix cache holds as many positions as before: the draft's part of them comes on top.
+    /// Adds a draft's layers to those of the target. Attention layers share the pages of those with their window;
+    /// recurrent layers share the slots. The prefix cache holds as many positions as before: the draft's part of them comes on top.
     ///
     /// # Errors
     /// If a sequence has begun or texts are kept for reuse, if there are too many owners, or if there is no memory.
@@ -70,7 +70,7 @@ impl<S: StateStore> State<S> {
         }
     }
 
-    /// The recurrent state after the last committed position is gone, and with it what drafts that recur have filled.
+    /// The recurrent state after the last committed position is gone, and with it what recurrent drafts have filled.
     pub(crate) fn lose_states(&mut self, id: SequenceId) {
         let Some(sequence) = &mut self.sequences[id.index] else { return };
         for (filled, owner) in sequence.filled.iter_mut().zip(&self.owners[1..]) {
@@ -130,7 +130,7 @@ impl<S: StateStore> State<S> {
         let page_bytes = layers.iter().try_fold(0usize, |sum, layer| {
             sum.checked_add(layer.kv.cell_bytes()?.checked_mul(PAGE_CELLS)?)
         })?;
-        // Where layers recur, a page is of no use without a state to go on from.
+        // With recurrent layers, a page is of no use without a state to resume from.
         let for_pages = if is_recurrent { self.cache_bytes / 2 } else { self.cache_bytes };
         let cache_pages = match self.groups.first() {
             Some(group) => group.cache_pages,

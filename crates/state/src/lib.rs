@@ -5,13 +5,13 @@
 //! [`State::rollback`] drops them all. Nothing that was committed is touched by any of it, so a step that fails, or draft
 //! tokens that are rejected, leave a sequence as it was. What other crates keep per sequence takes part as an [`Extension`].
 //!
-//! **A step** asks [`State::batch`] where its rows read and write, says [`State::begin_compute`], runs, and says
+//! **A step** asks [`State::batch`] where its rows read and write, calls [`State::begin_compute`], runs, and calls
 //! [`State::computed`] if the run has ended well.
 //!
-//! **A draft is more layers of the same sequences** ([`State::append_owner`]). It shares KV indices, pages, slots and transactions
-//! with the target, so nothing can be rolled back and the draft forgotten. Which committed positions it has filled is known for
-//! each sequence ([`State::filled`]), and it never reads others. A draft never stands in the target's way: what it cannot keep,
-//! because its window or its state has left it, it has not filled any more.
+//! **A draft is more layers of the same sequences** ([`State::append_owner`]). It shares KV indices, pages, slots and
+//! transactions with the target, so the two cannot be rolled back apart. For each sequence it is known which committed
+//! positions a draft has filled ([`State::filled`]), and it never reads others. A draft never limits the target: what it
+//! cannot keep, because its window has moved on or its state is gone, no longer counts as filled.
 //!
 //! **Kinds of layers** have pages of their own, [`PAGE_CELLS`] positions each: those that see all positions, and those that
 //! see a window, whose pages are given back once no position to come can see them. Layers that recur have slots: the state
@@ -19,10 +19,10 @@
 //! [`CHECKPOINTS`] can be the one that is kept, without a copy.
 //!
 //! **Pages and slots are shared** and counted: by sequences that were forked, and by the prefix tree, where texts
-//! stay until the memory is needed. Who writes into a shared page gets a copy of his own first.
+//! stay until the memory is needed. Whoever writes into a shared page gets a copy first.
 //!
-//! [`State::remove_and_shift`] takes positions from the middle, for models that can bear it. [`State::save`] and [`State::restore`] bring a
-//! sequence into another process.
+//! [`State::remove_and_shift`] takes positions from the middle, for models that allow it. [`State::save`] and
+//! [`State::restore`] take a sequence to another process.
 
 mod batch;
 mod commit;
@@ -80,7 +80,7 @@ impl SequenceId {
 /// A group in which the target has no layers may lack pages of positions that are seen: the drafts have not filled those.
 struct Group {
     window: Option<usize>,
-    /// Their indices among those that attend.
+    /// Their indices among the attention layers.
     layers: Vec<usize>,
     /// Whose they are.
     owners: OwnerSet,

@@ -28,9 +28,9 @@ impl OwnerId {
 /// The layers of one model.
 #[derive(Clone, Debug, Default)]
 pub struct OwnerSpec {
-    /// The layers that attend.
+    /// The attention layers.
     pub layers: Vec<LayerSpec>,
-    /// The layers that recur.
+    /// The recurrent layers.
     pub recurrent: Vec<RecurrentSpec>,
 }
 
@@ -108,9 +108,9 @@ impl FromIterator<OwnerId> for OwnerSet {
 
 /// One model's layers among all.
 pub(crate) struct Owner {
-    /// Among the layers that attend.
+    /// Among the attention layers.
     pub(crate) layers: Range<usize>,
-    /// Among the layers that recur.
+    /// Among the recurrent layers.
     pub(crate) recurrent: Range<usize>,
     /// Tells the model from others.
     pub(crate) digest: Digest,

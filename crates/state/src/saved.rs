@@ -22,6 +22,8 @@ use verbatim_backend::{PAGE_CELLS, StateStore};
 const MAGIC: [u8; 8] = *b"VERBATIM";
 const VERSION: u32 = 2;
 const CHECKSUM_BYTES: usize = 32;
+/// More than any sequence lives to see, with room to count on.
+const REMOVED_MAX: usize = usize::MAX / 4;
 
 /// Why a file holds no saved sequences.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
@@ -314,6 +316,9 @@ impl<S: StateStore> State<S> {
         let tokens = reader.take(len.checked_mul(4).ok_or("too many tokens")?)?;
         let tokens: Vec<u32> = tokens.as_chunks::<4>().0.iter().copied().map(u32::from_le_bytes).collect();
         let (exact_prefix_len, removed) = (reader.count()?, reader.count()?);
+        if removed > REMOVED_MAX {
+            return Err("more positions were removed than a sequence can have had".into());
+        }
         if exact_prefix_len > len {
             return Err("a longer exact prefix than there are tokens".into());
         }

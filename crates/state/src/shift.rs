@@ -24,7 +24,7 @@ impl<S: StateStore> State<S> {
     /// positions are left.
     ///
     /// # Errors
-    /// If the model cannot bear it, positions are in flight or there are no such positions, a window would come to see what
+    /// If the model does not allow it, positions are in flight or there are no such positions, a window would come to see what
     /// it has left, or there are no pages for copies of shared ones. Nothing has changed then.
     pub fn remove_and_shift(&mut self, id: SequenceId, positions: Range<usize>) -> Result<usize, StateError> {
         self.can_shift()?;

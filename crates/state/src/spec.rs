@@ -24,7 +24,7 @@ pub enum RopeKind {
     },
 }
 
-/// A layer that attends.
+/// An attention layer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LayerSpec {
     /// The form of its K and V.

@@ -1,4 +1,4 @@
-//! What `qwen35` and `qwen35moe` share: layers that recur, layers that attend, and a feed-forward network in each.
+//! What `qwen35` and `qwen35moe` share: recurrent layers, attention layers, and a feed-forward network in each.
 //!
 //! A recurrent layer is a gated delta net (arXiv 2412.06464): a short convolution over queries, keys and values, the
 //! delta rule, and a norm of each head's result that is gated by another projection of the layer's input. An attending
@@ -202,7 +202,7 @@ impl Attention {
         })
     }
 
-    /// `index` counts the layers that attend.
+    /// `index` counts the attention layers.
     fn build(
         &self,
         net: &mut Net<'_>,
@@ -251,7 +251,7 @@ impl DeltaNet {
         })
     }
 
-    /// `index` counts the layers that recur.
+    /// `index` counts the recurrent layers.
     fn build(
         &self,
         net: &mut Net<'_>,

@@ -10,10 +10,11 @@ const WINDOWED: usize = 1;
 const DRAFTS: usize = 2;
 
 /// A sequence of 100 positions, which two drafts have filled, of a target that sees all of them or 16. One draft sees 40, the
-/// other recurs, and so does the target if it is said. A second sequence is empty, and of a third the text is kept.
-fn state(recurs: bool) -> (State<PlainStore>, SequenceId) {
+/// other is recurrent, and so is the target if asked to be. A second sequence is empty, and of a third the text is kept.
+fn state(is_recurrent: bool) -> (State<PlainStore>, SequenceId) {
     let spec = StateSpec { cache_bytes: 1 << 20, ..spec(3, 400, 40) };
-    let mut state = State::new(PlainStore::default(), spec, owner((&[FULL, Some(16)], recurs))).unwrap();
+    let mut state =
+        State::new(PlainStore::default(), spec, owner((&[FULL, Some(16)], is_recurrent))).unwrap();
     let windowed = state.append_owner(owner((&[Some(40)], false))).unwrap();
     let recurrent = state.append_owner(owner((&[FULL], true))).unwrap();
     let (id, empty, ended) = (state.begin().unwrap(), state.begin().unwrap(), state.begin().unwrap());

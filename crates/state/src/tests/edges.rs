@@ -93,7 +93,7 @@ fn extensions_take_part() {
     assert_eq!(sum(&state, id), 16u64.to_le_bytes());
 }
 
-/// State of a model that recurs, with room to keep so many pages and states.
+/// State of a recurrent model, with room to keep so many pages and states.
 fn recurrent_state(cache_pages: usize) -> State<PlainStore> {
     let owner = OwnerSpec { layers: vec![layer(None)], recurrent: vec![recurrent()] };
     let page = PAGE_CELLS * 2 * HEAD_DIM * 4;
