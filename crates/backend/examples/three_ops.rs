@@ -125,7 +125,7 @@ impl Backend for ThreeOps {
             return Err(RunError::OtherWeights);
         }
         let most = graph.bounds();
-        if rows.rows > most.rows || rows.picked > most.picked {
+        if rows.rows > most.rows || rows.output_rows > most.output_rows {
             return Err(BindError::TooManyRows { given: rows, most }.into());
         }
         arena.floats = vec![Vec::new(); graph.values().len()];
@@ -302,7 +302,7 @@ mod tests {
 
     /// Twice the products of a token's row with all rows of the table. The token's id is the second of two integers.
     fn graph() -> Result<Graph, GraphError> {
-        let mut b = Builder::new(Bounds { rows: 4, picked: 0 });
+        let mut b = Builder::new(Bounds { rows: 4, output_rows: 0 });
         let pairs = b.input(Tag::new("pairs"), DType::I32, Shape::per_row(2))?;
         let tokens = b.columns(pairs, 1, 1)?;
         let table = b.weight(Tag::indexed("weight", 0), DType::F32, Shape::fixed(3, 2))?;
@@ -327,7 +327,7 @@ mod tests {
         let program = ThreeOps.prepare(&graph()?, &weights)?;
         let mut arena = Arena::default();
         let mut sums = |tokens: &[i32]| -> Result<Vec<Vec<f32>>, RunError> {
-            let rows = Bounds { rows: tokens.len(), picked: 0 };
+            let rows = Bounds { rows: tokens.len(), output_rows: 0 };
             let fill = |input: InputBinding<'_>| input.i32_from(tokens.iter().flat_map(|&token| [9, token]));
             let outputs = ThreeOps.run(&program, &mut arena, rows, &weights, &mut NoState, fill)?;
             let rows = (0..tokens.len()).filter_map(|row| outputs.row(SUM, row));
@@ -349,7 +349,7 @@ mod tests {
         let refused = ThreeOps.prepare(&graph()?, &weights(WeightForm::Vector)?);
         assert!(matches!(refused, Err(PrepareError::Weight { .. })));
 
-        let mut b = Builder::new(Bounds { rows: 1, picked: 0 });
+        let mut b = Builder::new(Bounds { rows: 1, output_rows: 0 });
         let x = b.input(Tag::new("x"), DType::F32, Shape::per_row(2))?;
         let product = b.apply(Op::Mul, &[x, x])?;
         b.output(Tag::new("product"), product)?;

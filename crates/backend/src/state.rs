@@ -69,7 +69,7 @@ pub struct KShift {
     /// The pairs.
     pub layout: RopeLayout,
     /// What the frequencies are divided by, as an operand of [`verbatim_graph::Op::RopeTable`] gives it.
-    pub divisors: Option<Vec<f32>>,
+    pub freq_factors: Option<Vec<f32>>,
     /// Positions that the keys move by; may be negative.
     pub positions: i32,
     /// The keys are stored transformed by [`verbatim_graph::Op::Hadamard`].

@@ -10,7 +10,7 @@ pub enum WeightForm {
     Matrix,
     /// As many matrices, one below the other.
     Experts(usize),
-    /// Norm weights, biases, divisors: decoded to f32.
+    /// Norm weights, biases, RoPE frequency factors: decoded to f32.
     Vector,
 }
 

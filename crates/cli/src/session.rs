@@ -133,7 +133,7 @@ impl Session {
             context: generate.context_tokens.map(|tokens| tokens.get() as usize),
             k: cache.cache_type_k,
             v: cache.cache_type_v,
-            rotation: !cache.no_kv_rotation,
+            hadamard: !cache.no_kv_rotation,
             cache_bytes: sequence.cache_mib.saturating_mul(1 << 20),
             ..LoadOptions::default()
         };

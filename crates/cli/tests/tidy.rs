@@ -1,12 +1,14 @@
 //! What must hold of the source itself: which crate may know which, where `unsafe` is, how long functions are, the field's words,
-//! no file that nothing declares.
+//! no file that nothing declares, no circle of files.
+
+mod circles;
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The crates, from the bottom up. An arrow goes down only.
-const LAYERS: [&str; 15] = [
+const LAYERS: [&str; 18] = [
     "quant",
     "gguf",
     "graph",
@@ -14,6 +16,9 @@ const LAYERS: [&str; 15] = [
     "text",
     "sample",
     "backend",
+    "simd",
+    "team",
+    "matrix",
     "cpu",
     "reference",
     "device",
@@ -34,17 +39,37 @@ const FUNCTION_LINES_MAX: usize = 70;
 const LONG_FUNCTIONS: [(&str, &str); 2] = [("graph/src/op.rs", "infer"), ("cpu/src/executor.rs", "row")];
 
 /// Where `unsafe` may stand: vector instructions, memory that threads share, the arena, memory maps, system calls.
-const UNSAFE_FILES: [&str; 3] = ["cpu/src/", "cpu/tests/", "gguf/src/"];
+const UNSAFE_FILES: [&str; 7] =
+    ["simd/src/", "team/src/", "matrix/src/", "matrix/tests/", "cpu/src/", "cpu/tests/", "gguf/src/"];
 
-/// Words that the field does not use, each with what it says.
-const WORDS: [(&str, &str); 6] = [
+/// Crates with circles of files that are still to be broken.
+const CIRCLES_LEFT: [&str; 1] = ["cpu"];
+
+/// Words that the field does not use, each with what it says. Whole words only.
+const WORDS: [(&str, &str); 20] = [
     ("foretell", "predict"),
     ("helping of", "chunk"),
     ("BookRow", "CacheOpRow"),
     ("guesses", "draft tokens"),
     ("calls ahead", "prefetches"),
     ("RopeLayout::Halves", "RopeLayout::NeoX"),
+    ("PlaceError", "BatchError"),
+    ("picked", "output row"),
+    ("per_picked", "per_output_row"),
+    ("Tap", "HiddenOutput"),
+    ("taps", "hidden-state outputs"),
+    ("Transformed", "HadamardKv"),
+    ("KeyRotation", "KeyRope"),
+    ("divisors", "freq_factors"),
+    ("amplitude", "mscale"),
+    ("recurs", "is_recurrent"),
+    ("begin_with", "resume_prefix"),
+    ("go_on", "should_continue"),
+    ("CannotMove", "CannotShift"),
+    ("place: start", "kv_index: start"),
 ];
+/// Not renamed yet.
+const OLD_WORDS: [&str; 1] = ["cpu/"];
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().expect("the workspace")
@@ -123,6 +148,25 @@ fn every_source_file_is_declared() {
     }
 }
 
+#[test]
+fn no_circle_of_files() {
+    let files = files("rs");
+    let mut found = String::new();
+    for name in LAYERS {
+        let folder = format!("{name}/src/");
+        let sources = files.iter().filter_map(|(path, text)| Some((path.strip_prefix(&folder)?, text)));
+        let arrows = circles::arrows(&sources.map(|(path, text)| (path.to_owned(), text.clone())).collect());
+        let circles = circles::circles(&arrows);
+        if CIRCLES_LEFT.contains(&name) {
+            assert!(!circles.is_empty(), "{name} has no circle of files left: take it off CIRCLES_LEFT");
+        } else {
+            let texts = circles.iter().map(|circle| circles::describe(circle, &arrows));
+            found.extend(texts.map(|text| format!("\n{name}/src:{text}")));
+        }
+    }
+    assert!(found.is_empty(), "files import each other: {found}");
+}
+
 /// Name, first line (from 1) and lines of each function of a formatted file.
 fn functions(text: &str) -> Vec<(String, usize, usize)> {
     let lines: Vec<&str> = text.lines().collect();
@@ -181,12 +225,23 @@ fn unsafe_code_is_where_it_may_be() {
     }
 }
 
+/// Whether a text has a word that is not part of a longer one.
+fn has_word(text: &str, word: &str) -> bool {
+    let is_part = |c: char| c.is_alphanumeric() || c == '_';
+    text.match_indices(word).any(|(start, _)| {
+        let (before, after) = (&text[..start], &text[start + word.len()..]);
+        !before.ends_with(is_part) && !after.starts_with(is_part)
+    })
+}
+
 #[test]
 fn the_words_are_the_fields() {
     let texts = files("rs").into_iter().chain(files("md"));
-    for (path, text) in texts.filter(|(path, _)| !path.ends_with("tests/tidy.rs")) {
+    let is_new =
+        |path: &str| !OLD_WORDS.iter().any(|old| path.starts_with(old)) && !path.ends_with("tests/tidy.rs");
+    for (path, text) in texts.filter(|(path, _)| is_new(path)) {
         for (word, instead) in WORDS {
-            assert!(!text.contains(word), "{path} says {word:?}; the field says {instead:?}");
+            assert!(!has_word(&text, word), "{path} says {word:?}; the field says {instead:?}");
         }
     }
 }

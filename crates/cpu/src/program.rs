@@ -8,7 +8,7 @@
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # use verbatim_backend::Outputs; use verbatim_cpu::*; use verbatim_graph::*; use verbatim_quant::DType;
-//! # let mut b = Builder::new(Bounds { rows: 1, picked: 1 });
+//! # let mut b = Builder::new(Bounds { rows: 1, output_rows: 1 });
 //! # let x = b.input(Tag::new("x"), DType::F32, Shape::per_row(2))?;
 //! # let y = b.apply(Op::Scale { factor: Real(2.0) }, &[x])?;
 //! # b.output(Tag::new("y"), y)?;
@@ -17,7 +17,7 @@
 //! # let mut cpu = Cpu::new(1)?;
 //! # let mut arena = CpuArena::default();
 //! let program = cpu.prepare(&graph, &weights)?;
-//! let rows = Bounds { rows: 1, picked: 1 };
+//! let rows = Bounds { rows: 1, output_rows: 1 };
 //! let first = cpu.run_bound(program.bind(&mut arena, rows, |input| input.f32(&[1.0, 2.0]))?, &weights, &mut state)?;
 //! assert_eq!(first.row(Tag::new("y"), 0), Some(&[2.0, 4.0][..]));
 //! let second = cpu.run_bound(program.bind(&mut arena, rows, |input| input.f32(&[5.0, 6.0]))?, &weights, &mut state)?;
@@ -30,7 +30,7 @@
 //! ```compile_fail,E0499
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # use verbatim_backend::Outputs; use verbatim_cpu::*; use verbatim_graph::*; use verbatim_quant::DType;
-//! # let mut b = Builder::new(Bounds { rows: 1, picked: 1 });
+//! # let mut b = Builder::new(Bounds { rows: 1, output_rows: 1 });
 //! # let x = b.input(Tag::new("x"), DType::F32, Shape::per_row(2))?;
 //! # let y = b.apply(Op::Scale { factor: Real(2.0) }, &[x])?;
 //! # b.output(Tag::new("y"), y)?;
@@ -39,7 +39,7 @@
 //! # let mut cpu = Cpu::new(1)?;
 //! # let mut arena = CpuArena::default();
 //! let program = cpu.prepare(&graph, &weights)?;
-//! let rows = Bounds { rows: 1, picked: 1 };
+//! let rows = Bounds { rows: 1, output_rows: 1 };
 //! let first = cpu.run_bound(program.bind(&mut arena, rows, |input| input.f32(&[1.0, 2.0]))?, &weights, &mut state)?;
 //! let second = cpu.run_bound(program.bind(&mut arena, rows, |input| input.f32(&[5.0, 6.0]))?, &weights, &mut state)?;
 //! assert_eq!(first.row(Tag::new("y"), 0), Some(&[2.0, 4.0][..]));
@@ -56,11 +56,9 @@
 //! ```
 #![allow(unsafe_code)] // Input bindings borrow disjoint parts of the arena.
 
-use crate::memory::{AlignedBytes, Plain};
 use crate::op::CpuOp::{self, Model};
 use crate::ops::{attention, recurrence, rope};
-use crate::shares;
-use crate::team::TaskCounter;
+use crate::partition;
 use crate::weights::{Weight, Weights};
 use std::ops::Range;
 use std::sync::Arc;
@@ -68,6 +66,7 @@ use verbatim_backend::{BindError, Filled, InputBinding, Outputs, PrepareError};
 use verbatim_graph::{Attention, Bounds, Extent, Graph, Lifetime, Op, Placement, Shape, Tag, ValueId};
 use verbatim_plan::Plan;
 use verbatim_quant::DType;
+use verbatim_team::{AlignedBytes, Plain, TaskCounter};
 
 /// The memory in which programs run. One arena serves any number of programs, one at a time.
 #[derive(Default)]
@@ -237,7 +236,7 @@ impl CpuProgram {
         }
         check_weights(graph, weights)?;
         let units =
-            plan.phases().iter().flat_map(|phase| shares::units(graph, &graph.nodes()[phase.clone()]));
+            plan.phases().iter().flat_map(|phase| partition::units(graph, &graph.nodes()[phase.clone()]));
         let steps = graph.nodes().iter().zip(units).map(|(node, units)| {
             let operands: Vec<Source> = node.operands.iter().map(|&id| source(&plan, id)).collect();
             let frequencies = match node.op {
@@ -245,7 +244,7 @@ impl CpuProgram {
                     rope::frequencies(&table, operands.get(1).map(|o| weights.vector(o.weight())))
                 }
                 Model(Op::Attention(Attention { head_dim, .. }))
-                | CpuOp::AttentionParts { attention: Attention { head_dim, .. }, .. }
+                | CpuOp::AttentionPartials { attention: Attention { head_dim, .. }, .. }
                     if head_dim > attention::MAX_HEAD_DIM =>
                 {
                     return Err(PrepareError::HeadDim { head_dim, most: attention::MAX_HEAD_DIM });
@@ -309,7 +308,7 @@ impl CpuProgram {
         mut fill: impl FnMut(InputBinding<'_>) -> Result<Filled, BindError>,
     ) -> Result<Bound<'a>, BindError> {
         let most = self.plan.graph().bounds();
-        if rows.rows > most.rows || rows.picked > most.picked {
+        if rows.rows > most.rows || rows.output_rows > most.output_rows {
             return Err(BindError::TooManyRows { given: rows, most });
         }
         let arena = arena.at_least(self.plan.arena_bytes(Placement::Host))?;

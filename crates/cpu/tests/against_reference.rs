@@ -145,7 +145,7 @@ fn run<B: Backend>(
     let most = graph.bounds();
     let (mut random, mut shakes) = (Random(seed ^ 1), Random(seed ^ 9));
     let count = 1 + random.below(most.rows);
-    let rows = Bounds { rows: count, picked: most.picked.min(count) };
+    let rows = Bounds { rows: count, output_rows: most.output_rows.min(count) };
     let mut results = Vec::new();
     for _ in 0..2 {
         let mut shake = || 1.0 + shaken * shakes.unit();
@@ -174,7 +174,7 @@ fn fill(
         tags::PATHS => input.i32(&below(PAGES * PAGE_CELLS)),
         tags::SEQUENCES => input.i32(&below(2)),
         tags::PAGES => input.i32(&below(PAGES)),
-        tags::PICKED => input.i32(&below(rows.rows)),
+        tags::OUTPUT_ROWS => input.i32(&below(rows.rows)),
         tags::WRITE_SLOTS => input.i32(&below(random::SLOTS)),
         tags::READ_SLOTS => {
             input.i32(&below(random::SLOTS + 1).iter().map(|slot| slot - 1).collect::<Vec<_>>())
@@ -195,7 +195,7 @@ fn fill_layer<B: Backend>(
     seed: u64,
 ) {
     let width = random::KV_HEADS * random::HEAD_DIM;
-    let rows = Bounds { rows: PAGES * PAGE_CELLS, picked: 1 };
+    let rows = Bounds { rows: PAGES * PAGE_CELLS, output_rows: 1 };
     let mut builder = Builder::new(rows);
     let kv = builder.state(Tag::indexed(tags::STATE, layer as u32)).expect("fresh");
     let [k, v] = [0, 1].map(|index| {
@@ -367,7 +367,7 @@ fn bounds(planes: i32, x: &[f32], weight: &[f32]) -> (f64, f64, f64) {
 }
 
 fn product<B: Backend>(backend: &mut B, op: Op, dtype: DType, bytes: &[u8], x: &[f32]) -> Vec<f32> {
-    let bounds = Bounds { rows: ROWS, picked: ROWS };
+    let bounds = Bounds { rows: ROWS, output_rows: ROWS };
     let mut b = Builder::new(bounds);
     let (experts, form) = match op {
         Op::MoeLinear { experts, .. } => (experts, WeightForm::Experts(experts)),

@@ -2,12 +2,13 @@
 //! the same outputs and states, over many random graphs, on one thread and on several.
 
 use verbatim_backend::{KvSpec, KvType, Outputs, PAGE_CELLS, RecurrentSpec, StateForm};
-use verbatim_cpu::team::Team;
-use verbatim_cpu::{Cpu, CpuArena, PackedExperts, PackedMatrix};
+use verbatim_cpu::{Cpu, CpuArena};
 use verbatim_cpu::{CpuProgram, CpuState, Weight, Weights};
 use verbatim_graph::random::{self, Random, tags};
 use verbatim_graph::{Bounds, Def, Graph, Lifetime, Op, Tag};
+use verbatim_matrix::{PackedExperts, PackedMatrix};
 use verbatim_quant::{DType, quantize};
+use verbatim_team::Team;
 
 /// As many pages as the page table of random graphs names.
 const PAGES: usize = 4;
@@ -37,7 +38,7 @@ fn bounds(graph: &Graph, seed: u64) -> Bounds {
     let most = graph.bounds();
     let mut random = Random(seed ^ 1);
     let rows = 1 + random.below(most.rows);
-    Bounds { rows, picked: most.picked.min(rows) }
+    Bounds { rows, output_rows: most.output_rows.min(rows) }
 }
 
 /// The form of each weight follows from its readers: the right-hand side of products and tables are matrices.
@@ -126,7 +127,7 @@ fn run(
                     tags::PATHS => slot.i32(&below(PAGES * PAGE_CELLS)),
                     tags::SEQUENCES => slot.i32(&below(2)),
                     tags::PAGES => slot.i32(&below(PAGES)),
-                    tags::PICKED => slot.i32(&below(rows.rows)),
+                    tags::OUTPUT_ROWS => slot.i32(&below(rows.rows)),
                     tags::WRITE_SLOTS => slot.i32(&below(random::SLOTS)),
                     tags::READ_SLOTS => {
                         slot.i32(&below(random::SLOTS + 1).iter().map(|slot| slot - 1).collect::<Vec<_>>())

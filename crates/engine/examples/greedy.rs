@@ -25,7 +25,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             let start = engine.append(sequence, chunk.len())?;
             let row = |(i, &token)| Row {
                 sequence,
-                place: start + i,
+                kv_index: start + i,
                 input: RowInput::Token(token),
                 want: Want::logits_if(i + 1 == chunk.len()),
             };

@@ -451,10 +451,10 @@ impl<'a, B: Backend> Worker<'a, B> {
         }
         let Some(mut running) = self.running.take() else { return };
         let signals = Arc::clone(&running.outbox.signals);
-        let go_on =
+        let should_continue =
             || !signals.cancelled.load(Ordering::Relaxed) && !self.shared.stopping.load(Ordering::Relaxed);
         let session = self.sessions.get_mut(&running.session).expect("not closed while a request uses it");
-        let stepped = running.generation.step(&mut self.stepper, session, &self.tokenizer, go_on);
+        let stepped = running.generation.step(&mut self.stepper, session, &self.tokenizer, should_continue);
         running.generation.take_text().into_iter().for_each(|text| running.outbox.put(text));
         match stepped {
             Ok(None) => self.running = Some(running),

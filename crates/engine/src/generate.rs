@@ -65,7 +65,7 @@ impl Generation {
             return Err(RequestError::PromptTooLong { tokens, context });
         }
         let started = Instant::now();
-        let cached_tokens = session.reuse(stepper, &prompt)?;
+        let cached_tokens = session.resume_prefix(stepper, &prompt)?;
         prompt.drain(..cached_tokens);
         let stats = GenerationStats { prompt_tokens: tokens, cached_tokens, ..GenerationStats::default() };
         let text = Text { detokenizer: Detokenizer::new(), stops, text: String::new(), tokens: Vec::new() };
@@ -84,7 +84,7 @@ impl Generation {
         stepper: &mut Stepper<B>,
         session: &mut Session,
         tokenizer: &Tokenizer,
-        go_on: impl FnMut() -> bool,
+        should_continue: impl FnMut() -> bool,
     ) -> Result<Option<FinishReason>, RequestError> {
         if self.stats.generated_tokens == self.max_tokens {
             return Ok(Some(FinishReason::MaxTokens));
@@ -95,7 +95,7 @@ impl Generation {
         // A prompt may be longer than the context, where that shifts: it shifts at the same tokens as if they were fed one by
         // one, so what is left does not depend on how they came.
         let later = self.feed.split_off(self.feed.len().min(session.room(stepper)?));
-        let Some(token) = session.advance(stepper, &self.feed, &self.sampler, go_on)? else {
+        let Some(token) = session.advance(stepper, &self.feed, &self.sampler, should_continue)? else {
             return Ok(Some(FinishReason::Cancelled));
         };
         if !later.is_empty() {

@@ -17,6 +17,7 @@ mod engine;
 mod error;
 mod generate;
 mod load;
+mod options;
 mod read_ahead;
 mod request;
 mod row;
@@ -27,7 +28,8 @@ mod stepper;
 pub use chat::{ChatError, ChatFormat, Message, Role};
 pub use engine::{Answer, Canceller, Engine, EngineOptions, ModelText};
 pub use error::EngineError;
-pub use load::{DraftOptions, LoadError, LoadOptions, check};
+pub use load::{LoadError, check};
+pub use options::{DraftOptions, LoadOptions};
 pub use request::{Event, FinishReason, GenerationStats, Prompt, Request, RequestError, Sampling};
 pub use row::{Next, Row, RowError, RowInput, StepError, StepOutputs, Want};
 pub use sequences::SaveError;
@@ -36,12 +38,12 @@ pub use stepper::{Sequences, Stepper};
 pub use verbatim_backend::{
     Backend, KindTime, KvType, Outputs, PAGE_CELLS, ProductWork, Products, Profile, StateMemoryError,
 };
-pub use verbatim_models::{Hyperparameters, ModelError, Tap};
+pub use verbatim_models::{HiddenOutput, Hyperparameters, ModelError};
 pub use verbatim_plan::Statistics;
 pub use verbatim_sample::{LogSoftmax, Sampler};
 pub use verbatim_state::{
-    CHECKPOINTS, Extension, OwnerId, RestoreError, Restored, RowError as PlaceError, Saved, SavedError,
-    SequenceId, StateError,
+    BatchError, CHECKPOINTS, Extension, OwnerId, RestoreError, Restored, Saved, SavedError, SequenceId,
+    StateError,
 };
 
 /// The most rows of one step.

@@ -1,49 +1,17 @@
 //! Loading: a model understood, its weights in the backend's layout, memory for its sequences; and drafts appended to it.
 
-use crate::MAX_ROWS;
 use crate::read_ahead::ReadAhead;
 use crate::stepper::{Loaded, Sequences, Stepper};
+use crate::{DraftOptions, LoadOptions, MAX_ROWS};
 use sha2::{Digest as _, Sha256};
 use verbatim_backend::{Backend, KvSpec, KvType, PackError, RecurrentSpec, StateMemoryError, WeightSource};
 use verbatim_gguf::{GgufError, GgufFile, Tensor};
-use verbatim_models::{
-    Base, Hyperparameters, KeyRotation, KvShape, Model, ModelError, Transformed, WeightSpec,
-};
+use verbatim_models::{Base, HadamardKv, Hyperparameters, KeyRope, KvShape, Model, ModelError, WeightSpec};
 use verbatim_quant::{QuantError, dequantize};
 use verbatim_state::{AppendError, Digest, LayerSpec, OwnerId, OwnerSpec, RopeKind, State, StateSpec};
 
 /// Sequences longer than this are not made unless asked for, whatever the model was trained for.
 const DEFAULT_CONTEXT: usize = 8192;
-
-/// How a model is loaded.
-#[derive(Clone, Copy, Debug)]
-pub struct LoadOptions {
-    /// The most positions of a sequence; `None` for what the model was trained for, up to 8192.
-    pub context: Option<usize>,
-    /// Sequences at a time.
-    pub sequences: usize,
-    /// Storage of K.
-    pub k: KvType,
-    /// Storage of V.
-    pub v: KvType,
-    /// Quantised K and V are transformed before they are stored, which costs a little time and mostly loses less.
-    pub rotation: bool,
-    /// Memory for what no sequence holds but others may begin with, in bytes.
-    pub cache_bytes: usize,
-}
-
-impl Default for LoadOptions {
-    fn default() -> Self {
-        LoadOptions {
-            context: None,
-            sequences: 1,
-            k: KvType::F16,
-            v: KvType::F16,
-            rotation: true,
-            cache_bytes: 0,
-        }
-    }
-}
 
 /// Why a model could not be loaded.
 #[derive(Debug, thiserror::Error)]
@@ -92,17 +60,6 @@ pub fn check(file: &GgufFile) -> Result<Hyperparameters, ModelError> {
     verbatim_models::open(file).map(|model| model.hyperparameters().clone())
 }
 
-/// How a draft is appended.
-#[derive(Clone, Copy, Debug)]
-pub struct DraftOptions {
-    /// Storage of K.
-    pub k: KvType,
-    /// Storage of V.
-    pub v: KvType,
-    /// As [`LoadOptions::rotation`].
-    pub rotation: bool,
-}
-
 impl<B: Backend> Stepper<B> {
     /// Loads a model as the target. The file is not needed afterwards.
     ///
@@ -115,7 +72,7 @@ impl<B: Backend> Stepper<B> {
             return Err(LoadError::Context(context));
         }
         let spec = state_spec(options, context);
-        let form = CacheForm { k: options.k, v: options.v, rotation: options.rotation };
+        let form = CacheForm { k: options.k, v: options.v, hadamard: options.hadamard };
         let owner = owner_spec(file, &*model, context, form)?;
         // Memory first: it may not suffice, and weights take long.
         let mut state = State::new(backend.new_state(), spec, owner.clone())?;
@@ -136,7 +93,7 @@ impl<B: Backend> Stepper<B> {
     /// If the file is no model that can be run, memory does not suffice, or sequences have begun.
     pub fn append_model(&mut self, file: &GgufFile, options: &DraftOptions) -> Result<OwnerId, LoadError> {
         let model = verbatim_models::open(file)?;
-        let form = CacheForm { k: options.k, v: options.v, rotation: options.rotation };
+        let form = CacheForm { k: options.k, v: options.v, hadamard: options.hadamard };
         let owner = owner_spec(file, &*model, self.context(), form)?;
         let base = self.models.iter().fold(Base::default(), |base, loaded| Base {
             weights: base.weights + loaded.model.weights().len() as u32,
@@ -157,8 +114,8 @@ impl<B: Backend> Stepper<B> {
     ///
     /// # Errors
     /// If there is no memory for them.
-    pub fn other_sequences(&self, k: KvType, v: KvType, rotation: bool) -> Result<Sequences<B>, LoadError> {
-        let form = CacheForm { k, v, rotation };
+    pub fn other_sequences(&self, k: KvType, v: KvType, hadamard: bool) -> Result<Sequences<B>, LoadError> {
+        let form = CacheForm { k, v, hadamard };
         let mut owners = self.models.iter().map(|loaded| OwnerSpec {
             layers: loaded.owner.layers.iter().map(|layer| form.of_layer(layer)).collect(),
             recurrent: loaded.owner.recurrent.clone(),
@@ -180,14 +137,14 @@ impl<B: Backend> Stepper<B> {
 struct CacheForm {
     k: KvType,
     v: KvType,
-    rotation: bool,
+    hadamard: bool,
 }
 
 impl CacheForm {
-    fn hadamard(self) -> Transformed {
-        Transformed {
-            keys: self.rotation && self.k.is_quantized(),
-            values: self.rotation && self.v.is_quantized(),
+    fn hadamard(self) -> HadamardKv {
+        HadamardKv {
+            keys: self.hadamard && self.k.is_quantized(),
+            values: self.hadamard && self.v.is_quantized(),
         }
     }
 
@@ -229,12 +186,12 @@ fn layer_spec(
     shape: KvShape,
     form: CacheForm,
 ) -> Result<LayerSpec, LoadError> {
-    let KvShape { kv_heads, head_dim, window, rotation } = shape;
-    let rope = match rotation {
+    let KvShape { kv_heads, head_dim, window, rope } = shape;
+    let rope = match rope {
         None => RopeKind::None,
-        Some(KeyRotation { table, layout, divisors }) => {
-            let divisors = divisors.map(|weight| vector(file, &model.weights()[weight as usize]));
-            RopeKind::Rope { table, layout, divisors: divisors.transpose()? }
+        Some(KeyRope { table, layout, freq_factors }) => {
+            let freq_factors = freq_factors.map(|weight| vector(file, &model.weights()[weight as usize]));
+            RopeKind::Rope { table, layout, freq_factors: freq_factors.transpose()? }
         }
     };
     let kv = KvSpec { kv_heads, head_dim, k: form.k, v: form.v };

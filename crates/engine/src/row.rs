@@ -3,18 +3,18 @@
 use crate::MAX_ROWS;
 use verbatim_backend::{Outputs, PrepareError, RunError};
 use verbatim_graph::GraphError;
-use verbatim_models::{Tap, outputs};
+use verbatim_models::{HiddenOutput, outputs};
 use verbatim_sample::{LogSoftmax, Sampler};
-use verbatim_state::{RowError as PlaceError, SequenceId, StateError};
+use verbatim_state::{BatchError, SequenceId, StateError};
 
 /// One position to be computed.
 #[derive(Clone, Copy, Debug)]
 pub struct Row<'a> {
     /// The sequence that it belongs to.
     pub sequence: SequenceId,
-    /// Its place there, in flight: [`crate::Stepper::append`] or [`crate::Stepper::append_tree`] has reserved it. Where all that is
-    /// in flight is one chain, places are positions.
-    pub place: usize,
+    /// Its index in the sequence's KV cache, reserved by [`crate::Stepper::append`] or [`crate::Stepper::append_tree`]. Equal to
+    /// the position unless a tree is in flight, whose rows share positions.
+    pub kv_index: usize,
     /// What stands there.
     pub input: RowInput<'a>,
     /// What is wanted back.
@@ -26,7 +26,7 @@ pub struct Row<'a> {
 pub enum RowInput<'a> {
     /// A token of the vocabulary.
     Token(u32),
-    /// What enters the first layer, in place of a token's embedding: as many numbers as the model's residual stream has. What
+    /// What enters the first layer, instead of a token's embedding: as many numbers as the model's residual stream has. What
     /// comes after it in its sequence is not found by the prefix cache, which goes by tokens.
     Embedding(&'a [f32]),
 }
@@ -37,7 +37,7 @@ pub struct Want<'a> {
     /// What follows the row.
     pub next: Next<'a>,
     /// Hidden states of the row.
-    pub hidden: &'a [Tap],
+    pub hidden: &'a [HiddenOutput],
 }
 
 /// What is wanted of the token after a row.
@@ -94,14 +94,14 @@ pub enum RowError {
         /// Numbers of the model.
         hidden: usize,
     },
-    /// Its place is not one that can be computed now.
+    /// The row cannot be computed in this step.
     #[error(transparent)]
-    Place(#[from] PlaceError),
+    Batch(#[from] BatchError),
     /// The draft would attend to positions that it has not computed.
-    #[error("the draft has not computed the positions before {start}, which place {place} sees")]
+    #[error("the draft has not computed the positions before {start}, which KV index {kv_index} sees")]
     Unfilled {
-        /// The row's place.
-        place: usize,
+        /// The row's KV index.
+        kv_index: usize,
         /// Where the positions begin that it has computed without gap up to the row.
         start: usize,
     },
@@ -136,8 +136,8 @@ pub enum StepError {
 /// What became of one row.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Fate {
-    /// It was computed: as this row of the run, and this of its picked rows if it wants something of the next token.
-    Computed { row: u32, picked: Option<u32>, token: Option<u32> },
+    /// It was computed: as this row of the run, and this output row if it wants something of the next token.
+    Computed { row: u32, output_row: Option<u32>, token: Option<u32> },
     /// It was left out, or what came out of it is no number: the index of the error.
     Refused(u32),
 }
@@ -154,7 +154,7 @@ impl Fates {
     pub(crate) fn begin(&mut self, rows: usize) {
         self.errors.clear();
         self.rows.clear();
-        self.rows.resize(rows, Fate::Computed { row: 0, picked: None, token: None });
+        self.rows.resize(rows, Fate::Computed { row: 0, output_row: None, token: None });
     }
 
     /// Refuses a row.
@@ -223,7 +223,9 @@ impl<O: Outputs> StepOutputs<'_, O> {
     /// The logits after a row that wanted anything of the next token; `None` if it did not or was not computed.
     pub fn logits(&self, row: usize) -> Option<&[f32]> {
         match self.fates.rows[row] {
-            Fate::Computed { picked, .. } => self.run.as_ref()?.row(outputs::LOGITS, picked? as usize),
+            Fate::Computed { output_row, .. } => {
+                self.run.as_ref()?.row(outputs::LOGITS, output_row? as usize)
+            }
             Fate::Refused(_) => None,
         }
     }
@@ -235,9 +237,9 @@ impl<O: Outputs> StepOutputs<'_, O> {
     }
 
     /// The hidden state of a row at a point; `None` if no row wanted that, or the row was not computed.
-    pub fn hidden(&self, tap: Tap, row: usize) -> Option<&[f32]> {
+    pub fn hidden(&self, output: HiddenOutput, row: usize) -> Option<&[f32]> {
         match self.fates.rows[row] {
-            Fate::Computed { row, .. } => self.run.as_ref()?.row(outputs::tap(tap), row as usize),
+            Fate::Computed { row, .. } => self.run.as_ref()?.row(outputs::hidden(output), row as usize),
             Fate::Refused(_) => None,
         }
     }

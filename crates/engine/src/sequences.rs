@@ -64,8 +64,8 @@ impl<B: Backend> Stepper<B> {
     ///
     /// # Errors
     /// If the sequence is not empty.
-    pub fn reuse(&mut self, sequence: SequenceId, tokens: &[u32]) -> Result<usize, StateError> {
-        self.sequences.state.reuse(sequence, tokens)
+    pub fn resume_prefix(&mut self, sequence: SequenceId, tokens: &[u32]) -> Result<usize, StateError> {
+        self.sequences.state.resume_prefix(sequence, tokens)
     }
 
     /// Ends a sequence. Others may begin with what it has computed, as long as there is memory for it.
@@ -116,15 +116,15 @@ impl<B: Backend> Stepper<B> {
         self.sequences.state.tokens(sequence)
     }
 
-    /// Reserves `count` places in flight, each after the one before; returns the first.
+    /// Reserves `count` KV indices in flight, each after the one before; returns the first.
     ///
     /// # Errors
     /// As for [`verbatim_state::State::append`].
     pub fn append(&mut self, sequence: SequenceId, count: usize) -> Result<usize, StateError> {
-        self.sequences.state.append(sequence, count).map(|places| places.start)
+        self.sequences.state.append(sequence, count).map(|kv_indices| kv_indices.start)
     }
 
-    /// Reserves places in flight that form a tree; returns the first. Each follows the one with the given number among those
+    /// Reserves KV indices in flight that form a tree; returns the first. Each follows the one with the given number among those
     /// in flight, or the last committed one.
     ///
     /// # Errors
@@ -134,7 +134,7 @@ impl<B: Backend> Stepper<B> {
         sequence: SequenceId,
         parents: &[Option<usize>],
     ) -> Result<usize, StateError> {
-        self.sequences.state.append_tree(sequence, parents).map(|places| places.start)
+        self.sequences.state.append_tree(sequence, parents).map(|kv_indices| kv_indices.start)
     }
 
     /// Keeps the first `count` positions in flight.
@@ -163,8 +163,8 @@ impl<B: Backend> Stepper<B> {
 
     /// Whether layers carry a state from position to position. Such a sequence cannot be truncated but to 0, and of more
     /// than [`crate::CHECKPOINTS`] positions in flight only the last so many can be told apart when it is committed.
-    pub fn recurs(&self) -> bool {
-        self.sequences.state.recurs()
+    pub fn is_recurrent(&self) -> bool {
+        self.sequences.state.is_recurrent()
     }
 
     /// Forgets all positions of a sequence from `len` on.
@@ -183,12 +183,12 @@ impl<B: Backend> Stepper<B> {
         self.sequences.state.fork(sequence)
     }
 
-    /// Whether [`Stepper::remove`] can be used with this model.
+    /// Whether [`Stepper::remove_and_shift`] can be used with this model.
     ///
     /// # Errors
     /// Why not.
-    pub fn can_remove(&self) -> Result<(), StateError> {
-        self.sequences.state.can_remove()
+    pub fn can_shift(&self) -> Result<(), StateError> {
+        self.sequences.state.can_shift()
     }
 
     /// The committed positions that a model has computed: the last unbroken range. All of them for the target.
@@ -210,9 +210,13 @@ impl<B: Backend> Stepper<B> {
     /// Removes positions from the middle of a sequence; those after move down. Returns how many are left.
     ///
     /// # Errors
-    /// As for [`verbatim_state::State::remove`].
-    pub fn remove(&mut self, sequence: SequenceId, positions: Range<usize>) -> Result<usize, StateError> {
-        self.sequences.state.remove(sequence, positions)
+    /// As for [`verbatim_state::State::remove_and_shift`].
+    pub fn remove_and_shift(
+        &mut self,
+        sequence: SequenceId,
+        positions: Range<usize>,
+    ) -> Result<usize, StateError> {
+        self.sequences.state.remove_and_shift(sequence, positions)
     }
 
     /// Bytes of state that no sequence holds but others may begin with.
@@ -267,7 +271,7 @@ impl<B: Backend> Stepper<B> {
         saved.add(TARGET, self.save(sequence)?);
         others.into_iter().for_each(|(name, bytes)| saved.add(name, bytes));
         let io = |error| SaveError::Io { path: path.display().to_string(), error };
-        // Through a link, to where it leads; written beside it under a name of its own, for its owner's eyes, then put in place.
+        // Through a link, to where it leads; written beside it under a name of its own, for its owner's eyes, then renamed.
         let target = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
         let folder =
             target.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));

@@ -108,7 +108,7 @@ impl Session {
         options: &SessionOptions,
     ) -> Result<(Session, Option<RestoredSession>), SessionError> {
         if let Some(keep) = options.shift_keep {
-            stepper.can_remove().map_err(SessionError::Shift)?;
+            stepper.can_shift().map_err(SessionError::Shift)?;
             let context = stepper.context();
             if keep >= context.saturating_sub(1) {
                 return Err(SessionError::Keep { keep, context });
@@ -181,7 +181,7 @@ impl Session {
     /// Keeps the longest common beginning of the session and the prompt, short of the prompt's last token: that one has to be
     /// fed for its logits. Returns how many tokens that is. A session that has seen nothing begins with what others have
     /// computed.
-    pub(crate) fn reuse<B: Backend>(
+    pub(crate) fn resume_prefix<B: Backend>(
         &mut self,
         stepper: &mut Stepper<B>,
         prompt: &[u32],
@@ -189,14 +189,14 @@ impl Session {
         let most = prompt.len() - 1;
         let common = self.history.iter().zip(prompt).take_while(|(a, b)| a == b).count().min(most);
         match stepper.removed(self.sequence)? {
-            0 if stepper.is_empty(self.sequence)? => self.begin_with(stepper, &prompt[..most])?,
+            0 if stepper.is_empty(self.sequence)? => self.resume_from(stepper, &prompt[..most])?,
             0 => match stepper.truncate(self.sequence, common) {
                 Ok(()) => self.history.truncate(common),
                 // What stays cannot be gone on from; perhaps from a point before it.
                 Err(StateError::CannotGoBack { .. }) => {
                     stepper.end(self.sequence)?;
                     self.sequence = stepper.begin()?;
-                    self.begin_with(stepper, &prompt[..most])?;
+                    self.resume_from(stepper, &prompt[..most])?;
                 }
                 Err(error) => return Err(error),
             },
@@ -211,21 +211,25 @@ impl Session {
     }
 
     /// Lets the empty sequence begin with as many of the tokens as are in the prefix cache.
-    fn begin_with<B: Backend>(&mut self, stepper: &mut Stepper<B>, tokens: &[u32]) -> Result<(), StateError> {
-        let reused = stepper.reuse(self.sequence, tokens)?;
+    fn resume_from<B: Backend>(
+        &mut self,
+        stepper: &mut Stepper<B>,
+        tokens: &[u32],
+    ) -> Result<(), StateError> {
+        let reused = stepper.resume_prefix(self.sequence, tokens)?;
         self.history = tokens[..reused].to_vec();
         Ok(())
     }
 
-    /// Feeds tokens and draws the one that follows them. `None` if `go_on` said no between steps; what was fed until then stays.
+    /// Feeds tokens and draws the one that follows them. `None` if `should_continue` said no between steps; what was fed until then stays.
     pub(crate) fn advance<B: Backend>(
         &mut self,
         stepper: &mut Stepper<B>,
         tokens: &[u32],
         sampler: &Sampler,
-        go_on: impl FnMut() -> bool,
+        should_continue: impl FnMut() -> bool,
     ) -> Result<Option<u32>, StepError> {
-        let drawn = stepper.advance(self.sequence, tokens, sampler, go_on);
+        let drawn = stepper.advance(self.sequence, tokens, sampler, should_continue);
         // Whatever happened, the history follows what was committed.
         let committed = stepper.len(self.sequence)? + stepper.removed(self.sequence)?;
         let added = committed.saturating_sub(self.history.len());
@@ -237,7 +241,7 @@ impl Session {
     pub(crate) fn shift<B: Backend>(&mut self, stepper: &mut Stepper<B>) -> Result<bool, StateError> {
         let Some(keep) = self.shift_keep else { return Ok(false) };
         let dropped = (stepper.len(self.sequence)? - keep).div_ceil(2);
-        stepper.remove(self.sequence, keep..keep + dropped)?;
+        stepper.remove_and_shift(self.sequence, keep..keep + dropped)?;
         Ok(true)
     }
 }

@@ -4,7 +4,7 @@ use crate::row::{Fate, Fates, Next, Row, RowError, RowInput, StepError, StepOutp
 use crate::{Hyperparameters, LoadOptions, MAX_ROWS, Sampler, SequenceId};
 use verbatim_backend::{Backend, BindError, Filled, InputBinding, Outputs, Profile, StateStore};
 use verbatim_graph::Bounds;
-use verbatim_models::{Base, Model, StepShape, Tap, Transformed, inputs, outputs};
+use verbatim_models::{Base, HadamardKv, HiddenOutput, Model, StepShape, inputs, outputs};
 use verbatim_plan::{ProgramCache, Statistics};
 use verbatim_state::{Batch, Digest, OwnerId, OwnerSpec, PageTables, State};
 
@@ -26,7 +26,7 @@ pub struct Stepper<B: Backend> {
 pub struct Sequences<B: Backend> {
     pub(crate) state: State<B::State>,
     /// By owner.
-    pub(crate) hadamard: Vec<Transformed>,
+    pub(crate) hadamard: Vec<HadamardKv>,
 }
 
 /// A model whose weights are in the table.
@@ -45,11 +45,11 @@ struct ProgramKey {
     bounds: Option<Bounds>,
     embeddings: bool,
     path: usize,
-    taps: Vec<Tap>,
+    hidden_outputs: Vec<HiddenOutput>,
     /// The state that is in use: it may be swapped.
     page_table: [usize; 2],
     context: usize,
-    hadamard: Transformed,
+    hadamard: HadamardKv,
 }
 
 /// What a step keeps from one to the next, so that it allocates nothing.
@@ -57,8 +57,8 @@ struct ProgramKey {
 struct Scratch {
     key: ProgramKey,
     batch: Batch,
-    /// What the state is asked for: sequence and place, of the rows of `asked`.
-    places: Vec<(SequenceId, usize)>,
+    /// What the state is asked for: sequence and KV index, of the rows of `asked`.
+    kv_indices: Vec<(SequenceId, usize)>,
     asked: Vec<usize>,
     /// Rows of the run, by their index in the step.
     run: Vec<usize>,
@@ -131,7 +131,7 @@ impl<B: Backend> Stepper<B> {
         self.programs.iter().filter_map(|(key, program)| Some((key.bounds?, program)))
     }
 
-    /// Puts other sequences in the place of the present ones, which it gives: such as [`Stepper::other_sequences`] has made.
+    /// Replaces the sequences, and returns the old ones. The new ones come from [`Stepper::other_sequences`].
     pub fn swap_sequences(&mut self, sequences: Sequences<B>) -> Sequences<B> {
         std::mem::replace(&mut self.sequences, sequences)
     }
@@ -139,11 +139,11 @@ impl<B: Backend> Stepper<B> {
     /// Computes rows with the target: stores the K and V of each in its cell and gives what was asked for.
     ///
     /// A row sees the positions on its path up to its own; those must be committed, or in flight and computed in this step or
-    /// one before. The rows of a sequence come in ascending order of their places. A sequence whose rows cannot be computed is
+    /// one before. The rows of a sequence come in ascending order of their KV indices. A sequence whose rows cannot be computed is
     /// left out, alone: [`StepOutputs::row`] says why.
     ///
     /// # Errors
-    /// If there are no rows or too many, or the run fails. What was computed before of the places given, and of those that
+    /// If there are no rows or too many, or the run fails. What was computed before of the KV indices given, and of those that
     /// follow them, is lost then; what is committed is not.
     pub fn step(&mut self, rows: &[Row<'_>]) -> Result<StepOutputs<'_, B::Outputs<'_>>, StepError> {
         self.step_with(OwnerId::TARGET, rows)
@@ -168,7 +168,7 @@ impl<B: Backend> Stepper<B> {
         let count = self.set_key(owner, rows);
         let Stepper { backend, weights, models, sequences, programs, arena, scratch, .. } = self;
         let state = &mut sequences.state;
-        let Scratch { key, batch, places, asked, run, fates } = scratch;
+        let Scratch { key, batch, kv_indices, asked, run, fates } = scratch;
         let program = programs.get_or_make(key, || {
             let Loaded { model, base, .. } = &models[owner.index()];
             let graph = model.build(&key.shape(*base, state.windows(), count))?;
@@ -176,31 +176,31 @@ impl<B: Backend> Stepper<B> {
             Ok::<_, StepError>((graph, program))
         })?;
         // Until the run has ended well, what was computed of these rows and of those that follow them is lost.
-        state.begin_compute(owner, batch.kept.iter().map(|&kept| places[kept]))?;
+        state.begin_compute(owner, batch.kept.iter().map(|&kept| kv_indices[kept]))?;
         let (store, tables) = state.for_run();
         let run_outputs = backend
             .run(program, arena, count, weights, store, |input| fill(input, rows, run, batch, &tables))?;
         let computed = batch.kept.iter().map(|&kept| {
-            let ((sequence, place), row) = (places[kept], asked[kept]);
-            (sequence, place, rows[row].token())
+            let ((sequence, kv_index), row) = (kv_indices[kept], asked[kept]);
+            (sequence, kv_index, rows[row].token())
         });
         state.computed(owner, computed)?;
-        let mut picked_rows = 0..;
+        let mut output_rows = 0..;
         for (index, &row) in run.iter().enumerate() {
             let Row { sequence, want, .. } = rows[row];
-            let picked = want.wants_logits().then(|| picked_rows.next()).flatten();
+            let output_row = want.wants_logits().then(|| output_rows.next()).flatten();
             let mut token = None;
-            if let (Next::Token(sampler), Some(picked)) = (want.next, picked) {
-                let logits = run_outputs.row(outputs::LOGITS, picked as usize).unwrap_or_default();
+            if let (Next::Token(sampler), Some(output_row)) = (want.next, output_row) {
+                let logits = run_outputs.row(outputs::LOGITS, output_row as usize).unwrap_or_default();
                 // Noise is keyed by how many tokens there were, also those that are no longer there: it must not repeat.
                 let position = state.removed(sequence)? as u64 + batch.positions[index] as u64 + 1;
-                token = sampler.pick(logits, position);
+                token = sampler.sample(logits, position);
                 if token.is_none() {
                     fates.refuse_row(row, RowError::NotNumbers);
                     continue;
                 }
             }
-            fates.rows[row] = Fate::Computed { row: index as u32, picked, token };
+            fates.rows[row] = Fate::Computed { row: index as u32, output_row, token };
         }
         Ok(StepOutputs { run: Some(run_outputs), fates })
     }
@@ -209,7 +209,7 @@ impl<B: Backend> Stepper<B> {
     fn arrange(&mut self, owner: OwnerId, rows: &[Row<'_>]) {
         let hyperparameters = self.models[owner.index()].model.hyperparameters();
         let Hyperparameters { vocabulary, hidden, .. } = *hyperparameters;
-        let Scratch { batch, places, asked, run, fates, .. } = &mut self.scratch;
+        let Scratch { batch, kv_indices, asked, run, fates, .. } = &mut self.scratch;
         fates.begin(rows.len());
         for (index, row) in rows.iter().enumerate() {
             match row.input {
@@ -223,17 +223,21 @@ impl<B: Backend> Stepper<B> {
             }
         }
         let state = &self.sequences.state;
-        find_places(state, owner, rows, fates, places, asked, batch);
+        look_up_rows(state, owner, rows, fates, kv_indices, asked, batch);
         // Attention hides no positions yet, and the cells of those that a draft has not filled hold anything.
         if owner != OwnerId::TARGET && batch.starts.iter().any(|&start| start > 0) {
             let layers = &self.models[owner.index()].owner.layers;
             for (index, &kept) in batch.kept.iter().enumerate() {
                 let (start, position) = (batch.starts[index] as usize, batch.positions[index] as usize);
                 if layers.iter().any(|layer| layer.first_seen(position) < start) {
-                    fates.refuse(rows, asked[kept], RowError::Unfilled { place: places[kept].1, start });
+                    fates.refuse(
+                        rows,
+                        asked[kept],
+                        RowError::Unfilled { kv_index: kv_indices[kept].1, start },
+                    );
                 }
             }
-            find_places(state, owner, rows, fates, places, asked, batch);
+            look_up_rows(state, owner, rows, fates, kv_indices, asked, batch);
         }
         run.clear();
         run.extend(batch.kept.iter().map(|&kept| asked[kept]));
@@ -242,22 +246,22 @@ impl<B: Backend> Stepper<B> {
     /// Sets the key of the step's program; returns the rows of the run.
     fn set_key(&mut self, owner: OwnerId, rows: &[Row<'_>]) -> Bounds {
         let Scratch { key, batch, run, .. } = &mut self.scratch;
-        let mut count = Bounds { rows: run.len(), picked: 0 };
+        let mut count = Bounds { rows: run.len(), output_rows: 0 };
         key.embeddings = false;
-        key.taps.clear();
+        key.hidden_outputs.clear();
         for &row in &*run {
             let Row { input, want, .. } = &rows[row];
-            count.picked += usize::from(want.wants_logits());
+            count.output_rows += usize::from(want.wants_logits());
             key.embeddings |= matches!(input, RowInput::Embedding(_));
-            for tap in want.hidden {
-                if !key.taps.contains(tap) {
-                    key.taps.push(*tap);
+            for output in want.hidden {
+                if !key.hidden_outputs.contains(output) {
+                    key.hidden_outputs.push(*output);
                 }
             }
         }
-        key.taps.sort_unstable();
+        key.hidden_outputs.sort_unstable();
         key.owner = owner.index();
-        key.bounds = Some(Bounds { rows: bucket(count.rows), picked: bucket(count.picked) });
+        key.bounds = Some(Bounds { rows: bucket(count.rows), output_rows: bucket(count.output_rows) });
         key.path = batch.path;
         key.page_table = self.sequences.state.page_table_shape();
         key.context = self.sequences.state.context();
@@ -266,7 +270,7 @@ impl<B: Backend> Stepper<B> {
     }
 
     /// Feeds tokens to a sequence, in steps of at most [`MAX_ROWS`], and draws the token that follows them. `None` if
-    /// `go_on` said no between steps; what was fed until then stays.
+    /// `should_continue` said no between steps; what was fed until then stays.
     ///
     /// # Errors
     /// As for [`Stepper::step`], and if the rows are refused. The steps before the failing one stay committed.
@@ -275,11 +279,11 @@ impl<B: Backend> Stepper<B> {
         sequence: SequenceId,
         tokens: &[u32],
         sampler: &Sampler,
-        mut go_on: impl FnMut() -> bool,
+        mut should_continue: impl FnMut() -> bool,
     ) -> Result<Option<u32>, StepError> {
         let mut chunks = tokens.chunks(MAX_ROWS).peekable();
         while let Some(chunk) = chunks.next() {
-            if !go_on() {
+            if !should_continue() {
                 return Ok(None);
             }
             let is_last = chunks.peek().is_none();
@@ -304,10 +308,10 @@ impl<B: Backend> Stepper<B> {
         sampler: Option<&Sampler>,
     ) -> Result<Option<u32>, StepError> {
         let start = self.sequences.state.append(sequence, tokens.len())?.start;
-        let blank = Row { sequence, place: 0, input: RowInput::Token(0), want: Want::NOTHING };
+        let blank = Row { sequence, kv_index: 0, input: RowInput::Token(0), want: Want::NOTHING };
         let mut rows = [blank; MAX_ROWS];
         for (i, (row, &token)) in rows.iter_mut().zip(tokens).enumerate() {
-            *row = Row { place: start + i, input: RowInput::Token(token), ..blank };
+            *row = Row { kv_index: start + i, input: RowInput::Token(token), ..blank };
         }
         let last = tokens.len() - 1;
         rows[last].want = sampler.map_or(Want::NOTHING, Want::token);
@@ -324,10 +328,10 @@ impl ProgramKey {
             embeddings: self.embeddings,
             page_table: self.page_table,
             windows,
-            transformed: self.hadamard,
+            hadamard: self.hadamard,
             path: self.path,
             context: self.context,
-            taps: self.taps.clone(),
+            hidden_outputs: self.hidden_outputs.clone(),
         }
     }
 }
@@ -342,24 +346,24 @@ impl Row<'_> {
 }
 
 /// Looks up where the rows that are not refused yet read and write, and refuses those that the state refuses.
-fn find_places<S: StateStore>(
+fn look_up_rows<S: StateStore>(
     state: &State<S>,
     owner: OwnerId,
     rows: &[Row<'_>],
     fates: &mut Fates,
-    places: &mut Vec<(SequenceId, usize)>,
+    kv_indices: &mut Vec<(SequenceId, usize)>,
     asked: &mut Vec<usize>,
     batch: &mut Batch,
 ) {
-    places.clear();
+    kv_indices.clear();
     asked.clear();
     for (index, row) in rows.iter().enumerate().filter(|&(index, _)| !fates.is_refused(index)) {
-        places.push((row.sequence, row.place));
+        kv_indices.push((row.sequence, row.kv_index));
         asked.push(index);
     }
-    state.batch(owner, places, batch);
-    for (place, error) in batch.refused.drain(..) {
-        fates.refuse(rows, asked[place], error.into());
+    state.batch(owner, kv_indices, batch);
+    for (kv_index, error) in batch.refused.drain(..) {
+        fates.refuse(rows, asked[kv_index], error.into());
     }
 }
 
@@ -386,9 +390,9 @@ fn fill(
         inputs::READ_SLOTS => input.i32(&batch.read_slots),
         inputs::WRITE_SLOTS => input.i32(&batch.write_slots),
         inputs::BASES => input.i32(&batch.bases),
-        inputs::PICKED => {
-            let picked = run_rows().enumerate().filter(|(_, row)| row.want.wants_logits());
-            input.i32_from(picked.map(|(index, _)| index as i32))
+        inputs::OUTPUT_ROWS => {
+            let wanting = run_rows().enumerate().filter(|(_, row)| row.want.wants_logits());
+            input.i32_from(wanting.map(|(index, _)| index as i32))
         }
         _ if tag.name == inputs::CELLS => input.i32(&batch.cells[group]),
         _ if tag.name == inputs::PAGES => input.i32(tables.of(group)),

@@ -7,7 +7,7 @@ use common::*;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use verbatim_engine::{
-    DraftOptions, KvType, LoadOptions, Next, PAGE_CELLS, Row, RowInput, Sampler, Tap, Want,
+    DraftOptions, HiddenOutput, KvType, LoadOptions, Next, PAGE_CELLS, Row, RowInput, Sampler, Want,
 };
 
 /// Counts allocations of all threads.
@@ -73,12 +73,12 @@ fn many_sequences_and_a_draft() {
         let options = LoadOptions { sequences: 4, context: Some(400), ..LoadOptions::default() };
         let mut engine = engine_on(cpu(2), &format!("models/{target}/model.gguf"), options);
         let draft = model_file(&format!("models/{draft}/model.gguf"));
-        let form = DraftOptions { k: KvType::Q8_0, v: KvType::Q4_0, rotation: true };
+        let form = DraftOptions { k: KvType::Q8_0, v: KvType::Q4_0, hadamard: true };
         let draft = engine.append_model(&draft, &form).expect("a draft");
         let zeros = vec![0.1; engine.hyperparameters().hidden];
         let sampler = Sampler::new(0.8, 1).expect("valid");
         let sequences = [0; 4].map(|_| engine.begin().expect("free"));
-        let taps = [Tap::FinalNorm, Tap::Embedding];
+        let points = [HiddenOutput::FinalNorm, HiddenOutput::Embedding];
         let next = [Next::Token(&sampler), Next::Logits, Next::LogProbs, Next::Nothing];
         let mut most = 0;
         for step in 0..60 {
@@ -91,16 +91,16 @@ fn many_sequences_and_a_draft() {
                         (1, 2) => RowInput::Embedding(&zeros),
                         _ => RowInput::Token((step * 7 + i * 3 + index) as u32 % 300),
                     };
-                    let hidden = &taps[..(index + i) % 3];
+                    let hidden = &points[..(index + i) % 3];
                     let want = Want { next: next[(index + i) % 4], hidden };
-                    rows[index * 3 + i] = Some(Row { sequence, place: start + i, input, want });
+                    rows[index * 3 + i] = Some(Row { sequence, kv_index: start + i, input, want });
                 }
             }
             let rows = rows.map(|row| row.expect("all"));
             let outputs = engine.step(&rows).expect("a step");
             outputs.all().expect("in order");
             assert!(outputs.token(0).expect("computed").is_some() && outputs.log_probs(2).is_some());
-            assert!(outputs.hidden(Tap::FinalNorm, 1).is_some() && outputs.logits(3).is_some());
+            assert!(outputs.hidden(HiddenOutput::FinalNorm, 1).is_some() && outputs.logits(3).is_some());
             engine.step_with(draft, &rows).expect("a step").all().expect("in order");
             for (index, &sequence) in sequences.iter().enumerate() {
                 engine.commit(sequence, 1 + (step + index) % 2).expect("computed");
@@ -121,37 +121,42 @@ fn many_sequences_and_a_draft() {
 /// More shapes of steps than are kept: the oldest are given up, and made again they give the same.
 fn many_shapes() {
     let mut engine = engine("models/qwen2-bias/model.gguf", LoadOptions::default());
-    let points = [Tap::Embedding, Tap::Layer(0), Tap::Layer(1), Tap::FinalNorm];
+    let points =
+        [HiddenOutput::Embedding, HiddenOutput::Layer(0), HiddenOutput::Layer(1), HiddenOutput::FinalNorm];
     let mut first: Vec<Vec<u32>> = Vec::new();
     for round in 0..2 {
         let mut shapes = 0;
-        for taps in 0..16usize {
+        for mask in 0..16usize {
             for rows in [1usize, 2, 4, 8] {
-                for picked in [0, 1, rows] {
-                    let chosen: Vec<Tap> = (0..4).filter(|i| taps >> i & 1 == 1).map(|i| points[i]).collect();
+                for output_rows in [0, 1, rows] {
+                    let chosen: Vec<HiddenOutput> =
+                        (0..4).filter(|i| mask >> i & 1 == 1).map(|i| points[i]).collect();
                     let sequence = engine.begin().expect("free");
                     engine.append(sequence, rows).expect("room");
-                    let row = |place| Row {
+                    let row = |kv_index| Row {
                         sequence,
-                        place,
-                        input: RowInput::Token(7 + place as u32),
-                        want: Want { hidden: &chosen, ..Want::logits_if(place + picked >= rows) },
+                        kv_index,
+                        input: RowInput::Token(7 + kv_index as u32),
+                        want: Want { hidden: &chosen, ..Want::logits_if(kv_index + output_rows >= rows) },
                     };
                     let step: Vec<Row> = (0..rows).map(row).collect();
                     let outputs = engine.step(&step).expect("a step");
                     let mut bits: Vec<u32> = Vec::new();
                     for row in 0..rows {
                         bits.extend(outputs.logits(row).unwrap_or_default().iter().map(|x| x.to_bits()));
-                        for &tap in &chosen {
+                        for &point in &chosen {
                             bits.extend(
-                                outputs.hidden(tap, row).expect("tapped").iter().map(|x| x.to_bits()),
+                                outputs.hidden(point, row).expect("computed").iter().map(|x| x.to_bits()),
                             );
                         }
                     }
                     engine.end(sequence).expect("begun");
                     match round {
                         0 => first.push(bits),
-                        _ => assert!(first[shapes] == bits, "{rows} rows, {picked} picked, {chosen:?}"),
+                        _ => assert!(
+                            first[shapes] == bits,
+                            "{rows} rows, {output_rows} output rows, {chosen:?}"
+                        ),
                     }
                     shapes += 1;
                     assert!(engine.programs().count() <= 128);

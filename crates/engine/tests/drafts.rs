@@ -8,7 +8,7 @@ use common::scratch::{Event, FromScratch};
 use common::*;
 use std::ops::Range;
 use verbatim_engine::{
-    Backend, DraftOptions, KvType, LoadOptions, OwnerId, PlaceError, RestoreError, Row, RowError, RowInput,
+    Backend, BatchError, DraftOptions, KvType, LoadOptions, OwnerId, RestoreError, Row, RowError, RowInput,
     SequenceId, StateError, Stepper, Want,
 };
 use verbatim_graph::random::Random;
@@ -47,7 +47,7 @@ fn path(name: &str) -> String {
     if name.starts_with("models/") { format!("{name}/model.gguf") } else { name.to_owned() }
 }
 
-const DRAFT: DraftOptions = DraftOptions { k: KvType::Q8_0, v: KvType::Q5_1, rotation: true };
+const DRAFT: DraftOptions = DraftOptions { k: KvType::Q8_0, v: KvType::Q5_1, hadamard: true };
 
 fn target_alone<B: Backend>(backend: B, case: Case, sequences: usize) -> Stepper<B> {
     let cache_bytes = if sequences > 1 { 600_000 } else { 0 };
@@ -62,8 +62,8 @@ fn with_draft<B: Backend>(backend: B, case: Case) -> (Stepper<B>, OwnerId) {
 }
 
 fn draft_alone<B: Backend>(backend: B, case: Case) -> Stepper<B> {
-    let DraftOptions { k, v, rotation } = DRAFT;
-    let options = LoadOptions { context: Some(CONTEXT), k, v, rotation, ..LoadOptions::default() };
+    let DraftOptions { k, v, hadamard } = DRAFT;
+    let options = LoadOptions { context: Some(CONTEXT), k, v, hadamard, ..LoadOptions::default() };
     engine_on(backend, &path(case.draft), options)
 }
 
@@ -87,7 +87,7 @@ impl Text {
     }
 }
 
-/// Draft tokens, in places that follow each other or form a tree.
+/// Draft tokens, in KV indices that follow each other or form a tree.
 struct Proposal {
     tokens: Vec<u32>,
     parents: Vec<Option<usize>>,
@@ -166,7 +166,7 @@ impl<B: Backend> Pair<B> {
         }
         let mut went_along = drafting;
         if drafting {
-            // The draft goes through the places one by one, with inputs of its own.
+            // The draft goes through the KV indices one by one, with inputs of its own.
             let most = proposals.iter().map(|proposal| proposal.tokens.len()).max().unwrap_or(0);
             for index in 0..most {
                 let rows: Vec<Row> = texts
@@ -176,7 +176,7 @@ impl<B: Backend> Pair<B> {
                     .filter(|((_, proposal), _)| index < proposal.tokens.len())
                     .map(|((text, proposal), start)| Row {
                         sequence: text.sequence,
-                        place: start + index,
+                        kv_index: start + index,
                         input: RowInput::Token((proposal.tokens[index] + 1) % self.vocabulary as u32),
                         want: Want::LOGITS,
                     })
@@ -191,7 +191,7 @@ impl<B: Backend> Pair<B> {
         for ((text, proposal), start) in texts.iter().zip(proposals).zip(&starts) {
             for (index, &token) in proposal.tokens.iter().enumerate() {
                 let (sequence, input) = (text.sequence, RowInput::Token(token));
-                rows.push(Row { sequence, place: start + index, input, want: Want::LOGITS });
+                rows.push(Row { sequence, kv_index: start + index, input, want: Want::LOGITS });
                 let path = proposal.path(index).into_iter().map(|index| Event::Token(proposal.tokens[index]));
                 histories.push(text.history.iter().copied().chain(path).collect::<Vec<Event>>());
             }
@@ -232,7 +232,7 @@ impl<B: Backend> Pair<B> {
         let sequence = text.sequence;
         let row = |(i, &token)| Row {
             sequence,
-            place: start + i,
+            kv_index: start + i,
             input: RowInput::Token(token),
             want: Want::NOTHING,
         };
@@ -259,9 +259,9 @@ impl<B: Backend> Pair<B> {
         let history: Vec<Event> = text.history.iter().copied().chain([Event::Token(token)]).collect();
         let mut usable = true;
         for (owner, index) in [(OwnerId::TARGET, 0), (self.draft, 1)] {
-            let place = self.engine.append(sequence, 1).expect("room");
+            let kv_index = self.engine.append(sequence, 1).expect("room");
             let input = RowInput::Token(token);
-            let row = Row { sequence, place, input, want: Want::LOGITS };
+            let row = Row { sequence, kv_index, input, want: Want::LOGITS };
             let outputs = self.engine.step_with(owner, &[row]).expect("a step");
             if let Some(logits) = outputs.logits(0) {
                 let wanted = self.alone[index].logits(&history);
@@ -272,7 +272,7 @@ impl<B: Backend> Pair<B> {
                 let error = outputs.row(0).expect_err("no logits");
                 let expected = matches!(
                     error,
-                    RowError::Unfilled { .. } | RowError::Place(PlaceError::NotFilled { .. })
+                    RowError::Unfilled { .. } | RowError::Batch(BatchError::NotFilled { .. })
                 );
                 assert!(index == 1 && expected && filled != (0..len), "{filled:?} of {len}: {error}");
                 usable = false;
@@ -297,7 +297,7 @@ impl<B: Backend> Pair<B> {
     /// A new sequence that begins with what is known of these tokens.
     fn reuse(&mut self, tokens: &[u32]) -> Text {
         let mut text = self.begin();
-        let reused = self.engine.reuse(text.sequence, tokens).expect("empty");
+        let reused = self.engine.resume_prefix(text.sequence, tokens).expect("empty");
         tokens[..reused].iter().for_each(|&token| text.push(token));
         text
     }
@@ -311,7 +311,7 @@ impl<B: Backend> Pair<B> {
     }
 
     fn remove(&mut self, text: &mut Text, positions: Range<usize>) -> Result<(), StateError> {
-        let left = self.engine.remove(text.sequence, positions.clone())?;
+        let left = self.engine.remove_and_shift(text.sequence, positions.clone())?;
         text.tokens.drain(positions.clone());
         text.history.push(Event::Removed(positions.start, positions.end));
         assert_eq!(left, text.tokens.len());
@@ -382,7 +382,7 @@ fn round_trip<B: Backend>(backend: impl Fn() -> B, case: Case, most: usize) {
     pair.end(fork);
     let mut warm = pair.reuse(&tokens);
     assert!(warm.tokens.len() >= 64, "{} reused", warm.tokens.len());
-    if case.sees_all || pair.engine.recurs() {
+    if case.sees_all || pair.engine.is_recurrent() {
         pair.assert_in_step(&warm);
     }
     pair.check(&warm);
@@ -412,8 +412,8 @@ fn save_and_restore<B: Backend>(backend: &impl Fn() -> B, pair: &mut Pair<B>, te
     let mut alone = target_alone(backend(), case, 2);
     let restored = alone.restore(&saved, Vec::new()).expect("fits");
     let mut logits = Vec::new();
-    let place = alone.append(restored.sequence, 1).expect("room");
-    let row = Row { sequence: restored.sequence, place, input: RowInput::Token(7), want: Want::LOGITS };
+    let kv_index = alone.append(restored.sequence, 1).expect("room");
+    let row = Row { sequence: restored.sequence, kv_index, input: RowInput::Token(7), want: Want::LOGITS };
     logits.extend_from_slice(alone.step(&[row]).expect("a step").logits(0).expect("wanted"));
     alone.commit(restored.sequence, 1).expect("computed");
     let mut longer = text.clone();
@@ -512,7 +512,7 @@ fn a_draft_that_was_off_is_refused_until_the_target_goes_back() {
 fn removed_and_cut_positions_are_gone_for_both() {
     for case in CASES {
         let mut pair = Pair::new(&|| cpu(1), case, 8);
-        if pair.engine.can_remove().is_err() {
+        if pair.engine.can_shift().is_err() {
             continue;
         }
         for (positions, rest) in [(2..9, 20), (60..70, 90), (3..67, 80), (64..128, 140), (10..11, 12)] {

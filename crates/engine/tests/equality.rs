@@ -4,8 +4,9 @@
 mod common;
 
 use common::*;
-use verbatim_cpu::{Cpu, Isa};
+use verbatim_cpu::Cpu;
 use verbatim_engine::{KvType, LoadOptions, Row, RowInput, Want};
+use verbatim_simd::Isa;
 
 fn tokens(count: usize, vocabulary: usize) -> Vec<u32> {
     (0..count).map(|i| ((i * i * 31 + i * 7 + 3) % vocabulary) as u32).collect()
@@ -101,7 +102,7 @@ fn sequences_do_not_see_each_other_and_their_cells_do_not_matter() {
                 let chunk = text[fed[i]..][..take].iter().copied().chain((0..drafted).map(draft));
                 rows.extend(chunk.enumerate().map(|(j, token)| Row {
                     sequence: sequences[i],
-                    place: start + j,
+                    kv_index: start + j,
                     input: RowInput::Token(token),
                     want: Want::LOGITS,
                 }));

@@ -3,7 +3,7 @@
 mod common;
 
 use common::*;
-use verbatim_engine::{Backend, LoadOptions, Sampler, Tap};
+use verbatim_engine::{Backend, HiddenOutput, LoadOptions, Sampler};
 use verbatim_reference::Reference;
 
 #[test]
@@ -55,13 +55,15 @@ fn layers_agree<B: Backend>(backend: impl Fn() -> B) {
         let golden = Golden::open(&format!("models/{model}/golden.safetensors"));
         let mut engine = engine_on(backend(), &format!("models/{model}/model.gguf"), exact());
         let layers = engine.hyperparameters().layers;
-        let mut taps = vec![(Tap::Embedding, "hidden.embed".to_owned())];
-        taps.extend((0..layers).map(|layer| (Tap::Layer(layer as u32), format!("hidden.layer{layer}"))));
-        taps.push((Tap::FinalNorm, "hidden.final_norm".to_owned()));
-        let points: Vec<Tap> = taps.iter().map(|(tap, _)| *tap).collect();
-        let given = tap_rows(&mut engine, &golden.ids("token_ids")[..8], &points);
+        let mut outputs = vec![(HiddenOutput::Embedding, "hidden.embed".to_owned())];
+        outputs.extend(
+            (0..layers).map(|layer| (HiddenOutput::Layer(layer as u32), format!("hidden.layer{layer}"))),
+        );
+        outputs.push((HiddenOutput::FinalNorm, "hidden.final_norm".to_owned()));
+        let points: Vec<HiddenOutput> = outputs.iter().map(|(output, _)| *output).collect();
+        let given = hidden_rows(&mut engine, &golden.ids("token_ids")[..8], &points);
         let mut most = 0f64;
-        for ((_, name), given) in taps.iter().zip(&given) {
+        for ((_, name), given) in outputs.iter().zip(&given) {
             let (shape, reference) = golden.f32(name);
             let relative = worst_relative(given, &reference, shape[1]);
             assert!(relative < 1e-4, "{model} {name}: {relative:e}");

@@ -12,7 +12,7 @@ fn exercise(engine: &mut Engine) {
         let start = engine.append(sequence, count).expect("room");
         let row = |i| Row {
             sequence,
-            place: start + i,
+            kv_index: start + i,
             input: RowInput::Token((i % 300) as u32),
             want: Want::logits_if(all || i + 1 == count),
         };
@@ -30,7 +30,7 @@ fn plans_are_near_the_bound(name: &str, engine: &mut Engine) {
             let ratio = arena.bytes as f64 / arena.lower_bound_bytes as f64;
             println!(
                 "{name}: {} rows, {} with logits: {} bytes planned, lower bound {}, ratio {ratio:.4}",
-                bounds.rows, bounds.picked, arena.bytes, arena.lower_bound_bytes
+                bounds.rows, bounds.output_rows, arena.bytes, arena.lower_bound_bytes
             );
             // In a step of a few kilobytes, rounding to cache lines is more than 5 %.
             let lines = if arena.lower_bound_bytes < 1 << 16 { 512 } else { 0 };

@@ -11,7 +11,7 @@ fn step(engine: &mut Engine, rows: usize) {
     let sequence = engine.begin().expect("free");
     let start = engine.append(sequence, rows).expect("fits");
     let row =
-        |i| Row { sequence, place: start + i, input: RowInput::Token(i as u32 + 1), want: Want::LOGITS };
+        |i| Row { sequence, kv_index: start + i, input: RowInput::Token(i as u32 + 1), want: Want::LOGITS };
     engine.step(&(0..rows).map(row).collect::<Vec<_>>()).expect("runs");
     engine.end(sequence).expect("begun");
 }

@@ -3,7 +3,7 @@
 mod common;
 
 use common::*;
-use verbatim_engine::{LoadOptions, PlaceError, Row, RowError, RowInput, SequenceId, StateError, Want};
+use verbatim_engine::{BatchError, LoadOptions, Row, RowError, RowInput, SequenceId, StateError, Want};
 
 const MODEL: &str = "models/qwen35-hybrid/model.gguf";
 
@@ -23,8 +23,12 @@ fn compute(
     start: usize,
     tokens: &[u32],
 ) -> Result<Vec<Vec<u32>>, RowError> {
-    let row =
-        |(i, &token)| Row { sequence, place: start + i, input: RowInput::Token(token), want: Want::LOGITS };
+    let row = |(i, &token)| Row {
+        sequence,
+        kv_index: start + i,
+        input: RowInput::Token(token),
+        want: Want::LOGITS,
+    };
     let rows: Vec<Row> = tokens.iter().enumerate().map(row).collect();
     let outputs = engine.step(&rows).expect("a step");
     outputs.row(0)?;
@@ -100,18 +104,18 @@ fn what_a_state_cannot_give_is_refused() {
     let sequence = engine.begin().expect("free");
     let start = engine.append(sequence, 4).expect("room");
     let skipped = compute(&mut engine, sequence, start + 1, &[1, 2]).expect_err("position 0 comes first");
-    assert_eq!(skipped, PlaceError::Order { place: 1 }.into());
-    let row = |place| Row { sequence, place, input: RowInput::Token(1), want: Want::LOGITS };
+    assert_eq!(skipped, BatchError::Order { kv_index: 1 }.into());
+    let row = |kv_index| Row { sequence, kv_index, input: RowInput::Token(1), want: Want::LOGITS };
     let swapped = engine.step(&[row(0), row(2), row(1)]).expect("nothing to run");
     for row in 0..3 {
-        assert_eq!(swapped.row(row), Err(PlaceError::Order { place: 2 }.into()));
+        assert_eq!(swapped.row(row), Err(BatchError::Order { kv_index: 2 }.into()));
     }
-    assert_eq!(engine.commit(sequence, 1), Err(StateError::NotComputed { place: 0 }));
+    assert_eq!(engine.commit(sequence, 1), Err(StateError::NotComputed { index: 0 }));
     compute(&mut engine, sequence, 0, &[1, 2, 3]).expect("in order");
-    assert_eq!(engine.commit(sequence, 4), Err(StateError::NotComputed { place: 3 }));
+    assert_eq!(engine.commit(sequence, 4), Err(StateError::NotComputed { index: 3 }));
     engine.commit(sequence, 3).expect("computed");
     let committed = compute(&mut engine, sequence, 2, &[1]).expect_err("its state is gone");
-    assert_eq!(committed, PlaceError::NotInFlight { place: 2 }.into());
+    assert_eq!(committed, BatchError::NotInFlight { kv_index: 2 }.into());
     let back = StateError::CannotGoBack {
         wanted: 2,
         committed: 3,

@@ -4,8 +4,8 @@ mod common;
 
 use common::*;
 use verbatim_engine::{
-    Backend, LoadOptions, LogSoftmax, Next, PlaceError, Row, RowError, RowInput, Sampler, SequenceId,
-    Stepper, Tap, Want,
+    Backend, BatchError, HiddenOutput, LoadOptions, LogSoftmax, Next, Row, RowError, RowInput, Sampler,
+    SequenceId, Stepper, Want,
 };
 use verbatim_models::outputs;
 use verbatim_reference::Reference;
@@ -29,8 +29,8 @@ fn tiny<B: Backend>(backend: B, model: &str, cache_bytes: usize) -> Stepper<B> {
     engine_on(backend, model, options)
 }
 
-const fn row(sequence: SequenceId, place: usize, token: u32) -> Row<'static> {
-    Row { sequence, place, input: RowInput::Token(token), want: Want::LOGITS }
+const fn row(sequence: SequenceId, kv_index: usize, token: u32) -> Row<'static> {
+    Row { sequence, kv_index, input: RowInput::Token(token), want: Want::LOGITS }
 }
 
 /// Commits tokens of a sequence.
@@ -57,7 +57,8 @@ fn embeddings_are_like_tokens<B: Backend>(backend: impl Fn() -> B) {
         let texts = [text(40, 0), text(40, 1), text(40, 2)];
         let wanted = texts.each_ref().map(|text| alone(&mut engine, text));
         let hidden = engine.hyperparameters().hidden;
-        let given = texts.each_ref().map(|text| tap_rows(&mut engine, text, &[Tap::Embedding]).remove(0));
+        let given =
+            texts.each_ref().map(|text| hidden_rows(&mut engine, text, &[HiddenOutput::Embedding]).remove(0));
         let sequences = [0; 3].map(|_| engine.begin().expect("free"));
         for chunk in [0..1, 1..18, 18..40] {
             let mut rows = Vec::new();
@@ -70,7 +71,7 @@ fn embeddings_are_like_tokens<B: Backend>(backend: impl Fn() -> B) {
                         true => RowInput::Token(texts[index][position]),
                         false => RowInput::Embedding(&given[index][position * hidden..][..hidden]),
                     };
-                    Row { sequence, place: start + i, input, want: Want::LOGITS }
+                    Row { sequence, kv_index: start + i, input, want: Want::LOGITS }
                 }));
             }
             let outputs = engine.step(&rows).expect("a step");
@@ -121,9 +122,9 @@ fn what_follows_an_embedding_is_not_reused() {
                 }
                 for asked in [&tokens, &written] {
                     let reader = engine.begin().expect("free");
-                    let reused = engine.reuse(reader, asked).expect("empty");
+                    let reused = engine.resume_prefix(reader, asked).expect("empty");
                     assert!(reused <= most, "{model}: {reused} of {most}");
-                    assert!(at != 70 || engine.recurs() || reused >= 64, "{model}: {reused}");
+                    assert!(at != 70 || engine.is_recurrent() || reused >= 64, "{model}: {reused}");
                     let rest = &tokens[reused..];
                     let start = engine.append(reader, rest.len()).expect("room");
                     let rows: Vec<Row> =
@@ -173,10 +174,10 @@ fn texts_with_other_embeddings_do_not_share_pages() {
 /// Rows, and whether an error is the one that they ought to be refused for.
 type Wrong<'a> = ([Row<'a>; 2], fn(&RowError) -> bool);
 
-/// What is wrong with the second of the two rows of a sequence at places `start` and `start + 1`.
+/// What is wrong with the second of the two rows of a sequence at KV indices `start` and `start + 1`.
 fn wrong_rows<'a>([first, second]: [Row<'a>; 2], numbers: &'a [f32], ended: SequenceId) -> Vec<Wrong<'a>> {
     use RowInput::{Embedding, Token};
-    let at = |place| Row { place, ..second };
+    let at = |kv_index| Row { kv_index, ..second };
     let given = |input| Row { input, ..second };
     let over = [first, second].map(|row| Row { sequence: ended, ..row });
     vec![
@@ -184,13 +185,13 @@ fn wrong_rows<'a>([first, second]: [Row<'a>; 2], numbers: &'a [f32], ended: Sequ
         ([first, given(Token(1 << 20))], |error| matches!(error, RowError::Token { .. })),
         ([first, given(Embedding(numbers))], |error| matches!(error, RowError::Embedding { given: 3, .. })),
         ([first, given(Embedding(&[]))], |error| matches!(error, RowError::Embedding { given: 0, .. })),
-        ([first, at(0)], |error| matches!(error, RowError::Place(PlaceError::NotInFlight { place: 0 }))),
-        ([first, at(99)], |error| matches!(error, RowError::Place(PlaceError::NotInFlight { place: 99 }))),
-        ([first, at(usize::MAX)], |error| matches!(error, RowError::Place(PlaceError::NotInFlight { .. }))),
-        ([second, first], |error| matches!(error, RowError::Place(PlaceError::Order { .. }))),
-        ([first, first], |error| matches!(error, RowError::Place(PlaceError::Order { .. }))),
-        ([second, second], |error| matches!(error, RowError::Place(PlaceError::Order { .. }))),
-        (over, |error| matches!(error, RowError::Place(PlaceError::NoSuchSequence))),
+        ([first, at(0)], |error| matches!(error, RowError::Batch(BatchError::NotInFlight { kv_index: 0 }))),
+        ([first, at(99)], |error| matches!(error, RowError::Batch(BatchError::NotInFlight { kv_index: 99 }))),
+        ([first, at(usize::MAX)], |error| matches!(error, RowError::Batch(BatchError::NotInFlight { .. }))),
+        ([second, first], |error| matches!(error, RowError::Batch(BatchError::Order { .. }))),
+        ([first, first], |error| matches!(error, RowError::Batch(BatchError::Order { .. }))),
+        ([second, second], |error| matches!(error, RowError::Batch(BatchError::Order { .. }))),
+        (over, |error| matches!(error, RowError::Batch(BatchError::NoSuchSequence))),
     ]
 }
 
@@ -207,7 +208,8 @@ fn a_request_fails_alone<B: Backend>(backend: impl Fn() -> B) {
             engine.append(sequence, 2).expect("room");
         }
         let numbers = [0.5; 3];
-        let pair = |index: usize| [5, 6].map(|place| row(sequences[index], place, texts[index][place]));
+        let pair =
+            |index: usize| [5, 6].map(|kv_index| row(sequences[index], kv_index, texts[index][kv_index]));
         for bad in [0, 2, 3] {
             for (case, (wrong, expected)) in wrong_rows(pair(bad), &numbers, ended).into_iter().enumerate() {
                 let rows: Vec<Row> =
@@ -270,14 +272,19 @@ fn wants_are_given<B: Backend>(backend: impl Fn() -> B) {
         let mut engine = tiny(backend(), model, 0);
         let layers = engine.hyperparameters().layers as u32;
         let tokens = text(30, 5);
-        let taps = [Tap::Embedding, Tap::Layer(0), Tap::Layer(layers - 1), Tap::FinalNorm];
-        let states = tap_rows(&mut engine, &tokens, &taps);
+        let points = [
+            HiddenOutput::Embedding,
+            HiddenOutput::Layer(0),
+            HiddenOutput::Layer(layers - 1),
+            HiddenOutput::FinalNorm,
+        ];
+        let states = hidden_rows(&mut engine, &tokens, &points);
         let wanted = alone(&mut engine, &tokens);
         let hidden = engine.hyperparameters().hidden;
         let [warm, hot] = keyed();
         let sequence = engine.begin().expect("free");
         let start = engine.append(sequence, tokens.len()).expect("room");
-        let tap = |position: usize| &taps[position % 4..][..usize::from(position.is_multiple_of(5))];
+        let point = |position: usize| &points[position % 4..][..usize::from(position.is_multiple_of(5))];
         let next = |position: usize| match position % 6 {
             0 => Next::Token(&warm),
             1 => Next::LogProbs,
@@ -287,7 +294,7 @@ fn wants_are_given<B: Backend>(backend: impl Fn() -> B) {
         };
         let rows: Vec<Row> = (0..30)
             .map(|i| Row {
-                want: Want { next: next(i), hidden: tap(i) },
+                want: Want { next: next(i), hidden: point(i) },
                 ..row(sequence, start + i, tokens[i])
             })
             .collect();
@@ -298,19 +305,19 @@ fn wants_are_given<B: Backend>(backend: impl Fn() -> B) {
             assert_eq!(logits.is_some(), want.next != Next::Nothing);
             assert!(logits.is_none_or(|logits| bits(logits) == wanted[position]), "{model} at {position}");
             let token = match want.next {
-                Next::Token(sampler) => sampler.pick(logits.expect("wanted"), position as u64 + 1),
+                Next::Token(sampler) => sampler.sample(logits.expect("wanted"), position as u64 + 1),
                 _ => None,
             };
             assert_eq!(outputs.token(position), Ok(token), "{model} at {position}");
             let nll = |probs: Option<LogSoftmax<'_>>| probs.and_then(|probs| probs.nll(7)).map(f64::to_bits);
             assert_eq!(nll(outputs.log_probs(position)), nll(logits.and_then(LogSoftmax::new)));
-            for tap in want.hidden {
-                let index = taps.iter().position(|other| other == tap).expect("one of them");
+            for point in want.hidden {
+                let index = points.iter().position(|other| other == point).expect("one of them");
                 let state = &states[index][position * hidden..][..hidden];
-                assert!(outputs.hidden(*tap, position) == Some(state), "{model} {tap:?} at {position}");
+                assert!(outputs.hidden(*point, position) == Some(state), "{model} {point:?} at {position}");
             }
         }
-        assert!(outputs.hidden(Tap::Layer(99), 0).is_none());
+        assert!(outputs.hidden(HiddenOutput::Layer(99), 0).is_none());
         drop(outputs);
         engine.commit(sequence, 30).expect("computed");
 
@@ -329,12 +336,12 @@ fn wants_are_given<B: Backend>(backend: impl Fn() -> B) {
             for (i, depth) in depths.iter().enumerate() {
                 let sampler = [&warm, &hot][i % 2];
                 let number = (removed + len + depth + 1) as u64;
-                let token = sampler.pick(outputs.logits(i).expect("wanted"), number);
+                let token = sampler.sample(outputs.logits(i).expect("wanted"), number);
                 assert_eq!(outputs.token(i), Ok(token), "{model}: round {round}, row {i}");
             }
             drop(outputs);
             engine.commit_path(sequence, &[3, 4]).expect("a path");
-            if engine.can_remove().is_ok() && engine.remove(sequence, 3..10).is_ok() {
+            if engine.can_shift().is_ok() && engine.remove_and_shift(sequence, 3..10).is_ok() {
                 removed += 7;
                 assert_eq!(engine.removed(sequence), Ok(removed));
             }
@@ -360,7 +367,7 @@ fn logits_that_nobody_wants_are_not_computed() {
         let sequence = engine.begin().expect("free");
         engine.append(sequence, 5).expect("room");
         let vocabulary = engine.hyperparameters().vocabulary;
-        let last = Tap::Layer(engine.hyperparameters().layers as u32 - 1);
+        let last = HiddenOutput::Layer(engine.hyperparameters().layers as u32 - 1);
         for want in [Want::NOTHING, Want { hidden: &[last], ..Want::NOTHING }, Want::LOGITS] {
             let rows: Vec<Row> = (0..5).map(|i| Row { want, ..row(sequence, i, 3 + i as u32) }).collect();
             let outputs = engine.step(&rows).expect("a step");
@@ -368,7 +375,7 @@ fn logits_that_nobody_wants_are_not_computed() {
         }
         let mut counts = [0; 2];
         for (bounds, program) in engine.programs() {
-            let wants = bounds.picked > 0;
+            let wants = bounds.output_rows > 0;
             let graph = program.plan().graph();
             assert_eq!(graph.outputs().iter().any(|(tag, _)| *tag == outputs::LOGITS), wants, "{model}");
             let has_head = graph.nodes().iter().any(|node| graph.value(node.output).shape.cols == vocabulary);

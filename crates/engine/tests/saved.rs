@@ -16,7 +16,7 @@ const MODELS: [&str; 4] = ["llama-gqa-tied", "gemma3-iswa", "qwen35-hybrid", "qw
 const DRAFT: &str = "qwen3";
 const REST: usize = 64;
 /// Names the file to the process that goes on, and the model.
-const GO_ON: &str = "VERBATIM_TEST_GO_ON";
+const CONTINUE: &str = "VERBATIM_TEST_CONTINUE";
 
 fn load(model: &str, k: KvType) -> Engine {
     let options =
@@ -46,9 +46,9 @@ impl Pair {
 
 #[test]
 fn a_saved_sequence_goes_on_in_another_process() {
-    if let Ok(told) = std::env::var(GO_ON) {
+    if let Ok(told) = std::env::var(CONTINUE) {
         let (model, path) = told.split_once(' ').expect("model and file");
-        return go_on(model, Path::new(path));
+        return restore_and_continue(model, Path::new(path));
     }
     for model in MODELS {
         let (mut target, mut draft) = (load(model, KvType::Q8_0), load(DRAFT, KvType::F16));
@@ -72,13 +72,13 @@ fn a_saved_sequence_goes_on_in_another_process() {
         let test = std::env::current_exe().expect("this program");
         let told = format!("{model} {}", path.display());
         let name = "a_saved_sequence_goes_on_in_another_process";
-        let other = Command::new(test).args(["--exact", name]).env(GO_ON, told).output().expect("runs");
+        let other = Command::new(test).args(["--exact", name]).env(CONTINUE, told).output().expect("runs");
         let output = String::from_utf8_lossy(&other.stdout);
         assert!(other.status.success() && output.contains("1 passed"), "{model}: {output}");
     }
 }
 
-fn go_on(model: &str, path: &Path) {
+fn restore_and_continue(model: &str, path: &Path) {
     let (mut target, mut draft) = (load(model, KvType::Q8_0), load(DRAFT, KvType::F16));
     let (restored, saved) = target.restore_file(path).expect("whole");
     assert_eq!(restored.positions, 89);

@@ -5,7 +5,7 @@ mod common;
 
 use common::synthetic::{Key, VOCABULARY};
 use common::*;
-use verbatim_engine::Tap;
+use verbatim_engine::HiddenOutput;
 
 /// Longer than every window, and than two blocks of the attention's order.
 fn tokens() -> Vec<u32> {
@@ -30,12 +30,12 @@ fn every_point_can_be_tapped() {
     for model in synthetic::all() {
         let mut engine = engine(&format!("synthetic/{}", model.name), exact());
         let layers = engine.hyperparameters().layers as u32;
-        let mut taps = vec![Tap::Embedding, Tap::FinalNorm];
-        taps.extend((0..layers).map(Tap::Layer));
+        let mut points = vec![HiddenOutput::Embedding, HiddenOutput::FinalNorm];
+        points.extend((0..layers).map(HiddenOutput::Layer));
         let hidden = engine.hyperparameters().hidden;
-        let values = tap_rows(&mut engine, &tokens()[..3], &taps);
-        for (tap, values) in taps.iter().zip(values) {
-            assert_eq!(values.len(), 3 * hidden, "{} {tap:?}", model.name);
+        let values = hidden_rows(&mut engine, &tokens()[..3], &points);
+        for (point, values) in points.iter().zip(values) {
+            assert_eq!(values.len(), 3 * hidden, "{} {point:?}", model.name);
             assert!(values.iter().all(|x| x.is_finite()) && values.iter().any(|x| *x != 0.0));
         }
     }

@@ -94,7 +94,7 @@ impl<B: Backend> World<B> {
         let mut tokens = Vec::new();
         if self.random.below(5) > 0 {
             let text: Vec<u32> = (0..self.random.below(150)).map(|position| said(position, false)).collect();
-            let reused = self.engine.reuse(sequence, &text).expect("empty");
+            let reused = self.engine.resume_prefix(sequence, &text).expect("empty");
             self.reused += reused;
             tokens = text[..reused].to_vec();
             let rest = text.len() - reused;
@@ -152,8 +152,13 @@ impl<B: Backend> World<B> {
             for (index, token) in life.draft.iter().enumerate().filter(|(_, token)| !token.is_computed) {
                 let last = index + 1 == life.draft.len();
                 let want = Want::logits_if(last || self.random.below(8) == 0);
-                let place = life.tokens.len() + index;
-                rows.push(Row { sequence: life.sequence, place, input: RowInput::Token(token.token), want });
+                let kv_index = life.tokens.len() + index;
+                rows.push(Row {
+                    sequence: life.sequence,
+                    kv_index,
+                    input: RowInput::Token(token.token),
+                    want,
+                });
                 whose.push((at, index));
             }
         }
@@ -161,13 +166,13 @@ impl<B: Backend> World<B> {
             return;
         }
         let outputs = self.engine.step(&rows).expect("a step");
-        let mut picked = 0;
+        let mut output_rows = 0;
         for (row, &(at, index)) in whose.iter().enumerate() {
             self.lives[at].draft[index].is_computed = true;
             if let Some(logits) = outputs.logits(row) {
                 let history = self.lives[at].history_of(index);
                 let logits = logits.iter().map(|x| x.to_bits());
-                picked += 1;
+                output_rows += 1;
                 assert!(
                     logits.eq(self.scratch.logits(&history).expect("removed before").iter().copied()),
                     "{} tokens and {index} in flight: {history:?}",
@@ -175,7 +180,7 @@ impl<B: Backend> World<B> {
                 );
             }
         }
-        self.compared += picked;
+        self.compared += output_rows;
     }
 
     fn commit(&mut self, at: usize) {
@@ -258,7 +263,7 @@ impl<B: Backend> World<B> {
                 if start >= end {
                     return;
                 }
-                match self.engine.remove(sequence, start..end) {
+                match self.engine.remove_and_shift(sequence, start..end) {
                     Ok(left) => {
                         let life = &mut self.lives[at];
                         life.tokens.drain(start..end);
@@ -269,7 +274,7 @@ impl<B: Backend> World<B> {
                     Err(error) => assert!(
                         matches!(
                             error,
-                            StateError::InFlight(_) | StateError::CannotMove(_) | StateError::NoPages { .. }
+                            StateError::InFlight(_) | StateError::CannotShift(_) | StateError::NoPages { .. }
                         ),
                         "{error}"
                     ),

@@ -195,7 +195,7 @@ mod tests {
     const Y: Tag = Tag::new("y");
 
     fn builder() -> Builder {
-        Builder::new(Bounds { rows: 4, picked: 2 })
+        Builder::new(Bounds { rows: 4, output_rows: 2 })
     }
 
     #[test]

@@ -1,7 +1,6 @@
 //! Ops, at the level that model authors think in, each with its shape rule.
 
-use crate::OpRules;
-use crate::rule::{Operands, is_cap};
+use crate::rule::{OpRules, Operands, is_cap};
 use crate::value::{Extent, Real, Shape, Value};
 use verbatim_quant::DType;
 
@@ -111,7 +110,7 @@ pub enum RopeScaling {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RopeTable {
     /// Elements of a head that are rotated; even.
-    pub rotated: usize,
+    pub rotary_dim: usize,
     /// Base of the geometric series of frequencies.
     pub base: Real,
     /// Stretching.
@@ -170,10 +169,10 @@ pub enum Op {
     /// (x f32 \[r, k\], weight \[n, k\]) → f32 \[r, n\]: the output head. Like [`Op::Linear`], but where a backend
     /// rounds activations it keeps twice the bits: nothing after it evens the error out, and few rows want logits.
     LmHead,
-    /// (positions i32 \[r, 1\], optionally frequency divisors f32 \[1, rotated / 2\]) → f32 \[r, rotated\]: the
+    /// (positions i32 \[r, 1\], optionally frequency factors f32 \[1, rotary_dim / 2\]) → f32 \[r, rotary_dim\]: the
     /// cosines of all angles, then the sines.
     RopeTable(RopeTable),
-    /// (x f32 \[r, heads * head_dim\], table f32 \[r, rotated\]) → the same shape: the first `rotated` elements of
+    /// (x f32 \[r, heads * head_dim\], table f32 \[r, rotary_dim\]) → the same shape: the first `rotary_dim` elements of
     /// each head rotated by the table's angles.
     Rope {
         /// Heads in a row.
@@ -279,8 +278,40 @@ pub enum Op {
         /// What no element of the result exceeds.
         cap: Real,
     },
-    /// (x f32 \[rows, n\], indices i32 \[picked, 1\]) → f32 \[picked, n\]: the rows with these indices.
+    /// (x f32 \[rows, n\], indices i32 \[output_rows, 1\]) → f32 \[output_rows, n\]: the rows with these indices.
     GatherRows,
+}
+
+impl Operands<'_> {
+    /// The shape of q, which the result of attention has too.
+    pub fn attention(&self, attention: Attention) -> Result<Shape, String> {
+        let Attention { heads, kv_heads, head_dim, window, softcap, sinks, paths, .. } = attention;
+        let sinks_at = if paths { 7 } else { 5 };
+        self.count(sinks_at + usize::from(sinks))?;
+        let q = self.f32(0)?;
+        self.is_product(0, heads, head_dim)?;
+        if kv_heads == 0 || !heads.is_multiple_of(kv_heads) {
+            return Err(format!("{heads} heads are not a multiple of {kv_heads} K/V heads"));
+        }
+        if window == Some(0) {
+            return Err("a window of 0 positions leaves nothing to attend to".into());
+        }
+        if let Some(cap) = softcap {
+            is_cap(cap)?;
+        }
+        if sinks {
+            self.is_f32(sinks_at, Shape::fixed(1, heads))?;
+        }
+        if paths {
+            self.same_rows(self.ids(5)?, q.rows)?;
+            self.choices(6, q.rows)?;
+        }
+        self.same_rows(self.ids(2)?, q.rows)?;
+        self.same_rows(self.ids(3)?, q.rows)?;
+        self.dtype(4, DType::I32)?;
+        self.fixed_rows(4)?;
+        Ok(q)
+    }
 }
 
 impl OpRules for Op {
@@ -377,15 +408,15 @@ impl OpRules for Op {
             Op::RopeTable(table) => {
                 rule.at_least(1)?;
                 let rows = rule.ids(0)?;
-                if !table.rotated.is_multiple_of(2) || table.rotated == 0 {
-                    return Err(format!("{} rotated elements are not pairs", table.rotated));
+                if !table.rotary_dim.is_multiple_of(2) || table.rotary_dim == 0 {
+                    return Err(format!("{} rotated elements are not pairs", table.rotary_dim));
                 }
                 match operands.len() {
                     1 => {}
-                    2 => rule.is_f32(1, Shape::fixed(1, table.rotated / 2))?,
+                    2 => rule.is_f32(1, Shape::fixed(1, table.rotary_dim / 2))?,
                     n => return Err(format!("takes 1 or 2 operands, not {n}")),
                 }
-                Ok((DType::F32, Shape { rows, cols: table.rotated }))
+                Ok((DType::F32, Shape { rows, cols: table.rotary_dim }))
             }
             Op::Rope { heads, head_dim, .. } => {
                 rule.count(2)?;
@@ -515,8 +546,8 @@ impl OpRules for Op {
                 rule.count(2)?;
                 let x = rule.f32(0)?;
                 rule.same_rows(x.rows, Extent::Rows)?;
-                rule.same_rows(rule.ids(1)?, Extent::Picked)?;
-                Ok((DType::F32, Shape::per_picked(x.cols)))
+                rule.same_rows(rule.ids(1)?, Extent::OutputRows)?;
+                Ok((DType::F32, Shape::per_output_row(x.cols)))
             }
         }
     }

@@ -15,7 +15,7 @@ pub mod tags {
     pub const CELLS: &str = "cells";
     pub const SEQUENCES: &str = "sequences";
     pub const PAGES: &str = "pages";
-    pub const PICKED: &str = "picked";
+    pub const OUTPUT_ROWS: &str = "output_rows";
     pub const BASES: &str = "bases";
     pub const PATHS: &str = "paths";
     pub const CONV: &str = "conv";
@@ -73,25 +73,25 @@ impl Random {
 pub fn graph(seed: u64) -> Graph {
     let mut random = Random(seed);
     let rows = 1 + random.below(8);
-    let picked = 1 + random.below(rows);
+    let output_rows = 1 + random.below(rows);
     let mut made = Made {
-        builder: Builder::new(Bounds { rows, picked }),
+        builder: Builder::new(Bounds { rows, output_rows }),
         random,
         per_row: Vec::new(),
-        per_picked: Vec::new(),
+        per_output_row: Vec::new(),
         states: Vec::new(),
         recurrences: 0,
         weights: 0,
         inputs: 0,
     };
     let nodes = 3 + made.random.below(20);
-    while made.per_row.len() + made.per_picked.len() < nodes {
+    while made.per_row.len() + made.per_output_row.len() < nodes {
         made.step();
     }
     let outputs = 1 + made.random.below(3);
     for index in 0..outputs as u32 {
-        let from_picked = !made.per_picked.is_empty() && made.random.below(2) == 0;
-        let pool = if from_picked { &made.per_picked } else { &made.per_row };
+        let from_picked = !made.per_output_row.is_empty() && made.random.below(2) == 0;
+        let pool = if from_picked { &made.per_output_row } else { &made.per_row };
         let value = pool[made.random.below(pool.len())];
         // Inputs cannot be outputs, and one value may be read under several names.
         let _ = made.builder.output(Tag::indexed("out", index), value);
@@ -105,7 +105,7 @@ struct Made {
     builder: Builder,
     random: Random,
     per_row: Vec<ValueId>,
-    per_picked: Vec<ValueId>,
+    per_output_row: Vec<ValueId>,
     states: Vec<ValueId>,
     recurrences: u32,
     weights: u32,
@@ -137,7 +137,7 @@ impl Made {
     fn apply(&mut self, op: Op, operands: &[ValueId]) -> ValueId {
         let value = self.builder.apply(op, operands).expect("the generator respects the shape rules");
         let pool = match self.builder.shape(value).rows {
-            Extent::Picked => &mut self.per_picked,
+            Extent::OutputRows => &mut self.per_output_row,
             _ => &mut self.per_row,
         };
         pool.push(value);
@@ -169,9 +169,9 @@ impl Made {
         self.apply(Op::Scale { factor: Real(0.5) }, &[x])
     }
 
-    /// Any value so far, of rows or picked rows.
+    /// Any value so far, of rows or output rows.
     fn any(&mut self) -> ValueId {
-        let both = self.per_row.len() + self.per_picked.len();
+        let both = self.per_row.len() + self.per_output_row.len();
         if both == 0 {
             let x = self.x_input();
             self.per_row.push(x);
@@ -182,7 +182,7 @@ impl Made {
         if index < self.per_row.len() {
             self.per_row[index]
         } else {
-            self.per_picked[index - self.per_row.len()]
+            self.per_output_row[index - self.per_row.len()]
         }
     }
 
@@ -212,12 +212,12 @@ impl Made {
 
     fn pick(&mut self) {
         let x = self.any_per_row();
-        let indices = self.input(tags::PICKED, DType::I32, Shape::per_picked(1));
+        let indices = self.input(tags::OUTPUT_ROWS, DType::I32, Shape::per_output_row(1));
         self.apply(Op::GatherRows, &[x, indices]);
     }
 
     fn rope(&mut self) {
-        let rotated = [4, 8, 16][self.random.below(3)];
+        let rotary_dim = [4, 8, 16][self.random.below(3)];
         let scaling = match self.random.below(3) {
             0 => RopeScaling::Linear { factor: Real(2.0) },
             1 => RopeScaling::Long { attention_factor: Real(1.2) },
@@ -231,10 +231,10 @@ impl Made {
             },
         };
         let positions = self.input(tags::POSITIONS, DType::I32, Shape::per_row(1));
-        let table = Op::RopeTable(RopeTable { rotated, base: Real(1e4), scaling });
+        let table = Op::RopeTable(RopeTable { rotary_dim, base: Real(1e4), scaling });
         let mut operands = vec![positions];
         if self.random.below(2) == 0 {
-            operands.push(self.weight(DType::F32, 1, rotated / 2));
+            operands.push(self.weight(DType::F32, 1, rotary_dim / 2));
         }
         let table = self.apply(table, &operands);
         let x = self.any_per_row();
@@ -413,8 +413,8 @@ impl Made {
 
     fn elementwise(&mut self) {
         let a = self.any();
-        let pool = if matches!(self.builder.shape(a).rows, Extent::Picked) {
-            &self.per_picked
+        let pool = if matches!(self.builder.shape(a).rows, Extent::OutputRows) {
+            &self.per_output_row
         } else {
             &self.per_row
         };

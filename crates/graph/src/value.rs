@@ -67,8 +67,8 @@ impl fmt::Display for Tag {
 pub struct Bounds {
     /// Rows of the step: tokens.
     pub rows: usize,
-    /// Rows picked from them, for example those that want logits.
-    pub picked: usize,
+    /// Output rows: those that want logits.
+    pub output_rows: usize,
 }
 
 /// The extent of a value's outer dimension.
@@ -78,8 +78,8 @@ pub enum Extent {
     Fixed(usize),
     /// One per row of the step.
     Rows,
-    /// One per picked row.
-    Picked,
+    /// One per output row.
+    OutputRows,
 }
 
 impl Extent {
@@ -88,7 +88,7 @@ impl Extent {
         match self {
             Extent::Fixed(rows) => rows,
             Extent::Rows => bounds.rows,
-            Extent::Picked => bounds.picked,
+            Extent::OutputRows => bounds.output_rows,
         }
     }
 }
@@ -115,9 +115,9 @@ impl Shape {
         Shape { rows: Extent::Rows, cols }
     }
 
-    /// `cols` elements per picked row.
-    pub const fn per_picked(cols: usize) -> Self {
-        Shape { rows: Extent::Picked, cols }
+    /// `cols` elements per output row.
+    pub const fn per_output_row(cols: usize) -> Self {
+        Shape { rows: Extent::OutputRows, cols }
     }
 }
 
@@ -126,7 +126,7 @@ impl fmt::Display for Shape {
         match self.rows {
             Extent::Fixed(rows) => write!(f, "[{rows}, {}]", self.cols),
             Extent::Rows => write!(f, "[rows, {}]", self.cols),
-            Extent::Picked => write!(f, "[picked, {}]", self.cols),
+            Extent::OutputRows => write!(f, "[output rows, {}]", self.cols),
         }
     }
 }

@@ -1,9 +1,10 @@
 //! Measurements of a model of the golden data.
 
-use verbatim_cpu::{Cpu, Isa};
+use verbatim_cpu::Cpu;
 use verbatim_engine::{LoadOptions, Stepper};
 use verbatim_gguf::GgufFile;
 use verbatim_lab::bench::{Peaks, Selection, Test, Work, measure, profile};
+use verbatim_simd::Isa;
 
 fn engine(model: &str, context: usize) -> Stepper<Cpu> {
     let path = format!("{}/../../tests/data/models/{model}/model.gguf", env!("CARGO_MANIFEST_DIR"));
@@ -108,7 +109,7 @@ fn cache_operations_of_every_kind_of_model_are_timed() {
         let mut engine = Stepper::load(Cpu::new(2).unwrap(), &file, &options).unwrap();
         let rows = cache_ops(&mut engine, 150, 3, &mut || true).unwrap().unwrap();
         assert!(rows.iter().all(|row| row.min_us <= row.us && row.us <= row.max_us && row.steps > 0.0));
-        assert_eq!(rows.iter().any(|row| row.operation == "remove a half"), removes);
+        assert_eq!(rows.iter().any(|row| row.operation == "shift by a half"), removes);
         assert!(rows.iter().any(|row| row.operation == "reject 8"));
         assert_eq!(table(&rows).lines().count(), rows.len() + 2);
         assert_eq!(csv(&rows).lines().count(), rows.len() + 1);

@@ -20,7 +20,7 @@ fn log_probabilities(engine: &mut Stepper<Cpu>, tokens: &[u32]) -> Vec<Vec<f64>>
     let sequence = engine.begin().unwrap();
     let rows = tokens.iter().map(|&token| {
         let position = engine.append(sequence, 1).unwrap();
-        let row = Row { sequence, place: position, input: RowInput::Token(token), want: Want::LOGITS };
+        let row = Row { sequence, kv_index: position, input: RowInput::Token(token), want: Want::LOGITS };
         let logits = engine.step(&[row]).unwrap().logits(0).unwrap().to_vec();
         engine.commit(sequence, 1).unwrap();
         let total: f64 = logits.iter().map(|&x| f64::from(x).exp()).sum();

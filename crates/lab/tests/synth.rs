@@ -139,9 +139,9 @@ fn logits_are_finite_and_tell_tokens_apart() {
     let file = GgufFile::from_bytes(made(QWEN3, Recipe::Q4_K_M, 1, 2)).unwrap();
     let mut engine = Stepper::load(Cpu::new(1).unwrap(), &file, &LoadOptions::default()).unwrap();
     let sequence = engine.begin().unwrap();
-    let place = engine.append(sequence, 1).unwrap();
+    let kv_index = engine.append(sequence, 1).unwrap();
     let input = RowInput::Token(5);
-    let row = verbatim_engine::Row { sequence, place, input, want: Want::LOGITS };
+    let row = verbatim_engine::Row { sequence, kv_index, input, want: Want::LOGITS };
     let outputs = engine.step(&[row]).unwrap();
     let mut logits = outputs.logits(0).unwrap().to_vec();
     assert!(logits.iter().all(|logit| logit.is_finite() && logit.abs() < 100.0));

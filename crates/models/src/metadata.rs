@@ -238,13 +238,13 @@ impl<'a> MetadataReader<'a> {
 
     /// The rotation angles of heads of `head_dim` elements.
     pub(crate) fn rope(&self, head_dim: usize) -> Result<RopeTable, ModelError> {
-        let rotated = self.optional_count("rope.dimension_count")?.unwrap_or(head_dim);
-        if !rotated.is_multiple_of(2) || rotated > head_dim {
+        let rotary_dim = self.optional_count("rope.dimension_count")?.unwrap_or(head_dim);
+        if !rotary_dim.is_multiple_of(2) || rotary_dim > head_dim {
             let expected = format!("even and at most the {head_dim} elements of a head");
-            return Err(self.wrong("rope.dimension_count", rotated, expected));
+            return Err(self.wrong("rope.dimension_count", rotary_dim, expected));
         }
         let base = self.rope_base("rope.freq_base", 10_000.0)?;
-        Ok(RopeTable { rotated, base, scaling: self.rope_scaling()? })
+        Ok(RopeTable { rotary_dim, base, scaling: self.rope_scaling()? })
     }
 
     fn rope_scaling(&self) -> Result<RopeScaling, ModelError> {

@@ -1,7 +1,7 @@
 //! Building the graph of a step: the inputs that every architecture has, weights by id, and the blocks they share.
 
 use crate::table::{WeightId, WeightSpec};
-use crate::{Base, StepShape, Tap, Transformed};
+use crate::{Base, HadamardKv, HiddenOutput, StepShape};
 use verbatim_backend::WeightForm;
 use verbatim_graph::{
     Activation, Attention, Builder, DeltaHeads, Graph, GraphError, Op, Real, RopeLayout, RopeTable, Shape,
@@ -34,23 +34,23 @@ pub mod inputs {
     /// The slot in which each row leaves its sequence's recurrent state, i32.
     pub const WRITE_SLOTS: Tag = Tag::new("write_slots");
     /// The rows that want logits, i32.
-    pub const PICKED: Tag = Tag::new("picked");
+    pub const OUTPUT_ROWS: Tag = Tag::new("output_rows");
 }
 
 /// The outputs of a step's graph.
 pub mod outputs {
-    use crate::Tap;
+    use crate::HiddenOutput;
     use verbatim_graph::Tag;
 
-    /// Logits of the picked rows.
+    /// Logits of the output rows.
     pub const LOGITS: Tag = Tag::new("logits");
 
     /// The values of a tap point, for every row.
-    pub const fn tap(tap: Tap) -> Tag {
-        match tap {
-            Tap::Embedding => Tag::new("embed"),
-            Tap::Layer(layer) => Tag::indexed("layer", layer),
-            Tap::FinalNorm => Tag::new("final_norm"),
+    pub const fn hidden(output: HiddenOutput) -> Tag {
+        match output {
+            HiddenOutput::Embedding => Tag::new("embed"),
+            HiddenOutput::Layer(layer) => Tag::indexed("layer", layer),
+            HiddenOutput::FinalNorm => Tag::new("final_norm"),
         }
     }
 }
@@ -64,7 +64,7 @@ pub(crate) struct Heads {
     pub(crate) scale: Real,
     pub(crate) layout: RopeLayout,
     /// Q and K are rotated.
-    pub(crate) rotates: bool,
+    pub(crate) uses_rope: bool,
     /// How many positions a row sees, if not all.
     pub(crate) window: Option<usize>,
     pub(crate) softcap: Option<Real>,
@@ -82,7 +82,7 @@ impl Heads {
             head_dim,
             scale,
             layout,
-            rotates: true,
+            uses_rope: true,
             window: None,
             softcap: None,
             sinks: None,
@@ -128,16 +128,16 @@ pub(crate) struct Net<'a> {
     embeddings: bool,
     specs: &'a [WeightSpec],
     weights: Vec<Option<ValueId>>,
-    taps: &'a [Tap],
+    hidden_outputs: &'a [HiddenOutput],
     wants_logits: bool,
     tokens: ValueId,
     positions: ValueId,
     sequences: ValueId,
     kinds: Vec<Kind>,
-    transformed: Transformed,
+    hadamard: HadamardKv,
     read_slots: ValueId,
     write_slots: ValueId,
-    picked: ValueId,
+    output_rows: ValueId,
 }
 
 impl<'a> Net<'a> {
@@ -163,16 +163,16 @@ impl<'a> Net<'a> {
             sequences: input(inputs::SEQUENCES, Shape::per_row(1))?,
             read_slots: input(inputs::READ_SLOTS, Shape::per_row(1))?,
             write_slots: input(inputs::WRITE_SLOTS, Shape::per_row(1))?,
-            picked: input(inputs::PICKED, Shape::per_picked(1))?,
+            output_rows: input(inputs::OUTPUT_ROWS, Shape::per_output_row(1))?,
             kinds,
-            transformed: shape.transformed,
+            hadamard: shape.hadamard,
             builder,
             base: shape.base,
             embeddings: shape.embeddings,
             specs,
             weights: vec![None; specs.len()],
-            taps: &shape.taps,
-            wants_logits: shape.bounds.picked > 0,
+            hidden_outputs: &shape.hidden_outputs,
+            wants_logits: shape.bounds.output_rows > 0,
         })
     }
 
@@ -205,7 +205,7 @@ impl<'a> Net<'a> {
             operands.push(self.builder.input(inputs::EMBEDDINGS, DType::F32, Shape::per_row(hidden))?);
         }
         let x = self.apply(Op::Embed { scale: Real(scale), given: self.embeddings }, &operands)?;
-        self.tap(Tap::Embedding, x)?;
+        self.hidden_output(HiddenOutput::Embedding, x)?;
         Ok(x)
     }
 
@@ -213,11 +213,11 @@ impl<'a> Net<'a> {
     pub(crate) fn rope_table(
         &mut self,
         table: RopeTable,
-        divisors: Option<WeightId>,
+        freq_factors: Option<WeightId>,
     ) -> Result<ValueId, GraphError> {
         let mut operands = vec![self.positions];
-        if let Some(divisors) = divisors {
-            operands.push(self.weight(divisors)?);
+        if let Some(freq_factors) = freq_factors {
+            operands.push(self.weight(freq_factors)?);
         }
         self.apply(Op::RopeTable(table), &operands)
     }
@@ -262,8 +262,8 @@ impl<'a> Net<'a> {
         [q, k, v]: [ValueId; 3],
         rope: ValueId,
     ) -> Result<ValueId, GraphError> {
-        let Heads { heads, kv_heads, head_dim, scale, layout, rotates, window, softcap, sinks } = heads;
-        let (q, k) = if rotates {
+        let Heads { heads, kv_heads, head_dim, scale, layout, uses_rope, window, softcap, sinks } = heads;
+        let (q, k) = if uses_rope {
             let q = self.apply(Op::Rope { heads, head_dim, layout }, &[q, rope])?;
             (q, self.apply(Op::Rope { heads: kv_heads, head_dim, layout }, &[k, rope])?)
         } else {
@@ -272,7 +272,7 @@ impl<'a> Net<'a> {
         let transform = |net: &mut Self, is_wanted: bool, heads: usize, x: ValueId| {
             if is_wanted { net.apply(Op::Hadamard { heads, head_dim }, &[x]) } else { Ok(x) }
         };
-        let Transformed { keys, values } = self.transformed;
+        let HadamardKv { keys, values } = self.hadamard;
         let q = transform(self, keys, heads, q)?;
         let k = transform(self, keys, kv_heads, k)?;
         let v = transform(self, values, kv_heads, v)?;
@@ -372,8 +372,12 @@ impl<'a> Net<'a> {
     }
 
     /// Lets the caller read a tap point if the step asks for it.
-    pub(crate) fn tap(&mut self, tap: Tap, value: ValueId) -> Result<(), GraphError> {
-        if self.taps.contains(&tap) { self.builder.output(outputs::tap(tap), value) } else { Ok(()) }
+    pub(crate) fn hidden_output(&mut self, output: HiddenOutput, value: ValueId) -> Result<(), GraphError> {
+        if self.hidden_outputs.contains(&output) {
+            self.builder.output(outputs::hidden(output), value)
+        } else {
+            Ok(())
+        }
     }
 
     /// The final norm and the output head, for the rows that want logits; then the graph is done.
@@ -385,22 +389,22 @@ impl<'a> Net<'a> {
         head: Linear,
         form: LogitForm,
     ) -> Result<Graph, GraphError> {
-        let picked = if self.taps.contains(&Tap::FinalNorm) {
+        let output_rows = if self.hidden_outputs.contains(&HiddenOutput::FinalNorm) {
             let normed = self.rms_norm(x, norm, eps, 1)?;
-            self.tap(Tap::FinalNorm, normed)?;
-            self.apply(Op::GatherRows, &[normed, self.picked])?
+            self.hidden_output(HiddenOutput::FinalNorm, normed)?;
+            self.apply(Op::GatherRows, &[normed, self.output_rows])?
         } else {
             // Rows are normed one by one, so picking first changes nothing but the work.
-            let picked = self.apply(Op::GatherRows, &[x, self.picked])?;
-            self.rms_norm(picked, norm, eps, 1)?
+            let output_rows = self.apply(Op::GatherRows, &[x, self.output_rows])?;
+            self.rms_norm(output_rows, norm, eps, 1)?
         };
         if self.wants_logits {
             let logits = match head.bias {
                 None => {
                     let weight = self.weight(head.weight)?;
-                    self.apply(Op::LmHead, &[picked, weight])?
+                    self.apply(Op::LmHead, &[output_rows, weight])?
                 }
-                Some(_) => self.linear(picked, head)?,
+                Some(_) => self.linear(output_rows, head)?,
             };
             let mut logits = self.scale(logits, form.scale)?;
             if let Some(cap) = form.softcap {

@@ -28,7 +28,7 @@ fn scale(b: &mut Builder, x: ValueId, factor: f32) -> ValueId {
 
 /// x → a → b → c, where `a` may also be an output.
 fn chain(a_is_output: bool) -> Graph {
-    let mut b = Builder::new(Bounds { rows: 4, picked: 1 });
+    let mut b = Builder::new(Bounds { rows: 4, output_rows: 1 });
     let x = b.input(X, F32, Shape::per_row(64)).expect("fits");
     let first = scale(&mut b, x, 2.0);
     let second = scale(&mut b, first, 3.0);
@@ -42,7 +42,7 @@ fn chain(a_is_output: bool) -> Graph {
 
 /// (x, y) → x + y, with y an input or computed.
 fn sum(y_is_input: bool) -> Graph {
-    let mut b = Builder::new(Bounds { rows: 4, picked: 1 });
+    let mut b = Builder::new(Bounds { rows: 4, output_rows: 1 });
     let x = b.input(X, F32, Shape::per_row(64)).expect("fits");
     let y = if y_is_input {
         b.input(Tag::new("y"), F32, Shape::per_row(64)).expect("fits")
@@ -81,7 +81,7 @@ fn ordinary_input_ordinary() {
 
 /// Four equal nodes over values of equal size; only the edges differ.
 fn diamond(crossed: bool) -> Graph {
-    let mut b = Builder::new(Bounds { rows: 2, picked: 1 });
+    let mut b = Builder::new(Bounds { rows: 2, output_rows: 1 });
     let x = b.input(X, F32, Shape::per_row(32)).expect("fits");
     let early = scale(&mut b, x, 2.0);
     let late = scale(&mut b, early, 2.0);
@@ -106,11 +106,11 @@ fn llama_cpp_28448_same_sizes_other_edges() {
     assert_eq!((statistics.built, statistics.hits, statistics.rebuilds.topology), (2, 4, 1));
 }
 
-fn with_rows(picked: usize) -> Graph {
-    let mut b = Builder::new(Bounds { rows: 8, picked });
+fn with_rows(output_rows: usize) -> Graph {
+    let mut b = Builder::new(Bounds { rows: 8, output_rows });
     let x = b.input(X, F32, Shape::per_row(32)).expect("fits");
     let indices =
-        b.input(Tag::new("picked"), verbatim_quant::DType::I32, Shape::per_picked(1)).expect("fits");
+        b.input(Tag::new("output_rows"), verbatim_quant::DType::I32, Shape::per_output_row(1)).expect("fits");
     let rows = b.apply(Op::GatherRows, &[x, indices]).expect("fits");
     b.output(Tag::new("rows"), rows).expect("computed");
     b.finish()
@@ -121,9 +121,9 @@ fn sampled_rows_1_4_2_8_1() {
     let mut cache = Plans::default();
     let bytes: Vec<usize> = [1, 4, 2, 8, 1]
         .into_iter()
-        .map(|picked| {
-            let plan = cache.plan(with_rows(picked)).expect("a plan");
-            assert_eq!(plan.graph().bounds().picked, picked);
+        .map(|output_rows| {
+            let plan = cache.plan(with_rows(output_rows)).expect("a plan");
+            assert_eq!(plan.graph().bounds().output_rows, output_rows);
             plan.arena_bytes(Placement::Host)
         })
         .collect();
@@ -136,7 +136,7 @@ fn sampled_rows_1_4_2_8_1() {
 #[test]
 fn another_placement_is_another_plan() {
     let placed = |placement| {
-        let mut b = Builder::new(Bounds { rows: 2, picked: 1 });
+        let mut b = Builder::new(Bounds { rows: 2, output_rows: 1 });
         let x = b.input(X, F32, Shape::per_row(32)).expect("fits");
         b.place(placement);
         let y = scale(&mut b, x, 2.0);
@@ -154,7 +154,7 @@ fn another_placement_is_another_plan() {
 #[test]
 fn a_parameter_that_differs_in_one_bit_is_another_graph() {
     let with_factor = |factor| {
-        let mut b = Builder::new(Bounds { rows: 2, picked: 1 });
+        let mut b = Builder::new(Bounds { rows: 2, output_rows: 1 });
         let x = b.input(X, F32, Shape::per_row(32)).expect("fits");
         let y = scale(&mut b, x, factor);
         b.output(Tag::new("y"), y).expect("computed");
@@ -169,7 +169,7 @@ fn a_parameter_that_differs_in_one_bit_is_another_graph() {
 
 #[test]
 fn sizes_near_the_maximum_of_usize_are_refused() {
-    let mut b = Builder::new(Bounds { rows: 1, picked: 1 });
+    let mut b = Builder::new(Bounds { rows: 1, output_rows: 1 });
     let most = isize::MAX as usize / 4;
     let x = b.input(X, F32, Shape::per_row(most)).expect("addressable on its own");
     let y = scale(&mut b, x, 2.0);
@@ -181,8 +181,8 @@ fn sizes_near_the_maximum_of_usize_are_refused() {
 #[test]
 fn a_cache_forgets_what_was_not_used_for_longest() {
     let mut cache = Plans::default();
-    for picked in 1..=300 {
-        cache.plan(with_rows(picked)).expect("a plan");
+    for output_rows in 1..=300 {
+        cache.plan(with_rows(output_rows)).expect("a plan");
     }
     cache.plan(with_rows(300)).expect("a plan");
     assert_eq!(cache.statistics().hits, 1);
@@ -197,13 +197,13 @@ fn a_cache_forgets_what_was_not_used_for_longest() {
 #[test]
 fn what_was_used_again_stays_longer() {
     let mut cache = Plans::default();
-    for picked in (1..=128).chain([1, 129]) {
-        cache.plan(with_rows(picked)).expect("a plan");
+    for output_rows in (1..=128).chain([1, 129]) {
+        cache.plan(with_rows(output_rows)).expect("a plan");
     }
     // The second was unused for longest; the first, third and last are there.
     assert_eq!((cache.statistics().built, cache.statistics().evicted, cache.statistics().hits), (129, 1, 1));
-    for picked in [1, 3, 128, 129] {
-        cache.plan(with_rows(picked)).expect("a plan");
+    for output_rows in [1, 3, 128, 129] {
+        cache.plan(with_rows(output_rows)).expect("a plan");
     }
     assert_eq!((cache.statistics().built, cache.statistics().hits), (129, 5));
     cache.plan(with_rows(2)).expect("a plan");

@@ -64,7 +64,7 @@ impl PhaseRules for Piece {
 }
 
 fn builder() -> Builder<Piece> {
-    Builder::new(Bounds { rows: 4, picked: 4 })
+    Builder::new(Bounds { rows: 4, output_rows: 4 })
 }
 
 fn input(b: &mut Builder<Piece>) -> ValueId {
@@ -182,13 +182,17 @@ fn only_rows_of_the_same_thread_are_read_without_a_barrier() {
     assert_eq!(verdict_on_one_phase(&pair(BY_ROWS, BY_ROWS)), Ok(()));
     let whole = Piece { splits_rows: false, ..BY_ROWS };
     let other_rows = Piece { reads_own_row_only: false, ..BY_ROWS };
-    let picked = Piece { rows: Extent::Picked, ..BY_ROWS };
+    let output_rows = Piece { rows: Extent::OutputRows, ..BY_ROWS };
     // What the earlier one reads does not matter.
     assert_eq!(verdict_on_one_phase(&pair(other_rows, BY_ROWS)), Ok(()));
-    assert_eq!(verdict_on_one_phase(&pair(picked, picked)), Ok(()));
-    for (earlier, later) in
-        [(whole, BY_ROWS), (BY_ROWS, whole), (BY_ROWS, other_rows), (BY_ROWS, picked), (picked, BY_ROWS)]
-    {
+    assert_eq!(verdict_on_one_phase(&pair(output_rows, output_rows)), Ok(()));
+    for (earlier, later) in [
+        (whole, BY_ROWS),
+        (BY_ROWS, whole),
+        (BY_ROWS, other_rows),
+        (BY_ROWS, output_rows),
+        (output_rows, BY_ROWS),
+    ] {
         let graph = pair(earlier, later);
         assert_eq!(verdict_on_one_phase(&graph), MISSING_BARRIER, "{earlier:?}, {later:?}");
         assert_eq!(verdict_on_phases(&graph, &one_by_one(&graph)), Ok(()));
@@ -418,7 +422,7 @@ fn values_of_one_phase_live_together() {
 fn values_may_touch_and_not_overlap() {
     // Two inputs of two and three cache lines: at which offsets of the second do they share bytes?
     let line = ALIGNMENT / size_of::<f32>();
-    let mut b = Builder::new(Bounds { rows: 1, picked: 1 });
+    let mut b = Builder::new(Bounds { rows: 1, output_rows: 1 });
     let x = b.input(Tag::new("x"), DType::F32, Shape::per_row(2 * line)).expect("the only one");
     let y = b.input(Tag::new("y"), DType::F32, Shape::per_row(3 * line)).expect("the only one");
     let made = apply(&mut b, BY_ROWS, &[x, y]);

@@ -43,7 +43,7 @@ pub(crate) fn run<'a>(
         return Err(RunError::OtherWeights);
     }
     let most = program.graph().bounds();
-    if rows.rows > most.rows || rows.picked > most.picked {
+    if rows.rows > most.rows || rows.output_rows > most.output_rows {
         return Err(BindError::TooManyRows { given: rows, most }.into());
     }
     arena.reset(program.graph());
@@ -129,10 +129,10 @@ impl<'a> Step<'a> {
             }
             Op::LmHead => products::linear(self.f32(0), self.matrix(1), None, None, out.f32_mut()),
             Op::RopeTable(table) => {
-                let divisors = (self.node.operands.len() == 2).then(|| self.vector(1));
-                let frequencies = rope::frequencies(&table, divisors);
-                let amplitude = rope::amplitude(table.scaling);
-                self.f32_rows(out, |row| rope::angles(self.i32(0).row(row)[0], &frequencies, amplitude));
+                let freq_factors = (self.node.operands.len() == 2).then(|| self.vector(1));
+                let frequencies = rope::frequencies(&table, freq_factors);
+                let mscale = rope::mscale(table.scaling);
+                self.f32_rows(out, |row| rope::angles(self.i32(0).row(row)[0], &frequencies, mscale));
             }
             Op::Rope { head_dim, layout, .. } => self.f32_rows(out, |row| {
                 a(row).chunks_exact(head_dim).flat_map(|head| rope::rotate(layout, head, b(row))).collect()

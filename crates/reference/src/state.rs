@@ -64,9 +64,9 @@ impl StateStore for State {
     }
 
     fn move_cells(&mut self, layers: &[usize], moves: &[(usize, usize)], shift: Option<&KShift>) {
-        // The amplitude is in the keys already.
+        // The mscale is in the keys already.
         let angles = |shift: &KShift| {
-            let frequencies = rope::frequencies(&shift.table, shift.divisors.as_deref());
+            let frequencies = rope::frequencies(&shift.table, shift.freq_factors.as_deref());
             rope::angles(shift.positions, &frequencies, 1.0)
         };
         let shift = shift.map(|shift| (shift, angles(shift)));

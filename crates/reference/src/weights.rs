@@ -17,7 +17,7 @@ pub(crate) enum Weight {
     Matrix(Matrix),
     /// The right-hand sides of so many experts, one below the other.
     Experts(usize, Matrix),
-    /// Norm weights, biases, divisors.
+    /// Norm weights, biases, frequency factors.
     Vector(Vec<f32>),
 }
 

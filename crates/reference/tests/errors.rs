@@ -14,16 +14,16 @@ use verbatim_reference::{Arena, Program, Reference, Weights};
 
 const X: Tag = Tag::new("x");
 const IDS: Tag = Tag::new("ids");
-const ROWS: Bounds = Bounds { rows: 3, picked: 2 };
+const ROWS: Bounds = Bounds { rows: 3, output_rows: 2 };
 
-/// Two picked rows of a product with weight 1, a 2 by 4 matrix.
+/// Two output rows of a product with weight 1, a 2 by 4 matrix.
 fn graph() -> Graph {
     let mut b = Builder::new(ROWS);
     let x = b.input(X, DType::F32, Shape::per_row(4)).expect("fresh");
-    let ids = b.input(IDS, DType::I32, Shape::per_picked(1)).expect("fresh");
+    let ids = b.input(IDS, DType::I32, Shape::per_output_row(1)).expect("fresh");
     let weight = b.weight(Tag::indexed("weight", 1), DType::F32, Shape::fixed(2, 4)).expect("fresh");
-    let picked = b.apply(Op::GatherRows, &[x, ids]).expect("fits");
-    let y = b.apply(Op::LmHead, &[picked, weight]).expect("fits");
+    let output_rows = b.apply(Op::GatherRows, &[x, ids]).expect("fits");
+    let y = b.apply(Op::LmHead, &[output_rows, weight]).expect("fits");
     b.output(OUT, y).expect("computed");
     b.finish()
 }
@@ -103,12 +103,12 @@ fn a_program_is_for_one_table_which_may_grow() {
 fn there_may_be_fewer_rows_than_the_bounds_and_not_more() {
     let weights = weights();
     let program = program(&weights);
-    for (rows, picked) in [(3, 2), (1, 0), (1, 1)] {
-        let rows = run(&program, Bounds { rows, picked }, &weights, fill).expect("a run");
-        assert_eq!(rows, [picked]);
+    for (rows, output_rows) in [(3, 2), (1, 0), (1, 1)] {
+        let rows = run(&program, Bounds { rows, output_rows }, &weights, fill).expect("a run");
+        assert_eq!(rows, [output_rows]);
     }
-    for (rows, picked) in [(4, 2), (3, 3)] {
-        let given = Bounds { rows, picked };
+    for (rows, output_rows) in [(4, 2), (3, 3)] {
+        let given = Bounds { rows, output_rows };
         let error = run(&program, given, &weights, fill).expect_err("too many");
         let RunError::Bind(error) = error else { panic!("{error}") };
         assert_eq!(error, BindError::TooManyRows { given, most: ROWS });

@@ -158,7 +158,7 @@ fn rows_are_gated_picked_and_cut() {
 
     let mut case = Case::picking(3, 2);
     let x = case.floats(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0]);
-    let indices = case.integers_of(Shape::per_picked(1), &[2, 1]);
+    let indices = case.integers_of(Shape::per_output_row(1), &[2, 1]);
     assert_eq!(case.run(Op::GatherRows, &[x, indices]), [[5.0, 6.0], [3.0, 4.0]]);
 
     let mut case = Case::new(1);

@@ -46,12 +46,12 @@ impl Step<'_> {
     fn run(&self, arena: &mut Arena, ends: &[usize]) -> (Vec<Vec<u32>>, Vec<u8>) {
         let mut state = self.state();
         let mut outputs = vec![Vec::new(); self.graph.outputs().len()];
-        // The picked rows are the first ones.
-        let most = self.graph.bounds().picked;
+        // The output rows are the first ones.
+        let most = self.graph.bounds().output_rows;
         let starts = std::iter::once(&0).chain(ends);
         for (&start, &end) in starts.zip(ends) {
-            let picked = end.min(most).saturating_sub(start);
-            let rows = Bounds { rows: end - start, picked };
+            let output_rows = end.min(most).saturating_sub(start);
+            let rows = Bounds { rows: end - start, output_rows };
             let fill = |input: InputBinding<'_>| self.fill(input, start);
             let run = Reference.run(self.program, arena, rows, self.weights, &mut state, fill);
             let run = run.expect("a run");
@@ -86,7 +86,7 @@ impl Step<'_> {
             tags::PATHS => input.i32(&below(READ_PAGES * PAGE_CELLS)),
             tags::SEQUENCES => input.i32(&below(2)),
             tags::PAGES => input.i32(&below(READ_PAGES)),
-            tags::PICKED => input.i32_from(0..count as i32),
+            tags::OUTPUT_ROWS => input.i32_from(0..count as i32),
             tags::WRITE_SLOTS => input.i32(&below(random::SLOTS)),
             tags::READ_SLOTS => {
                 let slots: Vec<i32> = below(random::SLOTS + 1).iter().map(|slot| slot - 1).collect();

@@ -8,21 +8,21 @@ use verbatim_graph::{Op, Real, RopeLayout, RopeScaling, RopeTable};
 
 const PLAIN: RopeScaling = RopeScaling::Linear { factor: Real(1.0) };
 
-fn table(rotated: usize, base: f32, scaling: RopeScaling) -> RopeTable {
-    RopeTable { rotated, base: Real(base), scaling }
+fn table(rotary_dim: usize, base: f32, scaling: RopeScaling) -> RopeTable {
+    RopeTable { rotary_dim, base: Real(base), scaling }
 }
 
 /// Cosines, then sines.
-fn angles(table: RopeTable, divisors: Option<&[f32]>, positions: &[i32]) -> Vec<Vec<f32>> {
+fn angles(table: RopeTable, freq_factors: Option<&[f32]>, positions: &[i32]) -> Vec<Vec<f32>> {
     let mut case = Case::new(positions.len());
     let mut operands = vec![case.integers(positions)];
-    operands.extend(divisors.map(|divisors| case.vector(divisors)));
+    operands.extend(freq_factors.map(|freq_factors| case.vector(freq_factors)));
     case.run(Op::RopeTable(table), &operands)
 }
 
 /// The angle at position 1, which is the frequency where it is below a right angle.
-fn frequencies(table: RopeTable, divisors: Option<&[f32]>) -> Vec<f64> {
-    let row = angles(table, divisors, &[1]).remove(0);
+fn frequencies(table: RopeTable, freq_factors: Option<&[f32]>) -> Vec<f64> {
+    let row = angles(table, freq_factors, &[1]).remove(0);
     let (cosines, sines) = row.split_at(row.len() / 2);
     sines.iter().zip(cosines).map(|(&s, &c)| f64::from(s).atan2(f64::from(c))).collect()
 }
@@ -38,11 +38,11 @@ fn frequencies_fall_geometrically_and_are_divided() {
     assert_close(&frequencies(table(8, 1e4, PLAIN), None), &plain);
     let halved: Vec<f64> = plain.iter().map(|f| f / 2.0).collect();
     assert_close(&frequencies(table(8, 1e4, RopeScaling::Linear { factor: Real(2.0) }), None), &halved);
-    let divisors = [1.0, 2.0, 4.0, 8.0];
-    let divided: Vec<f64> = plain.iter().zip(divisors).map(|(f, d)| f / f64::from(d)).collect();
-    assert_close(&frequencies(table(8, 1e4, PLAIN), Some(&divisors)), &divided);
+    let freq_factors = [1.0, 2.0, 4.0, 8.0];
+    let divided: Vec<f64> = plain.iter().zip(freq_factors).map(|(f, d)| f / f64::from(d)).collect();
+    assert_close(&frequencies(table(8, 1e4, PLAIN), Some(&freq_factors)), &divided);
     let long = RopeScaling::Long { attention_factor: Real(1.5) };
-    assert_close(&frequencies(table(8, 1e4, long), Some(&divisors)), &divided);
+    assert_close(&frequencies(table(8, 1e4, long), Some(&freq_factors)), &divided);
 }
 
 #[test]

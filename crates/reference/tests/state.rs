@@ -149,11 +149,11 @@ fn only_the_layers_that_are_named_are_changed() {
 }
 
 /// A row of heads of 80 elements, the first 48 of each rotated by so many positions; pairs are half of that apart.
-fn rotated(x: &[f32], positions: f64, divisors: &[f32]) -> Vec<f64> {
+fn rotated(x: &[f32], positions: f64, freq_factors: &[f32]) -> Vec<f64> {
     let mut out = exact(x);
     for head in out.chunks_mut(80) {
         for i in 0..24 {
-            let angle = positions * 1e4f64.powf(-2.0 * i as f64 / 48.0) / f64::from(divisors[i]);
+            let angle = positions * 1e4f64.powf(-2.0 * i as f64 / 48.0) / f64::from(freq_factors[i]);
             let (a, b) = (head[i], head[i + 24]);
             head[i] = a * angle.cos() - b * angle.sin();
             head[i + 24] = a * angle.sin() + b * angle.cos();
@@ -165,7 +165,7 @@ fn rotated(x: &[f32], positions: f64, divisors: &[f32]) -> Vec<f64> {
 #[test]
 fn moved_keys_are_rotated_to_their_positions() {
     let scaling = RopeScaling::Long { attention_factor: Real(1.3) };
-    let divisors: Vec<f32> = (0..24).map(|i| 1.0 + i as f32 / 8.0).collect();
+    let freq_factors: Vec<f32> = (0..24).map(|i| 1.0 + i as f32 / 8.0).collect();
     let mut random = Random(33);
     for (spec, hadamard) in specs().flat_map(|spec| [(spec, false), (spec, true)]) {
         let spec = KvSpec { head_dim: 80, ..spec };
@@ -178,16 +178,16 @@ fn moved_keys_are_rotated_to_their_positions() {
         };
         let mut state = stored(spec, 2, &[3], &transform(&k), &v);
         let shift = KShift {
-            table: RopeTable { rotated: 48, base: Real(1e4), scaling },
+            table: RopeTable { rotary_dim: 48, base: Real(1e4), scaling },
             layout: RopeLayout::NeoX,
-            divisors: Some(divisors.clone()),
+            freq_factors: Some(freq_factors.clone()),
             positions: -12,
             hadamard,
         };
         state.move_cells(&[0], &[(3, 77)], Some(&shift));
         let [found, value] = decoded(spec, &read(&state, &[77]));
         let found = transform(&found);
-        let wanted = rotated(&k, -12.0, &divisors);
+        let wanted = rotated(&k, -12.0, &freq_factors);
         if spec.k == KvType::F32 {
             assert_near(&found, &wanted, 2e-6);
         }

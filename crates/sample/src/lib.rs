@@ -42,7 +42,7 @@ impl Sampler {
 
     /// The token at `position`, given its logits. Of equal candidates the lowest id wins; a NaN never does. `None` if
     /// there is nothing but NaN.
-    pub fn pick(&self, logits: &[f32], position: u64) -> Option<u32> {
+    pub fn sample(&self, logits: &[f32], position: u64) -> Option<u32> {
         if logits.iter().all(|logit| logit.is_nan()) {
             return None;
         }
@@ -172,7 +172,7 @@ mod tests {
                 let temperature = [0.05, 0.7, 1.0, 5.0][position as usize % 4];
                 let sampler = Sampler::new(temperature, 42).unwrap();
                 assert_eq!(
-                    sampler.pick(&logits, position),
+                    sampler.sample(&logits, position),
                     Some(reference(&logits, temperature, 42, position))
                 );
             }
@@ -187,7 +187,7 @@ mod tests {
             let mut counts = [0f64; 4];
             let draws = 40_000;
             for position in 0..draws {
-                counts[sampler.pick(&logits, position).unwrap() as usize] += 1.0;
+                counts[sampler.sample(&logits, position).unwrap() as usize] += 1.0;
             }
             let weights = logits.map(|l: f32| f64::from(l / temperature).exp());
             let total: f64 = weights.iter().sum();
@@ -205,25 +205,25 @@ mod tests {
     #[test]
     fn zero_temperature_takes_the_first_of_the_largest() {
         let sampler = Sampler::new(0.0, 1).unwrap();
-        assert_eq!(sampler.pick(&[1.0, 3.0, 3.0, f32::NAN], 9), Some(1));
-        assert_eq!(sampler.pick(&[f32::NAN, f32::NAN], 9), None);
-        assert_eq!(sampler.pick(&[f32::NAN, f32::NEG_INFINITY], 9), Some(1));
-        assert_eq!(sampler.pick(&[], 9), None);
+        assert_eq!(sampler.sample(&[1.0, 3.0, 3.0, f32::NAN], 9), Some(1));
+        assert_eq!(sampler.sample(&[f32::NAN, f32::NAN], 9), None);
+        assert_eq!(sampler.sample(&[f32::NAN, f32::NEG_INFINITY], 9), Some(1));
+        assert_eq!(sampler.sample(&[], 9), None);
         for (len, at) in (1..70).flat_map(|len| (0..len).map(move |at| (len, at))) {
             let mut logits = vec![-1.0; len];
             logits[at..].fill(2.5);
             logits[..at.min(3)].fill(f32::NAN);
-            assert_eq!(sampler.pick(&logits, 0), Some(at as u32));
+            assert_eq!(sampler.sample(&logits, 0), Some(at as u32));
             // Not up to the end, so that whole chunks of it have others after them.
             logits[(at + LANES).min(len)..].fill(0.0);
-            assert_eq!(sampler.pick(&logits, 0), Some(at as u32));
+            assert_eq!(sampler.sample(&logits, 0), Some(at as u32));
         }
     }
 
     #[test]
     fn seeds_and_positions_matter_and_nothing_else_does() {
         let logits = logits(100, 2.0);
-        let draw = |seed, position| Sampler::new(1.0, seed).unwrap().pick(&logits, position);
+        let draw = |seed, position| Sampler::new(1.0, seed).unwrap().sample(&logits, position);
         let sequence = |seed| (0..50).map(|position| draw(seed, position)).collect::<Vec<_>>();
         assert_eq!(sequence(1), sequence(1));
         assert_ne!(sequence(1), sequence(2));
@@ -236,11 +236,11 @@ mod tests {
             assert_eq!(Sampler::new(temperature, 0), None);
         }
         let tiny = Sampler::new(f32::MIN_POSITIVE, 0).unwrap();
-        assert_eq!(tiny.pick(&[0.0, 1.0, 0.5], 3), Some(1));
+        assert_eq!(tiny.sample(&[0.0, 1.0, 0.5], 3), Some(1));
         let odd = Sampler::new(1.0, 0).unwrap();
-        assert_eq!(odd.pick(&[f32::NAN, f32::NEG_INFINITY, f32::NEG_INFINITY], 3), Some(1));
-        assert_eq!(odd.pick(&[f32::NAN, f32::NEG_INFINITY, 0.0], 3), Some(2));
-        assert!(odd.pick(&[f32::INFINITY, 0.0], 3).is_some_and(|token| token < 2));
+        assert_eq!(odd.sample(&[f32::NAN, f32::NEG_INFINITY, f32::NEG_INFINITY], 3), Some(1));
+        assert_eq!(odd.sample(&[f32::NAN, f32::NEG_INFINITY, 0.0], 3), Some(2));
+        assert!(odd.sample(&[f32::INFINITY, 0.0], 3).is_some_and(|token| token < 2));
     }
 
     #[test]
@@ -305,7 +305,7 @@ mod tests {
             logits[1 - top] = (f64::from(logits[top]) - difference) as f32;
             if f64::from(logits[1 - top]) - f64::from(logits[top]) + noises[1 - top] == noises[top] {
                 ties[top] += 1;
-                assert_eq!(sampler.pick(&logits, position), Some(0), "position {position}");
+                assert_eq!(sampler.sample(&logits, position), Some(0), "position {position}");
             }
         }
         assert!(ties.iter().all(|&ties| ties > 100), "{ties:?}");
@@ -320,7 +320,7 @@ mod tests {
                 let logits: Vec<f32> =
                     logits(count, 1.0 + round as f32).iter().map(|logit| logit + shift).collect();
                 let temperature = [0.3, 1.0, 8.0, 60.0][position as usize % 4];
-                let picked = Sampler::new(temperature, 9).unwrap().pick(&logits, position);
+                let picked = Sampler::new(temperature, 9).unwrap().sample(&logits, position);
                 assert_eq!(picked, Some(reference(&logits, temperature, 9, position)));
             }
         }

@@ -6,30 +6,32 @@ use verbatim_backend::{PAGE_CELLS, StateStore};
 
 /// Why a row cannot be computed in this step.
 #[derive(Debug, Clone, Copy, thiserror::Error, PartialEq, Eq)]
-pub enum RowError {
+pub enum BatchError {
     /// The sequence has ended or never was.
     #[error("the sequence does not exist")]
     NoSuchSequence,
-    /// The row's place is not in flight.
-    #[error("place {place} is not in flight")]
+    /// The row's KV index is not in flight.
+    #[error("KV index {kv_index} is not in flight")]
     NotInFlight {
-        /// The place.
-        place: usize,
+        /// The KV index.
+        kv_index: usize,
     },
     /// The row comes before the one that it follows, or again.
     #[error(
-        "place {place} is out of order: the rows of a sequence come in ascending order, each after the one that it \
+        "KV index {kv_index} is out of order: the rows of a sequence come in ascending order, each after the one that it \
          follows, or once that is computed"
     )]
     Order {
-        /// The place.
-        place: usize,
+        /// The KV index.
+        kv_index: usize,
     },
     /// The draft has not computed what comes before, and it carries a state from position to position.
-    #[error("the draft has no state to compute place {place} from: it has not computed the position before")]
+    #[error(
+        "the draft has no state to compute KV index {kv_index} from: it has not computed the position before"
+    )]
     NotFilled {
-        /// The place.
-        place: usize,
+        /// The KV index.
+        kv_index: usize,
     },
 }
 
@@ -39,7 +41,7 @@ pub struct Batch {
     /// Indices into the rows given, of those that can be computed, in order.
     pub kept: Vec<usize>,
     /// Of each sequence that cannot be computed: the row at fault, and why. All rows of that sequence are left out.
-    pub refused: Vec<(usize, RowError)>,
+    pub refused: Vec<(usize, BatchError)>,
     /// The position of each row that is kept; here and below one for each of those.
     pub positions: Vec<i32>,
     /// The sequence's row in the page tables.
@@ -71,7 +73,7 @@ struct Scratch {
     pass: u64,
     /// By the sequence's index.
     sequences: Vec<Seen>,
-    /// By slot: the place in flight that writes it last.
+    /// By slot: the KV index in flight that writes it last.
     writers: Vec<(u64, usize)>,
 }
 
@@ -91,7 +93,7 @@ impl Scratch {
         self.sequences.get(id.index).filter(|seen| seen.pass == self.pass)
     }
 
-    /// Where the filled positions of this place begin if it is a row of the step.
+    /// Where the filled positions of this KV index begin if it is a row of the step.
     #[inline]
     fn row(&self, id: SequenceId, index: usize) -> Option<usize> {
         let seen = self.seen(id)?;
@@ -102,7 +104,7 @@ impl Scratch {
         (pass == self.pass).then_some(start)
     }
 
-    /// The last place in flight that writes a slot in this step.
+    /// The last KV index in flight that writes a slot in this step.
     #[inline]
     fn writer(&self, slot: Option<i32>) -> Option<usize> {
         let &(pass, index) = self.writers.get(usize::try_from(slot?).ok()?)?;
@@ -171,7 +173,7 @@ impl Batch {
 }
 
 impl<S: StateStore> State<S> {
-    /// Looks up where the rows `(sequence, place)` of a step of this owner read and write. A sequence one of whose rows
+    /// Looks up where the rows `(sequence, kv_index)` of a step of this owner read and write. A sequence one of whose rows
     /// cannot be computed is left out as a whole, and the others are as they are without it. Once the buffers have grown
     /// nothing is allocated.
     pub fn batch(&self, owner: OwnerId, rows: &[(SequenceId, usize)], batch: &mut Batch) {
@@ -199,31 +201,31 @@ impl<S: StateStore> State<S> {
     fn keep_all(&self, owner: OwnerId, rows: &[(SequenceId, usize)], batch: &mut Batch) {
         batch.scratch.pass += 1;
         for &(row, error) in &batch.refused {
-            if error != RowError::NoSuchSequence {
+            if error != BatchError::NoSuchSequence {
                 batch.scratch.refuse(rows[row].0);
             }
         }
-        let recurs = self.owners[owner.0].recurs();
-        for (row, &(id, place)) in rows.iter().enumerate() {
+        let is_recurrent = self.owners[owner.0].is_recurrent();
+        for (row, &(id, kv_index)) in rows.iter().enumerate() {
             // The id of one that has ended may be that of another by now: it is refused by itself.
             let Ok(sequence) = self.sequence(id) else {
                 if !batch.refused.iter().any(|&(refused, _)| rows[refused].0 == id) {
-                    batch.refused.push((row, RowError::NoSuchSequence));
+                    batch.refused.push((row, BatchError::NoSuchSequence));
                 }
                 continue;
             };
             if batch.scratch.seen(id).is_some_and(|seen| seen.is_refused) {
                 continue;
             }
-            match self.check_row(owner, id, sequence, place, &batch.scratch) {
+            match self.check_row(owner, id, sequence, kv_index, &batch.scratch) {
                 Ok((index, start)) => {
-                    let slot = sequence.flight[index].slot.filter(|_| recurs);
+                    let slot = sequence.flight[index].slot.filter(|_| is_recurrent);
                     let is_chain = sequence.is_chain();
                     batch.scratch.add(id, is_chain, index, start, slot);
                     if owner != OwnerId::TARGET {
                         batch.starts.push(start as i32);
                     }
-                    self.keep(row, id, sequence, index, is_chain, recurs, batch);
+                    self.keep(row, id, sequence, index, is_chain, is_recurrent, batch);
                 }
                 Err(error) => {
                     batch.kept_some_of_refused |= batch.scratch.seen(id).is_some();
@@ -241,29 +243,29 @@ impl<S: StateStore> State<S> {
         owner: OwnerId,
         id: SequenceId,
         sequence: &Sequence,
-        place: usize,
+        kv_index: usize,
         scratch: &Scratch,
-    ) -> Result<(usize, usize), RowError> {
-        let index = place.checked_sub(sequence.committed()).filter(|&index| index < sequence.flight.len());
-        let index = index.ok_or(RowError::NotInFlight { place })?;
+    ) -> Result<(usize, usize), BatchError> {
+        let index = kv_index.checked_sub(sequence.committed()).filter(|&index| index < sequence.flight.len());
+        let index = index.ok_or(BatchError::NotInFlight { kv_index })?;
         let seen = scratch.seen(id);
         if seen.is_some_and(|seen| seen.last.0 >= index) {
-            return Err(RowError::Order { place });
+            return Err(BatchError::Order { kv_index });
         }
-        let (recurs, is_draft) = (self.owners[owner.0].recurs(), owner != OwnerId::TARGET);
+        let (is_recurrent, is_draft) = (self.owners[owner.0].is_recurrent(), owner != OwnerId::TARGET);
         let row = &sequence.flight[index];
         let position = sequence.committed() + row.depth;
         let Some(parent) = row.parent else {
             return match sequence.filled_before_flight(owner) {
                 Some(start) => Ok((index, start)),
-                None if is_draft && recurs && position > 0 => Err(RowError::NotFilled { place }),
+                None if is_draft && is_recurrent && position > 0 => Err(BatchError::NotFilled { kv_index }),
                 None => Ok((index, position)),
             };
         };
         // A row that shares the memory of the parent's state may not come between.
         let slot = sequence.flight[parent].slot;
-        if recurs && scratch.writer(slot).is_some_and(|writer| writer != parent) {
-            return Err(RowError::Order { place });
+        if is_recurrent && scratch.writer(slot).is_some_and(|writer| writer != parent) {
+            return Err(BatchError::Order { kv_index });
         }
         if let Some(start) = scratch.row(id, parent) {
             return Ok((index, start));
@@ -272,14 +274,14 @@ impl<S: StateStore> State<S> {
         let is_stale =
             seen.is_some() && sequence.path_up(parent).any(|ancestor| scratch.row(id, ancestor).is_some());
         if sequence.flight[parent].computed.contains(owner) && !is_stale {
-            match recurs && !sequence.flight[parent].kept.contains(owner) {
-                true => Err(RowError::Order { place }),
+            match is_recurrent && !sequence.flight[parent].kept.contains(owner) {
+                true => Err(BatchError::Order { kv_index }),
                 false => Ok((index, sequence.start(owner, parent))),
             }
         } else if !is_draft {
-            Err(RowError::Order { place })
-        } else if recurs {
-            Err(RowError::NotFilled { place })
+            Err(BatchError::Order { kv_index })
+        } else if is_recurrent {
+            Err(BatchError::NotFilled { kv_index })
         } else {
             Ok((index, position))
         }
@@ -295,33 +297,33 @@ impl<S: StateStore> State<S> {
         sequence: &Sequence,
         index: usize,
         is_chain: bool,
-        recurs: bool,
+        is_recurrent: bool,
         batch: &mut Batch,
     ) {
         batch.kept.push(row);
         let row = &sequence.flight[index];
-        let (committed, place) = (sequence.committed(), sequence.committed() + index);
+        let (committed, kv_index) = (sequence.committed(), sequence.committed() + index);
         let path = if is_chain { 0 } else { row.depth + 1 };
         batch.path = batch.path.max(path);
         batch.positions.push((committed + row.depth) as i32);
         batch.sequences.push(id.index as i32);
         batch.bases.push((committed + row.depth + 1 - path) as i32);
-        if recurs {
+        if is_recurrent {
             let before = row.parent.map_or(sequence.slot, |parent| sequence.flight[parent].slot);
             batch.read_slots.push(before.unwrap_or(-1));
             batch.write_slots.extend(row.slot);
         }
         for (group, cells) in batch.cells.iter_mut().enumerate() {
-            cells.push(self.flight_cell(id, group, place));
+            cells.push(self.flight_cell(id, group, kv_index));
         }
     }
 
     fn look_up_paths(&self, rows: &[(SequenceId, usize)], batch: &mut Batch) {
         for &row in &batch.kept {
-            let (id, place) = rows[row];
+            let (id, kv_index) = rows[row];
             let Ok(sequence) = self.sequence(id) else { continue };
             let committed = sequence.committed();
-            let index = place - committed;
+            let index = kv_index - committed;
             let is_chain = sequence.is_chain();
             for (group, paths) in batch.paths.iter_mut().enumerate() {
                 let start = paths.len();
@@ -330,18 +332,18 @@ impl<S: StateStore> State<S> {
                     continue;
                 }
                 let mut at = start + sequence.flight[index].depth + 1;
-                for place in sequence.path_up(index) {
+                for kv_index in sequence.path_up(index) {
                     at -= 1;
-                    paths[at] = self.flight_cell(id, group, committed + place);
+                    paths[at] = self.flight_cell(id, group, committed + kv_index);
                 }
             }
         }
     }
 
-    /// The cell of a place in flight.
-    fn flight_cell(&self, id: SequenceId, group: usize, place: usize) -> i32 {
-        let page = self.groups[group].table[id.index * self.blocks() + place / PAGE_CELLS];
+    /// The cell of a KV index in flight.
+    fn flight_cell(&self, id: SequenceId, group: usize, kv_index: usize) -> i32 {
+        let page = self.groups[group].table[id.index * self.blocks() + kv_index / PAGE_CELLS];
         debug_assert!(page >= 0, "positions in flight have cells");
-        page * PAGE_CELLS as i32 + (place % PAGE_CELLS) as i32
+        page * PAGE_CELLS as i32 + (kv_index % PAGE_CELLS) as i32
     }
 }

@@ -2,12 +2,13 @@
 
 use crate::prefix::{Kept, Pools, digest_after};
 use crate::sequence::{InFlight, Sequence, Span};
+use crate::spec::first_seen;
 use crate::{Group, OwnerId, OwnerSet, SequenceId, State, StateError, pages_for};
 use std::ops::Range;
 use verbatim_backend::{PAGE_CELLS, StateStore};
 
 impl<S: StateStore> State<S> {
-    /// Keeps the first `count` places in flight, which follow each other, and drops the others.
+    /// Keeps the first `count` KV indices in flight, which follow each other, and drops the others.
     ///
     /// # Errors
     /// As for [`State::commit_path`].
@@ -70,19 +71,19 @@ impl<S: StateStore> State<S> {
         let sequence = self.sequence(id)?;
         let in_flight = sequence.flight.len();
         let mut before = None;
-        for place in (0..len).map(path) {
-            let row = sequence.flight.get(place);
-            let row = row.ok_or(StateError::NotInFlight { wanted: place + 1, in_flight })?;
+        for index in (0..len).map(path) {
+            let row = sequence.flight.get(index);
+            let row = row.ok_or(StateError::NotInFlight { wanted: index + 1, in_flight })?;
             if row.parent != before {
-                return Err(StateError::NotAPath { place });
+                return Err(StateError::NotAPath { index });
             }
             if !row.computed.contains(OwnerId::TARGET) {
-                return Err(StateError::NotComputed { place });
+                return Err(StateError::NotComputed { index });
             }
-            before = Some(place);
+            before = Some(index);
         }
         let Some(last) = before.filter(|_| self.has_slots()) else { return Ok(sequence.slot) };
-        if self.recurs() && !sequence.flight[last].kept.contains(OwnerId::TARGET) {
+        if self.is_recurrent() && !sequence.flight[last].kept.contains(OwnerId::TARGET) {
             return Err(StateError::NoCheckpoint { wanted: len, in_flight });
         }
         Ok(sequence.flight[last].slot)
@@ -94,7 +95,7 @@ impl<S: StateStore> State<S> {
         let committed = sequence.committed();
         for (draft, filled) in sequence.filled.iter_mut().enumerate() {
             let owner = OwnerId(draft + 1);
-            if self.owners[owner.0].recurs() && filled.end == committed && !last.kept.contains(owner) {
+            if self.owners[owner.0].is_recurrent() && filled.end == committed && !last.kept.contains(owner) {
                 *filled = 0..0;
             }
         }
@@ -130,7 +131,7 @@ impl<S: StateStore> State<S> {
         let committed = sequence.committed();
         if len > 0 && len < committed {
             let refuse = |why| Err(StateError::CannotGoBack { wanted: len, committed, why });
-            if self.recurs() {
+            if self.is_recurrent() {
                 return refuse("recurrent model keeps no state of earlier positions");
             }
             let unseen = |(group, span): (&Group, &Span)| {
@@ -219,7 +220,7 @@ impl<S: StateStore> State<S> {
     /// has one. Where the tree has an equal page that no fewer drafts have filled, the sequence goes on with that one.
     fn keep_full_pages(&mut self, id: SequenceId, state_after: &dyn Fn(usize) -> Option<Kept>) {
         let row = id.index * self.blocks();
-        let recurs = self.recurs();
+        let is_recurrent = self.is_recurrent();
         let Some(sequence) = &mut self.sequences[id.index] else { return };
         let end = sequence.tokens.len().min(sequence.exact_prefix_len) / PAGE_CELLS;
         for block in sequence.chain.len()..end {
@@ -239,7 +240,7 @@ impl<S: StateStore> State<S> {
             };
             let positions = block * PAGE_CELLS..(block + 1) * PAGE_CELLS;
             let own = whole_pages(&self.groups, sequence, row, positions.clone());
-            let state = state_after(block).filter(|state| is_of_use(state.filled, recurs));
+            let state = state_after(block).filter(|state| is_of_use(state.filled, is_recurrent));
             let mut pools = Pools { pages: &mut self.pools, slots: &mut self.slots };
             let node = self.tree.add(parent, tokens, &own, state, &mut pools);
             let [_, drafts] = sequence.drafts_that_filled(positions);
@@ -300,11 +301,11 @@ impl<S: StateStore> State<S> {
     /// The recurrent state after the last committed position, if it is of use to others.
     fn last_state(&self, sequence: &Sequence) -> Option<Kept> {
         let has = |owner: &OwnerId| {
-            self.owners[owner.0].recurs() && sequence.filled_before_flight(*owner).is_some()
+            self.owners[owner.0].is_recurrent() && sequence.filled_before_flight(*owner).is_some()
         };
         let filled: OwnerSet = self.owners().filter(has).collect();
         let state = sequence.slot.map(|id| Kept { id, filled });
-        state.filter(|state| is_of_use(state.filled, self.recurs()))
+        state.filter(|state| is_of_use(state.filled, self.is_recurrent()))
     }
 
     /// Gives back the pages that `positions` positions do not need.
@@ -355,8 +356,8 @@ impl<S: StateStore> State<S> {
 }
 
 /// Whether a recurrent state that is valid for these owners can be gone on from.
-fn is_of_use(state_of: OwnerSet, target_recurs: bool) -> bool {
-    if target_recurs { state_of.contains(OwnerId::TARGET) } else { !state_of.is_empty() }
+fn is_of_use(state_of: OwnerSet, target_is_recurrent: bool) -> bool {
+    if target_is_recurrent { state_of.contains(OwnerId::TARGET) } else { !state_of.is_empty() }
 }
 
 /// For each kind of layer the page of these positions, which lie in one block, if the sequence has it and all its cells hold
@@ -382,6 +383,6 @@ fn whole_pages(
 impl Group {
     /// The first position that the one at `position` sees.
     pub(crate) fn first_seen(&self, position: usize) -> usize {
-        crate::first_seen(self.window, position)
+        first_seen(self.window, position)
     }
 }

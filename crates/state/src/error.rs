@@ -41,11 +41,11 @@ pub enum StateError {
     },
     /// A position in flight follows one that is not there.
     #[error(
-        "the {place}-th position in flight cannot follow the {parent}-th: a parent comes before its children"
+        "the {index}-th position in flight cannot follow the {parent}-th: a parent comes before its children"
     )]
     Parent {
         /// The position, counted from 0 among those in flight.
-        place: usize,
+        index: usize,
         /// The one that it is said to follow.
         parent: usize,
     },
@@ -59,11 +59,11 @@ pub enum StateError {
     },
     /// Positions are to be committed that do not follow each other.
     #[error(
-        "the {place}-th position in flight does not follow the one before it in the path to be committed"
+        "the {index}-th position in flight does not follow the one before it in the path to be committed"
     )]
     NotAPath {
         /// The position, counted from 0 among those in flight.
-        place: usize,
+        index: usize,
     },
     /// The state after the position to be kept has been overwritten by later ones.
     #[error(
@@ -76,10 +76,10 @@ pub enum StateError {
         in_flight: usize,
     },
     /// Positions are to be committed that were never computed.
-    #[error("the {place}-th position in flight is to be committed but was not computed")]
+    #[error("the {index}-th position in flight is to be committed but was not computed")]
     NotComputed {
         /// The position, counted from 0 among those in flight.
-        place: usize,
+        index: usize,
     },
     /// The state after an earlier position is gone.
     #[error(
@@ -111,7 +111,7 @@ pub enum StateError {
     },
     /// The model's state does not allow positions to be moved.
     #[error("positions cannot be removed from the middle: {0}")]
-    CannotMove(&'static str),
+    CannotShift(&'static str),
     /// The bookkeeping does not balance: a fault of this program.
     #[error(
         "the sequences' bookkeeping does not balance: {0}; this is a fault of the program, please report it"

@@ -1,4 +1,4 @@
-//! Positions in flight: their places, and room for them.
+//! Positions in flight: their KV indices, and room for them.
 
 use crate::prefix::Pools;
 use crate::sequence::InFlight;
@@ -7,19 +7,19 @@ use std::ops::Range;
 use verbatim_backend::{PAGE_CELLS, StateStore};
 
 impl<S: StateStore> State<S> {
-    /// Reserves `count` more positions in flight, each after the one before, and returns their places.
+    /// Reserves `count` more positions in flight, each after the one before, and returns their KV indices.
     ///
     /// # Errors
     /// As for [`State::append_tree`].
     pub fn append(&mut self, id: SequenceId, count: usize) -> Result<Range<usize>, StateError> {
         let sequence = self.sequence(id)?;
-        let (places, flight) = (sequence.places(), sequence.flight.len());
+        let (kv_indices, flight) = (sequence.kv_len(), sequence.flight.len());
         self.check_growth(id, count, true)?;
         self.grow(id, count, &|index| (flight + index).checked_sub(1))?;
-        Ok(places..places + count)
+        Ok(kv_indices..kv_indices + count)
     }
 
-    /// Reserves more positions in flight that form a tree, and returns their places: the first place is that after all
+    /// Reserves more positions in flight that form a tree, and returns their KV indices: the first KV index is that after all
     /// positions committed and in flight. Each follows the one with the given number among those in flight, those of
     /// earlier calls included, or the last committed one.
     ///
@@ -31,24 +31,24 @@ impl<S: StateStore> State<S> {
         id: SequenceId,
         parents: &[Option<usize>],
     ) -> Result<Range<usize>, StateError> {
-        let places = self.sequence(id)?.places();
+        let kv_indices = self.sequence(id)?.kv_len();
         let flight = self.sequence(id)?.flight.len();
         for (index, parent) in parents.iter().enumerate() {
             if let Some(parent) = *parent
                 && parent >= flight + index
             {
-                return Err(StateError::Parent { place: flight + index, parent });
+                return Err(StateError::Parent { index: flight + index, parent });
             }
         }
         let chain = parents.iter().enumerate().all(|(i, parent)| *parent == (flight + i).checked_sub(1));
         self.check_growth(id, parents.len(), chain)?;
         self.grow(id, parents.len(), &|index| parents[index])?;
-        Ok(places..places + parents.len())
+        Ok(kv_indices..kv_indices + parents.len())
     }
 
     fn check_growth(&self, id: SequenceId, count: usize, is_chain: bool) -> Result<(), StateError> {
         let sequence = self.sequence(id)?;
-        let wanted = sequence.places().saturating_add(count);
+        let wanted = sequence.kv_len().saturating_add(count);
         if wanted > self.context {
             return Err(StateError::ContextFull { wanted, context: self.context });
         }
@@ -70,7 +70,7 @@ impl<S: StateStore> State<S> {
         count: usize,
         parent: &dyn Fn(usize) -> Option<usize>,
     ) -> Result<(), StateError> {
-        let start = self.sequence(id)?.places();
+        let start = self.sequence(id)?.kv_len();
         for group in 0..self.groups.len() {
             self.make_room(group, |state| state.pages_to_grow(id, group, start..start + count))?;
         }
@@ -131,32 +131,32 @@ impl<S: StateStore> State<S> {
         }
     }
 
-    /// New pages for these places, and a copy of the page of the first if others hold it too.
-    fn pages_to_grow(&self, id: SequenceId, group: usize, places: Range<usize>) -> usize {
+    /// New pages for these KV indices, and a copy of the page of the first if others hold it too.
+    fn pages_to_grow(&self, id: SequenceId, group: usize, kv_indices: Range<usize>) -> usize {
         let Ok(sequence) = self.sequence(id) else { return 0 };
-        let fresh = pages_for(places.end).saturating_sub(sequence.spans[group].end);
-        fresh + usize::from(!places.is_empty() && self.shared_page(id, group, places.start).is_some())
+        let fresh = pages_for(kv_indices.end).saturating_sub(sequence.spans[group].end);
+        fresh + usize::from(!kv_indices.is_empty() && self.shared_page(id, group, kv_indices.start).is_some())
     }
 
-    /// The page in which a place lies, if others hold it too.
-    fn shared_page(&self, id: SequenceId, group: usize, place: usize) -> Option<i32> {
-        let page = self.groups[group].table[id.index * self.blocks() + place / PAGE_CELLS];
-        (!place.is_multiple_of(PAGE_CELLS) && page >= 0 && self.pools[group].ref_count(page) > 1)
+    /// The page in which a KV index lies, if others hold it too.
+    fn shared_page(&self, id: SequenceId, group: usize, kv_index: usize) -> Option<i32> {
+        let page = self.groups[group].table[id.index * self.blocks() + kv_index / PAGE_CELLS];
+        (!kv_index.is_multiple_of(PAGE_CELLS) && page >= 0 && self.pools[group].ref_count(page) > 1)
             .then_some(page)
     }
 
-    fn take_pages(&mut self, id: SequenceId, group: usize, places: Range<usize>) {
-        if places.is_empty() {
+    fn take_pages(&mut self, id: SequenceId, group: usize, kv_indices: Range<usize>) {
+        if kv_indices.is_empty() {
             return;
         }
         let row = id.index * self.blocks();
-        if let Some(shared) = self.shared_page(id, group, places.start) {
+        if let Some(shared) = self.shared_page(id, group, kv_indices.start) {
             let own = self.pools[group].take().expect("room was made");
             self.copy_page(group, shared, own);
             self.pools[group].release(shared);
-            self.groups[group].table[row + places.start / PAGE_CELLS] = own;
+            self.groups[group].table[row + kv_indices.start / PAGE_CELLS] = own;
         }
-        let end = pages_for(places.end);
+        let end = pages_for(kv_indices.end);
         let Some(sequence) = &mut self.sequences[id.index] else { return };
         let span = &mut sequence.spans[group];
         while span.end < end {
@@ -178,13 +178,13 @@ impl<S: StateStore> State<S> {
             .expect("sequences have the slots that they can need, and the tree gives its own back")
     }
 
-    /// The cell, in one kind of layer, of a place that is committed or in flight; `None` also where a window has left it.
-    pub(crate) fn cell(&self, id: SequenceId, group: usize, place: usize) -> Option<usize> {
+    /// The cell, in one kind of layer, of a KV index that is committed or in flight; `None` also where a window has left it.
+    pub(crate) fn cell(&self, id: SequenceId, group: usize, kv_index: usize) -> Option<usize> {
         let sequence = self.sequence(id).ok()?;
-        if place >= sequence.places() {
+        if kv_index >= sequence.kv_len() {
             return None;
         }
-        let page = self.groups[group].table[id.index * self.blocks() + place / PAGE_CELLS];
-        usize::try_from(page).ok().map(|page| page * PAGE_CELLS + place % PAGE_CELLS)
+        let page = self.groups[group].table[id.index * self.blocks() + kv_index / PAGE_CELLS];
+        usize::try_from(page).ok().map(|page| page * PAGE_CELLS + kv_index % PAGE_CELLS)
     }
 }

@@ -56,7 +56,7 @@ impl<S: StateStore> State<S> {
                     return Err("a digest is not that of the sequence's tokens".into());
                 }
             }
-            if self.recurs() && sequence.slot.is_some() != (sequence.committed() > 0) {
+            if self.is_recurrent() && sequence.slot.is_some() != (sequence.committed() > 0) {
                 return Err(format!("state {:?} after {} positions", sequence.slot, sequence.committed()));
             }
             let exact = &sequence.tokens[..sequence.committed().min(sequence.exact_prefix_len)];
@@ -72,7 +72,7 @@ impl<S: StateStore> State<S> {
     fn check_span(&self, group: usize, sequence: &Sequence) -> Result<(), String> {
         let (span, group) = (sequence.spans[group], &self.groups[group]);
         let committed = sequence.committed();
-        let (seen, end) = (group.first_seen(committed), pages_for(sequence.places()));
+        let (seen, end) = (group.first_seen(committed), pages_for(sequence.kv_len()));
         let is_targets = group.owners.contains(OwnerId::TARGET);
         if span.whole_from > (if is_targets { seen } else { committed })
             || span.whole_from < span.first * PAGE_CELLS
@@ -99,7 +99,7 @@ impl<S: StateStore> State<S> {
                 return Err(format!("a draft has filled {filled:?} and cells begin at {}", span.whole_from));
             }
         }
-        let has_state = self.owners[draft.0].recurs() && sequence.filled_before_flight(draft).is_some();
+        let has_state = self.owners[draft.0].is_recurrent() && sequence.filled_before_flight(draft).is_some();
         if has_state && sequence.slot.is_none() {
             return Err(format!("a draft has filled {filled:?} and its state is not there"));
         }

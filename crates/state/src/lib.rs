@@ -1,6 +1,6 @@
 //! Sequence state: which positions of which sequence live in which cells of the backend's memory.
 //!
-//! **A sequence grows in transactions.** [`State::append`] (a chain) or [`State::append_tree`] reserves places for positions
+//! **A sequence grows in transactions.** [`State::append`] (a chain) or [`State::append_tree`] reserves KV indices for positions
 //! in flight, steps store their K and V, and [`State::commit`] or [`State::commit_path`] keeps those along one path;
 //! [`State::rollback`] drops them all. Nothing that was committed is touched by any of it, so a step that fails, or draft
 //! tokens that are rejected, leave a sequence as it was. What other crates keep per sequence takes part as an [`Extension`].
@@ -8,7 +8,7 @@
 //! **A step** asks [`State::batch`] where its rows read and write, says [`State::begin_compute`], runs, and says
 //! [`State::computed`] if the run has ended well.
 //!
-//! **A draft is more layers of the same sequences** ([`State::append_owner`]). It shares places, pages, slots and transactions
+//! **A draft is more layers of the same sequences** ([`State::append_owner`]). It shares KV indices, pages, slots and transactions
 //! with the target, so nothing can be rolled back and the draft forgotten. Which committed positions it has filled is known for
 //! each sequence ([`State::filled`]), and it never reads others. A draft never stands in the target's way: what it cannot keep,
 //! because its window or its state has left it, it has not filled any more.
@@ -21,7 +21,7 @@
 //! **Pages and slots are shared** and counted: by sequences that were forked, and by the prefix tree, where texts
 //! stay until the memory is needed. Who writes into a shared page gets a copy of his own first.
 //!
-//! [`State::remove`] takes positions from the middle, for models that can bear it. [`State::save`] and [`State::restore`] bring a
+//! [`State::remove_and_shift`] takes positions from the middle, for models that can bear it. [`State::save`] and [`State::restore`] bring a
 //! sequence into another process.
 
 mod batch;
@@ -31,38 +31,34 @@ mod error;
 mod extension;
 mod grow;
 mod integrity;
+mod layers;
 mod owner;
 mod pool;
 mod prefix;
-mod remove;
-mod reuse;
+mod resume;
 mod run;
 mod saved;
 mod sequence;
+mod shift;
+mod spec;
 #[cfg(test)]
 mod tests;
 
-pub use batch::{Batch, RowError};
-pub use compute::NOT_A_TOKEN;
+pub use batch::{Batch, BatchError};
 pub use error::StateError;
 pub use extension::Extension;
-pub use owner::{AppendError, OwnerId, OwnerSpec};
-pub use prefix::Digest;
+pub use owner::{AppendError, Digest, OwnerId, OwnerSpec};
 pub use run::PageTables;
 pub use saved::{RestoreError, Restored, Saved, SavedError};
+pub use sequence::NOT_A_TOKEN;
+pub use spec::{CHECKPOINTS, LayerSpec, RopeKind, StateSpec, pages_for};
 pub use verbatim_backend::StateMemoryError;
 
 use owner::{Owner, OwnerSet};
 use pool::Pool;
 use prefix::{Pools, PrefixTree};
 use sequence::Sequence;
-use verbatim_backend::{KvSpec, PAGE_CELLS, RecurrentSpec, StateStore};
-use verbatim_graph::{RopeLayout, RopeTable};
-
-/// Positions in flight of one sequence whose recurrent states are kept apart.
-pub const CHECKPOINTS: usize = 16;
-/// Slots that a sequence may need: for the committed state, for the checkpoints, and for one at the end of a page.
-const SLOTS_PER_SEQUENCE: usize = CHECKPOINTS + 2;
+use verbatim_backend::{PAGE_CELLS, RecurrentSpec, StateStore};
 
 /// Names a sequence of one [`State`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -77,62 +73,6 @@ impl SequenceId {
     pub fn index(self) -> usize {
         self.index
     }
-}
-
-/// How the keys of a layer depend on their positions.
-#[derive(Clone, Debug, PartialEq)]
-pub enum RopeKind {
-    /// Not at all.
-    None,
-    /// They are rotated.
-    Rope {
-        /// The angles.
-        table: RopeTable,
-        /// The pairs.
-        layout: RopeLayout,
-        /// What the frequencies are divided by.
-        divisors: Option<Vec<f32>>,
-    },
-}
-
-/// A layer that attends.
-#[derive(Clone, Debug, PartialEq)]
-pub struct LayerSpec {
-    /// The form of its K and V.
-    pub kv: KvSpec,
-    /// How many positions a row sees, its own included; all if `None`.
-    pub window: Option<usize>,
-    /// What a key's position does to it.
-    pub rope: RopeKind,
-    /// Keys are stored transformed by [`verbatim_graph::Op::Hadamard`].
-    pub hadamard: bool,
-}
-
-impl LayerSpec {
-    /// The first position that a row at `position` sees.
-    pub fn first_seen(&self, position: usize) -> usize {
-        first_seen(self.window, position)
-    }
-}
-
-/// The first position that the one at `position` sees through a window.
-fn first_seen(window: Option<usize>, position: usize) -> usize {
-    window.map_or(0, |window| (position + 1).saturating_sub(window))
-}
-
-/// What a [`State`] has room for.
-#[derive(Clone, Copy, Debug)]
-pub struct StateSpec {
-    /// Sequences at a time.
-    pub sequences: usize,
-    /// The most positions of each.
-    pub context: usize,
-    /// The most positions in flight of each.
-    pub in_flight: usize,
-    /// Pages, shared by all sequences, of the layers that see all positions. See [`pages_for`].
-    pub pages: usize,
-    /// Memory, in bytes, for what no sequence holds but others may begin with.
-    pub cache_bytes: usize,
 }
 
 /// Layers that see equally many positions, and so need pages for the same ones.
@@ -160,7 +100,7 @@ pub struct State<S> {
     groups: Vec<Group>,
     /// Pages, by group.
     pools: Vec<Pool>,
-    /// Recurrent states. There are none where no layer recurs.
+    /// Recurrent state slots; empty without recurrent layers.
     slots: Pool,
     cache_slots: usize,
     pages: usize,
@@ -170,11 +110,6 @@ pub struct State<S> {
     sequences: Vec<Option<Sequence>>,
     generation: u64,
     tree: PrefixTree,
-}
-
-/// Pages that hold one sequence of `context` positions.
-pub fn pages_for(context: usize) -> usize {
-    context.div_ceil(PAGE_CELLS)
 }
 
 impl<S: StateStore> State<S> {
@@ -253,8 +188,8 @@ impl<S: StateStore> State<S> {
     }
 
     /// Whether the target's layers carry a state from position to position. Its sequences cannot be cut but to nothing then.
-    pub fn recurs(&self) -> bool {
-        self.owners[OwnerId::TARGET.0].recurs()
+    pub fn is_recurrent(&self) -> bool {
+        self.owners[OwnerId::TARGET.0].is_recurrent()
     }
 
     /// Whether any owner's layers recur.

@@ -2,17 +2,14 @@
 //!
 //! A node is a page's worth of tokens after its parent's, or fewer at the end of a text, with the pages that hold their K
 //! and V and perhaps the slot with the recurrent state after the last. Pages and slots say which drafts have filled them, and
-//! one that more have filled takes the place of another. A node is found by the digest of the model, the adapter and all tokens
+//! one that more have filled replaces another. A node is found by the digest of the model, the adapter and all tokens
 //! up to its last; what is found is used only if its tokens are those asked for, compared one by one.
 
-use crate::owner::OwnerSet;
+use crate::owner::{Digest, OwnerSet};
 use crate::pool::Pool;
 use sha2::{Digest as _, Sha256};
 use std::collections::HashMap;
 use verbatim_backend::PAGE_CELLS;
-
-/// Identifies a model, or a text that a model has read.
-pub type Digest = [u8; 32];
 
 /// The digest of a text whose beginning has the digest `before`.
 pub(crate) fn digest_after(before: &Digest, tokens: &[u32]) -> Digest {
@@ -280,16 +277,16 @@ impl PrefixTree {
 }
 
 /// Keeps a page or slot where there is none, or one that fewer owners have filled.
-fn keep(place: &mut Option<Kept>, new: Option<Kept>, pool: &mut Pool) {
+fn keep(entry: &mut Option<Kept>, new: Option<Kept>, pool: &mut Pool) {
     let Some(new) = new else { return };
-    match place {
+    match entry {
         Some(kept) if kept.id == new.id => kept.filled = kept.filled.union(new.filled),
         Some(kept) if kept.filled.contains_all(new.filled) || !new.filled.contains_all(kept.filled) => {}
         // It is another node's.
         _ if pool.in_tree(new.id) => {}
         _ => {
             pool.acquire_in_tree(new.id);
-            place.replace(new).into_iter().for_each(|kept| pool.release_from_tree(kept.id));
+            entry.replace(new).into_iter().for_each(|kept| pool.release_from_tree(kept.id));
         }
     }
 }

@@ -270,7 +270,7 @@ impl<S: StateStore> State<S> {
         let (positions, spans) = (self.len(sequence)?, &self.sequence(sequence)?.spans);
         let of_target = |(group, _): &(&crate::Group, _)| group.owners.contains(OwnerId::TARGET);
         let least = self.groups.iter().zip(spans).filter(of_target).map(least).max().unwrap_or(0);
-        let least = if self.recurs() { positions } else { least.min(positions) };
+        let least = if self.is_recurrent() { positions } else { least.min(positions) };
         Ok(Restored { sequence, positions, least })
     }
 
@@ -364,7 +364,7 @@ impl<S: StateStore> State<S> {
             let bytes = self.layers[layer].kv.cell_bytes().expect("checked when the memory was made");
             layers.push(reader.take(cells.checked_mul(bytes).ok_or("too many cells")?)?);
         }
-        let has_state = self.owners[owner.0].recurs() && len > 0 && filled.end == len;
+        let has_state = self.owners[owner.0].is_recurrent() && len > 0 && filled.end == len;
         let slot_bytes = self.store.slot_bytes(self.recurrent_layers(owner));
         let state = if has_state { Some(reader.take(slot_bytes)?) } else { None };
         Ok(ReadLayers { filled, layers, state })

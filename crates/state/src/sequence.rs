@@ -1,10 +1,13 @@
 //! One sequence's bookkeeping.
 
-use crate::owner::OwnerSet;
-use crate::prefix::Digest;
-use crate::{CHECKPOINTS, Extension, NOT_A_TOKEN, OwnerId, StateError};
+use crate::owner::{Digest, OwnerSet};
+use crate::{CHECKPOINTS, Extension, OwnerId, StateError};
 use std::ops::Range;
 use verbatim_backend::PAGE_CELLS;
+
+/// Stands in a sequence's tokens for a position whose input was an embedding. The text from there on is not put into the
+/// prefix tree and is not found there.
+pub const NOT_A_TOKEN: u32 = u32::MAX;
 
 /// A position in flight.
 #[derive(Clone, Debug)]
@@ -80,15 +83,15 @@ impl Sequence {
 
     /// Positions committed and in flight, siblings counted one by one.
     #[inline]
-    pub(crate) fn places(&self) -> usize {
+    pub(crate) fn kv_len(&self) -> usize {
         self.tokens.len() + self.flight.len()
     }
 
-    /// The number of a place among those in flight.
+    /// The number of a KV index among those in flight.
     #[inline]
-    pub(crate) fn in_flight(&self, place: usize) -> Result<usize, StateError> {
-        let index = place.checked_sub(self.committed()).filter(|&index| index < self.flight.len());
-        index.ok_or(StateError::NotInFlight { wanted: place, in_flight: self.flight.len() })
+    pub(crate) fn in_flight(&self, kv_index: usize) -> Result<usize, StateError> {
+        let index = kv_index.checked_sub(self.committed()).filter(|&index| index < self.flight.len());
+        index.ok_or(StateError::NotInFlight { wanted: kv_index, in_flight: self.flight.len() })
     }
 
     /// Whether the positions in flight follow each other.
@@ -98,7 +101,7 @@ impl Sequence {
         self.flight.last().is_none_or(|last| last.depth + 1 == self.flight.len())
     }
 
-    /// A place in flight and those that it follows, itself first.
+    /// A KV index in flight and those that it follows, itself first.
     #[inline]
     pub(crate) fn path_up(&self, index: usize) -> impl Iterator<Item = usize> + '_ {
         std::iter::successors(Some(index), |&index| self.flight[index].parent)
@@ -119,7 +122,7 @@ impl Sequence {
         (filled.start < filled.end && filled.end == self.committed()).then_some(filled.start)
     }
 
-    /// Where the positions begin that an owner has filled without gap up to a place in flight that it has computed.
+    /// Where the positions begin that an owner has filled without gap up to a KV index in flight that it has computed.
     #[inline]
     pub(crate) fn start(&self, owner: OwnerId, index: usize) -> usize {
         let path = || self.path_up(index).take_while(|&index| self.flight[index].computed.contains(owner));
@@ -164,7 +167,7 @@ impl Sequence {
         }
     }
 
-    /// What these owners have computed of the places in flight that are stale, and of those that follow them, is lost; where they
+    /// What these owners have computed of the KV indices in flight that are stale, and of those that follow them, is lost; where they
     /// recur, so are the states that share memory with these. `first` is the first that is stale.
     #[inline]
     pub(crate) fn lose_stale(&mut self, first: usize, owners: OwnerSet, recur: bool) {
@@ -189,7 +192,7 @@ impl Sequence {
         self.flight[first..].iter_mut().for_each(|row| row.is_stale = false);
     }
 
-    /// The target computes a place in flight of this token.
+    /// The target computes a KV index in flight of this token.
     #[inline]
     pub(crate) fn set_token(&mut self, index: usize, token: u32) {
         let before = self.flight[index].token.replace(token);
@@ -200,10 +203,10 @@ impl Sequence {
         }
     }
 
-    /// An owner has computed a place in flight.
+    /// An owner has computed a KV index in flight.
     #[inline]
-    pub(crate) fn set_computed(&mut self, index: usize, owner: OwnerId, recurs: bool) {
-        let slot = self.flight[index].slot.filter(|_| recurs);
+    pub(crate) fn set_computed(&mut self, index: usize, owner: OwnerId, is_recurrent: bool) {
+        let slot = self.flight[index].slot.filter(|_| is_recurrent);
         if slot.is_some() {
             for row in self.flight.iter_mut().filter(|row| row.slot == slot) {
                 row.kept.remove(owner);

@@ -10,8 +10,8 @@ mod store;
 use super::*;
 use std::ops::Range;
 use store::PlainStore;
-use verbatim_backend::KvType;
-use verbatim_graph::DeltaHeads;
+use verbatim_backend::{KvSpec, KvType};
+use verbatim_graph::{DeltaHeads, RopeLayout, RopeTable};
 
 const HEAD_DIM: usize = 4;
 
@@ -39,23 +39,23 @@ fn recurrent() -> RecurrentSpec {
 
 /// What a step needs of one row, looked up by itself.
 impl State<PlainStore> {
-    fn row(&self, id: SequenceId, place: usize) -> Option<&sequence::InFlight> {
+    fn row(&self, id: SequenceId, kv_index: usize) -> Option<&sequence::InFlight> {
         let sequence = self.sequence(id).ok()?;
-        sequence.flight.get(place.checked_sub(sequence.committed())?)
+        sequence.flight.get(kv_index.checked_sub(sequence.committed())?)
     }
 
-    fn parent(&self, id: SequenceId, place: usize) -> Option<usize> {
-        self.row(id, place)?.parent.map(|parent| self.len(id).unwrap() + parent)
+    fn parent(&self, id: SequenceId, kv_index: usize) -> Option<usize> {
+        self.row(id, kv_index)?.parent.map(|parent| self.len(id).unwrap() + parent)
     }
 
-    /// The places in flight that one in flight follows, its own last.
-    fn places(&self, id: SequenceId, place: usize) -> Vec<usize> {
-        let mut places = vec![place];
-        while let Some(parent) = self.parent(id, places[places.len() - 1]) {
-            places.push(parent);
+    /// The KV indices in flight that one in flight follows, its own last.
+    fn kv_indices(&self, id: SequenceId, kv_index: usize) -> Vec<usize> {
+        let mut kv_indices = vec![kv_index];
+        while let Some(parent) = self.parent(id, kv_indices[kv_indices.len() - 1]) {
+            kv_indices.push(parent);
         }
-        places.reverse();
-        places
+        kv_indices.reverse();
+        kv_indices
     }
 
     fn is_chain(&self, id: SequenceId) -> bool {
@@ -63,32 +63,32 @@ impl State<PlainStore> {
         (0..sequence.flight.len()).all(|index| sequence.flight[index].parent == index.checked_sub(1))
     }
 
-    fn position(&self, id: SequenceId, place: usize) -> Option<usize> {
-        self.row(id, place).map(|_| self.len(id).unwrap() + self.places(id, place).len() - 1)
+    fn position(&self, id: SequenceId, kv_index: usize) -> Option<usize> {
+        self.row(id, kv_index).map(|_| self.len(id).unwrap() + self.kv_indices(id, kv_index).len() - 1)
     }
 
-    fn path(&self, id: SequenceId, place: usize) -> Option<Vec<usize>> {
-        (!self.is_chain(id)).then(|| self.places(id, place))
+    fn path(&self, id: SequenceId, kv_index: usize) -> Option<Vec<usize>> {
+        (!self.is_chain(id)).then(|| self.kv_indices(id, kv_index))
     }
 
-    fn slots(&self, id: SequenceId, place: usize) -> Option<[i32; 2]> {
-        let before = match self.parent(id, place) {
+    fn slots(&self, id: SequenceId, kv_index: usize) -> Option<[i32; 2]> {
+        let before = match self.parent(id, kv_index) {
             None => self.sequence(id).ok()?.slot,
             Some(parent) => self.row(id, parent)?.slot,
         };
-        Some([before.unwrap_or(-1), self.row(id, place)?.slot?])
+        Some([before.unwrap_or(-1), self.row(id, kv_index)?.slot?])
     }
 
-    fn can_compute(&self, id: SequenceId, place: usize) -> bool {
+    fn can_compute(&self, id: SequenceId, kv_index: usize) -> bool {
         let mut batch = Batch::default();
-        self.batch(OwnerId::TARGET, &[(id, place)], &mut batch);
+        self.batch(OwnerId::TARGET, &[(id, kv_index)], &mut batch);
         batch.refused.is_empty()
     }
 }
 
-/// Says that places were computed, of any token.
-fn compute(state: &mut State<PlainStore>, id: SequenceId, places: Range<usize>) {
-    state.computed(OwnerId::TARGET, places.map(|place| (id, place, Some(1)))).unwrap();
+/// Says that KV indices were computed, of any token.
+fn compute(state: &mut State<PlainStore>, id: SequenceId, kv_indices: Range<usize>) {
+    state.computed(OwnerId::TARGET, kv_indices.map(|kv_index| (id, kv_index, Some(1)))).unwrap();
 }
 
 #[test]
@@ -98,9 +98,9 @@ fn positions_are_appended_committed_and_rolled_back() {
     assert_eq!(state.append(id, 70), Ok(0..70));
     assert_eq!(state.append(id, 2), Ok(70..72));
     assert!(state.cell(id, 0, 71).is_some() && state.cell(id, 0, 72).is_none());
-    assert_eq!(state.commit(id, 60), Err(StateError::NotComputed { place: 0 }));
+    assert_eq!(state.commit(id, 60), Err(StateError::NotComputed { index: 0 }));
     compute(&mut state, id, 0..60);
-    assert_eq!(state.commit(id, 61), Err(StateError::NotComputed { place: 60 }));
+    assert_eq!(state.commit(id, 61), Err(StateError::NotComputed { index: 60 }));
     state.commit(id, 60).unwrap();
     assert_eq!(state.len(id), Ok(60));
     assert!(state.cell(id, 0, 60).is_none());
@@ -122,14 +122,14 @@ fn what_does_not_fit_is_refused_and_changes_nothing() {
     state.append(a, 128).unwrap();
     assert_eq!(state.append(b, 65), Err(StateError::NoPages { wanted: 2, free: 1 }));
     assert_eq!(state.append(b, 64), Ok(0..64));
-    assert_eq!(state.append_tree(b, &[Some(64)]), Err(StateError::Parent { place: 64, parent: 64 }));
+    assert_eq!(state.append_tree(b, &[Some(64)]), Err(StateError::Parent { index: 64, parent: 64 }));
     assert_eq!(state.fork(a), Err(StateError::InFlight(128)));
-    assert_eq!(state.reuse(a, &[1]), Err(StateError::NotEmpty(128)));
+    assert_eq!(state.resume_prefix(a, &[1]), Err(StateError::NotEmpty(128)));
     state.end(a).unwrap();
     assert_eq!(state.end(a), Err(StateError::NoSuchSequence(0)));
     let again = state.begin().unwrap();
     assert_eq!(again.index(), 0);
-    assert_eq!(state.len(a), Err(StateError::NoSuchSequence(0)), "another sequence has its place");
+    assert_eq!(state.len(a), Err(StateError::NoSuchSequence(0)), "another sequence has its index");
     assert_eq!(state.append(b, 1), Ok(64..65));
     assert_eq!(state.append(again, 65), Err(StateError::NoPages { wanted: 2, free: 1 }));
     assert_eq!(state.append(again, 64), Ok(0..64), "the others go on");
@@ -141,8 +141,8 @@ fn windows_give_back_what_no_position_to_come_sees() {
     let mut state = state_of(&[Some(16), None], 1, 1000, 16);
     let id = state.begin().unwrap();
     for count in [100, 100, 27, 1] {
-        let places = state.append(id, count).unwrap();
-        compute(&mut state, id, places);
+        let kv_indices = state.append(id, count).unwrap();
+        compute(&mut state, id, kv_indices);
         state.commit(id, count).unwrap();
         state.integrity().unwrap();
     }
@@ -172,10 +172,10 @@ fn recurrent_models_refuse_what_their_states_cannot_give() {
     let why = "recurrent model keeps no state of earlier positions";
     let refused = StateError::CannotGoBack { wanted: 4, committed: 5, why };
     assert_eq!(state.truncate(id, 4), Err(refused));
-    assert!(matches!(state.remove(id, 1..2), Err(StateError::CannotMove(_))));
+    assert!(matches!(state.remove_and_shift(id, 1..2), Err(StateError::CannotShift(_))));
     state.truncate(id, 5).unwrap();
-    let places = state.append(id, 40).unwrap();
-    compute(&mut state, id, places);
+    let kv_indices = state.append(id, 40).unwrap();
+    compute(&mut state, id, kv_indices);
     assert_eq!(state.commit(id, 24), Err(StateError::NoCheckpoint { wanted: 24, in_flight: 40 }));
     state.commit(id, 25).unwrap();
     state.truncate(id, 0).unwrap();
@@ -215,8 +215,8 @@ impl Extension for Sum {
 fn damaged_and_foreign_files_are_refused() {
     let mut state = state_of(&[Some(16), None], 2, 200, 8);
     let id = state.begin().unwrap();
-    let places = state.append(id, 90).unwrap();
-    compute(&mut state, id, places);
+    let kv_indices = state.append(id, 90).unwrap();
+    compute(&mut state, id, kv_indices);
     state.commit(id, 90).unwrap();
     let mut saved = Saved::default();
     saved.add("target", state.save(id).unwrap());

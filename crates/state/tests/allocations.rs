@@ -48,7 +48,9 @@ fn step(state: &mut State<PlainStore>, rows: &[(SequenceId, usize)], batches: &m
         state.batch(owner, rows, batch);
         assert!(batch.refused.is_empty());
         state.begin_compute(owner, rows.iter().copied()).unwrap();
-        state.computed(owner, rows.iter().map(|&(id, place)| (id, place, Some(place as u32)))).unwrap();
+        state
+            .computed(owner, rows.iter().map(|&(id, kv_index)| (id, kv_index, Some(kv_index as u32))))
+            .unwrap();
     }
 }
 
@@ -66,11 +68,11 @@ fn steady_steps_allocate_nothing() {
         rows.clear();
         for &id in &ids {
             // Every other time a tree, of which the first branch is kept.
-            let places = match round % 2 {
+            let kv_indices = match round % 2 {
                 0 => state.append(id, 5),
                 _ => state.append_tree(id, &tree),
             };
-            rows.extend(places.unwrap().map(|place| (id, place)));
+            rows.extend(kv_indices.unwrap().map(|kv_index| (id, kv_index)));
         }
         step(&mut state, &rows, &mut batches);
         ids.iter().for_each(|&id| state.commit(id, 2).unwrap());
@@ -94,7 +96,7 @@ fn how_long_a_batch_takes() {
     for (sequences, rows_each) in [(64, 1), (8, 8), (1, 64), (1, 512)] {
         let mut rows = Vec::new();
         for &id in &ids[..sequences] {
-            rows.extend(state.append(id, rows_each).unwrap().map(|place| (id, place)));
+            rows.extend(state.append(id, rows_each).unwrap().map(|kv_index| (id, kv_index)));
         }
         let start = std::time::Instant::now();
         for _ in 0..10_000 {

@@ -46,7 +46,7 @@ pub fn run(args: &BenchArgs, store: &Store) -> anyhow::Result<ExitCode> {
         context: Some(context),
         k: args.cache.cache_type_k,
         v: args.cache.cache_type_v,
-        rotation: !args.cache.no_kv_rotation,
+        hadamard: !args.cache.no_kv_rotation,
         ..LoadOptions::default()
     };
     let mut stepper = load(&file, device, &options)?;
@@ -91,12 +91,13 @@ fn state(args: &BenchArgs, store: &Store, interrupt: Interrupt) -> anyhow::Resul
             context: Some(context),
             k: args.cache.cache_type_k,
             v: args.cache.cache_type_v,
-            rotation: !args.cache.no_kv_rotation,
+            hadamard: !args.cache.no_kv_rotation,
             cache_bytes: CACHE_OPS_CACHE_BYTES,
         };
         let mut stepper = load(&file, device, &options)?;
-        let go_on = &mut || !interrupt.is_raised();
-        let rows = cache_ops::cache_ops(&mut stepper, depth, args.repetitions.get() as usize, go_on)?;
+        let should_continue = &mut || !interrupt.is_raised();
+        let rows =
+            cache_ops::cache_ops(&mut stepper, depth, args.repetitions.get() as usize, should_continue)?;
         let Some(rows) = rows else { return Ok(ExitCode::from(EXIT_INTERRUPTED)) };
         all.extend(rows);
     }
@@ -159,12 +160,14 @@ impl Rows<'_> {
 
     fn row(&mut self, test: Test, repetitions: usize) -> anyhow::Result<Option<Row>> {
         let interrupt = self.interrupt;
-        let go_on = &mut || !interrupt.is_raised();
-        let Some(times) = bench::measure(self.stepper, test, repetitions, go_on)? else { return Ok(None) };
+        let should_continue = &mut || !interrupt.is_raised();
+        let Some(times) = bench::measure(self.stepper, test, repetitions, should_continue)? else {
+            return Ok(None);
+        };
         let mut row = Row::new(test, &times, self.subject.clone());
         if let Some(peaks) = &self.profile_peaks {
             // If it was interrupted, the row is whole without it.
-            row.profile = bench::profile(self.stepper, test, peaks, go_on)?;
+            row.profile = bench::profile(self.stepper, test, peaks, should_continue)?;
         }
         Ok(Some(row))
     }

@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use anyhow::{Context, ensure};
 use safetensors::Dtype;
 use safetensors::tensor::TensorView;
-use verbatim_engine::{Backend, KvType, LoadOptions, Row, RowInput, Stepper, Tap, Want};
+use verbatim_engine::{Backend, HiddenOutput, KvType, LoadOptions, Row, RowInput, Stepper, Want};
 
 use crate::flags::LogitsArgs;
 use crate::session::{load, open_device, open_model};
@@ -32,13 +32,13 @@ pub fn run(args: &LogitsArgs, store: &Store) -> anyhow::Result<ExitCode> {
         LoadOptions { context: Some(args.tokens.len()), k: cache, v: cache, ..LoadOptions::default() };
     let (device, _) = open_device(&args.threads)?;
     let mut stepper = load(&file, device, &options)?;
-    let taps = if args.layers { taps(&stepper) } else { Vec::new() };
-    let (logits, tapped) = compute(&mut stepper, &args.tokens, &taps)?;
+    let points = if args.layers { points(&stepper) } else { Vec::new() };
+    let (logits, hidden) = compute(&mut stepper, &args.tokens, &points)?;
 
     let positions = args.tokens.len();
     let numbers = stepper.hyperparameters();
     let mut tensors = vec![("logits".to_owned(), logits, numbers.vocabulary)];
-    tensors.extend(taps.iter().zip(tapped).map(|(tap, values)| (name(*tap), values, numbers.hidden)));
+    tensors.extend(points.iter().zip(hidden).map(|(point, values)| (name(*point), values, numbers.hidden)));
     let views = tensors.iter().map(|(name, bytes, cols)| {
         let view = TensorView::new(Dtype::F32, vec![positions, *cols], bytes);
         view.map(|view| (name.as_str(), view)).with_context(|| format!("tensor {name}"))
@@ -50,45 +50,45 @@ pub fn run(args: &LogitsArgs, store: &Store) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn taps<B: Backend>(stepper: &Stepper<B>) -> Vec<Tap> {
-    let layers = (0..stepper.hyperparameters().layers as u32).map(Tap::Layer);
-    [Tap::Embedding].into_iter().chain(layers).chain([Tap::FinalNorm]).collect()
+fn points<B: Backend>(stepper: &Stepper<B>) -> Vec<HiddenOutput> {
+    let layers = (0..stepper.hyperparameters().layers as u32).map(HiddenOutput::Layer);
+    [HiddenOutput::Embedding].into_iter().chain(layers).chain([HiddenOutput::FinalNorm]).collect()
 }
 
-fn name(tap: Tap) -> String {
-    match tap {
-        Tap::Embedding => "hidden.embed".into(),
-        Tap::Layer(layer) => format!("hidden.layer{layer}"),
-        Tap::FinalNorm => "hidden.final_norm".into(),
+fn name(point: HiddenOutput) -> String {
+    match point {
+        HiddenOutput::Embedding => "hidden.embed".into(),
+        HiddenOutput::Layer(layer) => format!("hidden.layer{layer}"),
+        HiddenOutput::FinalNorm => "hidden.final_norm".into(),
     }
 }
 
-/// Little-endian values of the logits, and of each tap point.
+/// Little-endian values of the logits, and of each hidden-state output.
 fn compute<B: Backend>(
     stepper: &mut Stepper<B>,
     tokens: &[u32],
-    taps: &[Tap],
+    points: &[HiddenOutput],
 ) -> anyhow::Result<(Vec<u8>, Vec<Vec<u8>>)> {
     let sequence = stepper.begin()?;
     let mut logits = Vec::new();
-    let mut tapped = vec![Vec::new(); taps.len()];
+    let mut hidden = vec![Vec::new(); points.len()];
     for chunk in tokens.chunks(STEP_ROWS) {
         let start = stepper.append(sequence, chunk.len())?;
-        let want = Want { hidden: taps, ..Want::LOGITS };
-        let row = |(i, &token)| Row { sequence, place: start + i, input: RowInput::Token(token), want };
+        let want = Want { hidden: points, ..Want::LOGITS };
+        let row = |(i, &token)| Row { sequence, kv_index: start + i, input: RowInput::Token(token), want };
         let rows: Vec<Row> = chunk.iter().enumerate().map(row).collect();
         let outputs = stepper.step(&rows)?;
         outputs.all()?;
         for row in 0..rows.len() {
             append(&mut logits, outputs.logits(row).context("a row has no logits")?);
-            for (tap, values) in taps.iter().zip(&mut tapped) {
-                append(values, outputs.hidden(*tap, row).context("a row was not tapped")?);
+            for (point, values) in points.iter().zip(&mut hidden) {
+                append(values, outputs.hidden(*point, row).context("a row has no hidden state")?);
             }
         }
         drop(outputs);
         stepper.commit(sequence, chunk.len())?;
     }
-    Ok((logits, tapped))
+    Ok((logits, hidden))
 }
 
 fn append(bytes: &mut Vec<u8>, values: &[f32]) {

@@ -34,12 +34,12 @@ pub fn run(args: &PerplexityArgs, store: &Store) -> anyhow::Result<ExitCode> {
 
     let cache = [args.cache.cache_type_k, args.cache.cache_type_v];
     let (device, _) = open_device(&args.threads)?;
-    let ([k, v], rotation) = (cache, !args.cache.no_kv_rotation);
-    let options = LoadOptions { context: Some(args.ctx), k, v, rotation, ..LoadOptions::default() };
+    let ([k, v], hadamard) = (cache, !args.cache.no_kv_rotation);
+    let options = LoadOptions { context: Some(args.ctx), k, v, hadamard, ..LoadOptions::default() };
     let mut stepper = load(&file, device, &options)?;
     let reference = args.kl_against.map(|pair| pair.0);
     // The same weights, with K and V of other types beside.
-    let other = reference.map(|[k, v]| stepper.other_sequences(k, v, rotation)).transpose()?;
+    let other = reference.map(|[k, v]| stepper.other_sequences(k, v, hadamard)).transpose()?;
     let watched = io::stderr().is_terminal();
     let mut progress = |so_far: &Evaluation| {
         if watched {
@@ -51,8 +51,8 @@ pub fn run(args: &PerplexityArgs, store: &Store) -> anyhow::Result<ExitCode> {
             ));
         }
     };
-    let go_on = &mut || !interrupt.is_raised();
-    let evaluation = evaluate(&mut stepper, other, &chunks, &mut progress, go_on)?;
+    let should_continue = &mut || !interrupt.is_raised();
+    let evaluation = evaluate(&mut stepper, other, &chunks, &mut progress, should_continue)?;
     if evaluation.nll.count() > 0 {
         let subject = Subject {
             model: escape(&name(&file.path)),

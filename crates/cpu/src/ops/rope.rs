@@ -5,10 +5,10 @@ use verbatim_graph::{RopeLayout, RopeScaling, RopeTable};
 /// The angle per position of each rotated pair, and the factor on cosines and sines.
 ///
 /// Computed once when a program is made: one frequency per pair, in f32 as the models were trained with.
-pub(crate) fn frequencies(table: &RopeTable, divisors: Option<&[f32]>) -> (Vec<f32>, f32) {
-    let pairs = table.rotated / 2;
+pub(crate) fn frequencies(table: &RopeTable, freq_factors: Option<&[f32]>) -> (Vec<f32>, f32) {
+    let pairs = table.rotary_dim / 2;
     let base = f64::from(table.base.0);
-    let plain = |i: usize| base.powf(-((2 * i) as f64) / table.rotated as f64);
+    let plain = |i: usize| base.powf(-((2 * i) as f64) / table.rotary_dim as f64);
     let (stretched, amplitude): (Vec<f64>, f32) = match table.scaling {
         RopeScaling::Linear { factor } => ((0..pairs).map(|i| plain(i) / f64::from(factor.0)).collect(), 1.0),
         RopeScaling::Long { attention_factor } => ((0..pairs).map(plain).collect(), attention_factor.0),
@@ -23,11 +23,11 @@ pub(crate) fn frequencies(table: &RopeTable, divisors: Option<&[f32]>) -> (Vec<f
             // The pair that turns `rotations` times over the original context (YaRN, arXiv 2309.00071, section 3.2).
             let pair_at = |rotations: f32| {
                 let context = original_context as f64 / (f64::from(rotations) * std::f64::consts::TAU);
-                table.rotated as f64 * context.ln() / (2.0 * base.ln())
+                table.rotary_dim as f64 * context.ln() / (2.0 * base.ln())
             };
             let (low, high) = (pair_at(beta_fast.0), pair_at(beta_slow.0));
             let (low, high) = if whole_pairs { (low.floor(), high.ceil()) } else { (low, high) };
-            let (low, high) = (low.max(0.0), high.min(table.rotated as f64 - 1.0));
+            let (low, high) = (low.max(0.0), high.min(table.rotary_dim as f64 - 1.0));
             let blend = |i: usize| {
                 let ramp = ((i as f64 - low) / (high - low).max(0.001)).clamp(0.0, 1.0);
                 plain(i) * (1.0 - ramp) + plain(i) / f64::from(factor.0) * ramp
@@ -35,7 +35,7 @@ pub(crate) fn frequencies(table: &RopeTable, divisors: Option<&[f32]>) -> (Vec<f
             ((0..pairs).map(blend).collect(), attention_factor.0)
         }
     };
-    let divided = |(i, f): (usize, f64)| (f / divisors.map_or(1.0, |d| f64::from(d[i]))) as f32;
+    let divided = |(i, f): (usize, f64)| (f / freq_factors.map_or(1.0, |d| f64::from(d[i]))) as f32;
     (stretched.into_iter().enumerate().map(divided).collect(), amplitude)
 }
 
@@ -84,8 +84,8 @@ mod tests {
     use super::*;
     use verbatim_graph::Real;
 
-    fn plain(rotated: usize) -> RopeTable {
-        RopeTable { rotated, base: Real(1e4), scaling: RopeScaling::Linear { factor: Real(1.0) } }
+    fn plain(rotary_dim: usize) -> RopeTable {
+        RopeTable { rotary_dim, base: Real(1e4), scaling: RopeScaling::Linear { factor: Real(1.0) } }
     }
 
     #[test]

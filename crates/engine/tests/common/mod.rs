@@ -7,7 +7,7 @@ pub mod synthetic;
 use safetensors::SafeTensors;
 use std::path::PathBuf;
 use verbatim_cpu::Cpu;
-use verbatim_engine::{Backend, KvType, LoadError, LoadOptions, Row, RowInput, Stepper, Tap, Want};
+use verbatim_engine::{Backend, HiddenOutput, KvType, LoadError, LoadOptions, Row, RowInput, Stepper, Want};
 use verbatim_gguf::GgufFile;
 
 pub fn data(path: &str) -> PathBuf {
@@ -92,7 +92,7 @@ pub fn logits<B: Backend>(engine: &mut Stepper<B>, tokens: &[u32], cuts: &[usize
             .enumerate()
             .map(|(i, &token)| Row {
                 sequence,
-                place: start + i,
+                kv_index: start + i,
                 input: RowInput::Token(token),
                 want: Want::LOGITS,
             })
@@ -156,18 +156,22 @@ pub fn root_mean_square(x: impl Iterator<Item = f32>) -> f64 {
     (sum / f64::from(count)).sqrt()
 }
 
-pub fn tap_rows<B: Backend>(engine: &mut Stepper<B>, tokens: &[u32], taps: &[Tap]) -> Vec<Vec<f32>> {
+pub fn hidden_rows<B: Backend>(
+    engine: &mut Stepper<B>,
+    tokens: &[u32],
+    points: &[HiddenOutput],
+) -> Vec<Vec<f32>> {
     let sequence = engine.begin().expect("a free sequence");
     engine.append(sequence, tokens.len()).expect("room");
-    let want = Want { hidden: taps, ..Want::NOTHING };
-    let row = |(place, &token)| Row { sequence, place, input: RowInput::Token(token), want };
+    let want = Want { hidden: points, ..Want::NOTHING };
+    let row = |(kv_index, &token)| Row { sequence, kv_index, input: RowInput::Token(token), want };
     let rows: Vec<Row> = tokens.iter().enumerate().map(row).collect();
     let outputs = engine.step(&rows).expect("a step");
-    let values = |&tap: &Tap| {
+    let values = |&point: &HiddenOutput| {
         let rows = 0..tokens.len();
-        rows.flat_map(|row| outputs.hidden(tap, row).expect("tapped").to_vec()).collect::<Vec<f32>>()
+        rows.flat_map(|row| outputs.hidden(point, row).expect("computed").to_vec()).collect::<Vec<f32>>()
     };
-    let values = taps.iter().map(values).collect();
+    let values = points.iter().map(values).collect();
     drop(outputs);
     engine.end(sequence).expect("begun");
     values

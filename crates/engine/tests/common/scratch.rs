@@ -49,7 +49,7 @@ impl<B: Backend> FromScratch<B> {
                 let start = self.engine.append(sequence, tokens.len()).expect("room");
                 let row = |(i, &token)| Row {
                     sequence,
-                    place: start + i,
+                    kv_index: start + i,
                     input: RowInput::Token(token),
                     want: Want::LOGITS,
                 };
@@ -64,7 +64,7 @@ impl<B: Backend> FromScratch<B> {
             }
             at += tokens.len();
             if let Some(&Event::Removed(start, end)) = history.get(at) {
-                if self.engine.remove(sequence, start..end).is_err() {
+                if self.engine.remove_and_shift(sequence, start..end).is_err() {
                     break;
                 }
                 at += 1;

@@ -19,8 +19,8 @@ pub struct Synthetic {
     head_dim: usize,
     ffn: usize,
     interleaved: bool,
-    rotates: fn(usize) -> bool,
-    rotated: usize,
+    uses_rope: fn(usize) -> bool,
+    rotary_dim: usize,
     base: f64,
     /// Positions are divided by this where a layer sees everything.
     stretch: f64,
@@ -104,8 +104,8 @@ pub fn all() -> Vec<Synthetic> {
         head_dim: 16,
         ffn: 96,
         interleaved: true,
-        rotates: |_| true,
-        rotated: 16,
+        uses_rope: |_| true,
+        rotary_dim: 16,
         base: 10_000.0,
         stretch: 1.0,
         local_base: 10_000.0,
@@ -136,7 +136,7 @@ pub fn all() -> Vec<Synthetic> {
         architecture: "gemma2",
         layers: 4,
         head_dim: 24,
-        rotated: 24,
+        rotary_dim: 24,
         interleaved: false,
         window: Some(20),
         is_local: |layer| layer % 2 == 0,
@@ -182,7 +182,7 @@ pub fn all() -> Vec<Synthetic> {
         name: "phi3-short",
         architecture: "phi3",
         interleaved: false,
-        rotated: 12,
+        rotary_dim: 12,
         window: Some(90),
         is_local: |_| true,
         fused: true,
@@ -241,7 +241,7 @@ pub fn all() -> Vec<Synthetic> {
         layers: 4,
         interleaved: false,
         head_dim: 32,
-        rotated: 32,
+        rotary_dim: 32,
         base: 150_000.0,
         local_base: 150_000.0,
         attention_scale: 32f64.sqrt().recip(),
@@ -270,7 +270,7 @@ pub fn all() -> Vec<Synthetic> {
         name: "smollm3",
         architecture: "smollm3",
         layers: 5,
-        rotates: |layer| layer % 4 != 3,
+        uses_rope: |layer| layer % 4 != 3,
         biases: false,
         tied: true,
         ..llama.clone()
@@ -345,8 +345,8 @@ impl Synthetic {
             add("output.weight", &[self.hidden, VOCABULARY], 0.0, spread(self.hidden));
         }
         if self.long_rope.is_some() {
-            add("rope_factors_short.weight", &[self.rotated / 2], 1.5, 0.5);
-            add("rope_factors_long.weight", &[self.rotated / 2], 8.0, 5.0);
+            add("rope_factors_short.weight", &[self.rotary_dim / 2], 1.5, 0.5);
+            add("rope_factors_long.weight", &[self.rotary_dim / 2], 8.0, 5.0);
         }
         let (q_width, kv_width) = (self.heads * self.head_dim, self.kv_heads * self.head_dim);
         for layer in 0..self.layers {
@@ -488,7 +488,7 @@ impl Reference<'_> {
             };
             let [q, k] = [(q, "attn_q_norm.weight"), (k, "attn_k_norm.weight")].map(|(x, norm)| {
                 let x = self.qk_norm(&x, &name(norm));
-                if (self.model.rotates)(layer) { self.rotated(&x, position, local) } else { x }
+                if (self.model.uses_rope)(layer) { self.rope(&x, position, local) } else { x }
             });
             qs.push(q);
             ks.push(k);
@@ -533,30 +533,31 @@ impl Reference<'_> {
         }
     }
 
-    fn rotated(&self, x: &[f64], position: usize, local: bool) -> Vec<f64> {
-        let Synthetic { rotated, head_dim, long_rope, .. } = *self.model;
+    fn rope(&self, x: &[f64], position: usize, local: bool) -> Vec<f64> {
+        let Synthetic { rotary_dim, head_dim, long_rope, .. } = *self.model;
         let (base, stretch) = match local {
             true => (self.model.local_base, 1.0),
             false => (self.model.base, self.model.stretch),
         };
-        let divisors = long_rope.map(|rope| {
+        let freq_factors = long_rope.map(|rope| {
             self.values(if rope.long { "rope_factors_long.weight" } else { "rope_factors_short.weight" })
         });
-        let amplitude = match (long_rope, self.model.yarn) {
+        let mscale = match (long_rope, self.model.yarn) {
             (Some(rope), _) => rope.attention_factor,
             (_, Some(yarn)) => 1.0 + 0.1 * yarn.factor.ln(),
             _ => 1.0,
         };
         let mut x = x.to_vec();
         for head in x.chunks_exact_mut(head_dim) {
-            for pair in 0..rotated / 2 {
-                let frequency = base.powf(-2.0 * pair as f64 / rotated as f64) / stretch;
-                let frequency = frequency / divisors.map_or(1.0, |divisors| f64::from(divisors[pair]));
+            for pair in 0..rotary_dim / 2 {
+                let frequency = base.powf(-2.0 * pair as f64 / rotary_dim as f64) / stretch;
+                let frequency =
+                    frequency / freq_factors.map_or(1.0, |freq_factors| f64::from(freq_factors[pair]));
                 let frequency = self.model.yarn.map_or(frequency, |yarn| {
                     // The turns that this pair makes over the original context decide how much it is stretched.
                     let pair_of = |turns: f64| {
                         let ratio = yarn.original_context / (turns * 2.0 * std::f64::consts::PI);
-                        rotated as f64 / 2.0 * ratio.ln() / base.ln()
+                        rotary_dim as f64 / 2.0 * ratio.ln() / base.ln()
                     };
                     let (low, high) = (pair_of(yarn.beta_fast).max(0.0), pair_of(yarn.beta_slow));
                     let stretched = ((pair as f64 - low) / (high - low)).clamp(0.0, 1.0);
@@ -566,11 +567,11 @@ impl Reference<'_> {
                 let [a, b] = if self.model.interleaved {
                     [2 * pair, 2 * pair + 1]
                 } else {
-                    [pair, pair + rotated / 2]
+                    [pair, pair + rotary_dim / 2]
                 };
                 (head[a], head[b]) = (
-                    amplitude * (head[a] * cosine - head[b] * sine),
-                    amplitude * (head[a] * sine + head[b] * cosine),
+                    mscale * (head[a] * cosine - head[b] * sine),
+                    mscale * (head[a] * sine + head[b] * cosine),
                 );
             }
         }

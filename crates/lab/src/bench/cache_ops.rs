@@ -1,4 +1,4 @@
-//! What operations on a sequence's cache metadata cost: reserving places, accepting or rejecting draft tokens, beginning with what was computed before,
+//! What operations on a sequence's cache metadata cost: reserving KV slots, accepting or rejecting draft tokens, prefix-cache hits,
 //! forking, saving. None of it computes with the model; a step in between is not timed.
 
 use std::time::{Duration, Instant};
@@ -38,7 +38,7 @@ pub fn cache_ops_room(depth: usize) -> Result<(usize, usize), BenchError> {
     context.map(|context| (3, context)).ok_or(BenchError::Positions { tokens, depth })
 }
 
-/// Times every operation so many times at a depth. `None` if `go_on` said no between steps.
+/// Times every operation so many times at a depth. `None` if `should_continue` said no between steps.
 ///
 /// # Errors
 /// If there is nothing to repeat, or a step or an operation fails.
@@ -46,14 +46,14 @@ pub fn cache_ops<B: Backend>(
     stepper: &mut Stepper<B>,
     depth: usize,
     repetitions: usize,
-    go_on: &mut dyn FnMut() -> bool,
+    should_continue: &mut dyn FnMut() -> bool,
 ) -> Result<Option<Vec<CacheOpRow>>, BenchError> {
     if repetitions == 0 || depth == 0 {
         return Err(BenchError::Nothing);
     }
     let sequence = stepper.begin()?;
-    let measured = fill(stepper, sequence, depth, go_on).and_then(|complete| match complete {
-        true => CacheOps { stepper, sequence, depth, timed: Vec::new() }.rounds(repetitions, go_on),
+    let measured = fill(stepper, sequence, depth, should_continue).and_then(|complete| match complete {
+        true => CacheOps { stepper, sequence, depth, timed: Vec::new() }.rounds(repetitions, should_continue),
         false => Ok(None),
     });
     stepper.end(sequence)?;
@@ -73,7 +73,7 @@ fn compute<B: Backend>(
 ) -> Result<(), BenchError> {
     let row = |(i, &token)| StepRow {
         sequence,
-        place: start + i,
+        kv_index: start + i,
         input: RowInput::Token(token),
         want: Want::NOTHING,
     };
@@ -86,10 +86,10 @@ fn fill<B: Backend>(
     stepper: &mut Stepper<B>,
     sequence: SequenceId,
     depth: usize,
-    go_on: &mut dyn FnMut() -> bool,
+    should_continue: &mut dyn FnMut() -> bool,
 ) -> Result<bool, BenchError> {
     for part in tokens(0..depth, stepper).chunks(MAX_ROWS) {
-        if !go_on() {
+        if !should_continue() {
             return Ok(false);
         }
         let start = stepper.append(sequence, part.len())?;
@@ -125,13 +125,13 @@ impl<B: Backend> CacheOps<'_, B> {
     fn rounds(
         mut self,
         repetitions: usize,
-        go_on: &mut dyn FnMut() -> bool,
+        should_continue: &mut dyn FnMut() -> bool,
     ) -> Result<Option<Vec<CacheOpRow>>, BenchError> {
         // The first round makes what the others use.
         self.round()?;
         self.timed.clear();
         for _ in 0..repetitions {
-            if !go_on() {
+            if !should_continue() {
                 return Ok(None);
             }
             self.round()?;
@@ -165,37 +165,37 @@ impl<B: Backend> CacheOps<'_, B> {
         // A step of one token, for comparison.
         self.stepper.append(sequence, 1)?;
         let input = RowInput::Token(draft[0]);
-        let row = StepRow { sequence, place: depth, input, want: Want::LOGITS };
+        let row = StepRow { sequence, kv_index: depth, input, want: Want::LOGITS };
         self.time(STEP, |stepper| stepper.step(&[row]).map(drop))?;
         self.stepper.rollback(sequence)?;
 
-        // Rejected: places are reserved and given back.
+        // Rejected: KV slots are reserved and given back.
         let start = Instant::now();
-        let place = self.stepper.append(sequence, DRAFT_TOKENS)?;
+        let kv_index = self.stepper.append(sequence, DRAFT_TOKENS)?;
         let reserved = start.elapsed();
-        compute(self.stepper, sequence, place, &draft)?;
+        compute(self.stepper, sequence, kv_index, &draft)?;
         let start = Instant::now();
         self.stepper.rollback(sequence)?;
         self.add("reject 8", reserved + start.elapsed());
 
         // Half accepted, in a copy, so that the sequence stays as it is.
         let fork = self.time("fork", |stepper| stepper.fork(sequence))?;
-        let place = self.time("append 8 after a fork", |stepper| stepper.append(fork, DRAFT_TOKENS))?;
-        compute(self.stepper, fork, place, &draft)?;
+        let kv_index = self.time("append 8 after a fork", |stepper| stepper.append(fork, DRAFT_TOKENS))?;
+        compute(self.stepper, fork, kv_index, &draft)?;
         self.time("accept 4 of 8", |stepper| stepper.commit(fork, DRAFT_TOKENS / 2))?;
         let parents: Vec<Option<usize>> = (0..DRAFT_TOKENS).map(|i| i.checked_sub(2)).collect();
-        let place = self.stepper.append_tree(fork, &parents)?;
-        compute(self.stepper, fork, place, &draft)?;
+        let kv_index = self.stepper.append_tree(fork, &parents)?;
+        compute(self.stepper, fork, kv_index, &draft)?;
         // The second of two branches: its cells are moved together.
         self.time("accept 4 of a tree of 8", |stepper| stepper.commit_path(fork, &[1, 3, 5, 7]))?;
-        if self.stepper.can_remove().is_ok() && depth >= 4 {
-            self.time("remove a half", |stepper| stepper.remove(fork, depth / 4..3 * depth / 4))?;
+        if self.stepper.can_shift().is_ok() && depth >= 4 {
+            self.time("shift by a half", |stepper| stepper.remove_and_shift(fork, depth / 4..3 * depth / 4))?;
         }
         self.time("end", |stepper| stepper.end(fork))?;
 
         let all = tokens(0..depth, self.stepper);
         let other = self.stepper.begin()?;
-        self.time("begin with what is there", |stepper| stepper.reuse(other, &all))?;
+        self.time("prefix-cache hit", |stepper| stepper.resume_prefix(other, &all))?;
         self.stepper.end(other)?;
 
         let saved = self.time("save to memory", |stepper| stepper.save(sequence))?;
@@ -205,7 +205,7 @@ impl<B: Backend> CacheOps<'_, B> {
     }
 }
 
-const STEP: &str = "step of one token";
+const STEP: &str = "decode step (tg)";
 
 /// The rows as a table for people.
 pub fn table(rows: &[CacheOpRow]) -> String {

@@ -11,152 +11,22 @@ pub mod cache_ops;
 mod peaks;
 pub mod picture;
 mod report;
+mod work;
 
 pub use breakdown::{Breakdown, Part, Rate};
 pub use peaks::Peaks;
 pub use report::{Format, Row, Subject};
+pub use work::{BenchError, Selection, Test, Work};
 
-use std::fmt;
 use std::time::{Duration, Instant};
 
-use verbatim_engine::{
-    Backend, MAX_ROWS, RestoreError, Row as StepRow, RowInput, SequenceId, StateError, StepError, Stepper,
-    Want,
-};
+use verbatim_engine::{Backend, MAX_ROWS, Row as StepRow, RowInput, SequenceId, StepError, Stepper, Want};
 
 /// A step of few rows is short: a sample of a width test is the mean of this many.
 const STEPS_PER_SAMPLE: usize = 8;
 
-/// What a test does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Work {
-    /// Computes a prompt of so many tokens; only the last wants logits.
-    Prefill(usize),
-    /// Takes so many steps of one token that wants logits.
-    Generate(usize),
-    /// Takes a step of so many rows that all want logits.
-    Width(usize),
-}
-
-/// Work after so many tokens that are already in the sequence.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Test {
-    /// What is timed.
-    pub work: Work,
-    /// Tokens in the sequence before it.
-    pub depth: usize,
-}
-
-/// Which tests to run: every number of the first three lists at every depth. A 0 stands for none.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Selection {
-    /// Tokens of prompts.
-    pub prompts: Vec<usize>,
-    /// Tokens to generate.
-    pub generations: Vec<usize>,
-    /// Rows of steps.
-    pub widths: Vec<usize>,
-    /// Tokens in the sequence beforehand; none listed means 0.
-    pub depths: Vec<usize>,
-}
-
-/// Why a test could not be run.
-#[derive(Debug, thiserror::Error)]
-pub enum BenchError {
-    /// The backend cannot say where time goes.
-    #[error("this backend keeps no profile")]
-    NoProfile,
-    /// Nothing to repeat.
-    #[error("there is nothing to measure: give at least one repetition and one test")]
-    Nothing,
-    /// More rows than a step can have.
-    #[error("a step has at most {MAX_ROWS} rows, not {0}")]
-    Width(usize),
-    /// More positions than a machine can count.
-    #[error("{tokens} tokens after {depth} are more than a sequence can have")]
-    Positions {
-        /// Tokens of the test.
-        tokens: usize,
-        /// Tokens before it.
-        depth: usize,
-    },
-    /// A step has failed.
-    #[error(transparent)]
-    Step(#[from] StepError),
-    /// The sequence could not be set up.
-    #[error(transparent)]
-    State(#[from] StateError),
-    /// A sequence could not be restored.
-    #[error(transparent)]
-    Restore(#[from] RestoreError),
-    /// There is not enough memory for the buffer that is read.
-    #[error("no memory for the {bytes} bytes that the measurement of the bandwidth reads")]
-    Memory {
-        /// Bytes of the buffer.
-        bytes: usize,
-    },
-}
-
-impl Work {
-    /// Tokens that it computes.
-    pub fn tokens(self) -> usize {
-        match self {
-            Work::Prefill(tokens) | Work::Generate(tokens) | Work::Width(tokens) => tokens,
-        }
-    }
-
-    /// What makes everything that it uses. One step of generation suffices; a prompt may need several sizes of step.
-    fn warm_up(self) -> Work {
-        match self {
-            Work::Generate(_) => Work::Generate(1),
-            work => work,
-        }
-    }
-}
-
-impl fmt::Display for Test {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.work {
-            Work::Prefill(tokens) => write!(f, "pp{tokens}")?,
-            Work::Generate(tokens) => write!(f, "tg{tokens}")?,
-            Work::Width(rows) => write!(f, "width{rows}")?,
-        }
-        if self.depth > 0 { write!(f, "@d{}", self.depth) } else { Ok(()) }
-    }
-}
-
-impl Selection {
-    /// The tests, and the positions that a sequence needs for the longest of them.
-    ///
-    /// # Errors
-    /// If there are none, or one that cannot be.
-    pub fn tests(&self) -> Result<(Vec<Test>, usize), BenchError> {
-        let depths: &[usize] = if self.depths.is_empty() { &[0] } else { &self.depths };
-        let works = (self.prompts.iter().map(|&tokens| Work::Prefill(tokens)))
-            .chain(self.generations.iter().map(|&tokens| Work::Generate(tokens)))
-            .chain(self.widths.iter().map(|&rows| Work::Width(rows)))
-            .filter(|work| work.tokens() > 0);
-        let works: Vec<Work> = works.collect();
-        let mut tests = Vec::new();
-        let mut context = 0;
-        for &depth in depths {
-            for &work in &works {
-                match work {
-                    Work::Width(rows) if rows > MAX_ROWS => return Err(BenchError::Width(rows)),
-                    _ => {}
-                }
-                let tokens = work.tokens();
-                context =
-                    context.max(tokens.checked_add(depth).ok_or(BenchError::Positions { tokens, depth })?);
-                tests.push(Test { work, depth });
-            }
-        }
-        if tests.is_empty() { Err(BenchError::Nothing) } else { Ok((tests, context)) }
-    }
-}
-
 /// Runs a test so many times after a warm-up, and gives the time of each: of the whole work, or of one step of a width
-/// test. `None` if `go_on` said no between steps.
+/// test. `None` if `should_continue` said no between steps.
 ///
 /// # Errors
 /// If there are no repetitions, or a step fails.
@@ -164,15 +34,15 @@ pub fn measure<B: Backend>(
     stepper: &mut Stepper<B>,
     test: Test,
     repetitions: usize,
-    go_on: &mut dyn FnMut() -> bool,
+    should_continue: &mut dyn FnMut() -> bool,
 ) -> Result<Option<Vec<Duration>>, BenchError> {
     if repetitions == 0 {
         return Err(BenchError::Nothing);
     }
-    on_a_sequence(stepper, go_on, |runner| runner.samples(test, repetitions))
+    on_a_sequence(stepper, should_continue, |runner| runner.samples(test, repetitions))
 }
 
-/// Runs a test once, after a warm-up, and says where its time went. `None` if `go_on` said no between steps.
+/// Runs a test once, after a warm-up, and says where its time went. `None` if `should_continue` said no between steps.
 ///
 /// # Errors
 /// If a step fails.
@@ -180,9 +50,9 @@ pub fn profile<B: Backend>(
     stepper: &mut Stepper<B>,
     test: Test,
     peaks: &Peaks,
-    go_on: &mut dyn FnMut() -> bool,
+    should_continue: &mut dyn FnMut() -> bool,
 ) -> Result<Option<Breakdown>, BenchError> {
-    on_a_sequence(stepper, go_on, |runner| {
+    on_a_sequence(stepper, should_continue, |runner| {
         let warm = runner.go_to(test.depth)? && runner.time(test.work.warm_up())?.is_some();
         if !warm || !runner.go_to(test.depth)? {
             return Ok(None);
@@ -198,11 +68,11 @@ pub fn profile<B: Backend>(
 /// Lends out a new sequence and ends it, whatever has happened.
 fn on_a_sequence<B: Backend, T>(
     stepper: &mut Stepper<B>,
-    go_on: &mut dyn FnMut() -> bool,
+    should_continue: &mut dyn FnMut() -> bool,
     work: impl FnOnce(&mut Runner<'_, B>) -> Result<T, BenchError>,
 ) -> Result<T, BenchError> {
     let sequence = stepper.begin()?;
-    let result = work(&mut Runner { stepper, sequence, rows: Vec::with_capacity(MAX_ROWS), go_on });
+    let result = work(&mut Runner { stepper, sequence, rows: Vec::with_capacity(MAX_ROWS), should_continue });
     let ended = stepper.end(sequence);
     let result = result?;
     ended?;
@@ -214,7 +84,7 @@ struct Runner<'a, B: Backend> {
     stepper: &'a mut Stepper<B>,
     sequence: SequenceId,
     rows: Vec<StepRow<'static>>,
-    go_on: &'a mut dyn FnMut() -> bool,
+    should_continue: &'a mut dyn FnMut() -> bool,
 }
 
 /// Which rows of a step want logits.
@@ -298,7 +168,7 @@ impl<B: Backend> Runner<'_, B> {
 
     /// Computes the next positions, which stay in flight.
     fn step(&mut self, count: usize, logits: Logits) -> Result<bool, BenchError> {
-        if !(self.go_on)() {
+        if !(self.should_continue)() {
             return Ok(false);
         }
         let (sequence, vocabulary) = (self.sequence, self.stepper.hyperparameters().vocabulary);
@@ -306,7 +176,7 @@ impl<B: Backend> Runner<'_, B> {
         self.rows.clear();
         self.rows.extend((0..count).map(|row| StepRow {
             sequence,
-            place: start + row,
+            kv_index: start + row,
             input: RowInput::Token(token_at(start + row, vocabulary)),
             want: Want::logits_if(match logits {
                 Logits::None => false,

@@ -128,7 +128,7 @@ impl<'a> Chunks<'a> {
 }
 
 /// Computes the chunks one after the other and tells `progress` how far it has come, after each. Stops, with what there
-/// is, when `go_on` says no between steps.
+/// is, when `should_continue` says no between steps.
 ///
 /// With a `reference`, sequences of the same stepper ([`Stepper::other_sequences`]), every chunk is computed there too.
 ///
@@ -139,12 +139,12 @@ pub fn evaluate<B: Backend>(
     reference: Option<Sequences<B>>,
     chunks: &Chunks<'_>,
     progress: &mut dyn FnMut(&Evaluation),
-    go_on: &mut dyn FnMut() -> bool,
+    should_continue: &mut dyn FnMut() -> bool,
 ) -> Result<Evaluation, EvaluationError> {
     let mut evaluation = Evaluation::default();
     let mut run = Run { stepper, reference, rows: Vec::with_capacity(MAX_ROWS) };
     for index in 0..chunks.count {
-        let complete = run.chunk(&chunks.get(index), &mut evaluation, go_on)?;
+        let complete = run.chunk(&chunks.get(index), &mut evaluation, should_continue)?;
         if !complete {
             break;
         }
@@ -167,11 +167,11 @@ impl<B: Backend> Run<'_, B> {
         &mut self,
         chunk: &Chunk<'_>,
         evaluation: &mut Evaluation,
-        go_on: &mut dyn FnMut() -> bool,
+        should_continue: &mut dyn FnMut() -> bool,
     ) -> Result<bool, EvaluationError> {
         let sequence = self.stepper.begin()?;
         let of_reference = self.on_reference(|run| run.stepper.begin()).transpose()?;
-        let complete = self.judge(chunk, sequence, of_reference, evaluation, go_on);
+        let complete = self.judge(chunk, sequence, of_reference, evaluation, should_continue);
         // The sequences are freed whatever has happened.
         self.stepper.end(sequence)?;
         let ended = of_reference.and_then(|sequence| self.on_reference(|run| run.stepper.end(sequence)));
@@ -185,10 +185,10 @@ impl<B: Backend> Run<'_, B> {
         sequence: SequenceId,
         of_reference: Option<SequenceId>,
         evaluation: &mut Evaluation,
-        go_on: &mut dyn FnMut() -> bool,
+        should_continue: &mut dyn FnMut() -> bool,
     ) -> Result<bool, EvaluationError> {
         for positions in chunk.steps() {
-            if !go_on() {
+            if !should_continue() {
                 return Ok(false);
             }
             let vocabulary = self.stepper.hyperparameters().vocabulary;
@@ -223,7 +223,7 @@ impl<B: Backend> Run<'_, B> {
         Ok(true)
     }
 
-    /// Does something with the reference's sequences in the place of the model's; nothing if there are none.
+    /// Runs `work` on the reference's sequences; `None` if there are none.
     fn on_reference<T>(&mut self, work: impl FnOnce(&mut Self) -> T) -> Option<T> {
         let reference = self.reference.take()?;
         let own = self.stepper.swap_sequences(reference);
@@ -244,7 +244,7 @@ impl<B: Backend> Run<'_, B> {
         self.rows.clear();
         self.rows.extend(positions.clone().map(|position| Row {
             sequence,
-            place: position,
+            kv_index: position,
             input: RowInput::Token(chunk.token(position)),
             want: Want::logits_if(chunk.judges(position)),
         }));

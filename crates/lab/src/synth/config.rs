@@ -138,7 +138,7 @@ impl Config {
         if self.get(key).is_some() { self.flag(key) } else { Ok(when_absent) }
     }
 
-    /// The settings of the rotation. Newer configurations have them in an object, for some models one for each kind of
+    /// The RoPE settings. Newer configurations have them in an object, for some models one for each kind of
     /// layer; older ones beside the others.
     pub(super) fn rope(&self, layer_type: &str) -> Rope<'_> {
         let parameters = self.get("rope_parameters").and_then(Value::as_object);
@@ -148,7 +148,7 @@ impl Config {
     }
 }
 
-/// The settings of the rotation of Q and K.
+/// The RoPE settings.
 pub(super) struct Rope<'a> {
     config: &'a Config,
     settings: Option<&'a Map<String, Value>>,
@@ -195,7 +195,7 @@ impl Rope<'_> {
         }
     }
 
-    /// A list of numbers above 0, such as divisors of frequencies.
+    /// A list of numbers above 0, such as RoPE frequency factors.
     pub(super) fn reals(&self, key: &str) -> Result<Vec<f32>, ConfigError> {
         let value = Config::required(key, self.get(key))?;
         let numbers = value.as_array().filter(|list| !list.is_empty());
@@ -206,7 +206,7 @@ impl Rope<'_> {
         })
     }
 
-    /// A list of counts, such as the sections of a rotation in several dimensions.
+    /// A list of counts, such as M-RoPE sections.
     pub(super) fn counts(&self, key: &str) -> Option<Vec<i32>> {
         let counts = self.get(key)?.as_array()?.iter();
         counts.map(|count| count.as_u64().filter(|&count| count <= MOST).map(|count| count as i32)).collect()

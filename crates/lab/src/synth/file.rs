@@ -5,12 +5,12 @@ use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
-use verbatim_gguf::{GgufError, TensorWriter};
+use verbatim_gguf::{GgufError, GgufWriter, TensorWriter};
 use verbatim_quant::{DType, QuantError};
 
 use super::blueprint::{Fill, Tensor};
 use super::weights::Pool;
-use super::{Blueprint, Recipe, mix};
+use super::{Blueprint, Recipe, mix, vocabulary};
 
 /// A piece of a tensor that is made and written at a time.
 const PIECE_BYTES: usize = 16 << 20;
@@ -81,7 +81,7 @@ pub enum SynthError {
     Stopped,
 }
 
-/// Writes a model to a file and gives its length in bytes. `go_on` is told how far it is, and can stop it.
+/// Writes a model to a file and gives its length in bytes. `should_continue` is told how far it is, and can stop it.
 ///
 /// # Errors
 /// If the file cannot be written; then nothing is left, and a file that was there before is as it was.
@@ -89,12 +89,12 @@ pub fn write(
     blueprint: &Blueprint,
     options: &WriteOptions,
     path: &Path,
-    go_on: &mut dyn FnMut(Progress) -> bool,
+    should_continue: &mut dyn FnMut(Progress) -> bool,
 ) -> Result<u64, SynthError> {
     if path.metadata().is_ok_and(|metadata| !metadata.is_file()) {
         return Err(SynthError::Target(path.into()));
     }
-    let (writer, formats) = blueprint.writer(options.recipe, options.seed).map_err(SynthError::Model)?;
+    let (writer, formats) = header(blueprint, options.recipe, options.seed).map_err(SynthError::Model)?;
     let needed_bytes = writer.file_bytes();
     let partial = PartialFile::of(path);
     let io_error = |source| SynthError::Io { path: path.into(), source };
@@ -108,7 +108,8 @@ pub fn write(
     let pools = pools(blueprint, &formats, options)?;
     let data = writer.begin(BufWriter::with_capacity(1 << 20, file)).map_err(data_error)?;
     let progress = Progress { written: 0, total: needed_bytes };
-    let mut filler = Filler { data, pools, threads: options.threads, progress, piece: Vec::new(), go_on };
+    let mut filler =
+        Filler { data, pools, threads: options.threads, progress, piece: Vec::new(), should_continue };
     for (index, (tensor, &dtype)) in blueprint.tensors().iter().zip(&formats).enumerate() {
         let key = mix(mix(options.seed) ^ index as u64);
         if !filler.append(tensor, dtype, key).map_err(data_error)? {
@@ -118,6 +119,25 @@ pub fn write(
     filler.data.finish().map_err(data_error)?;
     partial.keep_as(path).map_err(io_error)?;
     Ok(needed_bytes)
+}
+
+/// The file's metadata and tensor table, with the format of each tensor.
+fn header(blueprint: &Blueprint, recipe: Recipe, seed: u64) -> Result<(GgufWriter, Vec<DType>), GgufError> {
+    let mut writer = GgufWriter::new();
+    writer.put("general.architecture", blueprint.architecture())?;
+    writer.put("general.type", "model")?;
+    writer.put("general.name", blueprint.name())?;
+    let description = format!("Random weights (seed {seed}): for measurements only.");
+    writer.put("general.description", description.as_str())?;
+    writer.put("general.file_type", recipe.file_type())?;
+    writer.put("general.quantization_version", 2u32)?;
+    blueprint.put_entries(&mut writer)?;
+    vocabulary::put(&mut writer, blueprint.vocabulary())?;
+    let formats = recipe.formats(blueprint.tensors(), blueprint.facts());
+    for (tensor, &dtype) in blueprint.tensors().iter().zip(&formats) {
+        writer.declare(&tensor.name, dtype, &tensor.dims)?;
+    }
+    Ok((writer, formats))
 }
 
 /// What the disk of a file has room for, if the system says so.
@@ -180,7 +200,7 @@ struct Filler<'a, W: Write> {
     threads: usize,
     progress: Progress,
     piece: Vec<u8>,
-    go_on: &'a mut dyn FnMut(Progress) -> bool,
+    should_continue: &'a mut dyn FnMut(Progress) -> bool,
 }
 
 impl<W: Write> Filler<'_, W> {
@@ -228,6 +248,6 @@ impl<W: Write> Filler<'_, W> {
     fn append_piece(&mut self, name: &str) -> Result<bool, GgufError> {
         self.data.append(name, &self.piece)?;
         self.progress.written += self.piece.len() as u64;
-        Ok((self.go_on)(self.progress))
+        Ok((self.should_continue)(self.progress))
     }
 }

@@ -6,7 +6,7 @@ use crate::ffn::{Ffn, FfnShape};
 use crate::metadata::{LayerPattern, MetadataReader};
 use crate::net::{Heads, Linear, LogitForm, Net};
 use crate::table::{Table, WeightId};
-use crate::{Hyperparameters, KeyRotation, KvShape, Model, ModelError, StepShape, Tap, WeightSpec};
+use crate::{HiddenOutput, Hyperparameters, KeyRope, KvShape, Model, ModelError, StepShape, WeightSpec};
 use verbatim_gguf::GgufFile;
 use verbatim_graph::{Activation, Graph, GraphError, Real, RopeLayout, RopeScaling, RopeTable, ValueId};
 
@@ -14,7 +14,7 @@ use verbatim_graph::{Activation, Graph, GraphError, Real, RopeLayout, RopeScalin
 pub(super) struct Variant {
     pub(super) rope_layout: RopeLayout,
     /// Whether a layer rotates Q and K.
-    pub(super) rotates: fn(usize) -> bool,
+    pub(super) uses_rope: fn(usize) -> bool,
     pub(super) qk_norms: QkNorms,
     pub(super) norms: Norms,
     /// The tensor that norms what the feed-forward network reads.
@@ -70,7 +70,7 @@ impl Variant {
     pub(super) fn new(rope_layout: RopeLayout, ffn: FfnShape) -> Variant {
         Variant {
             rope_layout,
-            rotates: |_| true,
+            uses_rope: |_| true,
             qk_norms: QkNorms::None,
             norms: Norms::Before,
             ffn_norm: "ffn_norm",
@@ -95,7 +95,7 @@ pub(super) struct Dense {
     heads: Heads,
     eps: Real,
     rope: RopeTable,
-    rope_divisors: Divisors,
+    freq_factors: FreqFactors,
     embedding: WeightId,
     layers: Vec<Layer>,
     norm: WeightId,
@@ -103,7 +103,7 @@ pub(super) struct Dense {
 }
 
 /// What the rotation's frequencies are divided by.
-enum Divisors {
+enum FreqFactors {
     None,
     Fixed(WeightId),
     /// LongRoPE: other ones where sequences may outgrow the context of the first training.
@@ -156,7 +156,7 @@ impl Dense {
 
         let mut table = Table::new(file);
         let embedding = table.matrix("token_embd.weight", vocabulary, hidden)?;
-        let rope_divisors = Divisors::open(&mut table, keys, &mut rope)?;
+        let freq_factors = FreqFactors::open(&mut table, keys, &mut rope)?;
         let norm = table.vector("output_norm.weight", hidden)?;
         // Without a head of its own the model reads its embeddings backwards.
         let tied = !table.has("output.weight");
@@ -173,7 +173,7 @@ impl Dense {
             heads,
             eps,
             rope,
-            rope_divisors,
+            freq_factors,
             embedding,
             layers,
             norm,
@@ -182,22 +182,22 @@ impl Dense {
     }
 }
 
-impl Divisors {
+impl FreqFactors {
     /// Files say by these tensors alone that a model was trained with LongRoPE.
     fn open(
         table: &mut Table<'_>,
         keys: &MetadataReader<'_>,
         rope: &mut RopeTable,
-    ) -> Result<Divisors, ModelError> {
-        let pairs = rope.rotated / 2;
+    ) -> Result<FreqFactors, ModelError> {
+        let pairs = rope.rotary_dim / 2;
         let long = "rope_factors_long.weight";
         if !table.has(long) && !matches!(rope.scaling, RopeScaling::Long { .. }) {
             let fixed = table.optional_vector("rope_freqs.weight", pairs)?;
-            return Ok(fixed.map_or(Divisors::None, Divisors::Fixed));
+            return Ok(fixed.map_or(FreqFactors::None, FreqFactors::Fixed));
         }
         let original_context = keys.count("rope.scaling.original_context_length")?;
         rope.scaling = keys.long_rope()?;
-        Ok(Divisors::ByContext {
+        Ok(FreqFactors::ByContext {
             short: table.vector("rope_factors_short.weight", pairs)?,
             long: table.vector(long, pairs)?,
             original_context,
@@ -206,9 +206,9 @@ impl Divisors {
 
     fn at(&self, context: usize) -> Option<WeightId> {
         match *self {
-            Divisors::None => None,
-            Divisors::Fixed(weight) => Some(weight),
-            Divisors::ByContext { short, long, original_context } => {
+            FreqFactors::None => None,
+            FreqFactors::Fixed(weight) => Some(weight),
+            FreqFactors::ByContext { short, long, original_context } => {
                 Some(if context > original_context { long } else { short })
             }
         }
@@ -280,12 +280,12 @@ impl Model for Dense {
         let shape = |layer: usize| {
             let window = self.window(layer);
             let local = self.variant.local.as_ref().filter(|_| window.is_some()).and_then(|local| local.rope);
-            let (table, divisors) = match local {
+            let (table, freq_factors) = match local {
                 Some(table) => (table, None),
-                None => (self.rope, self.rope_divisors.at(context).map(|weight| weight.0)),
+                None => (self.rope, self.freq_factors.at(context).map(|weight| weight.0)),
             };
-            let rotation = (self.variant.rotates)(layer).then_some(KeyRotation { table, layout, divisors });
-            KvShape { kv_heads, head_dim, window, rotation }
+            let rope = (self.variant.uses_rope)(layer).then_some(KeyRope { table, layout, freq_factors });
+            KvShape { kv_heads, head_dim, window, rope }
         };
         (0..self.layers.len()).map(shape).collect()
     }
@@ -293,7 +293,7 @@ impl Model for Dense {
     fn build(&self, shape: &StepShape) -> Result<Graph, GraphError> {
         let mut net = Net::new(&self.specs, shape)?;
         let mut x = net.embed(self.embedding, self.variant.embedding_scale)?;
-        let global_rope = net.rope_table(self.rope, self.rope_divisors.at(shape.context))?;
+        let global_rope = net.rope_table(self.rope, self.freq_factors.at(shape.context))?;
         let local_rope = match self.variant.local.as_ref().and_then(|local| local.rope) {
             Some(table) => net.rope_table(table, None)?,
             None => global_rope,
@@ -301,8 +301,8 @@ impl Model for Dense {
         for (index, layer) in self.layers.iter().enumerate() {
             let window = self.window(index);
             let rope = if window.is_some() { local_rope } else { global_rope };
-            let rotates = (self.variant.rotates)(index);
-            let heads = Heads { rotates, window, sinks: layer.sinks, ..self.heads };
+            let uses_rope = (self.variant.uses_rope)(index);
+            let heads = Heads { uses_rope, window, sinks: layer.sinks, ..self.heads };
             x = self.around(&mut net, &layer.attention_norms, x, |net, x| {
                 let [q, k, v] = self.qkv(net, layer, x)?;
                 let attended = net.attention(index, heads, [q, k, v], rope)?;
@@ -311,7 +311,7 @@ impl Model for Dense {
             x = self.around(&mut net, &layer.ffn_norms, x, |net, x| {
                 layer.ffn.build(net, x, self.variant.activation)
             })?;
-            net.tap(Tap::Layer(index as u32), x)?;
+            net.hidden_output(HiddenOutput::Layer(index as u32), x)?;
         }
         net.head(x, self.norm, self.eps, self.head, self.variant.logits)
     }

@@ -12,7 +12,7 @@ use crate::metadata::MetadataReader;
 use crate::net::{Heads, Linear, LogitForm, Net};
 use crate::table::{Table, WeightId};
 use crate::{
-    Hyperparameters, KeyRotation, KvShape, Model, ModelError, RecurrentShape, StepShape, Tap, WeightSpec,
+    HiddenOutput, Hyperparameters, KeyRope, KvShape, Model, ModelError, RecurrentShape, StepShape, WeightSpec,
 };
 use verbatim_gguf::GgufFile;
 use verbatim_graph::{Activation, DeltaHeads, Graph, GraphError, Op, Real, RopeLayout, RopeTable, ValueId};
@@ -98,7 +98,7 @@ impl Hybrid {
             let name = |part: &str| format!("blk.{layer}.{part}");
             opened.push(Layer {
                 norm: table.vector(&name("attn_norm.weight"), hidden)?,
-                mixer: if kinds.recurs(layer) {
+                mixer: if kinds.is_recurrent(layer) {
                     Mixer::Delta(DeltaNet::open(&mut table, name, hidden, delta)?)
                 } else {
                     Mixer::Attention(Attention::open(&mut table, name, hidden, heads)?)
@@ -170,7 +170,7 @@ impl LayerKinds {
         }
     }
 
-    fn recurs(&self, layer: usize) -> bool {
+    fn is_recurrent(&self, layer: usize) -> bool {
         match self {
             LayerKinds::Listed(listed) => listed[layer],
             LayerKinds::Interval(interval) => !(layer + 1).is_multiple_of(*interval),
@@ -280,8 +280,8 @@ impl Model for Hybrid {
 
     fn kv_shapes(&self, _context: usize) -> Vec<KvShape> {
         let Heads { kv_heads, head_dim, layout, .. } = self.heads;
-        let rotation = Some(KeyRotation { table: self.rope, layout, divisors: None });
-        let shape = KvShape { kv_heads, head_dim, window: None, rotation };
+        let rope = Some(KeyRope { table: self.rope, layout, freq_factors: None });
+        let shape = KvShape { kv_heads, head_dim, window: None, rope };
         let attending = self.layers.iter().filter(|layer| matches!(layer.mixer, Mixer::Attention(_)));
         attending.map(|_| shape).collect()
     }
@@ -313,7 +313,7 @@ impl Model for Hybrid {
             let normed = net.rms_norm(x, layer.ffn_norm, self.eps, 1)?;
             let fed = layer.ffn.build(&mut net, normed, Activation::Silu)?;
             x = net.add(x, fed)?;
-            net.tap(Tap::Layer(index as u32), x)?;
+            net.hidden_output(HiddenOutput::Layer(index as u32), x)?;
         }
         net.head(x, self.norm, self.eps, self.head, LogitForm::default())
     }

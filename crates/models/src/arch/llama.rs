@@ -1,7 +1,7 @@
 //! `llama`: Llama 1 to 3, Mistral 7B, SmolLM2 and the many that share their form.
 //!
 //! Grouped-query attention, SwiGLU, RMS norms before each half of a layer (arXiv 2307.09288, 2407.21783). Llama 3.1
-//! and later carry divisors of the rotation frequencies as the tensor `rope_freqs.weight`.
+//! and later carry RoPE frequency factors as the tensor `rope_freqs.weight`.
 
 use super::dense::{Dense, Variant};
 use crate::ffn::FfnShape;

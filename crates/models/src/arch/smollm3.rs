@@ -15,7 +15,7 @@ pub(super) fn open(file: &GgufFile, keys: &MetadataReader<'_>) -> Result<Box<dyn
     keys.refuse_count("attention.sliding_window", "0: windows are not supported in this architecture")?;
     keys.refuse_count("expert_count", "0: mixtures of experts are not supported in this architecture")?;
     let variant = Variant {
-        rotates: |layer| !(layer + 1).is_multiple_of(PERIOD),
+        uses_rope: |layer| !(layer + 1).is_multiple_of(PERIOD),
         // The converter to GGUF reorders the rows of Q and K, as for Llama.
         ..Variant::new(RopeLayout::Interleaved, FfnShape::gated(keys)?)
     };

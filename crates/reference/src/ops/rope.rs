@@ -4,27 +4,27 @@ use std::f64::consts::TAU;
 use verbatim_graph::{RopeLayout, RopeScaling, RopeTable};
 
 /// The angle per position of each pair: base^(-2i / rotated), stretched, over the pair's divisor. Rounded to f32 at the end.
-pub fn frequencies(table: &RopeTable, divisors: Option<&[f32]>) -> Vec<f32> {
+pub fn frequencies(table: &RopeTable, freq_factors: Option<&[f32]>) -> Vec<f32> {
     let frequency = |i: usize| {
-        let trained = f64::from(table.base.0).powf(-2.0 * i as f64 / table.rotated as f64);
-        let divisor = divisors.map_or(1.0, |divisors| f64::from(divisors[i]));
+        let trained = f64::from(table.base.0).powf(-2.0 * i as f64 / table.rotary_dim as f64);
+        let divisor = freq_factors.map_or(1.0, |freq_factors| f64::from(freq_factors[i]));
         (stretched(table, i, trained) / divisor) as f32
     };
-    (0..table.rotated / 2).map(frequency).collect()
+    (0..table.rotary_dim / 2).map(frequency).collect()
 }
 
 /// The frequency of pair `i` after scaling.
 fn stretched(table: &RopeTable, i: usize, trained: f64) -> f64 {
     match table.scaling {
         RopeScaling::Linear { factor } => trained / f64::from(factor.0),
-        // The divisors are an operand.
+        // The frequency factors are an operand.
         RopeScaling::Long { .. } => trained,
         RopeScaling::Yarn { factor, original_context, beta_fast, beta_slow, whole_pairs, .. } => {
             // Section 3.2 of arXiv 2309.00071: fast pairs are left alone, slow ones are stretched, with a ramp between.
             let first = pair_of(table, original_context, beta_fast.0);
             let last = pair_of(table, original_context, beta_slow.0);
             let (first, last) = if whole_pairs { (first.floor(), last.ceil()) } else { (first, last) };
-            let (first, last) = (first.max(0.0), last.min(table.rotated as f64 - 1.0));
+            let (first, last) = (first.max(0.0), last.min(table.rotary_dim as f64 - 1.0));
             // The ramp is a step where it would begin at its end or beyond.
             let stretch = ((i as f64 - first) / (last - first).max(0.001)).clamp(0.0, 1.0);
             trained * (1.0 - stretch) + trained / f64::from(factor.0) * stretch
@@ -36,11 +36,11 @@ fn stretched(table: &RopeTable, i: usize, trained: f64) -> f64 {
 /// context · base^(-2i / rotated) = 2π · rotations.
 fn pair_of(table: &RopeTable, context: usize, rotations: f32) -> f64 {
     let angle = TAU * f64::from(rotations);
-    table.rotated as f64 * (context as f64 / angle).ln() / (2.0 * f64::from(table.base.0).ln())
+    table.rotary_dim as f64 * (context as f64 / angle).ln() / (2.0 * f64::from(table.base.0).ln())
 }
 
 /// What cosines and sines are multiplied by.
-pub fn amplitude(scaling: RopeScaling) -> f32 {
+pub fn mscale(scaling: RopeScaling) -> f32 {
     match scaling {
         RopeScaling::Linear { .. } => 1.0,
         RopeScaling::Yarn { attention_factor, .. } | RopeScaling::Long { attention_factor } => {
@@ -50,11 +50,11 @@ pub fn amplitude(scaling: RopeScaling) -> f32 {
 }
 
 /// The cosines of all angles of a position, then the sines.
-pub fn angles(position: i32, frequencies: &[f32], amplitude: f32) -> Vec<f32> {
+pub fn angles(position: i32, frequencies: &[f32], mscale: f32) -> Vec<f32> {
     // An angle is rounded to f32, as everywhere in the field; at large positions its functions depend on that.
     let angles = frequencies.iter().map(|frequency| f64::from(position as f32 * frequency));
-    let cosines = angles.clone().map(|angle| angle.cos() as f32 * amplitude);
-    let sines = angles.map(|angle| angle.sin() as f32 * amplitude);
+    let cosines = angles.clone().map(|angle| angle.cos() as f32 * mscale);
+    let sines = angles.map(|angle| angle.sin() as f32 * mscale);
     cosines.chain(sines).collect()
 }
 

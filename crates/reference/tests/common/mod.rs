@@ -26,13 +26,13 @@ pub struct Case {
 }
 
 impl Case {
-    /// A step of so many rows, as many of them picked.
+    /// A step of so many rows, as many of them output_rows.
     pub fn new(rows: usize) -> Case {
         Case::picking(rows, rows)
     }
 
-    pub fn picking(rows: usize, picked: usize) -> Case {
-        let rows = Bounds { rows, picked };
+    pub fn picking(rows: usize, output_rows: usize) -> Case {
+        let rows = Bounds { rows, output_rows };
         let mut builder = Builder::new(rows);
         builder.place(Placement::Host);
         let (weights, state) = (Reference.new_weights(), Reference.new_state());

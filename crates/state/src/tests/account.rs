@@ -10,18 +10,19 @@ type Content = u64;
 /// What nobody has computed.
 const POISON: Content = 0xdead_dead_dead_dead;
 
-/// The layers of one model: windows, and whether one more recurs.
+/// The layers of one model: windows, and whether there is a recurrent layer.
 pub(super) type Kind = (&'static [Option<usize>], bool);
 
-pub(super) fn owner((windows, recurs): Kind) -> OwnerSpec {
+pub(super) fn owner((windows, is_recurrent): Kind) -> OwnerSpec {
     // Layers that differ in how their keys move.
-    let table = RopeTable { rotated: 4, base: Real(1e4), scaling: RopeScaling::Linear { factor: Real(1.0) } };
+    let table =
+        RopeTable { rotary_dim: 4, base: Real(1e4), scaling: RopeScaling::Linear { factor: Real(1.0) } };
     let layers = windows.iter().enumerate().map(|(index, &window)| {
-        let rope = RopeKind::Rope { table, layout: RopeLayout::NeoX, divisors: None };
+        let rope = RopeKind::Rope { table, layout: RopeLayout::NeoX, freq_factors: None };
         let rope = if index % 2 == 0 { rope } else { RopeKind::None };
         LayerSpec { rope, ..layer(window) }
     });
-    OwnerSpec { layers: layers.collect(), recurrent: recurs.then(recurrent).into_iter().collect() }
+    OwnerSpec { layers: layers.collect(), recurrent: is_recurrent.then(recurrent).into_iter().collect() }
 }
 
 /// A position in flight as it ought to be.
@@ -78,7 +79,7 @@ impl Naive {
         self.path(index).contains(&ancestor)
     }
 
-    /// What an owner has computed of a place, and of those that follow it, is lost.
+    /// What an owner has computed of a KV index, and of those that follow it, is lost.
     fn lose(&mut self, index: usize, owner: usize) {
         for later in index..self.flight.len() {
             if self.follows(later, index) {
@@ -87,7 +88,7 @@ impl Naive {
         }
     }
 
-    /// A place is of another token now.
+    /// A KV index is of another token now.
     fn change(&mut self, index: usize, token: u32, fresh: Content) {
         self.flight[index].token = token;
         for later in index..self.flight.len() {
@@ -100,7 +101,7 @@ impl Naive {
         }
     }
 
-    /// Where an owner has filled without gap up to a place that it computes.
+    /// Where an owner has filled without gap up to a KV index that it computes.
     fn start(&self, index: usize, owner: usize) -> usize {
         let path = self.path(index);
         let gap = path[..path.len() - 1].iter().rposition(|&index| !self.flight[index].computed[owner]);
@@ -166,9 +167,9 @@ impl World {
         let mut state = State::new(PlainStore::default(), spec, target).unwrap();
         let targets_windows = state.windows();
         let mut exact = vec![true];
-        for &(windows, recurs) in &kinds[1..] {
-            state.append_owner(owner((windows, recurs))).unwrap();
-            exact.push(!recurs && windows.iter().all(|window| targets_windows.contains(window)));
+        for &(windows, is_recurrent) in &kinds[1..] {
+            state.append_owner(owner((windows, is_recurrent))).unwrap();
+            exact.push(!is_recurrent && windows.iter().all(|window| targets_windows.contains(window)));
         }
         let (on, batch) = (vec![true; kinds.len()], Batch::default());
         World { state, live: Vec::new(), random: Random(seed), on, exact, batch, counts: Counts::default() }
@@ -210,14 +211,14 @@ impl World {
         bytes.first_chunk().map(|bytes| u64::from_le_bytes(*bytes))
     }
 
-    /// Nobody has computed anything at a place in flight.
-    fn poison(&mut self, id: SequenceId, place: usize, owners: &[OwnerId]) {
+    /// Nobody has computed anything at a KV index in flight.
+    fn poison(&mut self, id: SequenceId, kv_index: usize, owners: &[OwnerId]) {
         for &owner in owners {
             for (group, layer, ..) in self.layers(owner) {
-                let cell = self.state.cell(id, group, place).expect("in flight");
+                let cell = self.state.cell(id, group, kv_index).expect("in flight");
                 self.put(layer, cell, POISON, 0);
             }
-            if let Some([_, slot]) = self.state.slots(id, place) {
+            if let Some([_, slot]) = self.state.slots(id, kv_index) {
                 self.put_state(owner, slot, POISON);
             }
         }
@@ -239,10 +240,10 @@ impl World {
             true => self.state.append_tree(id, &parents),
             false => self.state.append(id, count),
         };
-        let Ok(places) = appended else { return };
+        let Ok(kv_indices) = appended else { return };
         let owners: Vec<OwnerId> = self.state.owners().collect();
-        for (place, parent) in places.zip(parents) {
-            self.poison(id, place, &owners);
+        for (kv_index, parent) in kv_indices.zip(parents) {
+            self.poison(id, kv_index, &owners);
             // Few tokens, so that sequences meet.
             let token = match self.random.below(2000) {
                 0 => NOT_A_TOKEN,
@@ -261,7 +262,7 @@ impl World {
         }
     }
 
-    /// An owner computes the last places in flight, in one or several steps; a draft perhaps not all of them.
+    /// An owner computes the last KV indices in flight, in one or several steps; a draft perhaps not all of them.
     fn compute_some(&mut self, at: usize, owner: OwnerId, base: usize, count: usize) {
         if !self.on[owner.index()] {
             return;
@@ -286,7 +287,7 @@ impl World {
         }
     }
 
-    /// An owner computes places in flight in one step, perhaps the first of another token than before. Whether it could.
+    /// An owner computes KV indices in flight in one step, perhaps the first of another token than before. Whether it could.
     fn compute(
         &mut self,
         at: usize,
@@ -307,7 +308,7 @@ impl World {
             indices.iter().for_each(|&index| naive.lose(index, owner.index()));
             if fails {
                 self.counts.failed += 1;
-                rows.iter().for_each(|&(_, place)| self.poison(id, place, &[owner]));
+                rows.iter().for_each(|&(_, kv_index)| self.poison(id, kv_index, &[owner]));
             } else {
                 if let Some(token) = token {
                     self.change(at, indices[0], token);
@@ -318,7 +319,7 @@ impl World {
                 let token =
                     |index: usize| Some(naive.flight[index].token).filter(|&token| token != NOT_A_TOKEN);
                 let computed =
-                    rows.iter().zip(indices).map(|(&(id, place), &index)| (id, place, token(index)));
+                    rows.iter().zip(indices).map(|(&(id, kv_index), &index)| (id, kv_index, token(index)));
                 self.state.computed(owner, computed).unwrap();
             }
         }
@@ -326,7 +327,7 @@ impl World {
         is_possible && !fails
     }
 
-    /// The target computes a place of another token: what drafts have computed there and after it is of no use.
+    /// The target computes a KV index of another token: what drafts have computed there and after it is of no use.
     fn change(&mut self, at: usize, index: usize, token: u32) {
         let (fresh, owners) = (self.random.bits(), self.on.len());
         let naive = &mut self.live[at].1;
@@ -346,7 +347,7 @@ impl World {
             assert!(batch.kept.iter().copied().eq(0..indices.len()));
             return true;
         }
-        let recurs = !self.state.recurrent_layers(owner).is_empty();
+        let is_recurrent = !self.state.recurrent_layers(owner).is_empty();
         let (row, error) = batch.refused[0];
         let index = indices[row];
         let parent = naive.flight[index].parent;
@@ -360,13 +361,13 @@ impl World {
             }
         };
         match error {
-            RowError::NotFilled { .. } => {
+            BatchError::NotFilled { .. } => {
                 self.counts.not_filled += 1;
-                assert!(recurs && owner != OwnerId::TARGET && is_lost);
+                assert!(is_recurrent && owner != OwnerId::TARGET && is_lost);
             }
             // A chain in which states share memory, or a step that begins after one that has failed.
-            RowError::Order { .. } => {
-                let shares = recurs && naive.flight.len() > CHECKPOINTS;
+            BatchError::Order { .. } => {
+                let shares = is_recurrent && naive.flight.len() > CHECKPOINTS;
                 assert!(
                     shares || owner == OwnerId::TARGET && parent.is_some() && is_lost,
                     "{naive_len}",
@@ -398,8 +399,8 @@ impl World {
         for (group, layer, window, knows_position) in self.layers(owner) {
             let first = window.map_or(0, |window| (position + 1).saturating_sub(window)).max(start).max(near);
             for seen in first..position {
-                let place = if seen < committed { seen } else { committed + path[seen - committed] };
-                let cell = self.state.cell(id, group, place).expect("seen");
+                let kv_index = if seen < committed { seen } else { committed + path[seen - committed] };
+                let cell = self.state.cell(id, group, kv_index).expect("seen");
                 let [found, at] = self.get(layer, cell);
                 assert_eq!(
                     found,
@@ -455,7 +456,7 @@ impl World {
             if self.random.below(20) == 0 && len > 0 {
                 tokens[self.random.below(len)] = NOT_A_TOKEN;
             }
-            let reused = self.state.reuse(id, &tokens).unwrap();
+            let reused = self.state.resume_prefix(id, &tokens).unwrap();
             for &token in &tokens[..reused] {
                 assert_ne!(token, NOT_A_TOKEN);
                 let content = after(naive.contents.iter().copied(), token);
@@ -497,7 +498,7 @@ impl World {
         let committed = naive.tokens.len();
         let start = self.random.below(committed + 1);
         let end = start + self.random.below(committed + 1 - start);
-        match self.state.remove(*id, start..end) {
+        match self.state.remove_and_shift(*id, start..end) {
             Ok(left) => {
                 naive.tokens.drain(start..end);
                 naive.contents.drain(start..end);
@@ -522,7 +523,7 @@ impl World {
                 matches!(
                     error,
                     StateError::InFlight(_)
-                        | StateError::CannotMove(_)
+                        | StateError::CannotShift(_)
                         | StateError::NoPages { .. }
                         | StateError::CannotGoBack { .. }
                 ),

@@ -12,27 +12,27 @@ fn fault(
     owner: OwnerId,
     id: SequenceId,
     rows: &[(usize, usize)],
-) -> Option<(usize, RowError)> {
+) -> Option<(usize, BatchError)> {
     if state.len(id).is_err() {
-        return Some((rows[0].0, RowError::NoSuchSequence));
+        return Some((rows[0].0, BatchError::NoSuchSequence));
     }
-    let recurs = !state.recurrent_layers(owner).is_empty();
-    let slot = |place| state.row(id, place).and_then(|row| row.slot);
-    for (count, &(row, place)) in rows.iter().enumerate() {
-        let before: Vec<usize> = rows[..count].iter().map(|&(_, place)| place).collect();
-        if state.row(id, place).is_none() {
-            return Some((row, RowError::NotInFlight { place }));
+    let is_recurrent = !state.recurrent_layers(owner).is_empty();
+    let slot = |kv_index| state.row(id, kv_index).and_then(|row| row.slot);
+    for (count, &(row, kv_index)) in rows.iter().enumerate() {
+        let before: Vec<usize> = rows[..count].iter().map(|&(_, kv_index)| kv_index).collect();
+        if state.row(id, kv_index).is_none() {
+            return Some((row, BatchError::NotInFlight { kv_index }));
         }
-        let order = Some((row, RowError::Order { place }));
-        let not_filled = Some((row, RowError::NotFilled { place }));
-        if before.last().is_some_and(|&last| last >= place) {
+        let order = Some((row, BatchError::Order { kv_index }));
+        let not_filled = Some((row, BatchError::NotFilled { kv_index }));
+        if before.last().is_some_and(|&last| last >= kv_index) {
             return order;
         }
         let committed = state.len(id).unwrap();
-        let Some(parent) = state.parent(id, place) else {
+        let Some(parent) = state.parent(id, kv_index) else {
             let filled = state.filled(id, owner).unwrap();
             if owner != OwnerId::TARGET
-                && recurs
+                && is_recurrent
                 && committed > 0
                 && (filled.is_empty() || filled.end < committed)
             {
@@ -40,44 +40,50 @@ fn fault(
             }
             continue;
         };
-        let shares = |&other: &usize| recurs && slot(other) == slot(parent);
+        let shares = |&other: &usize| is_recurrent && slot(other) == slot(parent);
         match before.iter().rev().find(|&other| *other == parent || shares(other)) {
             Some(&found) if found == parent => {}
             Some(_) => return order,
             None if is_filled(state, owner, id, &before, parent) => {
-                let has_state = !recurs || state.row(id, parent).unwrap().kept.contains(owner);
+                let has_state = !is_recurrent || state.row(id, parent).unwrap().kept.contains(owner);
                 if !has_state {
                     return order;
                 }
             }
             None if owner == OwnerId::TARGET => return order,
-            None if recurs => return not_filled,
+            None if is_recurrent => return not_filled,
             None => {}
         }
     }
     None
 }
 
-/// Whether an owner has computed a place in flight that is no row of the step, and no row makes it do so again.
+/// Whether an owner has computed a KV index in flight that is no row of the step, and no row makes it do so again.
 fn is_filled(
     state: &State<PlainStore>,
     owner: OwnerId,
     id: SequenceId,
     before: &[usize],
-    place: usize,
+    kv_index: usize,
 ) -> bool {
-    let is_lost = state.places(id, place).iter().any(|place| before.contains(place));
-    state.row(id, place).unwrap().computed.contains(owner) && !is_lost
+    let is_lost = state.kv_indices(id, kv_index).iter().any(|kv_index| before.contains(kv_index));
+    state.row(id, kv_index).unwrap().computed.contains(owner) && !is_lost
 }
 
-fn start(state: &State<PlainStore>, owner: OwnerId, id: SequenceId, before: &[usize], place: usize) -> usize {
+fn start(
+    state: &State<PlainStore>,
+    owner: OwnerId,
+    id: SequenceId,
+    before: &[usize],
+    kv_index: usize,
+) -> usize {
     if owner == OwnerId::TARGET {
         return 0;
     }
-    let places = state.places(id, place);
+    let kv_indices = state.kv_indices(id, kv_index);
     let (committed, filled) = (state.len(id).unwrap(), state.filled(id, owner).unwrap());
-    let has = |&place: &usize| before.contains(&place) || is_filled(state, owner, id, before, place);
-    match places[..places.len() - 1].iter().rposition(|place| !has(place)) {
+    let has = |&kv_index: &usize| before.contains(&kv_index) || is_filled(state, owner, id, before, kv_index);
+    match kv_indices[..kv_indices.len() - 1].iter().rposition(|kv_index| !has(kv_index)) {
         Some(gap) => committed + gap + 1,
         None if filled.end == committed && !filled.is_empty() => filled.start,
         None => committed,
@@ -111,11 +117,11 @@ impl World {
         let id = self.state.begin().unwrap();
         let committed = self.random.below(100);
         if committed > 0 {
-            let places = self.state.append(id, committed).unwrap();
+            let kv_indices = self.state.append(id, committed).unwrap();
             let owners: Vec<OwnerId> = self.state.owners().collect();
             for owner in owners {
                 if owner == OwnerId::TARGET || self.random.below(2) == 0 {
-                    let rows = places.clone().map(|place| (id, place, Some(0)));
+                    let rows = kv_indices.clone().map(|kv_index| (id, kv_index, Some(0)));
                     self.state.computed(owner, rows).unwrap();
                 }
             }
@@ -139,32 +145,32 @@ impl World {
             let (committed, in_flight) =
                 (self.state.len(id).unwrap(), self.state.sequence(id).unwrap().flight.len());
             let least = self.random.below(in_flight);
-            let mut places: Vec<usize> = match self.random.below(4) {
+            let mut kv_indices: Vec<usize> = match self.random.below(4) {
                 0 => Vec::new(),
                 1 => (0..in_flight).collect(),
                 2 => (least..in_flight).collect(),
                 _ => (0..in_flight).filter(|_| self.random.below(3) > 0).collect(),
             };
-            places.iter_mut().for_each(|place| *place += committed);
-            if self.random.below(8) == 0 && places.len() > 1 {
-                let other = self.random.below(places.len());
-                places.swap(0, other);
+            kv_indices.iter_mut().for_each(|kv_index| *kv_index += committed);
+            if self.random.below(8) == 0 && kv_indices.len() > 1 {
+                let other = self.random.below(kv_indices.len());
+                kv_indices.swap(0, other);
             }
             if self.random.below(12) == 0 {
-                places.push([committed.saturating_sub(1), committed + in_flight][self.random.below(2)]);
+                kv_indices.push([committed.saturating_sub(1), committed + in_flight][self.random.below(2)]);
             }
-            queues.push((id, places));
+            queues.push((id, kv_indices));
         }
         if self.random.below(3) == 0 {
             queues.push((self.ended[0], vec![0, 1]));
         }
         let mut rows = Vec::new();
         let is_mixed = self.random.below(2) == 0;
-        queues.retain(|(_, places)| !places.is_empty());
+        queues.retain(|(_, kv_indices)| !kv_indices.is_empty());
         while !queues.is_empty() {
             let at = if is_mixed { self.random.below(queues.len()) } else { 0 };
             rows.push((queues[at].0, queues[at].1.remove(0)));
-            queues.retain(|(_, places)| !places.is_empty());
+            queues.retain(|(_, kv_indices)| !kv_indices.is_empty());
         }
         rows
     }
@@ -205,21 +211,21 @@ impl World {
 
     fn check_row(&self, owner: OwnerId, rows: &[(SequenceId, usize)], row: usize, at: usize, batch: &Batch) {
         let state = &self.state;
-        let (id, place) = rows[row];
-        let position = state.position(id, place).unwrap();
+        let (id, kv_index) = rows[row];
+        let position = state.position(id, kv_index).unwrap();
         assert_eq!(batch.positions[at] as usize, position);
         assert_eq!(batch.sequences[at] as usize, id.index());
-        let recurs = !state.recurrent_layers(owner).is_empty();
-        let slots = if recurs { state.slots(id, place).unwrap() } else { [-1; 2] };
+        let is_recurrent = !state.recurrent_layers(owner).is_empty();
+        let slots = if is_recurrent { state.slots(id, kv_index).unwrap() } else { [-1; 2] };
         assert_eq!([batch.read_slots[at], batch.write_slots[at]], slots);
         let before: Vec<usize> = rows[..row].iter().filter(|row| row.0 == id).map(|row| row.1).collect();
-        assert_eq!(batch.starts[at] as usize, start(state, owner, id, &before, place), "{owner:?}");
-        let path = state.path(id, place).unwrap_or_default();
+        assert_eq!(batch.starts[at] as usize, start(state, owner, id, &before, kv_index), "{owner:?}");
+        let path = state.path(id, kv_index).unwrap_or_default();
         assert_eq!(batch.bases[at] as usize, position + 1 - path.len());
         for group in 0..state.windows().len() {
-            let cell = |place| state.cell(id, group, place).unwrap() as i32;
-            assert_eq!(batch.cells[group][at], cell(place));
-            let mut cells: Vec<i32> = path.iter().map(|&place| cell(place)).collect();
+            let cell = |kv_index| state.cell(id, group, kv_index).unwrap() as i32;
+            assert_eq!(batch.cells[group][at], cell(kv_index));
+            let mut cells: Vec<i32> = path.iter().map(|&kv_index| cell(kv_index)).collect();
             cells.resize(batch.path, 0);
             assert_eq!(batch.paths[group][at * batch.path..][..batch.path], cells);
         }
@@ -230,7 +236,7 @@ impl World {
         let kept = || batch.kept.iter().map(|&row| rows[row]);
         self.state.begin_compute(owner, kept()).unwrap();
         if self.random.below(5) > 0 {
-            let computed = kept().map(|(id, place)| (id, place, Some(0)));
+            let computed = kept().map(|(id, kv_index)| (id, kv_index, Some(0)));
             self.state.computed(owner, computed).unwrap();
         }
     }
@@ -265,8 +271,8 @@ fn a_sequence_that_is_refused_leaves_the_others_alone() {
     let mut world = World::new(&[(&[FULL], false)], 5);
     let (a, b) = (world.live[0], world.live[1]);
     let rows = |id: SequenceId| {
-        let places = world.state.len(id).unwrap();
-        (places..world.state.sequence(id).unwrap().places()).map(move |place| (id, place))
+        let kv_indices = world.state.len(id).unwrap();
+        (kv_indices..world.state.sequence(id).unwrap().kv_len()).map(move |kv_index| (id, kv_index))
     };
     let (mut alone, mut both) = (Batch::default(), Batch::default());
     let good: Vec<_> = rows(a).collect();
@@ -276,18 +282,18 @@ fn a_sequence_that_is_refused_leaves_the_others_alone() {
     let all: Vec<_> = bad[..1].iter().chain(&good).chain(&bad[1..]).copied().collect();
     world.state.batch(OwnerId::TARGET, &good, &mut alone);
     world.state.batch(OwnerId::TARGET, &all, &mut both);
-    let place = bad[bad.len() - 1].1;
-    assert_eq!(both.refused, [(all.len() - 1, RowError::Order { place })]);
+    let kv_index = bad[bad.len() - 1].1;
+    assert_eq!(both.refused, [(all.len() - 1, BatchError::Order { kv_index })]);
     assert!(both.kept.iter().copied().eq(1..=good.len()));
     both.refused.clear();
     both.kept.iter_mut().for_each(|row| *row -= 1);
     let text = |batch: &Batch| format!("{batch:?}").split("scratch").next().unwrap().to_owned();
     assert_eq!(text(&alone), text(&both));
-    // One that has ended and one that has its place.
+    // One that has ended and one that has its index.
     world.state.end(b).unwrap();
     let next = world.state.begin().unwrap();
     assert_eq!(next.index(), b.index());
-    let place = world.state.append(next, 1).unwrap().start;
-    world.state.batch(OwnerId::TARGET, &[(b, place), (next, place), (b, place)], &mut both);
-    assert_eq!((&both.kept[..], &both.refused[..]), (&[1][..], &[(0, RowError::NoSuchSequence)][..]));
+    let kv_index = world.state.append(next, 1).unwrap().start;
+    world.state.batch(OwnerId::TARGET, &[(b, kv_index), (next, kv_index), (b, kv_index)], &mut both);
+    assert_eq!((&both.kept[..], &both.refused[..]), (&[1][..], &[(0, BatchError::NoSuchSequence)][..]));
 }

@@ -14,19 +14,19 @@ fn with_drafts(kinds: &[super::account::Kind]) -> (State<PlainStore>, Vec<OwnerI
     (state, drafts)
 }
 
-/// Appends positions that the target computes, of token 5; then each draft those places given.
+/// Appends positions that the target computes, of token 5; then each draft those KV indices given.
 fn append(
     state: &mut State<PlainStore>,
     id: SequenceId,
     count: usize,
     drafts: &[(OwnerId, Range<usize>)],
 ) -> Range<usize> {
-    let places = state.append(id, count).unwrap();
-    state.computed(TARGET, places.clone().map(|place| (id, place, Some(5)))).unwrap();
+    let kv_indices = state.append(id, count).unwrap();
+    state.computed(TARGET, kv_indices.clone().map(|kv_index| (id, kv_index, Some(5)))).unwrap();
     for (draft, own) in drafts {
-        state.computed(*draft, own.clone().map(|place| (id, place, None))).unwrap();
+        state.computed(*draft, own.clone().map(|kv_index| (id, kv_index, None))).unwrap();
     }
-    places
+    kv_indices
 }
 
 fn extend(state: &mut State<PlainStore>, id: SequenceId, count: usize, drafts: &[(OwnerId, Range<usize>)]) {
@@ -73,9 +73,9 @@ fn a_commit_goes_on_or_begins_anew() {
     extend(&mut state, id, 4, &[]);
     assert_eq!(state.filled(id, draft), Ok(19..21), "marks go with what was in flight");
     // The branch that is kept counts.
-    let places = state.append_tree(id, &[None, None, Some(1)]).unwrap();
-    state.computed(TARGET, places.clone().map(|place| (id, place, Some(5)))).unwrap();
-    state.computed(draft, [1, 2].map(|index| (id, places.start + index, None))).unwrap();
+    let kv_indices = state.append_tree(id, &[None, None, Some(1)]).unwrap();
+    state.computed(TARGET, kv_indices.clone().map(|kv_index| (id, kv_index, Some(5)))).unwrap();
+    state.computed(draft, [1, 2].map(|index| (id, kv_indices.start + index, None))).unwrap();
     let fork = state.fork(id);
     assert_eq!(fork, Err(StateError::InFlight(3)));
     state.commit_path(id, &[1, 2]).unwrap();
@@ -99,9 +99,9 @@ fn a_run_that_fails_and_another_token_lose_marks() {
     assert_eq!(state.filled(id, draft), Ok(0..4), "a run has failed");
     append(&mut state, id, 4, &[(draft, 6..10)]);
     state.begin_compute(TARGET, [(id, 8)]).unwrap();
-    assert_eq!(state.commit(id, 4), Err(StateError::NotComputed { place: 2 }));
+    assert_eq!(state.commit(id, 4), Err(StateError::NotComputed { index: 2 }));
     // The same token: the draft has nothing to do with the target's failure.
-    state.computed(TARGET, [8, 9].map(|place| (id, place, Some(5)))).unwrap();
+    state.computed(TARGET, [8, 9].map(|kv_index| (id, kv_index, Some(5)))).unwrap();
     state.commit(id, 4).unwrap();
     assert_eq!(state.filled(id, draft), Ok(6..10));
     append(&mut state, id, 4, &[(draft, 10..14)]);
@@ -119,17 +119,17 @@ fn a_run_that_fails_and_another_token_lose_marks() {
 fn states_that_share_memory_with_a_failed_run_are_lost() {
     let (mut state, drafts) = with_drafts(&[(&[], true), (&[], true)]);
     let id = state.begin().unwrap();
-    let places = state.append(id, 40).unwrap();
-    state.computed(TARGET, places.clone().take(10).map(|place| (id, place, Some(5)))).unwrap();
+    let kv_indices = state.append(id, 40).unwrap();
+    state.computed(TARGET, kv_indices.clone().take(10).map(|kv_index| (id, kv_index, Some(5)))).unwrap();
     assert!(state.can_compute(id, 10));
     state.begin_compute(TARGET, [(id, 10)]).unwrap();
-    assert!(!state.can_compute(id, 10), "the slot of place 9 is that of place 10");
+    assert!(!state.can_compute(id, 10), "the slot of kv_index 9 is that of kv_index 10");
     assert!(state.can_compute(id, 0));
-    state.computed(TARGET, places.clone().map(|place| (id, place, Some(5)))).unwrap();
+    state.computed(TARGET, kv_indices.clone().map(|kv_index| (id, kv_index, Some(5)))).unwrap();
     // The draft goes on where the target does not: the state that is kept is gone, for the draft.
-    state.computed(drafts[0], places.clone().map(|place| (id, place, None))).unwrap();
+    state.computed(drafts[0], kv_indices.clone().map(|kv_index| (id, kv_index, None))).unwrap();
     state.begin_compute(TARGET, [(id, 0)]).unwrap();
-    state.computed(TARGET, (0..10).map(|place| (id, place, Some(5)))).unwrap();
+    state.computed(TARGET, (0..10).map(|kv_index| (id, kv_index, Some(5)))).unwrap();
     state.commit(id, 10).unwrap();
     assert_eq!(state.filled(id, drafts[0]), Ok(0..0));
     assert_eq!(state.filled(id, TARGET), Ok(0..10));
@@ -160,7 +160,7 @@ fn the_fuller_page_stays_in_the_tree() {
     state.integrity().unwrap();
     state.end(plain).unwrap();
     let next = state.begin().unwrap();
-    assert_eq!(state.reuse(next, &tokens), Ok(len));
+    assert_eq!(state.resume_prefix(next, &tokens), Ok(len));
     assert_eq!((state.filled(next, a), state.filled(next, b)), (Ok(text.clone()), Ok(0..0)));
     assert_eq!(get(&state, 1, next, 70), 10);
     // One that no draft has filled goes on with the page of the tree.
@@ -187,7 +187,7 @@ fn a_page_that_a_draft_has_filled_in_part_is_not_swapped() {
     assert!((30..2 * PAGE_CELLS).all(|position| get(&state, 1, other, position) == 9));
     assert_ne!(state.cell(other, 0, 0), state.cell(plain, 0, 0));
     let next = state.begin().unwrap();
-    assert_eq!(state.reuse(next, &[5; 100]), Ok(100));
+    assert_eq!(state.resume_prefix(next, &[5; 100]), Ok(100));
     assert_eq!(state.filled(next, draft), Ok(PAGE_CELLS..100), "the blocks that it has filled to their ends");
     assert_eq!(get(&state, 1, next, 99), 9);
     state.integrity().unwrap();
@@ -201,7 +201,7 @@ fn the_last_page_of_a_text_says_who_has_filled_it() {
         extend(&mut state, id, 70, &[(drafts[0], own)]);
         state.end(id).unwrap();
         let next = state.begin().unwrap();
-        assert_eq!(state.reuse(next, &[5; 80]), Ok(70));
+        assert_eq!(state.resume_prefix(next, &[5; 80]), Ok(70));
         assert_eq!(state.filled(next, drafts[0]), Ok(wanted));
         state.truncate(next, 0).unwrap();
         state.end(next).unwrap();
@@ -222,17 +222,17 @@ fn a_draft_does_not_stand_in_the_targets_way() {
     state.truncate(id, 100).unwrap();
     state.integrity().unwrap();
     assert_eq!(state.filled(id, windowed), Ok(0..0), "the window has left the positions before it");
-    let place = state.append(id, 2).unwrap().start;
+    let kv_index = state.append(id, 2).unwrap().start;
     let mut batch = Batch::default();
-    state.batch(recurrent, &[(id, place)], &mut batch);
-    assert_eq!(batch.refused, [(0, RowError::NotFilled { place })]);
-    state.batch(windowed, &[(id, place), (id, place + 1)], &mut batch);
+    state.batch(recurrent, &[(id, kv_index)], &mut batch);
+    assert_eq!(batch.refused, [(0, BatchError::NotFilled { kv_index })]);
+    state.batch(windowed, &[(id, kv_index), (id, kv_index + 1)], &mut batch);
     assert_eq!((&batch.starts[..], batch.refused.len()), (&[100, 100][..], 0));
-    state.batch(TARGET, &[(id, place), (id, place + 1)], &mut batch);
+    state.batch(TARGET, &[(id, kv_index), (id, kv_index + 1)], &mut batch);
     assert_eq!((&batch.starts[..], &batch.read_slots[..]), (&[0, 0][..], &[-1, -1][..]));
     state.rollback(id).unwrap();
     extend(&mut state, id, 3, &[(windowed, 100..103)]);
-    state.remove(id, 10..20).unwrap();
+    state.remove_and_shift(id, 10..20).unwrap();
     state.integrity().unwrap();
     assert_eq!(state.filled(id, windowed), Ok(90..93));
     state.truncate(id, 0).unwrap();
@@ -248,13 +248,13 @@ fn a_drafts_state_is_gone_where_the_text_is_another() {
     let id = state.begin().unwrap();
     extend(&mut state, id, 70, &[(draft, 0..70)]);
     let fork = state.fork(id).unwrap();
-    state.remove(fork, 10..20).unwrap();
+    state.remove_and_shift(fork, 10..20).unwrap();
     assert_eq!(state.filled(fork, draft), Ok(0..0), "it has read what was removed");
     state.end(fork).unwrap();
     state.end(id).unwrap();
     for (len, filled) in [(66, 0..0), (70, 0..70)] {
         let id = state.begin().unwrap();
-        assert_eq!(state.reuse(id, &[5; 80][..len]), Ok(len));
+        assert_eq!(state.resume_prefix(id, &[5; 80][..len]), Ok(len));
         assert_eq!(state.filled(id, draft), Ok(filled), "the state is that after 70 positions");
         state.truncate(id, 0).unwrap();
         state.end(id).unwrap();
@@ -269,7 +269,7 @@ fn a_state_in_the_tree_says_whose_it_is() {
         extend(&mut state, id, 70, &[(drafts[0], own.clone())]);
         state.end(id).unwrap();
         let next = state.begin().unwrap();
-        assert_eq!(state.reuse(next, &[5; 80]), Ok(70));
+        assert_eq!(state.resume_prefix(next, &[5; 80]), Ok(70));
         assert_eq!(state.filled(next, drafts[0]), Ok(own));
         state.truncate(next, 0).unwrap();
         state.end(next).unwrap();
@@ -287,7 +287,7 @@ fn each_layer_has_its_own_k_shift() {
     let draft = state.append_owner(draft).unwrap();
     let id = state.begin().unwrap();
     extend(&mut state, id, 10, &[(draft, 2..10)]);
-    assert_eq!(state.remove(id, 4..7), Ok(7));
+    assert_eq!(state.remove_and_shift(id, 4..7), Ok(7));
     assert_eq!(state.filled(id, draft), Ok(2..7));
     let said = |(layers, shift): &(Vec<usize>, Option<verbatim_backend::KShift>)| {
         let shift = shift.as_ref().map(|shift| (shift.positions, shift.layout, shift.hadamard));
@@ -304,7 +304,7 @@ fn each_layer_has_its_own_k_shift() {
             (vec![4], rope(RopeLayout::Interleaved, false)),
         ]
     );
-    state.remove(id, 1..3).unwrap();
+    state.remove_and_shift(id, 1..3).unwrap();
     assert_eq!(state.filled(id, draft), Ok(1..5), "a draft's first positions are among those removed");
 }
 
@@ -335,10 +335,10 @@ fn drafts_are_added_before_sequences_begin() {
 fn embeddings_are_not_found_by_their_tokens() {
     let (mut state, drafts) = with_drafts(&[(&[FULL], false), (&[FULL], false)]);
     let id = state.begin().unwrap();
-    let places = state.append(id, 200).unwrap();
-    let token = |place| if place == 100 { None } else { Some(5) };
-    state.computed(TARGET, places.clone().map(|place| (id, place, token(place)))).unwrap();
-    state.computed(drafts[0], places.map(|place| (id, place, None))).unwrap();
+    let kv_indices = state.append(id, 200).unwrap();
+    let token = |kv_index| if kv_index == 100 { None } else { Some(5) };
+    state.computed(TARGET, kv_indices.clone().map(|kv_index| (id, kv_index, token(kv_index)))).unwrap();
+    state.computed(drafts[0], kv_indices.map(|kv_index| (id, kv_index, None))).unwrap();
     state.commit(id, 200).unwrap();
     state.integrity().unwrap();
     assert_eq!(state.tokens(id).unwrap()[99..102], [5, NOT_A_TOKEN, 5]);
@@ -352,7 +352,7 @@ fn embeddings_are_not_found_by_their_tokens() {
     }
     let reused = |state: &mut State<PlainStore>| {
         let id = state.begin().unwrap();
-        let reused = state.reuse(id, &text).unwrap();
+        let reused = state.resume_prefix(id, &text).unwrap();
         state.truncate(id, 0).unwrap();
         state.end(id).unwrap();
         reused

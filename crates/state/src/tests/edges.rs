@@ -1,11 +1,12 @@
 //! What a state says of itself, and the first and the last that is allowed.
 
 use super::*;
+use crate::spec::SLOTS_PER_SEQUENCE;
 
 /// Appends positions, of this token, and commits them.
 fn extend(state: &mut State<PlainStore>, id: SequenceId, count: usize, token: u32) {
-    let places = state.append(id, count).unwrap();
-    state.computed(OwnerId::TARGET, places.map(|place| (id, place, Some(token)))).unwrap();
+    let kv_indices = state.append(id, count).unwrap();
+    state.computed(OwnerId::TARGET, kv_indices.map(|place| (id, place, Some(token)))).unwrap();
     state.commit(id, count).unwrap();
 }
 
@@ -37,8 +38,8 @@ fn a_state_says_what_it_has() {
         }
     }
     assert_eq!(state.page_table(1)[4], -1, "the window has left it");
-    state.remove(id, 10..13).unwrap();
-    state.remove(id, 0..2).unwrap();
+    state.remove_and_shift(id, 10..13).unwrap();
+    state.remove_and_shift(id, 0..2).unwrap();
     assert_eq!((state.removed(id), state.len(id)), (Ok(5), Ok(95)));
     state.truncate(id, 0).unwrap();
     assert_eq!((state.removed(id), state.is_empty(id)), (Ok(0), Ok(true)));
@@ -67,7 +68,7 @@ fn cached_bytes_are_those_of_pages_and_states_that_no_sequence_holds() {
     let pages = 2 * 2 * PAGE_CELLS * 2 * HEAD_DIM * 4;
     assert_eq!(state.cached_bytes(), pages + 2 * state.store().slot_bytes(0..1));
     let id = state.begin().unwrap();
-    assert_eq!(state.reuse(id, &[5; 70]), Ok(70));
+    assert_eq!(state.resume_prefix(id, &[5; 70]), Ok(70));
     assert_eq!(state.cached_bytes(), state.store().slot_bytes(0..1), "the sequence holds the others");
     state.end(id).unwrap();
     state.clear_cache();
@@ -143,12 +144,12 @@ fn places_at_fault_are_named() {
     let id = state.begin().unwrap();
     state.append(id, 3).unwrap();
     let refused = state.append_tree(id, &[None, Some(3), Some(5)]);
-    assert_eq!(refused, Err(StateError::Parent { place: 5, parent: 5 }));
+    assert_eq!(refused, Err(StateError::Parent { index: 5, parent: 5 }));
     assert_eq!(state.append_tree(id, &[None, Some(3), Some(4)]), Ok(3..6));
     compute(&mut state, id, 0..6);
     assert_eq!(state.commit_path(id, &[0, 8]), Err(StateError::NotInFlight { wanted: 9, in_flight: 6 }));
-    assert_eq!(state.commit_path(id, &[0, 2]), Err(StateError::NotAPath { place: 2 }));
-    assert_eq!(state.commit_path(id, &[1]), Err(StateError::NotAPath { place: 1 }));
+    assert_eq!(state.commit_path(id, &[0, 2]), Err(StateError::NotAPath { index: 2 }));
+    assert_eq!(state.commit_path(id, &[1]), Err(StateError::NotAPath { index: 1 }));
     state.commit_path(id, &[3, 4]).unwrap();
     assert_eq!(state.len(id), Ok(2));
 }

@@ -15,7 +15,7 @@ pub(super) struct Numbers {
 }
 
 impl Numbers {
-    /// Reads the numbers and writes the keys that every architecture has, but for the rotation's.
+    /// Reads the numbers and writes the keys that every architecture has, except RoPE's.
     pub(super) fn describe(config: &Config, out: &mut Blueprint) -> Result<Numbers, ConfigError> {
         let (layers, hidden) = (config.layers()?, config.count("hidden_size")?);
         let heads = config.count("num_attention_heads")?;
@@ -29,7 +29,7 @@ impl Numbers {
             None => return Err(config.wrong("num_attention_heads", format!("a divisor of {hidden}"))),
         };
         if !head_dim.is_multiple_of(2) {
-            return Err(config.wrong("head_dim", format!("even, not {head_dim}, since pairs are rotated")));
+            return Err(config.wrong("head_dim", format!("even, not {head_dim}, since RoPE rotates pairs")));
         }
         if heads * head_dim > 1 << 24 {
             return Err(config.wrong("num_attention_heads", format!("fewer, with heads of {head_dim}")));
@@ -147,8 +147,8 @@ pub(super) fn ffn_width(config: &Config, out: &mut Blueprint) -> Result<usize, C
     Ok(width)
 }
 
-/// How many elements of each head are rotated.
-pub(super) fn rotated(
+/// RoPE dimensions of each head.
+pub(super) fn rotary_dim(
     rope: &Rope<'_>,
     config: &Config,
     head_dim: usize,
@@ -156,14 +156,14 @@ pub(super) fn rotated(
 ) -> Result<usize, ConfigError> {
     let key = "partial_rotary_factor";
     let share = rope.optional_real(key)?.unwrap_or(share_when_absent);
-    let rotated = (head_dim as f32 * share) as usize;
-    if rotated == 0 || rotated > head_dim || !rotated.is_multiple_of(2) {
+    let rotary_dim = (head_dim as f32 * share) as usize;
+    if rotary_dim == 0 || rotary_dim > head_dim || !rotary_dim.is_multiple_of(2) {
         return Err(config.wrong(key, format!("an even part of the {head_dim} elements of a head")));
     }
-    Ok(rotated)
+    Ok(rotary_dim)
 }
 
-/// The keys of the rotation, and the tensor of divisors if it is Llama 3's.
+/// The RoPE keys, and for Llama 3 the tensor of frequency factors.
 pub(super) fn rope(rope: &Rope<'_>, out: &mut Blueprint, head_dim: usize) -> Result<(), ConfigError> {
     let base = rope.optional_real("rope_theta")?.unwrap_or(10_000.0);
     out.real("rope.freq_base", base);
@@ -181,7 +181,7 @@ pub(super) fn rope(rope: &Rope<'_>, out: &mut Blueprint, head_dim: usize) -> Res
         }
         // Phi-3's first models called it so; in all others it means itself.
         "longrope" | "su" => long_rope(rope, out)?,
-        "llama3" => out.values("rope_freqs.weight", llama3_divisors(rope, base, head_dim)?),
+        "llama3" => out.values("rope_freqs.weight", llama3_freq_factors(rope, base, head_dim)?),
         other => {
             return Err(ConfigError::Value {
                 key: "rope_type".into(),
@@ -193,7 +193,7 @@ pub(super) fn rope(rope: &Rope<'_>, out: &mut Blueprint, head_dim: usize) -> Res
     Ok(())
 }
 
-/// LongRoPE: two sets of divisors, for sequences up to the context of the first training and for longer ones.
+/// LongRoPE: two sets of frequency factors, for sequences up to the context of the first training and for longer ones.
 fn long_rope(rope: &Rope<'_>, out: &mut Blueprint) -> Result<(), ConfigError> {
     out.text("rope.scaling.type", "longrope");
     out.count("rope.scaling.original_context_length", rope.positions("original_max_position_embeddings")?);
@@ -204,10 +204,10 @@ fn long_rope(rope: &Rope<'_>, out: &mut Blueprint) -> Result<(), ConfigError> {
 
 /// What Llama 3.1 and later divide the rotation's frequencies by: slow ones by the factor, fast ones by 1, and those
 /// between by something between (transformers' `rope_type: llama3`).
-fn llama3_divisors(rope: &Rope<'_>, base: f32, head_dim: usize) -> Result<Vec<f32>, ConfigError> {
+fn llama3_freq_factors(rope: &Rope<'_>, base: f32, head_dim: usize) -> Result<Vec<f32>, ConfigError> {
     let (factor, original) = (rope.real("factor")?, rope.real("original_max_position_embeddings")?);
     let (low, high) = (rope.real("low_freq_factor")?, rope.real("high_freq_factor")?);
-    let divisor = |pair: usize| {
+    let factor = |pair: usize| {
         let wavelength = std::f32::consts::TAU * base.powf(2.0 * pair as f32 / head_dim as f32);
         let turns = original / wavelength;
         if turns > high {
@@ -219,5 +219,5 @@ fn llama3_divisors(rope: &Rope<'_>, base: f32, head_dim: usize) -> Result<Vec<f3
             1.0 / ((1.0 - share) / factor + share)
         }
     };
-    Ok((0..head_dim / 2).map(divisor).collect())
+    Ok((0..head_dim / 2).map(factor).collect())
 }

@@ -2,7 +2,7 @@
 
 use super::super::blueprint::Blueprint;
 use super::super::config::{Config, ConfigError};
-use super::dense::{Numbers, ffn_width, rope, rotated, weight};
+use super::dense::{Numbers, ffn_width, rope, rotary_dim, weight};
 
 pub(super) fn describe(config: &Config, out: &mut Blueprint) -> Result<(), ConfigError> {
     let numbers = Numbers::describe(config, out)?;
@@ -11,7 +11,7 @@ pub(super) fn describe(config: &Config, out: &mut Blueprint) -> Result<(), Confi
         out.count("attention.sliding_window", window);
     }
     let settings = config.rope("full_attention");
-    out.count("rope.dimension_count", rotated(&settings, config, numbers.head_dim, 1.0)?);
+    out.count("rope.dimension_count", rotary_dim(&settings, config, numbers.head_dim, 1.0)?);
     rope(&settings, out, numbers.head_dim)?;
     numbers.ends(out, config.is_tied(false)?);
     for layer in 0..numbers.layers {

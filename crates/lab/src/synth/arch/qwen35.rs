@@ -3,9 +3,9 @@
 
 use super::super::blueprint::Blueprint;
 use super::super::config::{Config, ConfigError};
-use super::dense::{Numbers, ffn_width, rope, rotated, weight};
+use super::dense::{Numbers, ffn_width, rope, rotary_dim, weight};
 
-/// Sections of the rotation in three dimensions, which for text are all the same; those of the published models.
+/// M-RoPE sections of the published models. For text all three dimensions have the same position.
 const ROPE_SECTIONS: [i32; 3] = [11, 11, 10];
 
 /// The numbers of a gated delta net.
@@ -47,10 +47,10 @@ pub(super) fn describe_with(
     Ok(())
 }
 
-/// Only a part of each head is rotated.
+/// Partial RoPE.
 fn describe_rope(config: &Config, out: &mut Blueprint, head_dim: usize) -> Result<(), ConfigError> {
     let settings = config.rope("full_attention");
-    out.count("rope.dimension_count", rotated(&settings, config, head_dim, 0.25)?);
+    out.count("rope.dimension_count", rotary_dim(&settings, config, head_dim, 0.25)?);
     let mut sections = settings.counts("mrope_section").unwrap_or_else(|| ROPE_SECTIONS.to_vec());
     sections.resize(4, 0);
     out.counts("rope.dimension_sections", sections);

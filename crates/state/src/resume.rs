@@ -1,0 +1,128 @@
+//! Beginning with what was computed before: the longest beginning of a text that the prefix tree holds.
+
+use crate::prefix::{Kept, Node, NodeId, digest_after};
+use crate::sequence::Span;
+use crate::{NOT_A_TOKEN, OwnerId, SequenceId, State, StateError};
+use std::ops::Range;
+use verbatim_backend::{PAGE_CELLS, StateStore};
+
+impl<S: StateStore> State<S> {
+    /// Lets an empty sequence begin with as much of `tokens` as was computed before and is still there; returns how many.
+    /// Whatever it is, what follows has the same bits as if nothing had been there.
+    ///
+    /// # Errors
+    /// If there is no such sequence or it is not empty.
+    pub fn resume_prefix(&mut self, id: SequenceId, tokens: &[u32]) -> Result<usize, StateError> {
+        let kv_indices = self.sequence(id)?.kv_len();
+        if kv_indices > 0 {
+            return Err(StateError::NotEmpty(kv_indices));
+        }
+        let known = tokens.iter().position(|&token| token == NOT_A_TOKEN).unwrap_or(tokens.len());
+        let tokens = &tokens[..known.min(self.context)];
+        let (mut path, partial) = self.tree.walk(tokens);
+        let base = path.len() * PAGE_CELLS;
+        let fits = |&&(node, agree): &&(NodeId, usize)| {
+            let all = self.tree.node(node).tokens.len() == agree;
+            self.can_resume(&path, Some(node), base + agree, all)
+        };
+        let mut len = base;
+        if let Some(&(node, agree)) = partial.iter().find(fits) {
+            path.push(node);
+            len += agree;
+        } else {
+            while !path.is_empty() && !self.can_resume(&path, None, len, true) {
+                path.pop();
+                len -= PAGE_CELLS;
+            }
+        }
+        self.resume_from(id, &path, &tokens[..len]);
+        Ok(len)
+    }
+
+    /// Whether the pages that the target sees at the position `len`, and its state before it, are there. `is_end`: the last node
+    /// ends there.
+    fn can_resume(&self, path: &[NodeId], last: Option<NodeId>, len: usize, is_end: bool) -> bool {
+        let nodes = || path.iter().copied().chain(last);
+        let mut needed =
+            self.groups.iter().enumerate().filter(|(_, group)| group.owners.contains(OwnerId::TARGET));
+        let pages = needed.all(|(index, group)| {
+            let first = group.first_seen(len) / PAGE_CELLS;
+            nodes().skip(first).all(|node| self.tree.node(node).pages[index].is_some())
+        });
+        let has_state = |node: NodeId| is_end && self.tree.node(node).slot.is_some();
+        pages && (!self.is_recurrent() || nodes().last().is_none_or(has_state))
+    }
+
+    fn resume_from(&mut self, id: SequenceId, path: &[NodeId], tokens: &[u32]) {
+        let row = id.index * self.blocks();
+        let spans: Vec<Span> =
+            (0..self.groups.len()).map(|group| self.resumed_span(group, path, tokens.len())).collect();
+        for (index, span) in spans.iter().enumerate() {
+            for (block, &node) in path.iter().enumerate().take(span.end).skip(span.first) {
+                let page = self.tree.node(node).pages[index].expect("asked for before").id;
+                self.pools[index].acquire(page);
+                self.groups[index].table[row + block] = page;
+                self.tree.touch(node, index);
+            }
+        }
+        let last = path.last().map(|&node| (node, self.tree.node(node)));
+        // The state is that after the node's last token.
+        let is_end = |node: &Node| (path.len() - 1) * PAGE_CELLS + node.tokens.len() == tokens.len();
+        let state = last.filter(|(_, node)| is_end(node)).and_then(|(id, node)| Some((id, node.slot?)));
+        if let Some((node, state)) = state {
+            self.slots.acquire(state.id);
+            self.tree.touch(node, self.groups.len());
+        }
+        let state = state.map(|(_, state)| state);
+        let filled = self.drafts().map(|draft| self.resumed_range(draft, path, tokens.len(), state));
+        let filled = filled.collect();
+        let Some(sequence) = &mut self.sequences[id.index] else { return };
+        for block in tokens.chunks_exact(PAGE_CELLS) {
+            let before = sequence.chain.last().unwrap_or(self.tree.root());
+            sequence.chain.push(digest_after(before, block));
+        }
+        sequence.tokens.extend(tokens);
+        (sequence.spans, sequence.filled) = (spans, filled);
+        sequence.slot = state.map(|state| state.id);
+        for extension in &mut sequence.extensions {
+            extension.reset(&sequence.tokens);
+        }
+        self.clip_filled(id);
+    }
+
+    /// The blocks of a kind of layer that a sequence of this length takes from these nodes.
+    fn resumed_span(&self, group: usize, path: &[NodeId], len: usize) -> Span {
+        let first = (self.groups[group].first_seen(len) / PAGE_CELLS).min(path.len());
+        let there =
+            path[first..].iter().rev().take_while(|&&node| self.tree.node(node).pages[group].is_some());
+        let first = path.len() - there.count();
+        match first == path.len() {
+            // Where there is no page yet for the last block, it is to be got when positions are appended.
+            true => Span { first: len / PAGE_CELLS, end: len / PAGE_CELLS, whole_from: len },
+            false => Span { first, end: path.len(), whole_from: first * PAGE_CELLS },
+        }
+    }
+
+    /// The last positions of what a sequence takes from these nodes that a draft has filled.
+    fn resumed_range(
+        &self,
+        draft: OwnerId,
+        path: &[NodeId],
+        len: usize,
+        state: Option<Kept>,
+    ) -> Range<usize> {
+        if self.owners[draft.0].is_recurrent() && !state.is_some_and(|state| state.filled.contains(draft)) {
+            return 0..0;
+        }
+        let is_filled = |&block: &usize| {
+            let own = self.groups.iter().zip(&self.tree.node(path[block]).pages);
+            let mut own = own.filter(|(group, _)| group.owners.contains(draft));
+            own.all(|(group, page)| {
+                let is_seen = block >= group.first_seen(len) / PAGE_CELLS;
+                !is_seen || page.is_some_and(|page| page.filled.contains(draft))
+            })
+        };
+        let blocks = (0..path.len()).rev().take_while(is_filled).count();
+        (path.len() - blocks) * PAGE_CELLS..len
+    }
+}

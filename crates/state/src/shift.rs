@@ -1,0 +1,170 @@
+//! Removing positions from the middle of a sequence: those after move down, and a K-shift rotates their keys to their new
+//! positions. What they know of the removed ones stays with them, so the result is not what a computation of the remaining
+//! tokens gives; it is a way to go on where the context is full.
+
+use crate::{LayerSpec, OwnerId, RopeKind, SequenceId, State, StateError, pages_for};
+use std::ops::Range;
+use verbatim_backend::{KShift, PAGE_CELLS, StateStore};
+
+impl<S: StateStore> State<S> {
+    /// Whether positions can be removed from the middle of this model's sequences.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn can_shift(&self) -> Result<(), StateError> {
+        match self.is_recurrent() {
+            true => {
+                Err(StateError::CannotShift("a recurrent state cannot forget a part of what it has read"))
+            }
+            false => Ok(()),
+        }
+    }
+
+    /// Removes these positions; those after move down by a K-shift. Returns how many
+    /// positions are left.
+    ///
+    /// # Errors
+    /// If the model cannot bear it, positions are in flight or there are no such positions, a window would come to see what
+    /// it has left, or there are no pages for copies of shared ones. Nothing has changed then.
+    pub fn remove_and_shift(&mut self, id: SequenceId, positions: Range<usize>) -> Result<usize, StateError> {
+        self.can_shift()?;
+        let sequence = self.sequence(id)?;
+        let (committed, in_flight) = (sequence.committed(), sequence.flight.len());
+        let Range { start, end } = positions;
+        if in_flight > 0 {
+            return Err(StateError::InFlight(in_flight));
+        }
+        if start > end || end > committed {
+            return Err(StateError::NoSuchPositions { start, end, committed });
+        }
+        if start == end {
+            return Ok(committed);
+        }
+        if end == committed {
+            self.truncate(id, start)?;
+            return Ok(start);
+        }
+        let left = committed - (end - start);
+        for (group, span) in self.groups.iter().zip(&sequence.spans) {
+            let seen = group.first_seen(left);
+            if group.owners.contains(OwnerId::TARGET) && seen < start && seen < span.whole_from {
+                return Err(StateError::CannotShift("a window would see positions again that it has left"));
+            }
+        }
+        for group in 0..self.groups.len() {
+            self.make_room(group, |state| state.pages_to_move(id, group, start..end, left))?;
+        }
+        for group in 0..self.groups.len() {
+            self.move_down(id, group, start..end, left);
+        }
+        let Some(sequence) = &mut self.sequences[id.index] else { return Ok(left) };
+        sequence.tokens.drain(start..end);
+        sequence.exact_prefix_len = sequence.exact_prefix_len.min(start);
+        sequence.chain.truncate(start / PAGE_CELLS);
+        sequence.removed += end - start;
+        let moved = |at: usize| if at <= start { at } else { at.max(end) - (end - start) };
+        for filled in &mut sequence.filled {
+            *filled = moved(filled.start)..moved(filled.end);
+        }
+        for extension in &mut sequence.extensions {
+            extension.reset(&sequence.tokens);
+        }
+        self.lose_states(id);
+        self.clip_filled(id);
+        self.shrink_cache();
+        Ok(left)
+    }
+
+    /// The positions that cells are moved to when some are removed and `left` are left: those that are still seen, and there.
+    fn positions_to_move(
+        &self,
+        id: SequenceId,
+        group: usize,
+        removed: &Range<usize>,
+        left: usize,
+    ) -> Range<usize> {
+        let whole_from = self.sequence(id).map_or(0, |sequence| sequence.spans[group].whole_from);
+        let first = removed.start.max(self.groups[group].first_seen(left));
+        first.max(whole_from.saturating_sub(removed.len()))..left
+    }
+
+    /// Whether a sequence has a page of its own for a block.
+    fn owns(&self, id: SequenceId, group: usize, block: usize) -> bool {
+        let page = self.groups[group].table[id.index * self.blocks() + block];
+        page >= 0 && self.pools[group].ref_count(page) == 1
+    }
+
+    fn pages_to_move(&self, id: SequenceId, group: usize, removed: Range<usize>, left: usize) -> usize {
+        let written = blocks(&self.positions_to_move(id, group, &removed, left));
+        written.filter(|&block| !self.owns(id, group, block)).count()
+    }
+
+    fn move_down(&mut self, id: SequenceId, group: usize, removed: Range<usize>, left: usize) {
+        let (start, by) = (removed.start, removed.len());
+        let row = id.index * self.blocks();
+        let before: Vec<i32> = self.groups[group].table[row..][..self.blocks()].to_vec();
+        let positions = self.positions_to_move(id, group, &removed, left);
+        let (first, written) = (positions.start, blocks(&positions));
+        for block in written.clone().filter(|&block| !self.owns(id, group, block)).collect::<Vec<_>>() {
+            let own = self.pools[group].take().expect("room was made");
+            // The block where the removed positions began keeps those before them.
+            if before[block] >= 0 && block * PAGE_CELLS < start {
+                self.copy_page(group, before[block], own);
+            }
+            self.groups[group].table[row + block] = own;
+        }
+        // In ascending order, so that nothing is written before it was read.
+        let table = &self.groups[group].table[row..];
+        let cell = |table: &[i32], position: usize| {
+            table[position / PAGE_CELLS] as usize * PAGE_CELLS + position % PAGE_CELLS
+        };
+        let moves: Vec<_> =
+            positions.map(|position| (cell(&before, position + by), cell(table, position))).collect();
+        for (shift, layers) in by_shift(&self.layers, &self.groups[group].layers, by) {
+            self.store.move_cells(&layers, &moves, shift.as_ref());
+        }
+        // Pages that were copied, that lie after the end, or that the window has left.
+        let seen = self.groups[group].first_seen(left) / PAGE_CELLS;
+        for (block, &page) in before.iter().enumerate().filter(|&(_, &page)| page >= 0) {
+            let now = self.groups[group].table[row + block];
+            if now != page {
+                self.pools[group].release(page);
+            } else if block < seen || block >= written.end {
+                self.pools[group].release(page);
+                self.groups[group].table[row + block] = -1;
+            }
+        }
+        if let Some(sequence) = &mut self.sequences[id.index] {
+            let span = &mut sequence.spans[group];
+            span.first = span.first.min(written.start).max(seen);
+            span.end = written.end;
+            // Of what comes after the removed positions, only what is still seen was moved.
+            span.whole_from = if first > start { first } else { span.whole_from.min(first) };
+        }
+    }
+}
+
+/// The blocks in which these positions lie, or would if there were any.
+fn blocks(positions: &Range<usize>) -> Range<usize> {
+    positions.start / PAGE_CELLS..pages_for(positions.end)
+}
+
+/// These layers, those together whose keys are moved alike.
+fn by_shift(specs: &[LayerSpec], layers: &[usize], by: usize) -> Vec<(Option<KShift>, Vec<usize>)> {
+    let mut shifts: Vec<(Option<KShift>, Vec<usize>)> = Vec::new();
+    for &layer in layers {
+        let shift = k_shift(&specs[layer], by);
+        match shifts.iter_mut().find(|(other, _)| *other == shift) {
+            Some((_, layers)) => layers.push(layer),
+            None => shifts.push((shift, vec![layer])),
+        }
+    }
+    shifts
+}
+
+fn k_shift(layer: &LayerSpec, by: usize) -> Option<KShift> {
+    let RopeKind::Rope { table, layout, freq_factors } = &layer.rope else { return None };
+    let positions = -i32::try_from(by).expect("positions are i32");
+    let freq_factors = freq_factors.clone();
+    Some(KShift { table: *table, layout: *layout, freq_factors, positions, hadamard: layer.hadamard })
+}
