@@ -176,3 +176,60 @@ fn only_a_chain_after_nothing_may_be_longer_than_the_checkpoints() {
     state.rollback(id).unwrap();
     assert_eq!(state.append(id, 129), Err(StateError::TooManyInFlight { wanted: 129, most: 128 }));
 }
+
+#[test]
+fn the_end_of_a_long_text_is_kept() {
+    let spec = StateSpec { cache_bytes: 1 << 20, ..spec(1, 400, 20) };
+    let mut state = State::new(PlainStore::default(), spec, target(&[None, Some(16)])).unwrap();
+    let id = state.begin().unwrap();
+    for (count, token) in [(64, 5), (64, 6), (64, 7), (9, 8)] {
+        extend(&mut state, id, count, token);
+    }
+    let text = state.tokens(id).unwrap().to_vec();
+    state.end(id).unwrap();
+    let id = state.begin().unwrap();
+    assert_eq!(state.reuse(id, &text), Ok(201));
+}
+
+#[test]
+fn a_state_that_was_overwritten_is_not_kept() {
+    // Of the two pages that end within one long chain the first one's last position shares its slot with those after it.
+    let mut state = recurrent_state(30);
+    let id = state.begin().unwrap();
+    extend(&mut state, id, 30, 5);
+    extend(&mut state, id, 128, 5);
+    for (len, reused) in [(64, 0), (127, 0), (128, 128), (157, 128)] {
+        let id = state.begin().unwrap();
+        assert_eq!(state.reuse(id, &[5; 157][..len]), Ok(reused), "of {len}");
+        state.truncate(id, 0).unwrap();
+        state.end(id).unwrap();
+    }
+    // Nor is one that nobody has computed.
+    let spec = StateSpec { cache_bytes: 1 << 20, ..spec(1, 400, 20) };
+    let mut state = State::new(PlainStore::default(), spec, target(&[None])).unwrap();
+    let recurrent = OwnerSpec { layers: Vec::new(), recurrent: vec![recurrent()] };
+    state.append_owner(recurrent).unwrap();
+    let id = state.begin().unwrap();
+    extend(&mut state, id, 70, 5);
+    state.end(id).unwrap();
+    assert_eq!((state.slots.cached(), state.pools[0].cached()), (0, 2));
+}
+
+#[test]
+fn pages_of_a_draft_alone_are_kept_if_it_has_filled_them() {
+    for filled in [0..0, 0..70] {
+        let spec = StateSpec { cache_bytes: 1 << 20, ..spec(1, 400, 20) };
+        let mut state = State::new(PlainStore::default(), spec, target(&[None])).unwrap();
+        let draft = state.append_owner(target(&[Some(16)])).unwrap();
+        let id = state.begin().unwrap();
+        let places = state.append(id, 70).unwrap();
+        compute(&mut state, id, places);
+        state.computed(draft, filled.clone().map(|place| (id, place, None))).unwrap();
+        state.commit(id, 70).unwrap();
+        state.end(id).unwrap();
+        assert_eq!(state.pools[1].cached(), if filled.is_empty() { 0 } else { 2 });
+        let id = state.begin().unwrap();
+        assert_eq!(state.reuse(id, &[1; 70]), Ok(70));
+        assert_eq!(state.filled(id, draft), Ok(filled));
+    }
+}
