@@ -66,7 +66,7 @@ fn a_session_that_cannot_be_continued_is_refused_and_stays() {
     fs::write(&file, &whole[..whole.len() - 1]).unwrap();
     assert!(stderr(&with("qwen3", &[]), 1).contains("checksum"));
     fs::write(&file, b"notes of mine").unwrap();
-    assert!(stderr(&with("qwen3", &[]), 1).contains("no file of saved sequences"));
+    assert!(stderr(&with("qwen3", &[]), 1).contains("not a file of saved sequences"));
     assert_eq!(fs::read(&file).unwrap(), b"notes of mine");
     let model = data("models/qwen3/model.gguf");
     let over = run(home.path(), "qwen3", &["--session", model.to_str().unwrap(), "hello"]);

@@ -65,7 +65,7 @@ pub enum GraphError {
     DuplicateTag(Tag),
 }
 
-/// What a graph has to know of its ops. [`Op`] are those that models are made of; a backend whose lowering makes others has
+/// What a graph needs to know about its ops. [`Op`] are those that models are made of; a backend whose lowering makes others has
 /// a type of its own for both, and its graphs are `Graph<ThatType>`.
 pub trait OpRules: Copy + fmt::Debug + Eq + Hash {
     /// The op's name in messages and profiles.
@@ -77,7 +77,7 @@ pub trait OpRules: Copy + fmt::Debug + Eq + Hash {
     /// What does not fit, in words.
     fn infer(&self, operands: &[&Value]) -> Result<(verbatim_quant::DType, Shape), String>;
 
-    /// The operand whose storage this op writes in place. Nobody can read the version before any more.
+    /// The operand that this op updates in place. The previous version cannot be read any more.
     fn writes_state(&self) -> Option<usize>;
 
     /// Whether the result is the next version of the state that the op writes. Recurrences return a value instead, so
@@ -106,7 +106,7 @@ pub struct Graph<O = Op> {
 }
 
 impl<O: OpRules> Graph<O> {
-    /// The same graph of other ops, each made of the one in its place: one that takes and gives the same.
+    /// The same graph of other ops, each replaced by one with the same operands and result.
     pub fn map_ops<P: OpRules>(&self, op: impl Fn(O) -> P) -> Graph<P> {
         let nodes = self.nodes.iter().map(|node| Node {
             op: op(node.op),

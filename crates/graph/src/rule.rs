@@ -85,7 +85,7 @@ impl<'a> Operands<'a> {
         }
     }
 
-    /// Numbers for each row, such as its chosen experts; how many.
+    /// An i32 operand with several columns per row, such as expert ids; returns the columns.
     pub fn choices(&self, i: usize, rows: Extent) -> Result<usize, String> {
         self.at_least(i + 1)?;
         self.dtype(i, DType::I32)?;
@@ -104,7 +104,7 @@ impl<'a> Operands<'a> {
         let q = self.f32(0)?;
         self.is_product(0, heads, head_dim)?;
         if kv_heads == 0 || !heads.is_multiple_of(kv_heads) {
-            return Err(format!("{heads} heads are not a multiple of {kv_heads} K/V heads"));
+            return Err(format!("{heads} heads are not a multiple of {kv_heads} KV heads"));
         }
         if window == Some(0) {
             return Err("a window of 0 positions leaves nothing to attend to".into());

@@ -2,7 +2,7 @@
 //!
 //! A [`Plan`] is made for exactly one [`Graph`] and carries it. It is laid out by one module ([`layout`]) and accepted
 //! or refused by another ([`mod@check`]) that shares no code with it: two values that are alive together never share a
-//! byte, an output is never overwritten before its caller has read it, and every live input has a place. What may run
+//! byte, an output is never overwritten before its caller has read it, and every live input has a allocation. What may run
 //! without a barrier between is the backend's to say ([`PhaseRules`]). A [`ProgramCache`] reuses what was made for an equal key
 //! and no other; there is no weaker test.
 //!
@@ -20,10 +20,10 @@ use std::ops::Range;
 use std::sync::Arc;
 use verbatim_graph::{Graph, Lifetime, Op, OpRules, Placement, ValueId};
 
-/// Every place starts at a multiple of this many bytes: a cache line, and the widest vector.
+/// Every allocation starts at a multiple of this many bytes: a cache line, and the widest vector.
 pub const ALIGNMENT: usize = 64;
 
-/// What may share a phase, which runs without a barrier. By default nothing that depends on each other does: true of a backend
+/// Which nodes may share a phase, which runs without a barrier. By default none that depend on each other: right for a backend
 /// that runs op after op.
 pub trait PhaseRules: OpRules {
     /// Whether the work is split over rows, so that one thread computes a row, or columns of it that are read by nobody else
@@ -55,7 +55,7 @@ pub enum PlanError {
 
 /// Where a value lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct Allocation {
     /// Byte offset in the arena of the value's placement; a multiple of [`ALIGNMENT`].
     pub offset: usize,
     /// Bytes at the graph's bounds.
@@ -78,7 +78,7 @@ pub struct ArenaSize {
 pub struct Plan<O = Op> {
     graph: Arc<Graph<O>>,
     phases: Vec<Range<usize>>,
-    places: Vec<Option<Place>>,
+    allocations: Vec<Option<Allocation>>,
     arenas: Vec<ArenaSize>,
 }
 
@@ -86,25 +86,25 @@ impl<O: PhaseRules> Plan<O> {
     /// Plans a graph, letting values that are never alive together share memory.
     pub fn new(graph: Arc<Graph<O>>) -> Result<Plan<O>, PlanError> {
         let phases = phases::phases(&graph);
-        let (places, arenas) = layout::shared(&graph, &phases)?;
-        Plan::checked(graph, phases, places, arenas)
+        let (allocations, arenas) = layout::shared(&graph, &phases)?;
+        Plan::checked(graph, phases, allocations, arenas)
     }
 
     /// Plans a graph with every value in memory of its own: the reference that shared plans are tested against.
     pub fn disjoint(graph: Arc<Graph<O>>) -> Result<Plan<O>, PlanError> {
         let phases = phases::phases(&graph);
-        let (places, arenas) = layout::disjoint(&graph, &phases)?;
-        Plan::checked(graph, phases, places, arenas)
+        let (allocations, arenas) = layout::disjoint(&graph, &phases)?;
+        Plan::checked(graph, phases, allocations, arenas)
     }
 
     fn checked(
         graph: Arc<Graph<O>>,
         phases: Vec<Range<usize>>,
-        places: Vec<Option<Place>>,
+        allocations: Vec<Option<Allocation>>,
         arenas: Vec<ArenaSize>,
     ) -> Result<Plan<O>, PlanError> {
-        check(&graph, &phases, &places, &arenas)?;
-        Ok(Plan { graph, phases, places, arenas })
+        check(&graph, &phases, &allocations, &arenas)?;
+        Ok(Plan { graph, phases, allocations, arenas })
     }
 
     /// The graph that this plan is for.
@@ -117,10 +117,10 @@ impl<O: PhaseRules> Plan<O> {
         &self.phases
     }
 
-    /// The place of a value, by [`ValueId::index`]: `Some` for the roots of inputs, temporaries and outputs, `None`
+    /// The allocation of a value, by [`ValueId::index`]: `Some` for the roots of inputs, temporaries and outputs, `None`
     /// for views, weights and states.
-    pub fn places(&self) -> &[Option<Place>] {
-        &self.places
+    pub fn allocations(&self) -> &[Option<Allocation>] {
+        &self.allocations
     }
 
     /// The arenas needed, one per placement in use.
@@ -135,11 +135,11 @@ impl<O: PhaseRules> Plan<O> {
 
     /// The values whose last reader is in this phase, so that their bytes are free after it: what a debugging
     /// executor overwrites with poison.
-    pub fn freed_after(&self, phase: usize) -> impl Iterator<Item = (ValueId, Place)> + '_ {
+    pub fn freed_after(&self, phase: usize) -> impl Iterator<Item = (ValueId, Allocation)> + '_ {
         let lives = layout::lives(&self.graph, &self.phases);
         lives.into_iter().filter(move |life| life.last == phase).filter_map(|life| {
-            let place = self.places[life.value.index()]?;
-            Some((life.value, place))
+            let allocation = self.allocations[life.value.index()]?;
+            Some((life.value, allocation))
         })
     }
 }
