@@ -204,7 +204,7 @@ fn perplexity_refuses_what_is_no_text_and_what_is_too_short() {
     }
     refused(&["-f", "short.txt", "--ctx", "-1"], 2, "-1");
     refused(&["-f", "short.txt", "--chunks", "0"], 2, "chunks");
-    refused(&["-f", "short.txt", "--kl-against", "f32"], 2, "two formats are needed");
+    refused(&["-f", "short.txt", "--kl-against", "f32"], 2, "two types are needed");
 }
 
 #[test]

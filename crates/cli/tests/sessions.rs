@@ -39,7 +39,7 @@ fn a_session_says_what_a_run_without_one_says() {
             assert_eq!(stdout(&again), stdout(&plain), "{model}");
             let told = String::from_utf8_lossy(&again.stderr).into_owned();
             // Recurrent states and windows cannot go back to the end of the prompt.
-            assert_eq!(told.contains(" reused)"), model == "qwen3", "{told}");
+            assert_eq!(told.contains(" cached)"), model == "qwen3", "{told}");
             let other = "it was a dark and stormy morning";
             assert_eq!(stdout(&with(&session, other)), stdout(&with(&[], other)), "{model}");
         }
@@ -93,7 +93,7 @@ fn a_full_context_ends_the_answer_or_is_shifted() {
     let hybrid = run(home.path(), "qwen35-hybrid", &["--context-shift", "hello"]);
     assert!(stderr(&hybrid, 1).contains("--context-shift cannot be used with this model"));
     let keep = run(home.path(), "qwen3", &["--context-shift", "--ctx", "40", "--keep", "39", "hello"]);
-    assert!(stderr(&keep, 1).contains("--keep 39 leaves nothing to drop"));
+    assert!(stderr(&keep, 1).contains("--keep 39 leaves nothing to discard"));
 }
 
 #[test]
@@ -148,7 +148,7 @@ fn a_conversation_goes_on_in_another_process() {
     assert_eq!(stdout(&first) + &stdout(&second), whole);
     let told = String::from_utf8_lossy(&second.stderr).into_owned();
     assert!(told.contains("the conversation of 3 messages goes on"), "{told}");
-    assert!(told.contains(" reused), "), "{told}");
+    assert!(told.contains(" cached), "), "{told}");
     // What fails is taken back, and the conversation goes on.
     let long = "word ".repeat(9000);
     let failed = stdout(&chat(false, &format!("{long}\nhello\n")));

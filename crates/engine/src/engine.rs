@@ -1,4 +1,4 @@
-//! The door: a handle that takes requests and gives events, and the one thread behind it that owns the model.
+//! The engine: a handle that takes requests and gives events, and the one thread behind it that owns the model.
 //!
 //! Nothing is locked while a step is computed. Clients send commands through one channel, in the order of which the thread does
 //! them between steps; each request has a channel of its own for its events. The thread never waits for a client alone: where
@@ -36,7 +36,7 @@ pub struct ModelText {
 pub struct EngineOptions {
     /// What clients call the model.
     pub model_name: String,
-    /// Events that a request may be ahead of its client, which memory is held for. Then it pauses.
+    /// Capacity of a request's event channel. A request pauses while it is full.
     pub events_ahead: usize,
 }
 
@@ -85,7 +85,7 @@ enum Command {
     Stop,
 }
 
-/// What clients keep with a session: names and contents.
+/// Sections that clients save with a session: names and contents.
 type Sections = Vec<(String, Vec<u8>)>;
 
 type Reply<T> = SyncSender<Result<T, SessionError>>;
@@ -144,7 +144,7 @@ impl Engine {
         Ok(Engine(Arc::new(Handle { line, thread: Some(thread), format, options, context })))
     }
 
-    /// Hands in a request. Requests have their turns in the order in which they come.
+    /// Submits a request. Requests are computed first come, first served.
     ///
     /// The prompt becomes tokens here, on the caller's thread. What is wrong with the request is told by the answer.
     pub fn submit(&self, request: Request) -> Answer {
@@ -159,7 +159,7 @@ impl Engine {
         Answer { events, guard: CancelOnDrop(Canceller { signals, line }), is_over: false }
     }
 
-    /// Opens a session. It holds one of the engine's sequences until it is closed.
+    /// Opens a session. It occupies one of the engine's sequences until it is closed.
     ///
     /// # Errors
     /// If the options do not fit the model, the file cannot be restored from, or no sequence is free.
@@ -180,7 +180,7 @@ impl Engine {
         self.call(|reply| Command::Save(id, path.into(), sections, reply))
     }
 
-    /// Closes a session. Others may begin with what it has computed, as long as there is memory for it.
+    /// Closes a session. Its KV cache stays in the prefix cache as long as there is room.
     ///
     /// # Errors
     /// If a request has not finished with the session.
@@ -349,14 +349,14 @@ impl Outbox {
     }
 }
 
-/// A request that waits for its turn.
+/// A queued request.
 #[derive(Debug)]
 struct Job {
     task: Task,
     outbox: Outbox,
 }
 
-/// The request that has its turn.
+/// The running request.
 struct Running {
     generation: Generation,
     session: SessionId,
@@ -431,7 +431,7 @@ impl<'a, B: Backend> Worker<'a, B> {
         }
     }
 
-    /// Ends requests that were cancelled before their turn.
+    /// Ends queued requests that were cancelled.
     fn drop_cancelled(&mut self) {
         if !self.waiting.iter().any(|job| job.outbox.is_cancelled()) {
             return;
@@ -444,7 +444,7 @@ impl<'a, B: Backend> Worker<'a, B> {
         }
     }
 
-    /// Computes one step of the request whose turn it is.
+    /// Computes one step of the running request.
     fn work(&mut self) {
         if self.running.is_none() {
             self.running = self.waiting.pop_front().and_then(|job| self.start(job));
@@ -498,7 +498,7 @@ impl<'a, B: Backend> Worker<'a, B> {
         Ok((id, generation?))
     }
 
-    /// Ends a request that had its turn.
+    /// Ends the running request.
     fn end(&mut self, running: Running, last: impl FnOnce(Generation) -> (Option<Event>, Event)) {
         let Running { generation, session, is_own, mut outbox } = running;
         let (rest, last) = last(generation);

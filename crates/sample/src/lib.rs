@@ -1,4 +1,4 @@
-//! The choice of the next token: an argmax over logits plus position-keyed noise.
+//! Sampling: an argmax over logits plus position-keyed Gumbel noise.
 //!
 //! At temperature T the token is the argmax of `logit / T + g`, where g is Gumbel noise: a draw from the softmax
 //! distribution (the Gumbel-max trick). The noise is a pure function of the request's seed, the position and the
@@ -13,7 +13,7 @@ pub use log_softmax::LogSoftmax;
 
 use rand_philox::Philox;
 
-/// How a request's tokens are chosen.
+/// The sampler of a request.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sampler {
     temperature: f32,

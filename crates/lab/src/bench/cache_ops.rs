@@ -24,7 +24,7 @@ pub struct CacheOpRow {
     pub min_us: f64,
     /// The slowest.
     pub max_us: f64,
-    /// The median time over that of a step of one token at this depth.
+    /// The median time over that of a decode step at this depth.
     pub steps: f64,
 }
 
@@ -162,7 +162,7 @@ impl<B: Backend> CacheOps<'_, B> {
         let (sequence, depth) = (self.sequence, self.depth);
         let draft = tokens(depth..depth + DRAFT_TOKENS, self.stepper);
 
-        // A step of one token, for comparison.
+        // A decode step, for comparison.
         self.stepper.append(sequence, 1)?;
         let input = RowInput::Token(draft[0]);
         let row = StepRow { sequence, kv_index: depth, input, want: Want::LOGITS };

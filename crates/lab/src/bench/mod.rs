@@ -4,12 +4,12 @@
 //! `tg128` takes 128 steps of one token, both from an empty sequence, or after 2048 tokens with `@d2048`. `width4` takes a
 //! step of 4 rows that all want logits, as the verification of a draft does, and rolls it back. [`measure`] repeats a
 //! test after a warm-up; [`Row`] is what is reported of it. [`profile`] says where its time goes ([`Breakdown`]), which
-//! [`picture`] draws.
+//! [`chart`] draws.
 
 mod breakdown;
 pub mod cache_ops;
+pub mod chart;
 mod peaks;
-pub mod picture;
 mod report;
 
 pub use breakdown::{Breakdown, Part, Rate};

@@ -28,7 +28,7 @@ pub struct Subject {
     pub peaks: Option<Peaks>,
 }
 
-/// A test's result. Numbers without a unit in their name are tokens per second.
+/// A test's result. Hyperparameters without a unit in their name are tokens per second.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Row {
     /// The test, such as `tg48@d2048`.
@@ -138,7 +138,7 @@ impl Format {
             }
             Format::Json => {
                 let comma = if index == 0 { "" } else { "," };
-                // Numbers and strings always can be written.
+                // Hyperparameters and strings always can be written.
                 let row = serde_json::to_string_pretty(row).unwrap_or_default();
                 format!("{comma}\n{}", indented(&row))
             }
