@@ -97,7 +97,7 @@ pub trait Backend {
         None
     }
 
-    /// Makes `rounds` rounds of the kernels' own multiply-adds on operands that are at hand, on every thread at once; returns
+    /// Makes `rounds` rounds of the kernels' own multiply-adds on operands in cache, on every thread at once; returns
     /// how many operations that were, two for each, all threads together. `None` where there is no such measure.
     fn multiply_adds(&mut self, products: Products, rounds: usize) -> Option<u64> {
         let _ = (products, rounds);
@@ -163,7 +163,7 @@ pub enum RunError {
     /// The inputs could not be bound.
     #[error(transparent)]
     Bind(#[from] BindError),
-    /// A kernel has panicked. The run's outputs are lost; the backend can go on.
+    /// A kernel has panicked. The run's outputs are lost; the backend stays usable.
     #[error("a kernel has failed: {0}")]
     Panicked(String),
     /// A program was run with weights that it was not made for.

@@ -1,4 +1,4 @@
-//! A loaded model behind its engine's door, and one session that goes on from answer to answer.
+//! A loaded model in its engine, and one session that stays from answer to answer.
 
 use std::path::{Path, PathBuf};
 

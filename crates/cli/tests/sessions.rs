@@ -147,7 +147,7 @@ fn a_conversation_goes_on_in_another_process() {
     let (first, second) = (chat(true, "hello\n"), chat(true, "and then?\n"));
     assert_eq!(stdout(&first) + &stdout(&second), whole);
     let told = String::from_utf8_lossy(&second.stderr).into_owned();
-    assert!(told.contains("the conversation of 3 messages goes on"), "{told}");
+    assert!(told.contains("the conversation of 3 messages continues"), "{told}");
     assert!(told.contains(" cached), "), "{told}");
     // What fails is taken back, and the conversation goes on.
     let long = "word ".repeat(9000);

@@ -1,7 +1,7 @@
 //! The engine: a handle that takes requests and gives events, and the one thread behind it that owns the model.
 //!
 //! Nothing is locked while a step is computed. Clients send commands through one channel, in the order of which the thread does
-//! them between steps; each request has a channel of its own for its events. The thread never waits for a client alone: where
+//! them between steps; each request has its own channel for events. The thread never waits for a client alone: where
 //! a client has not read its events, its request pauses and the thread waits for the next command, such as the one that the
 //! client's next read sends.
 

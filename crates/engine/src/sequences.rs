@@ -271,7 +271,7 @@ impl<B: Backend> Stepper<B> {
         saved.add(TARGET, self.save(sequence)?);
         others.into_iter().for_each(|(name, bytes)| saved.add(name, bytes));
         let io = |error| SaveError::Io { path: path.display().to_string(), error };
-        // Through a link, to where it leads; written beside it under a name of its own, for its owner's eyes, then renamed.
+        // Symlinks are followed. Written to a temporary file in the same folder, readable by its owner only, then renamed.
         let target = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
         let folder =
             target.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));

@@ -126,7 +126,7 @@ impl<B: Backend> Stepper<B> {
         self.programs.statistics()
     }
 
-    /// The programs that are at hand, and the bounds on the rows of each.
+    /// The cached programs, and the bounds on the rows of each.
     pub fn programs(&self) -> impl Iterator<Item = (Bounds, &B::Program)> {
         self.programs.iter().filter_map(|(key, program)| Some((key.bounds?, program)))
     }

@@ -136,7 +136,7 @@ pub struct Attention {
     /// A sinks operand is given: one per query head, a logit in the softmax's denominator without a value (gpt-oss,
     /// arXiv 2508.10925).
     pub sinks: bool,
-    /// The operands `bases` and `paths` are given: the rows in flight are a tree, and each row has a path of its own.
+    /// The operands `bases` and `paths` are given: the rows in flight are a tree, and each row has its own path.
     pub paths: bool,
 }
 

@@ -26,11 +26,11 @@ pub enum CheckError {
         /// The node whose result or state it needs.
         earlier: usize,
     },
-    /// A value that needs a allocation has none.
+    /// A value that needs an allocation has none.
     #[error("value {0:?} has no allocation")]
     NoAllocation(ValueId),
-    /// A value has a allocation though its storage is elsewhere: a view, a weight or a state.
-    #[error("value {0:?} has a allocation of its own but is a view, a weight or a state")]
+    /// A value has an allocation though its storage is elsewhere: a view, a weight or a state.
+    #[error("value {0:?} has an allocation but is a view, a weight or a state")]
     NeedlessPlace(ValueId),
     /// A allocation is misaligned, of the wrong size or outside its arena.
     #[error("value {0:?} is placed outside its arena, misaligned or with a wrong size")]

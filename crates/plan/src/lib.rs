@@ -2,7 +2,7 @@
 //!
 //! A [`Plan`] is made for exactly one [`Graph`] and carries it. It is laid out by one module ([`layout`]) and accepted
 //! or refused by another ([`mod@check`]) that shares no code with it: two values that are alive together never share a
-//! byte, an output is never overwritten before its caller has read it, and every live input has a allocation. What may run
+//! byte, an output is never overwritten before its caller has read it, and every live input has an allocation. What may run
 //! without a barrier between is the backend's to say ([`PhaseRules`]). A [`ProgramCache`] reuses what was made for an equal key
 //! and no other; there is no weaker test.
 //!

@@ -311,8 +311,8 @@ impl Model for Hybrid {
             x = net.add(x, mixed)?;
 
             let normed = net.rms_norm(x, layer.ffn_norm, self.eps, 1)?;
-            let fed = layer.ffn.build(&mut net, normed, Activation::Silu)?;
-            x = net.add(x, fed)?;
+            let ffn = layer.ffn.build(&mut net, normed, Activation::Silu)?;
+            x = net.add(x, ffn)?;
             net.hidden_output(HiddenOutput::Layer(index as u32), x)?;
         }
         net.head(x, self.norm, self.eps, self.head, LogitForm::default())

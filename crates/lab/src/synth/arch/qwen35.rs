@@ -101,7 +101,7 @@ impl DeltaNet {
         out.random(weight(layer, "ssm_alpha"), &[hidden, value_heads]);
         out.random(weight(layer, "ssm_beta"), &[hidden, value_heads]);
         out.random(weight(layer, "ssm_conv1d"), &[kernel, channels]);
-        // Heads that forget at rates from slow to fast, as those of trained models do.
+        // Decay rates from slow to fast, as in trained models.
         let rates = (1..=value_heads).map(|head| -(head as f32) / value_heads as f32);
         out.values(format!("blk.{layer}.ssm_a"), rates.collect());
         out.constant(format!("blk.{layer}.ssm_dt.bias"), value_heads, -2.0);
