@@ -224,7 +224,7 @@ impl Drop for Handle {
     fn drop(&mut self) {
         self.line.shared.stopping.store(true, Ordering::Relaxed);
         self.line.send(Command::Stop);
-        // A panic was caught and told before.
+        // A panic was caught and reported before.
         let _ = self.thread.take().map(JoinHandle::join);
     }
 }
@@ -233,7 +233,7 @@ impl Drop for Handle {
 fn fault(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().map(String::as_str);
     let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no reason given");
-    format!("a fault of this program, please report it: {text}")
+    format!("this is a bug, please report it: {text}")
 }
 
 /// The events of one request, as they come. Dropping it cancels the request.
@@ -509,7 +509,7 @@ impl<'a, B: Backend> Worker<'a, B> {
 
     fn leave_session(&mut self, id: SessionId, is_own: bool) {
         if is_own && let Some(session) = self.sessions.remove(&id) {
-            session.end(&mut self.stepper).expect("the sequence was begun, and the bookkeeping agrees");
+            session.end(&mut self.stepper).expect("the sequence exists and its cache metadata is consistent");
         }
     }
 
@@ -575,7 +575,7 @@ mod tests {
     fn a_panic_of_the_thread_is_told_to_all_who_wait() {
         let work = |commands: &Receiver<Command>, _: &Shared| {
             let _in_hand = (commands.recv(), commands.recv());
-            panic!("the bookkeeping does not agree");
+            panic!("the cache metadata is inconsistent");
         };
         let engine = Engine::spawn(work, format(), EngineOptions::default(), 1).unwrap();
         let submit = || engine.submit(Request::new(Prompt::Text("hello".to_owned())));
@@ -583,9 +583,12 @@ mod tests {
         for answer in [first, second, queued, submit()] {
             let events: Vec<String> = answer.map(|event| format!("{event:?}")).collect();
             assert_eq!(events.len(), 1);
-            assert!(events[0].contains("Failed") && events[0].contains("does not agree"), "{events:?}");
+            assert!(events[0].contains("Failed") && events[0].contains("inconsistent"), "{events:?}");
         }
         let error = engine.open_session(SessionOptions::default()).unwrap_err();
-        assert!(error.to_string().contains("please report it: the bookkeeping does not agree"), "{error}");
+        assert!(
+            error.to_string().contains("please report it: the cache metadata is inconsistent"),
+            "{error}"
+        );
     }
 }

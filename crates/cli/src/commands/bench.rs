@@ -50,7 +50,7 @@ pub fn run(args: &BenchArgs, store: &Store) -> anyhow::Result<ExitCode> {
     let mut stepper = load(&file, device, &options)?;
     if is_profiling && stepper.profile().is_none() {
         let backend = args.threads.backend;
-        return Err(UsageError(format!("the backend {backend} keeps no profile: use --backend cpu")).into());
+        return Err(UsageError(format!("the backend {backend} has no profiler: use --backend cpu")).into());
     }
     let peaks = args.peaks || is_profiling;
     let peaks = peaks.then(|| Peaks::measure(threads, stepper.backend_mut())).transpose()?;

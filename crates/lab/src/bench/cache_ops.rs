@@ -8,7 +8,7 @@ use verbatim_engine::{Backend, MAX_ROWS, Row as StepRow, RowInput, SequenceId, S
 
 use super::{BenchError, token_at};
 
-/// Guesses of the transactions that are timed.
+/// Draft tokens of the transactions that are timed.
 const DRAFT_TOKENS: usize = 8;
 
 /// What one operation costs.
@@ -38,7 +38,7 @@ pub fn cache_ops_room(depth: usize) -> Result<(usize, usize), BenchError> {
     context.map(|context| (3, context)).ok_or(BenchError::Positions { tokens, depth })
 }
 
-/// Times every operation so many times at a depth. `None` if `should_continue` said no between steps.
+/// Times every operation so many times at a depth. `None` if `should_continue` returned false between steps.
 ///
 /// # Errors
 /// If there is nothing to repeat, or a step or an operation fails.

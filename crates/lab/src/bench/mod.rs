@@ -1,8 +1,8 @@
-//! How fast a model runs: prefill, generation, and steps of several rows.
+//! Benchmarks: prompt processing (pp), token generation (tg), and steps of several rows (width).
 //!
 //! A [`Test`] is one kind of work at one depth, named as llama-bench names them: `pp512` computes a prompt of 512 tokens,
-//! `tg128` takes 128 steps of one token, both from an empty sequence, or after 2048 tokens with `@d2048`. `width4` takes a
-//! step of 4 rows that all want logits, as the verification of a draft does, and rolls it back. [`measure`] repeats a
+//! `tg128` generates 128 tokens, both from an empty KV cache, or at depth 2048 with `@d2048`. `width4` takes a
+//! step of 4 rows that all want logits, as verifying draft tokens does, and rolls it back. [`measure`] repeats a
 //! test after a warm-up; [`Row`] is what is reported of it. [`profile`] says where its time goes ([`Breakdown`]), which
 //! [`chart`] draws.
 
@@ -64,7 +64,7 @@ pub struct Selection {
 #[derive(Debug, thiserror::Error)]
 pub enum BenchError {
     /// The backend cannot say where time goes.
-    #[error("this backend keeps no profile")]
+    #[error("this backend has no profiler")]
     NoProfile,
     /// Nothing to repeat.
     #[error("there is nothing to measure: give at least one repetition and one test")]
@@ -73,7 +73,7 @@ pub enum BenchError {
     #[error("a step has at most {MAX_ROWS} rows, not {0}")]
     Width(usize),
     /// More positions than a machine can count.
-    #[error("{tokens} tokens after {depth} are more than a sequence can have")]
+    #[error("{tokens} tokens at depth {depth} are more than a sequence can have")]
     Positions {
         /// Tokens of the test.
         tokens: usize,
@@ -90,7 +90,7 @@ pub enum BenchError {
     #[error(transparent)]
     Restore(#[from] RestoreError),
     /// There is not enough memory for the buffer that is read.
-    #[error("no memory for the {bytes} bytes that the measurement of the bandwidth reads")]
+    #[error("no memory for the buffer of {bytes} bytes that measures the bandwidth")]
     Memory {
         /// Bytes of the buffer.
         bytes: usize,
@@ -156,7 +156,7 @@ impl Selection {
 }
 
 /// Runs a test so many times after a warm-up, and gives the time of each: of the whole work, or of one step of a width
-/// test. `None` if `should_continue` said no between steps.
+/// test. `None` if `should_continue` returned false between steps.
 ///
 /// # Errors
 /// If there are no repetitions, or a step fails.
@@ -172,7 +172,7 @@ pub fn measure<B: Backend>(
     on_a_sequence(stepper, should_continue, |runner| runner.samples(test, repetitions))
 }
 
-/// Runs a test once, after a warm-up, and says where its time went. `None` if `should_continue` said no between steps.
+/// Runs a test once, after a warm-up, and says where its time went. `None` if `should_continue` returned false between steps.
 ///
 /// # Errors
 /// If a step fails.
@@ -242,7 +242,7 @@ impl<B: Backend> Runner<'_, B> {
     /// Makes the sequence so many tokens long.
     fn go_to(&mut self, depth: usize) -> Result<bool, BenchError> {
         if self.stepper.len(self.sequence)? > depth && self.stepper.truncate(self.sequence, depth).is_err() {
-            // A recurrent model cannot go back to the middle.
+            // A recurrent sequence can be truncated to 0 only.
             self.stepper.truncate(self.sequence, 0)?;
         }
         let missing = depth - self.stepper.len(self.sequence)?;

@@ -111,7 +111,7 @@ impl Format {
         match self {
             Format::Text => text(report),
             Format::Markdown => markdown(report),
-            // Hyperparameters and strings always can be written.
+            // Numbers and strings can always be written.
             Format::Json => serde_json::to_string_pretty(report).unwrap_or_default() + "\n",
         }
     }
