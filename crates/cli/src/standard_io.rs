@@ -2,12 +2,10 @@
 //! panics.
 
 use std::fs::File;
-use std::io::{self, IsTerminal, Read, Write};
+use std::io::{self, Read, Write};
 use std::path::Path;
 
 use anyhow::{Context, bail};
-
-use crate::error::UsageError;
 
 /// Most bytes that are read as input. Far more than any context holds, far less than memory.
 const INPUT_BYTES_MAX: u64 = 256 << 20;
@@ -56,22 +54,6 @@ fn text(bytes: Vec<u8>, name: &str) -> anyhow::Result<String> {
         let offset = error.utf8_error().valid_up_to();
         anyhow::anyhow!("{name} is not UTF-8 text: the byte at offset {offset} belongs to no character")
     })
-}
-
-/// The prompt of `verbatim run`: the argument, or standard input when the argument is `-` or absent.
-///
-/// # Errors
-/// [`UsageError`] when there is no argument and standard input is a terminal, where waiting would look like a
-/// hang.
-pub fn prompt(argument: Option<&str>) -> anyhow::Result<String> {
-    match argument {
-        Some("-") => read_text(),
-        Some(text) => Ok(text.to_owned()),
-        None if io::stdin().is_terminal() => {
-            Err(UsageError("there is no prompt: give it as an argument or on standard input".into()).into())
-        }
-        None => read_text(),
-    }
 }
 
 /// Writes bytes to standard output as they are, and flushes.

@@ -93,7 +93,7 @@ fn bench_says_where_the_time_goes() {
         "\npp8: 1 steps, ",
         "\ntg2: 2 steps, ",
         "| Linear F32 ",
-        "| AttentionParts ",
+        "| AttentionPartials ",
         "| waiting for threads ",
     ] {
         assert!(text.contains(part), "{part}: {text}");

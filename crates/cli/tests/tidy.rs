@@ -1,12 +1,14 @@
 //! What must hold of the source itself: which crate may know which, where `unsafe` is, how long functions are, the field's words,
-//! no file that nothing declares.
+//! no file that nothing declares, no circle of files.
+
+mod circles;
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The crates, from the bottom up. An arrow goes down only.
-const LAYERS: [&str; 15] = [
+const LAYERS: [&str; 18] = [
     "quant",
     "gguf",
     "graph",
@@ -14,6 +16,9 @@ const LAYERS: [&str; 15] = [
     "text",
     "sample",
     "backend",
+    "simd",
+    "team",
+    "matrix",
     "cpu",
     "reference",
     "device",
@@ -34,7 +39,11 @@ const FUNCTION_LINES_MAX: usize = 70;
 const LONG_FUNCTIONS: [(&str, &str); 2] = [("graph/src/op.rs", "infer"), ("cpu/src/executor.rs", "row")];
 
 /// Where `unsafe` may stand: vector instructions, memory that threads share, the arena, memory maps, system calls.
-const UNSAFE_FILES: [&str; 3] = ["cpu/src/", "cpu/tests/", "gguf/src/"];
+const UNSAFE_FILES: [&str; 7] =
+    ["simd/src/", "team/src/", "matrix/src/", "matrix/tests/", "cpu/src/", "cpu/tests/", "gguf/src/"];
+
+/// Crates with circles of files that are still to be broken.
+const CIRCLES_LEFT: [&str; 1] = ["cpu"];
 
 /// Words that the field does not use, each with what it says. Whole words only.
 const WORDS: [(&str, &str); 36] = [
@@ -153,6 +162,25 @@ fn every_source_file_is_declared() {
             "nothing declares {path}"
         );
     }
+}
+
+#[test]
+fn no_circle_of_files() {
+    let files = files("rs");
+    let mut found = String::new();
+    for name in LAYERS {
+        let folder = format!("{name}/src/");
+        let sources = files.iter().filter_map(|(path, text)| Some((path.strip_prefix(&folder)?, text)));
+        let arrows = circles::arrows(&sources.map(|(path, text)| (path.to_owned(), text.clone())).collect());
+        let circles = circles::circles(&arrows);
+        if CIRCLES_LEFT.contains(&name) {
+            assert!(!circles.is_empty(), "{name} has no circle of files left: take it off CIRCLES_LEFT");
+        } else {
+            let texts = circles.iter().map(|circle| circles::describe(circle, &arrows));
+            found.extend(texts.map(|text| format!("\n{name}/src:{text}")));
+        }
+    }
+    assert!(found.is_empty(), "files import each other: {found}");
 }
 
 /// Name, first line (from 1) and lines of each function of a formatted file.

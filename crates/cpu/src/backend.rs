@@ -1,7 +1,6 @@
 //! The CPU as a [`Backend`].
 
 use crate::executor::Cpu;
-use crate::matrix::{PackedExperts, PackedMatrix, multiply_adds};
 use crate::program::{CpuArena, CpuOutputs, CpuProgram};
 use crate::state::CpuState;
 use crate::weights::{Weight, Weights};
@@ -11,6 +10,7 @@ use verbatim_backend::{
     WeightForm, WeightSource,
 };
 use verbatim_graph::{Bounds, Graph};
+use verbatim_matrix::{PackedExperts, PackedMatrix, multiply_adds};
 use verbatim_quant::dequantize;
 
 impl Backend for Cpu {

@@ -3,22 +3,15 @@
 
 mod attention;
 
-use crate::isa::{Isa, IsaError};
 use crate::lower::HEAD_PLANES;
-use crate::matrix::{
-    Choices, Epilogue, Input, OutputRows, Residual, chunk_groups, matmul_chosen_groups, matmul_groups,
-    quantize_planes,
-};
-use crate::memory::AlignedBytes;
 use crate::op::CpuOp::{self, Model};
 use crate::ops::attention::Scratch;
 use crate::ops::recurrence::{self, Before, ConvWeights, DeltaRow, MAX_KEY_DIM};
 use crate::ops::{elementwise, experts, hadamard, norm, rope};
+use crate::partition;
 use crate::program::{Bound, CpuOutputs, CpuProgram, Matrix, Source, Step};
 use crate::recurrent::{TILE_COLS, Tile};
-use crate::shares::share;
 use crate::state::CpuState;
-use crate::team::{Context, Team, TeamError};
 use crate::weights::Weights;
 use std::any::Any;
 use std::ops::Range;
@@ -26,7 +19,13 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex};
 use verbatim_backend::{PrepareError, ProductWork, Products, Profile, Recorder, RunError};
 use verbatim_graph::{Bounds, DeltaHeads, Graph, Op, OpRules};
+use verbatim_matrix::{
+    Choices, Epilogue, Input, OutputRows, Residual, chunk_groups, matmul_chosen_groups, matmul_groups,
+    quantize_planes,
+};
 use verbatim_plan::{PhaseRules, Plan};
+use verbatim_simd::{Isa, IsaError};
+use verbatim_team::{AlignedBytes, Context, Team, TeamError};
 
 /// What freed memory is overwritten with where tests ask for it: bytes that no longer make sense as a number.
 const POISON: u8 = 0xff;
@@ -190,7 +189,7 @@ impl Run<'_> {
     fn step(&self, step: &Step, member: &Context<'_>) {
         if step.op.splits_rows() {
             let rows = step.rows.at(self.rows);
-            for (row, units) in share(rows, step.units, member.index(), member.threads()) {
+            for (row, units) in partition::part(rows, step.units, member.index(), member.threads()) {
                 self.row(step, row, units);
             }
         } else {
@@ -211,7 +210,7 @@ impl Run<'_> {
             let matrix = step.operands[i].matrix();
             matrix.columns(self.arena, row, part(matrix.shape.cols))
         };
-        // The others are read whole: they are of earlier phases, or a row is one unit (see `shares`).
+        // The others are read whole: they are of earlier phases, or a row is one unit (see `partition`).
         let whole = |i: usize| -> &[f32] { step.operands[i].matrix().row(self.arena, row) };
         let index = |i: usize| -> usize { self.index(step.operands[i].matrix(), row) };
         let vector = |i: usize| -> &[f32] { self.weights.vector(step.operands[i].weight()) };
@@ -250,7 +249,9 @@ impl Run<'_> {
             Model(Op::Hadamard { head_dim, .. }) => hadamard::transform(isa, head_dim, operand(0), out()),
             Model(Op::KvWrite { kv_heads, .. }) => {
                 let layer = &self.state.kv.layers()[step.operands[0].state()];
-                layer.write(index(3), part(kv_heads).start, operand(1), operand(2));
+                // SAFETY: rows have cells of their own and one thread makes these heads of this one. What attends to them comes
+                // in a later phase.
+                unsafe { layer.write(index(3), part(kv_heads).start, operand(1), operand(2)) };
             }
             Model(Op::Glu { activation }) => elementwise::glu(isa, activation, operand(0), operand(1), out()),
             Model(Op::Add) => elementwise::add(isa, operand(0), operand(1), out()),
@@ -306,7 +307,7 @@ impl Run<'_> {
             )
             | CpuOp::QuantizedLinear { .. }
             | CpuOp::QuantizedMoeLinear { .. }
-            | CpuOp::AttentionParts { .. } => {
+            | CpuOp::AttentionPartials { .. } => {
                 unreachable!("{} is not split by rows", step.op.name())
             }
         }
@@ -326,7 +327,7 @@ impl Run<'_> {
                 self.linear(step, bias, residual, member);
             }
             Model(Op::Attention(attention)) => self.attention(step, &attention, member),
-            CpuOp::AttentionParts { attention, .. } => self.attention_parts(step, &attention, member),
+            CpuOp::AttentionPartials { attention, .. } => self.attention_partials(step, &attention, member),
             Model(Op::MoeLinear { experts, bias }) | CpuOp::QuantizedMoeLinear { experts, bias, .. } => {
                 self.expert_linear(step, experts, bias, member);
             }
@@ -367,7 +368,7 @@ impl Run<'_> {
         };
         let output = self.product_output(out, tokens);
         let (groups, threads) = (weights.row_groups(), member.threads());
-        while let Some(taken) = step.tasks.take_share(threads, chunk_groups(groups, threads), groups) {
+        while let Some(taken) = step.tasks.take_guided(threads, chunk_groups(groups, threads), groups) {
             // SAFETY: the counter gives every group of columns to one thread only.
             unsafe { matmul_groups(self.isa, weights, input, &output, taken, epilogue) };
         }
@@ -445,7 +446,7 @@ impl Run<'_> {
         };
         let units = owners * groups;
         let (threads, most) = (member.threads(), chunk_groups(units, member.threads()).min(groups));
-        while let Some(taken) = step.tasks.take_share(threads, most, units) {
+        while let Some(taken) = step.tasks.take_guided(threads, most, units) {
             let mut start = taken.start;
             while start < taken.end {
                 let owner = start / groups;

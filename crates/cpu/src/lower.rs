@@ -1,11 +1,11 @@
 //! From a model's graph to the graph that this backend runs: sums folded into products, activations quantised once.
 
-use crate::matrix::activation_row_bytes;
 use crate::op::CpuOp;
-use crate::ops::attention::{PART_EXTRA, most_ranges};
+use crate::ops::attention::{PARTIAL_EXTRA, most_splits};
 use crate::weights::{Weight, Weights};
 use verbatim_backend::PAGE_CELLS;
 use verbatim_graph::{Attention, Builder, Def, Graph, GraphError, Lifetime, Op, ValueId};
+use verbatim_matrix::activation_row_bytes;
 
 /// Rewrites a graph for the CPU:
 /// - `Add` of a product and an earlier value becomes the product's residual;
@@ -156,9 +156,9 @@ impl Lowering<'_> {
         let pages = self.builder.shape(operands[4]).cols;
         let path = if attention.paths { self.builder.shape(operands[6]).cols } else { 0 };
         let positions = pages.checked_mul(PAGE_CELLS)?.checked_add(path)?;
-        let part_len = attention.head_dim.checked_add(PART_EXTRA)?;
+        let part_len = attention.head_dim.checked_add(PARTIAL_EXTRA)?;
         let cols =
-            most_ranges(positions, attention.window).checked_mul(attention.heads)?.checked_mul(part_len)?;
+            most_splits(positions, attention.window).checked_mul(attention.heads)?.checked_mul(part_len)?;
         (rows <= PARTED_ROWS).then_some(cols)
     }
 
@@ -169,7 +169,7 @@ impl Lowering<'_> {
         cols: usize,
     ) -> Result<ValueId, GraphError> {
         let (operands, sinks) = operands.split_at(operands.len() - usize::from(attention.sinks));
-        let parts = CpuOp::AttentionParts { attention: Attention { sinks: false, ..attention }, cols };
+        let parts = CpuOp::AttentionPartials { attention: Attention { sinks: false, ..attention }, cols };
         let parts = self.builder.apply(parts, operands)?;
         self.builder.apply(CpuOp::AttentionMerge(attention), &[&[parts, operands[2]], sinks].concat())
     }

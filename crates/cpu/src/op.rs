@@ -1,5 +1,6 @@
 //! The ops that this backend runs: those of models, and those that its lowering makes of them.
 
+use crate::work::{Division, Work};
 use verbatim_graph::{Attention, Op, OpRules, Operands, Shape, Value};
 use verbatim_plan::PhaseRules;
 use verbatim_quant::DType;
@@ -38,7 +39,7 @@ pub enum CpuOp {
     },
     /// The first half of [`Op::Attention`], with its operands but for the sinks → f32 \[r, cols\]: what parts of the
     /// positions that a row sees give by themselves.
-    AttentionParts {
+    AttentionPartials {
         /// The attention, without sinks.
         attention: Attention,
         /// Elements of a row of the result.
@@ -62,7 +63,7 @@ impl OpRules for CpuOp {
             CpuOp::Quantize { .. } => "Quantize",
             CpuOp::QuantizedLinear { .. } => "QuantizedLinear",
             CpuOp::QuantizedMoeLinear { .. } => "QuantizedMoeLinear",
-            CpuOp::AttentionParts { .. } => "AttentionParts",
+            CpuOp::AttentionPartials { .. } => "AttentionPartials",
             CpuOp::AttentionMerge(_) => "AttentionMerge",
         }
     }
@@ -85,7 +86,7 @@ impl OpRules for CpuOp {
                 rule.dtype(0, DType::I8)?;
                 rule.expert_linear(rule.shape(0).rows, k, experts, bias)
             }
-            CpuOp::AttentionParts { attention, cols } => {
+            CpuOp::AttentionPartials { attention, cols } => {
                 let rows = rule.attention(attention)?.rows;
                 Ok((DType::F32, Shape { rows, cols }))
             }
@@ -110,7 +111,7 @@ impl OpRules for CpuOp {
             CpuOp::Quantize { .. }
             | CpuOp::QuantizedLinear { .. }
             | CpuOp::QuantizedMoeLinear { .. }
-            | CpuOp::AttentionParts { .. }
+            | CpuOp::AttentionPartials { .. }
             | CpuOp::AttentionMerge(_) => None,
         }
     }
@@ -121,86 +122,12 @@ impl OpRules for CpuOp {
 }
 
 impl PhaseRules for CpuOp {
-    /// Ops that are not split by rows (products, attention, recurrences) divide the columns or heads of all rows.
     fn splits_rows(&self) -> bool {
-        match self {
-            CpuOp::Model(op) => model_op_splits_rows(op),
-            CpuOp::Quantize { .. } | CpuOp::AttentionMerge(_) => true,
-            CpuOp::QuantizedLinear { .. }
-            | CpuOp::QuantizedMoeLinear { .. }
-            | CpuOp::AttentionParts { .. } => false,
-        }
+        matches!(Work::of(self).division, Division::Rows(_))
     }
 
     fn reads_own_row_only(&self, operand: usize) -> bool {
-        match self {
-            CpuOp::Model(op) => model_op_reads_own_row_only(op, operand),
-            CpuOp::AttentionParts { attention, .. } => attention_reads_own_row_only(attention, operand),
-            CpuOp::Quantize { .. }
-            | CpuOp::QuantizedLinear { .. }
-            | CpuOp::QuantizedMoeLinear { .. }
-            | CpuOp::AttentionMerge(_) => true,
-        }
-    }
-}
-
-fn attention_reads_own_row_only(attention: &Attention, operand: usize) -> bool {
-    matches!(operand, 0 | 2 | 3) || attention.paths && matches!(operand, 5 | 6)
-}
-
-fn model_op_reads_own_row_only(op: &Op, operand: usize) -> bool {
-    match op {
-        Op::GatherRows => operand != 0,
-        Op::Attention(attention) => attention_reads_own_row_only(attention, operand),
-        Op::Embed { .. }
-        | Op::RmsNorm { .. }
-        | Op::Linear { .. }
-        | Op::LmHead
-        | Op::RopeTable(_)
-        | Op::Rope { .. }
-        | Op::Hadamard { .. }
-        | Op::KvWrite { .. }
-        | Op::MoeTopK { .. }
-        | Op::MoeWeights(_)
-        | Op::MoeLinear { .. }
-        | Op::MoeCombine
-        | Op::RowGate
-        | Op::HeadColumns { .. }
-        | Op::ShortConv { .. }
-        | Op::GatedDelta(_)
-        | Op::Glu { .. }
-        | Op::Add
-        | Op::Mul
-        | Op::Scale { .. }
-        | Op::Softcap { .. } => true,
-    }
-}
-
-fn model_op_splits_rows(op: &Op) -> bool {
-    match op {
-        Op::Linear { .. }
-        | Op::LmHead
-        | Op::MoeLinear { .. }
-        | Op::Attention(_)
-        | Op::ShortConv { .. }
-        | Op::GatedDelta(_) => false,
-        Op::Embed { .. }
-        | Op::RmsNorm { .. }
-        | Op::RopeTable(_)
-        | Op::Rope { .. }
-        | Op::Hadamard { .. }
-        | Op::KvWrite { .. }
-        | Op::MoeTopK { .. }
-        | Op::MoeWeights(_)
-        | Op::MoeCombine
-        | Op::RowGate
-        | Op::HeadColumns { .. }
-        | Op::Glu { .. }
-        | Op::Add
-        | Op::Mul
-        | Op::Scale { .. }
-        | Op::Softcap { .. }
-        | Op::GatherRows => true,
+        Work::of(self).own_row.contain(operand)
     }
 }
 

@@ -56,11 +56,9 @@
 //! ```
 #![allow(unsafe_code)] // Input bindings borrow disjoint parts of the arena.
 
-use crate::memory::{AlignedBytes, Plain};
 use crate::op::CpuOp::{self, Model};
 use crate::ops::{attention, recurrence, rope};
-use crate::shares;
-use crate::team::TaskCounter;
+use crate::partition;
 use crate::weights::{Weight, Weights};
 use std::ops::Range;
 use std::sync::Arc;
@@ -68,6 +66,7 @@ use verbatim_backend::{BindError, Filled, InputBinding, Outputs, PrepareError};
 use verbatim_graph::{Attention, Bounds, Extent, Graph, Lifetime, Op, Placement, Shape, Tag, ValueId};
 use verbatim_plan::Plan;
 use verbatim_quant::DType;
+use verbatim_team::{AlignedBytes, Plain, TaskCounter};
 
 /// The memory in which programs run. One arena serves any number of programs, one at a time.
 #[derive(Default)]
@@ -237,7 +236,7 @@ impl CpuProgram {
         }
         check_weights(graph, weights)?;
         let units =
-            plan.phases().iter().flat_map(|phase| shares::units(graph, &graph.nodes()[phase.clone()]));
+            plan.phases().iter().flat_map(|phase| partition::units(graph, &graph.nodes()[phase.clone()]));
         let steps = graph.nodes().iter().zip(units).map(|(node, units)| {
             let operands: Vec<Source> = node.operands.iter().map(|&id| source(&plan, id)).collect();
             let frequencies = match node.op {
@@ -245,7 +244,7 @@ impl CpuProgram {
                     rope::frequencies(&table, operands.get(1).map(|o| weights.vector(o.weight())))
                 }
                 Model(Op::Attention(Attention { head_dim, .. }))
-                | CpuOp::AttentionParts { attention: Attention { head_dim, .. }, .. }
+                | CpuOp::AttentionPartials { attention: Attention { head_dim, .. }, .. }
                     if head_dim > attention::MAX_HEAD_DIM =>
                 {
                     return Err(PrepareError::HeadDim { head_dim, most: attention::MAX_HEAD_DIM });

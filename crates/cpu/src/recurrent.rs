@@ -4,11 +4,11 @@
 //! flight is for its caller to know. A slot's numbers lie in the tiles that the kernels work on: a tile of channels or of
 //! value columns is contiguous, and one thread goes through it.
 
-use crate::memory::AlignedBytes;
-use crate::vector::LANES;
 use std::ops::Range;
 use verbatim_backend::{RecurrentSpec, StateMemoryError};
 use verbatim_graph::DeltaHeads;
+use verbatim_simd::LANES;
+use verbatim_team::AlignedBytes;
 
 /// Channels of a short convolution, or value columns of a delta head, that are advanced together.
 pub(crate) const TILE_COLS: usize = 4 * LANES;

@@ -1,7 +1,7 @@
 //! A model's weights in the form that the kernels read.
 
-use crate::matrix::{PackedExperts, PackedMatrix};
 use std::sync::atomic::{AtomicU64, Ordering};
+use verbatim_matrix::{PackedExperts, PackedMatrix};
 
 /// One weight.
 pub enum Weight {

@@ -2,10 +2,11 @@
 //! of threads and every instruction set.
 
 use verbatim_backend::{KvSpec, KvType, Outputs, PAGE_CELLS, StateForm};
-use verbatim_cpu::{Cpu, CpuArena, CpuState, Isa, Weight, Weights};
+use verbatim_cpu::{Cpu, CpuArena, CpuState, Weight, Weights};
 use verbatim_graph::random::Random;
 use verbatim_graph::{Attention, Bounds, Builder, Graph, Op, Real, Shape, Tag};
 use verbatim_quant::DType;
+use verbatim_simd::Isa;
 
 const HEAD_DIM: usize = 24;
 /// Pages of a sequence: several ranges of positions, the last one not whole.

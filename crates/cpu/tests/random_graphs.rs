@@ -2,12 +2,13 @@
 //! the same outputs and states, over many random graphs, on one thread and on several.
 
 use verbatim_backend::{KvSpec, KvType, Outputs, PAGE_CELLS, RecurrentSpec, StateForm};
-use verbatim_cpu::team::Team;
-use verbatim_cpu::{Cpu, CpuArena, PackedExperts, PackedMatrix};
+use verbatim_cpu::{Cpu, CpuArena};
 use verbatim_cpu::{CpuProgram, CpuState, Weight, Weights};
 use verbatim_graph::random::{self, Random, tags};
 use verbatim_graph::{Bounds, Def, Graph, Lifetime, Op, Tag};
+use verbatim_matrix::{PackedExperts, PackedMatrix};
 use verbatim_quant::{DType, quantize};
+use verbatim_team::Team;
 
 /// As many pages as the page table of random graphs names.
 const PAGES: usize = 4;

@@ -2,11 +2,12 @@
 //! in the cells and slots that a plain sequence uses.
 
 use verbatim_backend::{KvSpec, KvType, Outputs, PAGE_CELLS, RecurrentSpec, StateForm};
-use verbatim_cpu::{Cpu, CpuArena, CpuProgram, Isa};
+use verbatim_cpu::{Cpu, CpuArena, CpuProgram};
 use verbatim_cpu::{CpuState, Weight, Weights};
 use verbatim_graph::random::Random;
 use verbatim_graph::{Attention, Bounds, Builder, DeltaHeads, Graph, Op, Real, Shape, Tag, ValueId};
 use verbatim_quant::DType;
+use verbatim_simd::Isa;
 
 /// The most rows of a step, and cells of a path.
 const ROWS: usize = 12;

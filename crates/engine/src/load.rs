@@ -1,8 +1,8 @@
 //! Loading: a model understood, its weights in the backend's layout, memory for its sequences; and drafts appended to it.
 
-use crate::MAX_ROWS;
 use crate::read_ahead::ReadAhead;
 use crate::stepper::{Loaded, Sequences, Stepper};
+use crate::{DraftOptions, LoadOptions, MAX_ROWS};
 use sha2::{Digest as _, Sha256};
 use verbatim_backend::{Backend, KvSpec, KvType, PackError, RecurrentSpec, StateMemoryError, WeightSource};
 use verbatim_gguf::{GgufError, GgufFile, Tensor};
@@ -12,36 +12,6 @@ use verbatim_state::{AppendError, Digest, LayerSpec, OwnerId, OwnerSpec, RopeKin
 
 /// Sequences longer than this are not made unless asked for, whatever the model was trained for.
 const DEFAULT_CONTEXT: usize = 8192;
-
-/// How a model is loaded.
-#[derive(Clone, Copy, Debug)]
-pub struct LoadOptions {
-    /// The most positions of a sequence; `None` for what the model was trained for, up to 8192.
-    pub context: Option<usize>,
-    /// Sequences at a time.
-    pub sequences: usize,
-    /// Storage of K.
-    pub k: KvType,
-    /// Storage of V.
-    pub v: KvType,
-    /// Quantised K and V are stored after a Hadamard transform, which costs little and mostly loses less.
-    pub hadamard: bool,
-    /// Size of the prefix cache in bytes.
-    pub cache_bytes: usize,
-}
-
-impl Default for LoadOptions {
-    fn default() -> Self {
-        LoadOptions {
-            context: None,
-            sequences: 1,
-            k: KvType::F16,
-            v: KvType::F16,
-            hadamard: true,
-            cache_bytes: 0,
-        }
-    }
-}
 
 /// Why a model could not be loaded.
 #[derive(Debug, thiserror::Error)]
@@ -88,17 +58,6 @@ const MOST_CONTEXT: usize = 1 << 30;
 /// What is wrong with it, and where.
 pub fn check(file: &GgufFile) -> Result<Hyperparameters, ModelError> {
     verbatim_models::open(file).map(|model| model.hyperparameters().clone())
-}
-
-/// How a draft is appended.
-#[derive(Clone, Copy, Debug)]
-pub struct DraftOptions {
-    /// Storage of K.
-    pub k: KvType,
-    /// Storage of V.
-    pub v: KvType,
-    /// As [`LoadOptions::hadamard`].
-    pub hadamard: bool,
 }
 
 impl<B: Backend> Stepper<B> {

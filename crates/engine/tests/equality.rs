@@ -4,8 +4,9 @@
 mod common;
 
 use common::*;
-use verbatim_cpu::{Cpu, Isa};
+use verbatim_cpu::Cpu;
 use verbatim_engine::{KvType, LoadOptions, Row, RowInput, Want};
+use verbatim_simd::Isa;
 
 fn tokens(count: usize, vocabulary: usize) -> Vec<u32> {
     (0..count).map(|i| ((i * i * 31 + i * 7 + 3) % vocabulary) as u32).collect()

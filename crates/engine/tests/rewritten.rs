@@ -4,10 +4,11 @@
 mod common;
 
 use common::*;
-use verbatim_cpu::{Cpu, Isa};
+use verbatim_cpu::Cpu;
 use verbatim_engine::Stepper;
 use verbatim_gguf::{GgufFile, GgufWriter, Value};
 use verbatim_quant::{DType, quantize};
+use verbatim_simd::Isa;
 
 /// A tensor of f32.
 struct Tensor {

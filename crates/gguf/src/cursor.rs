@@ -1,7 +1,11 @@
 //! Checked little-endian reads. Everything that is parsed from a file goes through here.
 
-use crate::error::GgufError;
-use crate::format::check_name;
+use crate::error::{GgufError, quoted};
+
+/// The longest metadata key or tensor name, in bytes (the format's bound for keys). The format asks that
+/// tensor names stay under 64 bytes, and llama.cpp refuses longer ones; other programs write them, so they
+/// are accepted.
+pub const MAX_NAME_BYTES: usize = 65_535;
 
 /// A position in the bytes of a file. A read either stays inside the bytes or is a [`Fault`].
 #[derive(Clone)]
@@ -68,6 +72,21 @@ impl<'a> Cursor<'a> {
         let bytes = self.string()?;
         check_name(bytes).map_err(Fault::Broken)
     }
+}
+
+/// Checks what reader and writer ask of a key or a tensor name.
+pub(crate) fn check_name(bytes: &[u8]) -> Result<&str, String> {
+    if bytes.is_empty() {
+        return Err("the name is empty".to_string());
+    }
+    if bytes.len() > MAX_NAME_BYTES {
+        return Err(format!(
+            "the name is {} bytes long, at most {} are allowed",
+            bytes.len(),
+            MAX_NAME_BYTES
+        ));
+    }
+    str::from_utf8(bytes).map_err(|_| format!("the name \"{}\" is not UTF-8", quoted(bytes)))
 }
 
 /// What is wrong at a cursor; [`Fault::at`] adds the place, which only the caller knows.

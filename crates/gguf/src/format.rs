@@ -1,6 +1,5 @@
 //! The numbers and rules of the format that reader and writer both hold to.
 
-use crate::error::quoted;
 use crate::value::Value;
 
 /// The alignment of tensor data in a file that does not name one in `general.alignment`, in bytes.
@@ -8,11 +7,6 @@ pub const DEFAULT_ALIGNMENT_BYTES: usize = 32;
 
 /// The most dimensions that a tensor can have.
 pub const MAX_DIMS: usize = 4;
-
-/// The longest metadata key or tensor name, in bytes (the format's bound for keys). The format asks that
-/// tensor names stay under 64 bytes, and llama.cpp refuses longer ones; other programs write them, so they
-/// are accepted.
-pub const MAX_NAME_BYTES: usize = 65_535;
 
 /// The first bytes of every file.
 pub(crate) const MAGIC: [u8; 4] = *b"GGUF";
@@ -30,21 +24,6 @@ pub(crate) const MAX_TENSORS: u64 = 1 << 20;
 /// The least bytes of a tensor's record: the length of its name, a name of one byte, dimension count, type,
 /// offset.
 pub(crate) const MIN_TENSOR_BYTES: u64 = 8 + 1 + 4 + 4 + 8;
-
-/// Checks what reader and writer ask of a key or a tensor name.
-pub(crate) fn check_name(bytes: &[u8]) -> Result<&str, String> {
-    if bytes.is_empty() {
-        return Err("the name is empty".to_string());
-    }
-    if bytes.len() > MAX_NAME_BYTES {
-        return Err(format!(
-            "the name is {} bytes long, at most {} are allowed",
-            bytes.len(),
-            MAX_NAME_BYTES
-        ));
-    }
-    str::from_utf8(bytes).map_err(|_| format!("the name \"{}\" is not UTF-8", quoted(bytes)))
-}
 
 /// The largest alignment that is accepted. Real files use 32, a few 64 to 4096.
 pub(crate) const MAX_ALIGNMENT_BYTES: i128 = 1 << 20;

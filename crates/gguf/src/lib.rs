@@ -27,9 +27,10 @@ mod tensor;
 mod value;
 mod write;
 
+pub use cursor::MAX_NAME_BYTES;
 pub use error::GgufError;
 pub use file::GgufFile;
-pub use format::{DEFAULT_ALIGNMENT_BYTES, MAX_DIMS, MAX_NAME_BYTES};
+pub use format::{DEFAULT_ALIGNMENT_BYTES, MAX_DIMS};
 pub use metadata::Metadata;
 pub use split::split_file_name;
 pub use tensor::{Tensor, TensorInfo};

@@ -5,10 +5,10 @@ use std::io::Write;
 
 use verbatim_quant::DType;
 
+use crate::cursor::check_name;
 use crate::error::{GgufError, quoted};
 use crate::format::{
     ALIGNMENT_KEY, DEFAULT_ALIGNMENT_BYTES, MAGIC, MAX_ENTRIES, MAX_TENSORS, VERSION, check_alignment,
-    check_name,
 };
 use crate::tensor::{Shape, tensor_place};
 use crate::value::{Element, Value, ValueType, encode_array, encode_string};

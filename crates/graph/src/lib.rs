@@ -17,11 +17,8 @@ pub use op::{
     Activation, Attention, DeltaHeads, Gating, MAX_EXPERTS_USED, Op, RopeLayout, RopeScaling, RopeTable,
     Router,
 };
-pub use rule::Operands;
+pub use rule::{OpRules, Operands};
 pub use value::{Bounds, Def, Extent, Lifetime, NodeId, Placement, Real, Shape, Tag, Value, ValueId};
-
-use std::fmt;
-use std::hash::Hash;
 
 /// Why a graph could not be built.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
@@ -63,26 +60,6 @@ pub enum GraphError {
     /// Two leaves of one lifetime, or two outputs, carry the same tag.
     #[error("{0} is declared twice")]
     DuplicateTag(Tag),
-}
-
-/// What a graph needs to know about its ops. [`Op`] are those that models are made of; a backend whose lowering makes others has
-/// a type of its own for both, and its graphs are `Graph<ThatType>`.
-pub trait OpRules: Copy + fmt::Debug + Eq + Hash {
-    /// The op's name in messages and profiles.
-    fn name(&self) -> &'static str;
-
-    /// The shape rule: element type and shape of the result.
-    ///
-    /// # Errors
-    /// What does not fit, in words.
-    fn infer(&self, operands: &[&Value]) -> Result<(verbatim_quant::DType, Shape), String>;
-
-    /// The operand that this op updates in place. The previous version cannot be read any more.
-    fn writes_state(&self) -> Option<usize>;
-
-    /// Whether the result is the next version of the state that the op writes. Recurrences return a value instead, so
-    /// that a graph advances each of their states once.
-    fn returns_state(&self) -> bool;
 }
 
 /// One op applied to its operands.

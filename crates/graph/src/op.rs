@@ -1,7 +1,6 @@
 //! Ops, at the level that model authors think in, each with its shape rule.
 
-use crate::OpRules;
-use crate::rule::{Operands, is_cap};
+use crate::rule::{OpRules, Operands, is_cap};
 use crate::value::{Extent, Real, Shape, Value};
 use verbatim_quant::DType;
 
@@ -281,6 +280,38 @@ pub enum Op {
     },
     /// (x f32 \[rows, n\], indices i32 \[output_rows, 1\]) → f32 \[output_rows, n\]: the rows with these indices.
     GatherRows,
+}
+
+impl Operands<'_> {
+    /// The shape of q, which the result of attention has too.
+    pub fn attention(&self, attention: Attention) -> Result<Shape, String> {
+        let Attention { heads, kv_heads, head_dim, window, softcap, sinks, paths, .. } = attention;
+        let sinks_at = if paths { 7 } else { 5 };
+        self.count(sinks_at + usize::from(sinks))?;
+        let q = self.f32(0)?;
+        self.is_product(0, heads, head_dim)?;
+        if kv_heads == 0 || !heads.is_multiple_of(kv_heads) {
+            return Err(format!("{heads} heads are not a multiple of {kv_heads} KV heads"));
+        }
+        if window == Some(0) {
+            return Err("a window of 0 positions leaves nothing to attend to".into());
+        }
+        if let Some(cap) = softcap {
+            is_cap(cap)?;
+        }
+        if sinks {
+            self.is_f32(sinks_at, Shape::fixed(1, heads))?;
+        }
+        if paths {
+            self.same_rows(self.ids(5)?, q.rows)?;
+            self.choices(6, q.rows)?;
+        }
+        self.same_rows(self.ids(2)?, q.rows)?;
+        self.same_rows(self.ids(3)?, q.rows)?;
+        self.dtype(4, DType::I32)?;
+        self.fixed_rows(4)?;
+        Ok(q)
+    }
 }
 
 impl OpRules for Op {

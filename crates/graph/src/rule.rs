@@ -1,7 +1,29 @@
-//! Shape rules: the checks that they are made of. Backends use them for ops of their own.
+//! What ops are to a graph, and the checks that their shape rules are made of. Backends use both for ops of their own.
 
-use crate::{Attention, Extent, Real, Shape, Value};
+use crate::value::{Extent, Real, Shape, Value};
+use std::fmt;
+use std::hash::Hash;
 use verbatim_quant::DType;
+
+/// What a graph needs to know about its ops. [`Op`](crate::Op) are those that models are made of; a backend whose lowering makes others has
+/// a type of its own for both, and its graphs are `Graph<ThatType>`.
+pub trait OpRules: Copy + fmt::Debug + Eq + Hash {
+    /// The op's name in messages and profiles.
+    fn name(&self) -> &'static str;
+
+    /// The shape rule: element type and shape of the result.
+    ///
+    /// # Errors
+    /// What does not fit, in words.
+    fn infer(&self, operands: &[&Value]) -> Result<(DType, Shape), String>;
+
+    /// The operand that this op updates in place. The previous version cannot be read any more.
+    fn writes_state(&self) -> Option<usize>;
+
+    /// Whether the result is the next version of the state that the op writes. Recurrences return a value instead, so
+    /// that a graph advances each of their states once.
+    fn returns_state(&self) -> bool;
+}
 
 /// The operands of an op that is being applied. Each check says in words what does not fit.
 pub struct Operands<'a>(&'a [&'a Value]);
@@ -94,36 +116,6 @@ impl<'a> Operands<'a> {
             0 => Err(format!("operand {i} has no columns")),
             used => Ok(used),
         }
-    }
-
-    /// The shape of q, which the result of attention has too.
-    pub fn attention(&self, attention: Attention) -> Result<Shape, String> {
-        let Attention { heads, kv_heads, head_dim, window, softcap, sinks, paths, .. } = attention;
-        let sinks_at = if paths { 7 } else { 5 };
-        self.count(sinks_at + usize::from(sinks))?;
-        let q = self.f32(0)?;
-        self.is_product(0, heads, head_dim)?;
-        if kv_heads == 0 || !heads.is_multiple_of(kv_heads) {
-            return Err(format!("{heads} heads are not a multiple of {kv_heads} KV heads"));
-        }
-        if window == Some(0) {
-            return Err("a window of 0 positions leaves nothing to attend to".into());
-        }
-        if let Some(cap) = softcap {
-            is_cap(cap)?;
-        }
-        if sinks {
-            self.is_f32(sinks_at, Shape::fixed(1, heads))?;
-        }
-        if paths {
-            self.same_rows(self.ids(5)?, q.rows)?;
-            self.choices(6, q.rows)?;
-        }
-        self.same_rows(self.ids(2)?, q.rows)?;
-        self.same_rows(self.ids(3)?, q.rows)?;
-        self.dtype(4, DType::I32)?;
-        self.fixed_rows(4)?;
-        Ok(q)
     }
 
     /// Element type and shape of [`crate::Op::MoeLinear`] over x of `rows` rows and `k` columns.

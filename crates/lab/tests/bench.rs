@@ -1,9 +1,10 @@
 //! Measurements of a model of the golden data.
 
-use verbatim_cpu::{Cpu, Isa};
+use verbatim_cpu::Cpu;
 use verbatim_engine::{LoadOptions, Stepper};
 use verbatim_gguf::GgufFile;
 use verbatim_lab::bench::{Peaks, Selection, Test, Work, measure, profile};
+use verbatim_simd::Isa;
 
 fn engine(model: &str, context: usize) -> Stepper<Cpu> {
     let path = format!("{}/../../tests/data/models/{model}/model.gguf", env!("CARGO_MANIFEST_DIR"));

@@ -4,7 +4,8 @@
 //! arXiv 2001.03288), and, when that leaves more than [`GOOD_ENOUGH_PERCENT`] above the lower bound, a bounded and
 //! seeded search over other orders.
 
-use crate::{ALIGNMENT, Allocation, ArenaSize, PhaseRules, PlanError, in_arena};
+use crate::allocation::in_arena;
+use crate::{ALIGNMENT, Allocation, ArenaSize, PhaseRules, PlanError};
 use std::ops::Range;
 use verbatim_graph::{Def, Graph, Lifetime, Placement, ValueId};
 

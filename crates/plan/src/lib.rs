@@ -8,70 +8,22 @@
 //!
 //! This crate does no IO, no float arithmetic and owns no memory.
 
+mod allocation;
 mod cache;
 pub mod check;
+mod error;
 mod layout;
 mod phases;
 
+pub use allocation::{ALIGNMENT, Allocation, ArenaSize};
 pub use cache::{ProgramCache, RebuildReason, Rebuilds, Statistics};
 pub use check::{CheckError, check};
+pub use error::PlanError;
+pub use phases::PhaseRules;
 
 use std::ops::Range;
 use std::sync::Arc;
-use verbatim_graph::{Graph, Lifetime, Op, OpRules, Placement, ValueId};
-
-/// Every allocation starts at a multiple of this many bytes: a cache line, and the widest vector.
-pub const ALIGNMENT: usize = 64;
-
-/// Which nodes may share a phase, which runs without a barrier. By default none that depend on each other: right for a backend
-/// that runs op after op.
-pub trait PhaseRules: OpRules {
-    /// Whether the work is split over rows, so that one thread computes a row, or columns of it that are read by nobody else
-    /// in their phase.
-    fn splits_rows(&self) -> bool {
-        false
-    }
-
-    /// Whether row i of the result needs no row of this operand but row i. Only such an operand may be made in the
-    /// same phase, by the same thread, without a barrier between.
-    fn reads_own_row_only(&self, operand: usize) -> bool {
-        let _ = operand;
-        false
-    }
-}
-
-impl PhaseRules for Op {}
-
-/// Why a plan could not be made.
-#[derive(Debug, thiserror::Error, PartialEq, Eq)]
-pub enum PlanError {
-    /// The values that are alive together need more than the machine can address.
-    #[error("the step needs an arena beyond this machine's addresses; use fewer rows or a smaller context")]
-    TooLarge,
-    /// The layout is wrong. This is a fault of the planner, caught before it can do harm.
-    #[error("the memory plan is wrong and was refused: {0}")]
-    Refused(#[from] CheckError),
-}
-
-/// Where a value lies.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Allocation {
-    /// Byte offset in the arena of the value's placement; a multiple of [`ALIGNMENT`].
-    pub offset: usize,
-    /// Bytes at the graph's bounds.
-    pub bytes: usize,
-}
-
-/// The arena of one placement.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ArenaSize {
-    /// Which memory.
-    pub placement: Placement,
-    /// Bytes needed.
-    pub bytes: usize,
-    /// The largest sum of the bytes alive in any phase: no plan can need less.
-    pub lower_bound_bytes: usize,
-}
+use verbatim_graph::{Graph, Op, Placement, ValueId};
 
 /// A checked memory plan for one graph.
 #[derive(Debug)]
@@ -142,9 +94,4 @@ impl<O: PhaseRules> Plan<O> {
             Some((life.value, allocation))
         })
     }
-}
-
-/// Whether values of this lifetime live in an arena.
-fn in_arena(lifetime: Lifetime) -> bool {
-    matches!(lifetime, Lifetime::Input | Lifetime::Temp | Lifetime::Output)
 }

@@ -1,8 +1,26 @@
 //! Grouping nodes into phases: runs of nodes between which no barrier is needed.
 
-use crate::PhaseRules;
 use std::ops::Range;
-use verbatim_graph::{Graph, Node};
+use verbatim_graph::{Graph, Node, Op, OpRules};
+
+/// Which nodes may share a phase, which runs without a barrier. By default none that depend on each other: right for a backend
+/// that runs op after op.
+pub trait PhaseRules: OpRules {
+    /// Whether the work is split over rows, so that one thread computes a row, or columns of it that are read by nobody else
+    /// in their phase.
+    fn splits_rows(&self) -> bool {
+        false
+    }
+
+    /// Whether row i of the result needs no row of this operand but row i. Only such an operand may be made in the
+    /// same phase, by the same thread, without a barrier between.
+    fn reads_own_row_only(&self, operand: usize) -> bool {
+        let _ = operand;
+        false
+    }
+}
+
+impl PhaseRules for Op {}
 
 /// Greedy and in order: a node joins the current phase if nothing in that phase has to be finished by all threads
 /// before it.

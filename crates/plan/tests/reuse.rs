@@ -193,3 +193,19 @@ fn a_cache_forgets_what_was_not_used_for_longest() {
     assert_eq!(statistics.evicted, 301 - 128);
     assert_eq!(cache.0.iter().count(), 128);
 }
+
+#[test]
+fn what_was_used_again_stays_longer() {
+    let mut cache = Plans::default();
+    for output_rows in (1..=128).chain([1, 129]) {
+        cache.plan(with_rows(output_rows)).expect("a plan");
+    }
+    // The second was unused for longest; the first, third and last are there.
+    assert_eq!((cache.statistics().built, cache.statistics().evicted, cache.statistics().hits), (129, 1, 1));
+    for output_rows in [1, 3, 128, 129] {
+        cache.plan(with_rows(output_rows)).expect("a plan");
+    }
+    assert_eq!((cache.statistics().built, cache.statistics().hits), (129, 5));
+    cache.plan(with_rows(2)).expect("a plan");
+    assert_eq!((cache.statistics().built, cache.statistics().evicted), (130, 2));
+}

@@ -64,22 +64,22 @@ impl Sampler {
         words_from(first, &mut words[..4]);
         let mut best = (scaled(logits[first]) + gumbel(words[first % 4]), first);
         for (chunk, logits) in logits.chunks(CHUNK).enumerate() {
-            // The least logits that win with any word and with a common one. The noises are rounded up by more than these are.
-            let least = |noise: f64| ((best.0 - noise) * temperature + top) as f32;
-            let (any, common) = (least(LARGEST_NOISE).next_down(), least(COMMON_NOISE).next_down());
-            if !holds(logits, |logit| logit > any) {
+            // The least logits that win with any word and with a common one.
+            let least = |noise: f64| least_logit(best.0, noise, top, temperature);
+            let (any, common) = (least(LARGEST_NOISE), least(COMMON_NOISE));
+            if !holds(logits, |logit| logit >= any) {
                 continue;
             }
             let start = chunk * CHUNK;
             words_from(start, &mut words[..logits.len()]);
             for (part, (logits, words)) in logits.chunks(LANES).zip(words.chunks(LANES)).enumerate() {
-                if !holds(logits, |logit| logit > common) && !holds(words, |word| word >= RARE) {
+                if !holds(logits, |logit| logit >= common) && !holds(words, is_rare) {
                     continue;
                 }
                 for (i, (&logit, &word)) in logits.iter().zip(words).enumerate() {
                     let token = start + part * LANES + i;
                     let scaled = scaled(logit);
-                    if exceeds(word, best.0 - scaled) {
+                    if may_exceed(scaled, word, best.0) {
                         // No comparison with a NaN is true, so it never wins.
                         let score = scaled + gumbel(word);
                         if score > best.0 || score == best.0 && token < best.1 {
@@ -124,14 +124,22 @@ fn gumbel(word: u32) -> f64 {
     -(-uniform(word).ln()).ln()
 }
 
-/// Whether the noise of `word` may exceed `bound`: false only if it certainly does not. Spares most logarithms.
+/// Whether the noise of `word` may be [`COMMON_NOISE`] or more.
+fn is_rare(word: u32) -> bool {
+    word >= RARE
+}
+
+/// The least logit that has this score with this noise, or the next above it: rounding keeps order, so none below it has.
+fn least_logit(score: f64, noise: f64, top: f64, temperature: f64) -> f32 {
+    ((score - noise) * temperature + top) as f32
+}
+
+/// Whether a scaled logit and the noise of `word` may together exceed `score`: false only if they certainly do not. Spares
+/// most logarithms.
 ///
 /// For b >= 0, -ln(-ln u) > b needs u > exp(-e^-b) >= 1 - e^-b >= 1 - 2^-floor(b).
-fn exceeds(word: u32, bound: f64) -> bool {
-    if bound < 1.0 || bound.is_nan() {
-        return true;
-    }
-    let whole = bound.min(31.0) as u32;
+fn may_exceed(scaled: f64, word: u32, score: f64) -> bool {
+    let whole = (score - scaled).clamp(0.0, 31.0) as u32;
     word >= u32::MAX - (u32::MAX >> whole)
 }
 
@@ -206,6 +214,9 @@ mod tests {
             logits[at..].fill(2.5);
             logits[..at.min(3)].fill(f32::NAN);
             assert_eq!(sampler.sample(&logits, 0), Some(at as u32));
+            // Not up to the end, so that whole chunks of it have others after them.
+            logits[(at + LANES).min(len)..].fill(0.0);
+            assert_eq!(sampler.sample(&logits, 0), Some(at as u32));
         }
     }
 
@@ -233,11 +244,84 @@ mod tests {
     }
 
     #[test]
-    fn noise_stays_below_its_bound() {
+    fn one_number_that_will_do_is_enough() {
+        for count in 0..4 {
+            let numbers: Vec<usize> = (0..4).collect();
+            assert_eq!(holds(&numbers, |number| number < count), count > 0);
+        }
+    }
+
+    #[test]
+    fn noise_stays_below_its_bounds() {
         assert!(gumbel(u32::MAX) < LARGEST_NOISE && gumbel(0).is_finite());
+        assert!(gumbel(u32::MAX) > LARGEST_NOISE - 0.1, "a bound far above spares nothing");
+        assert!(is_rare(RARE) && is_rare(u32::MAX) && !is_rare(RARE - 1) && !is_rare(0));
+        assert!(gumbel(RARE - 1) < COMMON_NOISE && gumbel(RARE - 1) > COMMON_NOISE - 0.1);
+    }
+
+    #[test]
+    fn the_least_logit_is_the_first_that_has_the_score() {
+        for (score, noise, top, temperature) in
+            [(3.5, 22.9, 8.25, 0.7), (-1.25, 5.6, -8.25, 2.0), (22.5, 5.6, -0.5, 0.05), (0.5, 22.9, 1e4, 1.0)]
+        {
+            let score_of = |logit: f32| (f64::from(logit) - top) / temperature + noise;
+            let least = least_logit(score, noise, top, temperature);
+            assert!(score_of(least.next_up()) > score && score_of(least.next_down()) < score, "{least}");
+        }
+    }
+
+    #[test]
+    fn a_word_may_exceed_a_score_from_its_bound_on() {
+        for bits in 0..32 {
+            // The words of which the noise may exceed `bits`: all but those that begin with so many ones.
+            let least = ((1u64 << 32) - (1 << (32 - bits))) as u32;
+            for (scaled, score) in [(0, bits), (-10, bits - 10), (-3, bits - 3)] {
+                for part in [0.0, 0.5, 0.99] {
+                    let (scaled, score) = (f64::from(scaled), f64::from(score) + part);
+                    assert!(may_exceed(scaled, least, score) && may_exceed(scaled, u32::MAX, score));
+                    assert!(least == 0 || !may_exceed(scaled, least - 1, score), "{bits}");
+                    assert!(least == 0 || gumbel(least - 1) <= score - scaled, "{bits}");
+                }
+            }
+        }
         for word in [0, 1, u32::MAX / 2, u32::MAX - 2, u32::MAX] {
-            for bound in [-3.0, 0.0, 0.5, 1.0, 2.7, 10.0, 22.0, f64::INFINITY, f64::NAN] {
-                assert!(exceeds(word, bound) || gumbel(word) <= bound);
+            for bound in [-3.0, 0.0, 0.5, 1.0, 2.7, 10.0, 22.0, f64::INFINITY] {
+                assert!(may_exceed(0.0, word, bound) || gumbel(word) <= bound);
+            }
+        }
+    }
+
+    #[test]
+    fn of_equal_scores_the_lowest_token_wins() {
+        let sampler = Sampler::new(1.0, 5).unwrap();
+        let mut ties = [0; 2];
+        for position in 0..20_000 {
+            let mut noise = Philox::from_u64_seed_stream(5, position);
+            let noises = [(); 2].map(|()| gumbel(noise.next_u32()));
+            // The token of less noise gets the larger logit: larger by as much, but for what rounding leaves over.
+            let top = usize::from(noises[0] > noises[1]);
+            let difference = noises[1 - top] - noises[top];
+            let mut logits = [difference as f32; 2];
+            logits[1 - top] = (f64::from(logits[top]) - difference) as f32;
+            if f64::from(logits[1 - top]) - f64::from(logits[top]) + noises[1 - top] == noises[top] {
+                ties[top] += 1;
+                assert_eq!(sampler.sample(&logits, position), Some(0), "position {position}");
+            }
+        }
+        assert!(ties.iter().all(|&ties| ties > 100), "{ties:?}");
+    }
+
+    #[test]
+    fn few_tokens_are_chosen_by_the_definition() {
+        // Here the best score may be below 0, the top logit is of either sign, and no chunk is whole.
+        for (round, count) in [2, 3, 5, 17, 63, 65, 130].into_iter().enumerate() {
+            for position in 0..2_000 {
+                let shift = [-300.0, 0.0, 300.0][position as usize % 3];
+                let logits: Vec<f32> =
+                    logits(count, 1.0 + round as f32).iter().map(|logit| logit + shift).collect();
+                let temperature = [0.3, 1.0, 8.0, 60.0][position as usize % 4];
+                let sampled = Sampler::new(temperature, 9).unwrap().sample(&logits, position);
+                assert_eq!(sampled, Some(reference(&logits, temperature, 9, position)));
             }
         }
     }

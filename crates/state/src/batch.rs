@@ -190,8 +190,8 @@ impl<S: StateStore> State<S> {
         batch.starts.resize(kept, 0);
         batch.read_slots.resize(kept, -1);
         batch.write_slots.resize(kept, -1);
-        batch.path = if batch.path == 0 { 0 } else { batch.path.next_power_of_two() };
         if batch.path > 0 {
+            batch.path = batch.path.next_power_of_two();
             self.look_up_paths(rows, batch);
         }
     }
@@ -310,7 +310,7 @@ impl<S: StateStore> State<S> {
         if is_recurrent {
             let before = row.parent.map_or(sequence.slot, |parent| sequence.flight[parent].slot);
             batch.read_slots.push(before.unwrap_or(-1));
-            batch.write_slots.push(row.slot.unwrap_or(-1));
+            batch.write_slots.extend(row.slot);
         }
         for (group, cells) in batch.cells.iter_mut().enumerate() {
             cells.push(self.flight_cell(id, group, kv_index));

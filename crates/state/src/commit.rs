@@ -2,6 +2,7 @@
 
 use crate::prefix::{Kept, Pools, digest_after};
 use crate::sequence::{InFlight, Sequence, Span};
+use crate::spec::first_seen;
 use crate::{Group, OwnerId, OwnerSet, SequenceId, State, StateError, pages_for};
 use std::ops::Range;
 use verbatim_backend::{PAGE_CELLS, StateStore};
@@ -380,6 +381,6 @@ fn whole_pages(
 impl Group {
     /// The first position that the one at `position` sees.
     pub(crate) fn first_seen(&self, position: usize) -> usize {
-        crate::first_seen(self.window, position)
+        first_seen(self.window, position)
     }
 }

@@ -1,11 +1,8 @@
 //! Which positions in flight each owner has computed.
 
-use crate::{OwnerId, OwnerSet, SequenceId, State, StateError};
+use crate::owner::OwnerSet;
+use crate::{NOT_A_TOKEN, OwnerId, SequenceId, State, StateError};
 use verbatim_backend::StateStore;
-
-/// Stands in a sequence's tokens for a position whose input was an embedding. The sequence from there on is not added to the
-/// prefix tree and is not found there.
-pub const NOT_A_TOKEN: u32 = u32::MAX;
 
 impl<S: StateStore> State<S> {
     /// An owner is about to compute these KV indices in flight: they and their descendants count as not computed until

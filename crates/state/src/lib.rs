@@ -30,6 +30,7 @@ mod error;
 mod extension;
 mod grow;
 mod integrity;
+mod layers;
 mod owner;
 mod pool;
 mod prefix;
@@ -38,30 +39,25 @@ mod run;
 mod saved;
 mod sequence;
 mod shift;
+mod spec;
 #[cfg(test)]
 mod tests;
 
 pub use batch::{Batch, BatchError};
-pub use compute::NOT_A_TOKEN;
 pub use error::StateError;
 pub use extension::Extension;
-pub use owner::{AppendError, OwnerId, OwnerSpec};
-pub use prefix::Digest;
+pub use owner::{AppendError, Digest, OwnerId, OwnerSpec};
 pub use run::PageTables;
 pub use saved::{RestoreError, Restored, Saved, SavedError};
+pub use sequence::NOT_A_TOKEN;
+pub use spec::{CHECKPOINTS, LayerSpec, RopeKind, StateSpec, pages_for};
 pub use verbatim_backend::StateMemoryError;
 
 use owner::{Owner, OwnerSet};
 use pool::Pool;
 use prefix::{Pools, PrefixTree};
 use sequence::Sequence;
-use verbatim_backend::{KvSpec, PAGE_CELLS, RecurrentSpec, StateStore};
-use verbatim_graph::{RopeLayout, RopeTable};
-
-/// Positions in flight of one sequence that have a recurrent state slot of their own.
-pub const CHECKPOINTS: usize = 16;
-/// Slots that a sequence may need: the committed state, the checkpoints, and one at a page boundary.
-const SLOTS_PER_SEQUENCE: usize = CHECKPOINTS + 2;
+use verbatim_backend::{PAGE_CELLS, RecurrentSpec, StateStore};
 
 /// Names a sequence of one [`State`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -76,62 +72,6 @@ impl SequenceId {
     pub fn index(self) -> usize {
         self.index
     }
-}
-
-/// RoPE of a layer's keys.
-#[derive(Clone, Debug, PartialEq)]
-pub enum RopeKind {
-    /// No RoPE.
-    None,
-    /// RoPE.
-    Rope {
-        /// The angles.
-        table: RopeTable,
-        /// The pairs.
-        layout: RopeLayout,
-        /// The frequency factors.
-        freq_factors: Option<Vec<f32>>,
-    },
-}
-
-/// An attention layer.
-#[derive(Clone, Debug, PartialEq)]
-pub struct LayerSpec {
-    /// The shape and types of its K and V.
-    pub kv: KvSpec,
-    /// The sliding window, the row's own position included; `None` for full attention.
-    pub window: Option<usize>,
-    /// RoPE of its keys.
-    pub rope: RopeKind,
-    /// Keys are stored Hadamard-transformed ([`verbatim_graph::Op::Hadamard`]).
-    pub hadamard: bool,
-}
-
-impl LayerSpec {
-    /// The first position that a row at `position` sees.
-    pub fn first_seen(&self, position: usize) -> usize {
-        first_seen(self.window, position)
-    }
-}
-
-/// The first position that the one at `position` sees through a window.
-fn first_seen(window: Option<usize>, position: usize) -> usize {
-    window.map_or(0, |window| (position + 1).saturating_sub(window))
-}
-
-/// The size of a [`State`].
-#[derive(Clone, Copy, Debug)]
-pub struct StateSpec {
-    /// Sequences at a time.
-    pub sequences: usize,
-    /// The most positions of each.
-    pub context: usize,
-    /// The most positions in flight of each.
-    pub in_flight: usize,
-    /// Pages of the full-attention layers, shared by all sequences. See [`pages_for`].
-    pub pages: usize,
-    /// Size of the prefix cache in bytes: memory that no running sequence uses.
-    pub cache_bytes: usize,
 }
 
 /// A KV cache group: layers with the same window, which need pages for the same positions.
@@ -169,11 +109,6 @@ pub struct State<S> {
     sequences: Vec<Option<Sequence>>,
     generation: u64,
     tree: PrefixTree,
-}
-
-/// Pages for one sequence of `context` positions.
-pub fn pages_for(context: usize) -> usize {
-    context.div_ceil(PAGE_CELLS)
 }
 
 impl<S: StateStore> State<S> {

@@ -123,3 +123,71 @@ impl Pool {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_check_agrees_with_who_holds_what_and_with_nobody_else() {
+        // 0 is held twice, 1 by the tree alone, 2 by the tree and a sequence; 3 and 4 are free.
+        let mut pool = Pool::new(5).unwrap();
+        let ids = [0, 1, 2].map(|id| (id, pool.take()));
+        assert!(ids.iter().all(|&(id, taken)| taken == Some(id)), "in order");
+        pool.acquire(0);
+        for id in [1, 2] {
+            pool.acquire_in_tree(id);
+        }
+        pool.release(1);
+        assert_eq!((pool.len(), pool.free(), pool.cached()), (5, 2, 1));
+        let verdict = |pool: &Pool, held: &[i32], kept: &[i32]| {
+            pool.check("page", held.iter().copied(), kept.iter().copied())
+        };
+        assert_eq!(verdict(&pool, &[0, 0, 2], &[1, 2]), Ok(()));
+        let wrong: [(&[i32], &[i32], &str); 8] = [
+            (&[0, 0, 2, 5], &[1, 2], "there is no page 5"),
+            (&[0, 0, 2], &[1, 2, 5], "there is no page 5"),
+            (&[0, 0, 2, 3], &[1, 2], "page 3 is free and in use"),
+            (&[0, 0, 2], &[1, 2, 4], "page 4 is free and in use"),
+            (&[0, 2], &[1, 2], "page 0 is held 1 times, 0 of them by the tree, not (2, false)"),
+            (&[0, 0, 0, 2], &[1, 2], "page 0 is held 3 times, 0 of them by the tree, not (2, false)"),
+            (&[0, 2], &[0, 1, 2], "page 0 is held 2 times, 1 of them by the tree, not (2, false)"),
+            (&[0, 0, 2, 2], &[1], "page 2 is held 2 times, 0 of them by the tree, not (2, true)"),
+        ];
+        for (held, kept, what) in wrong {
+            assert_eq!(verdict(&pool, held, kept), Err(what.to_owned()));
+        }
+        let free = pool.free.pop();
+        assert_eq!(verdict(&pool, &[0, 0, 2], &[1, 2]), Err("2 pages are unused and 1 are free".to_owned()));
+        pool.free.extend(free);
+        pool.cached = 2;
+        let what = "1 pages are held by the tree alone, not 2";
+        assert_eq!(verdict(&pool, &[0, 0, 2], &[1, 2]), Err(what.to_owned()));
+    }
+
+    #[test]
+    fn what_the_tree_alone_holds_is_counted() {
+        let mut pool = Pool::new(2).unwrap();
+        let id = pool.take().unwrap();
+        pool.acquire_in_tree(id);
+        assert_eq!(
+            (pool.ref_count(id), pool.in_tree(id), pool.is_cached(id), pool.cached()),
+            (2, true, false, 0)
+        );
+        pool.release(id);
+        assert_eq!(
+            (pool.ref_count(id), pool.in_tree(id), pool.is_cached(id), pool.cached()),
+            (1, true, true, 1)
+        );
+        pool.acquire(id);
+        assert_eq!((pool.is_cached(id), pool.cached(), pool.free()), (false, 0, 1));
+        pool.release_from_tree(id);
+        assert_eq!(
+            (pool.ref_count(id), pool.in_tree(id), pool.is_cached(id), pool.free()),
+            (1, false, false, 1)
+        );
+        pool.release(id);
+        assert_eq!((pool.ref_count(id), pool.free()), (0, 2));
+        assert!(Pool::new(i32::MAX as usize + 1).is_none());
+    }
+}

@@ -5,14 +5,11 @@
 //! drafts have filled replaces another. Nodes are found by the digest of the model, the adapters and all tokens up to their last;
 //! a hit counts only if the tokens themselves are equal.
 
-use crate::owner::OwnerSet;
+use crate::owner::{Digest, OwnerSet};
 use crate::pool::Pool;
 use sha2::{Digest as _, Sha256};
 use std::collections::HashMap;
 use verbatim_backend::PAGE_CELLS;
-
-/// Identifies a model, or a model and a prefix.
-pub type Digest = [u8; 32];
 
 /// The digest of a prefix extended by `tokens`.
 pub(crate) fn digest_after(before: &Digest, tokens: &[u32]) -> Digest {
@@ -297,4 +294,104 @@ fn keep(entry: &mut Option<Kept>, new: Option<Kept>, pool: &mut Pool) {
 pub(crate) struct Pools<'a> {
     pub(crate) pages: &'a mut [Pool],
     pub(crate) slots: &'a mut Pool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Two full nodes, one after the other, and one that is not full after these.
+    fn tree() -> (PrefixTree, [NodeId; 3]) {
+        let mut tree = PrefixTree::new([9; 32]);
+        let (mut slots, mut pages) = (Pool::default(), []);
+        let mut pools = Pools { pages: &mut pages, slots: &mut slots };
+        let first = tree.add(None, &[1; PAGE_CELLS], &[], None, &mut pools);
+        let second = tree.add(Some(first), &[2; PAGE_CELLS], &[], None, &mut pools);
+        let last = tree.add(Some(second), &[3; 5], &[], None, &mut pools);
+        (tree, [first, second, last])
+    }
+
+    /// Gives a node other tokens, and all that follows from them.
+    fn retoken(tree: &mut PrefixTree, id: NodeId, tokens: &[u32]) {
+        let before = tree.node(id).parent.map_or(tree.root, |parent| tree.node(parent).digest);
+        let (old, new) = (tree.node(id).digest, digest_after(&before, tokens));
+        tree.index.remove(&old);
+        tree.index.insert(new, id);
+        (tree.node_mut(id).digest, tree.node_mut(id).tokens) = (new, tokens.to_vec());
+    }
+
+    #[test]
+    fn the_check_finds_every_kind_of_damage() {
+        type Damage = fn(&mut PrefixTree, [NodeId; 3]);
+        let damages: [(Damage, &str); 11] = [
+            (|tree, [_, _, last]| tree.node_mut(last).tokens[0] = 4, "is not where its tokens say"),
+            (|tree, [first, ..]| tree.node_mut(first).digest = [0; 32], "is not where its tokens say"),
+            (
+                |tree, [first, _, last]| {
+                    let digest = tree.node(last).digest;
+                    tree.index.insert(digest, first);
+                },
+                "is not where its tokens say",
+            ),
+            (|tree, _| tree.root = [8; 32], "is not where its tokens say"),
+            (|tree, _| tree.first.clear(), "is not its parent's child"),
+            (|tree, [_, second, _]| tree.node_mut(second).children.clear(), "is not its parent's child"),
+            (
+                |tree, [_, second, last]| tree.node_mut(second).children.push(last),
+                "is not its parent's child",
+            ),
+            (
+                |tree, [_, second, last]| {
+                    tree.node_mut(second).children.clear();
+                    tree.first.push(last);
+                },
+                "is not its parent's child",
+            ),
+            (|tree, [_, _, last]| retoken(tree, last, &[]), "has 0 tokens and children"),
+            (
+                |tree, [_, second, last]| {
+                    retoken(tree, second, &[2; PAGE_CELLS - 1]);
+                    retoken(tree, last, &[3; 5]);
+                },
+                "has 63 tokens and children",
+            ),
+            (
+                |tree, [first, ..]| {
+                    tree.index.insert([0; 32], first);
+                },
+                "3 nodes in the prefix tree but 4 in its index",
+            ),
+        ];
+        assert_eq!(tree().0.check(), Ok(()));
+        for (index, (damage, what)) in damages.into_iter().enumerate() {
+            let (mut tree, nodes) = tree();
+            damage(&mut tree, nodes);
+            let error = tree.check().expect_err("it is damaged");
+            assert!(error.contains(what), "damage {index}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_walk_finds_full_nodes_and_then_what_agrees_most() {
+        let (mut tree, [first, second, last]) = tree();
+        let (mut slots, mut pages) = (Pool::default(), []);
+        let mut pools = Pools { pages: &mut pages, slots: &mut slots };
+        let longer = tree.add(Some(second), &[3; 9], &[], None, &mut pools);
+        let other = tree.add(Some(second), &[3, 3, 4], &[], None, &mut pools);
+        let stranger = tree.add(Some(second), &[4], &[], None, &mut pools);
+        let text = [&[1; PAGE_CELLS][..], &[2; PAGE_CELLS], &[3; 7]].concat();
+        let agree = |text: &[u32]| tree.walk(text);
+        assert_eq!(agree(&text), (vec![first, second], vec![(longer, 7), (last, 5), (other, 2)]));
+        assert_eq!(agree(&text[..2 * PAGE_CELLS]), (vec![first, second], vec![]));
+        assert_eq!(agree(&text[..2 * PAGE_CELLS - 1]), (vec![first], vec![(second, PAGE_CELLS - 1)]));
+        assert_eq!(agree(&text[PAGE_CELLS..]), (vec![], vec![]));
+        assert_eq!(tree.children(Some(second)), [last, longer, other, stranger]);
+        // What is removed leaves its number to the next.
+        tree.remove(last, &mut pools);
+        assert_eq!(tree.walk(&text).1, [(longer, 7), (other, 2)]);
+        assert_eq!(tree.add(Some(second), &[5], &[], None, &mut pools), last);
+        assert_eq!(tree.check(), Ok(()));
+        tree.clear(&mut pools);
+        assert!(tree.is_empty() && tree.nodes().next().is_none());
+    }
 }

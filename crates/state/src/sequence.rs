@@ -1,10 +1,13 @@
 //! One sequence's cache metadata.
 
-use crate::owner::OwnerSet;
-use crate::prefix::Digest;
-use crate::{CHECKPOINTS, Extension, NOT_A_TOKEN, OwnerId, StateError};
+use crate::owner::{Digest, OwnerSet};
+use crate::{CHECKPOINTS, Extension, OwnerId, StateError};
 use std::ops::Range;
 use verbatim_backend::PAGE_CELLS;
+
+/// Stands in a sequence's tokens for a position whose input was an embedding. The sequence from there on is not added to the
+/// prefix tree and is not found there.
+pub const NOT_A_TOKEN: u32 = u32::MAX;
 
 /// A position in flight.
 #[derive(Clone, Debug)]
@@ -43,7 +46,7 @@ pub(crate) struct Sequence {
     /// Length of the prefix whose K and V depend on its tokens alone: it ends at the first removed position or embedding input.
     /// `usize::MAX` for all.
     pub(crate) exact_prefix_len: usize,
-    /// Positions that were removed from the middle.
+    /// Positions removed by [`State::remove_and_shift`].
     pub(crate) removed: usize,
     /// For each draft, the last contiguous range of committed positions whose cells, and the recurrent state after the last of them,
     /// it has computed.

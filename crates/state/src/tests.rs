@@ -2,14 +2,16 @@
 
 mod account;
 mod batches;
+mod damage;
 mod drafts;
+mod edges;
 mod store;
 
 use super::*;
 use std::ops::Range;
 use store::PlainStore;
-use verbatim_backend::KvType;
-use verbatim_graph::DeltaHeads;
+use verbatim_backend::{KvSpec, KvType};
+use verbatim_graph::{DeltaHeads, RopeLayout, RopeTable};
 
 const HEAD_DIM: usize = 4;
 

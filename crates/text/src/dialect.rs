@@ -12,7 +12,7 @@
 //!
 //! Nothing else changes: text, comments, `{% raw %}` blocks and line numbers stay.
 
-use crate::template::TemplateError;
+use crate::error::TemplateError;
 use minijinja::value::{Value, ValueKind};
 use minijinja::{Error, ErrorKind, State};
 

@@ -1,4 +1,4 @@
-//! What can be wrong with a vocabulary.
+//! What can be wrong with a vocabulary or a chat template.
 
 use thiserror::Error;
 use verbatim_gguf::GgufError;
@@ -136,4 +136,51 @@ pub(crate) fn excerpt(text: &[u8]) -> String {
     const SHOWN_CHARS: usize = 40;
     let head = String::from_utf8_lossy(&text[..text.len().min(4 * SHOWN_CHARS)]);
     head.chars().take(SHOWN_CHARS).flat_map(char::escape_debug).collect()
+}
+
+/// Why a chat template could not be compiled or rendered.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum TemplateError {
+    /// The template refused the conversation, in its own words (`raise_exception`).
+    #[error("the chat template refuses this conversation: {message}")]
+    Raised {
+        /// The template's message.
+        message: String,
+    },
+    /// The template is not valid Jinja, or uses something that is not supported.
+    #[error("the chat template cannot be compiled (line {line}): {reason}")]
+    Syntax {
+        /// The line, from 1; 0 if unknown.
+        line: usize,
+        /// What is wrong there.
+        reason: String,
+    },
+    /// Rendering failed: the template and the conversation do not fit each other.
+    #[error("the chat template failed (line {line}): {reason}")]
+    Render {
+        /// The line, from 1; 0 if unknown.
+        line: usize,
+        /// What is wrong there.
+        reason: String,
+    },
+    /// Rendering took more work or memory than any real template needs.
+    #[error(
+        "the chat template did not finish within its budget (line {line}); it loops or builds huge values"
+    )]
+    OutOfBudget {
+        /// The line, from 1; 0 if unknown.
+        line: usize,
+    },
+    /// The template is longer than any real template.
+    #[error("the chat template has {bytes} bytes; at most {limit} are accepted")]
+    TooLong {
+        /// Its length.
+        bytes: usize,
+        /// The longest accepted.
+        limit: usize,
+    },
+    /// The context is not an object, so it names no variables.
+    #[error("the context of a chat template must be an object with the template's variables")]
+    ContextNotAnObject,
 }

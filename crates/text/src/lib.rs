@@ -27,8 +27,8 @@ mod tokenizer;
 mod vocab;
 
 pub use detokenize::Detokenizer;
-pub use error::TokenizerError;
+pub use error::{TemplateError, TokenizerError};
 pub use stop::{StopError, StopMatcher, StopOutput};
-pub use template::{ChatTemplate, Clock, TemplateError, normalise_tool_arguments};
+pub use template::{ChatTemplate, Clock, normalise_tool_arguments};
 pub use tokenizer::{Special, Tokenizer};
 pub use vocab::{SpecialIds, TokenKind, VocabSource};

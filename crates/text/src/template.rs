@@ -5,6 +5,7 @@
 //! template.
 
 use crate::dialect::{self, Bound};
+use crate::error::TemplateError;
 use crate::python;
 use jiff::civil::DateTime;
 use jiff::fmt::strtime::BrokenDownTime;
@@ -26,53 +27,6 @@ const FUEL: u64 = 2_000_000;
 const FUEL_PER_CONTEXT_BYTE: u64 = 4;
 /// The most items that a value assigned in a template may hold, beside twice what the context holds.
 const VALUE_ITEMS_MAX: usize = 10_000;
-
-/// Why a chat template could not be compiled or rendered.
-#[derive(Debug, Clone, PartialEq, Eq, Error)]
-#[non_exhaustive]
-pub enum TemplateError {
-    /// The template refused the conversation, in its own words (`raise_exception`).
-    #[error("the chat template refuses this conversation: {message}")]
-    Raised {
-        /// The template's message.
-        message: String,
-    },
-    /// The template is not valid Jinja, or uses something that is not supported.
-    #[error("the chat template cannot be compiled (line {line}): {reason}")]
-    Syntax {
-        /// The line, from 1; 0 if unknown.
-        line: usize,
-        /// What is wrong there.
-        reason: String,
-    },
-    /// Rendering failed: the template and the conversation do not fit each other.
-    #[error("the chat template failed (line {line}): {reason}")]
-    Render {
-        /// The line, from 1; 0 if unknown.
-        line: usize,
-        /// What is wrong there.
-        reason: String,
-    },
-    /// Rendering took more work or memory than any real template needs.
-    #[error(
-        "the chat template did not finish within its budget (line {line}); it loops or builds huge values"
-    )]
-    OutOfBudget {
-        /// The line, from 1; 0 if unknown.
-        line: usize,
-    },
-    /// The template is longer than any real template.
-    #[error("the chat template has {bytes} bytes; at most {limit} are accepted")]
-    TooLong {
-        /// Its length.
-        bytes: usize,
-        /// The longest accepted.
-        limit: usize,
-    },
-    /// The context is not an object, so it names no variables.
-    #[error("the context of a chat template must be an object with the template's variables")]
-    ContextNotAnObject,
-}
 
 /// Where `strftime_now` takes the time from.
 #[derive(Debug, Clone, Copy, Default)]

@@ -1,5 +1,6 @@
 //! `verbatim run`: one prompt, one answer.
 
+use std::io::{self, IsTerminal};
 use std::process::ExitCode;
 
 use verbatim_engine::{FinishReason, Message, Prompt, Role};
@@ -21,7 +22,7 @@ pub fn run(args: &RunArgs, store: &Store) -> anyhow::Result<ExitCode> {
             UsageError("--system needs the chat template that --no-template leaves out".into()).into()
         );
     }
-    let text = standard_io::prompt(args.prompt.as_deref())?;
+    let text = prompt(args.prompt.as_deref())?;
     let interrupt = Interrupt::install()?;
     let session =
         Session::open(store, &args.model, &args.threads, &args.cache, &args.sequence, &args.generate)?;
@@ -45,5 +46,21 @@ pub fn run(args: &RunArgs, store: &Store) -> anyhow::Result<ExitCode> {
         | FinishReason::StopString(_)
         | FinishReason::MaxTokens
         | FinishReason::ContextFull => Ok(ExitCode::SUCCESS),
+    }
+}
+
+/// The prompt of `verbatim run`: the argument, or standard input when the argument is `-` or absent.
+///
+/// # Errors
+/// [`UsageError`] when there is no argument and standard input is a terminal, where waiting would look like a
+/// hang.
+fn prompt(argument: Option<&str>) -> anyhow::Result<String> {
+    match argument {
+        Some("-") => standard_io::read_text(),
+        Some(text) => Ok(text.to_owned()),
+        None if io::stdin().is_terminal() => {
+            Err(UsageError("there is no prompt: give it as an argument or on standard input".into()).into())
+        }
+        None => standard_io::read_text(),
     }
 }

@@ -3,13 +3,13 @@
 
 use super::Run;
 use crate::ops::attention::{
-    self, KvView, MAX_QUERIES, MAX_ROWS, PART_EXTRA, Path, Row, Scores, Scratch, rows_of_pass,
+    self, KvView, MAX_QUERIES, MAX_ROWS, PARTIAL_EXTRA, Path, Row, Scores, Scratch, rows_of_pass,
 };
 use crate::program::Step;
-use crate::team::Context;
 use std::ops::Range;
 use std::sync::{MutexGuard, PoisonError};
 use verbatim_graph::Attention;
+use verbatim_team::Context;
 
 /// Tasks per thread that are enough for threads to finish together.
 const TASKS_PER_THREAD: usize = 4;
@@ -41,47 +41,48 @@ impl Run<'_> {
         }
     }
 
-    /// Each task is a part: some rows and one K/V head, over one range of positions.
-    pub(super) fn attention_parts(&self, step: &Step, attention: &Attention, member: &Context<'_>) {
+    /// Each task is a partial: some rows and one K/V head, over one split of positions.
+    pub(super) fn attention_partials(&self, step: &Step, attention: &Attention, member: &Context<'_>) {
         let operands = Operands::new(self, step, attention);
         let rows = step.output.matrix().shape.rows.at(self.rows);
-        let ranges = (0..rows).map(|row| operands.ranges(row).len()).max().unwrap_or(0);
-        let blocks = RowBlocks::new(&operands, rows, ranges, member.threads());
-        // Rows that share K and V may begin in different ranges, so together they may see more than each.
+        let splits = (0..rows).map(|row| operands.splits(row).len()).max().unwrap_or(0);
+        let blocks = RowBlocks::new(&operands, rows, splits, member.threads());
+        // Rows that share K and V may begin in different splits, so together they may see more than each.
         let runs = (0..blocks.count()).flat_map(|block| blocks.runs(block));
-        let ranges = runs.map(|run| operands.ranges_of(run).len()).max().unwrap_or(0);
-        let slots = step.output.matrix().shape.cols / (attention.heads * (attention.head_dim + PART_EXTRA));
+        let splits = runs.map(|run| operands.splits_of(run).len()).max().unwrap_or(0);
+        let slots =
+            step.output.matrix().shape.cols / (attention.heads * (attention.head_dim + PARTIAL_EXTRA));
         let mut scratch = self.scratch(member);
         let per_slot = blocks.count() * attention.kv_heads;
-        let tasks = ranges * per_slot;
+        let tasks = splits * per_slot;
         while let Some(taken) = step.tasks.take(1, tasks) {
-            // The last range of a row is seldom full, so it comes last.
+            // The last split of a row is seldom full, so it comes last.
             let (slot, task) = (taken.start / per_slot, taken.start % per_slot);
             let kv_head = task % attention.kv_heads;
             for run in blocks.runs(task / attention.kv_heads) {
-                let range = operands.ranges_of(run.clone()).start + slot;
-                let seeing = run.clone().filter(|&row| operands.ranges(row).contains(&range));
+                let split = operands.splits_of(run.clone()).start + slot;
+                let seeing = run.clone().filter(|&row| operands.splits(row).contains(&split));
                 let keys = operands.keys(run.start, kv_head);
                 for heads in operands.heads(kv_head, run.len()) {
                     let mut rows: [Row<'_>; MAX_ROWS] = Default::default();
                     let mut count = 0;
                     for row in seeing.clone() {
-                        let slot = range - operands.ranges(row).start;
+                        let slot = split - operands.splits(row).start;
                         assert!(slot < slots, "position beyond the page table");
                         let head = slot * attention.heads + heads.start;
-                        // SAFETY: one task makes this part of this row, and the plan lets nobody else use its bytes.
-                        rows[count] = unsafe { operands.row(row, &heads, head, PART_EXTRA) };
+                        // SAFETY: one task makes this partial of this row, and the plan lets nobody else use its bytes.
+                        rows[count] = unsafe { operands.row(row, &heads, head, PARTIAL_EXTRA) };
                         count += 1;
                     }
                     let scores = operands.scores(&heads);
                     let rows = &mut rows[..count];
-                    attention::attend_range(self.isa, &keys, &scores, &mut scratch.pass, range, rows);
+                    attention::attend_split(self.isa, &keys, &scores, &mut scratch.pass, split, rows);
                 }
             }
         }
     }
 
-    /// Some heads of a row of the results that [`Run::attention_parts`] has left in parts.
+    /// Some heads of a row of the results that [`Run::attention_partials`] has left in partials.
     ///
     /// # Safety
     /// Nobody else may read or write these heads of the row meanwhile.
@@ -93,17 +94,17 @@ impl Run<'_> {
         merged: Range<usize>,
     ) {
         let &Attention { heads, head_dim, window, .. } = attention;
-        let parts: &[f32] = step.operands[0].matrix().row(self.arena, row);
-        let ranges = attention::ranges(seen(window, self.index(step.operands[1].matrix(), row)));
+        let partials: &[f32] = step.operands[0].matrix().row(self.arena, row);
+        let splits = attention::splits(seen(window, self.index(step.operands[1].matrix(), row)));
         let sinks = step.operands.get(2).map(|sinks| self.weights.vector(sinks.weight()));
         let cols = merged.start * head_dim..merged.end * head_dim;
         // SAFETY: the caller's promise.
         let out: &mut [f32] = unsafe { step.output.matrix().columns_mut(self.arena, row, cols) };
-        let part_len = head_dim + PART_EXTRA;
+        let partial_len = head_dim + PARTIAL_EXTRA;
         for (head, out) in merged.zip(out.chunks_exact_mut(head_dim)) {
-            let slots = parts.chunks_exact(heads * part_len).take(ranges.len());
-            let parts = slots.map(|slot| &slot[head * part_len..][..part_len]);
-            attention::merge(self.isa, sinks.map(|sinks| sinks[head]), parts, out);
+            let slots = partials.chunks_exact(heads * partial_len).take(splits.len());
+            let partials = slots.map(|slot| &slot[head * partial_len..][..partial_len]);
+            attention::merge(self.isa, sinks.map(|sinks| sinks[head]), partials, out);
         }
     }
 
@@ -142,14 +143,14 @@ impl<'a> Operands<'a> {
         seen(self.attention.window, self.index(2, row))
     }
 
-    fn ranges(&self, row: usize) -> Range<usize> {
-        attention::ranges(self.seen(row))
+    fn splits(&self, row: usize) -> Range<usize> {
+        attention::splits(self.seen(row))
     }
 
-    /// From the first range that one of these rows sees something of to the last.
-    fn ranges_of(&self, rows: Range<usize>) -> Range<usize> {
-        let ranges = rows.map(|row| self.ranges(row));
-        ranges.reduce(|a, b| a.start.min(b.start)..a.end.max(b.end)).unwrap_or(0..0)
+    /// From the first split that one of these rows sees something of to the last.
+    fn splits_of(&self, rows: Range<usize>) -> Range<usize> {
+        let splits = rows.map(|row| self.splits(row));
+        splits.reduce(|a, b| a.start.min(b.start)..a.end.max(b.end)).unwrap_or(0..0)
     }
 
     fn path(&self, row: usize) -> Option<Path<'a>> {
@@ -210,11 +211,11 @@ struct RowBlocks<'a> {
 
 impl<'a> RowBlocks<'a> {
     /// Blocks as long as K and V can be shared, but so short that every thread has something to do where each block makes
-    /// `ranges` tasks of a K/V head.
-    fn new(operands: &'a Operands<'a>, rows: usize, ranges: usize, threads: usize) -> RowBlocks<'a> {
+    /// `splits` tasks of a K/V head.
+    fn new(operands: &'a Operands<'a>, rows: usize, splits: usize, threads: usize) -> RowBlocks<'a> {
         let &Attention { heads, kv_heads, .. } = operands.attention;
         let mut len = rows_of_pass(heads / kv_heads);
-        while len > 1 && rows.div_ceil(len) * ranges * kv_heads < threads * TASKS_PER_THREAD {
+        while len > 1 && rows.div_ceil(len) * splits * kv_heads < threads * TASKS_PER_THREAD {
             len /= 2;
         }
         RowBlocks { operands, rows, len }

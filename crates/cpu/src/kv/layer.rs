@@ -1,15 +1,15 @@
 //! K and V of one layer: cells and pages are written, read, copied and moved.
+#![allow(unsafe_code)] // Threads store the heads of their rows at once.
 
 use super::layout::{Block, HeadLayout, Piece};
-
-use crate::isa::Isa;
-use crate::memory::{AlignedBytes, Plain};
 use crate::ops::{hadamard, rope};
 use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
 use half::{bf16, f16};
 use verbatim_backend::{KShift, KvSpec, KvType, PAGE_CELLS};
 use verbatim_graph::RopeLayout;
 use verbatim_quant::{DType, dequantize, quantize};
+use verbatim_simd::Isa;
+use verbatim_team::{AlignedBytes, Plain};
 
 /// Elements of a quantised block.
 const BLOCK_LEN: usize = 32;
@@ -108,16 +108,31 @@ impl KvLayer {
     pub(crate) fn move_cell(&mut self, from: usize, to: usize, shift: Option<&KeyShifter>) {
         self.copy_cell(from, to);
         if let Some(shift) = shift {
-            self.k.put(to, 0, &shift.apply(self.spec.head_dim, self.k.decode(to)));
+            let k = shift.apply(self.spec.head_dim, self.k.decode(to));
+            // SAFETY: the layer is borrowed for this.
+            unsafe { self.k.put(to, 0, &k) };
         }
     }
 
-    /// Stores one row's K and V in a cell: those of the heads from `head` on, as many as are given. Different cells, and
-    /// different heads of one, may be written by different threads at once; nobody may read meanwhile. A quantised block with
-    /// an element that is not finite, or too large for its scale, becomes NaN.
-    pub(crate) fn write(&self, cell: usize, head: usize, k: &[f32], v: &[f32]) {
-        self.k.put(cell, head, k);
-        self.v.put(cell, head, v);
+    /// Stores one row's K and V in a cell: those of the heads from `head` on, as many as are given. A quantised block with an
+    /// element that is not finite, or too large for its scale, becomes NaN.
+    ///
+    /// # Safety
+    /// Nobody else may read or write these heads of the cell meanwhile. Different cells, and different heads of one, may be
+    /// written by different threads at once.
+    pub(crate) unsafe fn write(&self, cell: usize, head: usize, k: &[f32], v: &[f32]) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            self.k.put(cell, head, k);
+            self.v.put(cell, head, v);
+        }
+    }
+
+    /// The same, of tests that have one thread.
+    #[cfg(test)]
+    pub(crate) fn write_alone(&self, cell: usize, k: &[f32], v: &[f32]) {
+        // SAFETY: no test reads or writes on another thread.
+        unsafe { self.write(cell, 0, k, v) };
     }
 
     /// The keys.
@@ -153,16 +168,17 @@ impl HeadPages {
         self.layout.view(&self.bytes, self.start(page, head))
     }
 
-    /// Copies one head of a page to byte `at` of `to`, which nobody else may use meanwhile.
-    pub(crate) fn copy_block(&self, page: usize, head: usize, to: &AlignedBytes, at: usize) {
-        to.put_all(at, self.bytes.read::<u8>(self.start(page, head), self.layout.page_bytes()));
+    /// Copies one head of a page to the start of `to`.
+    pub(crate) fn copy_block(&self, page: usize, head: usize, to: &mut [u8]) {
+        let page = self.bytes.read::<u8>(self.start(page, head), self.layout.page_bytes());
+        to[..page.len()].copy_from_slice(page);
     }
 
-    /// Copies one head of a cell into the page of one head at byte `at` of `to`, which nobody else may use meanwhile.
-    pub(crate) fn copy_head(&self, cell: usize, head: usize, to: &AlignedBytes, at: usize, slot: usize) {
+    /// Copies one head of a cell into the page of one head at the start of `to`.
+    pub(crate) fn copy_head(&self, cell: usize, head: usize, to: &mut [u8], slot: usize) {
         let (start, from_slot) = (self.start(cell / PAGE_CELLS, head), cell % PAGE_CELLS);
         self.layout.for_each_piece(|piece| {
-            to.put_all(at + piece.at(slot), self.piece(start, piece, from_slot));
+            to[piece.at(slot)..][..piece.bytes].copy_from_slice(self.piece(start, piece, from_slot));
         });
     }
 
@@ -199,7 +215,8 @@ impl HeadPages {
             let start = self.start(cell / PAGE_CELLS, head);
             self.layout.for_each_piece(|piece| {
                 let from = &from[piece.in_cell..][..piece.bytes];
-                self.bytes.put_all(start + piece.at(cell % PAGE_CELLS), from);
+                self.bytes.bytes_mut()[start + piece.at(cell % PAGE_CELLS)..][..from.len()]
+                    .copy_from_slice(from);
             });
         }
     }
@@ -218,45 +235,55 @@ impl HeadPages {
         numbers
     }
 
-    /// Stores a cell's numbers of the heads from `first` on. Nobody else may use these heads of the cell meanwhile.
-    fn put(&self, cell: usize, first: usize, x: &[f32]) {
+    /// Stores a cell's numbers of the heads from `first` on.
+    ///
+    /// # Safety
+    /// Of this and the functions that it calls: nobody else may read or write these heads of the cell meanwhile.
+    unsafe fn put(&self, cell: usize, first: usize, x: &[f32]) {
         let slot = cell % PAGE_CELLS;
         for (head, x) in (first..).zip(x.chunks_exact(self.layout.head_dim())) {
             let start = self.start(cell / PAGE_CELLS, head);
-            match self.layout.kind() {
-                KvType::F32 => self.put_numbers(start, slot, 0, x),
-                KvType::F16 => self.put_halves(start, slot, x, |x, bits| {
-                    bits.reinterpret_cast_mut::<f16>().convert_from_f32_slice(x);
-                }),
-                KvType::Bf16 => self.put_halves(start, slot, x, |x, bits| {
-                    bits.reinterpret_cast_mut::<bf16>().convert_from_f32_slice(x);
-                }),
-                kind => self.put_blocks(kind.dtype(), start, slot, x),
+            // SAFETY: the caller's promise.
+            unsafe {
+                match self.layout.kind() {
+                    KvType::F32 => self.put_numbers(start, slot, 0, x),
+                    KvType::F16 => self.put_halves(start, slot, x, |x, bits| {
+                        bits.reinterpret_cast_mut::<f16>().convert_from_f32_slice(x);
+                    }),
+                    KvType::Bf16 => self.put_halves(start, slot, x, |x, bits| {
+                        bits.reinterpret_cast_mut::<bf16>().convert_from_f32_slice(x);
+                    }),
+                    kind => self.put_blocks(kind.dtype(), start, slot, x),
+                }
             }
         }
     }
 
     /// Stores elements from `first` on of the head that begins at byte `start` of a page.
-    fn put_numbers<T: Plain>(&self, start: usize, slot: usize, first: usize, x: &[T]) {
+    unsafe fn put_numbers<T: Plain>(&self, start: usize, slot: usize, first: usize, x: &[T]) {
         let start = start / size_of::<T>() + self.layout.element(first, slot);
-        match self.layout.stride() {
-            1 => self.bytes.put_all(start, x),
-            stride => x.iter().enumerate().for_each(|(i, &x)| self.bytes.put(start + i * stride, x)),
+        // SAFETY: as for `put`.
+        unsafe {
+            match self.layout.stride() {
+                1 => self.bytes.put_all(start, x),
+                stride => x.iter().enumerate().for_each(|(i, &x)| self.bytes.put(start + i * stride, x)),
+            }
         }
     }
 
     /// Rounds a head to numbers of two bytes and stores them.
-    fn put_halves(&self, start: usize, slot: usize, x: &[f32], round: impl Fn(&[f32], &mut [u16])) {
+    unsafe fn put_halves(&self, start: usize, slot: usize, x: &[f32], round: impl Fn(&[f32], &mut [u16])) {
         const AT_ONCE: usize = 64;
         for (i, x) in x.chunks(AT_ONCE).enumerate() {
             let mut bits = [0; AT_ONCE];
             let bits = &mut bits[..x.len()];
             round(x, bits);
-            self.put_numbers(start, slot, i * AT_ONCE, bits);
+            // SAFETY: as for `put`.
+            unsafe { self.put_numbers(start, slot, i * AT_ONCE, bits) };
         }
     }
 
-    fn put_blocks(&self, dtype: DType, start: usize, slot: usize, x: &[f32]) {
+    unsafe fn put_blocks(&self, dtype: DType, start: usize, slot: usize, x: &[f32]) {
         for (block, x) in x.chunks(BLOCK_LEN).enumerate() {
             let (mut numbers, mut bytes) = ([0.0; BLOCK_LEN], [0; BLOCK_BYTES]);
             numbers[..x.len()].copy_from_slice(x);
@@ -266,7 +293,8 @@ impl HeadPages {
                 bytes[..2].copy_from_slice(&f16::NAN.to_le_bytes());
             }
             self.layout.for_each_piece_of_block(block, |piece| {
-                self.bytes.put_all(start + piece.at(slot), &bytes[piece.in_cell..][..piece.bytes]);
+                // SAFETY: as for `put`.
+                unsafe { self.bytes.put_all(start + piece.at(slot), &bytes[piece.in_cell..][..piece.bytes]) };
             });
         }
     }
@@ -323,7 +351,7 @@ mod tests {
                 let cell = i * 37 % cells;
                 let width = spec.kv_heads * spec.head_dim;
                 rows[cell] = (numbers(&mut random, width), numbers(&mut random, width));
-                layer.write(cell, 0, &rows[cell].0, &rows[cell].1);
+                layer.write_alone(cell, &rows[cell].0, &rows[cell].1);
             }
             for (cell, (k, v)) in rows.iter().enumerate() {
                 assert_eq!(layer.k.decode(cell), rounded(spec.k, spec.head_dim, k), "{spec:?}");
@@ -340,7 +368,7 @@ mod tests {
             let layer = &mut memory.layers_mut()[0];
             for cell in 0..PAGE_CELLS {
                 let [k, v] = [0, 1].map(|_| numbers(&mut random, spec.kv_heads * spec.head_dim));
-                layer.write(cell, 0, &k, &v);
+                layer.write_alone(cell, &k, &v);
             }
             let read = |layer: &KvLayer, cell: usize| {
                 let mut bytes = Vec::new();
@@ -368,8 +396,8 @@ mod tests {
                 let good: Vec<f32> = (0..80).map(|i| i as f32 - 40.0).collect();
                 let mut x = good.clone();
                 x[40] = bad;
-                (0..PAGE_CELLS).for_each(|cell| layer.write(cell, 0, &good, &good));
-                layer.write(5, 0, &x, &x);
+                (0..PAGE_CELLS).for_each(|cell| layer.write_alone(cell, &good, &good));
+                layer.write_alone(5, &x, &x);
                 for cell in 0..PAGE_CELLS {
                     for pages in [&layer.k, &layer.v] {
                         let found = pages.decode(cell);
@@ -399,7 +427,7 @@ mod tests {
             };
             let mut memory = KvMemory::new(&[(spec, 2)]).expect("small");
             let layer = &mut memory.layers_mut()[0];
-            layer.write(3, 0, &transform(&k), &v);
+            layer.write_alone(3, &transform(&k), &v);
             let (layout, hadamard) = (RopeLayout::NeoX, transformed);
             let shift = KShift { table, layout, freq_factors: None, positions: -12, hadamard };
             let shift = KeyShifter::new(&shift);

@@ -1,13 +1,13 @@
 //! Where the bytes of one head lie in a page.
 //!
 //! A head is cut in blocks: of 32 elements for the quantised types, the whole head for the others. A block has *headers* (its
-//! scale, and in the `_1` types its minimum) and *codes*: bytes of a quantised block in the order of the GGUF format,
-//! or numbers. A page holds for each block first the headers, each of them for all cells, and then the codes: of K each
-//! code for all cells, of V each cell's codes together.
+//! scale, and in the `_1` types its min) and *quants*: bytes of a quantised block in the order of the GGUF format,
+//! or numbers. A page holds for each block first the headers, each of them for all cells, and then the quants: of K each
+//! quant for all cells, of V each cell's quants together.
 
-use crate::memory::AlignedBytes;
 use std::ops::Range;
 use verbatim_backend::{KvType, PAGE_CELLS};
+use verbatim_team::AlignedBytes;
 
 /// Bytes of a header, a half-precision number.
 const HEADER_BYTES: usize = 2;
@@ -17,14 +17,14 @@ const HEADER_BYTES: usize = 2;
 pub(crate) struct HeadLayout {
     kind: KvType,
     head_dim: usize,
-    /// Codes lie in planes over all cells: K.
+    /// Quants lie in planes over all cells: K.
     transposed: bool,
     blocks: usize,
     /// Of a block.
     headers: usize,
     /// Of a block.
-    codes: usize,
-    code_bytes: usize,
+    quants: usize,
+    quant_bytes: usize,
 }
 
 /// Bytes that lie together in a page and in a cell as it is stored by itself.
@@ -51,9 +51,9 @@ impl HeadLayout {
         let (len, bytes) = (kind.dtype().block_len(), kind.dtype().block_bytes());
         Some(if kind.is_quantized() {
             let headers = if matches!(kind, KvType::Q4_1 | KvType::Q5_1) { 2 } else { 1 };
-            let codes = bytes - headers * HEADER_BYTES;
+            let quants = bytes - headers * HEADER_BYTES;
             let blocks = head_dim.div_ceil(len);
-            HeadLayout { kind, head_dim, transposed, blocks, headers, codes, code_bytes: 1 }
+            HeadLayout { kind, head_dim, transposed, blocks, headers, quants, quant_bytes: 1 }
         } else {
             HeadLayout {
                 kind,
@@ -61,8 +61,8 @@ impl HeadLayout {
                 transposed,
                 blocks: 1,
                 headers: 0,
-                codes: head_dim,
-                code_bytes: bytes,
+                quants: head_dim,
+                quant_bytes: bytes,
             }
         })
     }
@@ -77,7 +77,7 @@ impl HeadLayout {
 
     /// Bytes of a block of one cell.
     fn block_bytes(&self) -> usize {
-        self.headers * HEADER_BYTES + self.codes * self.code_bytes
+        self.headers * HEADER_BYTES + self.quants * self.quant_bytes
     }
 
     /// Bytes of the head of one cell.
@@ -121,9 +121,9 @@ impl HeadLayout {
         };
         run(self.headers, HEADER_BYTES);
         if self.transposed {
-            run(self.codes, self.code_bytes);
+            run(self.quants, self.quant_bytes);
         } else {
-            run(1, self.codes * self.code_bytes);
+            run(1, self.quants * self.quant_bytes);
         }
     }
 
@@ -138,7 +138,7 @@ impl HeadLayout {
                 kind,
                 bytes: bytes.read(start, self.page_bytes()),
                 halves: bytes.read(start, self.page_bytes() / HEADER_BYTES),
-                codes_at: self.headers * HEADER_BYTES * PAGE_CELLS,
+                quants_at: self.headers * HEADER_BYTES * PAGE_CELLS,
                 block_bytes: self.block_bytes() * PAGE_CELLS,
             }),
         }
@@ -177,7 +177,7 @@ pub(crate) struct Quantized<'a> {
     /// The same bytes.
     halves: &'a [u16],
     /// Bytes of all cells' headers of a block.
-    codes_at: usize,
+    quants_at: usize,
     /// Bytes of all cells of a block.
     block_bytes: usize,
 }
@@ -185,12 +185,12 @@ pub(crate) struct Quantized<'a> {
 impl<'a> Quantized<'a> {
     /// The headers of a block: each for all cells.
     pub(crate) fn headers(&self, block: usize) -> &'a [u16] {
-        &self.halves[self.range(block, HEADER_BYTES)][..self.codes_at / HEADER_BYTES]
+        &self.halves[self.range(block, HEADER_BYTES)][..self.quants_at / HEADER_BYTES]
     }
 
-    /// The codes of a block.
-    pub(crate) fn codes(&self, block: usize) -> &'a [u8] {
-        &self.bytes[self.range(block, 1)][self.codes_at..]
+    /// The quants of a block.
+    pub(crate) fn quants(&self, block: usize) -> &'a [u8] {
+        &self.bytes[self.range(block, 1)][self.quants_at..]
     }
 
     fn range(&self, block: usize, element_bytes: usize) -> Range<usize> {

@@ -11,8 +11,8 @@ pub(crate) use layer::KeyShifter;
 pub use layer::KvLayer;
 pub(crate) use layout::{Block, Quantized};
 
-use crate::memory::physical_bytes;
 use verbatim_backend::{KvSpec, PAGE_CELLS, StateMemoryError};
+use verbatim_team::physical_bytes;
 
 /// K and V of all layers. Each layer has pages of its own, numbered from 0; which position lies where is for the caller to
 /// know.

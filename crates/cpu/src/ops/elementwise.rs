@@ -1,8 +1,7 @@
 //! Ops that work on each element of a row by itself.
 
-use crate::isa::Isa;
-use crate::vector::{Kernel, LANES, Lanes, dispatch};
 use verbatim_graph::Activation;
+use verbatim_simd::{F32x16, Isa, Kernel, LANES, Lanes, Simd, dispatch};
 
 /// `out = activation(gate) * up`.
 pub(crate) fn glu(isa: Isa, activation: Activation, gate: &[f32], up: &[f32], out: &mut [f32]) {
@@ -39,7 +38,7 @@ pub(crate) fn softcap(isa: Isa, cap: f32, x: &[f32], out: &mut [f32]) {
 
 /// A function of two numbers, in lanes.
 trait Function: Copy {
-    fn of<L: Lanes>(self, l: L, a: L::F, b: L::F) -> L::F;
+    fn of<S: Simd>(self, l: Lanes<S>, a: F32x16<S>, b: F32x16<S>) -> F32x16<S>;
 }
 
 struct Binary<'a, F> {
@@ -53,7 +52,8 @@ impl<F: Function> Kernel for Binary<'_, F> {
     type Output = ();
 
     #[inline(always)]
-    fn run<L: Lanes>(self, l: L) {
+    fn run<S: Simd>(self, simd: S) {
+        let l = Lanes(simd);
         let (a, a_rest) = self.a.as_chunks::<LANES>();
         let (b, b_rest) = self.b.as_chunks::<LANES>();
         let (out, out_rest) = self.out.as_chunks_mut::<LANES>();
@@ -71,7 +71,7 @@ struct Sum;
 
 impl Function for Sum {
     #[inline(always)]
-    fn of<L: Lanes>(self, l: L, a: L::F, b: L::F) -> L::F {
+    fn of<S: Simd>(self, l: Lanes<S>, a: F32x16<S>, b: F32x16<S>) -> F32x16<S> {
         l.add(a, b)
     }
 }
@@ -81,7 +81,7 @@ struct Product;
 
 impl Function for Product {
     #[inline(always)]
-    fn of<L: Lanes>(self, l: L, a: L::F, b: L::F) -> L::F {
+    fn of<S: Simd>(self, l: Lanes<S>, a: F32x16<S>, b: F32x16<S>) -> F32x16<S> {
         l.mul(a, b)
     }
 }
@@ -91,7 +91,7 @@ struct Times(f32);
 
 impl Function for Times {
     #[inline(always)]
-    fn of<L: Lanes>(self, l: L, a: L::F, _: L::F) -> L::F {
+    fn of<S: Simd>(self, l: Lanes<S>, a: F32x16<S>, _: F32x16<S>) -> F32x16<S> {
         l.mul(a, l.splat(self.0))
     }
 }
@@ -101,7 +101,7 @@ struct Softcap(f32);
 
 impl Function for Softcap {
     #[inline(always)]
-    fn of<L: Lanes>(self, l: L, a: L::F, _: L::F) -> L::F {
+    fn of<S: Simd>(self, l: Lanes<S>, a: F32x16<S>, _: F32x16<S>) -> F32x16<S> {
         l.softcap(a, self.0)
     }
 }
@@ -112,7 +112,7 @@ struct SiluTimes;
 
 impl Function for SiluTimes {
     #[inline(always)]
-    fn of<L: Lanes>(self, l: L, a: L::F, b: L::F) -> L::F {
+    fn of<S: Simd>(self, l: Lanes<S>, a: F32x16<S>, b: F32x16<S>) -> F32x16<S> {
         let e = l.exp(l.sub(l.splat(0.0), a));
         l.mul(l.div(a, l.add(l.splat(1.0), e)), b)
     }
@@ -124,7 +124,7 @@ struct GeluTanhTimes;
 
 impl Function for GeluTanhTimes {
     #[inline(always)]
-    fn of<L: Lanes>(self, l: L, a: L::F, b: L::F) -> L::F {
+    fn of<S: Simd>(self, l: Lanes<S>, a: F32x16<S>, b: F32x16<S>) -> F32x16<S> {
         const SQRT_2_OVER_PI: f32 = 0.797_884_6;
         let inner = l.mul_add(l.mul(l.mul(a, a), l.splat(0.044_715)), a, a);
         let e = l.exp(l.mul(inner, l.splat(-2.0 * SQRT_2_OVER_PI)));
@@ -138,7 +138,7 @@ struct SigmoidTimes;
 
 impl Function for SigmoidTimes {
     #[inline(always)]
-    fn of<L: Lanes>(self, l: L, a: L::F, b: L::F) -> L::F {
+    fn of<S: Simd>(self, l: Lanes<S>, a: F32x16<S>, b: F32x16<S>) -> F32x16<S> {
         let e = l.exp(l.sub(l.splat(0.0), a));
         l.div(b, l.add(l.splat(1.0), e))
     }
@@ -153,7 +153,7 @@ struct ClampedSwiglu {
 
 impl Function for ClampedSwiglu {
     #[inline(always)]
-    fn of<L: Lanes>(self, l: L, a: L::F, b: L::F) -> L::F {
+    fn of<S: Simd>(self, l: Lanes<S>, a: F32x16<S>, b: F32x16<S>) -> F32x16<S> {
         // The bound comes first: of a NaN and a bound, `min` and `max` take the second operand.
         let (most, least) = (l.splat(self.limit), l.splat(-self.limit));
         let a = l.min(most, a);

@@ -1,9 +1,8 @@
 //! Mixtures of experts: choosing experts, weighting them, and summing what they say.
 
-use crate::isa::Isa;
 use crate::ops::recurrence::sigmoid;
-use crate::vector::{Kernel, LANES, Lanes, dispatch};
 use verbatim_graph::{Gating, Router};
+use verbatim_simd::{Isa, Kernel, LANES, Lanes, Simd, dispatch};
 
 /// The numbers of the `chosen.len()` largest logits (or scores plus bias), best first; of equals the lower number.
 /// A NaN is below everything, so that there are always as many different experts as asked for.
@@ -96,7 +95,8 @@ impl Kernel for MoeCombine<'_> {
     type Output = ();
 
     #[inline(always)]
-    fn run<L: Lanes>(self, l: L) {
+    fn run<S: Simd>(self, simd: S) {
+        let l = Lanes(simd);
         let cols = self.x.len() / self.weights.len();
         for (index, out) in self.out.chunks_mut(LANES).enumerate() {
             let at = self.start + index * LANES;

@@ -1,7 +1,6 @@
 //! The orthonormal Walsh-Hadamard transform of heads.
 
-use crate::isa::Isa;
-use crate::vector::{Kernel, LANES, Lanes, dispatch};
+use verbatim_simd::{Isa, Kernel, LANES, Lanes, Simd, dispatch};
 
 /// Multiplies each run of each head with the Walsh-Hadamard matrix; a run is the largest power of two that divides
 /// `head_dim`.
@@ -22,7 +21,8 @@ impl Kernel for Transform<'_> {
     type Output = ();
 
     #[inline(always)]
-    fn run<L: Lanes>(self, l: L) {
+    fn run<S: Simd>(self, simd: S) {
+        let l = Lanes(simd);
         self.out.copy_from_slice(self.x);
         let factor = (1.0 / (self.run as f64).sqrt()) as f32;
         for run in self.out.chunks_exact_mut(self.run) {
@@ -41,7 +41,7 @@ impl Kernel for Transform<'_> {
 
 /// Sums into `a`, differences into `b`.
 #[inline(always)]
-fn butterflies<L: Lanes>(l: L, a: &mut [f32], b: &mut [f32]) {
+fn butterflies<S: Simd>(l: Lanes<S>, a: &mut [f32], b: &mut [f32]) {
     let ((a, a_rest), (b, b_rest)) = (a.as_chunks_mut::<LANES>(), b.as_chunks_mut::<LANES>());
     for (a, b) in a.iter_mut().zip(b) {
         let (x, y) = (l.load(a), l.load(b));

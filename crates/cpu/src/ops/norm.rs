@@ -1,8 +1,7 @@
 //! Norms over a row.
 
-use crate::isa::Isa;
-use crate::vector::{Kernel, LANES, Lanes, dispatch};
 use std::ops::Range;
+use verbatim_simd::{Isa, Kernel, LANES, Lanes, Simd, dispatch};
 
 /// Some columns of the root-mean-square norm (arXiv 1910.07467) of one group: `x / sqrt(mean(x²) + eps) * weight`.
 /// `x` and `weight` have the same length; `out` takes `cols` of them.
@@ -24,7 +23,8 @@ impl Kernel for RmsNorm<'_> {
     type Output = ();
 
     #[inline(always)]
-    fn run<L: Lanes>(self, l: L) {
+    fn run<S: Simd>(self, simd: S) {
+        let l = Lanes(simd);
         let (chunks, rest) = self.x.as_chunks::<LANES>();
         let mut squares = l.splat(0.0);
         for chunk in chunks {

@@ -4,9 +4,8 @@
 //! run over the inputs of a convolution or the elements of a key in ascending order, so a row's result depends on the rows
 //! before it in its sequence and on nothing else.
 
-use crate::isa::Isa;
 use crate::recurrent::TILE_COLS;
-use crate::vector::{Kernel, LANES, Lanes, dispatch};
+use verbatim_simd::{Isa, Kernel, LANES, Lanes, Simd, dispatch};
 
 /// The most inputs of a short convolution.
 pub(crate) const MAX_KERNEL: usize = 16;
@@ -72,7 +71,8 @@ impl Kernel for ShortConv<'_> {
     type Output = ();
 
     #[inline(always)]
-    fn run<L: Lanes>(self, l: L) {
+    fn run<S: Simd>(self, simd: S) {
+        let l = Lanes(simd);
         let rows = self.weights.kernel - 1;
         let cols = self.x.len().next_multiple_of(LANES);
         let (history, _) = self.history.as_chunks_mut::<LANES>();
@@ -125,7 +125,8 @@ impl Kernel for ToLength<'_> {
     type Output = ();
 
     #[inline(always)]
-    fn run<L: Lanes>(self, l: L) {
+    fn run<S: Simd>(self, simd: S) {
+        let l = Lanes(simd);
         let mut squares = l.splat(0.0);
         for x in self.x.chunks(LANES) {
             let x = l.load_part(x);
@@ -187,7 +188,8 @@ impl<const N: usize> Kernel for GatedDelta<'_, N> {
     type Output = ();
 
     #[inline(always)]
-    fn run<L: Lanes>(self, l: L) {
+    fn run<S: Simd>(self, simd: S) {
+        let l = Lanes(simd);
         let DeltaRow { q, k, v, decay, beta } = *self.row;
         let (decay, beta) = (l.splat(decay), l.splat(beta));
         let (state, _) = self.state.as_chunks_mut::<LANES>();

@@ -1,10 +1,6 @@
 //! A model without its weights.
 
 use verbatim_gguf::{GgufError, GgufWriter};
-use verbatim_quant::DType;
-
-use super::config::{Config, ConfigError};
-use super::{Recipe, UnknownShape, arch, shapes, vocabulary};
 
 /// A model without its weights: what its file says of it, and which tensors it has.
 #[derive(Clone, Debug, PartialEq)]
@@ -58,38 +54,16 @@ pub(super) enum Fill {
 }
 
 impl Blueprint {
-    /// The model of a known shape.
-    ///
-    /// # Errors
-    /// If the shape is not known.
-    pub fn of_shape(name: &str) -> Result<Blueprint, UnknownShape> {
-        let config = shapes::config_of(name)?;
-        Ok(Blueprint::of_config(name, config).expect("the configurations of known shapes are tested"))
-    }
-
-    /// The model that a `config.json` describes.
-    ///
-    /// # Errors
-    /// If the configuration lacks something, says something impossible, or is of an architecture that is not known.
-    pub fn of_config(name: &str, json: &str) -> Result<Blueprint, ConfigError> {
-        let config = Config::parse(json)?;
-        let architecture = arch::of(&config)?;
-        let vocabulary = config.vocabulary()?;
-        if vocabulary < vocabulary::least_tokens() {
-            let least = vocabulary::least_tokens();
-            return Err(config.wrong("vocab_size", format!("at least {least}, for a usable vocabulary")));
-        }
-        let layers = config.layers()?;
-        let mut blueprint = Blueprint {
+    /// A model that has neither entries nor tensors yet.
+    pub(super) fn new(name: &str, architecture: &'static str, vocabulary: usize, layers: usize) -> Blueprint {
+        Blueprint {
             name: name.into(),
-            architecture: architecture.name,
+            architecture,
             vocabulary,
             entries: Vec::new(),
             tensors: Vec::new(),
             facts: Facts { layers, group: 1, experts: 0 },
-        };
-        (architecture.describe)(&config, &mut blueprint)?;
-        Ok(blueprint)
+        }
     }
 
     /// The model's name.
@@ -109,6 +83,28 @@ impl Blueprint {
 
     pub(super) fn tensors(&self) -> &[Tensor] {
         &self.tensors
+    }
+
+    /// Tokens of the vocabulary.
+    pub(super) fn vocabulary(&self) -> usize {
+        self.vocabulary
+    }
+
+    pub(super) fn facts(&self) -> Facts {
+        self.facts
+    }
+
+    /// Puts the architecture's entries into the metadata of a file.
+    pub(super) fn put_entries(&self, writer: &mut GgufWriter) -> Result<(), GgufError> {
+        for (key, entry) in &self.entries {
+            match entry {
+                Entry::Count(count) => writer.put(key, *count)?,
+                Entry::Real(number) => writer.put(key, *number)?,
+                Entry::Text(text) => writer.put(key, text)?,
+                Entry::Counts(counts) => writer.put_array(key, counts)?,
+            }
+        }
+        Ok(())
     }
 
     pub(super) fn set_group(&mut self, group: usize) {
@@ -158,32 +154,6 @@ impl Blueprint {
     /// The weights of a norm: they change nothing.
     pub(super) fn norm(&mut self, name: impl Into<String>, len: usize) {
         self.constant(name, len, 1.0);
-    }
-
-    /// The file's metadata and tensor table, with the format of each tensor.
-    pub(super) fn writer(&self, recipe: Recipe, seed: u64) -> Result<(GgufWriter, Vec<DType>), GgufError> {
-        let mut writer = GgufWriter::new();
-        writer.put("general.architecture", self.architecture)?;
-        writer.put("general.type", "model")?;
-        writer.put("general.name", self.name.as_str())?;
-        let description = format!("Random weights (seed {seed}): for measurements only.");
-        writer.put("general.description", description.as_str())?;
-        writer.put("general.file_type", recipe.file_type())?;
-        writer.put("general.quantization_version", 2u32)?;
-        for (key, entry) in &self.entries {
-            match entry {
-                Entry::Count(count) => writer.put(key, *count)?,
-                Entry::Real(number) => writer.put(key, *number)?,
-                Entry::Text(text) => writer.put(key, text)?,
-                Entry::Counts(counts) => writer.put_array(key, counts)?,
-            }
-        }
-        vocabulary::put(&mut writer, self.vocabulary)?;
-        let formats = recipe.formats(&self.tensors, self.facts);
-        for (tensor, &dtype) in self.tensors.iter().zip(&formats) {
-            writer.declare(&tensor.name, dtype, &tensor.dims)?;
-        }
-        Ok((writer, formats))
     }
 }
 

@@ -5,12 +5,12 @@ use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
-use verbatim_gguf::{GgufError, TensorWriter};
+use verbatim_gguf::{GgufError, GgufWriter, TensorWriter};
 use verbatim_quant::{DType, QuantError};
 
 use super::blueprint::{Fill, Tensor};
 use super::weights::Pool;
-use super::{Blueprint, Recipe, mix};
+use super::{Blueprint, Recipe, mix, vocabulary};
 
 /// A piece of a tensor that is made and written at a time.
 const PIECE_BYTES: usize = 16 << 20;
@@ -94,7 +94,7 @@ pub fn write(
     if path.metadata().is_ok_and(|metadata| !metadata.is_file()) {
         return Err(SynthError::Target(path.into()));
     }
-    let (writer, formats) = blueprint.writer(options.recipe, options.seed).map_err(SynthError::Model)?;
+    let (writer, formats) = header(blueprint, options.recipe, options.seed).map_err(SynthError::Model)?;
     let needed_bytes = writer.file_bytes();
     let partial = PartialFile::of(path);
     let io_error = |source| SynthError::Io { path: path.into(), source };
@@ -119,6 +119,25 @@ pub fn write(
     filler.data.finish().map_err(data_error)?;
     partial.keep_as(path).map_err(io_error)?;
     Ok(needed_bytes)
+}
+
+/// The file's metadata and tensor table, with the format of each tensor.
+fn header(blueprint: &Blueprint, recipe: Recipe, seed: u64) -> Result<(GgufWriter, Vec<DType>), GgufError> {
+    let mut writer = GgufWriter::new();
+    writer.put("general.architecture", blueprint.architecture())?;
+    writer.put("general.type", "model")?;
+    writer.put("general.name", blueprint.name())?;
+    let description = format!("Random weights (seed {seed}): for measurements only.");
+    writer.put("general.description", description.as_str())?;
+    writer.put("general.file_type", recipe.file_type())?;
+    writer.put("general.quantization_version", 2u32)?;
+    blueprint.put_entries(&mut writer)?;
+    vocabulary::put(&mut writer, blueprint.vocabulary())?;
+    let formats = recipe.formats(blueprint.tensors(), blueprint.facts());
+    for (tensor, &dtype) in blueprint.tensors().iter().zip(&formats) {
+        writer.declare(&tensor.name, dtype, &tensor.dims)?;
+    }
+    Ok((writer, formats))
 }
 
 /// What the disk of a file has room for, if the system says so.

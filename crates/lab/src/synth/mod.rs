@@ -11,6 +11,7 @@ mod arch;
 mod blueprint;
 mod config;
 mod file;
+mod from_config;
 mod recipe;
 mod shapes;
 mod vocabulary;

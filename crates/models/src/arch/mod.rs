@@ -39,14 +39,20 @@ const ARCHITECTURES: &[(&str, Open)] = &[
     ("smollm3", smollm3::open),
 ];
 
-pub(crate) fn names() -> Vec<&'static str> {
+/// The architectures that [`open`] knows, by their names in GGUF files.
+pub fn architectures() -> Vec<&'static str> {
     ARCHITECTURES.iter().map(|(name, _)| *name).collect()
 }
 
-pub(crate) fn open(file: &GgufFile) -> Result<Box<dyn Model>, ModelError> {
+/// Understands a file.
+///
+/// # Errors
+/// An unknown architecture, a missing or unsupported hyperparameter, a missing tensor or one of another shape: named,
+/// with what was expected.
+pub fn open(file: &GgufFile) -> Result<Box<dyn Model>, ModelError> {
     let name = file.metadata().require_str("general.architecture")?;
     match ARCHITECTURES.iter().find(|(known, _)| *known == name) {
         Some((_, open)) => open(file, &MetadataReader::new(file, name)),
-        None => Err(ModelError::UnknownArchitecture { name: name.into(), known: names().join(", ") }),
+        None => Err(ModelError::UnknownArchitecture { name: name.into(), known: architectures().join(", ") }),
     }
 }

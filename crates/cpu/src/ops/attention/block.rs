@@ -1,11 +1,11 @@
 //! The two kernels over one head of a block of positions: its keys become weights, and its values are added with them.
 
 use super::decode::Numbers;
-use super::{PART_EXTRA, Scores};
+use super::{PARTIAL_EXTRA, Scores};
 use crate::kv::Block;
-use crate::vector::{Kernel, LANES, Lanes, larger};
 use std::ops::Range;
 use verbatim_backend::PAGE_CELLS;
+use verbatim_simd::{F32x16, Kernel, LANES, Lanes, Simd, larger};
 
 /// Vectors of keys in a block.
 const KEY_VECTORS: usize = PAGE_CELLS / LANES;
@@ -13,30 +13,30 @@ const KEY_VECTORS: usize = PAGE_CELLS / LANES;
 /// Bytes that are read soon, called for a few lines at a time while others are computed with. The hardware's own prefetcher
 /// stops at every page of memory, and one head of a block is a few of these at most.
 #[derive(Clone)]
-pub(super) struct Ahead {
+pub(super) struct Prefetcher {
     next: *const u8,
     end: *const u8,
 }
 
-impl Ahead {
+impl Prefetcher {
     /// Bytes of a cache line.
     const LINE: usize = 64;
 
     /// What lies at these addresses; nothing if there is no block.
-    pub(super) fn new(block: Option<Block<'_>>) -> Ahead {
+    pub(super) fn new(block: Option<Block<'_>>) -> Prefetcher {
         let Range { start, end } =
             block.map_or(std::ptr::null()..std::ptr::null(), |block| block.addresses());
-        Ahead { next: start, end }
+        Prefetcher { next: start, end }
     }
 
     /// Calls for the next lines. In a loop that takes `WIDE` vectors at once there is a call for each `WIDE / 2` lines that a
     /// block of half-precision numbers has.
     #[inline(always)]
-    fn call<L: Lanes, const WIDE: usize>(&mut self, l: L) {
+    fn prefetch<S: Simd, const WIDE: usize>(&mut self, l: Lanes<S>) {
         for _ in 0..WIDE.div_ceil(2) {
             if self.next < self.end {
                 l.prefetch(self.next);
-                self.next = self.next.wrapping_add(Ahead::LINE);
+                self.next = self.next.wrapping_add(Prefetcher::LINE);
             }
         }
     }
@@ -48,14 +48,14 @@ pub(super) struct Tile<'a> {
     pub(super) keys: Range<usize>,
     /// `head_dim` elements of each query head.
     pub(super) q: &'a [f32],
-    /// The query heads' parts so far.
-    pub(super) parts: &'a mut [f32],
+    /// The query heads' partials so far.
+    pub(super) partials: &'a mut [f32],
     /// Weights of the block's keys, by query head; 0 for keys that are not seen.
     pub(super) weights: &'a mut [[f32; PAGE_CELLS]],
     /// Factors on the results so far, by query head.
     pub(super) rescale: &'a mut [f32],
     /// What is read after the block's keys, or values.
-    pub(super) ahead: Ahead,
+    pub(super) prefetcher: Prefetcher,
 }
 
 /// Turns a block's keys into weights relative to the largest score so far, for a tile of `T` query heads.
@@ -71,19 +71,21 @@ impl<const T: usize> Kernel for Weigh<'_, T> {
     type Output = ();
 
     #[inline(always)]
-    fn run<L: Lanes>(self, l: L) {
-        let Weigh { tile: Tile { keys, q, parts, weights, rescale, ahead }, k, head_dim, scores } = self;
+    fn run<S: Simd>(self, simd: S) {
+        let l = Lanes(simd);
+        let Weigh { tile: Tile { keys, q, partials, weights, rescale, prefetcher }, k, head_dim, scores } =
+            self;
         let weights: &mut [_; T] = weights.first_chunk_mut().expect("a tile of T heads");
         match k {
-            Numbers::F32(k) => score::<L, F32, T>(l, q, k, scores.scale, &keys, ahead, weights),
-            Numbers::F16(k) => score::<L, F16, T>(l, q, k, scores.scale, &keys, ahead, weights),
+            Numbers::F32(k) => score::<S, F32, T>(l, q, k, scores.scale, &keys, prefetcher, weights),
+            Numbers::F16(k) => score::<S, F16, T>(l, q, k, scores.scale, &keys, prefetcher, weights),
         }
         if let Some(cap) = scores.softcap {
             weights.iter_mut().for_each(|scores| cap_scores(l, cap, scores));
         }
-        let parts = parts.chunks_exact_mut(head_dim + PART_EXTRA);
-        for ((part, weights), rescale) in parts.zip(weights).zip(rescale) {
-            let (_, [largest, total]) = part.split_last_chunk_mut::<PART_EXTRA>().expect("longer");
+        let partials = partials.chunks_exact_mut(head_dim + PARTIAL_EXTRA);
+        for ((partial, weights), rescale) in partials.zip(weights).zip(rescale) {
+            let (_, [largest, total]) = partial.split_last_chunk_mut::<PARTIAL_EXTRA>().expect("longer");
             *rescale = softmax_step(l, &keys, weights, largest, total);
         }
     }
@@ -101,14 +103,15 @@ impl<const T: usize> Kernel for AddValues<'_, T> {
     type Output = ();
 
     #[inline(always)]
-    fn run<L: Lanes>(self, l: L) {
-        let Tile { keys, parts, weights, rescale, ahead, .. } = self.tile;
+    fn run<S: Simd>(self, simd: S) {
+        let l = Lanes(simd);
+        let Tile { keys, partials, weights, rescale, prefetcher, .. } = self.tile;
         let weights = weights.first_chunk().expect("a tile of T heads");
         let rescale = *rescale.first_chunk().expect("a tile of T heads");
         let weights: BlockWeights<'_, T> = BlockWeights { weights, keys, rescale };
         match self.v {
-            Numbers::F32(v) => add_values::<L, F32, T>(l, &weights, v, self.head_dim, ahead, parts),
-            Numbers::F16(v) => add_values::<L, F16, T>(l, &weights, v, self.head_dim, ahead, parts),
+            Numbers::F32(v) => add_values::<S, F32, T>(l, &weights, v, self.head_dim, prefetcher, partials),
+            Numbers::F16(v) => add_values::<S, F16, T>(l, &weights, v, self.head_dim, prefetcher, partials),
         }
     }
 }
@@ -116,7 +119,7 @@ impl<const T: usize> Kernel for AddValues<'_, T> {
 /// How elements become f32.
 trait Number {
     type Element;
-    fn load<L: Lanes>(l: L, from: &[Self::Element; LANES]) -> L::F;
+    fn load<S: Simd>(l: Lanes<S>, from: &[Self::Element; LANES]) -> F32x16<S>;
     fn one(element: &Self::Element) -> f32;
 }
 
@@ -126,7 +129,7 @@ struct F16;
 impl Number for F32 {
     type Element = f32;
     #[inline(always)]
-    fn load<L: Lanes>(l: L, from: &[f32; LANES]) -> L::F {
+    fn load<S: Simd>(l: Lanes<S>, from: &[f32; LANES]) -> F32x16<S> {
         l.load(from)
     }
     #[inline(always)]
@@ -138,7 +141,7 @@ impl Number for F32 {
 impl Number for F16 {
     type Element = u16;
     #[inline(always)]
-    fn load<L: Lanes>(l: L, from: &[u16; LANES]) -> L::F {
+    fn load<S: Simd>(l: Lanes<S>, from: &[u16; LANES]) -> F32x16<S> {
         l.load_f16(from)
     }
     #[inline(always)]
@@ -149,31 +152,31 @@ impl Number for F16 {
 
 /// Scaled scores of the vectors of keys that some of `seen` are in, for `T` query heads. The others are left as they are.
 #[inline(always)]
-fn score<L: Lanes, N: Number, const T: usize>(
-    l: L,
+fn score<S: Simd, N: Number, const T: usize>(
+    l: Lanes<S>,
     q: &[f32],
     k: &[N::Element],
     scale: f32,
     seen: &Range<usize>,
-    ahead: Ahead,
+    prefetcher: Prefetcher,
     scores: &mut [[f32; PAGE_CELLS]; T],
 ) {
     // As many vectors of keys at once as have sums in registers for all query heads.
-    match const { L::SUMS / T } {
-        0 | 1 => score_keys::<L, N, T, 1>(l, q, k, scale, seen, ahead, scores),
-        2 | 3 => score_keys::<L, N, T, 2>(l, q, k, scale, seen, ahead, scores),
-        _ => score_keys::<L, N, T, 4>(l, q, k, scale, seen, ahead, scores),
+    match const { S::ATTENTION_SUMS / T } {
+        0 | 1 => score_keys::<S, N, T, 1>(l, q, k, scale, seen, prefetcher, scores),
+        2 | 3 => score_keys::<S, N, T, 2>(l, q, k, scale, seen, prefetcher, scores),
+        _ => score_keys::<S, N, T, 4>(l, q, k, scale, seen, prefetcher, scores),
     }
 }
 
 #[inline(always)]
-fn score_keys<L: Lanes, N: Number, const T: usize, const WIDE: usize>(
-    l: L,
+fn score_keys<S: Simd, N: Number, const T: usize, const WIDE: usize>(
+    l: Lanes<S>,
     q: &[f32],
     k: &[N::Element],
     scale: f32,
     seen: &Range<usize>,
-    mut ahead: Ahead,
+    mut prefetcher: Prefetcher,
     scores: &mut [[f32; PAGE_CELLS]; T],
 ) {
     let (k, _) = k.as_chunks::<LANES>();
@@ -184,9 +187,9 @@ fn score_keys<L: Lanes, N: Number, const T: usize, const WIDE: usize>(
         let k = &k[first..][..(head_dim - 1) * KEY_VECTORS + WIDE];
         let mut sums = [[l.splat(0.0); WIDE]; T];
         for i in 0..head_dim {
-            ahead.call::<L, WIDE>(l);
+            prefetcher.prefetch::<S, WIDE>(l);
             let keys = k[i * KEY_VECTORS..].first_chunk::<WIDE>().expect("vectors of every element");
-            let keys: [L::F; WIDE] = std::array::from_fn(|n| N::load(l, &keys[n]));
+            let keys: [F32x16<S>; WIDE] = std::array::from_fn(|n| N::load(l, &keys[n]));
             for (sums, q) in sums.iter_mut().zip(q) {
                 let q = l.splat(q[i]);
                 for (sum, keys) in sums.iter_mut().zip(keys) {
@@ -203,7 +206,7 @@ fn score_keys<L: Lanes, N: Number, const T: usize, const WIDE: usize>(
 }
 
 #[inline(always)]
-fn cap_scores<L: Lanes>(l: L, cap: f32, scores: &mut [f32; PAGE_CELLS]) {
+fn cap_scores<S: Simd>(l: Lanes<S>, cap: f32, scores: &mut [f32; PAGE_CELLS]) {
     for scores in scores.as_chunks_mut::<LANES>().0 {
         l.store(l.softcap(l.load(scores), cap), scores);
     }
@@ -212,8 +215,8 @@ fn cap_scores<L: Lanes>(l: L, cap: f32, scores: &mut [f32; PAGE_CELLS]) {
 /// Turns a block's scores into weights relative to the new running maximum; returns the factor on what was
 /// accumulated before.
 #[inline(always)]
-fn softmax_step<L: Lanes>(
-    l: L,
+fn softmax_step<S: Simd>(
+    l: Lanes<S>,
     keys: &Range<usize>,
     scores: &mut [f32; PAGE_CELLS],
     largest: &mut f32,
@@ -252,65 +255,65 @@ struct BlockWeights<'a, const T: usize> {
 }
 
 #[inline(always)]
-fn add_values<L: Lanes, N: Number, const T: usize>(
-    l: L,
+fn add_values<S: Simd, N: Number, const T: usize>(
+    l: Lanes<S>,
     weights: &BlockWeights<'_, T>,
     v: &[N::Element],
     head_dim: usize,
-    ahead: Ahead,
-    parts: &mut [f32],
+    prefetcher: Prefetcher,
+    partials: &mut [f32],
 ) {
     // As many vectors of a head at once as have sums in registers for all query heads.
-    match const { L::SUMS / T } {
-        0 | 1 => add_vectors::<L, N, T, 1>(l, weights, v, head_dim, ahead, parts),
-        2 | 3 => add_vectors::<L, N, T, 2>(l, weights, v, head_dim, ahead, parts),
-        _ => add_vectors::<L, N, T, 4>(l, weights, v, head_dim, ahead, parts),
+    match const { S::ATTENTION_SUMS / T } {
+        0 | 1 => add_vectors::<S, N, T, 1>(l, weights, v, head_dim, prefetcher, partials),
+        2 | 3 => add_vectors::<S, N, T, 2>(l, weights, v, head_dim, prefetcher, partials),
+        _ => add_vectors::<S, N, T, 4>(l, weights, v, head_dim, prefetcher, partials),
     }
 }
 
 #[inline(always)]
-fn add_vectors<L: Lanes, N: Number, const T: usize, const WIDE: usize>(
-    l: L,
+fn add_vectors<S: Simd, N: Number, const T: usize, const WIDE: usize>(
+    l: Lanes<S>,
     weights: &BlockWeights<'_, T>,
     v: &[N::Element],
     head_dim: usize,
-    mut ahead: Ahead,
-    parts: &mut [f32],
+    mut prefetcher: Prefetcher,
+    partials: &mut [f32],
 ) {
     let whole = head_dim / (WIDE * LANES) * (WIDE * LANES);
     for start in (0..whole).step_by(WIDE * LANES) {
-        add_columns::<L, N, T, WIDE>(l, weights, v, head_dim, start, &mut ahead, parts);
+        add_columns::<S, N, T, WIDE>(l, weights, v, head_dim, start, &mut prefetcher, partials);
     }
     let vectors = head_dim / LANES * LANES;
     for start in (whole..vectors).step_by(LANES) {
-        add_columns::<L, N, T, 1>(l, weights, v, head_dim, start, &mut ahead, parts);
+        add_columns::<S, N, T, 1>(l, weights, v, head_dim, start, &mut prefetcher, partials);
     }
-    for (t, part) in parts.chunks_exact_mut(head_dim + PART_EXTRA).enumerate() {
+    for (t, partial) in partials.chunks_exact_mut(head_dim + PARTIAL_EXTRA).enumerate() {
         for i in vectors..head_dim {
-            let mut sum = part[i] * weights.rescale[t];
+            let mut sum = partial[i] * weights.rescale[t];
             for key in weights.keys.clone() {
                 sum = weights.weights[t][key].mul_add(N::one(&v[key * head_dim + i]), sum);
             }
-            part[i] = sum;
+            partial[i] = sum;
         }
     }
 }
 
 #[inline(always)]
-fn add_columns<L: Lanes, N: Number, const T: usize, const WIDE: usize>(
-    l: L,
+fn add_columns<S: Simd, N: Number, const T: usize, const WIDE: usize>(
+    l: Lanes<S>,
     weights: &BlockWeights<'_, T>,
     v: &[N::Element],
     head_dim: usize,
     start: usize,
-    ahead: &mut Ahead,
-    parts: &mut [f32],
+    prefetcher: &mut Prefetcher,
+    partials: &mut [f32],
 ) {
     let BlockWeights { weights, keys, rescale } = weights;
-    let place = |t: usize| t * (head_dim + PART_EXTRA) + start;
+    let place = |t: usize| t * (head_dim + PARTIAL_EXTRA) + start;
     let mut sums = [[l.splat(0.0); WIDE]; T];
     for t in 0..T {
-        let out = parts[place(t)..][..WIDE * LANES].as_chunks::<LANES>().0;
+        let out = partials[place(t)..][..WIDE * LANES].as_chunks::<LANES>().0;
         for n in 0..WIDE {
             sums[t][n] = l.mul(l.load(&out[n]), l.splat(rescale[t]));
         }
@@ -318,7 +321,7 @@ fn add_columns<L: Lanes, N: Number, const T: usize, const WIDE: usize>(
     let weights: [&[f32]; T] = std::array::from_fn(|t| &weights[t][keys.clone()]);
     let v = &v[keys.start * head_dim + start..];
     for i in 0..keys.len() {
-        ahead.call::<L, WIDE>(l);
+        prefetcher.prefetch::<S, WIDE>(l);
         let row = v[i * head_dim..][..WIDE * LANES].as_chunks::<LANES>().0;
         for n in 0..WIDE {
             let value = N::load(l, &row[n]);
@@ -328,7 +331,7 @@ fn add_columns<L: Lanes, N: Number, const T: usize, const WIDE: usize>(
         }
     }
     for t in 0..T {
-        let out = parts[place(t)..][..WIDE * LANES].as_chunks_mut::<LANES>().0;
+        let out = partials[place(t)..][..WIDE * LANES].as_chunks_mut::<LANES>().0;
         for n in 0..WIDE {
             l.store(sums[t][n], &mut out[n]);
         }

@@ -3,11 +3,10 @@
 //! Types that one instruction widens are read where they lie. The others are decoded into a block that stays in the
 //! first-level cache, once for all query heads.
 
-use crate::isa::Isa;
 use crate::kv::{Block, Quantized};
-use crate::vector::{Kernel, LANES, Lanes, dispatch};
 use std::ops::Range;
 use verbatim_backend::{KvType, PAGE_CELLS};
+use verbatim_simd::{F32x16, Isa, Kernel, LANES, Lanes, Simd, dispatch};
 
 /// One head of a block of positions: K transposed, V row by row.
 #[derive(Clone, Copy)]
@@ -77,7 +76,8 @@ impl Kernel for Widen<'_> {
     type Output = ();
 
     #[inline(always)]
-    fn run<L: Lanes>(self, l: L) {
+    fn run<S: Simd>(self, simd: S) {
+        let l = Lanes(simd);
         // Whole vectors: a page has many cells.
         let numbers = self.numbers.as_chunks::<LANES>().0;
         for (numbers, out) in numbers.iter().zip(self.out.as_chunks_mut::<LANES>().0) {
@@ -88,8 +88,8 @@ impl Kernel for Widen<'_> {
 
 /// Decodes blocks of 32 elements of `BITS` bits with `HEADERS` headers, of K or of V.
 ///
-/// With one header an element is `code * scale`, with two `code * scale + minimum`. The product is exact (a scale has 11
-/// bits, a code at most 8), so one rounding at most is left, and fused or not it is that of
+/// With one header an element is `quant * scale`, with two `quant * scale + min`. The product is exact (a scale has 11
+/// bits, a quant at most 8), so one rounding at most is left, and fused or not it is that of
 /// [`verbatim_quant::dequantize`].
 struct Decode<'a, const BITS: usize, const HEADERS: usize, const IS_K: bool> {
     page: Quantized<'a>,
@@ -100,9 +100,9 @@ struct Decode<'a, const BITS: usize, const HEADERS: usize, const IS_K: bool> {
 
 /// Elements of a block.
 const BLOCK_LEN: usize = 32;
-/// Elements in the lower halves of a block's codes of 4 bits; as many are in the upper halves.
+/// Elements in the lower halves of a block's quants of 4 bits; as many are in the upper halves.
 const HALF: usize = BLOCK_LEN / 2;
-/// What codes of 4 bits stand for.
+/// What quants of 4 bits stand for.
 const CENTRED: [i8; 16] = [-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7];
 const COUNTED: [i8; 16] = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15];
 /// IQ4_NL's levels.
@@ -112,21 +112,22 @@ impl<const BITS: usize, const HEADERS: usize, const IS_K: bool> Kernel for Decod
     type Output = ();
 
     #[inline(always)]
-    fn run<L: Lanes>(self, l: L) {
+    fn run<S: Simd>(self, simd: S) {
+        let l = Lanes(simd);
         let levels = match self.page.kind {
             KvType::Q4_0 => CENTRED,
             KvType::Iq4Nl => LEVELS,
             _ => COUNTED,
         };
-        let levels = l.load_bytes(&levels.map(i8::cast_unsigned));
+        let levels = simd.load16(&levels.map(i8::cast_unsigned));
         let cells = self.keys.start / LANES..self.keys.end.div_ceil(LANES);
         for start in (0..self.head_dim).step_by(BLOCK_LEN) {
             let headers = &self.page.headers(start / BLOCK_LEN)[..HEADERS * PAGE_CELLS];
-            let codes = &self.page.codes(start / BLOCK_LEN)[..BITS * BLOCK_LEN / 8 * PAGE_CELLS];
-            let block = CodeBlock::<L, BITS, HEADERS> { l, codes, levels };
+            let quants = &self.page.quants(start / BLOCK_LEN)[..BITS * BLOCK_LEN / 8 * PAGE_CELLS];
+            let block = QuantBlock::<S, BITS, HEADERS> { simd, quants, levels };
             let elements = BLOCK_LEN.min(self.head_dim - start);
             for cells in cells.clone() {
-                let headers: [L::F; HEADERS] = std::array::from_fn(|header| {
+                let headers: [F32x16<S>; HEADERS] = std::array::from_fn(|header| {
                     l.load_f16(&headers[header * PAGE_CELLS..].as_chunks::<LANES>().0[cells])
                 });
                 if IS_K {
@@ -161,89 +162,94 @@ impl<const BITS: usize, const HEADERS: usize, const IS_K: bool> Kernel for Decod
 
 /// Decodes the elements of one half of a block, of sixteen keys.
 #[inline(always)]
-fn decode_keys<L: Lanes, const BITS: usize, const HEADERS: usize>(
-    block: &CodeBlock<'_, L, BITS, HEADERS>,
+fn decode_keys<S: Simd, const BITS: usize, const HEADERS: usize>(
+    block: &QuantBlock<'_, S, BITS, HEADERS>,
     rows: &mut [[f32; PAGE_CELLS]],
     half: usize,
     cells: usize,
-    headers: [L::F; HEADERS],
+    headers: [F32x16<S>; HEADERS],
 ) {
     for (i, row) in rows.iter_mut().enumerate().take(HALF) {
-        let codes = block.keys(half, i, cells);
-        block.l.store(number(block.l, codes, headers), &mut row.as_chunks_mut::<LANES>().0[cells]);
+        let quants = block.keys(half, i, cells);
+        let l = Lanes(block.simd);
+        l.store(number(l, quants, headers), &mut row.as_chunks_mut::<LANES>().0[cells]);
     }
 }
 
 #[inline(always)]
-fn number<L: Lanes, const HEADERS: usize>(l: L, codes: L::B, headers: [L::F; HEADERS]) -> L::F {
-    let codes = l.widen(codes);
-    if HEADERS == 1 { l.mul(codes, headers[0]) } else { l.mul_add(codes, headers[0], headers[HEADERS - 1]) }
+fn number<S: Simd, const HEADERS: usize>(
+    l: Lanes<S>,
+    quants: S::Bytes16,
+    headers: [F32x16<S>; HEADERS],
+) -> F32x16<S> {
+    let quants = l.widen(quants);
+    if HEADERS == 1 { l.mul(quants, headers[0]) } else { l.mul_add(quants, headers[0], headers[HEADERS - 1]) }
 }
 
-/// The codes of a block: all cells of a page.
-struct CodeBlock<'a, L: Lanes, const BITS: usize, const HEADERS: usize> {
-    l: L,
-    codes: &'a [u8],
-    levels: L::B,
+/// The quants of a block: all cells of a page.
+struct QuantBlock<'a, S: Simd, const BITS: usize, const HEADERS: usize> {
+    simd: S,
+    quants: &'a [u8],
+    levels: S::Bytes16,
 }
 
-impl<L: Lanes, const BITS: usize, const HEADERS: usize> CodeBlock<'_, L, BITS, HEADERS> {
-    /// Bytes of a cell's codes.
+impl<S: Simd, const BITS: usize, const HEADERS: usize> QuantBlock<'_, S, BITS, HEADERS> {
+    /// Bytes of a cell's quants.
     const BYTES: usize = BITS * BLOCK_LEN / 8;
-    /// Bytes before the four low bits of codes of five bits: the fifth bits.
+    /// Bytes before the four low bits of quants of five bits: the fifth bits.
     const LOW: usize = if BITS == 5 { 4 } else { 0 };
 
-    /// The codes of the `i`-th element of the lower or the upper half of the block, of sixteen keys.
+    /// The quants of the `i`-th element of the lower or the upper half of the block, of sixteen keys.
     #[inline(always)]
-    fn keys(&self, half: usize, i: usize, cells: usize) -> L::B {
-        let l = self.l;
+    fn keys(&self, half: usize, i: usize, cells: usize) -> S::Bytes16 {
+        let simd = self.simd;
         let plane = |byte: usize| {
-            let planes = self.codes.as_chunks::<PAGE_CELLS>().0;
-            l.load_bytes(&planes[byte].as_chunks::<LANES>().0[cells])
+            let planes = self.quants.as_chunks::<PAGE_CELLS>().0;
+            simd.load16(&planes[byte].as_chunks::<LANES>().0[cells])
         };
         match BITS {
             8 => plane(half * HALF + i),
             5 => {
                 let nibbles = self.nibbles(plane(Self::LOW + i), half);
-                self.five_bits(nibbles, plane(2 * half + i / 8), l.splat_byte(1 << (i % 8)))
+                self.five_bits(nibbles, plane(2 * half + i / 8), simd.splat16(1 << (i % 8)))
             }
-            _ => l.lookup(self.levels, self.nibbles(plane(i), half)),
+            _ => simd.look_up16(self.levels, self.nibbles(plane(i), half)),
         }
     }
 
-    /// The codes of sixteen elements of one cell's value: the lower or the upper half of the block.
+    /// The quants of sixteen elements of one cell's value: the lower or the upper half of the block.
     #[inline(always)]
-    fn value(&self, cell: usize, half: usize) -> L::B {
-        let l = self.l;
-        let codes = &self.codes[cell * Self::BYTES..][..Self::BYTES];
-        let sixteen = |at: usize| l.load_bytes(&codes[at..].as_chunks::<LANES>().0[0]);
+    fn value(&self, cell: usize, half: usize) -> S::Bytes16 {
+        let simd = self.simd;
+        let quants = &self.quants[cell * Self::BYTES..][..Self::BYTES];
+        let sixteen = |at: usize| simd.load16(&quants[at..].as_chunks::<LANES>().0[0]);
         match BITS {
             8 => sixteen(half * LANES),
             5 => {
                 const ONE_OF_EIGHT: [u8; LANES] = [1, 2, 4, 8, 16, 32, 64, 128, 1, 2, 4, 8, 16, 32, 64, 128];
-                let fifths = l.spread([codes[2 * half], codes[2 * half + 1]]);
-                self.five_bits(self.nibbles(sixteen(Self::LOW), half), fifths, l.load_bytes(&ONE_OF_EIGHT))
+                let fifths = simd.spread16([quants[2 * half], quants[2 * half + 1]]);
+                self.five_bits(self.nibbles(sixteen(Self::LOW), half), fifths, simd.load16(&ONE_OF_EIGHT))
             }
-            _ => l.lookup(self.levels, self.nibbles(sixteen(0), half)),
+            _ => simd.look_up16(self.levels, self.nibbles(sixteen(0), half)),
         }
     }
 
     #[inline(always)]
-    fn nibbles(&self, bytes: L::B, half: usize) -> L::B {
-        if half == 0 { self.l.low_nibbles(bytes) } else { self.l.high_nibbles(bytes) }
+    fn nibbles(&self, bytes: S::Bytes16, half: usize) -> S::Bytes16 {
+        if half == 0 { self.simd.low_nibbles16(bytes) } else { self.simd.high_nibbles16(bytes) }
     }
 
-    /// Codes of five bits, less 16 where there is no minimum. The fifth is set where `fifths` has the bit of `bits`.
+    /// Quants of five bits, less 16 where there is no min. The fifth is set where `fifths` has the bit of `bits`.
     #[inline(always)]
-    fn five_bits(&self, nibbles: L::B, fifths: L::B, bits: L::B) -> L::B {
-        let l = self.l;
-        let fifths = l.and(fifths, bits);
+    fn five_bits(&self, nibbles: S::Bytes16, fifths: S::Bytes16, bits: S::Bytes16) -> S::Bytes16 {
+        let simd = self.simd;
+        let fifths = simd.and16(fifths, bits);
         let above = if HEADERS == 1 {
             // -16 where the bit is not set.
-            l.and(l.equal(fifths, l.splat_byte(0)), l.splat_byte(0xf0))
+            simd.and16(simd.equal16(fifths, simd.splat16(0)), simd.splat16(0xf0))
         } else {
-            l.and(l.equal(fifths, bits), l.splat_byte(0x10))
+            simd.and16(simd.equal16(fifths, bits), simd.splat16(0x10))
         };
-        l.or(nibbles, above)
+        simd.or16(nibbles, above)
     }
 }

@@ -1,17 +1,16 @@
-//! Putting together what the ranges of positions give to one query head.
+//! Putting together what the splits of positions give to one query head.
 //!
-//! From nothing, or from a sink, which is a range before all others whose one key has weight 1 and no value, every part
+//! From nothing, or from a sink, which is a split before all others whose one key has weight 1 and no value, every partial
 //! (m, s, o) takes (M, S, O) in ascending order to
 //!
 //! M' = max(m, M), a = exp(M - M'), b = exp(m - M'), S' = S a + s b, O' = O a + o b,
 //!
 //! where of each sum the second product is rounded first for S and last, with the sum, for O. The result is O / S.
 
-use super::PART_EXTRA;
-use crate::isa::Isa;
-use crate::vector::{Kernel, LANES, Lanes, dispatch, larger};
+use super::PARTIAL_EXTRA;
+use verbatim_simd::{Isa, Kernel, LANES, Lanes, Simd, dispatch, larger};
 
-/// What the ranges so far have given to a query head, beside its result.
+/// What the splits so far have given to a query head, beside its result.
 #[derive(Clone, Copy)]
 pub(super) struct Sum {
     /// M.
@@ -21,7 +20,7 @@ pub(super) struct Sum {
 }
 
 impl Sum {
-    /// Before the first range.
+    /// Before the first split.
     pub(super) fn new(sink: Option<f32>) -> Sum {
         match sink {
             None => Sum { largest: f32::NEG_INFINITY, total: 0.0 },
@@ -29,9 +28,9 @@ impl Sum {
         }
     }
 
-    /// Adds the part of the next range to the result `out`, which was 0 before the first.
-    pub(super) fn merge(&mut self, isa: Isa, part: &[f32], out: &mut [f32]) {
-        dispatch(isa, Merge { sum: self, part, out });
+    /// Adds the partial of the next split to the result `out`, which was 0 before the first.
+    pub(super) fn merge(&mut self, isa: Isa, partial: &[f32], out: &mut [f32]) {
+        dispatch(isa, Merge { sum: self, partial, out });
     }
 
     /// Makes the result final.
@@ -40,22 +39,22 @@ impl Sum {
     }
 }
 
-/// The result of one query head from all its parts, in ascending order.
+/// The result of one query head from all its partials, in ascending order.
 pub(crate) fn merge<'p>(
     isa: Isa,
     sink: Option<f32>,
-    parts: impl Iterator<Item = &'p [f32]>,
+    partials: impl Iterator<Item = &'p [f32]>,
     out: &mut [f32],
 ) {
     let mut sum = Sum::new(sink);
     out.fill(0.0);
-    parts.for_each(|part| sum.merge(isa, part, out));
+    partials.for_each(|partial| sum.merge(isa, partial, out));
     sum.normalize(out);
 }
 
 struct Merge<'a> {
     sum: &'a mut Sum,
-    part: &'a [f32],
+    partial: &'a [f32],
     out: &'a mut [f32],
 }
 
@@ -63,10 +62,11 @@ impl Kernel for Merge<'_> {
     type Output = ();
 
     #[inline(always)]
-    fn run<L: Lanes>(self, l: L) {
-        let Merge { sum, part, out } = self;
+    fn run<S: Simd>(self, simd: S) {
+        let l = Lanes(simd);
+        let Merge { sum, partial, out } = self;
         let (values, &[largest, total]) =
-            part.split_last_chunk::<PART_EXTRA>().expect("a part has its largest score and its sum");
+            partial.split_last_chunk::<PARTIAL_EXTRA>().expect("a partial has its largest score and its sum");
         let before = sum.largest;
         sum.largest = larger(largest, before);
         let kept = l.exp(l.splat(before - sum.largest));

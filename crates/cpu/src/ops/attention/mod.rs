@@ -1,12 +1,12 @@
 //! Attention of the query heads of some rows over the pages of their sequence.
 //!
-//! The order is fixed by absolute position. Positions are cut into ranges of [`RANGE`], and ranges into blocks of
-//! [`PAGE_CELLS`]. A query visits the blocks of a range from that of the first position it sees there to that of the last,
+//! The order is fixed by absolute position. Positions are cut into splits of [`SPLIT`], and splits into blocks of
+//! [`PAGE_CELLS`]. A query visits the blocks of a split from that of the first position it sees there to that of the last,
 //! and merges each into a running maximum, sum and result (online softmax, arXiv 1805.02867), which begin anew with every
-//! range: its *part*. The parts are then merged in ascending order, by the formula in [`merge`]. So the parts of one row
-//! can be made by several threads (Flash-Decoding, 2023). A range that a query sees nothing of is passed over.
+//! split: its *partial*. The partials are then merged in ascending order, by the formula in [`merge`]. So the partials of one row
+//! can be made by several threads (Flash-Decoding, 2023). A split that a query sees nothing of is passed over.
 //!
-//! A window leaves ranges and blocks where they are; it only hides keys. Within a block a score is summed over the
+//! A window leaves splits and blocks where they are; it only hides keys. Within a block a score is summed over the
 //! elements of a head in ascending order, the sum of the weights is a fixed tree over the block's lanes, and values are
 //! added in ascending position. Lanes are keys for the scores and elements for the values, so nothing depends on which
 //! other queries are computed beside this one. Which cells the positions lie in does not matter either: those of a path
@@ -19,27 +19,27 @@ mod pass;
 mod scratch;
 
 pub(crate) use merge::merge;
-pub(crate) use pass::attend_range;
+pub(crate) use pass::attend_split;
 pub(crate) use scratch::{Path, Scratch};
 
-use crate::isa::Isa;
 use crate::kv::{Block, KvLayer};
-use crate::memory::AlignedBytes;
 use merge::Sum;
 use std::ops::Range;
 use verbatim_backend::PAGE_CELLS;
+use verbatim_simd::Isa;
+use verbatim_team::AlignedBytes;
 
-/// Positions of a range: a multiple of [`PAGE_CELLS`].
-pub(crate) const RANGE: usize = 256;
+/// Positions of a split: a multiple of [`PAGE_CELLS`].
+pub(crate) const SPLIT: usize = 256;
 /// The most elements of a head.
 pub(crate) const MAX_HEAD_DIM: usize = 512;
 /// The most rows that share a pass over K and V.
 pub(crate) const MAX_ROWS: usize = 8;
 /// The most query heads, those of all rows together, that share a pass.
 pub(crate) const MAX_QUERIES: usize = 32;
-/// What a query head's part holds after the `head_dim` elements of its result: the largest score, and the sum of the weights
+/// What a query head's partial holds after the `head_dim` elements of its result: the largest score, and the sum of the weights
 /// relative to it.
-pub(crate) const PART_EXTRA: usize = 2;
+pub(crate) const PARTIAL_EXTRA: usize = 2;
 
 /// The K and V of one K/V head that some rows attend to.
 pub(crate) struct KvView<'a> {
@@ -66,7 +66,7 @@ impl<'a> KvView<'a> {
         &self,
         start: usize,
         seen: &Range<usize>,
-        gathered: &'g AlignedBytes,
+        gathered: &'g mut AlignedBytes,
     ) -> (Block<'g>, Block<'g>)
     where
         'a: 'g,
@@ -107,27 +107,27 @@ pub(crate) struct Row<'a> {
     pub(crate) first: usize,
     /// The last position attended to.
     pub(crate) position: usize,
-    /// Of each query head `head_dim` elements, and [`PART_EXTRA`] more where a part is asked for.
+    /// Of each query head `head_dim` elements, and [`PARTIAL_EXTRA`] more where a partial is asked for.
     pub(crate) out: &'a mut [f32],
 }
 
 impl Row<'_> {
-    /// The ranges that the row sees something of.
-    fn ranges(&self) -> Range<usize> {
-        ranges((self.first, self.position))
+    /// The splits that the row sees something of.
+    fn splits(&self) -> Range<usize> {
+        splits((self.first, self.position))
     }
 }
 
-/// The ranges that the positions from the first to the last lie in.
-pub(crate) fn ranges((first, last): (usize, usize)) -> Range<usize> {
-    first / RANGE..last / RANGE + 1
+/// The splits that the positions from the first to the last lie in.
+pub(crate) fn splits((first, last): (usize, usize)) -> Range<usize> {
+    first / SPLIT..last / SPLIT + 1
 }
 
-/// The most ranges that a row can see something of, with positions below `positions`.
-pub(crate) fn most_ranges(positions: usize, window: Option<usize>) -> usize {
-    let all = positions.div_ceil(RANGE).max(1);
-    // A window's first and last position may both lie at an end of a range.
-    window.map_or(all, |window| all.min(window.div_ceil(RANGE).saturating_add(1)))
+/// The most splits that a row can see something of, with positions below `positions`.
+pub(crate) fn most_splits(positions: usize, window: Option<usize>) -> usize {
+    let all = positions.div_ceil(SPLIT).max(1);
+    // A window's first and last position may both lie at an end of a split.
+    window.map_or(all, |window| all.min(window.div_ceil(SPLIT).saturating_add(1)))
 }
 
 /// How many rows share a pass where each has so many query heads to a K/V head.
@@ -144,27 +144,27 @@ pub(crate) fn attend(
     rows: &mut [Row<'_>],
 ) {
     let head_dim = keys.head_dim();
-    let Scratch { pass, parts } = scratch;
+    let Scratch { pass, partials } = scratch;
     let heads = rows.first().map_or(1, |row| row.q.len() / head_dim);
     let mut sums: [Sum; MAX_QUERIES] =
         std::array::from_fn(|query| Sum::new(scores.sinks.map(|sinks| sinks[query % heads])));
     rows.iter_mut().for_each(|row| row.out.fill(0.0));
-    let first = rows.iter().map(|row| row.ranges().start).min().unwrap_or(0);
-    let end = rows.iter().map(|row| row.ranges().end).max().unwrap_or(0);
-    for range in first..end {
+    let first = rows.iter().map(|row| row.splits().start).min().unwrap_or(0);
+    let end = rows.iter().map(|row| row.splits().end).max().unwrap_or(0);
+    for split in first..end {
         let mut seeing: [Row<'_>; MAX_ROWS] = Default::default();
         let mut count = 0;
-        let rooms = parts.chunks_exact_mut(heads * (head_dim + PART_EXTRA));
-        for (row, out) in rows.iter().filter(|row| row.ranges().contains(&range)).zip(rooms) {
+        let rooms = partials.chunks_exact_mut(heads * (head_dim + PARTIAL_EXTRA));
+        for (row, out) in rows.iter().filter(|row| row.splits().contains(&split)).zip(rooms) {
             seeing[count] = Row { q: row.q, first: row.first, position: row.position, out };
             count += 1;
         }
-        attend_range(isa, keys, scores, pass, range, &mut seeing[..count]);
+        attend_split(isa, keys, scores, pass, split, &mut seeing[..count]);
         let rows = rows.iter_mut().zip(sums.chunks_exact_mut(heads));
-        for ((row, sums), part) in rows.filter(|(row, _)| row.ranges().contains(&range)).zip(&seeing) {
-            let parts = part.out.chunks_exact(head_dim + PART_EXTRA);
-            for ((out, sum), part) in row.out.chunks_exact_mut(head_dim).zip(sums).zip(parts) {
-                sum.merge(isa, part, out);
+        for ((row, sums), partial) in rows.filter(|(row, _)| row.splits().contains(&split)).zip(&seeing) {
+            let partials = partial.out.chunks_exact(head_dim + PARTIAL_EXTRA);
+            for ((out, sum), partial) in row.out.chunks_exact_mut(head_dim).zip(sums).zip(partials) {
+                sum.merge(isa, partial, out);
             }
         }
     }

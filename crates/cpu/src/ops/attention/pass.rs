@@ -1,41 +1,40 @@
-//! One pass over the blocks of a range, shared by the query heads of several rows.
+//! One pass over the blocks of a split, shared by the query heads of several rows.
 
-use super::block::{AddValues, Ahead, Tile, Weigh};
+use super::block::{AddValues, Prefetcher, Tile, Weigh};
 use super::scratch::PassScratch;
-use super::{KvView, MAX_QUERIES, PART_EXTRA, RANGE, Row, Scores, decode};
-use crate::isa::Isa;
-use crate::vector::dispatch;
+use super::{KvView, MAX_QUERIES, PARTIAL_EXTRA, Row, SPLIT, Scores, decode};
 use std::ops::Range;
 use verbatim_backend::PAGE_CELLS;
+use verbatim_simd::{Isa, dispatch};
 
 /// Query heads of a row that a kernel takes at once.
 const MAX_TILE: usize = 4;
 
-/// The parts of one range, for rows that see something of it and have at most [`MAX_QUERIES`] query heads together, each
-/// as many as the others. Sinks take no part.
-pub(crate) fn attend_range(
+/// The partials of one split, for rows that see something of it and have at most [`MAX_QUERIES`] query heads together, each
+/// as many as the others. Sinks are left out.
+pub(crate) fn attend_split(
     isa: Isa,
     keys: &KvView<'_>,
     scores: &Scores<'_>,
     scratch: &mut PassScratch,
-    range: usize,
+    split: usize,
     rows: &mut [Row<'_>],
 ) {
     let head_dim = keys.head_dim();
     let PassScratch { gathered, numbers, weights } = scratch;
     let mut rescale = [1f32; MAX_QUERIES];
-    for part in rows.iter_mut().flat_map(|row| row.out.chunks_exact_mut(head_dim + PART_EXTRA)) {
-        part.fill(0.0);
-        part[head_dim] = f32::NEG_INFINITY;
+    for partial in rows.iter_mut().flat_map(|row| row.out.chunks_exact_mut(head_dim + PARTIAL_EXTRA)) {
+        partial.fill(0.0);
+        partial[head_dim] = f32::NEG_INFINITY;
     }
-    let end = rows.iter().map(|row| row.position + 1).max().unwrap_or(0).min((range + 1) * RANGE);
-    for start in (range * RANGE..end).step_by(PAGE_CELLS) {
+    let end = rows.iter().map(|row| row.position + 1).max().unwrap_or(0).min((split + 1) * SPLIT);
+    for start in (split * SPLIT..end).step_by(PAGE_CELLS) {
         let seen = rows.iter().map(|row| seen(row, start)).filter(|keys| !keys.is_empty());
         let Some(seen) = seen.reduce(|a, b| a.start.min(b.start)..a.end.max(b.end)) else { continue };
         let (k, v) = keys.block(start, &seen, gathered);
         let k = decode::keys(isa, k, head_dim, &seen, numbers);
-        let ahead = Ahead::new(Some(v));
-        tiles(rows, start, head_dim, weights, &mut rescale, ahead, |tile| match tile.rescale.len() {
+        let prefetcher = Prefetcher::new(Some(v));
+        tiles(rows, start, head_dim, weights, &mut rescale, prefetcher, |tile| match tile.rescale.len() {
             1 => dispatch(isa, Weigh::<1> { tile, k, head_dim, scores }),
             2 => dispatch(isa, Weigh::<2> { tile, k, head_dim, scores }),
             3 => dispatch(isa, Weigh::<3> { tile, k, head_dim, scores }),
@@ -43,8 +42,8 @@ pub(crate) fn attend_range(
         });
         let v = decode::values(isa, v, head_dim, &seen, numbers);
         let next = Some(start + PAGE_CELLS).filter(|&next| next < end);
-        let ahead = Ahead::new(next.and_then(|next| keys.keys_in_page(next)));
-        tiles(rows, start, head_dim, weights, &mut rescale, ahead, |tile| match tile.rescale.len() {
+        let prefetcher = Prefetcher::new(next.and_then(|next| keys.keys_in_page(next)));
+        tiles(rows, start, head_dim, weights, &mut rescale, prefetcher, |tile| match tile.rescale.len() {
             1 => dispatch(isa, AddValues::<1> { tile, v, head_dim }),
             2 => dispatch(isa, AddValues::<2> { tile, v, head_dim }),
             3 => dispatch(isa, AddValues::<3> { tile, v, head_dim }),
@@ -65,7 +64,7 @@ fn tiles(
     head_dim: usize,
     weights: &mut [[f32; PAGE_CELLS]],
     rescale: &mut [f32],
-    mut ahead: Ahead,
+    mut prefetcher: Prefetcher,
     mut take: impl FnMut(Tile<'_>),
 ) {
     let heads = rows[0].q.len() / head_dim;
@@ -76,12 +75,12 @@ fn tiles(
             continue;
         }
         let tiles =
-            row.q.chunks(MAX_TILE * head_dim).zip(row.out.chunks_mut(MAX_TILE * (head_dim + PART_EXTRA)));
+            row.q.chunks(MAX_TILE * head_dim).zip(row.out.chunks_mut(MAX_TILE * (head_dim + PARTIAL_EXTRA)));
         let made = weights.chunks_mut(MAX_TILE).zip(rescale.chunks_mut(MAX_TILE));
-        for ((q, parts), (weights, rescale)) in tiles.zip(made) {
+        for ((q, partials), (weights, rescale)) in tiles.zip(made) {
             // The first tile calls for all.
-            let ahead = std::mem::replace(&mut ahead, Ahead::new(None));
-            take(Tile { keys: keys.clone(), q, parts, weights, rescale, ahead });
+            let prefetcher = std::mem::replace(&mut prefetcher, Prefetcher::new(None));
+            take(Tile { keys: keys.clone(), q, partials, weights, rescale, prefetcher });
         }
     }
 }

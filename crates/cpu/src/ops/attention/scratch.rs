@@ -1,10 +1,10 @@
 //! What a thread needs to attend beside K and V themselves.
 
-use super::{KvView, MAX_HEAD_DIM, MAX_QUERIES, PART_EXTRA};
+use super::{KvView, MAX_HEAD_DIM, MAX_QUERIES, PARTIAL_EXTRA};
 use crate::kv::Block;
-use crate::memory::AlignedBytes;
 use std::ops::Range;
 use verbatim_backend::PAGE_CELLS;
+use verbatim_team::AlignedBytes;
 
 /// Elements of one head of a block of positions.
 const ELEMENTS: usize = MAX_HEAD_DIM * PAGE_CELLS;
@@ -15,10 +15,10 @@ const STORED_BYTES: usize = ELEMENTS * size_of::<f32>();
 pub(crate) struct Scratch {
     pub(crate) pass: PassScratch,
     /// Parts of the query heads that share a pass.
-    pub(super) parts: Vec<f32>,
+    pub(super) partials: Vec<f32>,
 }
 
-/// Room for a pass over a range.
+/// Room for a pass over a split.
 pub(crate) struct PassScratch {
     /// K, then V, of a block that a path leads through.
     pub(super) gathered: AlignedBytes,
@@ -36,7 +36,7 @@ impl Scratch {
             numbers: filled(ELEMENTS, 0.0)?,
             weights: filled(MAX_QUERIES, [0.0; PAGE_CELLS])?,
         };
-        Some(Scratch { pass, parts: filled(MAX_QUERIES * (MAX_HEAD_DIM + PART_EXTRA), 0.0)? })
+        Some(Scratch { pass, partials: filled(MAX_QUERIES * (MAX_HEAD_DIM + PARTIAL_EXTRA), 0.0)? })
     }
 }
 
@@ -65,17 +65,18 @@ impl Path<'_> {
         keys: &KvView<'_>,
         start: usize,
         seen: &Range<usize>,
-        gathered: &'g AlignedBytes,
+        gathered: &'g mut AlignedBytes,
     ) -> (Block<'g>, Block<'g>) {
         let seen = start + seen.start..start + seen.end;
         let sides = [(keys.layer.k(), 0), (keys.layer.v(), STORED_BYTES)];
         for (side, at) in sides {
+            let page = &mut gathered.bytes_mut()[at..];
             if seen.start < self.base {
-                side.copy_block(keys.page(start), keys.kv_head, gathered, at);
+                side.copy_block(keys.page(start), keys.kv_head, page);
             }
             for position in seen.start.max(self.base)..seen.end {
                 let cell = usize::try_from(self.cells[position - self.base]).expect("a cell of the path");
-                side.copy_head(cell, keys.kv_head, gathered, at, position - start);
+                side.copy_head(cell, keys.kv_head, page, position - start);
             }
         }
         let [k, v] = sides.map(|(side, at)| side.layout().view(gathered, at));

@@ -14,7 +14,11 @@ fn memory(spec: KvSpec, positions: usize, random: &mut Random) -> (KvMemory, Vec
         vs.push(row(random));
         // Pages in reverse order, to show that placement does not matter.
         let page = memory.layers()[0].pages() - 1 - position / PAGE_CELLS;
-        memory.layers()[0].write(page * PAGE_CELLS + position % PAGE_CELLS, 0, &ks[position], &vs[position]);
+        memory.layers()[0].write_alone(
+            page * PAGE_CELLS + position % PAGE_CELLS,
+            &ks[position],
+            &vs[position],
+        );
     }
     (memory, ks, vs)
 }
@@ -115,14 +119,14 @@ fn agrees_with_f64_and_on_every_instruction_set_and_tile() {
 
 #[test]
 fn ranges_agree_with_f64_and_come_out_of_parts_as_out_of_one_piece() {
-    let (head_dim, heads, positions) = (24, 5, 2 * RANGE + 200);
+    let (head_dim, heads, positions) = (24, 5, 2 * SPLIT + 200);
     let spec = KvSpec { kv_heads: 1, head_dim, k: KvType::F32, v: KvType::F32 };
     let (memory, ks, vs) = memory(spec, positions, &mut Random(3));
     let pages: Vec<i32> = (1..memory.layers()[0].pages() as i32).rev().collect();
     let mut random = Random(4);
     let q: Vec<f32> = (0..heads * head_dim).map(|_| random.unit() * 3.0).collect();
     let sinks = [-1.0, 2.0, 0.5, -40.0, 6.0];
-    for (first, position) in [(0, RANGE - 1), (0, RANGE), (0, positions - 1), (RANGE - 1, RANGE), (300, 600)]
+    for (first, position) in [(0, SPLIT - 1), (0, SPLIT), (0, positions - 1), (SPLIT - 1, SPLIT), (300, 600)]
     {
         let span =
             Span { layer: &memory.layers()[0], kv_head: 0, pages: &pages, path: None, first, position };
@@ -135,20 +139,21 @@ fn ranges_agree_with_f64_and_come_out_of_parts_as_out_of_one_piece() {
                 assert!(out.iter().zip(wanted).all(|(a, b)| (f64::from(*a) - b).abs() < 3e-6));
             }
             for isa in Isa::supported() {
-                let part_len = head_dim + PART_EXTRA;
-                let parts: Vec<Vec<f32>> = ranges((first, position))
-                    .map(|range| {
-                        let mut part = vec![f32::NAN; heads * part_len];
-                        let row = Row { q: &q, first, position, out: &mut part };
+                let partial_len = head_dim + PARTIAL_EXTRA;
+                let partials: Vec<Vec<f32>> = splits((first, position))
+                    .map(|split| {
+                        let mut partial = vec![f32::NAN; heads * partial_len];
+                        let row = Row { q: &q, first, position, out: &mut partial };
                         let scratch = &mut scratch().pass;
-                        attend_range(isa, &span.keys(), scores, scratch, range, &mut [row]);
-                        part
+                        attend_split(isa, &span.keys(), scores, scratch, split, &mut [row]);
+                        partial
                     })
                     .collect();
                 for (head, wanted) in whole.chunks(head_dim).enumerate() {
                     let mut out = vec![f32::NAN; head_dim];
-                    let parts = parts.iter().map(|part| &part[head * part_len..][..part_len]);
-                    merge(isa, scores.sinks.map(|sinks| sinks[head]), parts, &mut out);
+                    let partials =
+                        partials.iter().map(|partial| &partial[head * partial_len..][..partial_len]);
+                    merge(isa, scores.sinks.map(|sinks| sinks[head]), partials, &mut out);
                     assert_eq!(out, wanted, "{} {first}..={position}", isa.name());
                 }
             }
@@ -158,10 +163,10 @@ fn ranges_agree_with_f64_and_come_out_of_parts_as_out_of_one_piece() {
 
 #[test]
 fn a_window_sees_no_more_ranges_than_its_length_allows() {
-    for window in [1, 2, RANGE, RANGE + 1, RANGE + 2, 700] {
-        let most = (0..5 * RANGE).map(|end| ranges((end.saturating_sub(window - 1), end)).len()).max();
-        assert!(most.expect("some") <= most_ranges(5 * RANGE, Some(window)), "{window}");
-        assert_eq!(most_ranges(5 * RANGE, None), 5);
+    for window in [1, 2, SPLIT, SPLIT + 1, SPLIT + 2, 700] {
+        let most = (0..5 * SPLIT).map(|end| splits((end.saturating_sub(window - 1), end)).len()).max();
+        assert!(most.expect("some") <= most_splits(5 * SPLIT, Some(window)), "{window}");
+        assert_eq!(most_splits(5 * SPLIT, None), 5);
     }
 }
 
@@ -182,7 +187,7 @@ fn cells_that_a_query_does_not_see_do_not_matter_even_when_they_hold_nan() {
         for unseen in (0..70).chain(91..128) {
             let page = 2 - unseen / PAGE_CELLS;
             let cell = page * PAGE_CELLS + unseen % PAGE_CELLS;
-            layer.write(cell, 0, &[f32::NAN; 16], &[f32::INFINITY; 16]);
+            layer.write_alone(cell, &[f32::NAN; 16], &[f32::INFINITY; 16]);
         }
         assert_eq!(run(), clean);
     }
@@ -206,7 +211,7 @@ fn a_window_keeps_the_blocks_where_they_are() {
     attend(Isa::best(), &far, &PLAIN, &mut scratch(), &q, &mut windowed);
     for position in 0..64 {
         let hidden: Vec<f32> = q.iter().map(|q| -1e4 * q).collect();
-        memory.layers()[0].write(3 * PAGE_CELLS + position, 0, &hidden, &[1.0; 16]);
+        memory.layers()[0].write_alone(3 * PAGE_CELLS + position, &hidden, &[1.0; 16]);
     }
     let mut all = [0.0; 16];
     attend(Isa::best(), &Span { first: 0, ..far }, &PLAIN, &mut scratch(), &q, &mut all);
@@ -228,7 +233,7 @@ fn every_type_attends_as_f32_cells_with_the_same_numbers_would() {
             let plain = KvMemory::new(&[(exact, stored.layers()[0].pages())]).expect("small");
             for cell in 0..stored.layers()[0].pages() * PAGE_CELLS {
                 let layer = &stored.layers()[0];
-                plain.layers()[0].write(cell, 0, &layer.k().decode(cell), &layer.v().decode(cell));
+                plain.layers()[0].write_alone(cell, &layer.k().decode(cell), &layer.v().decode(cell));
             }
             let q: Vec<f32> = (0..6 * head_dim).map(|_| random.unit() * 3.0).collect();
             for ((first, position), isa) in
@@ -262,13 +267,13 @@ fn a_path_through_other_cells_gives_what_the_pages_would() {
             for position in 0..150 {
                 let natural = (3 - position / PAGE_CELLS) * PAGE_CELLS + position % PAGE_CELLS;
                 if position < base {
-                    layer.write(natural, 0, &ks[position], &vs[position]);
+                    layer.write_alone(natural, &ks[position], &vs[position]);
                 } else {
                     let nan = vec![f32::NAN; ks[position].len()];
-                    layer.write(natural, 0, &nan, &nan);
+                    layer.write_alone(natural, &nan, &nan);
                     let cell =
                         [0, 4, 5][cells.len() % 3] * PAGE_CELLS + (cells.len() / 3 * 23 + 11) % PAGE_CELLS;
-                    layer.write(cell, 0, &ks[position], &vs[position]);
+                    layer.write_alone(cell, &ks[position], &vs[position]);
                     cells.push(cell as i32);
                 }
             }

@@ -1,0 +1,178 @@
+//! The partition of the rows of a phase's ops among threads.
+//!
+//! A step of few rows has fewer rows than threads, so rows are cut in *units*: equal parts of the columns, each of which
+//! an op makes without the others. A thread takes a run of the units of all rows: mostly whole rows where there are
+//! many, and a part of the only row of plain decoding.
+//!
+//! No barrier lies between the ops of a phase, so what one of them reads of another's result has to be made by the same
+//! thread. Ops along such an edge are cut in the same number of units, and their rows are as many; so their units go to
+//! the same threads. Unit u of the one may then read unit u of the other. If it needs more than that, both are one unit, and a
+//! thread makes whole rows. Values of earlier phases are finished and may be read whole.
+
+use crate::op::CpuOp;
+use crate::work::{Division, Units, Work, gcd};
+use std::ops::Range;
+use verbatim_graph::{Graph, Node};
+
+/// In how many units each node of a phase makes its rows.
+pub(crate) fn units(graph: &Graph<CpuOp>, phase: &[Node<CpuOp>]) -> Vec<usize> {
+    let mut units: Vec<usize> = phase.iter().map(|node| most_units(graph, node)).collect();
+    // Every change divides a number, so there is an end of them.
+    let mut is_settled = false;
+    while !is_settled {
+        is_settled = true;
+        for (reader, node) in phase.iter().enumerate() {
+            for (i, &operand) in node.operands.iter().enumerate() {
+                let (root, _) = graph.root(operand);
+                let Some(maker) = phase[..reader].iter().position(|earlier| earlier.output == root) else {
+                    continue;
+                };
+                // The units of a view are not those of its base.
+                let is_local = operand == root && Work::of(&node.op).own_unit.contain(i);
+                let both = if is_local { gcd(units[maker], units[reader]) } else { 1 };
+                is_settled &= units[maker] == both && units[reader] == both;
+                (units[maker], units[reader]) = (both, both);
+            }
+        }
+    }
+    units
+}
+
+/// In how many units a row of the result can be cut, each made without the others.
+fn most_units(graph: &Graph<CpuOp>, node: &Node<CpuOp>) -> usize {
+    let units = match Work::of(&node.op).division {
+        Division::Rows(units) => units,
+        Division::Chunks => Units::One,
+    };
+    let cols = |value| graph.value(value).shape.cols;
+    units.count(cols(node.output), cols(node.operands[0]))
+}
+
+/// A thread's part: rows, and of each the units that it makes. The parts of all threads are all units of all rows, each once.
+pub(crate) fn part(
+    rows: usize,
+    units: usize,
+    thread: usize,
+    threads: usize,
+) -> impl Iterator<Item = (usize, Range<usize>)> {
+    let all = rows * units;
+    let (start, end) = (all * thread / threads, all * (thread + 1) / threads);
+    let touched = if start < end { start / units..end.div_ceil(units) } else { 0..0 };
+    touched.map(move |row| {
+        let first = row * units;
+        (row, start.max(first) - first..end.min(first + units) - first)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use verbatim_graph::{Activation, Bounds, Builder, Op, Real, RopeLayout, Shape, Tag, ValueId};
+    use verbatim_quant::DType;
+
+    fn builder() -> Builder<CpuOp> {
+        Builder::<CpuOp>::new(Bounds { rows: 4, output_rows: 4 })
+    }
+
+    fn input(b: &mut Builder<CpuOp>, name: &'static str, dtype: DType, cols: usize) -> ValueId {
+        b.input(Tag::new(name), dtype, Shape::per_row(cols)).unwrap()
+    }
+
+    fn floats<const N: usize>(b: &mut Builder<CpuOp>, names: [&'static str; N], cols: usize) -> [ValueId; N] {
+        names.map(|name| input(b, name, DType::F32, cols))
+    }
+
+    fn norm(b: &mut Builder<CpuOp>, x: ValueId, groups: usize) -> ValueId {
+        let cols = b.shape(x).cols / groups;
+        let tag = Tag::indexed("norm", x.index() as u32);
+        let weight = b.weight(tag, DType::F32, Shape::fixed(1, cols)).unwrap();
+        b.apply(Op::RmsNorm { eps: Real(1e-5), groups }.into(), &[x, weight]).unwrap()
+    }
+
+    fn quantize(b: &mut Builder<CpuOp>, x: ValueId, planes: usize) -> ValueId {
+        let row_bytes = planes * verbatim_matrix::activation_row_bytes(b.shape(x).cols);
+        b.apply(CpuOp::Quantize { row_bytes, planes }, &[x]).unwrap()
+    }
+
+    /// The units of all nodes, as one phase. Every value is kept: these graphs are of nodes that are not pruned.
+    fn units_of(mut b: Builder<CpuOp>, kept: &[ValueId]) -> Vec<usize> {
+        for (index, &value) in kept.iter().enumerate() {
+            b.output(Tag::indexed("out", index as u32), value).unwrap();
+        }
+        let graph = b.finish();
+        units(&graph, graph.nodes())
+    }
+
+    #[test]
+    fn parts_are_every_unit_of_every_row_once_and_the_same_for_equal_numbers() {
+        for (rows, units, threads) in
+            (0..5).flat_map(|r| (1..8).flat_map(move |u| (1..10).map(move |t| (r, u, t))))
+        {
+            let all: Vec<(usize, usize)> = (0..threads)
+                .flat_map(|thread| part(rows, units, thread, threads))
+                .flat_map(|(row, units)| units.map(move |unit| (row, unit)))
+                .collect();
+            let wanted: Vec<_> = (0..rows).flat_map(|row| (0..units).map(move |unit| (row, unit))).collect();
+            assert_eq!(all, wanted, "{threads} threads");
+            let most =
+                (0..threads).map(|thread| part(rows, units, thread, threads).map(|(_, u)| u.len()).sum());
+            assert_eq!(most.max(), Some((rows * units).div_ceil(threads)));
+        }
+    }
+
+    #[test]
+    fn ops_along_an_edge_are_cut_alike_and_others_by_themselves() {
+        let mut b = builder();
+        let [x, gate, up] = floats(&mut b, ["x", "gate", "up"], 1536);
+        let normed = norm(&mut b, x, 1);
+        let normed = quantize(&mut b, normed, 2);
+        let glu = b.apply(Op::Glu { activation: Activation::Silu }.into(), &[gate, up]).unwrap();
+        let sum = b.apply(Op::Add.into(), &[gate, up]).unwrap();
+        let glu = quantize(&mut b, glu, 1);
+        assert_eq!(units_of(b, &[normed, glu, sum]), [48, 48, 48, 96, 48]);
+    }
+
+    #[test]
+    fn heads_are_cut_like_their_keys_and_values() {
+        let mut b = builder();
+        let [q] = floats(&mut b, ["q"], 9 * 64);
+        let [k, v] = floats(&mut b, ["k", "v"], 3 * 64);
+        let [table] = floats(&mut b, ["table"], 64);
+        let cells = input(&mut b, "cells", DType::I32, 1);
+        let state = b.state(Tag::new("kv")).unwrap();
+        let rope = |heads| CpuOp::Model(Op::Rope { heads, head_dim: 64, layout: RopeLayout::NeoX });
+        let q = b.apply(rope(9), &[q, table]).unwrap();
+        let k = norm(&mut b, k, 3);
+        let k = b.apply(rope(3), &[k, table]).unwrap();
+        b.apply(Op::KvWrite { kv_heads: 3, head_dim: 64 }.into(), &[state, k, v, cells]).unwrap();
+        assert_eq!(units_of(b, &[q]), [9, 3, 3, 3]);
+    }
+
+    #[test]
+    fn what_is_needed_whole_in_its_phase_is_made_by_one_thread() {
+        // A root mean square is that of all columns.
+        let mut b = builder();
+        let [x, y, z] = floats(&mut b, ["x", "y", "z"], 96);
+        let sum = b.apply(Op::Add.into(), &[x, y]).unwrap();
+        let normed = norm(&mut b, sum, 1);
+        let quantized = quantize(&mut b, normed, 1);
+        let other = b.apply(Op::Mul.into(), &[y, z]).unwrap();
+        assert_eq!(units_of(b, &[quantized, other]), [1, 1, 1, 6]);
+
+        // A view begins elsewhere.
+        let mut b = builder();
+        let [x, y] = floats(&mut b, ["x", "y"], 96);
+        let sum = b.apply(Op::Add.into(), &[x, y]).unwrap();
+        let half = b.columns(sum, 48, 48).unwrap();
+        let half = b.apply(Op::Scale { factor: Real(2.0) }.into(), &[half]).unwrap();
+        assert_eq!(units_of(b, &[half]), [1, 1]);
+
+        // A gate is read by all columns.
+        let mut b = builder();
+        let [x] = floats(&mut b, ["x"], 96);
+        let [gate] = floats(&mut b, ["gate"], 1);
+        let gate = b.apply(Op::Scale { factor: Real(2.0) }.into(), &[gate]).unwrap();
+        let gated = b.apply(Op::RowGate.into(), &[gate, x]).unwrap();
+        assert_eq!(units_of(b, &[gated]), [1, 1]);
+    }
+}

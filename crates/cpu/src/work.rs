@@ -1,0 +1,142 @@
+//! How threads divide the work of an op, and what of its operands that needs: everything that planning and execution ask of
+//! an op, in one table. A new op is one arm here and one in [`executor`](crate::executor).
+
+use crate::op::CpuOp;
+use verbatim_graph::{Attention, Op};
+use verbatim_matrix::BLOCK_COLS;
+
+/// What is to be known of an op.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Work {
+    /// How it is divided.
+    pub(crate) division: Division,
+    /// The operands of which making a row needs only the row at the same index. Of the others it may need any.
+    pub(crate) own_row: Operands,
+    /// The operands of which making a unit needs only the unit at the same index. So none of them is read whole.
+    pub(crate) own_unit: Operands,
+}
+
+/// Among what the threads divide an op.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Division {
+    /// Its rows, each of which can be cut in units that are made without the others (see [`partition`](crate::partition)).
+    Rows(Units),
+    /// Chunks of the columns or heads of all rows, which it hands out itself.
+    Chunks,
+}
+
+/// In how many units a row can be cut. Any number that divides it will do, too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Units {
+    /// One: a thread makes whole rows.
+    One,
+    /// So many: heads or groups.
+    Of(usize),
+    /// As many as there are cache lines in a row of the result.
+    CacheLines,
+    /// As many as the first operand has blocks.
+    Blocks,
+}
+
+/// Some operands of an op.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Operands {
+    All,
+    Only(&'static [usize]),
+    AllBut(&'static [usize]),
+}
+
+impl Operands {
+    const NONE: Operands = Operands::Only(&[]);
+
+    pub(crate) fn contain(self, operand: usize) -> bool {
+        match self {
+            Operands::All => true,
+            Operands::Only(operands) => operands.contains(&operand),
+            Operands::AllBut(operands) => !operands.contains(&operand),
+        }
+    }
+}
+
+/// Columns of a cache line of f32: where rows are whole lines, threads write no line together.
+const LINE_COLS: usize = 16;
+
+impl Units {
+    /// The number, of a result of `cols` columns, whose first operand has `first_cols`.
+    pub(crate) fn count(self, cols: usize, first_cols: usize) -> usize {
+        let count = match self {
+            Units::One => 1,
+            Units::Of(units) => units,
+            Units::CacheLines => cols / gcd(cols, LINE_COLS),
+            Units::Blocks => first_cols / BLOCK_COLS,
+        };
+        count.max(1)
+    }
+}
+
+pub(crate) fn gcd(a: usize, b: usize) -> usize {
+    if b == 0 { a } else { gcd(b, a % b) }
+}
+
+impl Work {
+    /// An op whose rows are made each by itself; of a unit nothing is said.
+    const fn rows(units: Units) -> Work {
+        Work { division: Division::Rows(units), own_row: Operands::All, own_unit: Operands::NONE }
+    }
+
+    const fn chunks() -> Work {
+        Work { division: Division::Chunks, own_row: Operands::All, own_unit: Operands::NONE }
+    }
+
+    const fn own_row(self, own_row: Operands) -> Work {
+        Work { own_row, ..self }
+    }
+
+    const fn own_unit(self, own_unit: Operands) -> Work {
+        Work { own_unit, ..self }
+    }
+
+    pub(crate) fn of(op: &CpuOp) -> Work {
+        match *op {
+            CpuOp::Model(op) => Work::of_model_op(op),
+            CpuOp::Quantize { .. } => Work::rows(Units::Blocks).own_unit(Operands::All),
+            CpuOp::QuantizedLinear { .. } | CpuOp::QuantizedMoeLinear { .. } => Work::chunks(),
+            CpuOp::AttentionPartials { attention, .. } => Work::attention(attention),
+            CpuOp::AttentionMerge(Attention { heads, .. }) => Work::rows(Units::Of(heads)),
+        }
+    }
+
+    fn of_model_op(op: Op) -> Work {
+        match op {
+            Op::Glu { .. } | Op::Add | Op::Mul | Op::Scale { .. } | Op::Softcap { .. } => {
+                Work::rows(Units::CacheLines).own_unit(Operands::All)
+            }
+            // The root mean square is that of all columns, or of a whole group.
+            Op::RmsNorm { groups: 1, .. } => Work::rows(Units::CacheLines),
+            Op::RmsNorm { groups, .. } => Work::rows(Units::Of(groups)).own_unit(Operands::Only(&[0])),
+            Op::Rope { heads, .. } => Work::rows(Units::Of(heads)).own_unit(Operands::Only(&[0])),
+            Op::Hadamard { heads, .. } | Op::HeadColumns { heads, .. } => {
+                Work::rows(Units::Of(heads)).own_unit(Operands::All)
+            }
+            Op::KvWrite { kv_heads, .. } => Work::rows(Units::Of(kv_heads)).own_unit(Operands::Only(&[1, 2])),
+            Op::MoeCombine => Work::rows(Units::CacheLines),
+            Op::RowGate => Work::rows(Units::CacheLines).own_unit(Operands::Only(&[1])),
+            Op::Embed { .. } | Op::RopeTable(_) | Op::MoeTopK { .. } | Op::MoeWeights(_) => {
+                Work::rows(Units::One)
+            }
+            Op::GatherRows => Work::rows(Units::One).own_row(Operands::AllBut(&[0])),
+            Op::Attention(attention) => Work::attention(attention),
+            Op::Linear { .. }
+            | Op::LmHead
+            | Op::MoeLinear { .. }
+            | Op::ShortConv { .. }
+            | Op::GatedDelta(_) => Work::chunks(),
+        }
+    }
+
+    /// Keys and values are any rows', and so are the pages; the query, its position and its path are the row's own.
+    fn attention(attention: Attention) -> Work {
+        let own: &[usize] = if attention.paths { &[0, 2, 3, 5, 6] } else { &[0, 2, 3] };
+        Work::chunks().own_row(Operands::Only(own))
+    }
+}

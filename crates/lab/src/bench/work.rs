@@ -1,0 +1,133 @@
+//! What is measured: the tests, and why one cannot be run.
+
+use std::fmt;
+
+use verbatim_engine::{MAX_ROWS, RestoreError, StateError, StepError};
+
+/// What a test does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Work {
+    /// Computes a prompt of so many tokens; only the last wants logits.
+    Prefill(usize),
+    /// Takes so many steps of one token that wants logits.
+    Generate(usize),
+    /// Takes a step of so many rows that all want logits.
+    Width(usize),
+}
+
+/// Work after so many tokens that are already in the sequence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Test {
+    /// What is timed.
+    pub work: Work,
+    /// Tokens in the sequence before it.
+    pub depth: usize,
+}
+
+/// Which tests to run: every number of the first three lists at every depth. A 0 stands for none.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Selection {
+    /// Tokens of prompts.
+    pub prompts: Vec<usize>,
+    /// Tokens to generate.
+    pub generations: Vec<usize>,
+    /// Rows of steps.
+    pub widths: Vec<usize>,
+    /// Tokens in the sequence beforehand; none listed means 0.
+    pub depths: Vec<usize>,
+}
+
+/// Why a test could not be run.
+#[derive(Debug, thiserror::Error)]
+pub enum BenchError {
+    /// The backend cannot say where time goes.
+    #[error("this backend has no profiler")]
+    NoProfile,
+    /// Nothing to repeat.
+    #[error("there is nothing to measure: give at least one repetition and one test")]
+    Nothing,
+    /// More rows than a step can have.
+    #[error("a step has at most {MAX_ROWS} rows, not {0}")]
+    Width(usize),
+    /// More positions than a machine can count.
+    #[error("{tokens} tokens at depth {depth} are more than a sequence can have")]
+    Positions {
+        /// Tokens of the test.
+        tokens: usize,
+        /// Tokens before it.
+        depth: usize,
+    },
+    /// A step has failed.
+    #[error(transparent)]
+    Step(#[from] StepError),
+    /// The sequence could not be set up.
+    #[error(transparent)]
+    State(#[from] StateError),
+    /// A sequence could not be restored.
+    #[error(transparent)]
+    Restore(#[from] RestoreError),
+    /// There is not enough memory for the buffer that is read.
+    #[error("no memory for the buffer of {bytes} bytes that measures the bandwidth")]
+    Memory {
+        /// Bytes of the buffer.
+        bytes: usize,
+    },
+}
+
+impl Work {
+    /// Tokens that it computes.
+    pub fn tokens(self) -> usize {
+        match self {
+            Work::Prefill(tokens) | Work::Generate(tokens) | Work::Width(tokens) => tokens,
+        }
+    }
+
+    /// What makes everything that it uses. One step of generation suffices; a prompt may need several sizes of step.
+    pub(super) fn warm_up(self) -> Work {
+        match self {
+            Work::Generate(_) => Work::Generate(1),
+            work => work,
+        }
+    }
+}
+
+impl fmt::Display for Test {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.work {
+            Work::Prefill(tokens) => write!(f, "pp{tokens}")?,
+            Work::Generate(tokens) => write!(f, "tg{tokens}")?,
+            Work::Width(rows) => write!(f, "width{rows}")?,
+        }
+        if self.depth > 0 { write!(f, "@d{}", self.depth) } else { Ok(()) }
+    }
+}
+
+impl Selection {
+    /// The tests, and the positions that a sequence needs for the longest of them.
+    ///
+    /// # Errors
+    /// If there are none, or one that cannot be.
+    pub fn tests(&self) -> Result<(Vec<Test>, usize), BenchError> {
+        let depths: &[usize] = if self.depths.is_empty() { &[0] } else { &self.depths };
+        let works = (self.prompts.iter().map(|&tokens| Work::Prefill(tokens)))
+            .chain(self.generations.iter().map(|&tokens| Work::Generate(tokens)))
+            .chain(self.widths.iter().map(|&rows| Work::Width(rows)))
+            .filter(|work| work.tokens() > 0);
+        let works: Vec<Work> = works.collect();
+        let mut tests = Vec::new();
+        let mut context = 0;
+        for &depth in depths {
+            for &work in &works {
+                match work {
+                    Work::Width(rows) if rows > MAX_ROWS => return Err(BenchError::Width(rows)),
+                    _ => {}
+                }
+                let tokens = work.tokens();
+                context =
+                    context.max(tokens.checked_add(depth).ok_or(BenchError::Positions { tokens, depth })?);
+                tests.push(Test { work, depth });
+            }
+        }
+        if tests.is_empty() { Err(BenchError::Nothing) } else { Ok((tests, context)) }
+    }
+}

@@ -1,0 +1,32 @@
+//! From a known shape or a `config.json` to the model without its weights.
+
+use super::config::{Config, ConfigError};
+use super::{Blueprint, UnknownShape, arch, shapes, vocabulary};
+
+impl Blueprint {
+    /// The model of a known shape.
+    ///
+    /// # Errors
+    /// If the shape is not known.
+    pub fn of_shape(name: &str) -> Result<Blueprint, UnknownShape> {
+        let config = shapes::config_of(name)?;
+        Ok(Blueprint::of_config(name, config).expect("the configurations of known shapes are tested"))
+    }
+
+    /// The model that a `config.json` describes.
+    ///
+    /// # Errors
+    /// If the configuration lacks something, says something impossible, or is of an architecture that is not known.
+    pub fn of_config(name: &str, json: &str) -> Result<Blueprint, ConfigError> {
+        let config = Config::parse(json)?;
+        let architecture = arch::of(&config)?;
+        let vocabulary = config.vocabulary()?;
+        if vocabulary < vocabulary::least_tokens() {
+            let least = vocabulary::least_tokens();
+            return Err(config.wrong("vocab_size", format!("at least {least}, for a usable vocabulary")));
+        }
+        let mut blueprint = Blueprint::new(name, architecture.name, vocabulary, config.layers()?);
+        (architecture.describe)(&config, &mut blueprint)?;
+        Ok(blueprint)
+    }
+}

@@ -1,0 +1,75 @@
+//! Rows of activations, quantised to eight bits in blocks of 32 columns.
+
+use crate::layout::BLOCK_COLS;
+use verbatim_simd::{Isa, Kernel, Q8Block, Simd, dispatch};
+
+/// Bytes that [`quantize_row`] writes for a row of `cols` activations, a multiple of 32.
+pub const fn activation_row_bytes(cols: usize) -> usize {
+    cols / BLOCK_COLS * size_of::<Q8Block>()
+}
+
+/// Quantises a row of activations for the products with block-format weights.
+///
+/// `row` holds a multiple of 32 values and `out` holds [`activation_row_bytes`] of that many bytes. Blocks
+/// are independent, so parts of a row at multiples of 32 can be quantised on their own. A block with a NaN or
+/// an infinity gets a NaN scale, which makes every product with it a NaN: garbage stays visible. A block
+/// without a value above 1e-30 counts as zeros.
+///
+/// # Panics
+/// If the sizes are others than these.
+pub fn quantize_row(isa: Isa, row: &[f32], out: &mut [u8]) {
+    assert!(
+        row.len().is_multiple_of(BLOCK_COLS) && out.len() == activation_row_bytes(row.len()),
+        "quantize_row: {} activations into {} bytes; it takes a multiple of 32, and {} bytes for that many",
+        row.len(),
+        out.len(),
+        activation_row_bytes(row.len()),
+    );
+    dispatch(isa, QuantizeRow { row, out });
+}
+
+/// Quantises a row once for each plane: a plane after the first holds what the planes before it have left over. Each is as
+/// [`quantize_row`] writes it; their products add up to that of the row.
+///
+/// # Panics
+/// As [`quantize_row`].
+pub fn quantize_planes(isa: Isa, row: &[f32], planes: &mut [&mut [u8]]) {
+    if let [plane] = planes {
+        return quantize_row(isa, row, plane);
+    }
+    let plane_bytes = activation_row_bytes(row.len());
+    for plane in &*planes {
+        assert!(plane.len() == plane_bytes, "a plane of {} bytes, not {plane_bytes}", plane.len());
+    }
+    for (index, values) in row.as_chunks::<BLOCK_COLS>().0.iter().enumerate() {
+        let mut rest = *values;
+        for plane in &mut *planes {
+            let block = &mut plane[index * size_of::<Q8Block>()..][..size_of::<Q8Block>()];
+            quantize_row(isa, &rest, block);
+            let (quants, numbers) = block.split_at(BLOCK_COLS);
+            let scale = f32::from_ne_bytes(numbers.as_chunks().0[0]);
+            for (value, quant) in rest.iter_mut().zip(quants) {
+                *value = f32::from(quant.cast_signed()).mul_add(-scale, *value);
+            }
+        }
+    }
+}
+
+struct QuantizeRow<'a> {
+    row: &'a [f32],
+    out: &'a mut [u8],
+}
+
+impl Kernel for QuantizeRow<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        let blocks = self.out.as_chunks_mut::<{ size_of::<Q8Block>() }>().0;
+        for (values, out) in self.row.as_chunks::<BLOCK_COLS>().0.iter().zip(blocks) {
+            let block = simd.quantize_q8(values);
+            // SAFETY: an unaligned write of as many bytes as `out` has, of a type without padding.
+            unsafe { out.as_mut_ptr().cast::<Q8Block>().write_unaligned(block) };
+        }
+    }
+}

@@ -1,0 +1,84 @@
+//! The stacked matrices of a mixture of experts: one packed matrix per expert, all of one shape and format.
+
+use std::ops::Range;
+
+use verbatim_quant::DType;
+
+use crate::packed::PackedMatrix;
+use verbatim_backend::PackError;
+use verbatim_team::Team;
+
+/// Matrices of equal shape, one per expert.
+#[derive(Debug)]
+pub struct PackedExperts {
+    matrices: Vec<PackedMatrix>,
+}
+
+impl PackedExperts {
+    /// Packs `bytes`, the data of a GGUF tensor with `experts` matrices of `rows` rows of `cols` weights, and calls `done`
+    /// as [`PackedMatrix::pack_with`] does.
+    ///
+    /// # Errors
+    /// If there are no experts, the bytes do not have the shape's size, or memory runs out.
+    pub fn pack_with(
+        team: &mut Team,
+        dtype: DType,
+        experts: usize,
+        rows: usize,
+        cols: usize,
+        bytes: &[u8],
+        done: &(dyn Fn(Range<usize>) + Sync),
+    ) -> Result<PackedExperts, PackError> {
+        let block = dtype.block_len();
+        if !cols.is_multiple_of(block) {
+            return Err(PackError::PartialBlock { dtype, cols, block });
+        }
+        let expert_bytes = dtype.row_bytes(cols).and_then(|row_bytes| row_bytes.checked_mul(rows));
+        let expected = expert_bytes.and_then(|bytes| bytes.checked_mul(experts)).unwrap_or(usize::MAX);
+        let expert_bytes = match expert_bytes {
+            Some(expert_bytes) if expert_bytes > 0 && experts > 0 => expert_bytes,
+            _ => return Err(PackError::Empty { rows: rows.saturating_mul(experts), cols }),
+        };
+        if bytes.len() != expected {
+            let rows = rows.saturating_mul(experts);
+            return Err(PackError::Size { dtype, rows, cols, actual: bytes.len(), expected });
+        }
+        let pack = |(expert, bytes)| {
+            let start = expert * expert_bytes;
+            let done = |range: Range<usize>| done(start + range.start..start + range.end);
+            PackedMatrix::pack_with(team, dtype, rows, cols, bytes, &done)
+        };
+        let matrices = bytes.chunks_exact(expert_bytes).enumerate().map(pack).collect::<Result<_, _>>()?;
+        Ok(PackedExperts { matrices })
+    }
+
+    /// The experts' matrices; at least one.
+    pub fn matrices(&self) -> &[PackedMatrix] {
+        &self.matrices
+    }
+
+    /// Output rows of one expert.
+    pub fn rows(&self) -> usize {
+        self.matrices[0].rows()
+    }
+
+    /// Input columns.
+    pub fn cols(&self) -> usize {
+        self.matrices[0].cols()
+    }
+
+    /// The format that the weights came in.
+    pub fn dtype(&self) -> DType {
+        self.matrices[0].dtype()
+    }
+
+    /// Bytes that the packed weights take in memory.
+    pub fn packed_bytes(&self) -> usize {
+        self.matrices.iter().map(PackedMatrix::packed_bytes).sum()
+    }
+
+    /// Whether products take quantised activations, as [`PackedMatrix::takes_quantized`] says.
+    pub fn takes_quantized(&self) -> bool {
+        self.matrices[0].takes_quantized()
+    }
+}

@@ -1,0 +1,63 @@
+//! Four bits that name a level of a table.
+
+use super::{
+    BlockFormat, Coefficients, HALF_ROW, Q4_0, RowQuants, RowScales, half_at, offset_128, plane_quant,
+    plane_quants,
+};
+use crate::layout::GROUP_ROWS;
+use verbatim_simd::Simd;
+
+/// Four bits that name a level of a fixed table, `d · level`.
+pub(crate) struct IQ4_NL;
+impl BlockFormat for IQ4_NL {
+    const BITS: usize = 4;
+    const CODEBOOK: Option<[u8; 16]> = Some(offset_128(IQ4_LEVELS));
+    const OFFSET: u8 = 128;
+    const BLOCKS: usize = 1;
+    const FILE_BYTES: usize = 18;
+
+    #[inline(always)]
+    fn row_quants(block: &[u8], sub: usize) -> RowQuants {
+        Q4_0::row_quants(block, sub)
+    }
+}
+
+/// The levels of IQ4_NL and IQ4_XS.
+const IQ4_LEVELS: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
+
+/// IQ4_NL with six-bit scales per 32 columns, `d · (scale − 32) · level`. Packed: `d`, then the signed
+/// scales.
+pub(crate) struct IQ4_XS;
+impl BlockFormat for IQ4_XS {
+    const BITS: usize = 4;
+    const CODEBOOK: Option<[u8; 16]> = IQ4_NL::CODEBOOK;
+    const OFFSET: u8 = 128;
+    const BLOCKS: usize = 8;
+    const FILE_BYTES: usize = 136;
+    const BYTE_SCALES: usize = 8;
+
+    #[inline(always)]
+    fn row_quants(block: &[u8], sub: usize) -> RowQuants {
+        plane_quants::<4, 16>(&block[8..], sub)
+    }
+
+    #[inline(always)]
+    fn row_scales(block: &[u8]) -> RowScales {
+        let mut scales = [0; 8];
+        for (sub, scale) in scales.iter_mut().enumerate() {
+            let quant = plane_quant::<4, 1>(&block[4..], sub) | plane_quant::<2, 1>(&block[2..], sub) << 4;
+            *scale = quant.wrapping_sub(32);
+        }
+        RowScales::new([half_at(block, 0)], scales)
+    }
+
+    #[inline(always)]
+    unsafe fn coefficients<S: Simd>(simd: S, scales: *const u8, lane: usize, sub: usize) -> Coefficients<S> {
+        // SAFETY: as the trait asks.
+        unsafe {
+            let d = simd.load_f16(scales.add(2 * lane));
+            let scale = simd.load_i8(scales.add(HALF_ROW + sub * GROUP_ROWS + lane));
+            Coefficients::one(simd, simd.mul(d, scale))
+        }
+    }
+}

@@ -1,0 +1,351 @@
+//! The tile: sixteen output rows by up to eight tokens, over all columns. The one place where products are
+//! summed, and so the home of the row contract.
+//!
+//! Written once over [`Simd`] and compiled per instruction set, weight format and number of tokens. A lane is
+//! an output row, so what one output element goes through is the same whatever the lane count and whatever
+//! tokens lie beside it.
+
+use std::marker::PhantomData;
+
+use crate::formats::{BlockFormat, Coefficients};
+use crate::layout::{BLOCK_COLS, GROUP_ROWS};
+use verbatim_simd::{Kernel, Q8Block, Simd};
+
+/// One tile's operands.
+///
+/// Pointers, because the threads of a product write to interleaved parts of one output, which no slice can
+/// say. Who makes a `Tile` vouches that they are valid as described while it runs, and that nothing else
+/// touches the outputs.
+pub(super) struct Tile {
+    /// The group's weights: the quants of a block format, or the numbers of a plain one.
+    pub weights: *const u8,
+    /// The group's scales, of a block format.
+    pub scales: *const u8,
+    pub cols: usize,
+    /// Tokens to compute, from 1 to the tile's `M`.
+    pub tokens: usize,
+    /// Each token's row: `cols` values of f32, or `cols / 32` activation blocks. Tokens lie anywhere, since those of one
+    /// expert are scattered over the batch.
+    pub inputs: [*const u8; MAX_TILE_TOKENS],
+    /// Where each token's first row goes.
+    pub outputs: [*mut f32; MAX_TILE_TOKENS],
+    /// Rows of the group that exist, from 1 to 16.
+    pub rows: usize,
+    /// As many numbers as `rows`, or null.
+    pub bias: *const f32,
+    /// What to add to each token's first row, or null. May be `outputs`.
+    pub residuals: [*const f32; MAX_TILE_TOKENS],
+}
+
+/// The most tokens of a tile on any instruction set.
+pub(super) const MAX_TILE_TOKENS: usize = 8;
+
+/// Weights that are numbers themselves, column by column, sixteen rows to a column.
+pub(super) trait DenseWeights: 'static {
+    /// Bytes of a number.
+    const BYTES: usize;
+    /// # Safety
+    /// `weights` points to `S::LANES` numbers.
+    unsafe fn load<S: Simd>(simd: S, weights: *const u8) -> S::Floats;
+}
+
+/// [`block_tile`], of weights of format `F`, with registers for `M` tokens.
+pub(super) struct BlockTile<'a, F, const M: usize>(&'a Tile, PhantomData<F>);
+
+impl<F: BlockFormat, const M: usize> BlockTile<'_, F, M> {
+    /// # Safety
+    /// As [`Tile`] says, of weights of the format.
+    pub(super) unsafe fn new(tile: &Tile) -> BlockTile<'_, F, M> {
+        BlockTile(tile, PhantomData)
+    }
+}
+
+impl<F: BlockFormat, const M: usize> Kernel for BlockTile<'_, F, M> {
+    type Output = ();
+    const HAS_DOTS: bool = true;
+
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        // SAFETY: as `new` asks.
+        unsafe { block_tile::<S, F, M>(simd, self.0) }
+    }
+}
+
+/// [`dense_tile`], of weights of format `W`, with registers for `M` tokens.
+pub(super) struct DenseTile<'a, W, const M: usize>(&'a Tile, PhantomData<W>);
+
+impl<W: DenseWeights, const M: usize> DenseTile<'_, W, M> {
+    /// # Safety
+    /// As [`Tile`] says, of weights of the format.
+    pub(super) unsafe fn new(tile: &Tile) -> DenseTile<'_, W, M> {
+        DenseTile(tile, PhantomData)
+    }
+}
+
+impl<W: DenseWeights, const M: usize> Kernel for DenseTile<'_, W, M> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        // SAFETY: as `new` asks.
+        unsafe { dense_tile::<S, W, M>(simd, self.0) }
+    }
+}
+
+/// A tile of a block format, with quantised activations.
+///
+/// Contract, for every output element: blocks of 32 columns ascend; in each, the sum of the products of quants
+/// and activations is an exact integer, [`block_sum`] scales it, and one fused multiply-add takes it into the
+/// total.
+///
+/// # Safety
+/// As [`Tile`] says.
+#[inline(always)]
+unsafe fn block_tile<S: Simd, F: BlockFormat, const M: usize>(simd: S, tile: &Tile) {
+    let file_blocks = tile.cols / (BLOCK_COLS * F::BLOCKS);
+    let inputs = token_inputs::<M>(tile);
+    prefetch_outputs::<S, M>(simd, tile);
+    let (mut quants, mut scales, mut at_block) = (tile.weights, tile.scales, 0);
+    // SAFETY: the strides walk over the operands that the caller vouches for.
+    unsafe {
+        let mut totals = S::sixteen(|_| [simd.splat(0.0); M]);
+        for _ in 0..file_blocks {
+            prefetch(simd, scales, F::SCALE_BYTES);
+            for sub in 0..F::BLOCKS {
+                prefetch(simd, quants, F::QUANT_BYTES);
+                // All lanes of a block before the next, so that weights come from memory in an even stream.
+                for (totals, lane) in totals.as_mut().iter_mut().zip((0..tile.rows).step_by(S::LANES)) {
+                    let weights = F::quants(simd, quants, lane);
+                    let coefficients = F::coefficients(simd, scales, lane, sub);
+                    for (total, input) in totals.iter_mut().zip(inputs) {
+                        let input = input.add(at_block);
+                        let sum = block_sum::<S, F>(simd, weights, &coefficients, input);
+                        let scale = simd.splat(block_number(input, SCALE_AT));
+                        *total = simd.mul_add(sum, scale, *total);
+                    }
+                }
+                quants = quants.add(F::QUANT_BYTES);
+                at_block += size_of::<Q8Block>();
+            }
+            scales = scales.add(F::SCALE_BYTES);
+        }
+        finish::<S, M>(simd, tile, totals);
+    }
+}
+
+/// How far ahead of the weights in use others are prefetched.
+const PREFETCH_BYTES: usize = 4096;
+
+/// Prefetches the weights of a later block. The hardware's own prefetcher stops at every page and starts
+/// anew.
+#[inline(always)]
+fn prefetch<S: Simd>(simd: S, weights: *const u8, bytes: usize) {
+    for line in (0..bytes).step_by(64) {
+        simd.prefetch(weights.wrapping_add(PREFETCH_BYTES + line));
+    }
+}
+
+/// Prefetches the output cache lines. Stores leave a core in order, so one that had to wait for its line
+/// would hold up those of the next tile: a tenth of the time of short rows.
+#[inline(always)]
+fn prefetch_outputs<S: Simd, const M: usize>(simd: S, tile: &Tile) {
+    for output in &tile.outputs[..M] {
+        simd.prefetch(output.cast());
+    }
+}
+
+const SCALE_AT: usize = std::mem::offset_of!(Q8Block, scale);
+const SUM_AT: usize = std::mem::offset_of!(Q8Block, sum);
+const HALF_SUMS_AT: usize = std::mem::offset_of!(Q8Block, half_sums);
+
+/// The dot product of 32 weights and 32 activations, short of the activations' scale.
+///
+/// # Safety
+/// `input` points to an [`Q8Block`].
+#[inline(always)]
+unsafe fn block_sum<S: Simd, F: BlockFormat>(
+    simd: S,
+    weights: [S::Bytes; 8],
+    coefficients: &Coefficients<S>,
+    input: *const u8,
+) -> S::Floats {
+    let [d, m] = [&coefficients.d, &coefficients.m];
+    // SAFETY: the offsets stay within the block.
+    unsafe {
+        if !F::HALVES {
+            let sum = block_number(input, SUM_AT);
+            let dot = simd.mul(d[0], simd.dot(weights, F::QUANT_MAX, F::OFFSET, input, sum));
+            return if F::MINS { simd.mul_sub_from(m[0], simd.splat(sum), dot) } else { dot };
+        }
+        let sums = [block_number(input, HALF_SUMS_AT), block_number(input, HALF_SUMS_AT + 4)];
+        let [w0, w1, w2, w3, w4, w5, w6, w7] = weights;
+        let first = simd.dot([w0, w1, w2, w3], F::QUANT_MAX, F::OFFSET, input, sums[0]);
+        let second = simd.dot([w4, w5, w6, w7], F::QUANT_MAX, F::OFFSET, input.add(16), sums[1]);
+        let dot = simd.mul_add(d[1], second, simd.mul(d[0], first));
+        if !F::MINS {
+            return dot;
+        }
+        let dot = simd.mul_sub_from(m[0], simd.splat(sums[0]), dot);
+        simd.mul_sub_from(m[1], simd.splat(sums[1]), dot)
+    }
+}
+
+#[inline(always)]
+unsafe fn block_number(block: *const u8, at: usize) -> f32 {
+    // SAFETY: the caller vouches for four bytes at `at`.
+    unsafe { block.add(at).cast::<f32>().read_unaligned() }
+}
+
+/// A tile of plain weights, with f32 activations.
+///
+/// Contract, for every output element: columns ascend in runs of 32 (the last may be shorter); in each run
+/// the even columns and the odd ones are two chains of fused multiply-adds from zero, and their sum is added
+/// to the total. Short chains keep the rounding error of long rows small.
+///
+/// # Safety
+/// As [`Tile`] says.
+#[inline(always)]
+unsafe fn dense_tile<S: Simd, W: DenseWeights, const M: usize>(simd: S, tile: &Tile) {
+    let inputs = token_inputs::<M>(tile);
+    prefetch_outputs::<S, M>(simd, tile);
+    let weights_stride = GROUP_ROWS * W::BYTES;
+    // SAFETY: the strides walk over the operands that the caller vouches for.
+    unsafe {
+        let zeros = S::sixteen(|_| [simd.splat(0.0); M]);
+        let mut totals = zeros;
+        for start in (0..tile.cols).step_by(BLOCK_COLS) {
+            let end = tile.cols.min(start + BLOCK_COLS);
+            prefetch(simd, tile.weights.add(start * weights_stride), BLOCK_COLS * weights_stride);
+            let [mut even, mut odd] = [zeros; 2];
+            let multiply = |column: usize, chains: &mut S::Sixteen<[S::Floats; M]>| {
+                let weights = tile.weights.add(column * weights_stride);
+                multiply_column::<S, W, M>(simd, weights, &inputs, column, chains);
+            };
+            // Side by side where registers hold both, so that few chains do not wait for themselves.
+            if 2 * M <= S::DENSE_SUMS / even.as_ref().len() {
+                for column in (start..end).step_by(2) {
+                    multiply(column, &mut even);
+                    if column + 1 < end {
+                        multiply(column + 1, &mut odd);
+                    }
+                }
+            } else {
+                (start..end).step_by(2).for_each(|column| multiply(column, &mut even));
+                (start + 1..end).step_by(2).for_each(|column| multiply(column, &mut odd));
+            }
+            for (totals, (even, odd)) in
+                totals.as_mut().iter_mut().zip(even.as_ref().iter().zip(odd.as_ref()))
+            {
+                for m in 0..M {
+                    totals[m] = simd.add(totals[m], simd.add(even[m], odd[m]));
+                }
+            }
+        }
+        finish::<S, M>(simd, tile, totals);
+    }
+}
+
+/// Takes one column of a row group into the chains of all its lanes, so that an input is read once for all of them.
+#[inline(always)]
+unsafe fn multiply_column<S: Simd, W: DenseWeights, const M: usize>(
+    simd: S,
+    weights: *const u8,
+    inputs: &[*const u8; M],
+    column: usize,
+    chains: &mut S::Sixteen<[S::Floats; M]>,
+) {
+    // SAFETY: the caller vouches for the column of weights and of each input.
+    unsafe {
+        let mut of_lanes = S::sixteen(|_| simd.splat(0.0));
+        for (lane, loaded) in of_lanes.as_mut().iter_mut().enumerate() {
+            *loaded = W::load(simd, weights.add(lane * S::LANES * W::BYTES));
+        }
+        for m in 0..M {
+            let input = simd.splat(inputs[m].add(column * 4).cast::<f32>().read_unaligned());
+            for (chains, &weights) in chains.as_mut().iter_mut().zip(of_lanes.as_ref()) {
+                chains[m] = simd.mul_add(weights, input, chains[m]);
+            }
+        }
+    }
+}
+
+/// Each token's input; the places beyond the last token repeat it and are not stored.
+#[inline(always)]
+fn token_inputs<const M: usize>(tile: &Tile) -> [*const u8; M] {
+    std::array::from_fn(|m| tile.inputs[m.min(tile.tokens - 1)])
+}
+
+/// Adds bias and residual, in this order, and stores. Takes the totals by value: they are indexed here by what only the
+/// tile knows, and if it were them and not a copy, the loops before would have to keep them in memory.
+///
+/// # Safety
+/// As [`Tile`] says.
+#[inline(always)]
+unsafe fn finish<S: Simd, const M: usize>(simd: S, tile: &Tile, totals: S::Sixteen<[S::Floats; M]>) {
+    for (totals, lane) in totals.as_ref().iter().zip((0..tile.rows).step_by(S::LANES)) {
+        for (token, &total) in totals.iter().enumerate().take(tile.tokens) {
+            // SAFETY: `lane` is below `rows` and `token` below `tokens`, so the pointers stay within the
+            // operands.
+            unsafe {
+                let output = tile.outputs[token].add(lane);
+                let residual = tile.residuals[token].wrapping_add(lane);
+                let bias = tile.bias.wrapping_add(lane);
+                if tile.rows - lane >= S::LANES {
+                    let mut value = total;
+                    if !tile.bias.is_null() {
+                        value = simd.add(value, simd.load_f32(bias.cast()));
+                    }
+                    if !tile.residuals[token].is_null() {
+                        value = simd.add(value, simd.load_f32(residual.cast()));
+                    }
+                    simd.store(output, value);
+                } else {
+                    let mut values = [0.0; GROUP_ROWS];
+                    simd.store(values.as_mut_ptr(), total);
+                    for (row, mut value) in values.into_iter().enumerate().take(tile.rows - lane) {
+                        if !tile.bias.is_null() {
+                            value += bias.add(row).read();
+                        }
+                        if !tile.residuals[token].is_null() {
+                            value += residual.add(row).read();
+                        }
+                        output.add(row).write(value);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Plain f32 weights.
+pub(super) struct F32;
+impl DenseWeights for F32 {
+    const BYTES: usize = 4;
+    #[inline(always)]
+    unsafe fn load<S: Simd>(simd: S, weights: *const u8) -> S::Floats {
+        // SAFETY: as the trait asks.
+        unsafe { simd.load_f32(weights) }
+    }
+}
+
+/// IEEE half precision.
+pub(super) struct F16;
+impl DenseWeights for F16 {
+    const BYTES: usize = 2;
+    #[inline(always)]
+    unsafe fn load<S: Simd>(simd: S, weights: *const u8) -> S::Floats {
+        // SAFETY: as the trait asks.
+        unsafe { simd.load_f16(weights) }
+    }
+}
+
+/// The upper half of an f32.
+pub(super) struct BF16;
+impl DenseWeights for BF16 {
+    const BYTES: usize = 2;
+    #[inline(always)]
+    unsafe fn load<S: Simd>(simd: S, weights: *const u8) -> S::Floats {
+        // SAFETY: as the trait asks.
+        unsafe { simd.load_bf16(weights) }
+    }
+}

