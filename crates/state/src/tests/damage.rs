@@ -1,4 +1,4 @@
-//! What [`State::integrity`] says of bookkeeping that was damaged by hand, and of the nearest that is right.
+//! What [`State::integrity`] reports for cache metadata that was damaged by hand, and for its nearest valid neighbour.
 
 use super::account::owner;
 use super::*;
