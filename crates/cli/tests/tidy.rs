@@ -45,7 +45,7 @@ const UNSAFE_FILES: [&str; 7] =
     ["simd/src/", "team/src/", "matrix/src/", "matrix/tests/", "cpu/src/", "cpu/tests/", "gguf/src/"];
 
 /// Words that the field does not use, each with what it says. Whole words only.
-const WORDS: [(&str, &str); 20] = [
+const WORDS: [(&str, &str); 36] = [
     ("foretell", "predict"),
     ("helping of", "chunk"),
     ("BookRow", "CacheOpRow"),
@@ -66,6 +66,22 @@ const WORDS: [(&str, &str); 20] = [
     ("go_on", "should_continue"),
     ("CannotMove", "CannotShift"),
     ("place: start", "kv_index: start"),
+    ("places()", "allocations() or kv_len()"),
+    ("NoPlace", "NoAllocation"),
+    ("Pick", "GatherRows"),
+    ("TopExperts", "MoeTopK"),
+    ("ExpertLinear", "MoeLinear"),
+    ("WeightedSum", "MoeCombine"),
+    ("minima", "mins"),
+    ("put_code", "put_quant"),
+    ("NotNumbers", "AllNan"),
+    ("Fate", "RowOutcome"),
+    ("tap_rows", "hidden_rows"),
+    ("bring_together", "compact_path"),
+    ("K/V heads", "KV heads"),
+    ("layers that recur", "recurrent layers"),
+    ("layers that attend", "attention layers"),
+    ("bookkeeping", "cache metadata"),
 ];
 /// Not renamed yet.
 const OLD_WORDS: [&str; 1] = ["cpu/"];

@@ -334,7 +334,7 @@ fn source(plan: &Plan<CpuOp>, id: ValueId) -> Source {
         },
         Lifetime::Input | Lifetime::Temp | Lifetime::Output => {
             let (root, column) = graph.root(id);
-            let place = plan.places()[root.index()].expect("the checker saw a place for every root");
+            let place = plan.allocations()[root.index()].expect("the checker saw a place for every root");
             let bytes_of = |cols| value.dtype.row_bytes(cols).expect("plain element types in the arena");
             let stride_bytes = bytes_of(graph.value(root).shape.cols);
             let offset = place.offset + bytes_of(column);

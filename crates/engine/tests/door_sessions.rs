@@ -206,7 +206,7 @@ fn logits_that_are_no_numbers_fail_their_request_alone() {
         let with_damaged = Prompt::Tokens([&talk[..], &[DAMAGED]].concat());
         let last = engine.submit(Request { session, ..Request::new(with_damaged) }).last();
         let failed =
-            matches!(last, Some(Event::Failed(RequestError::Step(StepError::Row(RowError::NotNumbers)))));
+            matches!(last, Some(Event::Failed(RequestError::Step(StepError::Row(RowError::AllNan)))));
         assert!(failed, "{model}: {last:?}");
         assert_eq!(say(&engine, session, &talk, 5).0, before, "{model}");
         talk.extend(&before);

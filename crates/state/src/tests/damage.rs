@@ -1,4 +1,4 @@
-//! What [`State::integrity`] says of bookkeeping that was damaged by hand, and of the nearest that is right.
+//! What [`State::integrity`] reports for cache metadata that was damaged by hand, and for its nearest valid neighbour.
 
 use super::account::owner;
 use super::*;
@@ -19,9 +19,9 @@ fn state(is_recurrent: bool) -> (State<PlainStore>, SequenceId) {
     let recurrent = state.append_owner(owner((&[FULL], true))).unwrap();
     let (id, empty, ended) = (state.begin().unwrap(), state.begin().unwrap(), state.begin().unwrap());
     for (id, token) in [(id, 5), (ended, 6)] {
-        let places = state.append(id, 100).unwrap();
+        let kv_indices = state.append(id, 100).unwrap();
         for owner in [OwnerId::TARGET, windowed, recurrent] {
-            let rows = places.clone().map(|place| (id, place, Some(token)));
+            let rows = kv_indices.clone().map(|kv_index| (id, kv_index, Some(token)));
             state.computed(owner, rows).unwrap();
         }
         state.commit(id, 100).unwrap();

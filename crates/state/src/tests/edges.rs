@@ -6,7 +6,7 @@ use crate::spec::SLOTS_PER_SEQUENCE;
 /// Appends positions, of this token, and commits them.
 fn extend(state: &mut State<PlainStore>, id: SequenceId, count: usize, token: u32) {
     let kv_indices = state.append(id, count).unwrap();
-    state.computed(OwnerId::TARGET, kv_indices.map(|place| (id, place, Some(token)))).unwrap();
+    state.computed(OwnerId::TARGET, kv_indices.map(|kv_index| (id, kv_index, Some(token)))).unwrap();
     state.commit(id, count).unwrap();
 }
 
