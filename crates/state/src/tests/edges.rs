@@ -188,7 +188,7 @@ fn the_end_of_a_long_text_is_kept() {
     let text = state.tokens(id).unwrap().to_vec();
     state.end(id).unwrap();
     let id = state.begin().unwrap();
-    assert_eq!(state.reuse(id, &text), Ok(201));
+    assert_eq!(state.resume_prefix(id, &text), Ok(201));
 }
 
 #[test]
@@ -200,7 +200,7 @@ fn a_state_that_was_overwritten_is_not_kept() {
     extend(&mut state, id, 128, 5);
     for (len, reused) in [(64, 0), (127, 0), (128, 128), (157, 128)] {
         let id = state.begin().unwrap();
-        assert_eq!(state.reuse(id, &[5; 157][..len]), Ok(reused), "of {len}");
+        assert_eq!(state.resume_prefix(id, &[5; 157][..len]), Ok(reused), "of {len}");
         state.truncate(id, 0).unwrap();
         state.end(id).unwrap();
     }
@@ -229,7 +229,7 @@ fn pages_of_a_draft_alone_are_kept_if_it_has_filled_them() {
         state.end(id).unwrap();
         assert_eq!(state.pools[1].cached(), if filled.is_empty() { 0 } else { 2 });
         let id = state.begin().unwrap();
-        assert_eq!(state.reuse(id, &[1; 70]), Ok(70));
+        assert_eq!(state.resume_prefix(id, &[1; 70]), Ok(70));
         assert_eq!(state.filled(id, draft), Ok(filled));
     }
 }
