@@ -15,7 +15,7 @@ const POSITIONS: usize = PAGES * PAGE_CELLS;
 const SEQUENCES: usize = 2;
 const OUT: Tag = Tag::new("out");
 
-/// Query heads, K/V heads and a window.
+/// Query heads, KV heads and a window.
 #[derive(Clone, Copy)]
 struct Layer {
     heads: usize,

@@ -10,10 +10,12 @@ pub enum QuantError {
         dtype: DType,
     },
     /// The type can be read but not written.
-    #[error("there is no quantiser to {dtype}: choose one of {}", names_of_writable_types())]
+    #[error("there is no quantiser to {dtype}: choose one of {}", names(writable))]
     NoQuantizer {
         /// The refused type.
         dtype: DType,
+        /// Those that can be written.
+        writable: Vec<DType>,
     },
     /// The elements do not fill whole blocks.
     #[error("{elements} elements are not whole {dtype} blocks: give a multiple of {}", dtype.block_len())]
@@ -59,8 +61,6 @@ pub enum QuantError {
     },
 }
 
-fn names_of_writable_types() -> String {
-    let names: Vec<&str> =
-        crate::ALL.into_iter().filter(|t| crate::can_quantize(*t)).map(DType::name).collect();
-    names.join(", ")
+fn names(dtypes: &[DType]) -> String {
+    dtypes.iter().map(|dtype| dtype.name()).collect::<Vec<_>>().join(", ")
 }

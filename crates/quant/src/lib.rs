@@ -81,8 +81,20 @@ pub fn dequantize(dtype: DType, bytes: &[u8], out: &mut [f32]) -> Result<(), Qua
 /// If `dtype` has no quantiser (see [`can_quantize`]), `input` is not whole blocks, `out` has not the size that
 /// `input` asks for, or an element is not finite or too large for the format.
 pub fn quantize(dtype: DType, input: &[f32], out: &mut [u8]) -> Result<(), QuantError> {
-    check_sizes(dtype, out.len(), input.len())?;
-    match dtype {
+    encode(dtype, input, out).unwrap_or_else(|| {
+        let writable = ALL.into_iter().filter(|&dtype| can_quantize(dtype)).collect();
+        Err(QuantError::NoQuantizer { dtype, writable })
+    })
+}
+
+/// Whether [`quantize`] writes this type. The others need calibration data or are not weight formats.
+pub fn can_quantize(dtype: DType) -> bool {
+    encode(dtype, &[], &mut []).is_some()
+}
+
+/// [`quantize`]; `None` if there is no quantiser.
+fn encode(dtype: DType, input: &[f32], out: &mut [u8]) -> Option<Result<(), QuantError>> {
+    Some(match dtype {
         DType::F32 => encode_blocks(dtype, f32::MAX, input, out, plain::encode_f32),
         DType::F16 => encode_blocks(dtype, HALF_MAX, input, out, plain::encode_f16),
         DType::BF16 => encode_blocks(dtype, half::bf16::MAX.to_f32(), input, out, plain::encode_bf16),
@@ -104,25 +116,15 @@ pub fn quantize(dtype: DType, input: &[f32], out: &mut [u8]) -> Result<(), Quant
         DType::Q6_K => encode_blocks(dtype, HALF_MAX, input, out, k::encode_q6_k),
         DType::IQ4_NL => encode_blocks(dtype, HALF_MAX, input, out, iq::encode_iq4_nl),
         DType::IQ4_XS => encode_blocks(dtype, HALF_MAX, input, out, iq::encode_iq4_xs),
-        DType::IQ1_S | DType::IQ1_M | DType::IQ2_XXS | DType::IQ2_XS | DType::IQ2_S | DType::IQ3_XXS => {
-            Err(QuantError::NoQuantizer { dtype })
-        }
-        DType::IQ3_S | DType::NVFP4 | DType::Q1_0 | DType::Q2_0 | DType::Q8_1 | DType::Q8_K => {
-            Err(QuantError::NoQuantizer { dtype })
-        }
-        DType::I8 | DType::I16 | DType::I32 | DType::I64 | DType::F64 => {
-            Err(QuantError::NoQuantizer { dtype })
-        }
-    }
+        DType::IQ1_S | DType::IQ1_M | DType::IQ2_XXS | DType::IQ2_XS | DType::IQ2_S => return None,
+        DType::IQ3_XXS | DType::IQ3_S | DType::NVFP4 | DType::Q1_0 | DType::Q2_0 => return None,
+        DType::Q8_1 | DType::Q8_K => return None,
+        DType::I8 | DType::I16 | DType::I32 | DType::I64 | DType::F64 => return None,
+    })
 }
 
 /// The largest half-precision number.
 const HALF_MAX: f32 = 65504.0;
-
-/// Whether [`quantize`] writes this type. The others need calibration data or are not weight formats.
-pub fn can_quantize(dtype: DType) -> bool {
-    quantize(dtype, &[], &mut []).is_ok()
-}
 
 fn check_sizes(dtype: DType, actual: usize, elements: usize) -> Result<(), QuantError> {
     let expected = dtype.row_bytes(elements).ok_or(QuantError::PartialBlock { dtype, elements })?;
@@ -158,6 +160,7 @@ fn encode_blocks<const BYTES: usize, const LEN: usize>(
     out: &mut [u8],
     encode: impl Fn(&[f32; LEN], &mut [u8; BYTES]),
 ) -> Result<(), QuantError> {
+    check_sizes(dtype, out.len(), input.len())?;
     check_range(dtype, input, limit)?;
     let (inputs, _) = input.as_chunks::<LEN>();
     let (blocks, _) = out.as_chunks_mut::<BYTES>();

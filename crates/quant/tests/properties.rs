@@ -177,10 +177,14 @@ fn types_without_a_codec_are_refused() {
     }
     for dtype in [Q8_1, Q8_K, I32, IQ1_S, IQ1_M, IQ2_XXS, IQ2_XS, IQ2_S, IQ3_XXS, IQ3_S, NVFP4, Q1_0, Q2_0] {
         let mut bytes = vec![0; dtype.row_bytes(LEN).unwrap()];
-        assert_eq!(quantize(dtype, &[0.0; LEN], &mut bytes), Err(QuantError::NoQuantizer { dtype }));
+        let refused = quantize(dtype, &[0.0; LEN], &mut bytes);
+        assert!(
+            matches!(refused, Err(QuantError::NoQuantizer { dtype: of, .. }) if of == dtype),
+            "{refused:?}"
+        );
+        let message = refused.unwrap_err().to_string();
+        assert!(message.contains(dtype.name()) && message.contains("Q4_K"), "{message}");
     }
-    let message = QuantError::NoQuantizer { dtype: IQ1_S }.to_string();
-    assert!(message.contains("IQ1_S") && message.contains("Q4_K"), "{message}");
 }
 
 fn encode(dtype: DType, row: &[f32]) -> Vec<u8> {

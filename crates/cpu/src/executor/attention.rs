@@ -15,7 +15,7 @@ use verbatim_team::Context;
 const TASKS_PER_THREAD: usize = 4;
 
 impl Run<'_> {
-    /// Each task is finished: some rows and one K/V head, over all the positions they see.
+    /// Each task is finished: some rows and one KV head, over all the positions they see.
     pub(super) fn attention(&self, step: &Step, attention: &Attention, member: &Context<'_>) {
         let operands = Operands::new(self, step, attention);
         let rows = step.output.matrix().shape.rows.at(self.rows);
@@ -41,7 +41,7 @@ impl Run<'_> {
         }
     }
 
-    /// Each task is a partial: some rows and one K/V head, over one split of positions.
+    /// Each task is a partial: some rows and one KV head, over one split of positions.
     pub(super) fn attention_partials(&self, step: &Step, attention: &Attention, member: &Context<'_>) {
         let operands = Operands::new(self, step, attention);
         let rows = step.output.matrix().shape.rows.at(self.rows);
@@ -162,14 +162,14 @@ impl<'a> Operands<'a> {
         (base <= self.index(2, row)).then_some(Path { base, cells })
     }
 
-    /// What a row's query heads of one K/V head attend to.
+    /// What a row's query heads of one KV head attend to.
     fn keys(&self, row: usize, kv_head: usize) -> KvView<'a> {
         let layer = &self.run.state.kv.layers()[self.step.operands[1].state()];
         let pages = self.step.operands[4].matrix().row(self.run.arena, self.sequence(row));
         KvView { layer, kv_head, pages, path: self.path(row) }
     }
 
-    /// The query heads of one K/V head, in runs of so many as can share a pass with those of so many rows.
+    /// The query heads of one KV head, in runs of so many as can share a pass with those of so many rows.
     fn heads(&self, kv_head: usize, rows: usize) -> impl Iterator<Item = Range<usize>> + use<> {
         let group = self.attention.heads / self.attention.kv_heads;
         let (start, end, most) = (kv_head * group, (kv_head + 1) * group, MAX_QUERIES / rows);
@@ -211,7 +211,7 @@ struct RowBlocks<'a> {
 
 impl<'a> RowBlocks<'a> {
     /// Blocks as long as K and V can be shared, but so short that every thread has something to do where each block makes
-    /// `splits` tasks of a K/V head.
+    /// `splits` tasks of a KV head.
     fn new(operands: &'a Operands<'a>, rows: usize, splits: usize, threads: usize) -> RowBlocks<'a> {
         let &Attention { heads, kv_heads, .. } = operands.attention;
         let mut len = rows_of_pass(heads / kv_heads);

@@ -1,6 +1,6 @@
 //! The memory of K and V: pages of cells, laid out for the attention kernel.
 //!
-//! A page holds [`PAGE_CELLS`] cells. Within a page, a K/V head's keys are transposed (element by element over all
+//! A page holds [`PAGE_CELLS`] cells. Within a page, a KV head's keys are transposed (element by element over all
 //! cells), so that lanes of a vector are keys and a score needs no sum across lanes; its values lie cell by cell, so that
 //! lanes are elements of the result. Different cells share no byte, so several threads may write several cells at once.
 

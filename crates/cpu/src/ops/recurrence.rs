@@ -26,20 +26,20 @@ pub(crate) enum Before<'a> {
 
 /// The weights of a tile's channels: for each of the `kernel` inputs, oldest first, one number per channel.
 pub(crate) struct ConvWeights {
-    taps: [[f32; TILE_COLS]; MAX_KERNEL],
+    coefficients: [[f32; TILE_COLS]; MAX_KERNEL],
     kernel: usize,
 }
 
 impl ConvWeights {
     /// Transposes the weights of some channels, `kernel` numbers each.
     pub(crate) fn new(kernel: usize, weights: &[f32]) -> ConvWeights {
-        let mut taps = [[0.0; TILE_COLS]; MAX_KERNEL];
+        let mut coefficients = [[0.0; TILE_COLS]; MAX_KERNEL];
         for (channel, weights) in weights.chunks_exact(kernel).enumerate() {
-            for (tap, weight) in taps.iter_mut().zip(weights) {
-                tap[channel] = *weight;
+            for (coefficients, weight) in coefficients.iter_mut().zip(weights) {
+                coefficients[channel] = *weight;
             }
         }
-        ConvWeights { taps, kernel }
+        ConvWeights { coefficients, kernel }
     }
 }
 
@@ -80,16 +80,16 @@ impl Kernel for ShortConv<'_> {
         for (n, (x, out)) in self.x.chunks(LANES).zip(self.out.chunks_mut(LANES)).enumerate() {
             let x = l.load_part(x);
             let mut sum = l.splat(0.0);
-            for tap in 0..rows {
-                let weight = l.load(&self.weights.taps[tap].as_chunks::<LANES>().0[n]);
-                sum = l.mul_add(weight, l.load(&history[tap * vectors + n]), sum);
+            for k in 0..rows {
+                let weight = l.load(&self.weights.coefficients[k].as_chunks::<LANES>().0[n]);
+                sum = l.mul_add(weight, l.load(&history[k * vectors + n]), sum);
             }
-            let weight = l.load(&self.weights.taps[rows].as_chunks::<LANES>().0[n]);
+            let weight = l.load(&self.weights.coefficients[rows].as_chunks::<LANES>().0[n]);
             sum = l.mul_add(weight, x, sum);
             let e = l.exp(l.sub(l.splat(0.0), sum));
             l.store_part(l.div(sum, l.add(l.splat(1.0), e)), out);
-            for tap in 1..rows {
-                history[(tap - 1) * vectors + n] = history[tap * vectors + n];
+            for k in 1..rows {
+                history[(k - 1) * vectors + n] = history[k * vectors + n];
             }
             if rows > 0 {
                 l.store(x, &mut history[(rows - 1) * vectors + n]);
@@ -302,7 +302,7 @@ mod tests {
         let mut random = Random(3);
         for (kernel, channels) in [(4, 64), (4, 40), (2, 7), (1, 16)] {
             let weights = numbers(&mut random, kernel * channels);
-            let taps = ConvWeights::new(kernel, &weights);
+            let coefficients = ConvWeights::new(kernel, &weights);
             let inputs: Vec<Vec<f32>> = (0..9).map(|_| numbers(&mut random, channels)).collect();
             for isa in Isa::supported() {
                 let mut history = vec![7.0; (kernel - 1) * channels.next_multiple_of(LANES)];
@@ -314,13 +314,13 @@ mod tests {
                         _ if t % 2 == 0 => Before::InPlace,
                         _ => Before::At(&copy),
                     };
-                    short_conv(isa, &taps, before, &mut history, x, &mut out);
+                    short_conv(isa, &coefficients, before, &mut history, x, &mut out);
                     for (channel, out) in out.iter().enumerate() {
                         let sum: f64 = (0..kernel)
-                            .filter(|tap| t + tap + 1 >= kernel)
-                            .map(|tap| {
-                                f64::from(weights[channel * kernel + tap])
-                                    * f64::from(inputs[t + tap + 1 - kernel][channel])
+                            .filter(|k| t + k + 1 >= kernel)
+                            .map(|k| {
+                                f64::from(weights[channel * kernel + k])
+                                    * f64::from(inputs[t + k + 1 - kernel][channel])
                             })
                             .sum();
                         let wanted = sum / (1.0 + (-sum).exp());

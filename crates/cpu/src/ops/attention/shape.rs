@@ -31,7 +31,7 @@ pub(crate) struct Scores<'a> {
     pub(crate) sinks: Option<&'a [f32]>,
 }
 
-/// Query heads of one row, all of one K/V head, and the place of what they give.
+/// Query heads of one row, all of one KV head, and the place of what they give.
 #[derive(Default)]
 pub(crate) struct Row<'a> {
     /// `head_dim` elements of each query head.
@@ -63,7 +63,7 @@ pub(crate) fn most_splits(positions: usize, window: Option<usize>) -> usize {
     window.map_or(all, |window| all.min(window.div_ceil(SPLIT).saturating_add(1)))
 }
 
-/// How many rows share a pass where each has so many query heads to a K/V head.
+/// How many rows share a pass where each has so many query heads to a KV head.
 pub(crate) fn rows_of_pass(heads: usize) -> usize {
     (MAX_QUERIES / heads).clamp(1, MAX_ROWS)
 }

@@ -6,7 +6,7 @@ use std::ops::Range;
 use verbatim_backend::PAGE_CELLS;
 use verbatim_team::AlignedBytes;
 
-/// The K and V of one K/V head that some rows attend to.
+/// The K and V of one KV head that some rows attend to.
 pub(crate) struct KvView<'a> {
     pub(crate) layer: &'a KvLayer,
     pub(crate) kv_head: usize,
