@@ -38,6 +38,9 @@ fn a_state_says_what_it_has() {
         }
     }
     assert_eq!(state.page_table(1)[4], -1, "the window has left it");
+    let tables = [0, 1].map(|group| state.page_table(group).to_vec());
+    let (_, of_run) = state.for_run();
+    assert_eq!([0, 1].map(|group| of_run.of(group).to_vec()), tables);
     state.remove_and_shift(id, 10..13).unwrap();
     state.remove_and_shift(id, 0..2).unwrap();
     assert_eq!((state.removed(id), state.len(id)), (Ok(5), Ok(95)));
@@ -173,6 +176,8 @@ fn only_a_chain_after_nothing_may_be_longer_than_the_checkpoints() {
     assert_eq!(state.append(id, 1), too_many(41));
     state.rollback(id).unwrap();
     assert_eq!(state.append(id, 128), Ok(0..128));
+    let taken = state.slots.len() - state.slots.free();
+    assert_eq!(taken, CHECKPOINTS, "where nothing is kept, none is for the end of a page");
     state.rollback(id).unwrap();
     assert_eq!(state.append(id, 129), Err(StateError::TooManyInFlight { wanted: 129, most: 128 }));
 }
@@ -188,7 +193,7 @@ fn the_end_of_a_long_text_is_kept() {
     let text = state.tokens(id).unwrap().to_vec();
     state.end(id).unwrap();
     let id = state.begin().unwrap();
-    assert_eq!(state.reuse(id, &text), Ok(201));
+    assert_eq!(state.resume_prefix(id, &text), Ok(201));
 }
 
 #[test]
@@ -200,7 +205,7 @@ fn a_state_that_was_overwritten_is_not_kept() {
     extend(&mut state, id, 128, 5);
     for (len, reused) in [(64, 0), (127, 0), (128, 128), (157, 128)] {
         let id = state.begin().unwrap();
-        assert_eq!(state.reuse(id, &[5; 157][..len]), Ok(reused), "of {len}");
+        assert_eq!(state.resume_prefix(id, &[5; 157][..len]), Ok(reused), "of {len}");
         state.truncate(id, 0).unwrap();
         state.end(id).unwrap();
     }
@@ -229,7 +234,60 @@ fn pages_of_a_draft_alone_are_kept_if_it_has_filled_them() {
         state.end(id).unwrap();
         assert_eq!(state.pools[1].cached(), if filled.is_empty() { 0 } else { 2 });
         let id = state.begin().unwrap();
-        assert_eq!(state.reuse(id, &[1; 70]), Ok(70));
+        assert_eq!(state.resume_prefix(id, &[1; 70]), Ok(70));
         assert_eq!(state.filled(id, draft), Ok(filled));
     }
+}
+
+#[test]
+fn a_page_of_its_own_is_written_without_a_copy() {
+    let mut state = state_of(&[None], 1, PAGE_CELLS, 1);
+    let id = state.begin().unwrap();
+    extend(&mut state, id, 10, 5);
+    let cell = state.cell(id, 0, 9).unwrap();
+    assert_eq!(state.append(id, 10), Ok(10..20), "there is no page for a copy");
+    assert_eq!(state.cell(id, 0, 10), Some(cell + 1));
+}
+
+#[test]
+fn a_restored_sequence_goes_back_as_far_as_it_says() {
+    for (windows, len, least) in
+        [(&[None][..], 90, 0), (&[None, Some(16)], 90, 90), (&[None, Some(16)], 15, 0), (&[Some(16)], 16, 16)]
+    {
+        let mut state = state_of(windows, 2, 200, 20);
+        let id = state.begin().unwrap();
+        extend(&mut state, id, len, 5);
+        let restored = state.restore(&state.save(id).unwrap(), Vec::new()).unwrap();
+        assert_eq!((restored.positions, restored.least), (len, least), "{windows:?}");
+        if let Some(before) = least.checked_sub(1) {
+            assert!(state.truncate(restored.sequence, before).is_err());
+        }
+        state.truncate(restored.sequence, least.max(1)).unwrap();
+    }
+    let mut state = recurrent_state(0);
+    let id = state.begin().unwrap();
+    extend(&mut state, id, 9, 5);
+    assert_eq!(state.restore(&state.save(id).unwrap(), Vec::new()).unwrap().least, 9);
+}
+
+#[test]
+fn sets_of_owners_are_sets() {
+    let set = |owners: &[usize]| owners.iter().map(|&owner| OwnerId(owner)).collect::<OwnerSet>();
+    let (a, b) = (set(&[0, 1, 31]), set(&[1, 2]));
+    assert_eq!(
+        (a.union(b), a.intersection(b), a.without(b)),
+        (set(&[0, 1, 2, 31]), set(&[1]), set(&[0, 31]))
+    );
+    assert!(a.contains_all(set(&[0, 31])) && !a.contains_all(b) && a.contains_all(set(&[])));
+    assert!(set(&[]).is_empty() && !b.is_empty());
+    assert_eq!((0..32).filter(|&owner| a.contains(OwnerId(owner))).collect::<Vec<_>>(), [0, 1, 31]);
+    assert_eq!((1..32).filter(|&owner| OwnerSet::DRAFTS.contains(OwnerId(owner))).count(), 31);
+    assert!(!OwnerSet::DRAFTS.contains(OwnerId::TARGET));
+    let mut changed = OwnerSet::of(OwnerId(2));
+    changed.insert(OwnerId(1));
+    changed.insert(OwnerId(1));
+    assert_eq!(changed, b);
+    changed.remove(OwnerId(2));
+    changed.remove(OwnerId(2));
+    assert_eq!(changed, set(&[1]));
 }
