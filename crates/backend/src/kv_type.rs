@@ -12,17 +12,17 @@ pub enum KvType {
     F16,
     /// Rounded to the upper half of an f32.
     Bf16,
-    /// 8.5 bits an element: a scale and 8-bit codes.
+    /// 8.5 bits an element: a scale and 8-bit quants.
     Q8_0,
-    /// 6 bits: a scale, a minimum and 5-bit codes.
+    /// 6 bits: a scale, a min and 5-bit quants.
     Q5_1,
-    /// 5.5 bits: a scale and 5-bit codes.
+    /// 5.5 bits: a scale and 5-bit quants.
     Q5_0,
-    /// 5 bits: a scale, a minimum and 4-bit codes.
+    /// 5 bits: a scale, a min and 4-bit quants.
     Q4_1,
-    /// 4.5 bits: a scale and 4-bit codes.
+    /// 4.5 bits: a scale and 4-bit quants.
     Q4_0,
-    /// 4.5 bits: a scale and codes of sixteen levels that lie closer near zero.
+    /// 4.5 bits: a scale and 4-bit indices into the non-linear levels of IQ4_NL.
     Iq4Nl,
 }
 
@@ -55,13 +55,13 @@ impl KvType {
         }
     }
 
-    /// Whether elements share a scale, so that a large one costs the others precision and
+    /// Whether elements share a scale, so that outliers cost the others precision and
     /// [`verbatim_graph::Op::Hadamard`] helps.
     pub fn is_quantized(self) -> bool {
         self.dtype().block_len() > 1
     }
 
-    /// The block format whose numbers these are.
+    /// Its block format.
     pub fn dtype(self) -> DType {
         match self {
             KvType::F32 => DType::F32,

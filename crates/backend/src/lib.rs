@@ -1,8 +1,8 @@
-//! What a backend gives to the crates above it, and all that they know of it.
+//! The contract between a backend and the crates above it.
 //!
 //! A [`Backend`] keeps weights in its own layout, lays out the memory of sequences ([`StateStore`]), turns a graph into a
 //! program and runs it. Nothing above may assume that a value is a host pointer: inputs are written through
-//! [`InputBinding`]s, outputs read through [`Outputs`], and what sequences keep is moved in batches by cell and page.
+//! [`InputBinding`]s, outputs read through [`Outputs`], and the state of sequences is moved in batches by cell and page.
 //!
 //! **The order of use is fixed by types.** [`Backend::run`] hands every live input of the program to the caller once, as an
 //! [`InputBinding`] that only filling turns into a [`Filled`]: a run with an input missing cannot be written, and an input
@@ -36,7 +36,7 @@ pub trait Backend {
     type Program;
     /// Memory for the values of a run. One arena serves any number of programs, one at a time.
     type Arena: Default;
-    /// What sequences keep from one step to the next.
+    /// The KV cache and the recurrent states of sequences.
     type State: StateStore;
     /// What a run has computed. The arena and the program stay borrowed until it has been read.
     type Outputs<'a>: Outputs
@@ -65,7 +65,7 @@ pub trait Backend {
     /// Memory for sequences, without layers yet: [`StateStore::append`] adds them.
     fn new_state(&self) -> Self::State;
 
-    /// Makes a program of a graph.
+    /// Compiles a graph to a program.
     ///
     /// # Errors
     /// If the graph cannot be planned or the weights do not fit it.
@@ -92,12 +92,12 @@ pub trait Backend {
         let _ = on;
     }
 
-    /// What the runs have taken since profiling was last turned on, where the backend can tell.
+    /// The profile since profiling was last turned on, if the backend has one.
     fn profile(&self) -> Option<&Profile> {
         None
     }
 
-    /// Makes `rounds` rounds of the kernels' own multiply-adds on operands that are at hand, on every thread at once; returns
+    /// Makes `rounds` rounds of the kernels' own multiply-adds on operands in cache, on every thread at once; returns
     /// how many operations that were, two for each, all threads together. `None` where there is no such measure.
     fn multiply_adds(&mut self, products: Products, rounds: usize) -> Option<u64> {
         let _ = (products, rounds);
@@ -133,8 +133,8 @@ pub enum PrepareError {
         /// What there is.
         found: String,
     },
-    /// A value is placed in memory that this backend does not have.
-    #[error("a value is placed on {0:?}, which this backend cannot reach")]
+    /// A value lives in memory that this backend does not have.
+    #[error("a value is on {0:?}, which this backend cannot access")]
     Placement(Placement),
     /// The backend has no kernel for an op.
     #[error("this backend cannot compute {0}")]
@@ -163,7 +163,7 @@ pub enum RunError {
     /// The inputs could not be bound.
     #[error(transparent)]
     Bind(#[from] BindError),
-    /// A kernel has panicked. The run's outputs are lost; the backend can go on.
+    /// A kernel has panicked. The run's outputs are lost; the backend stays usable.
     #[error("a kernel has failed: {0}")]
     Panicked(String),
     /// A program was run with weights that it was not made for.

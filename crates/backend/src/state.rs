@@ -1,4 +1,4 @@
-//! What sequences keep from one step to the next: K and V in pages of cells, recurrent states in slots.
+//! The state of sequences between steps: K and V in pages of cells, recurrent states in slots.
 //!
 //! A backend owns bytes and their layout; the crate `state` above it owns meaning: which position is in which cell.
 
@@ -8,10 +8,10 @@ use verbatim_graph::{DeltaHeads, RopeLayout, RopeTable};
 /// Cells of a page, and keys of a block of attention's fixed order. A multiple of the lanes of a vector.
 pub const PAGE_CELLS: usize = 64;
 
-/// The form of one layer's K and V.
+/// The shape and types of one layer's K and V.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KvSpec {
-    /// K/V heads.
+    /// KV heads.
     pub kv_heads: usize,
     /// Elements of a head.
     pub head_dim: usize,
@@ -41,7 +41,7 @@ pub struct RecurrentSpec {
 }
 
 impl RecurrentSpec {
-    /// Bytes of one slot's numbers, which a backend may lay out with gaps; `None` if the sizes overflow.
+    /// Bytes of one slot's values, which a backend may lay out with gaps; `None` if the sizes overflow.
     pub fn slot_bytes(&self) -> Option<usize> {
         let DeltaHeads { value_heads, key_dim, value_dim, .. } = self.heads;
         let history = self.kernel.checked_sub(1)?.checked_mul(self.channels)?;
@@ -53,30 +53,30 @@ impl RecurrentSpec {
 /// Layers to be added to a [`StateStore`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StateForm {
-    /// Layers that attend: their form, and the pages of each. A graph's state leaf `kv[i]` means the i-th of all.
+    /// Attention layers: the form of their K and V, and the pages of each. A graph's state leaf `kv[i]` is the i-th of all.
     pub kv: Vec<(KvSpec, usize)>,
-    /// Layers that recur. A graph's state leaves `conv[i]` and `delta[i]` mean the i-th of all.
+    /// Recurrent layers. A graph's state leaves `conv[i]` and `delta[i]` are those of the i-th of all.
     pub recurrent: Vec<RecurrentSpec>,
     /// Slots of every recurrent layer.
     pub slots: usize,
 }
 
-/// How keys are moved to other positions: by the rotation from one to the other (llama.cpp's K-shift).
+/// A K-shift: RoPE by the difference of two positions.
 #[derive(Clone, Debug, PartialEq)]
 pub struct KShift {
     /// The angles.
     pub table: RopeTable,
     /// The pairs.
     pub layout: RopeLayout,
-    /// What the frequencies are divided by, as an operand of [`verbatim_graph::Op::RopeTable`] gives it.
+    /// The RoPE frequency factors, as the operand of [`verbatim_graph::Op::RopeTable`].
     pub freq_factors: Option<Vec<f32>>,
     /// Positions that the keys move by; may be negative.
     pub positions: i32,
-    /// The keys are stored transformed by [`verbatim_graph::Op::Hadamard`].
+    /// The keys are stored Hadamard-transformed ([`verbatim_graph::Op::Hadamard`]).
     pub hadamard: bool,
 }
 
-/// A backend's memory of sequences. Each layer that attends has pages of its own, numbered from 0, of [`PAGE_CELLS`] cells;
+/// The cache of all sequences in backend memory. Each attention layer has its own pages, numbered from 0, of [`PAGE_CELLS`] cells;
 /// each recurrent layer has as many slots as the others. Everything is called between runs.
 pub trait StateStore {
     /// The version of the numbers that the backend computes. It is raised with every change that may change the bits of a
@@ -94,8 +94,8 @@ pub trait StateStore {
     /// Copies a page of these layers as it is stored.
     fn copy_page(&mut self, layers: &[usize], from: usize, to: usize);
 
-    /// Copies cells `(from, to)` of these layers, in the order given, as they are stored. With a K-shift keys are rotated to their
-    /// new positions; K of a type that rounds is rounded once more then.
+    /// Copies cells `(from, to)` of these layers, in the order given, as they are stored. With a K-shift, RoPE moves keys to their
+    /// new positions; quantised K is requantised then.
     fn move_cells(&mut self, layers: &[usize], moves: &[(usize, usize)], shift: Option<&KShift>);
 
     /// Appends the K and V of cells of one layer to `out`, as they are stored: [`KvSpec::cell_bytes`] bytes each, which do not

@@ -61,13 +61,13 @@ pub enum Command {
     Tokenize(TokenizeArgs),
     /// Render chat messages on standard input with a chat template
     Template(TemplateArgs),
-    /// Compute the logits after every token of a sequence, into a .safetensors file
+    /// Write the logits of every token of a sequence to a .safetensors file
     Logits(LogitsArgs),
     /// Measure how fast a model runs on this machine
     Bench(BenchArgs),
     /// Measure the perplexity of a text
     Perplexity(PerplexityArgs),
-    /// Write a model of a known shape with random weights, for measurements
+    /// Write a model of a known shape with random weights, for benchmarks
     Synth(SynthArgs),
     /// Fetch a model into the store
     Pull(PullArgs),
@@ -107,10 +107,10 @@ pub struct HubFlags {
     pub endpoint: String,
 }
 
-/// What computes, and on how many threads. The text depends on the backend and not on the threads.
+/// Backend and threads. The text depends on the backend and not on the threads.
 #[derive(Debug, Clone, Args)]
 pub struct DeviceFlags {
-    /// What computes: cpu, or reference, which is the definition of every op in plain scalar code: slow, to compare with
+    /// Backend: cpu, or reference (every op by its definition in scalar code: slow, to compare with)
     #[arg(long, value_name = "NAME", env = "VERBATIM_BACKEND", default_value = "cpu", value_parser = device_kind())]
     pub backend: DeviceKind,
     /// Threads to compute with [default: one per physical core]; the text does not depend on it
@@ -121,16 +121,16 @@ pub struct DeviceFlags {
     pub cpu_mask: Option<CpuMask>,
 }
 
-/// How K and V are kept. The text depends on it.
+/// Types of the KV cache. The text depends on them.
 #[derive(Debug, Clone, Args)]
 pub struct CacheFlags {
-    /// Format of the keys in the KV cache
+    /// Type of K in the KV cache
     #[arg(long = "ctk", value_name = "FORMAT", env = "VERBATIM_CTK", default_value = "f16", value_parser = kv_type())]
     pub cache_type_k: KvType,
-    /// Format of the values in the KV cache
+    /// Type of V in the KV cache
     #[arg(long = "ctv", value_name = "FORMAT", env = "VERBATIM_CTV", default_value = "f16", value_parser = kv_type())]
     pub cache_type_v: KvType,
-    /// Quantise keys and values as they are, without the rotation that makes them lose less
+    /// Quantise K and V without the Hadamard transform, which loses more
     #[arg(long, env = "VERBATIM_NO_KV_ROTATION", value_parser = switch())]
     pub no_kv_rotation: bool,
 }
@@ -141,7 +141,7 @@ fn device_kind() -> impl TypedValueParser<Value = DeviceKind> {
         .try_map(|name| name.parse::<DeviceKind>())
 }
 
-/// A format of K or V, by its name.
+/// A KV cache type, by its name.
 fn kv_type() -> impl TypedValueParser<Value = KvType> {
     PossibleValuesParser::new(KvType::ALL.map(KvType::name)).try_map(|name| kv_type_of(&name))
 }
@@ -151,19 +151,19 @@ fn kv_type_of(name: &str) -> Result<KvType, String> {
     found.ok_or_else(|| format!("{name} is not one of {}", KvType::ALL.map(KvType::name).join(", ")))
 }
 
-/// What a conversation keeps from one answer to the next.
+/// Context shift, session file and prefix cache.
 #[derive(Debug, Clone, Args)]
 pub struct SequenceFlags {
-    /// When the context is full, drop the oldest half of it after --keep tokens and go on, instead of stopping
+    /// When the context is full, discard the older half of it after --keep tokens and continue, instead of stopping
     #[arg(long, env = "VERBATIM_CONTEXT_SHIFT", value_parser = switch())]
     pub context_shift: bool,
-    /// Tokens at the beginning that --context-shift never drops
+    /// Tokens at the start that --context-shift never discards
     #[arg(long, value_name = "N", env = "VERBATIM_KEEP", default_value = "4")]
     pub keep: usize,
-    /// File with what the model has computed: continued from if it exists, and written at the end
+    /// Session file with the KV cache and recurrent state: restored if it exists, written at the end
     #[arg(long, value_name = "FILE", env = "VERBATIM_SESSION", value_hint = ValueHint::FilePath)]
     pub session: Option<PathBuf>,
-    /// Memory for texts that are kept for later ones with the same beginning, in MiB
+    /// Size of the prefix cache in MiB
     #[arg(long, value_name = "MIB", env = "VERBATIM_CACHE_MIB", default_value = "256")]
     pub cache_mib: usize,
 }
@@ -174,7 +174,7 @@ pub struct GenerateFlags {
     /// Tokens to generate at most [default: until the model ends or the context is full]
     #[arg(short = 'n', long, value_name = "N", env = "VERBATIM_MAX_TOKENS", allow_negative_numbers = true)]
     pub max_tokens: Option<u32>,
-    /// Temperature: 0 always takes the likeliest token
+    /// Temperature; 0 is greedy
     #[arg(
         long = "temp",
         value_name = "T",
@@ -193,7 +193,7 @@ pub struct GenerateFlags {
         allow_negative_numbers = true
     )]
     pub seed: u64,
-    /// Text that ends the answer and is not part of it; may be given several times
+    /// Stop string, not part of the answer; may be given several times
     #[arg(
         long,
         value_name = "TEXT",
@@ -202,7 +202,7 @@ pub struct GenerateFlags {
         value_parser = NonEmptyStringValueParser::new()
     )]
     pub stop: Vec<String>,
-    /// Tokens the context has room for [default: what the model was trained for]
+    /// Context size in tokens [default: what the model was trained for]
     #[arg(long = "ctx", value_name = "N", env = "VERBATIM_CTX")]
     pub context_tokens: Option<NonZeroU32>,
     /// System message that comes before the conversation
@@ -225,10 +225,10 @@ pub struct RunArgs {
     /// Threads.
     #[command(flatten)]
     pub threads: DeviceFlags,
-    /// Formats of the KV cache.
+    /// KV cache types.
     #[command(flatten)]
     pub cache: CacheFlags,
-    /// What is kept.
+    /// Context shift, session file and prefix cache.
     #[command(flatten)]
     pub sequence: SequenceFlags,
     /// Continue the prompt as it is instead of answering it as a chat message
@@ -248,10 +248,10 @@ pub struct ChatArgs {
     /// Threads.
     #[command(flatten)]
     pub threads: DeviceFlags,
-    /// Formats of the KV cache.
+    /// KV cache types.
     #[command(flatten)]
     pub cache: CacheFlags,
-    /// What is kept.
+    /// Context shift, session file and prefix cache.
     #[command(flatten)]
     pub sequence: SequenceFlags,
 }
@@ -268,13 +268,13 @@ pub struct LogitsArgs {
     /// The .safetensors file to write
     #[arg(long, value_name = "FILE", env = "VERBATIM_LOGITS_OUT", value_hint = ValueHint::FilePath)]
     pub out: PathBuf,
-    /// Write every layer's output as well
+    /// Also write the hidden states after every layer
     #[arg(long, env = "VERBATIM_LAYERS", value_parser = switch())]
     pub layers: bool,
     /// Threads.
     #[command(flatten)]
     pub threads: DeviceFlags,
-    /// Round keys and values in the KV cache to 2 bytes, as `run` does by default
+    /// Use an f16 KV cache, as `run` does by default, instead of f32
     #[arg(long, env = "VERBATIM_F16_CACHE", value_parser = switch())]
     pub f16_cache: bool,
 }
@@ -304,11 +304,11 @@ pub struct TokenizeArgs {
     /// Which vocabulary.
     #[command(flatten)]
     pub vocabulary: VocabularyFlags,
-    /// Take the text of special tokens, such as <|im_end|>, as plain text; with --decode, leave special
+    /// Take the text of special tokens, such as <|im_end|>, as text; with --decode, leave special
     /// tokens out
     #[arg(long, env = "VERBATIM_NO_SPECIAL", value_parser = switch())]
     pub no_special: bool,
-    /// Add the tokens that the model file asks for at the beginning and the end
+    /// Add BOS and EOS if the model file asks for them
     #[arg(long, env = "VERBATIM_ADD_BOS", value_parser = switch())]
     pub add_bos: bool,
     /// Read a JSON array of ids and write their bytes
@@ -331,7 +331,7 @@ pub struct TemplateArgs {
     /// Model file, or the name of a model in the store, whose template and special tokens are used
     #[arg(short, long, value_name = "FILE", env = "VERBATIM_MODEL", value_hint = ValueHint::FilePath)]
     pub model: Option<String>,
-    /// End with the beginning of the assistant's turn
+    /// End with the generation prompt: the header of the assistant's turn
     #[arg(long, env = "VERBATIM_ADD_GENERATION_PROMPT", value_parser = switch())]
     pub add_generation_prompt: bool,
     /// JSON file with the array of tools that the model may call
@@ -407,7 +407,7 @@ pub struct BenchArgs {
     /// Which model.
     #[command(flatten)]
     pub model: ModelFlags,
-    /// Prompts to compute, in tokens, separated by commas; 0 for none
+    /// Prompt processing (pp) lengths, separated by commas; 0 for none
     #[arg(
         short = 'p',
         long = "n-prompt",
@@ -417,7 +417,7 @@ pub struct BenchArgs {
         value_delimiter = ','
     )]
     pub prompts: Vec<usize>,
-    /// Tokens to generate one by one, separated by commas; 0 for none
+    /// Token generation (tg) lengths, separated by commas; 0 for none
     #[arg(
         short = 'n',
         long = "n-gen",
@@ -427,7 +427,7 @@ pub struct BenchArgs {
         value_delimiter = ','
     )]
     pub generations: Vec<usize>,
-    /// Tokens in the sequence before each test, separated by commas
+    /// Context depths: tokens in the KV cache before each test, separated by commas
     #[arg(
         short = 'd',
         long = "n-depth",
@@ -437,7 +437,7 @@ pub struct BenchArgs {
         value_delimiter = ','
     )]
     pub depths: Vec<usize>,
-    /// Rows of single steps that all want logits, separated by commas; 0 for none
+    /// Batch widths: steps of so many rows with logits, as when verifying draft tokens; separated by commas; 0 for none
     #[arg(
         long,
         value_name = "N,…",
@@ -452,17 +452,17 @@ pub struct BenchArgs {
     /// Threads.
     #[command(flatten)]
     pub threads: DeviceFlags,
-    /// Formats of the KV cache.
+    /// KV cache types.
     #[command(flatten)]
     pub cache: CacheFlags,
-    /// Measure instead what operations on the cache cost at --n-depth (8192 if 0): accepting and rejecting draft tokens, forking,
+    /// Measure KV cache operations instead, at --n-depth (8192 if 0): accepting and rejecting draft tokens, forking,
     /// saving
     #[arg(long, alias = "state", env = "VERBATIM_BENCH_CACHE_OPS", value_parser = switch())]
     pub cache_ops: bool,
-    /// Measure how fast this machine reads memory and multiplies as well
+    /// Also measure this machine's memory bandwidth and peak operations
     #[arg(long, env = "VERBATIM_BENCH_PEAKS", value_parser = switch())]
     pub peaks: bool,
-    /// Run each test once more and say where its time goes, by kind of op, and how near that is to the peaks
+    /// Also profile each test: time by op, compared with the peaks
     #[arg(long, env = "VERBATIM_BENCH_PROFILE", value_parser = switch())]
     pub profile: bool,
     /// Draw the profile into this .svg or .html file
@@ -504,7 +504,7 @@ pub struct PerplexityArgs {
     /// Text to compute it on; `-` reads standard input
     #[arg(short, long, value_name = "TEXT", env = "VERBATIM_PERPLEXITY_FILE", value_hint = ValueHint::FilePath)]
     pub file: PathBuf,
-    /// Tokens of a chunk; each chunk starts from nothing, and its second half counts
+    /// Context size of a chunk; the second half of each chunk counts, as in llama-perplexity
     #[arg(long, value_name = "N", env = "VERBATIM_PERPLEXITY_CTX", default_value = "512")]
     pub ctx: usize,
     /// Chunks to compute at most [default: all]
@@ -513,10 +513,10 @@ pub struct PerplexityArgs {
     /// Threads.
     #[command(flatten)]
     pub threads: DeviceFlags,
-    /// Formats of the KV cache.
+    /// KV cache types.
     #[command(flatten)]
     pub cache: CacheFlags,
-    /// Report as well how far the distributions are from those with keys and values in these formats, such as f32,f32
+    /// Also report the KL divergence from a KV cache of these types, such as f32,f32
     #[arg(long, value_name = "CTK,CTV", env = "VERBATIM_KL_AGAINST", value_parser = cache_pair)]
     pub kl_against: Option<CachePair>,
     /// How to print
@@ -524,7 +524,7 @@ pub struct PerplexityArgs {
     pub format: PerplexityFormat,
 }
 
-/// Formats of keys and values.
+/// KV cache types of K and V.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CachePair(pub [KvType; 2]);
 
@@ -549,7 +549,7 @@ pub struct SynthArgs {
     /// File to write
     #[arg(value_name = "OUT.gguf", value_hint = ValueHint::FilePath)]
     pub out: PathBuf,
-    /// Format of the weights: F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q8_0, Q4_K_M, Q5_K_M, Q6_K or IQ4_XS
+    /// Quantisation of the weights: F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q8_0, Q4_K_M, Q5_K_M, Q6_K or IQ4_XS
     #[arg(long, value_name = "RECIPE", env = "VERBATIM_QUANT", default_value = "Q4_K_M")]
     pub quant: Recipe,
     /// Seed of the weights; the same seed gives the same file
@@ -582,9 +582,9 @@ fn temperature(text: &str) -> Result<f32, String> {
     }
 }
 
-/// Parses the formats of keys and values.
+/// Parses the KV cache types of K and V.
 fn cache_pair(text: &str) -> Result<CachePair, String> {
-    let (k, v) = text.split_once(',').ok_or("two formats are needed, such as f32,f32")?;
+    let (k, v) = text.split_once(',').ok_or("two types are needed, such as f32,f32")?;
     Ok(CachePair([kv_type_of(k)?, kv_type_of(v)?]))
 }
 

@@ -56,7 +56,7 @@ pub struct Partial {
 #[derive(Debug, thiserror::Error)]
 pub enum HubError {
     /// The hub's address is no address.
-    #[error("{endpoint:?} is no address of a model hub: it must begin with https:// or http:// (see --hub)")]
+    #[error("{endpoint:?} is no address of a model hub: it must start with https:// or http:// (see --hub)")]
     Endpoint {
         /// What was given.
         endpoint: String,
@@ -122,7 +122,7 @@ pub enum HubError {
     },
     /// The connection broke again and again.
     #[error(
-        "the download broke off after {} of {}: {reason}; pull again and it goes on from there",
+        "the download broke off after {} of {}: {reason}; pull again to resume",
         human_bytes(*received_bytes),
         total_bytes.map_or("an unknown size".to_owned(), human_bytes)
     )]
@@ -136,7 +136,7 @@ pub enum HubError {
     },
     /// No space left.
     #[error(
-        "the disk is full: {} of the model are in {}; make room and pull again to go on from there, or remove \
+        "the disk is full: {} of the model are in {}; make room and pull again to resume, or remove \
          that file",
         human_bytes(*received_bytes),
         path.display()
@@ -236,7 +236,7 @@ impl Hub {
             return Err(HubError::OtherFile { url: url.to_owned(), wanted, found });
         }
         if have.is_some_and(|have| answer.start != have.bytes || answer.version != Some(have.version)) {
-            // Another version of the file, or a server that cannot go on in the middle: from the beginning.
+            // Another version of the file, or a server without range requests: from the start.
             partial.clear()?;
             if answer.start != 0 {
                 answer = self.ask(url, 0)?;
@@ -414,7 +414,7 @@ impl Partial {
         remove_if_present(&self.path)
     }
 
-    /// Opens the file to receive the answer: to go on, or from the beginning.
+    /// Opens the file to receive the answer: to resume, or from the start.
     fn open(&self, url: &str, answer: &Answer) -> Result<File, StoreError> {
         let mut options = File::options();
         options.create(true);

@@ -93,7 +93,7 @@ pub enum PullError {
         source_there: String,
     },
     /// Not the start of a GGUF file.
-    #[error("{origin} is no GGUF file: it does not begin with the letters GGUF")]
+    #[error("{origin} is no GGUF file: it does not start with the magic GGUF")]
     NotGguf {
         /// Where the bytes came from.
         origin: String,

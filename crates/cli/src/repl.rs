@@ -17,11 +17,11 @@ use crate::standard_io;
 
 /// What `/help` says.
 const HELP: &str = "\
-/reset       forget the conversation, except for the system message
+/reset       clear the conversation, except for the system message
 /save FILE   write the conversation to FILE as a JSON array of messages
 /help        show this
 /quit        leave, as Ctrl-D does
-A line that ends with \\ goes on in the next one. To say something that begins with /, write // instead.
+A line that ends with \\ continues on the next one. To start a message with /, write // instead.
 Ctrl-C stops an answer; what was said so far stays in the conversation.
 ";
 
@@ -31,7 +31,7 @@ pub trait Responder {
     /// An answer that the user interrupts is given as far as it came.
     ///
     /// # Errors
-    /// When there is no answer: the person's message is then taken back and the conversation goes on.
+    /// When there is no answer: the user message is then removed and the conversation continues.
     fn respond(
         &mut self,
         conversation: &[Message],

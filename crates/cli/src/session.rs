@@ -1,4 +1,4 @@
-//! A loaded model behind its engine's door, and one session that goes on from answer to answer.
+//! A loaded model in its engine, and one session that stays from answer to answer.
 
 use std::path::{Path, PathBuf};
 
@@ -46,7 +46,7 @@ impl std::fmt::Display for Summary {
         let stats = self.stats;
         write!(f, "{} prompt tokens", stats.prompt_tokens)?;
         if stats.cached_tokens > 0 {
-            write!(f, " ({} reused)", stats.cached_tokens)?;
+            write!(f, " ({} cached)", stats.cached_tokens)?;
         }
         let (tokens, first) = (stats.generated_tokens, stats.time_to_first_token.as_secs_f64());
         write!(f, ", {tokens} tokens, first after {first:.2} s")?;
@@ -219,7 +219,7 @@ impl Session {
                 Event::Failed(error) => return Err(about_request(error)),
             }
         }
-        bail!("the answer has no end: a fault of this program, please report it")
+        bail!("the answer has no end: this is a bug, please report it")
     }
 }
 
@@ -241,7 +241,7 @@ fn about_session(error: SessionError, what: &'static str) -> anyhow::Error {
             anyhow::Error::new(error).context("--context-shift cannot be used with this model")
         }
         SessionError::Keep { keep, context } => {
-            anyhow!("--keep {keep} leaves nothing to drop of a context of {context}")
+            anyhow!("--keep {keep} leaves nothing to discard of a context of {context}")
         }
         SessionError::File(error) => anyhow::Error::new(error).context(format!("--session {what}")),
         SessionError::History { .. } => anyhow::Error::new(error).context(format!("--session {what}")),

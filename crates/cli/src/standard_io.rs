@@ -45,6 +45,8 @@ pub fn read_text_file(path: &Path) -> anyhow::Result<String> {
         return read_text();
     }
     let name = path.display().to_string();
+    // Some systems open a folder and fail to read it; others say that access is denied.
+    anyhow::ensure!(!path.is_dir(), "cannot read {name}: it is a folder");
     let file = File::open(path).with_context(|| format!("cannot read {name}"))?;
     text(read_all(file, &name)?, &name)
 }

@@ -266,8 +266,9 @@ impl Store {
     /// When a file cannot be written or renamed; the model is then not in the store.
     pub fn commit(&self, _lock: &ModelLock, name: &ModelName, record: &Record) -> Result<Entry, StoreError> {
         let part = self.part_path(name);
-        // A rename may reach the disk before the bytes do, so they are sent first.
-        File::open(&part).and_then(|file| file.sync_all()).map_err(io_error("write", &part))?;
+        // A rename may reach the disk before the bytes do, so they are sent first. Windows flushes only what may be written to.
+        let file = File::options().write(true).open(&part);
+        file.and_then(|file| file.sync_all()).map_err(io_error("write", &part))?;
         write_json(&self.record_path(name), record)?;
         let path = self.model_path(name);
         fs::rename(&part, &path).map_err(io_error("create", &path))?;

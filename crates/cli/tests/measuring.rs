@@ -73,7 +73,7 @@ fn bench_refuses_what_cannot_be_measured() {
     refused(&["-p", "0", "-n", "0", "--widths", "0"], 1, "nothing to measure");
     refused(&["--widths", "1000"], 1, "a step has at most 512 rows, not 1000");
     refused(&["-d", "5000000000"], 1, "context");
-    refused(&["--backend", "reference", "--profile"], 2, "the backend reference keeps no profile");
+    refused(&["--backend", "reference", "--profile"], 2, "the backend reference has no profiler");
     refused(&["--backend", "abacus"], 2, "possible values: cpu, reference");
 }
 
@@ -194,7 +194,7 @@ fn perplexity_refuses_what_is_no_text_and_what_is_too_short() {
     };
     refused(&[], 2, "--file");
     refused(&["-f", "none.txt"], 1, "cannot read none.txt");
-    refused(&["-f", "."], 1, ". cannot be read");
+    refused(&["-f", "."], 1, "cannot read .: it is a folder");
     refused(&["-f", "empty.txt"], 1, "empty.txt is empty");
     refused(&["-f", "-"], 1, "standard input is empty");
     refused(&["-f", "bytes.txt"], 1, "bytes.txt is not UTF-8 text: the byte at offset 2");
@@ -204,7 +204,7 @@ fn perplexity_refuses_what_is_no_text_and_what_is_too_short() {
     }
     refused(&["-f", "short.txt", "--ctx", "-1"], 2, "-1");
     refused(&["-f", "short.txt", "--chunks", "0"], 2, "chunks");
-    refused(&["-f", "short.txt", "--kl-against", "f32"], 2, "two formats are needed");
+    refused(&["-f", "short.txt", "--kl-against", "f32"], 2, "two types are needed");
 }
 
 #[test]

@@ -3,9 +3,8 @@
 mod support;
 
 use std::fs;
-use std::io::Read as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::Output;
 use support::{data, run_with_input, stderr, stdout, verbatim};
 use verbatim_gguf::{GgufFile, GgufWriter};
 
@@ -39,7 +38,7 @@ fn a_session_says_what_a_run_without_one_says() {
             assert_eq!(stdout(&again), stdout(&plain), "{model}");
             let told = String::from_utf8_lossy(&again.stderr).into_owned();
             // Recurrent states and windows cannot go back to the end of the prompt.
-            assert_eq!(told.contains(" reused)"), model == "qwen3", "{told}");
+            assert_eq!(told.contains(" cached)"), model == "qwen3", "{told}");
             let other = "it was a dark and stormy morning";
             assert_eq!(stdout(&with(&session, other)), stdout(&with(&[], other)), "{model}");
         }
@@ -66,7 +65,7 @@ fn a_session_that_cannot_be_continued_is_refused_and_stays() {
     fs::write(&file, &whole[..whole.len() - 1]).unwrap();
     assert!(stderr(&with("qwen3", &[]), 1).contains("checksum"));
     fs::write(&file, b"notes of mine").unwrap();
-    assert!(stderr(&with("qwen3", &[]), 1).contains("no file of saved sequences"));
+    assert!(stderr(&with("qwen3", &[]), 1).contains("not a file of saved sequences"));
     assert_eq!(fs::read(&file).unwrap(), b"notes of mine");
     let model = data("models/qwen3/model.gguf");
     let over = run(home.path(), "qwen3", &["--session", model.to_str().unwrap(), "hello"]);
@@ -93,7 +92,7 @@ fn a_full_context_ends_the_answer_or_is_shifted() {
     let hybrid = run(home.path(), "qwen35-hybrid", &["--context-shift", "hello"]);
     assert!(stderr(&hybrid, 1).contains("--context-shift cannot be used with this model"));
     let keep = run(home.path(), "qwen3", &["--context-shift", "--ctx", "40", "--keep", "39", "hello"]);
-    assert!(stderr(&keep, 1).contains("--keep 39 leaves nothing to drop"));
+    assert!(stderr(&keep, 1).contains("--keep 39 leaves nothing to discard"));
 }
 
 #[test]
@@ -147,8 +146,8 @@ fn a_conversation_goes_on_in_another_process() {
     let (first, second) = (chat(true, "hello\n"), chat(true, "and then?\n"));
     assert_eq!(stdout(&first) + &stdout(&second), whole);
     let told = String::from_utf8_lossy(&second.stderr).into_owned();
-    assert!(told.contains("the conversation of 3 messages goes on"), "{told}");
-    assert!(told.contains(" reused), "), "{told}");
+    assert!(told.contains("the conversation of 3 messages continues"), "{told}");
+    assert!(told.contains(" cached), "), "{told}");
     // What fails is taken back, and the conversation goes on.
     let long = "word ".repeat(9000);
     let failed = stdout(&chat(false, &format!("{long}\nhello\n")));
@@ -174,6 +173,8 @@ fn a_broken_template_harms_nobody_who_does_without() {
 #[test]
 #[cfg(unix)]
 fn ctrl_c_ends_the_answer_and_the_session_is_kept() {
+    use std::io::Read as _;
+    use std::process::{Command, Stdio};
     let home = tempfile::tempdir().unwrap();
     let file = home.path().join("session");
     let mut command = verbatim(home.path());

@@ -1,5 +1,5 @@
-//! What must hold of the source itself: which crate may know which, where `unsafe` is, how long functions are, the field's words,
-//! no file that nothing declares, no circle of files.
+//! What must hold of the source itself: which crate may know which, where `unsafe`, intrinsics and numbers come from, how long
+//! functions are, the field's words, no file that nothing declares, no circle of files, what manifests and documents say.
 
 mod circles;
 
@@ -32,6 +32,8 @@ const LAYERS: [&str; 18] = [
 /// Who may name a backend: the one place that chooses it.
 const BACKENDS: [&str; 2] = ["cpu", "reference"];
 const CHOOSES_BACKEND: &str = "device";
+/// What the CPU backend is made of, which nobody else may name.
+const CPU_ROOMS: [&str; 3] = ["simd", "team", "matrix"];
 
 /// Lines of a function, its signature and last brace included.
 const FUNCTION_LINES_MAX: usize = 70;
@@ -42,11 +44,8 @@ const LONG_FUNCTIONS: [(&str, &str); 2] = [("graph/src/op.rs", "infer"), ("cpu/s
 const UNSAFE_FILES: [&str; 7] =
     ["simd/src/", "team/src/", "matrix/src/", "matrix/tests/", "cpu/src/", "cpu/tests/", "gguf/src/"];
 
-/// Crates with circles of files that are still to be broken.
-const CIRCLES_LEFT: [&str; 1] = ["cpu"];
-
 /// Words that the field does not use, each with what it says. Whole words only.
-const WORDS: [(&str, &str); 20] = [
+const WORDS: [(&str, &str); 36] = [
     ("foretell", "predict"),
     ("helping of", "chunk"),
     ("BookRow", "CacheOpRow"),
@@ -67,26 +66,72 @@ const WORDS: [(&str, &str); 20] = [
     ("go_on", "should_continue"),
     ("CannotMove", "CannotShift"),
     ("place: start", "kv_index: start"),
+    ("places()", "allocations() or kv_len()"),
+    ("NoPlace", "NoAllocation"),
+    ("Pick", "GatherRows"),
+    ("TopExperts", "MoeTopK"),
+    ("ExpertLinear", "MoeLinear"),
+    ("WeightedSum", "MoeCombine"),
+    ("minima", "mins"),
+    ("put_code", "put_quant"),
+    ("NotNumbers", "AllNan"),
+    ("Fate", "RowOutcome"),
+    ("tap_rows", "hidden_rows"),
+    ("bring_together", "compact_path"),
+    ("K/V heads", "KV heads"),
+    ("layers that recur", "recurrent layers"),
+    ("layers that attend", "attention layers"),
+    ("bookkeeping", "cache metadata"),
 ];
 /// Not renamed yet.
 const OLD_WORDS: [&str; 1] = ["cpu/"];
+
+/// Functions that std takes from the system, where their last bits differ from one to the next: `libm` has them the same for all.
+const SYSTEM_FUNCTIONS: [&str; 15] = [
+    ".exp()",
+    ".exp2()",
+    ".exp_m1()",
+    ".ln()",
+    ".ln_1p()",
+    ".log(",
+    ".log2()",
+    ".log10()",
+    ".powf(",
+    ".sin()",
+    ".cos()",
+    ".sin_cos()",
+    ".tan()",
+    ".tanh()",
+    ".cbrt()",
+];
+/// Where they may be used: in what no text depends on, and in the backend that is there to compare with.
+const MAY_USE_SYSTEM_FUNCTIONS: [&str; 3] = ["lab/", "reference/", "sample/src/log_softmax.rs"];
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().expect("the workspace")
 }
 
-/// Every file below a folder with one of these endings, by its path from `crates`.
+/// Every file of the crates with this ending, by its path from `crates`.
 fn files(ending: &str) -> BTreeMap<String, String> {
-    let crates = root().join("crates");
+    files_below(&root().join("crates"), ending)
+}
+
+/// Every file below a folder with this ending, by its path from there, but for hidden and built ones.
+fn files_below(start: &Path, ending: &str) -> BTreeMap<String, String> {
     let mut found = BTreeMap::new();
-    let mut folders = vec![crates.clone()];
+    let mut folders = vec![start.to_owned()];
     while let Some(folder) = folders.pop() {
         for entry in fs::read_dir(&folder).expect("a folder") {
-            let path = entry.expect("an entry").path();
+            let entry = entry.expect("an entry");
+            let path = entry.path();
+            let file_name = entry.file_name();
+            if file_name == "target" || file_name.to_string_lossy().starts_with('.') {
+                continue;
+            }
             if path.is_dir() {
                 folders.push(path);
             } else if path.extension().is_some_and(|extension| extension == ending) {
-                let name = path.strip_prefix(&crates).expect("below").to_string_lossy().replace('\\', "/");
+                let name = path.strip_prefix(start).expect("below").to_string_lossy().replace('\\', "/");
                 found.insert(name, fs::read_to_string(&path).expect("a text"));
             }
         }
@@ -123,7 +168,24 @@ fn arrows_between_crates_go_down_only() {
             assert!(below < layer, "{name} depends on {dependency}, which is above it");
             let names_backend = BACKENDS.contains(&&*dependency);
             assert!(!names_backend || *name == CHOOSES_BACKEND, "{name} names the backend {dependency}");
+            let names_room = CPU_ROOMS.contains(&&*dependency);
+            assert!(
+                !names_room || *name == "cpu" || CPU_ROOMS.contains(name),
+                "{name} names cpu's {dependency}"
+            );
         }
+    }
+}
+
+#[test]
+fn intrinsics_are_in_one_crate() {
+    for (path, text) in files("rs") {
+        let uses =
+            ["std::arch::", "core::arch::", "target_feature(enable"].iter().any(|word| text.contains(word));
+        assert!(
+            !uses || path.starts_with("simd/src/") || path.ends_with("tests/tidy.rs"),
+            "{path} has intrinsics"
+        );
     }
 }
 
@@ -157,12 +219,8 @@ fn no_circle_of_files() {
         let sources = files.iter().filter_map(|(path, text)| Some((path.strip_prefix(&folder)?, text)));
         let arrows = circles::arrows(&sources.map(|(path, text)| (path.to_owned(), text.clone())).collect());
         let circles = circles::circles(&arrows);
-        if CIRCLES_LEFT.contains(&name) {
-            assert!(!circles.is_empty(), "{name} has no circle of files left: take it off CIRCLES_LEFT");
-        } else {
-            let texts = circles.iter().map(|circle| circles::describe(circle, &arrows));
-            found.extend(texts.map(|text| format!("\n{name}/src:{text}")));
-        }
+        let texts = circles.iter().map(|circle| circles::describe(circle, &arrows));
+        found.extend(texts.map(|text| format!("\n{name}/src:{text}")));
     }
     assert!(found.is_empty(), "files import each other: {found}");
 }
@@ -235,6 +293,22 @@ fn has_word(text: &str, word: &str) -> bool {
 }
 
 #[test]
+fn numbers_do_not_come_from_the_system() {
+    for (path, text) in
+        files("rs").iter().filter(|(path, _)| path.contains("/src/") && !path.ends_with("tests.rs"))
+    {
+        let may = MAY_USE_SYSTEM_FUNCTIONS.iter().any(|allowed| path.starts_with(allowed));
+        let code = text.split("#[cfg(test)]\nmod ").next().unwrap_or_default();
+        let used = SYSTEM_FUNCTIONS.iter().find(|function| code.contains(**function));
+        assert!(
+            may || used.is_none(),
+            "{path} uses {}, which differs between systems: use libm",
+            used.unwrap_or(&"")
+        );
+    }
+}
+
+#[test]
 fn the_words_are_the_fields() {
     let texts = files("rs").into_iter().chain(files("md"));
     let is_new =
@@ -244,4 +318,95 @@ fn the_words_are_the_fields() {
             assert!(!has_word(&text, word), "{path} says {word:?}; the field says {instead:?}");
         }
     }
+}
+
+#[test]
+fn every_crate_says_what_it_is() {
+    for name in LAYERS {
+        let folder = root().join("crates").join(name);
+        let manifest = fs::read_to_string(folder.join("Cargo.toml")).expect("a manifest");
+        let package = manifest.split("\n[").next().expect("a package");
+        let own = ["description = \"", "keywords = [\"", "categories = [\"", "readme = \"README.md\""];
+        let shared =
+            ["version", "edition", "rust-version", "license"].map(|key| format!("{key}.workspace = true"));
+        for key in own.into_iter().chain(shared.iter().map(String::as_str)) {
+            assert!(
+                package.lines().any(|line| line.starts_with(key)),
+                "crates/{name}/Cargo.toml lacks {key}"
+            );
+        }
+        let readme = fs::read_to_string(folder.join("README.md")).unwrap_or_default();
+        assert!(readme.starts_with("# "), "crates/{name} has no README.md");
+    }
+}
+
+#[test]
+fn the_rust_version_is_the_same_everywhere() {
+    let read = |path: &str| fs::read_to_string(root().join(path)).expect("a text");
+    let quoted = |path: &str, key: &str| {
+        let text = read(path);
+        let line = text.lines().find_map(|line| line.strip_prefix(key)?.split('"').nth(1).map(str::to_owned));
+        line.unwrap_or_else(|| panic!("{path} has no {key}"))
+    };
+    let least = quoted("Cargo.toml", "rust-version = ");
+    assert_eq!(
+        quoted("rust-toolchain.toml", "channel = "),
+        format!("{least}.0"),
+        "CI uses the least version"
+    );
+    for path in ["README.md", "CONTRIBUTING.md", ".ci/run"] {
+        let text = read(path);
+        let versions: Vec<&str> = text.split("Rust ").skip(1).filter(|rest| rest.starts_with("1.")).collect();
+        assert!(!versions.is_empty(), "{path} does not say which Rust is needed");
+        for version in versions {
+            assert!(version.starts_with(&format!("{least} ")), "{path}: Rust {version:.6}, not {least}");
+        }
+    }
+}
+
+/// Where the links of a document lead, but for other sites.
+fn links(document: &str) -> Vec<&str> {
+    let is_code = |index: &usize| index % 2 == 1;
+    let texts = document.split("```").enumerate().filter(|(index, _)| !is_code(index)).map(|(_, text)| text);
+    let targets =
+        texts.flat_map(|text| text.split("](").skip(1)).filter_map(|rest| rest.split([')', ' ']).next());
+    targets.filter(|target| !target.contains("://") && !target.starts_with("mailto:")).collect()
+}
+
+/// The anchors of a document's headings, as GitHub makes them.
+fn anchors(document: &str) -> Vec<String> {
+    let headings = document.lines().filter(|line| line.starts_with('#'));
+    let kept = |c: &char| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_');
+    let anchor = |heading: &str| {
+        heading.trim_start_matches('#').trim().to_lowercase().chars().filter(kept).collect::<String>()
+    };
+    headings.map(|heading| anchor(heading).replace(' ', "-")).collect()
+}
+
+#[test]
+fn links_lead_somewhere() {
+    let documents = files_below(&root(), "md");
+    for (path, text) in &documents {
+        let folder = root().join(path).parent().expect("a folder").to_owned();
+        for link in links(text) {
+            let (file, anchor) =
+                link.split_once('#').map_or((link, None), |(file, anchor)| (file, Some(anchor)));
+            let target = if file.is_empty() { root().join(path) } else { folder.join(file) };
+            assert!(target.exists(), "{path} links to {link}, which is not there");
+            if let Some(anchor) = anchor {
+                let anchors = anchors(&fs::read_to_string(&target).expect("a text"));
+                assert!(
+                    anchors.iter().any(|other| other == anchor),
+                    "{path} links to {link}: no such heading"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn links_and_anchors_are_found() {
+    let text = "# A `b`, c\n[x](y.md#z) [w](https://w) `q`\n```\n[no](no.md)\n```\n[v](../v \"title\")";
+    assert_eq!(links(text), ["y.md#z", "../v"]);
+    assert_eq!(anchors(text), ["a-b-c"]);
 }

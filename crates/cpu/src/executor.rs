@@ -1,4 +1,4 @@
-//! Runs programs: every thread walks the phases, does its share of each op, and meets the others at a barrier.
+//! Runs programs: every thread walks the phases, does its part of each op, and meets the others at a barrier.
 #![allow(unsafe_code)] // Rows of the arena are handed to the threads that own them.
 
 mod attention;
@@ -20,7 +20,7 @@ use std::sync::{Arc, Mutex};
 use verbatim_backend::{PrepareError, ProductWork, Products, Profile, Recorder, RunError};
 use verbatim_graph::{Bounds, DeltaHeads, Graph, Op, OpRules};
 use verbatim_matrix::{
-    Choices, Epilogue, Input, OutputRows, Residual, chunk_groups, matmul_chosen_groups, matmul_groups,
+    Epilogue, ExpertRows, Input, OutputRows, Residual, chunk_groups, matmul_expert_groups, matmul_groups,
     quantize_planes,
 };
 use verbatim_plan::{PhaseRules, Plan};
@@ -174,7 +174,7 @@ impl Cpu {
     }
 }
 
-/// Everything a thread needs for its share.
+/// Everything a thread needs for its part.
 struct Run<'a> {
     isa: Isa,
     arena: &'a AlignedBytes,
@@ -239,9 +239,9 @@ impl Run<'_> {
                 }
             }
             Model(Op::RopeTable(_)) => {
-                let (frequencies, amplitude) = &step.frequencies;
+                let (frequencies, mscale) = &step.frequencies;
                 let position = step.operands[0].matrix().row::<i32>(self.arena, row)[0];
-                rope::angles(position, frequencies, *amplitude, out());
+                rope::angles(position, frequencies, *mscale, out());
             }
             Model(Op::Rope { head_dim, layout, .. }) => {
                 rope::rotate(layout, head_dim, operand(0), whole(1), out())
@@ -276,17 +276,17 @@ impl Run<'_> {
             Model(Op::MoeTopK { gating, bias, .. }) => {
                 // SAFETY: as for `out`.
                 let chosen = unsafe { step.output.matrix().columns_mut(self.arena, row, out_cols()) };
-                experts::choose(gating, whole(0), bias.then(|| vector(1)), chosen);
+                experts::top_k(gating, whole(0), bias.then(|| vector(1)), chosen);
             }
             Model(Op::MoeWeights(router)) => {
                 let chosen = step.operands[1].matrix().row(self.arena, row);
-                experts::weigh(&router, whole(0), chosen, out());
+                experts::router_weights(&router, whole(0), chosen, out());
             }
             CpuOp::AttentionMerge(attention) => {
                 // SAFETY: as for `out`.
                 unsafe { self.merge_attention(step, &attention, row, part(attention.heads)) }
             }
-            Model(Op::MoeCombine) => experts::weighted_sum(isa, whole(0), whole(1), out_cols().start, out()),
+            Model(Op::MoeCombine) => experts::combine(isa, whole(0), whole(1), out_cols().start, out()),
             Model(Op::RowGate) => {
                 elementwise::scale(isa, recurrence::sigmoid(whole(0)[0]), operand(1), out())
             }
@@ -320,7 +320,7 @@ impl Run<'_> {
         }
     }
 
-    /// This thread's share of an op that is dealt out in tasks.
+    /// This thread's part of an op that is handed out in chunks.
     fn tasks(&self, step: &Step, member: &Context<'_>) {
         match step.op {
             Model(Op::Linear { bias, residual }) | CpuOp::QuantizedLinear { bias, residual, .. } => {
@@ -461,7 +461,7 @@ impl Run<'_> {
 
     /// Some columns of one expert's product, for all rows that have chosen it.
     fn one_expert(&self, step: &Step, expert: usize, bias: bool, groups: Range<usize>) {
-        /// Choices computed at once; each pass over the weights serves so many.
+        /// ExpertRows computed at once; each pass over the weights serves so many.
         const BATCH: usize = 256;
         let weights = &self.weights.experts(step.operands[1].weight()).matrices()[expert];
         let out = step.output.matrix();
@@ -478,10 +478,10 @@ impl Run<'_> {
             _ => step.operands[0].matrix().shape.cols != weights.cols(),
         };
         let run = |list: &[u32]| {
-            let choices = Choices { list, used, own_input };
+            let choices = ExpertRows { list, used, own_input };
             // SAFETY: the counter gives these columns of this expert to one thread only, and a choice has one expert.
             unsafe {
-                matmul_chosen_groups(self.isa, weights, input, &output, choices, groups.clone(), bias);
+                matmul_expert_groups(self.isa, weights, input, &output, choices, groups.clone(), bias);
             }
         };
         let mut batch = [0u32; BATCH];

@@ -1,8 +1,6 @@
 //! The ops that this backend runs: those of models, and those that its lowering makes of them.
 
-use crate::work::{Division, Work};
 use verbatim_graph::{Attention, Op, OpRules, Operands, Shape, Value};
-use verbatim_plan::PhaseRules;
 use verbatim_quant::DType;
 
 /// An op of a lowered graph. The doc comment of each variant gives its operands in order, then its result.
@@ -118,53 +116,5 @@ impl OpRules for CpuOp {
 
     fn returns_state(&self) -> bool {
         matches!(self, CpuOp::Model(op) if op.returns_state())
-    }
-}
-
-impl PhaseRules for CpuOp {
-    fn splits_rows(&self) -> bool {
-        matches!(Work::of(self).division, Division::Rows(_))
-    }
-
-    fn reads_own_row_only(&self, operand: usize) -> bool {
-        Work::of(self).own_row.contain(operand)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::CpuOp;
-    use std::sync::Arc;
-    use verbatim_graph::{Attention, Bounds, Builder, Op, Real, Shape, Tag};
-    use verbatim_plan::Plan;
-    use verbatim_quant::DType;
-
-    #[test]
-    fn keys_are_stored_in_the_phase_that_makes_them_and_attended_to_in_the_next() {
-        let mut b = Builder::new(Bounds { rows: 2, output_rows: 1 });
-        let state = b.state(Tag::new("kv")).unwrap();
-        let mut input = |name, dtype, shape| b.input(Tag::new(name), dtype, shape).unwrap();
-        let [q, k, v] = ["q", "k", "v"].map(|name| input(name, DType::F32, Shape::per_row(8)));
-        let [cells, positions, sequences] =
-            ["cells", "positions", "sequences"].map(|name| input(name, DType::I32, Shape::per_row(1)));
-        let pages = input("pages", DType::I32, Shape::fixed(1, 1));
-        let k = b.apply(Op::Hadamard { heads: 1, head_dim: 8 }, &[k]).unwrap();
-        let state = b.apply(Op::KvWrite { kv_heads: 1, head_dim: 8 }, &[state, k, v, cells]).unwrap();
-        let q = b.apply(Op::Hadamard { heads: 1, head_dim: 8 }, &[q]).unwrap();
-        let attention = Attention {
-            heads: 1,
-            kv_heads: 1,
-            head_dim: 8,
-            scale: Real(1.0),
-            window: None,
-            softcap: None,
-            sinks: false,
-            paths: false,
-        };
-        let out = b.apply(Op::Attention(attention), &[q, state, positions, sequences, pages]).unwrap();
-        b.output(Tag::new("out"), out).unwrap();
-        let graph = b.finish().map_ops(CpuOp::Model);
-        let plan = Plan::new(Arc::new(graph)).expect("a plan");
-        assert_eq!(plan.phases(), [0..3, 3..4]);
     }
 }

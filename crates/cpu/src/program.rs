@@ -199,9 +199,9 @@ pub(crate) struct Step {
     pub(crate) output: Source,
     /// The rows that the work is split over.
     pub(crate) rows: Extent,
-    /// In how many parts such a row is cut that threads share, where the op is split by rows.
+    /// In how many units a row is cut, where the op is split by rows.
     pub(crate) units: usize,
-    /// Frequencies and amplitude, of [`Op::RopeTable`].
+    /// Frequencies and mscale, of [`Op::RopeTable`].
     pub(crate) frequencies: (Vec<f32>, f32),
     /// Deals out the tasks of ops that are not split by rows.
     pub(crate) tasks: TaskCounter,
@@ -334,7 +334,7 @@ fn source(plan: &Plan<CpuOp>, id: ValueId) -> Source {
         },
         Lifetime::Input | Lifetime::Temp | Lifetime::Output => {
             let (root, column) = graph.root(id);
-            let place = plan.places()[root.index()].expect("the checker saw a place for every root");
+            let place = plan.allocations()[root.index()].expect("the checker saw a place for every root");
             let bytes_of = |cols| value.dtype.row_bytes(cols).expect("plain element types in the arena");
             let stride_bytes = bytes_of(graph.value(root).shape.cols);
             let offset = place.offset + bytes_of(column);

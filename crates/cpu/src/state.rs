@@ -6,7 +6,7 @@ use std::ops::Range;
 use verbatim_backend::{KShift, StateForm, StateMemoryError, StateStore};
 
 /// The version of the numbers that the kernels compute; see [`StateStore::numerics`].
-const NUMERICS: u32 = 2;
+const NUMERICS: u32 = 3;
 
 /// K, V and recurrent states of all layers.
 #[derive(Default)]

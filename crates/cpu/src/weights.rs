@@ -9,7 +9,7 @@ pub enum Weight {
     Matrix(PackedMatrix),
     /// The right-hand sides of a mixture's products: packed, one for each expert.
     Experts(PackedExperts),
-    /// Norm weights, biases, frequency divisors.
+    /// Norm weights, biases, RoPE frequency factors.
     Vector(Vec<f32>),
 }
 

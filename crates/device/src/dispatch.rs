@@ -38,7 +38,7 @@ pub struct DeviceArena {
     reference: <Reference as Backend>::Arena,
 }
 
-/// What sequences keep in one of the backends.
+/// The sequence state of one of the backends.
 #[allow(missing_docs)]
 pub enum DeviceState {
     Cpu(<Cpu as Backend>::State),

@@ -1,7 +1,8 @@
 //! The backends there are, and the choice of one at run time.
 //!
-//! A [`Device`] is whichever backend was chosen, and a [`Backend`](verbatim_backend::Backend) itself, so that nothing above has to be generic over the
-//! choice or knows what there is to choose from. Code that knows its backend, such as tests, takes that instead.
+//! A [`Device`] is whichever backend was chosen, and a [`Backend`](verbatim_backend::Backend) itself, so that nothing
+//! above has to be generic over the choice or to know what there is to choose from. Code that knows its backend, such as
+//! a test, uses that directly.
 //!
 //! Invariant: the only crate above the backends that names them; it computes nothing.
 

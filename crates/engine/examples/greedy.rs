@@ -1,7 +1,7 @@
 //! Continues token ids greedily and prints, for each token drawn, its id and the gap between the two largest logits:
 //! what it takes to compare with another engine token by token.
 //!
-//! `cargo run --release --example greedy -- MODEL COUNT ID...`
+//! `cargo run --release -p verbatim-engine --example greedy -- MODEL COUNT ID...`
 
 use std::error::Error;
 use verbatim_cpu::Cpu;

@@ -1,7 +1,7 @@
-//! The door: a handle that takes requests and gives events, and the one thread behind it that owns the model.
+//! The engine: a handle that takes requests and gives events, and the one thread behind it that owns the model.
 //!
 //! Nothing is locked while a step is computed. Clients send commands through one channel, in the order of which the thread does
-//! them between steps; each request has a channel of its own for its events. The thread never waits for a client alone: where
+//! them between steps; each request has its own channel for events. The thread never waits for a client alone: where
 //! a client has not read its events, its request pauses and the thread waits for the next command, such as the one that the
 //! client's next read sends.
 
@@ -36,7 +36,7 @@ pub struct ModelText {
 pub struct EngineOptions {
     /// What clients call the model.
     pub model_name: String,
-    /// Events that a request may be ahead of its client, which memory is held for. Then it pauses.
+    /// Capacity of a request's event channel. A request pauses while it is full.
     pub events_ahead: usize,
 }
 
@@ -85,7 +85,7 @@ enum Command {
     Stop,
 }
 
-/// What clients keep with a session: names and contents.
+/// Sections that clients save with a session: names and contents.
 type Sections = Vec<(String, Vec<u8>)>;
 
 type Reply<T> = SyncSender<Result<T, SessionError>>;
@@ -144,7 +144,7 @@ impl Engine {
         Ok(Engine(Arc::new(Handle { line, thread: Some(thread), format, options, context })))
     }
 
-    /// Hands in a request. Requests have their turns in the order in which they come.
+    /// Submits a request. Requests are computed first come, first served.
     ///
     /// The prompt becomes tokens here, on the caller's thread. What is wrong with the request is told by the answer.
     pub fn submit(&self, request: Request) -> Answer {
@@ -159,7 +159,7 @@ impl Engine {
         Answer { events, guard: CancelOnDrop(Canceller { signals, line }), is_over: false }
     }
 
-    /// Opens a session. It holds one of the engine's sequences until it is closed.
+    /// Opens a session. It occupies one of the engine's sequences until it is closed.
     ///
     /// # Errors
     /// If the options do not fit the model, the file cannot be restored from, or no sequence is free.
@@ -180,7 +180,7 @@ impl Engine {
         self.call(|reply| Command::Save(id, path.into(), sections, reply))
     }
 
-    /// Closes a session. Others may begin with what it has computed, as long as there is memory for it.
+    /// Closes a session. Its KV cache stays in the prefix cache as long as there is room.
     ///
     /// # Errors
     /// If a request has not finished with the session.
@@ -224,7 +224,7 @@ impl Drop for Handle {
     fn drop(&mut self) {
         self.line.shared.stopping.store(true, Ordering::Relaxed);
         self.line.send(Command::Stop);
-        // A panic was caught and told before.
+        // A panic was caught and reported before.
         let _ = self.thread.take().map(JoinHandle::join);
     }
 }
@@ -233,7 +233,7 @@ impl Drop for Handle {
 fn fault(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().map(String::as_str);
     let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no reason given");
-    format!("a fault of this program, please report it: {text}")
+    format!("this is a bug, please report it: {text}")
 }
 
 /// The events of one request, as they come. Dropping it cancels the request.
@@ -349,14 +349,14 @@ impl Outbox {
     }
 }
 
-/// A request that waits for its turn.
+/// A queued request.
 #[derive(Debug)]
 struct Job {
     task: Task,
     outbox: Outbox,
 }
 
-/// The request that has its turn.
+/// The running request.
 struct Running {
     generation: Generation,
     session: SessionId,
@@ -431,7 +431,7 @@ impl<'a, B: Backend> Worker<'a, B> {
         }
     }
 
-    /// Ends requests that were cancelled before their turn.
+    /// Ends queued requests that were cancelled.
     fn drop_cancelled(&mut self) {
         if !self.waiting.iter().any(|job| job.outbox.is_cancelled()) {
             return;
@@ -444,7 +444,7 @@ impl<'a, B: Backend> Worker<'a, B> {
         }
     }
 
-    /// Computes one step of the request whose turn it is.
+    /// Computes one step of the running request.
     fn work(&mut self) {
         if self.running.is_none() {
             self.running = self.waiting.pop_front().and_then(|job| self.start(job));
@@ -498,7 +498,7 @@ impl<'a, B: Backend> Worker<'a, B> {
         Ok((id, generation?))
     }
 
-    /// Ends a request that had its turn.
+    /// Ends the running request.
     fn end(&mut self, running: Running, last: impl FnOnce(Generation) -> (Option<Event>, Event)) {
         let Running { generation, session, is_own, mut outbox } = running;
         let (rest, last) = last(generation);
@@ -509,7 +509,7 @@ impl<'a, B: Backend> Worker<'a, B> {
 
     fn leave_session(&mut self, id: SessionId, is_own: bool) {
         if is_own && let Some(session) = self.sessions.remove(&id) {
-            session.end(&mut self.stepper).expect("the sequence was begun, and the bookkeeping agrees");
+            session.end(&mut self.stepper).expect("the sequence exists and its cache metadata is consistent");
         }
     }
 
@@ -575,7 +575,7 @@ mod tests {
     fn a_panic_of_the_thread_is_told_to_all_who_wait() {
         let work = |commands: &Receiver<Command>, _: &Shared| {
             let _in_hand = (commands.recv(), commands.recv());
-            panic!("the bookkeeping does not agree");
+            panic!("the cache metadata is inconsistent");
         };
         let engine = Engine::spawn(work, format(), EngineOptions::default(), 1).unwrap();
         let submit = || engine.submit(Request::new(Prompt::Text("hello".to_owned())));
@@ -583,9 +583,12 @@ mod tests {
         for answer in [first, second, queued, submit()] {
             let events: Vec<String> = answer.map(|event| format!("{event:?}")).collect();
             assert_eq!(events.len(), 1);
-            assert!(events[0].contains("Failed") && events[0].contains("does not agree"), "{events:?}");
+            assert!(events[0].contains("Failed") && events[0].contains("inconsistent"), "{events:?}");
         }
         let error = engine.open_session(SessionOptions::default()).unwrap_err();
-        assert!(error.to_string().contains("please report it: the bookkeeping does not agree"), "{error}");
+        assert!(
+            error.to_string().contains("please report it: the cache metadata is inconsistent"),
+            "{error}"
+        );
     }
 }

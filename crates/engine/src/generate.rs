@@ -43,7 +43,7 @@ impl Task {
 pub(crate) struct Generation {
     sampler: Sampler,
     max_tokens: usize,
-    /// What is fed next: what is left of the prompt, or the last token.
+    /// The tokens to compute next: the rest of the prompt, or the last token.
     feed: Vec<u32>,
     stop: Vec<String>,
     text: Text,
@@ -53,7 +53,7 @@ pub(crate) struct Generation {
 }
 
 impl Generation {
-    /// Starts a request: finds what was computed of its prompt before.
+    /// Starts a request: looks its prompt up in the prefix cache.
     pub(crate) fn start<B: Backend>(
         task: Task,
         stepper: &mut Stepper<B>,
@@ -92,8 +92,8 @@ impl Generation {
         if session.room(stepper)? == 0 && !session.shift(stepper)? {
             return Ok(Some(FinishReason::ContextFull));
         }
-        // A prompt may be longer than the context, where that shifts: it shifts at the same tokens as if they were fed one by
-        // one, so what is left does not depend on how they came.
+        // A prompt may be longer than the context, where that shifts: it shifts at the same tokens as if they were computed one by
+        // one, so the result does not depend on the chunking.
         let later = self.feed.split_off(self.feed.len().min(session.room(stepper)?));
         let Some(token) = session.advance(stepper, &self.feed, &self.sampler, should_continue)? else {
             return Ok(Some(FinishReason::Cancelled));

@@ -1,11 +1,11 @@
 //! Models that answer requests, and the steps over rows that this is made of.
 //!
-//! An [`Engine`] is the door for clients, the command line and servers alike: a [`Request`] in, [`Event`]s out. Behind it one thread
+//! An [`Engine`] is the API for clients, the command line and servers alike: a [`Request`] in, [`Event`]s out. Behind it one thread
 //! owns a [`Stepper`]: models over shared sequences.
 //!
 //! A [`Row`] is a token, or an embedding, at a position of a sequence, and says what it wants back. [`Stepper::step`] runs any
-//! mix of rows: a prompt's chunk, one token of each of many sequences, a chain or a tree of draft tokens. [`Stepper::advance`] is
-//! the plain loop over it: feed tokens to one sequence, draw the next.
+//! mix of rows: a prefill chunk, one token of each of many sequences (decode), a chain or a tree of draft tokens. [`Stepper::advance`] is
+//! the plain loop over it: compute tokens of one sequence, sample the next.
 //!
 //! What a row gets back depends on its sequence's tokens alone, bit for bit: not on the rows beside it, on how the tokens
 //! were cut into steps, on threads or on the cells that the sequence lives in.

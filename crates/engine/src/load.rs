@@ -52,7 +52,7 @@ pub enum LoadError {
 /// Positions are i32 in graphs.
 const MOST_CONTEXT: usize = 1 << 30;
 
-/// Whether a file is a model that can be run, and its numbers. Reads no weights.
+/// Checks whether a file is a model that can be run; returns its hyperparameters. Reads no weights.
 ///
 /// # Errors
 /// What is wrong with it, and where.
@@ -198,7 +198,7 @@ fn layer_spec(
     Ok(LayerSpec { kv, window, rope, hadamard: form.hadamard().keys })
 }
 
-/// Appends a model's weights to the table, read_ahead ahead in the file and giving back what has been packed.
+/// Appends a model's weights to the table, reading ahead in the file and releasing what has been packed.
 fn append_weights<B: Backend>(
     backend: &mut B,
     weights: &mut B::Weights,
@@ -218,11 +218,11 @@ fn append_weights<B: Backend>(
     Ok(())
 }
 
-/// Bytes of each tensor that take part in a model's identity, evenly spread.
+/// Bytes of each tensor that are hashed for a model's identity, evenly spread.
 const IDENTITY_BYTES: usize = 1 << 16;
 const IDENTITY_CHUNK: usize = 1 << 12;
 
-/// Tells a model from others: by its metadata, and the name, form and some bytes of every tensor. Reading all would take as
+/// Identifies a model by its metadata, and the name, type, shape and some bytes of every tensor. Reading all would take as
 /// long as loading; files that differ in their weights differ all over them. Quick once the file has been read, and slow before:
 /// a disk finds scattered bytes no faster than whole tensors.
 fn identity(file: &GgufFile) -> Digest {

@@ -13,9 +13,9 @@ pub struct LoadOptions {
     pub k: KvType,
     /// Storage of V.
     pub v: KvType,
-    /// Quantised K and V are transformed before they are stored, which costs a little time and mostly loses less.
+    /// Quantised K and V are stored after a Hadamard transform, which costs little and mostly loses less.
     pub hadamard: bool,
-    /// Memory for what no sequence holds but others may begin with, in bytes.
+    /// Size of the prefix cache in bytes.
     pub cache_bytes: usize,
 }
 

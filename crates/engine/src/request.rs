@@ -18,12 +18,12 @@ pub enum Prompt {
     Chat(Vec<Message>),
 }
 
-/// How tokens are chosen. The same seed gives the same text.
+/// Sampling parameters. The same seed gives the same text.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Sampling {
-    /// A finite number from 0 on; 0 always takes the likeliest token.
+    /// A finite number from 0 on; 0 is greedy.
     pub temperature: f32,
-    /// Seed of the noise.
+    /// Seed of the sampler.
     pub seed: u64,
 }
 
@@ -32,18 +32,18 @@ pub struct Sampling {
 pub struct Request {
     /// What is to be continued.
     pub prompt: Prompt,
-    /// How tokens are chosen.
+    /// Sampling parameters.
     pub sampling: Sampling,
-    /// The most tokens to generate; `None` until the model ends or the context is full.
+    /// The most tokens to generate; `None`: until an end token or a full context.
     pub max_tokens: Option<usize>,
-    /// Texts that end the answer. They are not part of it.
+    /// Stop strings. They are not part of the answer.
     pub stop: Vec<String>,
-    /// The sequence that goes on from request to request; `None` for a sequence of the request's own.
+    /// The session to continue; `None` for a sequence of the request's own.
     pub session: Option<SessionId>,
 }
 
 impl Request {
-    /// A request without limits, which takes the likeliest tokens.
+    /// A greedy request without limits.
     pub fn new(prompt: Prompt) -> Request {
         Request { prompt, sampling: Sampling::default(), max_tokens: None, stop: Vec::new(), session: None }
     }
@@ -53,11 +53,11 @@ impl Request {
 /// that is cancelled while it waits finishes without having started. Nothing follows after it has finished or failed.
 #[derive(Debug)]
 pub enum Event {
-    /// Its turn has come.
+    /// It is running.
     Started {
         /// Tokens of the prompt.
         prompt_tokens: usize,
-        /// Those of them that were computed before: a prefix-cache hit.
+        /// Those of them that were a prefix-cache hit.
         cached_tokens: usize,
     },
     /// More of the answer. No piece ends within a character.
@@ -75,7 +75,7 @@ pub enum Event {
         /// What it took.
         stats: GenerationStats,
     },
-    /// There will be no (more) answer. Other requests go on, unless the engine has stopped.
+    /// The request has failed. Other requests are unaffected, unless the engine has stopped.
     Failed(RequestError),
 }
 
@@ -99,7 +99,7 @@ pub enum FinishReason {
 pub struct GenerationStats {
     /// Tokens of the prompt.
     pub prompt_tokens: usize,
-    /// Those of them that were computed before: a prefix-cache hit.
+    /// Those of them that were a prefix-cache hit.
     pub cached_tokens: usize,
     /// Tokens generated, the end token not counted.
     pub generated_tokens: usize,

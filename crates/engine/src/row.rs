@@ -15,23 +15,23 @@ pub struct Row<'a> {
     /// Its index in the sequence's KV cache, reserved by [`crate::Stepper::append`] or [`crate::Stepper::append_tree`]. Equal to
     /// the position unless a tree is in flight, whose rows share positions.
     pub kv_index: usize,
-    /// What stands there.
+    /// Its token or embedding.
     pub input: RowInput<'a>,
-    /// What is wanted back.
+    /// The outputs that are wanted.
     pub want: Want<'a>,
 }
 
-/// What stands at a position.
+/// The input of a row.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum RowInput<'a> {
     /// A token of the vocabulary.
     Token(u32),
-    /// What enters the first layer, instead of a token's embedding: as many numbers as the model's residual stream has. What
-    /// comes after it in its sequence is not found by the prefix cache, which goes by tokens.
+    /// An embedding of `hidden` elements that replaces the token's. The prefix cache goes by tokens, so it has nothing of the sequence
+    /// from here on.
     Embedding(&'a [f32]),
 }
 
-/// What a row gives back beside its state. What no row of a step wants is not computed.
+/// The outputs of a row. Outputs that no row of a step wants are not computed.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Want<'a> {
     /// What follows the row.
@@ -40,7 +40,7 @@ pub struct Want<'a> {
     pub hidden: &'a [HiddenOutput],
 }
 
-/// What is wanted of the token after a row.
+/// What is wanted of the next token after a row.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum Next<'a> {
     /// Nothing.
@@ -48,7 +48,7 @@ pub enum Next<'a> {
     Nothing,
     /// The token itself.
     Token(&'a Sampler),
-    /// The logarithm of every token's probability.
+    /// The log-probabilities of all tokens.
     LogProbs,
     /// The logits.
     Logits,
@@ -87,11 +87,11 @@ pub enum RowError {
         vocabulary: usize,
     },
     /// An embedding of another size than the model's.
-    #[error("an embedding of {given} numbers was given to a model whose residual stream has {hidden}")]
+    #[error("the embedding has {given} elements; the model's hidden size is {hidden}")]
     Embedding {
-        /// Numbers given.
+        /// Elements given.
         given: usize,
-        /// Numbers of the model.
+        /// The model's hidden size.
         hidden: usize,
     },
     /// The row cannot be computed in this step.
@@ -102,12 +102,12 @@ pub enum RowError {
     Unfilled {
         /// The row's KV index.
         kv_index: usize,
-        /// Where the positions begin that it has computed without gap up to the row.
+        /// The start of the contiguous range that it has computed up to the row.
         start: usize,
     },
-    /// A row's logits are no numbers.
-    #[error("the model computes no numbers here: every logit is a NaN; the file is damaged")]
-    NotNumbers,
+    /// All logits of a row are NaN.
+    #[error("all logits are NaN; the model file is damaged")]
+    AllNan,
 }
 
 /// Why a step has failed. The sequences are as they were before.
@@ -133,33 +133,33 @@ pub enum StepError {
     Run(#[from] RunError),
 }
 
-/// What became of one row.
+/// The outcome of one row.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Fate {
+pub(crate) enum RowOutcome {
     /// It was computed: as this row of the run, and this output row if it wants something of the next token.
     Computed { row: u32, output_row: Option<u32>, token: Option<u32> },
     /// It was left out, or what came out of it is no number: the index of the error.
     Refused(u32),
 }
 
-/// What became of the rows of a step, and why.
+/// The outcome of each row of a step.
 #[derive(Debug, Default)]
-pub(crate) struct Fates {
-    pub(crate) rows: Vec<Fate>,
+pub(crate) struct RowOutcomes {
+    pub(crate) rows: Vec<RowOutcome>,
     errors: Vec<RowError>,
 }
 
-impl Fates {
+impl RowOutcomes {
     /// Begins a step of so many rows.
     pub(crate) fn begin(&mut self, rows: usize) {
         self.errors.clear();
         self.rows.clear();
-        self.rows.resize(rows, Fate::Computed { row: 0, output_row: None, token: None });
+        self.rows.resize(rows, RowOutcome::Computed { row: 0, output_row: None, token: None });
     }
 
     /// Refuses a row.
     pub(crate) fn refuse_row(&mut self, row: usize, error: RowError) {
-        self.rows[row] = Fate::Refused(self.errors.len() as u32);
+        self.rows[row] = RowOutcome::Refused(self.errors.len() as u32);
         self.errors.push(error);
     }
 
@@ -167,14 +167,14 @@ impl Fates {
     pub(crate) fn refuse(&mut self, rows: &[Row<'_>], at_fault: usize, error: RowError) {
         let sequence = rows[at_fault].sequence;
         let index = self.errors.len() as u32;
-        for (fate, _) in self.rows.iter_mut().zip(rows).filter(|(_, row)| row.sequence == sequence) {
-            *fate = Fate::Refused(index);
+        for (outcome, _) in self.rows.iter_mut().zip(rows).filter(|(_, row)| row.sequence == sequence) {
+            *outcome = RowOutcome::Refused(index);
         }
         self.errors.push(error);
     }
 
     pub(crate) fn is_refused(&self, row: usize) -> bool {
-        matches!(self.rows[row], Fate::Refused(_))
+        matches!(self.rows[row], RowOutcome::Refused(_))
     }
 }
 
@@ -183,7 +183,7 @@ impl Fates {
 pub struct StepOutputs<'a, O> {
     /// `None` if nothing could be computed.
     pub(crate) run: Option<O>,
-    pub(crate) fates: &'a Fates,
+    pub(crate) outcomes: &'a RowOutcomes,
 }
 
 impl<O: Outputs> StepOutputs<'_, O> {
@@ -192,7 +192,7 @@ impl<O: Outputs> StepOutputs<'_, O> {
     /// # Errors
     /// Why the first that was not could not be.
     pub fn all(&self) -> Result<(), RowError> {
-        (0..self.fates.rows.len()).try_for_each(|row| self.row(row))
+        (0..self.outcomes.rows.len()).try_for_each(|row| self.row(row))
     }
 
     /// Whether a row was computed.
@@ -203,9 +203,9 @@ impl<O: Outputs> StepOutputs<'_, O> {
     /// # Panics
     /// If the step had no such row; so do the others here.
     pub fn row(&self, row: usize) -> Result<(), RowError> {
-        match self.fates.rows[row] {
-            Fate::Computed { .. } => Ok(()),
-            Fate::Refused(error) => Err(self.fates.errors[error as usize].clone()),
+        match self.outcomes.rows[row] {
+            RowOutcome::Computed { .. } => Ok(()),
+            RowOutcome::Refused(error) => Err(self.outcomes.errors[error as usize].clone()),
         }
     }
 
@@ -214,19 +214,19 @@ impl<O: Outputs> StepOutputs<'_, O> {
     /// # Errors
     /// Why there is none. `None` if it was not wanted.
     pub fn token(&self, row: usize) -> Result<Option<u32>, RowError> {
-        match self.fates.rows[row] {
-            Fate::Computed { token, .. } => Ok(token),
-            Fate::Refused(error) => Err(self.fates.errors[error as usize].clone()),
+        match self.outcomes.rows[row] {
+            RowOutcome::Computed { token, .. } => Ok(token),
+            RowOutcome::Refused(error) => Err(self.outcomes.errors[error as usize].clone()),
         }
     }
 
     /// The logits after a row that wanted anything of the next token; `None` if it did not or was not computed.
     pub fn logits(&self, row: usize) -> Option<&[f32]> {
-        match self.fates.rows[row] {
-            Fate::Computed { output_row, .. } => {
+        match self.outcomes.rows[row] {
+            RowOutcome::Computed { output_row, .. } => {
                 self.run.as_ref()?.row(outputs::LOGITS, output_row? as usize)
             }
-            Fate::Refused(_) => None,
+            RowOutcome::Refused(_) => None,
         }
     }
 
@@ -236,11 +236,11 @@ impl<O: Outputs> StepOutputs<'_, O> {
         LogSoftmax::new(self.logits(row)?)
     }
 
-    /// The hidden state of a row at a point; `None` if no row wanted that, or the row was not computed.
+    /// A hidden state of a row; `None` if no row wanted it, or the row was not computed.
     pub fn hidden(&self, output: HiddenOutput, row: usize) -> Option<&[f32]> {
-        match self.fates.rows[row] {
-            Fate::Computed { row, .. } => self.run.as_ref()?.row(outputs::hidden(output), row as usize),
-            Fate::Refused(_) => None,
+        match self.outcomes.rows[row] {
+            RowOutcome::Computed { row, .. } => self.run.as_ref()?.row(outputs::hidden(output), row as usize),
+            RowOutcome::Refused(_) => None,
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What an engine does with its sequences besides computing them: the way to their state.
+//! The stepper's sequences: their transactions, prefix cache and files.
 
 use crate::{Extension, OwnerId, RestoreError, Restored, Saved, SavedError, SequenceId, StateError, Stepper};
 use std::fs;
@@ -59,8 +59,8 @@ impl<B: Backend> Stepper<B> {
         self.sequences.state.begin()
     }
 
-    /// Lets an empty sequence begin with as much of `tokens` as any sequence has computed before and is still there; returns
-    /// how many. Leave out the last token if its logits are wanted: only tokens that are computed have them.
+    /// Fills an empty sequence with the longest prefix of `tokens` in the prefix cache; returns its length. Leave out the last token if
+    /// its logits are wanted: a prefix-cache hit has none.
     ///
     /// # Errors
     /// If the sequence is not empty.
@@ -68,15 +68,15 @@ impl<B: Backend> Stepper<B> {
         self.sequences.state.resume_prefix(sequence, tokens)
     }
 
-    /// Ends a sequence. Others may begin with what it has computed, as long as there is memory for it.
+    /// Ends a sequence. Its KV cache stays in the prefix cache as long as there is room.
     ///
     /// # Errors
-    /// If it does not exist; or a fault of this program, seen when the last sequence ends.
+    /// If it does not exist; or a bug, found when the last sequence ends.
     pub fn end(&mut self, sequence: SequenceId) -> Result<(), StateError> {
         self.sequences.state.end(sequence)
     }
 
-    /// Lets what another crate keeps of a sequence take part in its transactions.
+    /// Attaches an extension, which follows every change of the sequence.
     ///
     /// # Errors
     /// If the sequence does not exist.
@@ -116,7 +116,7 @@ impl<B: Backend> Stepper<B> {
         self.sequences.state.tokens(sequence)
     }
 
-    /// Reserves `count` KV indices in flight, each after the one before; returns the first.
+    /// Reserves a chain of `count` positions in flight; returns the first KV index.
     ///
     /// # Errors
     /// As for [`verbatim_state::State::append`].
@@ -124,8 +124,8 @@ impl<B: Backend> Stepper<B> {
         self.sequences.state.append(sequence, count).map(|kv_indices| kv_indices.start)
     }
 
-    /// Reserves KV indices in flight that form a tree; returns the first. Each follows the one with the given number among those
-    /// in flight, or the last committed one.
+    /// Reserves a tree of positions in flight; returns the first KV index. Parents are indices among the positions in flight; `None`
+    /// is the last committed position.
     ///
     /// # Errors
     /// As for [`verbatim_state::State::append_tree`].
@@ -137,7 +137,7 @@ impl<B: Backend> Stepper<B> {
         self.sequences.state.append_tree(sequence, parents).map(|kv_indices| kv_indices.start)
     }
 
-    /// Keeps the first `count` positions in flight.
+    /// Commits the first `count` positions in flight and drops the others.
     ///
     /// # Errors
     /// As for [`verbatim_state::State::commit_path`].
@@ -145,7 +145,7 @@ impl<B: Backend> Stepper<B> {
         self.sequences.state.commit(sequence, count)
     }
 
-    /// Keeps positions in flight that follow each other, given by their numbers among those in flight.
+    /// Commits a path of positions in flight, given by their indices among those in flight, and drops the others.
     ///
     /// # Errors
     /// As for [`verbatim_state::State::commit_path`].
@@ -161,21 +161,21 @@ impl<B: Backend> Stepper<B> {
         self.sequences.state.rollback(sequence)
     }
 
-    /// Whether layers carry a state from position to position. Such a sequence cannot be truncated but to 0, and of more
-    /// than [`crate::CHECKPOINTS`] positions in flight only the last so many can be told apart when it is committed.
+    /// Whether the model has recurrent layers. Its sequences can be truncated to 0 only, and of more than [`crate::CHECKPOINTS`] positions
+    /// in flight, only one of the last so many can be the last that is committed.
     pub fn is_recurrent(&self) -> bool {
         self.sequences.state.is_recurrent()
     }
 
-    /// Forgets all positions of a sequence from `len` on.
+    /// Removes all positions of a sequence from `len` on.
     ///
     /// # Errors
-    /// If what stays cannot be gone on from ([`verbatim_state::State::truncate`]).
+    /// If the state needed to continue from there is gone ([`verbatim_state::State::truncate`]).
     pub fn truncate(&mut self, sequence: SequenceId, len: usize) -> Result<(), StateError> {
         self.sequences.state.truncate(sequence, len)
     }
 
-    /// A second sequence with the same beginning; they share memory until one of them writes.
+    /// A copy of a sequence; they share memory until one of them writes.
     ///
     /// # Errors
     /// If no sequence is free, or positions are in flight.
@@ -183,7 +183,7 @@ impl<B: Backend> Stepper<B> {
         self.sequences.state.fork(sequence)
     }
 
-    /// Whether [`Stepper::remove_and_shift`] can be used with this model.
+    /// Whether the model supports a context shift.
     ///
     /// # Errors
     /// Why not.
@@ -191,7 +191,7 @@ impl<B: Backend> Stepper<B> {
         self.sequences.state.can_shift()
     }
 
-    /// The committed positions that a model has computed: the last unbroken range. All of them for the target.
+    /// The last contiguous range of committed positions that a model has computed. All of them for the target.
     ///
     /// # Errors
     /// If the sequence does not exist.
@@ -199,7 +199,7 @@ impl<B: Backend> Stepper<B> {
         self.sequences.state.filled(sequence, owner)
     }
 
-    /// Positions that were removed from the middle of a sequence.
+    /// Positions removed by [`Stepper::remove_and_shift`].
     ///
     /// # Errors
     /// If it does not exist.
@@ -207,7 +207,7 @@ impl<B: Backend> Stepper<B> {
         self.sequences.state.removed(sequence)
     }
 
-    /// Removes positions from the middle of a sequence; those after move down. Returns how many are left.
+    /// Context shift: removes positions from the middle of a sequence and moves those after them down. Returns how many are left.
     ///
     /// # Errors
     /// As for [`verbatim_state::State::remove_and_shift`].
@@ -219,20 +219,20 @@ impl<B: Backend> Stepper<B> {
         self.sequences.state.remove_and_shift(sequence, positions)
     }
 
-    /// Bytes of state that no sequence holds but others may begin with.
+    /// Bytes in the prefix cache that no sequence uses.
     pub fn cached_bytes(&self) -> usize {
         self.sequences.state.cached_bytes()
     }
 
-    /// Forgets what no sequence holds.
+    /// Clears the prefix cache.
     pub fn clear_cache(&mut self) {
         self.sequences.state.clear_cache();
     }
 
-    /// Whether the bookkeeping of the sequences agrees.
+    /// Whether the cache metadata is consistent.
     ///
     /// # Errors
-    /// What does not agree, in words.
+    /// What is inconsistent.
     pub fn integrity(&self) -> Result<(), String> {
         self.sequences.state.integrity()
     }
@@ -271,7 +271,7 @@ impl<B: Backend> Stepper<B> {
         saved.add(TARGET, self.save(sequence)?);
         others.into_iter().for_each(|(name, bytes)| saved.add(name, bytes));
         let io = |error| SaveError::Io { path: path.display().to_string(), error };
-        // Through a link, to where it leads; written beside it under a name of its own, for its owner's eyes, then renamed.
+        // Symlinks are followed. Written to a temporary file in the same folder, readable by its owner only, then renamed.
         let target = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
         let folder =
             target.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));

@@ -1,4 +1,4 @@
-//! A session: one sequence that goes on from request to request, its token history, and its file.
+//! A session: a sequence that stays from request to request, its token history, and its file.
 
 use crate::error::EngineError;
 use crate::{Sampler, SaveError, Saved, SequenceId, StateError, StepError, Stepper};
@@ -17,7 +17,7 @@ pub struct SessionId(pub(crate) u64);
 /// How a session is kept.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SessionOptions {
-    /// When the context is full, half of what comes after so many tokens is dropped; `None` for nothing: the answer ends.
+    /// When the context is full, keep this many tokens (`n_keep`) and discard half of the rest; `None`: the answer ends instead.
     pub shift_keep: Option<usize>,
     /// A file to restore from. If there is none at the path, the session begins empty.
     pub file: Option<PathBuf>,
@@ -54,7 +54,7 @@ pub enum SessionError {
     #[error("the context of this model cannot be shifted: {0}")]
     Shift(StateError),
     /// Nothing could be dropped when the context is full.
-    #[error("keeping {keep} tokens leaves nothing to drop of a context of {context}")]
+    #[error("keeping {keep} tokens leaves nothing to discard of a context of {context}")]
     Keep {
         /// Tokens to keep.
         keep: usize,
@@ -64,7 +64,7 @@ pub enum SessionError {
     /// The file cannot be restored from, or not be written.
     #[error(transparent)]
     File(#[from] SaveError),
-    /// The file's sequence is there and what was said is not.
+    /// The file's token history is not that of its sequence.
     #[error("{path}: the token history in it does not belong to its sequence")]
     History {
         /// The file.
@@ -87,11 +87,11 @@ pub enum SessionError {
     Engine(#[from] EngineError),
 }
 
-/// One sequence that goes on.
+/// A sequence that stays from request to request.
 #[derive(Debug)]
 pub(crate) struct Session {
     sequence: SequenceId,
-    /// All tokens that it was fed, also those dropped when the context was full.
+    /// The token history, with tokens that a context shift has discarded.
     history: Vec<u32>,
     shift_keep: Option<usize>,
 }
@@ -130,13 +130,13 @@ impl Session {
     ) -> Result<(Session, RestoredSession), SessionError> {
         let (restored, sections) = stepper.restore_file(path)?;
         let sequence = restored.sequence;
-        let tokens = sections.section(HISTORY).unwrap_or_default().as_chunks::<4>().0.iter();
-        let history: Vec<u32> = tokens.map(|token| u32::from_le_bytes(*token)).collect();
+        let (tokens, rest) = sections.section(HISTORY).unwrap_or_default().as_chunks::<4>();
+        let history: Vec<u32> = tokens.iter().map(|token| u32::from_le_bytes(*token)).collect();
         let fits = match stepper.removed(sequence)? {
             0 => stepper.tokens(sequence)? == history,
             removed => stepper.len(sequence)? + removed == history.len(),
         };
-        if !fits {
+        if !fits || !rest.is_empty() {
             stepper.end(sequence)?;
             return Err(SessionError::History { path: path.display().to_string() });
         }
@@ -178,9 +178,8 @@ impl Session {
         Ok(stepper.context() - stepper.len(self.sequence)?)
     }
 
-    /// Keeps the longest common beginning of the session and the prompt, short of the prompt's last token: that one has to be
-    /// fed for its logits. Returns how many tokens that is. A session that has seen nothing begins with what others have
-    /// computed.
+    /// Truncates the session to the longest common prefix with the prompt, short of the prompt's last token, which has to be computed
+    /// for its logits. Returns its length. An empty session uses the prefix cache.
     pub(crate) fn resume_prefix<B: Backend>(
         &mut self,
         stepper: &mut Stepper<B>,
@@ -192,7 +191,7 @@ impl Session {
             0 if stepper.is_empty(self.sequence)? => self.resume_from(stepper, &prompt[..most])?,
             0 => match stepper.truncate(self.sequence, common) {
                 Ok(()) => self.history.truncate(common),
-                // What stays cannot be gone on from; perhaps from a point before it.
+                // The session cannot continue from there; the prefix cache may have an earlier point.
                 Err(StateError::CannotGoBack { .. }) => {
                     stepper.end(self.sequence)?;
                     self.sequence = stepper.begin()?;
@@ -201,7 +200,7 @@ impl Session {
                 Err(error) => return Err(error),
             },
             _ if common == self.history.len() => {}
-            // Where something was dropped from the middle, there is no going back but to the start.
+            // After a context shift only truncation to 0 is possible.
             _ => {
                 stepper.truncate(self.sequence, 0)?;
                 self.history.clear();
@@ -210,18 +209,18 @@ impl Session {
         Ok(self.history.len())
     }
 
-    /// Lets the empty sequence begin with as many of the tokens as are in the prefix cache.
+    /// Fills the empty sequence from the prefix cache.
     fn resume_from<B: Backend>(
         &mut self,
         stepper: &mut Stepper<B>,
         tokens: &[u32],
     ) -> Result<(), StateError> {
-        let reused = stepper.resume_prefix(self.sequence, tokens)?;
-        self.history = tokens[..reused].to_vec();
+        let cached = stepper.resume_prefix(self.sequence, tokens)?;
+        self.history = tokens[..cached].to_vec();
         Ok(())
     }
 
-    /// Feeds tokens and draws the one that follows them. `None` if `should_continue` said no between steps; what was fed until then stays.
+    /// Computes tokens and samples the next one. `None` if `should_continue` returned false between steps; what was computed stays.
     pub(crate) fn advance<B: Backend>(
         &mut self,
         stepper: &mut Stepper<B>,
@@ -229,15 +228,15 @@ impl Session {
         sampler: &Sampler,
         should_continue: impl FnMut() -> bool,
     ) -> Result<Option<u32>, StepError> {
-        let drawn = stepper.advance(self.sequence, tokens, sampler, should_continue);
+        let sampled = stepper.advance(self.sequence, tokens, sampler, should_continue);
         // Whatever happened, the history follows what was committed.
         let committed = stepper.len(self.sequence)? + stepper.removed(self.sequence)?;
         let added = committed.saturating_sub(self.history.len());
         self.history.extend_from_slice(&tokens[..added.min(tokens.len())]);
-        drawn
+        sampled
     }
 
-    /// Drops half of what comes after the tokens that are always kept. `false` if nothing is to be dropped.
+    /// Context shift: discards half of what comes after the kept tokens. `false` if the session does not shift.
     pub(crate) fn shift<B: Backend>(&mut self, stepper: &mut Stepper<B>) -> Result<bool, StateError> {
         let Some(keep) = self.shift_keep else { return Ok(false) };
         let dropped = (stepper.len(self.sequence)? - keep).div_ceil(2);

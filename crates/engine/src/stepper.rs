@@ -1,6 +1,6 @@
 //! The stepper: models over shared sequences, and the step over rows that is the unit of all work.
 
-use crate::row::{Fate, Fates, Next, Row, RowError, RowInput, StepError, StepOutputs, Want};
+use crate::row::{Next, Row, RowError, RowInput, RowOutcome, RowOutcomes, StepError, StepOutputs, Want};
 use crate::{Hyperparameters, LoadOptions, MAX_ROWS, Sampler, SequenceId};
 use verbatim_backend::{Backend, BindError, Filled, InputBinding, Outputs, Profile, StateStore};
 use verbatim_graph::Bounds;
@@ -57,13 +57,13 @@ struct ProgramKey {
 struct Scratch {
     key: ProgramKey,
     batch: Batch,
-    /// What the state is asked for: sequence and KV index, of the rows of `asked`.
+    /// Sequence and KV index of the rows of `asked`.
     kv_indices: Vec<(SequenceId, usize)>,
     asked: Vec<usize>,
     /// Rows of the run, by their index in the step.
     run: Vec<usize>,
     /// By row of the step.
-    fates: Fates,
+    outcomes: RowOutcomes,
 }
 
 impl<B: Backend> Stepper<B> {
@@ -116,7 +116,7 @@ impl<B: Backend> Stepper<B> {
         self.backend.set_profiling(on);
     }
 
-    /// What the steps have taken since profiling was last turned on, where the backend can tell.
+    /// The profile since profiling was last turned on, if the backend has one.
     pub fn profile(&self) -> Option<&Profile> {
         self.backend.profile()
     }
@@ -126,7 +126,7 @@ impl<B: Backend> Stepper<B> {
         self.programs.statistics()
     }
 
-    /// The programs that are at hand, and the bounds on the rows of each.
+    /// The cached programs, and the bounds on the rows of each.
     pub fn programs(&self) -> impl Iterator<Item = (Bounds, &B::Program)> {
         self.programs.iter().filter_map(|(key, program)| Some((key.bounds?, program)))
     }
@@ -138,13 +138,13 @@ impl<B: Backend> Stepper<B> {
 
     /// Computes rows with the target: stores the K and V of each in its cell and gives what was asked for.
     ///
-    /// A row sees the positions on its path up to its own; those must be committed, or in flight and computed in this step or
-    /// one before. The rows of a sequence come in ascending order of their KV indices. A sequence whose rows cannot be computed is
-    /// left out, alone: [`StepOutputs::row`] says why.
+    /// A row attends to the positions on its path up to its own; those must be committed, or in flight and computed in this step or
+    /// an earlier one. The rows of a sequence come in ascending order of their KV indices. A sequence whose rows cannot be computed
+    /// is left out, alone: [`StepOutputs::row`] says why.
     ///
     /// # Errors
-    /// If there are no rows or too many, or the run fails. What was computed before of the KV indices given, and of those that
-    /// follow them, is lost then; what is committed is not.
+    /// If there are no rows or too many, or the run fails. Then these KV indices and their descendants count as not computed;
+    /// committed positions are unaffected.
     pub fn step(&mut self, rows: &[Row<'_>]) -> Result<StepOutputs<'_, B::Outputs<'_>>, StepError> {
         self.step_with(OwnerId::TARGET, rows)
     }
@@ -163,19 +163,19 @@ impl<B: Backend> Stepper<B> {
         }
         self.arrange(owner, rows);
         if self.scratch.run.is_empty() {
-            return Ok(StepOutputs { run: None, fates: &self.scratch.fates });
+            return Ok(StepOutputs { run: None, outcomes: &self.scratch.outcomes });
         }
         let count = self.set_key(owner, rows);
         let Stepper { backend, weights, models, sequences, programs, arena, scratch, .. } = self;
         let state = &mut sequences.state;
-        let Scratch { key, batch, kv_indices, asked, run, fates } = scratch;
+        let Scratch { key, batch, kv_indices, asked, run, outcomes } = scratch;
         let program = programs.get_or_make(key, || {
             let Loaded { model, base, .. } = &models[owner.index()];
             let graph = model.build(&key.shape(*base, state.windows(), count))?;
             let program = backend.prepare(&graph, weights)?;
             Ok::<_, StepError>((graph, program))
         })?;
-        // Until the run has ended well, what was computed of these rows and of those that follow them is lost.
+        // Until the run has succeeded, these rows and their descendants count as not computed.
         state.begin_compute(owner, batch.kept.iter().map(|&kept| kv_indices[kept]))?;
         let (store, tables) = state.for_run();
         let run_outputs = backend
@@ -196,48 +196,48 @@ impl<B: Backend> Stepper<B> {
                 let position = state.removed(sequence)? as u64 + batch.positions[index] as u64 + 1;
                 token = sampler.sample(logits, position);
                 if token.is_none() {
-                    fates.refuse_row(row, RowError::NotNumbers);
+                    outcomes.refuse_row(row, RowError::AllNan);
                     continue;
                 }
             }
-            fates.rows[row] = Fate::Computed { row: index as u32, output_row, token };
+            outcomes.rows[row] = RowOutcome::Computed { row: index as u32, output_row, token };
         }
-        Ok(StepOutputs { run: Some(run_outputs), fates })
+        Ok(StepOutputs { run: Some(run_outputs), outcomes })
     }
 
     /// Finds which rows can be computed, and where each reads and writes.
     fn arrange(&mut self, owner: OwnerId, rows: &[Row<'_>]) {
         let hyperparameters = self.models[owner.index()].model.hyperparameters();
         let Hyperparameters { vocabulary, hidden, .. } = *hyperparameters;
-        let Scratch { batch, kv_indices, asked, run, fates, .. } = &mut self.scratch;
-        fates.begin(rows.len());
+        let Scratch { batch, kv_indices, asked, run, outcomes, .. } = &mut self.scratch;
+        outcomes.begin(rows.len());
         for (index, row) in rows.iter().enumerate() {
             match row.input {
                 RowInput::Token(token) if token as usize >= vocabulary => {
-                    fates.refuse(rows, index, RowError::Token { token, vocabulary });
+                    outcomes.refuse(rows, index, RowError::Token { token, vocabulary });
                 }
                 RowInput::Embedding(x) if x.len() != hidden => {
-                    fates.refuse(rows, index, RowError::Embedding { given: x.len(), hidden });
+                    outcomes.refuse(rows, index, RowError::Embedding { given: x.len(), hidden });
                 }
                 RowInput::Token(_) | RowInput::Embedding(_) => {}
             }
         }
         let state = &self.sequences.state;
-        look_up_rows(state, owner, rows, fates, kv_indices, asked, batch);
+        look_up_rows(state, owner, rows, outcomes, kv_indices, asked, batch);
         // Attention hides no positions yet, and the cells of those that a draft has not filled hold anything.
         if owner != OwnerId::TARGET && batch.starts.iter().any(|&start| start > 0) {
             let layers = &self.models[owner.index()].owner.layers;
             for (index, &kept) in batch.kept.iter().enumerate() {
                 let (start, position) = (batch.starts[index] as usize, batch.positions[index] as usize);
                 if layers.iter().any(|layer| layer.first_seen(position) < start) {
-                    fates.refuse(
+                    outcomes.refuse(
                         rows,
                         asked[kept],
                         RowError::Unfilled { kv_index: kv_indices[kept].1, start },
                     );
                 }
             }
-            look_up_rows(state, owner, rows, fates, kv_indices, asked, batch);
+            look_up_rows(state, owner, rows, outcomes, kv_indices, asked, batch);
         }
         run.clear();
         run.extend(batch.kept.iter().map(|&kept| asked[kept]));
@@ -269,8 +269,8 @@ impl<B: Backend> Stepper<B> {
         count
     }
 
-    /// Feeds tokens to a sequence, in steps of at most [`MAX_ROWS`], and draws the token that follows them. `None` if
-    /// `should_continue` said no between steps; what was fed until then stays.
+    /// Computes tokens of a sequence, in steps of at most [`MAX_ROWS`], and samples the next token. `None` if `should_continue`
+    /// returned false between steps; what was computed until then stays.
     ///
     /// # Errors
     /// As for [`Stepper::step`], and if the rows are refused. The steps before the failing one stay committed.
@@ -287,20 +287,20 @@ impl<B: Backend> Stepper<B> {
                 return Ok(None);
             }
             let is_last = chunks.peek().is_none();
-            let drawn = self.advance_chunk(sequence, chunk, is_last.then_some(sampler));
-            if drawn.is_err() {
+            let sampled = self.advance_chunk(sequence, chunk, is_last.then_some(sampler));
+            if sampled.is_err() {
                 self.sequences.state.rollback(sequence)?;
             }
-            let drawn = drawn?;
+            let sampled = sampled?;
             self.sequences.state.commit(sequence, chunk.len())?;
             if is_last {
-                return Ok(drawn);
+                return Ok(sampled);
             }
         }
         Err(StepError::RowCount(0))
     }
 
-    /// Computes tokens of one step; draws the one that follows them if there is a sampler.
+    /// Computes tokens of one step; samples the next one if there is a sampler.
     fn advance_chunk(
         &mut self,
         sequence: SequenceId,
@@ -350,20 +350,20 @@ fn look_up_rows<S: StateStore>(
     state: &State<S>,
     owner: OwnerId,
     rows: &[Row<'_>],
-    fates: &mut Fates,
+    outcomes: &mut RowOutcomes,
     kv_indices: &mut Vec<(SequenceId, usize)>,
     asked: &mut Vec<usize>,
     batch: &mut Batch,
 ) {
     kv_indices.clear();
     asked.clear();
-    for (index, row) in rows.iter().enumerate().filter(|&(index, _)| !fates.is_refused(index)) {
+    for (index, row) in rows.iter().enumerate().filter(|&(index, _)| !outcomes.is_refused(index)) {
         kv_indices.push((row.sequence, row.kv_index));
         asked.push(index);
     }
     state.batch(owner, kv_indices, batch);
     for (kv_index, error) in batch.refused.drain(..) {
-        fates.refuse(rows, asked[kv_index], error.into());
+        outcomes.refuse(rows, asked[kv_index], error.into());
     }
 }
 

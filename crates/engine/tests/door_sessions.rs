@@ -141,12 +141,17 @@ fn a_file_whose_history_is_not_its_sequences_is_refused() {
     let sequence = stepper.begin().expect("free");
     let sampler = verbatim_engine::Sampler::new(0.0, 0).expect("valid");
     stepper.advance(sequence, &text(0, 20), &sampler, || true).expect("fits");
-    stepper.save_file(sequence, vec![("fed", vec![1, 0, 0, 0])], &file).expect("written");
+    let history: Vec<u8> = text(0, 20).into_iter().flat_map(u32::to_le_bytes).collect();
     let engine = started("qwen3", 60);
-    for _ in 0..3 {
-        let refused = engine.open_session(SessionOptions { shift_keep: None, file: Some(file.clone()) });
-        assert!(matches!(refused, Err(SessionError::History { .. })));
+    let open = |history: Vec<u8>| {
+        stepper.save_file(sequence, vec![("fed", history)], &file).expect("written");
+        engine.open_session(SessionOptions { shift_keep: None, file: Some(file.clone()) })
+    };
+    let others = [vec![1, 0, 0, 0], vec![], history[..76].to_vec(), [&history[..], &[0]].concat()];
+    for other in others {
+        assert!(matches!(open(other), Err(SessionError::History { .. })));
     }
+    assert!(open(history).is_ok());
 }
 
 #[test]
@@ -201,7 +206,7 @@ fn logits_that_are_no_numbers_fail_their_request_alone() {
         let with_damaged = Prompt::Tokens([&talk[..], &[DAMAGED]].concat());
         let last = engine.submit(Request { session, ..Request::new(with_damaged) }).last();
         let failed =
-            matches!(last, Some(Event::Failed(RequestError::Step(StepError::Row(RowError::NotNumbers)))));
+            matches!(last, Some(Event::Failed(RequestError::Step(StepError::Row(RowError::AllNan)))));
         assert!(failed, "{model}: {last:?}");
         assert_eq!(say(&engine, session, &talk, 5).0, before, "{model}");
         talk.extend(&before);

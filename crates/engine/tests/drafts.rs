@@ -222,7 +222,7 @@ impl<B: Backend> Pair<B> {
             // Before the rows it may have been refused, and after those it may not.
             assert!(usable || !went_along || !drafting || text.tokens.is_empty());
         }
-        self.engine.integrity().expect("the bookkeeping agrees");
+        self.engine.integrity().expect("consistent cache metadata");
         went_along
     }
 
@@ -647,7 +647,7 @@ fn random_lives<B: Backend>(backend: impl Fn() -> B, case: Case, seed: u64, oper
                 texts.swap(0, at);
             }
         }
-        pair.engine.integrity().expect("the bookkeeping agrees");
+        pair.engine.integrity().expect("consistent cache metadata");
     }
     println!(
         "{} and {}: {:?} logits compared, {:?} rounds without and with the draft, refused {}",

@@ -48,7 +48,7 @@ impl Request {
         let token = engine.advance(self.sequence, &self.next, &sampler, || true).expect("fits");
         self.next = vec![token.expect("not stopped")];
         self.said.extend(&self.next);
-        engine.integrity().expect("the bookkeeping agrees");
+        engine.integrity().expect("consistent cache metadata");
     }
 
     fn answer(engine: &mut Engine, prompt: &[u32]) -> Request {

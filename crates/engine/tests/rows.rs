@@ -242,7 +242,7 @@ fn a_request_fails_alone<B: Backend>(backend: impl Fn() -> B) {
                     assert!(outputs.logits(i).map(bits).as_ref() == Some(wanted), "{model}: case {case}");
                 }
                 drop(outputs);
-                engine.integrity().expect("the bookkeeping agrees");
+                engine.integrity().expect("consistent cache metadata");
             }
         }
         for (sequence, text) in sequences.into_iter().zip(&texts) {

@@ -129,7 +129,7 @@ fn damaged_and_foreign_files_are_refused_with_a_reason_and_change_nothing() {
     assert!(matches!(engine.restore_file(&folder.path().join("none")), Err(SaveError::Io { .. })));
     let in_a_folder = folder.path().join("none").join("sequence");
     assert!(matches!(engine.save_file(sequence, Vec::new(), &in_a_folder), Err(SaveError::Io { .. })));
-    engine.integrity().expect("the bookkeeping agrees");
+    engine.integrity().expect("consistent cache metadata");
     let (restored, _) = engine.restore_file(&path).expect("whole");
     assert_eq!(restored.positions, 80);
     assert_eq!(engine.save(restored.sequence), engine.save(sequence));

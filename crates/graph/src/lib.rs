@@ -83,7 +83,7 @@ pub struct Graph<O = Op> {
 }
 
 impl<O: OpRules> Graph<O> {
-    /// The same graph of other ops, each made of the one in its place: one that takes and gives the same.
+    /// The same graph of other ops, each replaced by one with the same operands and result.
     pub fn map_ops<P: OpRules>(&self, op: impl Fn(O) -> P) -> Graph<P> {
         let nodes = self.nodes.iter().map(|node| Node {
             op: op(node.op),

@@ -4,7 +4,7 @@ use crate::rule::{OpRules, Operands, is_cap};
 use crate::value::{Extent, Real, Shape, Value};
 use verbatim_quant::DType;
 
-/// What a gated or plain activation computes.
+/// The activation of a gated FFN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Activation {
     /// x * sigmoid(x).
@@ -23,7 +23,7 @@ pub enum Activation {
     },
 }
 
-/// How a router's logits become scores.
+/// The router's gating function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Gating {
     /// Probabilities over all experts.
@@ -32,7 +32,7 @@ pub enum Gating {
     Sigmoid,
 }
 
-/// How the experts that a row is given to are weighted.
+/// Expert weights of a router.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Router {
     /// What a weight is before it is normalised.
@@ -64,24 +64,24 @@ impl DeltaHeads {
     }
 }
 
-/// The most experts that a row can be given to.
+/// The largest `n_expert_used`.
 pub const MAX_EXPERTS_USED: usize = 64;
 
-/// Which elements of a head are rotated as a pair.
+/// Which elements of a head RoPE pairs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RopeLayout {
-    /// (0, 1), (2, 3), … : the Llama family's GGUF files.
+    /// (0, 1), (2, 3), …: "NORM" in llama.cpp; the Llama family's GGUF files.
     Interleaved,
-    /// (0, n/2), (1, n/2 + 1), … : most others.
+    /// (0, n/2), (1, n/2 + 1), …: most others.
     NeoX,
 }
 
-/// How rotation angles are stretched beyond the context length of training.
+/// RoPE scaling beyond the training context.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RopeScaling {
     /// As trained, or positions divided by `factor` (1 for none).
     Linear {
-        /// The divisor.
+        /// The scaling factor.
         factor: Real,
     },
     /// YaRN (arXiv 2309.00071).
@@ -90,7 +90,7 @@ pub enum RopeScaling {
         factor: Real,
         /// The context length of training.
         original_context: usize,
-        /// Multiplies cosines and sines.
+        /// Multiplies cosines and sines (`mscale`).
         attention_factor: Real,
         /// Rotations over the original context above which a frequency is not stretched.
         beta_fast: Real,
@@ -99,21 +99,21 @@ pub enum RopeScaling {
         /// The pairs at which stretching begins and ends are rounded outwards to whole ones, as most models do.
         whole_pairs: bool,
     },
-    /// LongRoPE (arXiv 2402.13753): each frequency is stretched by its own divisor, given as an operand.
+    /// LongRoPE (arXiv 2402.13753): each frequency is divided by its own factor, given as an operand.
     Long {
-        /// Multiplies cosines and sines.
+        /// Multiplies cosines and sines (`mscale`).
         attention_factor: Real,
     },
 }
 
-/// Parameters of the rotation angles of one kind of layer (RoPE, arXiv 2104.09864).
+/// RoPE parameters of one kind of layer (arXiv 2104.09864).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RopeTable {
-    /// Elements of a head that are rotated; even.
+    /// Elements of a head that RoPE rotates (`n_rot`); even.
     pub rotary_dim: usize,
     /// Base of the geometric series of frequencies.
     pub base: Real,
-    /// Stretching.
+    /// Context scaling.
     pub scaling: RopeScaling,
 }
 
@@ -122,7 +122,7 @@ pub struct RopeTable {
 pub struct Attention {
     /// Query heads, a multiple of `kv_heads`.
     pub heads: usize,
-    /// K/V heads.
+    /// KV heads.
     pub kv_heads: usize,
     /// Elements of a head.
     pub head_dim: usize,
@@ -132,10 +132,10 @@ pub struct Attention {
     pub window: Option<usize>,
     /// Scores s, once scaled, become cap * tanh(s / cap) (Gemma 2, arXiv 2408.00118).
     pub softcap: Option<Real>,
-    /// A sinks operand is given: for each query head a score that takes part in the softmax and has no value (gpt-oss,
+    /// A sinks operand is given: one per query head, a logit in the softmax's denominator without a value (gpt-oss,
     /// arXiv 2508.10925).
     pub sinks: bool,
-    /// The operands `bases` and `paths` are given: the rows in flight are a tree, and each row has a path of its own.
+    /// The operands `bases` and `paths` are given: the rows in flight are a tree, and each row has its own path.
     pub paths: bool,
 }
 
@@ -166,8 +166,8 @@ pub enum Op {
         /// A residual operand is given.
         residual: bool,
     },
-    /// (x f32 \[r, k\], weight \[n, k\]) → f32 \[r, n\]: the output head. Like [`Op::Linear`], but where a backend
-    /// rounds activations it keeps twice the bits: nothing after it evens the error out, and few rows want logits.
+    /// (x f32 \[r, k\], weight \[n, k\]) → f32 \[r, n\]: the LM head. Like [`Op::Linear`], but where a backend
+    /// quantises activations, it uses a second int8 plane for the residual: no later layer evens the error out.
     LmHead,
     /// (positions i32 \[r, 1\], optionally frequency factors f32 \[1, rotary_dim / 2\]) → f32 \[r, rotary_dim\]: the
     /// cosines of all angles, then the sines.
@@ -182,10 +182,10 @@ pub enum Op {
         /// Which elements are paired.
         layout: RopeLayout,
     },
-    /// (x f32 \[r, heads * head_dim\]) → the same shape: each head is cut in runs of the largest power of two n that
+    /// (x f32 \[r, heads * head_dim\]) → the same shape: each head is split in runs of the largest power of two n that
     /// divides `head_dim`, and each run is multiplied by the Walsh-Hadamard matrix in Sylvester's order over √n. It keeps
-    /// products of vectors, is its own inverse, and spreads what is large in one element over all of them, so that a
-    /// block of few bits keeps more of it (QuaRot, arXiv 2404.00456).
+    /// dot products, is its own inverse, and spreads outliers over all elements, so that a
+    /// quantised block loses less (QuaRot, arXiv 2404.00456).
     Hadamard {
         /// Heads in a row.
         heads: usize,
@@ -195,7 +195,7 @@ pub enum Op {
     /// (state, k f32 \[r, kv_heads * head_dim\], v likewise, cells i32 \[r, 1\]) → the state's next version, with
     /// each row's K and V stored in its cell.
     KvWrite {
-        /// K/V heads.
+        /// KV heads.
         kv_heads: usize,
         /// Elements of a head.
         head_dim: usize,
@@ -291,7 +291,7 @@ impl Operands<'_> {
         let q = self.f32(0)?;
         self.is_product(0, heads, head_dim)?;
         if kv_heads == 0 || !heads.is_multiple_of(kv_heads) {
-            return Err(format!("{heads} heads are not a multiple of {kv_heads} K/V heads"));
+            return Err(format!("{heads} heads are not a multiple of {kv_heads} KV heads"));
         }
         if window == Some(0) {
             return Err("a window of 0 positions leaves nothing to attend to".into());

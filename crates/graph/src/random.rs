@@ -24,7 +24,7 @@ pub mod tags {
     pub const WRITE_SLOTS: &str = "write_slots";
 }
 
-/// K/V heads, elements of a head and query heads of the attention in random graphs.
+/// KV heads, elements of a head and query heads of the attention in random graphs.
 pub const KV_HEADS: usize = 2;
 #[allow(missing_docs)]
 pub const HEAD_DIM: usize = 16;
@@ -120,7 +120,7 @@ impl Made {
                 self.per_row.push(x);
             }
             1 => self.embed(),
-            2 => self.pick(),
+            2 => self.gather_rows(),
             3 => self.rope(),
             4 => self.attention(),
             5 => self.store_only(),
@@ -210,7 +210,7 @@ impl Made {
         self.apply(Op::Embed { scale: Real(1.5), given: false }, &[table, ids]);
     }
 
-    fn pick(&mut self) {
+    fn gather_rows(&mut self) {
         let x = self.any_per_row();
         let indices = self.input(tags::OUTPUT_ROWS, DType::I32, Shape::per_output_row(1));
         self.apply(Op::GatherRows, &[x, indices]);

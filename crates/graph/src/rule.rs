@@ -5,7 +5,7 @@ use std::fmt;
 use std::hash::Hash;
 use verbatim_quant::DType;
 
-/// What a graph has to know of its ops. [`Op`](crate::Op) are those that models are made of; a backend whose lowering makes others has
+/// What a graph needs to know about its ops. [`Op`](crate::Op) are those that models are made of; a backend whose lowering makes others has
 /// a type of its own for both, and its graphs are `Graph<ThatType>`.
 pub trait OpRules: Copy + fmt::Debug + Eq + Hash {
     /// The op's name in messages and profiles.
@@ -17,7 +17,7 @@ pub trait OpRules: Copy + fmt::Debug + Eq + Hash {
     /// What does not fit, in words.
     fn infer(&self, operands: &[&Value]) -> Result<(DType, Shape), String>;
 
-    /// The operand whose storage this op writes in place. Nobody can read the version before any more.
+    /// The operand that this op updates in place. The previous version cannot be read any more.
     fn writes_state(&self) -> Option<usize>;
 
     /// Whether the result is the next version of the state that the op writes. Recurrences return a value instead, so
@@ -107,7 +107,7 @@ impl<'a> Operands<'a> {
         }
     }
 
-    /// Numbers for each row, such as its chosen experts; how many.
+    /// An i32 operand with several columns per row, such as expert ids; returns the columns.
     pub fn choices(&self, i: usize, rows: Extent) -> Result<usize, String> {
         self.at_least(i + 1)?;
         self.dtype(i, DType::I32)?;

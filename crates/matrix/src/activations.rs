@@ -28,7 +28,8 @@ pub fn quantize_row(isa: Isa, row: &[f32], out: &mut [u8]) {
     dispatch(isa, QuantizeRow { row, out });
 }
 
-/// Quantises a row once for each plane: a plane after the first holds what the planes before it have left over. Each is as
+/// Residual quantisation: quantises a row once for each plane, and a plane after the first holds what the planes before it
+/// have left over. Each is as
 /// [`quantize_row`] writes it; their products add up to that of the row.
 ///
 /// # Panics

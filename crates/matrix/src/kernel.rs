@@ -1,5 +1,5 @@
-//! The tile: sixteen output rows by up to eight tokens, over all columns. The one place where products are
-//! summed, and so the home of the row contract.
+//! The tile: sixteen output rows by up to eight tokens, over all columns. Products are summed
+//! nowhere else, and so the home of the row contract.
 //!
 //! Written once over [`Simd`] and compiled per instruction set, weight format and number of tokens. A lane is
 //! an output row, so what one output element goes through is the same whatever the lane count and whatever
@@ -269,7 +269,7 @@ unsafe fn multiply_column<S: Simd, W: DenseWeights, const M: usize>(
     }
 }
 
-/// Each token's input; the places beyond the last token repeat it and are not stored.
+/// Each token's input; entries beyond the last token repeat it and are not stored.
 #[inline(always)]
 fn token_inputs<const M: usize>(tile: &Tile) -> [*const u8; M] {
     std::array::from_fn(|m| tile.inputs[m.min(tile.tokens - 1)])

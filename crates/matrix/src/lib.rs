@@ -2,7 +2,7 @@
 //!
 //! **The row contract.** An output element goes through one order of operations, which the weights' format
 //! and the number of columns fix and nothing else does: not the number of tokens in the batch, the token's
-//! place in it, the threads, or the instruction set. The `kernel` module states the order. [`matmul`]
+//! index in it, the threads, or the instruction set. The `kernel` module states the order. [`matmul`]
 //! therefore gives the same bits at width 1 and at width 512, and on every machine with the same build (a NaN
 //! is only promised to be a NaN).
 //!
@@ -27,5 +27,6 @@ pub use layout::BLOCK_COLS;
 pub use packed::PackedMatrix;
 pub use peak::multiply_adds;
 pub use product::{
-    Choices, Epilogue, Input, OutputRows, Residual, chunk_groups, matmul, matmul_chosen_groups, matmul_groups,
+    Epilogue, ExpertRows, Input, OutputRows, Residual, chunk_groups, matmul, matmul_expert_groups,
+    matmul_groups,
 };

@@ -183,11 +183,11 @@ pub enum Residual<'a> {
     },
 }
 
-/// Computes the output rows `16 * groups.start .. 16 * groups.end` for every token: one thread's share of a
+/// Computes the output rows `16 * groups.start .. 16 * groups.end` for every token: one thread's part of a
 /// product.
 ///
 /// # Safety
-/// While it runs, nothing else reads or writes those columns of the output: shares given to different threads
+/// While it runs, nothing else reads or writes those columns of the output: parts given to different threads
 /// must be of different groups.
 ///
 /// # Panics
@@ -208,7 +208,7 @@ pub unsafe fn matmul_groups(
 
 /// The tokens that one expert is to compute, where every token has chosen `used` experts.
 #[derive(Clone, Copy)]
-pub struct Choices<'a> {
+pub struct ExpertRows<'a> {
     /// `token * used + rank`, each once: this expert is the token's choice of that rank.
     pub list: &'a [u32],
     /// Experts that each token has chosen. An output row is this many times the product's rows, one part for each.
@@ -224,12 +224,12 @@ pub struct Choices<'a> {
 ///
 /// # Panics
 /// If an operand's size does not fit the product.
-pub unsafe fn matmul_chosen_groups(
+pub unsafe fn matmul_expert_groups(
     isa: Isa,
     weights: &PackedMatrix,
     input: Input<'_>,
     output: &OutputRows<'_>,
-    choices: Choices<'_>,
+    choices: ExpertRows<'_>,
     groups: Range<usize>,
     bias: Option<&[f32]>,
 ) {
@@ -247,7 +247,7 @@ struct Product<'a> {
     groups: Range<usize>,
     epilogue: Epilogue<'a>,
     /// `None` for all tokens of the input.
-    choices: Option<Choices<'a>>,
+    choices: Option<ExpertRows<'a>>,
 }
 
 impl Product<'_> {
@@ -267,7 +267,7 @@ impl Product<'_> {
             self.output.len,
             self.output.stride,
         );
-        if let Some(Choices { list, used, .. }) = self.choices {
+        if let Some(ExpertRows { list, used, .. }) = self.choices {
             let most = list.iter().max().map_or(0, |&choice| choice as usize / used);
             assert!(list.is_empty() || most < tokens, "token {most} of {tokens}");
         }
@@ -313,14 +313,14 @@ impl Product<'_> {
             bias: self.epilogue.bias.map_or(std::ptr::null(), |bias| bias.as_ptr().wrapping_add(first_row)),
             residuals: [std::ptr::null(); MAX_TILE_TOKENS],
         };
-        for place in 0..tokens {
-            let Place { token, input_part, output_part } = self.place(token + place);
+        for column in 0..tokens {
+            let Operand { token, input_part, output_part } = self.operand(token + column);
             let input_bytes = token * self.input.stride_bytes() + input_part * self.input_row_bytes();
             let output = token * self.output.stride + output_part * self.weights.rows() + first_row;
             let output = self.output.start.wrapping_add(output);
-            tile.inputs[place] = self.input.start().wrapping_add(input_bytes);
-            tile.outputs[place] = output;
-            tile.residuals[place] = match self.epilogue.residual {
+            tile.inputs[column] = self.input.start().wrapping_add(input_bytes);
+            tile.outputs[column] = output;
+            tile.residuals[column] = match self.epilogue.residual {
                 // A plane after a token's first is added to what the first has left in the output.
                 _ if self.choices.is_none() && input_part > 0 => output.cast_const(),
                 Residual::None => std::ptr::null(),
@@ -332,7 +332,7 @@ impl Product<'_> {
     }
 
     /// Which product of which token comes at an index.
-    fn place(&self, index: usize) -> Place {
+    fn operand(&self, index: usize) -> Operand {
         // Divisions would take a good part of the time of a short row, and mostly there is one part.
         let split = |index: usize, parts: usize| match parts {
             1 => (index, 0),
@@ -341,11 +341,11 @@ impl Product<'_> {
         match self.choices {
             None => {
                 let (token, plane) = split(index, self.input.planes());
-                Place { token, input_part: plane, output_part: 0 }
+                Operand { token, input_part: plane, output_part: 0 }
             }
-            Some(Choices { list, used, own_input }) => {
+            Some(ExpertRows { list, used, own_input }) => {
                 let (token, rank) = split(list[index] as usize, used);
-                Place { token, input_part: if own_input { rank } else { 0 }, output_part: rank }
+                Operand { token, input_part: if own_input { rank } else { 0 }, output_part: rank }
             }
         }
     }
@@ -389,7 +389,7 @@ impl Kernel for Walk<'_> {
 }
 
 /// A product of a token: with one plane of its input, or for one of its choices.
-struct Place {
+struct Operand {
     token: usize,
     /// Which part of the input row is its input.
     input_part: usize,

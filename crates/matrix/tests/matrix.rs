@@ -9,8 +9,8 @@ use std::path::Path;
 use safetensors::SafeTensors;
 use verbatim_backend::PackError;
 use verbatim_matrix::{
-    Choices, Epilogue, Input, OutputRows, PackedExperts, PackedMatrix, Residual, activation_row_bytes,
-    matmul, matmul_chosen_groups, matmul_groups, quantize_row,
+    Epilogue, ExpertRows, Input, OutputRows, PackedExperts, PackedMatrix, Residual, activation_row_bytes,
+    matmul, matmul_expert_groups, matmul_groups, quantize_row,
 };
 use verbatim_quant::{ALL, DType, dequantize};
 use verbatim_simd::Isa;
@@ -309,11 +309,11 @@ fn tokens_that_choose_an_expert_get_what_they_would_alone_and_others_are_not_tou
                     let mut output = vec![-1.5; tokens * USED * rows];
                     input.with_input(isa, &weights.packed, |input| {
                         let output = OutputRows::new(&mut output, USED * rows);
-                        let choices = Choices { list, used: USED, own_input };
+                        let choices = ExpertRows { list, used: USED, own_input };
                         let bias = Some(&bias[..]);
                         // SAFETY: nothing else uses the output.
                         unsafe {
-                            matmul_chosen_groups(isa, &weights.packed, input, &output, choices, 0..2, bias);
+                            matmul_expert_groups(isa, &weights.packed, input, &output, choices, 0..2, bias);
                         }
                     });
                     for (index, value) in output.into_iter().enumerate() {

@@ -1,4 +1,4 @@
-//! The feed-forward half of a layer: one gated network, or a mixture of them.
+//! FFNs: gated, or a mixture of experts.
 
 use crate::ModelError;
 use crate::metadata::MetadataReader;
@@ -6,7 +6,7 @@ use crate::net::{Linear, Net};
 use crate::table::Table;
 use verbatim_graph::{Activation, Gating, GraphError, MAX_EXPERTS_USED, Op, Real, Router, ValueId};
 
-/// What a file says of its feed-forward networks.
+/// The FFN hyperparameters of a file.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum FfnShape {
     /// One gated network.
@@ -23,14 +23,14 @@ pub(crate) enum FfnShape {
     Mixture(MixtureShape),
 }
 
-/// A mixture of experts, but for its weights.
+/// The shape of a mixture of experts.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MixtureShape {
     experts: usize,
     used: usize,
     /// The inner width of an expert.
     width: usize,
-    /// The inner width of the expert that every row is given to, if there is one.
+    /// The inner width of the shared expert, if there is one.
     shared_width: Option<usize>,
     router: Router,
 }
@@ -57,7 +57,7 @@ enum GateUp {
     Together(Linear),
 }
 
-/// The expert that every row is given to, weighted by a gate of its own.
+/// The shared expert and its gate.
 struct SharedExpert {
     gate: Linear,
     ffn: [Linear; 3],

@@ -10,7 +10,7 @@ pub(crate) struct MetadataReader<'a> {
     architecture: &'a str,
 }
 
-/// Which layers see only a window of positions.
+/// Which layers have a sliding window.
 #[derive(Clone, Debug)]
 pub(crate) enum LayerPattern {
     /// All but the last of every so many; all of them if 0.
@@ -106,7 +106,7 @@ impl<'a> MetadataReader<'a> {
         ModelError::Key { key: self.key(name), found: found.to_string(), expected: expected.to_string() }
     }
 
-    /// The numbers that every architecture has.
+    /// The hyperparameters that every architecture has.
     pub(crate) fn hyperparameters(&self, file: &GgufFile) -> Result<Hyperparameters, ModelError> {
         let table = file.require_tensor("token_embd.weight")?;
         let vocabulary = table.info().rows();
@@ -128,7 +128,7 @@ impl<'a> MetadataReader<'a> {
         })
     }
 
-    /// (heads, K/V heads, elements of a head).
+    /// (heads, KV heads, elements of a head).
     pub(crate) fn heads(&self, hidden: usize) -> Result<(usize, usize, usize), ModelError> {
         let heads = self.count("attention.head_count")?;
         let kv_heads = self.optional_count("attention.head_count_kv")?.unwrap_or(heads);
@@ -208,7 +208,7 @@ impl<'a> MetadataReader<'a> {
         Ok(LayerPattern::List(local))
     }
 
-    /// The rotation of local layers: not stretched, with a base of its own.
+    /// RoPE of local layers: its own base, no scaling.
     pub(crate) fn local_rope(&self, head_dim: usize, default_base: f32) -> Result<RopeTable, ModelError> {
         let base = self.rope_base("rope.freq_base_swa", default_base)?;
         let scaling = RopeScaling::Linear { factor: Real(1.0) };
@@ -223,7 +223,7 @@ impl<'a> MetadataReader<'a> {
             Some(factor) => factor,
             None => {
                 let stretch = self.count("context_length")? as f32 / original;
-                (1.0 + stretch.max(1.0).ln() / original.max(2.0).ln()).sqrt()
+                (1.0 + libm::logf(stretch.max(1.0)) / libm::logf(original.max(2.0))).sqrt()
             }
         };
         Ok(RopeScaling::Long { attention_factor: Real(factor) })
@@ -236,7 +236,7 @@ impl<'a> MetadataReader<'a> {
         }
     }
 
-    /// The rotation angles of heads of `head_dim` elements.
+    /// RoPE of heads of `head_dim` elements.
     pub(crate) fn rope(&self, head_dim: usize) -> Result<RopeTable, ModelError> {
         let rotary_dim = self.optional_count("rope.dimension_count")?.unwrap_or(head_dim);
         if !rotary_dim.is_multiple_of(2) || rotary_dim > head_dim {
@@ -291,7 +291,7 @@ impl<'a> MetadataReader<'a> {
         Ok(RopeScaling::Yarn {
             factor: Real(factor),
             original_context,
-            attention_factor: Real(extra * (1.0 + 0.1 * factor.ln())),
+            attention_factor: Real(extra * (1.0 + 0.1 * libm::logf(factor))),
             beta_fast: Real(positive("rope.scaling.yarn_beta_fast", 32.0)?),
             beta_slow: Real(positive("rope.scaling.yarn_beta_slow", 1.0)?),
             whole_pairs: true,

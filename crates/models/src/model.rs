@@ -3,7 +3,7 @@
 use crate::WeightSpec;
 use verbatim_graph::{Bounds, DeltaHeads, Graph, GraphError, RopeLayout, RopeTable};
 
-/// A point of the network whose values a step can return, one row per row of the step.
+/// A hidden state that a step can return for every row: aux hidden states in EAGLE-3, target features in DFlash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum HiddenOutput {
     /// The residual stream entering the first layer.
@@ -19,9 +19,9 @@ pub enum HiddenOutput {
 pub struct Base {
     /// Weights before its own.
     pub weights: u32,
-    /// Layers that attend before its own.
+    /// Attention layers before its own.
     pub kv: u32,
-    /// Layers that recur before its own.
+    /// Recurrent layers before its own.
     pub recurrent: u32,
 }
 
@@ -36,49 +36,49 @@ pub struct StepShape {
     pub embeddings: bool,
     /// Sequences that the step may mix, and pages of positions that each may have.
     pub page_table: [usize; 2],
-    /// The kinds of layers that attend, each with pages of its own: how many positions a row sees, all if `None`.
+    /// The window of each KV cache group, which has its own pages; `None` for full attention.
     pub windows: Vec<Option<usize>>,
     /// Whether K and V are stored Hadamard-transformed.
     pub hadamard: HadamardKv,
     /// The most positions in flight on a row's path, where rows form trees; 0 where all are chains.
     pub path: usize,
-    /// The most positions that a sequence may have: some models rotate otherwise where it is long.
+    /// The context size: LongRoPE depends on it.
     pub context: usize,
-    /// Points of the network to return.
+    /// Hidden states to return.
     pub hidden_outputs: Vec<HiddenOutput>,
 }
 
-/// Which of K and V go through [`verbatim_graph::Op::Hadamard`] before they are stored: quantising them costs less then,
-/// since no element of a head stands out (QuaRot, arXiv 2404.00456). What is made of them is as if they did not.
+/// Which of K and V go through [`verbatim_graph::Op::Hadamard`] before they are stored: quantisation then loses less,
+/// since it spreads outliers (QuaRot, arXiv 2404.00456). The result of attention stays the same.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct HadamardKv {
     /// Keys, and queries with them.
     pub keys: bool,
-    /// Values, and what attention makes of them.
+    /// Values, and the result of attention.
     pub values: bool,
 }
 
 /// The form of the K and V that one layer keeps per position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KvShape {
-    /// K/V heads.
+    /// KV heads.
     pub kv_heads: usize,
     /// Elements of a head.
     pub head_dim: usize,
-    /// How many positions a row sees, its own included; all if `None`.
+    /// The sliding window, the row's own position included; `None` for full attention.
     pub window: Option<usize>,
-    /// How keys depend on their positions, if they do.
+    /// RoPE of the keys, if the layer has it.
     pub rope: Option<KeyRope>,
 }
 
-/// How the keys of a layer are rotated to their positions.
+/// RoPE of a layer's keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeyRope {
     /// The angles.
     pub table: RopeTable,
     /// The pairs.
     pub layout: RopeLayout,
-    /// The index of the weight that frequencies are divided by.
+    /// The index of the weight with the frequency factors.
     pub freq_factors: Option<u32>,
 }
 
@@ -98,16 +98,16 @@ impl RecurrentShape {
     }
 }
 
-/// What every architecture has, in its own numbers.
+/// Hyperparameters that every architecture has.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hyperparameters {
     /// The architecture's name in GGUF files.
     pub architecture: String,
-    /// Layers of the main pass.
+    /// Layers, without multi-token-prediction layers.
     pub layers: usize,
     /// Elements of the residual stream.
     pub hidden: usize,
-    /// Rows of the output head.
+    /// Tokens of the vocabulary: rows of the LM head.
     pub vocabulary: usize,
     /// Positions that the model was trained for.
     pub context: usize,
@@ -121,7 +121,7 @@ pub trait Model: Send + Sync {
     /// The weights, in the order of their indices in graphs.
     fn weights(&self) -> &[WeightSpec];
 
-    /// What each layer that attends keeps per position, where sequences have up to `context` positions.
+    /// The KV shape of each attention layer at this context size.
     fn kv_shapes(&self, context: usize) -> Vec<KvShape>;
 
     /// The state of each recurrent layer.

@@ -19,13 +19,13 @@ pub mod inputs {
     pub const EMBEDDINGS: Tag = Tag::new("embeddings");
     /// The position of each row in its sequence, i32.
     pub const POSITIONS: Tag = Tag::new("positions");
-    /// The row of the page table that each row attends through, i32.
+    /// The row of the page table of each row's sequence, i32.
     pub const SEQUENCES: Tag = Tag::new("sequences");
-    /// The cell in which each row stores its K and V, i32, by kind of layer.
+    /// The cell in which each row stores its K and V, i32, by KV cache group.
     pub const CELLS: &str = "cells";
-    /// For each sequence the page of each of its blocks of positions, i32, by kind of layer.
+    /// The page table, i32, by KV cache group.
     pub const PAGES: &str = "pages";
-    /// The cells of the positions in flight on each row's path, i32, by kind of layer.
+    /// The cells of the positions in flight on each row's tree path, i32, by KV cache group.
     pub const PATHS: &str = "paths";
     /// The position of the first of them, i32; beyond the row's own where it has no path.
     pub const BASES: Tag = Tag::new("bases");
@@ -45,7 +45,7 @@ pub mod outputs {
     /// Logits of the output rows.
     pub const LOGITS: Tag = Tag::new("logits");
 
-    /// The values of a tap point, for every row.
+    /// A hidden state, for every row.
     pub const fn hidden(output: HiddenOutput) -> Tag {
         match output {
             HiddenOutput::Embedding => Tag::new("embed"),
@@ -55,7 +55,7 @@ pub mod outputs {
     }
 }
 
-/// The attention of one layer, but for its weights.
+/// The attention parameters of one layer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Heads {
     pub(crate) heads: usize,
@@ -63,12 +63,12 @@ pub(crate) struct Heads {
     pub(crate) head_dim: usize,
     pub(crate) scale: Real,
     pub(crate) layout: RopeLayout,
-    /// Q and K are rotated.
+    /// Q and K get RoPE.
     pub(crate) uses_rope: bool,
-    /// How many positions a row sees, if not all.
+    /// The sliding window; `None` for full attention.
     pub(crate) window: Option<usize>,
     pub(crate) softcap: Option<Real>,
-    /// For each head a score without a value.
+    /// Attention sinks, one per head.
     pub(crate) sinks: Option<WeightId>,
 }
 
@@ -90,7 +90,7 @@ impl Heads {
     }
 }
 
-/// What becomes of the output head's products.
+/// Scale and softcap of the logits.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LogitForm {
     /// Factor on them.
@@ -112,8 +112,8 @@ pub(crate) struct Linear {
     pub(crate) bias: Option<WeightId>,
 }
 
-/// The inputs of one kind of layer that attends.
-struct Kind {
+/// The inputs of one KV cache group.
+struct KvGroup {
     window: Option<usize>,
     cells: ValueId,
     pages: ValueId,
@@ -133,7 +133,7 @@ pub(crate) struct Net<'a> {
     tokens: ValueId,
     positions: ValueId,
     sequences: ValueId,
-    kinds: Vec<Kind>,
+    kv_groups: Vec<KvGroup>,
     hadamard: HadamardKv,
     read_slots: ValueId,
     write_slots: ValueId,
@@ -146,16 +146,16 @@ impl<'a> Net<'a> {
         let mut input = |tag: Tag, shape: Shape| builder.input(tag, DType::I32, shape);
         let [sequences, pages] = shape.page_table;
         let bases = input(inputs::BASES, Shape::per_row(1))?;
-        let mut kinds = Vec::new();
-        for (kind, &window) in (0..).zip(&shape.windows) {
-            let mut tagged = |name, shape| input(Tag::indexed(name, kind), shape);
+        let mut kv_groups = Vec::new();
+        for (group, &window) in (0..).zip(&shape.windows) {
+            let mut tagged = |name, shape| input(Tag::indexed(name, group), shape);
             let cells = tagged(inputs::CELLS, Shape::per_row(1))?;
             let pages = tagged(inputs::PAGES, Shape::fixed(sequences, pages))?;
             let paths = match shape.path {
                 0 => None,
                 most => Some([bases, tagged(inputs::PATHS, Shape::per_row(most))?]),
             };
-            kinds.push(Kind { window, cells, pages, paths });
+            kv_groups.push(KvGroup { window, cells, pages, paths });
         }
         Ok(Net {
             tokens: input(inputs::TOKENS, Shape::per_row(1))?,
@@ -164,7 +164,7 @@ impl<'a> Net<'a> {
             read_slots: input(inputs::READ_SLOTS, Shape::per_row(1))?,
             write_slots: input(inputs::WRITE_SLOTS, Shape::per_row(1))?,
             output_rows: input(inputs::OUTPUT_ROWS, Shape::per_output_row(1))?,
-            kinds,
+            kv_groups,
             hadamard: shape.hadamard,
             builder,
             base: shape.base,
@@ -209,7 +209,7 @@ impl<'a> Net<'a> {
         Ok(x)
     }
 
-    /// The angles of every row, shared by all layers that rotate alike.
+    /// The cosines and sines of every row, shared by all layers with the same RoPE.
     pub(crate) fn rope_table(
         &mut self,
         table: RopeTable,
@@ -241,7 +241,7 @@ impl<'a> Net<'a> {
         self.apply(Op::Linear { bias: linear.bias.is_some(), residual: false }, &operands)
     }
 
-    /// Several products of one value, side by side.
+    /// Several linear layers on one value.
     pub(crate) fn linears<const N: usize>(
         &mut self,
         x: ValueId,
@@ -254,7 +254,7 @@ impl<'a> Net<'a> {
         Ok(results)
     }
 
-    /// Rotates q and k where the layer does, stores k and v, attends. `layer` counts the layers that attend.
+    /// RoPE, KV write and attention. `layer` counts the attention layers.
     pub(crate) fn attention(
         &mut self,
         layer: usize,
@@ -276,8 +276,8 @@ impl<'a> Net<'a> {
         let q = transform(self, keys, heads, q)?;
         let k = transform(self, keys, kv_heads, k)?;
         let v = transform(self, values, kv_heads, v)?;
-        let kind = self.kinds.iter().find(|kind| kind.window == window);
-        let &Kind { cells, pages, paths, .. } = kind.ok_or_else(|| GraphError::Operands {
+        let group = self.kv_groups.iter().find(|group| group.window == window);
+        let &KvGroup { cells, pages, paths, .. } = group.ok_or_else(|| GraphError::Operands {
             op: "Attention",
             problem: format!("the step has no pages for layers with a window of {window:?}"),
         })?;
@@ -290,9 +290,9 @@ impl<'a> Net<'a> {
         }
         let (paths, sinks) = (paths.is_some(), sinks.is_some());
         let attention = Attention { heads, kv_heads, head_dim, scale, window, softcap, paths, sinks };
-        let attended = self.apply(Op::Attention(attention), &operands)?;
+        let output = self.apply(Op::Attention(attention), &operands)?;
         // The transform is its own inverse.
-        transform(self, values, heads, attended)
+        transform(self, values, heads, output)
     }
 
     /// down(activation(gate x) * (up x)).
@@ -322,7 +322,7 @@ impl<'a> Net<'a> {
         self.linear(inner, down)
     }
 
-    /// The columns of a value in parts of these widths, in its storage.
+    /// Views of a value's columns with these widths.
     pub(crate) fn split<const N: usize>(
         &mut self,
         x: ValueId,
@@ -371,7 +371,7 @@ impl<'a> Net<'a> {
         self.apply(Op::Add, &[a, b])
     }
 
-    /// Lets the caller read a tap point if the step asks for it.
+    /// Returns a hidden state if the step asks for it.
     pub(crate) fn hidden_output(&mut self, output: HiddenOutput, value: ValueId) -> Result<(), GraphError> {
         if self.hidden_outputs.contains(&output) {
             self.builder.output(outputs::hidden(output), value)
@@ -380,7 +380,7 @@ impl<'a> Net<'a> {
         }
     }
 
-    /// The final norm and the output head, for the rows that want logits; then the graph is done.
+    /// The final norm and the LM head for the output rows; finishes the graph.
     pub(crate) fn head(
         mut self,
         x: ValueId,
@@ -394,7 +394,7 @@ impl<'a> Net<'a> {
             self.hidden_output(HiddenOutput::FinalNorm, normed)?;
             self.apply(Op::GatherRows, &[normed, self.output_rows])?
         } else {
-            // Rows are normed one by one, so picking first changes nothing but the work.
+            // Rows are normed one by one, so gathering them first only saves work.
             let output_rows = self.apply(Op::GatherRows, &[x, self.output_rows])?;
             self.rms_norm(output_rows, norm, eps, 1)?
         };

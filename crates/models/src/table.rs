@@ -122,7 +122,7 @@ impl<'a> Table<'a> {
     }
 
     /// The weights, once every tensor of the file has been asked for: one that was not would be silently ignored.
-    /// `unread` names the tensors of parts that the main pass does not run.
+    /// `unread` names tensors that are ignored on purpose, such as those of multi-token prediction.
     pub(crate) fn finish(
         self,
         architecture: &str,

@@ -59,7 +59,7 @@ impl Rebuilds {
     }
 }
 
-/// What was made of graphs, found again only for an equal key. A key is the graph itself, or something that a graph is made of
+/// Programs by key. A key is the graph itself, or something that a graph is made of
 /// and that alone: then nothing is built to find out that nothing has to be.
 #[derive(Debug)]
 pub struct ProgramCache<K, P> {

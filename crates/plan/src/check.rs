@@ -4,7 +4,7 @@
 //! they occupy. It derives everything from the graph alone: a fault in the planner's idea of lifetimes cannot hide
 //! here.
 
-use crate::{ALIGNMENT, ArenaSize, PhaseRules, Place};
+use crate::{ALIGNMENT, Allocation, ArenaSize, PhaseRules};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use verbatim_graph::{Def, Graph, Lifetime, Placement, ValueId};
@@ -26,15 +26,15 @@ pub enum CheckError {
         /// The node whose result or state it needs.
         earlier: usize,
     },
-    /// A value that needs a place has none.
-    #[error("value {0:?} has no place")]
-    NoPlace(ValueId),
-    /// A value has a place though its storage is elsewhere: a view, a weight or a state.
-    #[error("value {0:?} has a place of its own but is a view, a weight or a state")]
+    /// A value that needs an allocation has none.
+    #[error("value {0:?} has no allocation")]
+    NoAllocation(ValueId),
+    /// A value has an allocation though its storage is elsewhere: a view, a weight or a state.
+    #[error("value {0:?} has an allocation but is a view, a weight or a state")]
     NeedlessPlace(ValueId),
-    /// A place is misaligned, of the wrong size or outside its arena.
+    /// A allocation is misaligned, of the wrong size or outside its arena.
     #[error("value {0:?} is placed outside its arena, misaligned or with a wrong size")]
-    BadPlace(ValueId),
+    BadAllocation(ValueId),
     /// Two values that are needed at the same time share bytes.
     #[error("values {first:?} and {second:?} are both alive in phase {phase} and share bytes")]
     Overlap {
@@ -47,16 +47,16 @@ pub enum CheckError {
     },
 }
 
-/// Checks a layout of `graph`. `places` is indexed by [`ValueId::index`].
+/// Checks a layout of `graph`. `allocations` is indexed by [`ValueId::index`].
 pub fn check<O: PhaseRules>(
     graph: &Graph<O>,
     phases: &[Range<usize>],
-    places: &[Option<Place>],
+    allocations: &[Option<Allocation>],
     arenas: &[ArenaSize],
 ) -> Result<(), CheckError> {
     check_phases(graph, phases)?;
-    check_places(graph, places, arenas)?;
-    check_overlaps(graph, phases, places)
+    check_allocations(graph, allocations, arenas)?;
+    check_overlaps(graph, phases, allocations)
 }
 
 fn check_phases<O: PhaseRules>(graph: &Graph<O>, phases: &[Range<usize>]) -> Result<(), CheckError> {
@@ -103,7 +103,7 @@ fn must_wait<O: PhaseRules>(graph: &Graph<O>, node: usize, earlier: usize) -> bo
     }
 }
 
-fn needs_place<O: PhaseRules>(graph: &Graph<O>, id: ValueId) -> bool {
+fn needs_allocation<O: PhaseRules>(graph: &Graph<O>, id: ValueId) -> bool {
     let value = graph.value(id);
     match (value.lifetime, value.def) {
         (Lifetime::Weight | Lifetime::State, _) | (_, Def::Columns { .. }) => false,
@@ -111,23 +111,23 @@ fn needs_place<O: PhaseRules>(graph: &Graph<O>, id: ValueId) -> bool {
     }
 }
 
-fn check_places<O: PhaseRules>(
+fn check_allocations<O: PhaseRules>(
     graph: &Graph<O>,
-    places: &[Option<Place>],
+    allocations: &[Option<Allocation>],
     arenas: &[ArenaSize],
 ) -> Result<(), CheckError> {
     for index in 0..graph.values().len() {
         let id = ValueId::new(index);
-        match (needs_place(graph, id), places.get(index).copied().flatten()) {
-            (true, None) => return Err(CheckError::NoPlace(id)),
+        match (needs_allocation(graph, id), allocations.get(index).copied().flatten()) {
+            (true, None) => return Err(CheckError::NoAllocation(id)),
             (false, Some(_)) => return Err(CheckError::NeedlessPlace(id)),
             (false, None) => {}
-            (true, Some(place)) => {
+            (true, Some(allocation)) => {
                 let placement = graph.value(id).placement;
                 let arena = arenas.iter().find(|arena| arena.placement == placement).map_or(0, |a| a.bytes);
-                let inside = place.offset.checked_add(place.bytes).is_some_and(|end| end <= arena);
-                if !inside || place.offset % ALIGNMENT != 0 || place.bytes != graph.bytes(id) {
-                    return Err(CheckError::BadPlace(id));
+                let inside = allocation.offset.checked_add(allocation.bytes).is_some_and(|end| end <= arena);
+                if !inside || allocation.offset % ALIGNMENT != 0 || allocation.bytes != graph.bytes(id) {
+                    return Err(CheckError::BadAllocation(id));
                 }
             }
         }
@@ -138,7 +138,7 @@ fn check_places<O: PhaseRules>(
 fn check_overlaps<O: PhaseRules>(
     graph: &Graph<O>,
     phases: &[Range<usize>],
-    places: &[Option<Place>],
+    allocations: &[Option<Allocation>],
 ) -> Result<(), CheckError> {
     // How many reads of each value are still to come. What the caller reads at the end counts as one more.
     let mut readers = vec![0usize; graph.values().len()];
@@ -154,13 +154,13 @@ fn check_overlaps<O: PhaseRules>(
         }
     }
 
-    let mut alive = Alive { places, graph, occupied: BTreeMap::new() };
+    let mut alive = Alive { allocations, graph, occupied: BTreeMap::new() };
     for (_, id) in graph.leaves(Lifetime::Input) {
         alive.insert(id, 0)?;
     }
     for (phase, nodes) in phases.iter().enumerate() {
         let nodes = &graph.nodes()[nodes.clone()];
-        for node in nodes.iter().filter(|node| needs_place(graph, node.output)) {
+        for node in nodes.iter().filter(|node| needs_allocation(graph, node.output)) {
             alive.insert(node.output, phase)?;
         }
         let mut touched: Vec<ValueId> = nodes.iter().map(|node| node.output).collect();
@@ -178,18 +178,18 @@ fn check_overlaps<O: PhaseRules>(
 /// The bytes in use, per memory: offset → (end, owner). Empty values occupy nothing.
 struct Alive<'a, O> {
     graph: &'a Graph<O>,
-    places: &'a [Option<Place>],
+    allocations: &'a [Option<Allocation>],
     occupied: BTreeMap<(Placement, usize), (usize, ValueId)>,
 }
 
 impl<O: PhaseRules> Alive<'_, O> {
     fn insert(&mut self, id: ValueId, phase: usize) -> Result<(), CheckError> {
-        let place = self.places[id.index()].ok_or(CheckError::NoPlace(id))?;
-        if place.bytes == 0 {
+        let allocation = self.allocations[id.index()].ok_or(CheckError::NoAllocation(id))?;
+        if allocation.bytes == 0 {
             return Ok(());
         }
         let placement = self.graph.value(id).placement;
-        let (start, end) = (place.offset, place.offset + place.bytes);
+        let (start, end) = (allocation.offset, allocation.offset + allocation.bytes);
         let below = self.occupied.range(..(placement, end)).next_back();
         if let Some((&(other_placement, other_start), &(other_end, other))) = below
             && other_placement == placement
@@ -203,10 +203,10 @@ impl<O: PhaseRules> Alive<'_, O> {
     }
 
     fn remove(&mut self, id: ValueId) {
-        if let Some(place) = self.places[id.index()]
-            && place.bytes > 0
+        if let Some(allocation) = self.allocations[id.index()]
+            && allocation.bytes > 0
         {
-            self.occupied.remove(&(self.graph.value(id).placement, place.offset));
+            self.occupied.remove(&(self.graph.value(id).placement, allocation.offset));
         }
     }
 }

@@ -4,8 +4,8 @@
 //! arXiv 2001.03288), and, when that leaves more than [`GOOD_ENOUGH_PERCENT`] above the lower bound, a bounded and
 //! seeded search over other orders.
 
-use crate::place::in_arena;
-use crate::{ALIGNMENT, ArenaSize, PhaseRules, Place, PlanError};
+use crate::allocation::in_arena;
+use crate::{ALIGNMENT, Allocation, ArenaSize, PhaseRules, PlanError};
 use std::ops::Range;
 use verbatim_graph::{Def, Graph, Lifetime, Placement, ValueId};
 
@@ -55,7 +55,7 @@ pub(crate) fn lives<O: PhaseRules>(graph: &Graph<O>, phases: &[Range<usize>]) ->
     lives
 }
 
-type Layout = (Vec<Option<Place>>, Vec<ArenaSize>);
+type Layout = (Vec<Option<Allocation>>, Vec<ArenaSize>);
 
 /// Values that are never alive together share memory.
 pub(crate) fn shared<O: PhaseRules>(graph: &Graph<O>, phases: &[Range<usize>]) -> Result<Layout, PlanError> {
@@ -94,7 +94,7 @@ fn lay_out<O: PhaseRules>(
     placements.sort();
     placements.dedup();
 
-    let mut places = vec![None; graph.values().len()];
+    let mut allocations = vec![None; graph.values().len()];
     let mut arenas = Vec::new();
     for placement in placements {
         let lives: Vec<&Life> = lives.iter().filter(|life| life.placement == placement).collect();
@@ -103,11 +103,11 @@ fn lay_out<O: PhaseRules>(
             .filter(|&(_, bytes)| bytes <= isize::MAX as usize)
             .ok_or(PlanError::TooLarge)?;
         for (life, offset) in lives.iter().zip(offsets) {
-            places[life.value.index()] = Some(Place { offset, bytes: life.bytes });
+            allocations[life.value.index()] = Some(Allocation { offset, bytes: life.bytes });
         }
         arenas.push(ArenaSize { placement, bytes, lower_bound_bytes });
     }
-    Ok((places, arenas))
+    Ok((allocations, arenas))
 }
 
 /// The largest sum of bytes alive in any phase.

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use verbatim_graph::{Graph, Node, Op, OpRules};
 
-/// What may share a phase, which runs without a barrier. By default nothing that depends on each other does: true of a backend
+/// Which nodes may share a phase, which runs without a barrier. By default none that depend on each other: right for a backend
 /// that runs op after op.
 pub trait PhaseRules: OpRules {
     /// Whether the work is split over rows, so that one thread computes a row, or columns of it that are read by nobody else

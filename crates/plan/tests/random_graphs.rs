@@ -53,7 +53,7 @@ impl PhaseRules for ByRows {
 fn graph(seed: u64) -> Graph<ByRows> {
     random::graph(seed).map_ops(ByRows)
 }
-use verbatim_plan::{ALIGNMENT, CheckError, PhaseRules, Place, Plan, check};
+use verbatim_plan::{ALIGNMENT, Allocation, CheckError, PhaseRules, Plan, check};
 
 #[test]
 fn plans_of_random_graphs_are_accepted_and_near_the_lower_bound() {
@@ -98,7 +98,7 @@ fn every_mutation_that_overlaps_live_values_is_caught() {
         let plan = Plan::new(graph.clone()).expect("a plan");
         let placed: Vec<ValueId> = (0..graph.values().len())
             .map(ValueId::new)
-            .filter(|id| plan.places()[id.index()].is_some())
+            .filter(|id| plan.allocations()[id.index()].is_some())
             .collect();
         for _ in 0..4 {
             let (a, b) = (placed[random.below(placed.len())], placed[random.below(placed.len())]);
@@ -106,14 +106,14 @@ fn every_mutation_that_overlaps_live_values_is_caught() {
                 continue;
             }
             // Move a onto some byte of b, where alignment allows.
-            let mut places = plan.places().to_vec();
-            let target = places[b.index()].expect("placed");
+            let mut allocations = plan.allocations().to_vec();
+            let target = allocations[b.index()].expect("placed");
             let lines = target.bytes.div_ceil(ALIGNMENT);
-            let moved = places[a.index()].as_mut().expect("placed");
+            let moved = allocations[a.index()].as_mut().expect("placed");
             moved.offset = target.offset + ALIGNMENT * random.below(lines);
             let mut arenas = plan.arenas().to_vec();
             arenas[0].bytes = arenas[0].bytes.max(moved.offset + moved.bytes);
-            let verdict = check(&graph, plan.phases(), &places, &arenas);
+            let verdict = check(&graph, plan.phases(), &allocations, &arenas);
             assert!(
                 matches!(verdict, Err(CheckError::Overlap { .. })),
                 "seed {seed}: {a:?} onto {b:?}: {verdict:?}"
@@ -127,29 +127,38 @@ fn every_mutation_that_overlaps_live_values_is_caught() {
 fn broken_phases_and_places_are_caught() {
     let graph = Arc::new(graph(3));
     let plan = Plan::new(graph.clone()).expect("a plan");
-    let verdict = |phases: &[std::ops::Range<usize>], places: &[Option<Place>]| {
-        check(&graph, phases, places, plan.arenas())
+    let verdict = |phases: &[std::ops::Range<usize>], allocations: &[Option<Allocation>]| {
+        check(&graph, phases, allocations, plan.arenas())
     };
-    assert_eq!(verdict(plan.phases(), plan.places()), Ok(()));
+    assert_eq!(verdict(plan.phases(), plan.allocations()), Ok(()));
 
     let all_at_once = 0..graph.nodes().len();
-    let one_phase = verdict(std::slice::from_ref(&all_at_once), plan.places());
+    let one_phase = verdict(std::slice::from_ref(&all_at_once), plan.allocations());
     assert!(matches!(one_phase, Err(CheckError::MissingBarrier { .. })), "{one_phase:?}");
-    let cut = verdict(&plan.phases()[1..], plan.places());
+    let cut = verdict(&plan.phases()[1..], plan.allocations());
     assert_eq!(cut, Err(CheckError::PhasesBroken { phase: 0 }));
 
-    let placed = plan.places().iter().position(Option::is_some).expect("some value is placed");
-    let with = |change: &dyn Fn(&mut Option<Place>)| {
-        let mut places = plan.places().to_vec();
-        change(&mut places[placed]);
-        verdict(plan.phases(), &places)
+    let placed = plan.allocations().iter().position(Option::is_some).expect("some value is placed");
+    let with = |change: &dyn Fn(&mut Option<Allocation>)| {
+        let mut allocations = plan.allocations().to_vec();
+        change(&mut allocations[placed]);
+        verdict(plan.phases(), &allocations)
     };
     let id = ValueId::new(placed);
-    assert_eq!(with(&|place| *place = None), Err(CheckError::NoPlace(id)));
-    assert_eq!(with(&|place| place.as_mut().expect("placed").offset += 1), Err(CheckError::BadPlace(id)));
-    assert_eq!(with(&|place| place.as_mut().expect("placed").bytes += 1), Err(CheckError::BadPlace(id)));
+    assert_eq!(with(&|allocation| *allocation = None), Err(CheckError::NoAllocation(id)));
+    assert_eq!(
+        with(&|allocation| allocation.as_mut().expect("placed").offset += 1),
+        Err(CheckError::BadAllocation(id))
+    );
+    assert_eq!(
+        with(&|allocation| allocation.as_mut().expect("placed").bytes += 1),
+        Err(CheckError::BadAllocation(id))
+    );
     let far = usize::MAX / ALIGNMENT * ALIGNMENT;
-    assert_eq!(with(&|place| place.as_mut().expect("placed").offset = far), Err(CheckError::BadPlace(id)));
+    assert_eq!(
+        with(&|allocation| allocation.as_mut().expect("placed").offset = far),
+        Err(CheckError::BadAllocation(id))
+    );
 }
 
 #[test]
@@ -187,16 +196,20 @@ fn the_lower_bound_and_what_is_freed_are_those_of_brute_force() {
     for seed in 0..300 {
         let plan = Plan::new(Arc::new(graph(seed))).expect("a plan");
         let graph = plan.graph();
-        let placed = plan.places().iter().enumerate().filter_map(|(index, place)| Some((index, (*place)?)));
-        let placed: Vec<(ValueId, Place)> =
-            placed.map(|(index, place)| (ValueId::new(index), place)).collect();
+        let placed = plan
+            .allocations()
+            .iter()
+            .enumerate()
+            .filter_map(|(index, allocation)| Some((index, (*allocation)?)));
+        let placed: Vec<(ValueId, Allocation)> =
+            placed.map(|(index, allocation)| (ValueId::new(index), allocation)).collect();
         let mut most = 0;
         for phase in 0..=plan.phases().len() {
             let is_alive = |id: ValueId| {
                 let (first, last) = needed(graph, &plan, id);
                 (first..=last).contains(&phase)
             };
-            let bytes = placed.iter().filter(|(id, _)| is_alive(*id)).map(|(_, place)| place.bytes);
+            let bytes = placed.iter().filter(|(id, _)| is_alive(*id)).map(|(_, allocation)| allocation.bytes);
             most = most.max(bytes.sum());
             let freed: Vec<_> = plan.freed_after(phase).collect();
             let wanted = placed.iter().filter(|(id, _)| needed(graph, &plan, *id).1 == phase);
@@ -219,7 +232,7 @@ fn a_phase_goes_on_until_the_next_node_has_to_wait() {
             phases[at - 1].end += 1;
             phases[at].start += 1;
             phases.retain(|phase| !phase.is_empty());
-            let verdict = check(plan.graph(), &phases, plan.places(), plan.arenas());
+            let verdict = check(plan.graph(), &phases, plan.allocations(), plan.arenas());
             let is_missing =
                 matches!(verdict, Err(CheckError::MissingBarrier { node: later, .. }) if later == node);
             assert!(is_missing, "seed {seed}, node {node}: {verdict:?}");
@@ -233,12 +246,12 @@ fn a_phase_goes_on_until_the_next_node_has_to_wait() {
 fn values_of_a_disjoint_plan_share_nothing() {
     for seed in 0..300 {
         let plan = Plan::disjoint(Arc::new(graph(seed))).expect("a plan");
-        let mut places: Vec<Place> = plan.places().iter().flatten().copied().collect();
-        places.sort_by_key(|place| (place.offset, place.bytes));
+        let mut allocations: Vec<Allocation> = plan.allocations().iter().flatten().copied().collect();
+        allocations.sort_by_key(|allocation| (allocation.offset, allocation.bytes));
         let mut end = 0;
-        for place in places {
-            assert_eq!(place.offset, end, "seed {seed}: the next line after the one before");
-            end += place.bytes.next_multiple_of(ALIGNMENT);
+        for allocation in allocations {
+            assert_eq!(allocation.offset, end, "seed {seed}: the next line after the one before");
+            end += allocation.bytes.next_multiple_of(ALIGNMENT);
         }
         assert_eq!(plan.arenas()[0].bytes, end);
     }

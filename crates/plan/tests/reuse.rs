@@ -189,7 +189,7 @@ fn a_cache_forgets_what_was_not_used_for_longest() {
     cache.plan(with_rows(1)).expect("a plan");
     let statistics = cache.statistics();
     assert_eq!((statistics.built, statistics.hits), (301, 1));
-    // Of 128 places the 300 plans took each more than twice, and the last one took that of another.
+    // Of 128 entries the 300 plans took each more than twice, and the last one took that of another.
     assert_eq!(statistics.evicted, 301 - 128);
     assert_eq!(cache.0.iter().count(), 128);
 }

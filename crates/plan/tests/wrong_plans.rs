@@ -6,7 +6,7 @@ use std::ops::Range;
 use verbatim_graph::{
     Bounds, Builder, Extent, Graph, Lifetime, OpRules, Placement, Shape, Tag, Value, ValueId,
 };
-use verbatim_plan::{ALIGNMENT, ArenaSize, CheckError, PhaseRules, Place, check};
+use verbatim_plan::{ALIGNMENT, Allocation, ArenaSize, CheckError, PhaseRules, check};
 use verbatim_quant::DType;
 
 /// An op of which a test says what matters here.
@@ -89,30 +89,30 @@ fn finish(mut b: Builder<Piece>, outputs: &[ValueId]) -> Graph<Piece> {
 }
 
 /// Every value that needs a place in one of its own, one after the other, and arenas that just hold them.
-fn apart(graph: &Graph<Piece>) -> (Vec<Option<Place>>, Vec<ArenaSize>) {
+fn apart(graph: &Graph<Piece>) -> (Vec<Option<Allocation>>, Vec<ArenaSize>) {
     let mut arenas: Vec<ArenaSize> = Vec::new();
-    let mut places = Vec::new();
+    let mut allocations = Vec::new();
     for (index, value) in graph.values().iter().enumerate() {
         let (id, placement) = (ValueId::new(index), value.placement);
         if graph.root(id).0 != id || matches!(value.lifetime, Lifetime::Weight | Lifetime::State) {
-            places.push(None);
+            allocations.push(None);
             continue;
         }
         if arenas.iter().all(|arena| arena.placement != placement) {
             arenas.push(ArenaSize { placement, bytes: 0, lower_bound_bytes: 0 });
         }
         let arena = arenas.iter_mut().find(|arena| arena.placement == placement).expect("just added");
-        let place = Place { offset: arena.bytes.next_multiple_of(ALIGNMENT), bytes: graph.bytes(id) };
+        let place = Allocation { offset: arena.bytes.next_multiple_of(ALIGNMENT), bytes: graph.bytes(id) };
         arena.bytes = place.offset + place.bytes;
-        places.push(Some(place));
+        allocations.push(Some(place));
     }
-    (places, arenas)
+    (allocations, arenas)
 }
 
 /// The verdict on these phases of a graph whose values share nothing.
 fn verdict_on_phases(graph: &Graph<Piece>, phases: &[Range<usize>]) -> Result<(), CheckError> {
-    let (places, arenas) = apart(graph);
-    check(graph, phases, &places, &arenas)
+    let (allocations, arenas) = apart(graph);
+    check(graph, phases, &allocations, &arenas)
 }
 
 /// The verdict on a graph's nodes in one phase.
@@ -287,66 +287,74 @@ fn what_is_in_the_arena_has_a_place_and_nothing_else_has() {
     let output = apply(&mut b, BY_ROWS, &[view]);
     let after = apply(&mut b, STORE, &[before, output]);
     let graph = finish(b, &[output]);
-    let (places, arenas) = apart(&graph);
+    let (allocations, arenas) = apart(&graph);
     let phases = one_by_one(&graph);
-    assert_eq!(check(&graph, &phases, &places, &arenas), Ok(()));
+    assert_eq!(check(&graph, &phases, &allocations, &arenas), Ok(()));
     for id in [x, made, output] {
-        let mut without = places.clone();
+        let mut without = allocations.clone();
         without[id.index()] = None;
-        assert_eq!(check(&graph, &phases, &without, &arenas), Err(CheckError::NoPlace(id)));
+        assert_eq!(check(&graph, &phases, &without, &arenas), Err(CheckError::NoAllocation(id)));
     }
     for id in [before, weight, view, after] {
-        let mut with = places.clone();
-        with[id.index()] = Some(Place { offset: 0, bytes: graph.bytes(id) });
+        let mut with = allocations.clone();
+        with[id.index()] = Some(Allocation { offset: 0, bytes: graph.bytes(id) });
         assert_eq!(check(&graph, &phases, &with, &arenas), Err(CheckError::NeedlessPlace(id)));
     }
     // The list may not end early.
-    let short = check(&graph, &phases, &places[..output.index()], &arenas);
-    assert_eq!(short, Err(CheckError::NoPlace(output)));
+    let short = check(&graph, &phases, &allocations[..output.index()], &arenas);
+    assert_eq!(short, Err(CheckError::NoAllocation(output)));
 }
 
 #[test]
 fn a_place_is_aligned_of_the_right_size_and_inside_its_arena() {
     let (graph, values) = chain(1);
-    let (places, arenas) = apart(&graph);
+    let (allocations, arenas) = apart(&graph);
     let phases = one_by_one(&graph);
     let last = values[1];
     let bytes = graph.bytes(last);
-    assert_eq!(places[last.index()], Some(Place { offset: bytes, bytes }), "it ends where the arena ends");
-    let with = |place: Place, arena_bytes: usize, placement: Placement| {
-        let mut places = places.clone();
-        places[last.index()] = Some(place);
+    assert_eq!(
+        allocations[last.index()],
+        Some(Allocation { offset: bytes, bytes }),
+        "it ends where the arena ends"
+    );
+    let with = |place: Allocation, arena_bytes: usize, placement: Placement| {
+        let mut allocations = allocations.clone();
+        allocations[last.index()] = Some(place);
         let arenas = [ArenaSize { bytes: arena_bytes, placement, ..arenas[0] }];
-        check(&graph, &phases, &places, &arenas)
+        check(&graph, &phases, &allocations, &arenas)
     };
-    let right = Place { offset: bytes, bytes };
+    let right = Allocation { offset: bytes, bytes };
     assert_eq!(with(right, 2 * bytes, Placement::Host), Ok(()));
     assert_eq!(with(right, 2 * bytes + 1, Placement::Host), Ok(()));
     let wrong = [
         (right, 2 * bytes - 1),
-        (Place { offset: bytes + ALIGNMENT, bytes }, 2 * bytes),
-        (Place { offset: bytes + 1, bytes }, 4 * bytes),
-        (Place { offset: bytes + ALIGNMENT / 2, bytes }, 4 * bytes),
-        (Place { offset: bytes, bytes: bytes + 1 }, 4 * bytes),
-        (Place { offset: bytes, bytes: bytes - 1 }, 4 * bytes),
-        (Place { offset: usize::MAX - ALIGNMENT + 1, bytes }, usize::MAX),
+        (Allocation { offset: bytes + ALIGNMENT, bytes }, 2 * bytes),
+        (Allocation { offset: bytes + 1, bytes }, 4 * bytes),
+        (Allocation { offset: bytes + ALIGNMENT / 2, bytes }, 4 * bytes),
+        (Allocation { offset: bytes, bytes: bytes + 1 }, 4 * bytes),
+        (Allocation { offset: bytes, bytes: bytes - 1 }, 4 * bytes),
+        (Allocation { offset: usize::MAX - ALIGNMENT + 1, bytes }, usize::MAX),
     ];
     for (place, arena_bytes) in wrong {
-        assert_eq!(with(place, arena_bytes, Placement::Host), Err(CheckError::BadPlace(last)), "{place:?}");
+        assert_eq!(
+            with(place, arena_bytes, Placement::Host),
+            Err(CheckError::BadAllocation(last)),
+            "{place:?}"
+        );
     }
     // The arena of another memory is none. The input is found first.
     let elsewhere = with(right, 4 * bytes, Placement::Device(0));
-    assert_eq!(elsewhere, Err(CheckError::BadPlace(values[0])));
+    assert_eq!(elsewhere, Err(CheckError::BadAllocation(values[0])));
 }
 
-/// The verdict on the nodes one by one, with the places of some values moved to those of others.
+/// The verdict on the nodes one by one, with the allocations of some values moved to those of others.
 fn verdict_on_moves(graph: &Graph<Piece>, moves: &[(ValueId, ValueId)]) -> Result<(), CheckError> {
-    let (mut places, arenas) = apart(graph);
+    let (mut allocations, arenas) = apart(graph);
     for &(value, to) in moves {
-        let to = places[to.index()].expect("it has one").offset;
-        places[value.index()].as_mut().expect("it has one").offset = to;
+        let to = allocations[to.index()].expect("it has one").offset;
+        allocations[value.index()].as_mut().expect("it has one").offset = to;
     }
-    check(graph, &one_by_one(graph), &places, &arenas)
+    check(graph, &one_by_one(graph), &allocations, &arenas)
 }
 
 #[test]
@@ -397,27 +405,27 @@ fn inputs_are_there_together_and_outputs_until_the_end() {
 fn values_of_one_phase_live_together() {
     let graph = independent(2);
     let [x, first, second] = [0, 1, 2].map(ValueId::new);
-    let (mut places, arenas) = apart(&graph);
-    let in_one_phase = |places: &[Option<Place>]| check(&graph, &[0..2], places, &arenas);
-    assert_eq!(in_one_phase(&places), Ok(()));
-    places.swap(first.index(), second.index());
-    assert_eq!(in_one_phase(&places), Ok(()), "in whichever order they lie");
-    places[second.index()] = places[first.index()];
-    assert_eq!(in_one_phase(&places), Err(CheckError::Overlap { first, second, phase: 0 }));
+    let (mut allocations, arenas) = apart(&graph);
+    let in_one_phase = |allocations: &[Option<Allocation>]| check(&graph, &[0..2], allocations, &arenas);
+    assert_eq!(in_one_phase(&allocations), Ok(()));
+    allocations.swap(first.index(), second.index());
+    assert_eq!(in_one_phase(&allocations), Ok(()), "in whichever order they lie");
+    allocations[second.index()] = allocations[first.index()];
+    assert_eq!(in_one_phase(&allocations), Err(CheckError::Overlap { first, second, phase: 0 }));
     // What the first node alone reads is there until the phase ends.
-    places[second.index()] = places[x.index()];
-    assert_eq!(in_one_phase(&places), Err(CheckError::Overlap { first: x, second, phase: 0 }));
+    allocations[second.index()] = allocations[x.index()];
+    assert_eq!(in_one_phase(&allocations), Err(CheckError::Overlap { first: x, second, phase: 0 }));
     // A result that nobody reads, of a node that is there for its state, is there while the phase runs, and then no more.
     let mut b = builder();
     let (x, one) = (input(&mut b), state(&mut b, 0));
     let unread = apply(&mut b, RECUR, &[x, one]);
     let made = apply(&mut b, BY_ROWS, &[x]);
     let graph = finish(b, &[made]);
-    let (mut places, arenas) = apart(&graph);
-    places[made.index()] = places[unread.index()];
+    let (mut allocations, arenas) = apart(&graph);
+    allocations[made.index()] = allocations[unread.index()];
     let overlap = CheckError::Overlap { first: unread, second: made, phase: 0 };
-    assert_eq!(check(&graph, &[0..2], &places, &arenas), Err(overlap));
-    assert_eq!(check(&graph, &one_by_one(&graph), &places, &arenas), Ok(()));
+    assert_eq!(check(&graph, &[0..2], &allocations, &arenas), Err(overlap));
+    assert_eq!(check(&graph, &one_by_one(&graph), &allocations, &arenas), Ok(()));
 }
 
 #[test]
@@ -429,11 +437,11 @@ fn values_may_touch_and_not_overlap() {
     let y = b.input(Tag::new("y"), DType::F32, Shape::per_row(3 * line)).expect("the only one");
     let made = apply(&mut b, BY_ROWS, &[x, y]);
     let graph = finish(b, &[made]);
-    let (mut places, mut arenas) = apart(&graph);
+    let (mut allocations, mut arenas) = apart(&graph);
     arenas[0].bytes = 16 * ALIGNMENT;
     let mut at = |id: ValueId, line: usize| {
-        places[id.index()].as_mut().expect("placed").offset = line * ALIGNMENT;
-        places.clone()
+        allocations[id.index()].as_mut().expect("placed").offset = line * ALIGNMENT;
+        allocations.clone()
     };
     at(x, 4);
     at(made, 12);
@@ -457,11 +465,11 @@ fn memories_do_not_overlap_each_other() {
     let second = apply(&mut b, BY_ROWS, &[x, first]);
     let third = apply(&mut b, BY_ROWS, &[x, second]);
     let graph = finish(b, &[third]);
-    let (places, arenas) = apart(&graph);
+    let (allocations, arenas) = apart(&graph);
     assert_eq!(arenas.len(), 3);
-    let offsets = [x, first, second].map(|id| places[id.index()].expect("placed").offset);
+    let offsets = [x, first, second].map(|id| allocations[id.index()].expect("placed").offset);
     assert_eq!(offsets, [0; 3], "at the same offsets, and alive together");
-    assert_eq!(check(&graph, &one_by_one(&graph), &places, &arenas), Ok(()));
+    assert_eq!(check(&graph, &one_by_one(&graph), &allocations, &arenas), Ok(()));
     let overlap = CheckError::Overlap { first: second, second: third, phase: 2 };
     assert_eq!(verdict_on_moves(&graph, &[(third, second)]), Err(overlap));
 }

@@ -32,19 +32,19 @@ pub(crate) fn signed(byte: u8) -> f32 {
     f32::from(byte.cast_signed())
 }
 
-/// Code `i` of an array of `BITS`-bit codes stored in planes: `WIDTH` bytes hold the codes of `WIDTH` consecutive elements
+/// Quant `i` of an array of `BITS`-bit quants stored in bit planes: `WIDTH` bytes hold the quants of `WIDTH` consecutive elements
 /// in their lowest bits, those of the next `WIDTH` elements in the bits above, and so on until the bytes are full.
 ///
 /// Every format here is such an array, or two (some bits in one, the rest in another).
-pub(crate) fn code<const BITS: usize, const WIDTH: usize>(bytes: &[u8], i: usize) -> u8 {
+pub(crate) fn quant<const BITS: usize, const WIDTH: usize>(bytes: &[u8], i: usize) -> u8 {
     let (byte, shift) = plane_position(BITS, WIDTH, i);
     bytes[byte] >> shift & (0xff >> (8 - BITS))
 }
 
-/// Sets code `i` of such an array, in which it is still 0. Bits of `code` above the lowest `BITS` are ignored.
-pub(crate) fn put_code<const BITS: usize, const WIDTH: usize>(bytes: &mut [u8], i: usize, code: u8) {
+/// Sets quant `i` of such an array, in which it is still 0. Bits of `quant` above the lowest `BITS` are ignored.
+pub(crate) fn put_quant<const BITS: usize, const WIDTH: usize>(bytes: &mut [u8], i: usize, quant: u8) {
     let (byte, shift) = plane_position(BITS, WIDTH, i);
-    bytes[byte] |= (code & (0xff >> (8 - BITS))) << shift;
+    bytes[byte] |= (quant & (0xff >> (8 - BITS))) << shift;
 }
 
 fn plane_position(bits: usize, width: usize, i: usize) -> (usize, usize) {

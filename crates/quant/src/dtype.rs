@@ -1,58 +1,84 @@
 use std::fmt;
 
-/// How the elements of a tensor are stored: the plain types and every block format that GGUF files name.
-///
-/// The numbers are the on-disk type ids of the GGUF format.
-#[allow(non_camel_case_types)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[repr(u32)]
-#[allow(missing_docs)]
-pub enum DType {
-    F32 = 0,
-    F16 = 1,
-    Q4_0 = 2,
-    Q4_1 = 3,
-    Q5_0 = 6,
-    Q5_1 = 7,
-    Q8_0 = 8,
-    Q8_1 = 9,
-    Q2_K = 10,
-    Q3_K = 11,
-    Q4_K = 12,
-    Q5_K = 13,
-    Q6_K = 14,
-    Q8_K = 15,
-    IQ2_XXS = 16,
-    IQ2_XS = 17,
-    IQ3_XXS = 18,
-    IQ1_S = 19,
-    IQ4_NL = 20,
-    IQ3_S = 21,
-    IQ2_S = 22,
-    IQ4_XS = 23,
-    I8 = 24,
-    I16 = 25,
-    I32 = 26,
-    I64 = 27,
-    F64 = 28,
-    IQ1_M = 29,
-    BF16 = 30,
-    TQ1_0 = 34,
-    TQ2_0 = 35,
-    MXFP4 = 39,
-    NVFP4 = 40,
-    Q1_0 = 41,
-    Q2_0 = 42,
+/// Defines the types, each by its name, GGUF id, elements of a block and bytes of a block.
+macro_rules! dtypes {
+    ($($name:ident = $id:literal: $elements:literal in $bytes:literal;)*) => {
+        /// How the elements of a tensor are stored: the plain types and every block format that GGUF files name.
+        ///
+        /// The numbers are the on-disk type ids of the GGUF format.
+        #[allow(non_camel_case_types)]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        #[repr(u32)]
+        #[allow(missing_docs)]
+        pub enum DType {
+            $($name = $id,)*
+        }
+
+        /// Every type, in order of id.
+        pub const ALL: [DType; [$($id),*].len()] = [$(DType::$name),*];
+
+        impl DType {
+            /// The name that files and tools of the field use, such as `Q4_K`.
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(DType::$name => stringify!($name),)*
+                }
+            }
+
+            /// Elements in one block (1 for the plain types).
+            pub const fn block_len(self) -> usize {
+                match self {
+                    $(DType::$name => $elements,)*
+                }
+            }
+
+            /// Bytes of one block.
+            pub const fn block_bytes(self) -> usize {
+                match self {
+                    $(DType::$name => $bytes,)*
+                }
+            }
+        }
+    };
 }
 
-use DType::*;
-
-/// Every type, in order of id.
-pub const ALL: [DType; 35] = [
-    F32, F16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q8_1, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, Q8_K, IQ2_XXS, IQ2_XS,
-    IQ3_XXS, IQ1_S, IQ4_NL, IQ3_S, IQ2_S, IQ4_XS, I8, I16, I32, I64, F64, IQ1_M, BF16, TQ1_0, TQ2_0, MXFP4,
-    NVFP4, Q1_0, Q2_0,
-];
+dtypes! {
+    F32 = 0: 1 in 4;
+    F16 = 1: 1 in 2;
+    Q4_0 = 2: 32 in 18;
+    Q4_1 = 3: 32 in 20;
+    Q5_0 = 6: 32 in 22;
+    Q5_1 = 7: 32 in 24;
+    Q8_0 = 8: 32 in 34;
+    Q8_1 = 9: 32 in 36;
+    Q2_K = 10: 256 in 84;
+    Q3_K = 11: 256 in 110;
+    Q4_K = 12: 256 in 144;
+    Q5_K = 13: 256 in 176;
+    Q6_K = 14: 256 in 210;
+    Q8_K = 15: 256 in 292;
+    IQ2_XXS = 16: 256 in 66;
+    IQ2_XS = 17: 256 in 74;
+    IQ3_XXS = 18: 256 in 98;
+    IQ1_S = 19: 256 in 50;
+    IQ4_NL = 20: 32 in 18;
+    IQ3_S = 21: 256 in 110;
+    IQ2_S = 22: 256 in 82;
+    IQ4_XS = 23: 256 in 136;
+    I8 = 24: 1 in 1;
+    I16 = 25: 1 in 2;
+    I32 = 26: 1 in 4;
+    I64 = 27: 1 in 8;
+    F64 = 28: 1 in 8;
+    IQ1_M = 29: 256 in 56;
+    BF16 = 30: 1 in 2;
+    TQ1_0 = 34: 256 in 54;
+    TQ2_0 = 35: 256 in 66;
+    MXFP4 = 39: 32 in 17;
+    NVFP4 = 40: 64 in 36;
+    Q1_0 = 41: 128 in 18;
+    Q2_0 = 42: 64 in 18;
+}
 
 impl DType {
     /// The type with this GGUF id, if there is one.
@@ -65,94 +91,9 @@ impl DType {
         self as u32
     }
 
-    /// The name that files and tools of the field use, such as `Q4_K`.
-    pub fn name(self) -> &'static str {
-        match self {
-            F32 => "F32",
-            F16 => "F16",
-            Q4_0 => "Q4_0",
-            Q4_1 => "Q4_1",
-            Q5_0 => "Q5_0",
-            Q5_1 => "Q5_1",
-            Q8_0 => "Q8_0",
-            Q8_1 => "Q8_1",
-            Q2_K => "Q2_K",
-            Q3_K => "Q3_K",
-            Q4_K => "Q4_K",
-            Q5_K => "Q5_K",
-            Q6_K => "Q6_K",
-            Q8_K => "Q8_K",
-            IQ2_XXS => "IQ2_XXS",
-            IQ2_XS => "IQ2_XS",
-            IQ3_XXS => "IQ3_XXS",
-            IQ1_S => "IQ1_S",
-            IQ4_NL => "IQ4_NL",
-            IQ3_S => "IQ3_S",
-            IQ2_S => "IQ2_S",
-            IQ4_XS => "IQ4_XS",
-            I8 => "I8",
-            I16 => "I16",
-            I32 => "I32",
-            I64 => "I64",
-            F64 => "F64",
-            IQ1_M => "IQ1_M",
-            BF16 => "BF16",
-            TQ1_0 => "TQ1_0",
-            TQ2_0 => "TQ2_0",
-            MXFP4 => "MXFP4",
-            NVFP4 => "NVFP4",
-            Q1_0 => "Q1_0",
-            Q2_0 => "Q2_0",
-        }
-    }
-
     /// The type with this name, in any case.
     pub fn from_name(name: &str) -> Option<DType> {
         ALL.into_iter().find(|t| t.name().eq_ignore_ascii_case(name))
-    }
-
-    /// Elements in one block (1 for the plain types).
-    pub fn block_len(self) -> usize {
-        match self {
-            F32 | F16 | I8 | I16 | I32 | I64 | F64 | BF16 => 1,
-            Q4_0 | Q4_1 | Q5_0 | Q5_1 | Q8_0 | Q8_1 | IQ4_NL | MXFP4 => 32,
-            NVFP4 | Q2_0 => 64,
-            Q1_0 => 128,
-            Q2_K | Q3_K | Q4_K | Q5_K | Q6_K | Q8_K | IQ2_XXS | IQ2_XS | IQ3_XXS | IQ1_S | IQ3_S | IQ2_S
-            | IQ4_XS | IQ1_M | TQ1_0 | TQ2_0 => 256,
-        }
-    }
-
-    /// Bytes of one block.
-    pub fn block_bytes(self) -> usize {
-        match self {
-            I8 => 1,
-            F16 | BF16 | I16 => 2,
-            F32 | I32 => 4,
-            F64 | I64 => 8,
-            Q4_0 | IQ4_NL | Q1_0 | Q2_0 => 18,
-            Q4_1 => 20,
-            Q5_0 => 22,
-            Q5_1 => 24,
-            Q8_0 => 34,
-            Q8_1 => 36,
-            Q2_K => 84,
-            Q3_K | IQ3_S => 110,
-            Q4_K => 144,
-            Q5_K => 176,
-            Q6_K => 210,
-            Q8_K => 292,
-            IQ2_XXS | TQ2_0 => 66,
-            IQ2_XS => 74,
-            IQ3_XXS => 98,
-            IQ1_S => 50,
-            IQ2_S => 82,
-            IQ4_XS => 136,
-            IQ1_M => 56,
-            TQ1_0 => 54,
-            MXFP4 => 17,
-            NVFP4 => 36,
-        }
     }
 
     /// Bytes of a row of `cols` elements; `None` if `cols` is not whole blocks or the product overflows.
@@ -237,9 +178,9 @@ mod tests {
 
     #[test]
     fn rows_are_whole_blocks_of_a_size_that_can_be_counted() {
-        assert_eq!(Q4_K.row_bytes(512), Some(288));
-        assert_eq!(Q4_K.row_bytes(0), Some(0));
-        assert_eq!(Q4_K.row_bytes(500), None);
-        assert_eq!(F64.row_bytes(usize::MAX), None);
+        assert_eq!(DType::Q4_K.row_bytes(512), Some(288));
+        assert_eq!(DType::Q4_K.row_bytes(0), Some(0));
+        assert_eq!(DType::Q4_K.row_bytes(500), None);
+        assert_eq!(DType::F64.row_bytes(usize::MAX), None);
     }
 }

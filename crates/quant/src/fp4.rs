@@ -1,23 +1,23 @@
 //! Four-bit floating point with a shared scale: MXFP4 (one power of two per 32) and NVFP4 (one E4M3 number per 16).
 
-use crate::bytes::{code, put_code};
+use crate::bytes::{put_quant, quant};
 
 /// The sixteen E2M1 numbers, doubled so that they are whole. Source: OCP Microscaling Formats specification 1.0.
 const E2M1_DOUBLED: [f32; 16] =
     [0.0, 1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 0.0, -1.0, -2.0, -3.0, -4.0, -6.0, -8.0, -12.0];
 
-/// MXFP4: `exponent: u8, codes: [u8; 16]`; low halves are elements 0..16, high halves 16..32.
+/// MXFP4: `e: u8, qs: [u8; 16]`; low halves are elements 0..16, high halves 16..32.
 pub(crate) fn decode_mxfp4(block: &[u8; 17], out: &mut [f32; 32]) {
     let d = half_of_e8m0(block[0]);
     for i in 0..32 {
-        out[i] = d * E2M1_DOUBLED[usize::from(code::<4, 16>(&block[1..], i))];
+        out[i] = d * E2M1_DOUBLED[usize::from(quant::<4, 16>(&block[1..], i))];
     }
 }
 
-/// NVFP4: `scales: [u8; 4], codes: [[u8; 8]; 4]`; in each group of 16, low halves are elements 0..8, high halves 8..16.
+/// NVFP4: `d: [u8; 4], qs: [[u8; 8]; 4]`; in each group of 16, low halves are elements 0..8, high halves 8..16.
 pub(crate) fn decode_nvfp4(block: &[u8; 36], out: &mut [f32; 64]) {
     for i in 0..64 {
-        out[i] = half_of_e4m3(block[i / 16]) * E2M1_DOUBLED[usize::from(code::<4, 8>(&block[4..], i))];
+        out[i] = half_of_e4m3(block[i / 16]) * E2M1_DOUBLED[usize::from(quant::<4, 8>(&block[4..], i))];
     }
 }
 
@@ -29,16 +29,16 @@ pub(crate) fn encode_mxfp4(input: &[f32; 32], block: &mut [u8; 17]) {
     let d = half_of_e8m0(block[0]);
     block[1..].fill(0);
     for i in 0..32 {
-        put_code::<4, 16>(&mut block[1..], i, nearest_code(input[i], d));
+        put_quant::<4, 16>(&mut block[1..], i, nearest_quant(input[i], d));
     }
 }
 
-fn nearest_code(x: f32, d: f32) -> u8 {
+fn nearest_quant(x: f32, d: f32) -> u8 {
     let mut best = (f32::INFINITY, 0);
-    for (code, level) in (0u8..).zip(E2M1_DOUBLED) {
+    for (quant, level) in (0u8..).zip(E2M1_DOUBLED) {
         let error = (d * level - x).abs();
         if error < best.0 {
-            best = (error, code);
+            best = (error, quant);
         }
     }
     best.1

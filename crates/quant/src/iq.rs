@@ -1,7 +1,7 @@
 //! The IQ formats. IQ4_NL and IQ4_XS index sixteen unevenly spaced levels; the others store groups of 4 or 8 elements
 //! as a point of a [grid](crate::grids) of magnitudes, with the signs beside it.
 
-use crate::bytes::{code, half_at, put_code, put_half, round_to_half, u16_at, u32_at};
+use crate::bytes::{half_at, put_half, put_quant, quant, round_to_half, u16_at, u32_at};
 use crate::grids::{self, unpack_4, unpack_8};
 use crate::legacy::inverse_or_zero;
 use crate::search::{self, LEN, Levels};
@@ -19,22 +19,22 @@ const IQ1_LEVELS: [f32; 4] = [-1.0, 0.0, 1.0, f32::NAN];
 /// What the IQ1 types add to or subtract from every element of a group.
 const IQ1_SHIFT: f32 = 0.125;
 
-/// IQ4_NL: `d: f16, codes: [u8; 16]`.
+/// IQ4_NL: `d: f16, qs: [u8; 16]`.
 pub(crate) fn decode_iq4_nl(block: &[u8; 18], out: &mut [f32; 32]) {
     let d = half_at(block, 0);
     for i in 0..32 {
-        out[i] = d * IQ4_LEVELS[usize::from(code::<4, 16>(&block[2..], i))];
+        out[i] = d * IQ4_LEVELS[usize::from(quant::<4, 16>(&block[2..], i))];
     }
 }
 
-/// IQ4_XS: `d: f16, scales_high: u16, scales_low: [u8; 4], codes: [u8; 128]`; a scale is 6 bits, less 32.
+/// IQ4_XS: `d: f16, scales_h: u16, scales_l: [u8; 4], qs: [u8; 128]`; a scale is 6 bits, less 32.
 pub(crate) fn decode_iq4_xs(block: &[u8; 136], out: &mut [f32; LEN]) {
     let d = half_at(block, 0);
     for (sub, out) in out.as_chunks_mut::<32>().0.iter_mut().enumerate() {
-        let scale = code::<4, 1>(&block[4..], sub) | code::<2, 1>(&block[2..], sub) << 4;
+        let scale = quant::<4, 1>(&block[4..], sub) | quant::<2, 1>(&block[2..], sub) << 4;
         let scale = d * (f32::from(scale) - 32.0);
         for i in 0..32 {
-            out[i] = scale * IQ4_LEVELS[usize::from(code::<4, 16>(&block[8..], 32 * sub + i))];
+            out[i] = scale * IQ4_LEVELS[usize::from(quant::<4, 16>(&block[8..], 32 * sub + i))];
         }
     }
 }
@@ -56,7 +56,7 @@ pub(crate) fn decode_iq2_xs(block: &[u8; 74], out: &mut [f32; LEN]) {
     let d = half_at(block, 0);
     for (group, out) in out.as_chunks_mut::<8>().0.iter_mut().enumerate() {
         let word = u16_at(block, 2 + 2 * group);
-        let scale = d * (0.5 + f32::from(code::<4, 1>(&block[66..], group / 2))) * 0.25;
+        let scale = d * (0.5 + f32::from(quant::<4, 1>(&block[66..], group / 2))) * 0.25;
         let point = grids::IQ2_XS[usize::from(word & 511)];
         *out = signed_group(scale, unpack_8(point, &IQ2_LEVELS), eight_signs(u32::from(word >> 9)));
     }
@@ -66,8 +66,8 @@ pub(crate) fn decode_iq2_xs(block: &[u8; 74], out: &mut [f32; LEN]) {
 pub(crate) fn decode_iq2_s(block: &[u8; 82], out: &mut [f32; LEN]) {
     let d = half_at(block, 0);
     for (group, out) in out.as_chunks_mut::<8>().0.iter_mut().enumerate() {
-        let index = usize::from(block[2 + group]) | usize::from(code::<2, 1>(&block[66..], group)) << 8;
-        let scale = d * (0.5 + f32::from(code::<4, 1>(&block[74..], group / 2))) * 0.25;
+        let index = usize::from(block[2 + group]) | usize::from(quant::<2, 1>(&block[66..], group)) << 8;
+        let scale = d * (0.5 + f32::from(quant::<4, 1>(&block[74..], group / 2))) * 0.25;
         *out = signed_group(scale, unpack_8(grids::IQ2_S[index], &IQ2_LEVELS), block[34 + group]);
     }
 }
@@ -88,10 +88,10 @@ pub(crate) fn decode_iq3_xxs(block: &[u8; 98], out: &mut [f32; LEN]) {
 pub(crate) fn decode_iq3_s(block: &[u8; 110], out: &mut [f32; LEN]) {
     let d = half_at(block, 0);
     for (group, out) in out.as_chunks_mut::<8>().0.iter_mut().enumerate() {
-        let scale = d * (1.0 + 2.0 * f32::from(code::<4, 1>(&block[106..], group / 4)));
+        let scale = d * (1.0 + 2.0 * f32::from(quant::<4, 1>(&block[106..], group / 4)));
         let points = [0, 1].map(|half| {
             let at = 2 * group + half;
-            grids::IQ3_S[usize::from(block[2 + at]) | usize::from(code::<1, 1>(&block[66..], at)) << 8]
+            grids::IQ3_S[usize::from(block[2 + at]) | usize::from(quant::<1, 1>(&block[66..], at)) << 8]
         });
         *out = signed_group(scale, two_quads(points, &IQ3_S_LEVELS), block[74 + group]);
     }
@@ -119,7 +119,7 @@ pub(crate) fn decode_iq1_m(block: &[u8; 56], out: &mut [f32; LEN]) {
     for (group, out) in out.as_chunks_mut::<8>().0.iter_mut().enumerate() {
         let pair = group / 2;
         let scale = d * f32::from(2 * (words[pair / 4] >> (3 * (pair % 4)) & 7) + 1);
-        let high = code::<4, 1>(&block[32..], group);
+        let high = quant::<4, 1>(&block[32..], group);
         let shift = if high & 8 == 0 { IQ1_SHIFT } else { -IQ1_SHIFT };
         let index = usize::from(block[group]) | usize::from(high & 7) << 8;
         *out = unpack_8(grids::IQ1[index], &IQ1_LEVELS).map(|level| scale * (level + shift));
@@ -131,7 +131,7 @@ pub(crate) fn encode_iq4_nl(input: &[f32; 32], block: &mut [u8; 18]) {
     block.fill(0);
     put_half(block, 0, d);
     for i in 0..32 {
-        put_code::<4, 16>(&mut block[2..], i, iq4_code(Iq4::nearest(input[i] * inverse_or_zero(d))));
+        put_quant::<4, 16>(&mut block[2..], i, iq4_index(Iq4::nearest(input[i] * inverse_or_zero(d))));
     }
 }
 
@@ -141,11 +141,11 @@ pub(crate) fn encode_iq4_xs(input: &[f32; LEN], block: &mut [u8; 136]) {
     put_half(block, 0, found.d);
     for sub in 0..8 {
         let scale = (found.scales[sub] + 32).cast_unsigned();
-        put_code::<2, 1>(&mut block[2..], sub, scale >> 4);
-        put_code::<4, 1>(&mut block[4..], sub, scale);
+        put_quant::<2, 1>(&mut block[2..], sub, scale >> 4);
+        put_quant::<4, 1>(&mut block[4..], sub, scale);
     }
     for i in 0..LEN {
-        put_code::<4, 16>(&mut block[8..], i, iq4_code(found.levels[i]));
+        put_quant::<4, 16>(&mut block[8..], i, iq4_index(found.levels[i]));
     }
 }
 
@@ -167,7 +167,7 @@ impl Levels for Iq4 {
     }
 }
 
-fn iq4_code(level: f32) -> u8 {
+fn iq4_index(level: f32) -> u8 {
     IQ4_LEVELS.partition_point(|l| *l < level) as u8
 }
 
@@ -218,7 +218,7 @@ mod tests {
             let distance = |level: f32| (level - value).abs();
             let least = IQ4_LEVELS.into_iter().map(distance).fold(f32::INFINITY, f32::min);
             assert_eq!(distance(Iq4::nearest(value)), least, "{value}");
-            assert_eq!(IQ4_LEVELS[usize::from(iq4_code(Iq4::nearest(value)))], Iq4::nearest(value));
+            assert_eq!(IQ4_LEVELS[usize::from(iq4_index(Iq4::nearest(value)))], Iq4::nearest(value));
         }
     }
 }

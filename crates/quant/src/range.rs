@@ -13,7 +13,7 @@ pub(crate) fn largest_magnitude(dtype: DType) -> Option<f32> {
     match dtype {
         DType::F32 | DType::MXFP4 => Some(f32::MAX),
         DType::BF16 => Some(half::bf16::MAX.to_f32()),
-        // The largest code is this many scales.
+        // The largest quant is this many scales.
         DType::Q4_0 => Some(8.0 * HALF_MAX),
         DType::Q5_0 => Some(16.0 * HALF_MAX),
         DType::Q8_0 => Some(127.0 * HALF_MAX),

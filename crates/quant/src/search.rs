@@ -1,10 +1,10 @@
-//! The search for scales: which scales and codes give a block the least squared error.
+//! The search for scales: which scales and quants give a block the least squared error.
 //!
-//! A format leaves two discrete choices that depend on each other: the codes, and the scales, which are themselves
+//! A format leaves two discrete choices that depend on each other: the quants, and the scales, which are themselves
 //! stored as small whole numbers of a half-precision unit. The searches go in three steps.
 //!
 //! 1. *Fit*: each sub-block gets its own best real-valued scale. For some trial scales around the one that just spans
-//!    its range, round to codes, and solve for the scale that suits these codes best.
+//!    its range, round to quants, and solve for the scale that suits these quants best.
 //! 2. *Settle*: a unit is set by the largest of these scales, and each sub-block takes the best of the whole numbers next
 //!    to its scale in that unit, by the true error.
 //! 3. *Refit*: solve for the unit with everything else fixed, and settle again.
@@ -18,7 +18,7 @@ use crate::legacy::inverse_or_zero;
 /// Elements of a super-block.
 pub(crate) const LEN: usize = 256;
 
-/// Trial scales of a line: the range of the elements is divided by the largest code, and then by the numbers from 0.9 below
+/// Trial scales of a line: the range of the elements is divided by the largest quant, and then by the numbers from 0.9 below
 /// it to 0.78 above it.
 const LINE_TRIALS: usize = 16;
 
@@ -32,24 +32,24 @@ const STARTS: [f32; 3] = [1.0, 0.97, 0.94];
 /// How often the unit is solved for again. Three times more would gain 0.2 % at most.
 const REFITS: usize = 2;
 
-/// A super-block of the types with minima: element `i` is `d * scales[s] * codes[i] - dmin * minima[s]`, where `s` is
+/// A super-block of the types with mins: element `i` is `d * scales[s] * quants[i] - dmin * mins[s]`, where `s` is
 /// its sub-block.
 pub(crate) struct Affine<const SUBS: usize> {
     pub(crate) d: f32,
     pub(crate) dmin: f32,
     pub(crate) scales: [u8; SUBS],
-    pub(crate) minima: [u8; SUBS],
-    pub(crate) codes: [u8; LEN],
+    pub(crate) mins: [u8; SUBS],
+    pub(crate) quants: [u8; LEN],
 }
 
-/// A super-block of the types without minima: element `i` is `d * scales[s] * levels[i]`.
+/// A super-block of the types without mins: element `i` is `d * scales[s] * levels[i]`.
 pub(crate) struct Symmetric<const SUBS: usize> {
     pub(crate) d: f32,
     pub(crate) scales: [i8; SUBS],
     pub(crate) levels: [f32; LEN],
 }
 
-/// What the codes of a symmetric type stand for.
+/// What the quants of a symmetric type stand for.
 pub(crate) trait Levels {
     /// The lowest level, which is also the one of largest magnitude.
     const LOWEST: f32;
@@ -71,37 +71,37 @@ impl<const LOW: i8, const HIGH: i8> Levels for Whole<LOW, HIGH> {
     }
 }
 
-/// Searches codes `0..=CODE_MAX` and scales and minima `0..=unit_max` for `SUBS` sub-blocks of `SUB` elements.
-pub(crate) fn affine<const SUBS: usize, const SUB: usize, const CODE_MAX: u8>(
+/// Searches quants `0..=Q_MAX` and scales and mins `0..=unit_max` for `SUBS` sub-blocks of `SUB` elements.
+pub(crate) fn affine<const SUBS: usize, const SUB: usize, const Q_MAX: u8>(
     input: &[f32; LEN],
     unit_max: f32,
 ) -> Affine<SUBS> {
-    // A minimum is what is subtracted, so a block that is all above zero could not use it. Its mirror image can, and
+    // A min is what is subtracted, so a block that is all above zero could not use it. Its mirror image can, and
     // negative units turn the image back.
     if input.iter().all(|x| *x > 0.0) {
-        let mirrored = affine::<SUBS, SUB, CODE_MAX>(&input.map(|x| -x), unit_max);
+        let mirrored = affine::<SUBS, SUB, Q_MAX>(&input.map(|x| -x), unit_max);
         return Affine { d: -mirrored.d, dmin: -mirrored.dmin, ..mirrored };
     }
     let subs = sub_blocks::<SUBS, SUB>(input);
-    let fitted = subs.map(fit_line::<SUB, CODE_MAX>);
+    let fitted = subs.map(fit_line::<SUB, Q_MAX>);
     let mut best = LineUnits { d: 0.0, dmin: 0.0, lines: [Line::ZERO; SUBS], error: f32::INFINITY };
     for start in STARTS {
         let mut trial = LineUnits::new(&fitted, start * unit_max, unit_max);
         for _ in 0..=REFITS {
-            trial.settle::<SUB, CODE_MAX>(&subs, unit_max);
+            trial.settle::<SUB, Q_MAX>(&subs, unit_max);
             if trial.error < best.error {
                 best = trial;
             }
-            trial.refit::<SUB, CODE_MAX>(&subs);
+            trial.refit::<SUB, Q_MAX>(&subs);
         }
     }
-    let mut codes = [0; LEN];
+    let mut quants = [0; LEN];
     for i in 0..LEN {
-        codes[i] = best.lines[i / SUB].times(best.d, best.dmin).encoder::<CODE_MAX>()(input[i]) as u8;
+        quants[i] = best.lines[i / SUB].times(best.d, best.dmin).quantizer::<Q_MAX>()(input[i]) as u8;
     }
     let scales = best.lines.map(|line| line.scale as u8);
-    let minima = best.lines.map(|line| line.minimum as u8);
-    Affine { d: best.d, dmin: best.dmin, scales, minima, codes }
+    let mins = best.lines.map(|line| line.min as u8);
+    Affine { d: best.d, dmin: best.dmin, scales, mins, quants }
 }
 
 /// Searches scales `-unit_max - 1 ..= unit_max` for `SUBS` sub-blocks of `SUB` elements of the levels `L`.
@@ -149,69 +149,69 @@ pub(crate) fn fit_scale<L: Levels, const SUB: usize>(input: &[f32; SUB]) -> f32 
     best_scale
 }
 
-/// A sub-block of the affine types: `scale * code - minimum`, in real numbers or in whole units.
+/// A sub-block of the affine types: `scale * quant - min`, in real numbers or in whole units.
 #[derive(Clone, Copy)]
 struct Line {
     scale: f32,
-    minimum: f32,
+    min: f32,
 }
 
 impl Line {
-    const ZERO: Line = Line { scale: 0.0, minimum: 0.0 };
+    const ZERO: Line = Line { scale: 0.0, min: 0.0 };
 
     fn times(self, d: f32, dmin: f32) -> Line {
-        Line { scale: d * self.scale, minimum: dmin * self.minimum }
+        Line { scale: d * self.scale, min: dmin * self.min }
     }
 
-    /// The function from an element to its code, a whole number.
-    fn encoder<const CODE_MAX: u8>(self) -> impl Fn(f32) -> f32 {
-        encoder::<CODE_MAX>(self.minimum, inverse_or_zero(self.scale))
+    /// The function from an element to its quant, a whole number.
+    fn quantizer<const Q_MAX: u8>(self) -> impl Fn(f32) -> f32 {
+        quantizer::<Q_MAX>(self.min, inverse_or_zero(self.scale))
     }
 
-    fn error<const SUB: usize, const CODE_MAX: u8>(self, input: &[f32; SUB]) -> f32 {
-        let code = self.encoder::<CODE_MAX>();
+    fn error<const SUB: usize, const Q_MAX: u8>(self, input: &[f32; SUB]) -> f32 {
+        let quantize = self.quantizer::<Q_MAX>();
         let [error] = sums(input, |x| {
-            let difference = self.scale * code(x) - self.minimum - x;
+            let difference = self.scale * quantize(x) - self.min - x;
             [difference * difference]
         });
         error
     }
 }
 
-fn encoder<const CODE_MAX: u8>(minimum: f32, inverse_scale: f32) -> impl Fn(f32) -> f32 {
-    move |x| round((x + minimum) * inverse_scale).clamp(0.0, f32::from(CODE_MAX))
+fn quantizer<const Q_MAX: u8>(min: f32, inverse_scale: f32) -> impl Fn(f32) -> f32 {
+    move |x| round((x + min) * inverse_scale).clamp(0.0, f32::from(Q_MAX))
 }
 
 /// The real-valued line with the least squared error for one sub-block; neither of its numbers is negative.
-fn fit_line<const SUB: usize, const CODE_MAX: u8>(input: &[f32; SUB]) -> Line {
-    let code_max = f32::from(CODE_MAX);
+fn fit_line<const SUB: usize, const Q_MAX: u8>(input: &[f32; SUB]) -> Line {
+    let q_max = f32::from(Q_MAX);
     let least = input.iter().copied().fold(0.0, f32::min);
     let most = input.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let n = SUB as f32;
     let [sum_x] = sums(input, |x| [x]);
-    let mut best = Line { scale: (most - least) / code_max, minimum: -least };
+    let mut best = Line { scale: (most - least) / q_max, min: -least };
     let mut best_gain = f32::NEG_INFINITY;
     for trial in 0..LINE_TRIALS {
-        let steps = if trial == 0 { code_max } else { code_max - 1.02 + 0.12 * trial as f32 };
-        let code = encoder::<CODE_MAX>(-least, steps * inverse_or_zero(most - least));
+        let steps = if trial == 0 { q_max } else { q_max - 1.02 + 0.12 * trial as f32 };
+        let quantize = quantizer::<Q_MAX>(-least, steps * inverse_or_zero(most - least));
         let [sum_q, sum_qq, sum_xq] = sums(input, |x| {
-            let q = code(x);
+            let q = quantize(x);
             [q, q * q, x * q]
         });
-        // The sums of codes are whole and small, so this is exact: it is zero when all codes are the same.
+        // The sums of quants are whole and small, so this is exact: it is zero when all quants are the same.
         let determinant = n * sum_qq - sum_q * sum_q;
         if determinant <= 0.0 {
             continue;
         }
         let mut scale = (n * sum_xq - sum_q * sum_x) / determinant;
-        let mut minimum = (sum_q * sum_xq - sum_qq * sum_x) / determinant;
-        if minimum < 0.0 {
-            (scale, minimum) = (sum_xq / sum_qq, 0.0);
+        let mut min = (sum_q * sum_xq - sum_qq * sum_x) / determinant;
+        if min < 0.0 {
+            (scale, min) = (sum_xq / sum_qq, 0.0);
         }
         // The squared error is sum(x^2) less this.
-        let gain = scale * sum_xq - minimum * sum_x;
+        let gain = scale * sum_xq - min * sum_x;
         if gain > best_gain && scale > 0.0 {
-            (best_gain, best) = (gain, Line { scale, minimum });
+            (best_gain, best) = (gain, Line { scale, min });
         }
     }
     best
@@ -227,30 +227,29 @@ struct LineUnits<const SUBS: usize> {
 }
 
 impl<const SUBS: usize> LineUnits<SUBS> {
-    /// Units in which the largest scale and the largest minimum are `start`, and `fitted` rounded to them.
+    /// Units in which the largest scale and the largest min are `start`, and `fitted` rounded to them.
     fn new(fitted: &[Line; SUBS], start: f32, unit_max: f32) -> Self {
         let largest = |of: fn(&Line) -> f32| fitted.iter().map(of).fold(0.0, f32::max);
         let d = round_to_half(largest(|line| line.scale) / start);
-        let dmin = round_to_half(largest(|line| line.minimum) / start);
+        let dmin = round_to_half(largest(|line| line.min) / start);
         let whole = |real: f32, unit: f32| round(real * inverse_or_zero(unit)).clamp(0.0, unit_max);
-        let lines =
-            fitted.map(|line| Line { scale: whole(line.scale, d), minimum: whole(line.minimum, dmin) });
+        let lines = fitted.map(|line| Line { scale: whole(line.scale, d), min: whole(line.min, dmin) });
         LineUnits { d, dmin, lines, error: f32::INFINITY }
     }
 
     /// Moves each line to the best of its nine neighbours.
-    fn settle<const SUB: usize, const CODE_MAX: u8>(&mut self, subs: &[&[f32; SUB]; SUBS], unit_max: f32) {
+    fn settle<const SUB: usize, const Q_MAX: u8>(&mut self, subs: &[&[f32; SUB]; SUBS], unit_max: f32) {
         self.error = 0.0;
         for (sub, line) in subs.iter().zip(&mut self.lines) {
             let middle = *line;
             let mut least = f32::INFINITY;
             for scale_step in [0.0, -1.0, 1.0] {
-                for minimum_step in [0.0, -1.0, 1.0] {
+                for min_step in [0.0, -1.0, 1.0] {
                     let neighbour = Line {
                         scale: (middle.scale + scale_step).clamp(0.0, unit_max),
-                        minimum: (middle.minimum + minimum_step).clamp(0.0, unit_max),
+                        min: (middle.min + min_step).clamp(0.0, unit_max),
                     };
-                    let error = neighbour.times(self.d, self.dmin).error::<SUB, CODE_MAX>(sub);
+                    let error = neighbour.times(self.d, self.dmin).error::<SUB, Q_MAX>(sub);
                     if error < least {
                         (least, *line) = (error, neighbour);
                     }
@@ -260,21 +259,21 @@ impl<const SUBS: usize> LineUnits<SUBS> {
         }
     }
 
-    /// Solves for the units, with the lines and the codes that go with them fixed. Leaves them if that has no answer.
-    fn refit<const SUB: usize, const CODE_MAX: u8>(&mut self, subs: &[&[f32; SUB]; SUBS]) {
-        // Normal equations for x = d * a - dmin * b, with a = scale * code and b = minimum, in units.
+    /// Solves for the units, with the lines and the quants that go with them fixed. Leaves them if that has no answer.
+    fn refit<const SUB: usize, const Q_MAX: u8>(&mut self, subs: &[&[f32; SUB]; SUBS]) {
+        // Normal equations for x = d * a - dmin * b, with a = scale * quant and b = min, in units.
         let (mut aa, mut ab, mut bb, mut xa, mut xb) = (0.0, 0.0, 0.0, 0.0, 0.0);
         for (sub, line) in subs.iter().zip(&self.lines) {
-            let code = line.times(self.d, self.dmin).encoder::<CODE_MAX>();
+            let quantize = line.times(self.d, self.dmin).quantizer::<Q_MAX>();
             let [sum_x, sum_q, sum_qq, sum_xq] = sums(sub, |x| {
-                let q = code(x);
+                let q = quantize(x);
                 [x, q, q * q, x * q]
             });
             aa += line.scale * line.scale * sum_qq;
-            ab += line.scale * line.minimum * sum_q;
-            bb += line.minimum * line.minimum * SUB as f32;
+            ab += line.scale * line.min * sum_q;
+            bb += line.min * line.min * SUB as f32;
             xa += line.scale * sum_xq;
-            xb += line.minimum * sum_x;
+            xb += line.min * sum_x;
         }
         let determinant = aa * bb - ab * ab;
         if determinant > 0.0 {

@@ -1,6 +1,6 @@
 //! One to two bits without grids: signs (Q1_0), four levels (Q2_0) and the ternary types (TQ1_0, TQ2_0).
 
-use crate::bytes::{code, half_at, put_code, put_half};
+use crate::bytes::{half_at, put_half, put_quant, quant};
 use crate::legacy::inverse_or_zero;
 
 const LEN: usize = 256;
@@ -26,11 +26,11 @@ pub(crate) fn decode_tq1_0(block: &[u8; 54], out: &mut [f32; LEN]) {
     }
 }
 
-/// TQ2_0: `codes: [u8; 64], d: f16`; each 32 bytes hold four planes of 32 elements, two bits each.
+/// TQ2_0: `qs: [u8; 64], d: f16`; each 32 bytes hold four planes of 32 elements, two bits each.
 pub(crate) fn decode_tq2_0(block: &[u8; 66], out: &mut [f32; LEN]) {
     let d = half_at(block, 64);
     for i in 0..LEN {
-        out[i] = d * (f32::from(code::<2, 32>(block, i)) - 1.0);
+        out[i] = d * (f32::from(quant::<2, 32>(block, i)) - 1.0);
     }
 }
 
@@ -38,15 +38,15 @@ pub(crate) fn decode_tq2_0(block: &[u8; 66], out: &mut [f32; LEN]) {
 pub(crate) fn decode_q1_0(block: &[u8; 18], out: &mut [f32; 128]) {
     let d = half_at(block, 0);
     for i in 0..128 {
-        out[i] = if code::<1, 1>(&block[2..], i) == 1 { d } else { -d };
+        out[i] = if quant::<1, 1>(&block[2..], i) == 1 { d } else { -d };
     }
 }
 
-/// Q2_0: `d: f16, codes: [u8; 16]`; the codes 0..4 are `-d`, `0`, `d` and `2 d`.
+/// Q2_0: `d: f16, qs: [u8; 16]`; the quants 0..4 are `-d`, `0`, `d` and `2 d`.
 pub(crate) fn decode_q2_0(block: &[u8; 18], out: &mut [f32; 64]) {
     let d = half_at(block, 0);
     for i in 0..64 {
-        out[i] = d * (f32::from(code::<2, 1>(&block[2..], i)) - 1.0);
+        out[i] = d * (f32::from(quant::<2, 1>(&block[2..], i)) - 1.0);
     }
 }
 
@@ -70,7 +70,7 @@ pub(crate) fn encode_tq2_0(input: &[f32; LEN], block: &mut [u8; 66]) {
     let (d, trits) = nearest_trits(input);
     block.fill(0);
     for i in 0..LEN {
-        put_code::<2, 32>(block, i, trits[i]);
+        put_quant::<2, 32>(block, i, trits[i]);
     }
     put_half(block, 64, d);
 }

@@ -1,4 +1,4 @@
-//! What sequences keep: K and V as the bytes of their type, recurrent states as numbers.
+//! The state of sequences: K and V as bytes of their type, recurrent states as f32.
 //!
 //! A cell is contiguous: the keys of all heads, then the values of all heads, just as [`StateStore::read_cells`] gives them. A
 //! slot is, layer by layer, the short convolution's history and the delta net's state.
@@ -15,7 +15,7 @@ use verbatim_quant::{dequantize, quantize};
 /// "RE", and the version of the numbers that this backend computes.
 const NUMERICS: u32 = 0x5245_0001;
 
-/// What sequences keep from one step to the next.
+/// The KV cache and the recurrent states of sequences.
 #[derive(Default)]
 pub struct State {
     kv: Vec<KvLayer>,
@@ -64,7 +64,7 @@ impl StateStore for State {
     }
 
     fn move_cells(&mut self, layers: &[usize], moves: &[(usize, usize)], shift: Option<&KShift>) {
-        // The mscale is in the keys already.
+        // The attention factor (mscale) is in the keys already.
         let angles = |shift: &KShift| {
             let frequencies = rope::frequencies(&shift.table, shift.freq_factors.as_deref());
             rope::angles(shift.positions, &frequencies, 1.0)
@@ -145,22 +145,22 @@ impl KvLayer {
 
     /// The key of one head, decoded.
     pub(crate) fn key(&self, cell: usize, head: usize) -> Vec<f32> {
-        decode(self.spec.k, self.spec.head_dim, &self.bytes[self.key_place(cell, head)])
+        decode(self.spec.k, self.spec.head_dim, &self.bytes[self.key_range(cell, head)])
     }
 
     /// The value of one head, decoded.
     pub(crate) fn value(&self, cell: usize, head: usize) -> Vec<f32> {
-        decode(self.spec.v, self.spec.head_dim, &self.bytes[self.value_place(cell, head)])
+        decode(self.spec.v, self.spec.head_dim, &self.bytes[self.value_range(cell, head)])
     }
 
     fn put_key(&mut self, cell: usize, head: usize, key: &[f32]) {
-        let place = self.key_place(cell, head);
-        self.bytes[place].copy_from_slice(&encode(self.spec.k, key));
+        let range = self.key_range(cell, head);
+        self.bytes[range].copy_from_slice(&encode(self.spec.k, key));
     }
 
     fn put_value(&mut self, cell: usize, head: usize, value: &[f32]) {
-        let place = self.value_place(cell, head);
-        self.bytes[place].copy_from_slice(&encode(self.spec.v, value));
+        let range = self.value_range(cell, head);
+        self.bytes[range].copy_from_slice(&encode(self.spec.v, value));
     }
 
     fn copy_cell(&mut self, from: usize, to: usize) {
@@ -168,12 +168,12 @@ impl KvLayer {
         self.bytes.copy_within(from, to.start);
     }
 
-    /// Rotates a cell's keys by the angles between two positions.
+    /// K-shifts a cell.
     fn shift_keys(&mut self, cell: usize, shift: &KShift, angles: &[f32]) {
-        let transformed = |key: Vec<f32>| if shift.hadamard { hadamard::transform(&key) } else { key };
+        let hadamard = |key: Vec<f32>| if shift.hadamard { hadamard::transform(&key) } else { key };
         for head in 0..self.spec.kv_heads {
-            let key = transformed(self.key(cell, head));
-            let key = transformed(rope::rotate(shift.layout, &key, angles));
+            let key = hadamard(self.key(cell, head));
+            let key = hadamard(rope::rotate(shift.layout, &key, angles));
             self.put_key(cell, head, &key);
         }
     }
@@ -186,15 +186,15 @@ impl KvLayer {
         cell * self.cell_bytes()..(cell + 1) * self.cell_bytes()
     }
 
-    fn key_place(&self, cell: usize, head: usize) -> Range<usize> {
+    fn key_range(&self, cell: usize, head: usize) -> Range<usize> {
         let bytes = head_bytes(self.spec.k, self.spec.head_dim);
         let start = self.cell(cell).start + head * bytes;
         start..start + bytes
     }
 
-    fn value_place(&self, cell: usize, head: usize) -> Range<usize> {
+    fn value_range(&self, cell: usize, head: usize) -> Range<usize> {
         let bytes = head_bytes(self.spec.v, self.spec.head_dim);
-        let start = self.key_place(cell, self.spec.kv_heads).start + head * bytes;
+        let start = self.key_range(cell, self.spec.kv_heads).start + head * bytes;
         start..start + bytes
     }
 }

@@ -148,7 +148,7 @@ fn arithmetic_of_elements() {
 }
 
 #[test]
-fn rows_are_gated_picked_and_cut() {
+fn rows_are_gated_gathered_and_cut() {
     let mut case = Case::new(2);
     let operands = [case.floats(&[0.0, 2.0]), case.floats(&[1.0, 2.0, 3.0, 4.0])];
     let out = case.run(Op::RowGate, &operands);
@@ -156,7 +156,7 @@ fn rows_are_gated_picked_and_cut() {
     assert_eq!(out[0], [0.5, 1.0]);
     assert_near(&out[1], &[3.0 * gate, 4.0 * gate], 1e-6);
 
-    let mut case = Case::picking(3, 2);
+    let mut case = Case::with_output_rows(3, 2);
     let x = case.floats(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0]);
     let indices = case.integers_of(Shape::per_output_row(1), &[2, 1]);
     assert_eq!(case.run(Op::GatherRows, &[x, indices]), [[5.0, 6.0], [3.0, 4.0]]);

@@ -163,7 +163,7 @@ fn rotated(x: &[f32], positions: f64, freq_factors: &[f32]) -> Vec<f64> {
 }
 
 #[test]
-fn moved_keys_are_rotated_to_their_positions() {
+fn k_shift_moves_keys_to_their_positions() {
     let scaling = RopeScaling::Long { attention_factor: Real(1.3) };
     let freq_factors: Vec<f32> = (0..24).map(|i| 1.0 + i as f32 / 8.0).collect();
     let mut random = Random(33);

@@ -1,4 +1,4 @@
-//! The choice of the next token: an argmax over logits plus position-keyed noise.
+//! Sampling: an argmax over logits plus position-keyed Gumbel noise.
 //!
 //! At temperature T the token is the argmax of `logit / T + g`, where g is Gumbel noise: a draw from the softmax
 //! distribution (the Gumbel-max trick). The noise is a pure function of the request's seed, the position and the
@@ -13,7 +13,7 @@ pub use log_softmax::LogSoftmax;
 
 use rand_philox::Philox;
 
-/// How a request's tokens are chosen.
+/// The sampler of a request.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sampler {
     temperature: f32,
@@ -121,7 +121,7 @@ fn uniform(word: u32) -> f64 {
 
 /// Standard Gumbel noise: -ln(-ln u).
 fn gumbel(word: u32) -> f64 {
-    -(-uniform(word).ln()).ln()
+    -libm::log(-libm::log(uniform(word)))
 }
 
 /// Whether the noise of `word` may be [`COMMON_NOISE`] or more.
@@ -320,8 +320,8 @@ mod tests {
                 let logits: Vec<f32> =
                     logits(count, 1.0 + round as f32).iter().map(|logit| logit + shift).collect();
                 let temperature = [0.3, 1.0, 8.0, 60.0][position as usize % 4];
-                let picked = Sampler::new(temperature, 9).unwrap().sample(&logits, position);
-                assert_eq!(picked, Some(reference(&logits, temperature, 9, position)));
+                let sampled = Sampler::new(temperature, 9).unwrap().sample(&logits, position);
+                assert_eq!(sampled, Some(reference(&logits, temperature, 9, position)));
             }
         }
     }

@@ -1,4 +1,4 @@
-//! What a step needs to know of its rows, looked up for all of them in one pass.
+//! The batch of a step: where each row reads and writes, looked up for all of them in one pass.
 
 use crate::sequence::Sequence;
 use crate::{OwnerId, SequenceId, State};
@@ -46,21 +46,20 @@ pub struct Batch {
     pub positions: Vec<i32>,
     /// The sequence's row in the page tables.
     pub sequences: Vec<i32>,
-    /// The slot with the recurrent state before the row; -1 if there is none or the owner has no recurrent layers.
+    /// The state slot before the row; -1 if there is none or the owner has no recurrent layers.
     pub read_slots: Vec<i32>,
-    /// The slot for the recurrent state after the row; -1 if the owner has no recurrent layers.
+    /// The state slot after the row; -1 if the owner has no recurrent layers.
     pub write_slots: Vec<i32>,
     /// Positions that are read from pages; those after are on the row's path. One more than the row's position where it
     /// has no path.
     pub bases: Vec<i32>,
-    /// The first position that the owner has filled without gap up to the row, which it must not read before. 0 for the
-    /// target.
+    /// The start of the contiguous range that the owner has filled up to the row; it must not read before. 0 for the target.
     pub starts: Vec<i32>,
-    /// The cell that the row writes, for each kind of layer.
+    /// The cell that the row writes, by KV cache group.
     pub cells: Vec<Vec<i32>>,
     /// The most cells of a row's path, rounded up to a power of two; 0 where all rows are of chains.
     pub path: usize,
-    /// The cells of each row's path, [`Batch::path`] of them padded with 0, for each kind of layer.
+    /// The cells of each row's path, [`Batch::path`] of them padded with 0, by KV cache group.
     pub paths: Vec<Vec<i32>>,
     /// Rows were kept of a sequence that was then refused.
     kept_some_of_refused: bool,
@@ -73,7 +72,7 @@ struct Scratch {
     pass: u64,
     /// By the sequence's index.
     sequences: Vec<Seen>,
-    /// By slot: the KV index in flight that writes it last.
+    /// By slot: the position in flight that writes it last.
     writers: Vec<(u64, usize)>,
 }
 
@@ -93,7 +92,7 @@ impl Scratch {
         self.sequences.get(id.index).filter(|seen| seen.pass == self.pass)
     }
 
-    /// Where the filled positions of this KV index begin if it is a row of the step.
+    /// The start of the filled range at this position in flight, if it is a row of the step.
     #[inline]
     fn row(&self, id: SequenceId, index: usize) -> Option<usize> {
         let seen = self.seen(id)?;
@@ -104,7 +103,7 @@ impl Scratch {
         (pass == self.pass).then_some(start)
     }
 
-    /// The last KV index in flight that writes a slot in this step.
+    /// The last position in flight that writes a slot in this step.
     #[inline]
     fn writer(&self, slot: Option<i32>) -> Option<usize> {
         let &(pass, index) = self.writers.get(usize::try_from(slot?).ok()?)?;

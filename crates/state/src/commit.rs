@@ -1,4 +1,4 @@
-//! The end of a transaction: positions in flight are kept along one path, or dropped. And going back.
+//! The end of a transaction: commit one path of the positions in flight, or roll back. And truncation and forks.
 
 use crate::prefix::{Kept, Pools, digest_after};
 use crate::sequence::{InFlight, Sequence, Span};
@@ -8,7 +8,7 @@ use std::ops::Range;
 use verbatim_backend::{PAGE_CELLS, StateStore};
 
 impl<S: StateStore> State<S> {
-    /// Keeps the first `count` KV indices in flight, which follow each other, and drops the others.
+    /// Commits the first `count` positions in flight, which must form a chain, and drops the others.
     ///
     /// # Errors
     /// As for [`State::commit_path`].
@@ -20,11 +20,11 @@ impl<S: StateStore> State<S> {
         self.commit_along(id, count, &|index| index)
     }
 
-    /// Keeps positions in flight that follow each other, given by their numbers among those in flight, and drops the others.
+    /// Commits a path of positions in flight, given by their indices among those in flight, and drops the others.
     ///
     /// # Errors
-    /// If they do not follow each other or were not computed; for a recurrent model, also if the state after the last of them
-    /// is not there any more. Nothing has changed then.
+    /// If they are no path or were not computed; for a recurrent model, also if the state after the last one was overwritten.
+    /// Nothing has changed then.
     pub fn commit_path(&mut self, id: SequenceId, path: &[usize]) -> Result<(), StateError> {
         self.commit_along(id, path.len(), &|index| path[index])
     }
@@ -36,7 +36,7 @@ impl<S: StateStore> State<S> {
         path: &dyn Fn(usize) -> usize,
     ) -> Result<(), StateError> {
         let slot = self.check_commit(id, len, path)?;
-        self.bring_together(id, len, path);
+        self.compact_path(id, len, path);
         let sequence = self.sequence_mut(id)?;
         let committed = sequence.committed();
         let flight = std::mem::take(&mut sequence.flight);
@@ -49,7 +49,7 @@ impl<S: StateStore> State<S> {
         if let Some(last) = len.checked_sub(1) {
             self.lose_overwritten_states(id, &flight[path(last)]);
         }
-        // States at the ends of pages, for others to go on from.
+        // States at page boundaries, for prefix-cache hits.
         self.keep_full_pages(id, &|block| {
             let row = &flight[path(((block + 1) * PAGE_CELLS).checked_sub(committed + 1)?)];
             Some(Kept { id: row.slot?, filled: row.kept })
@@ -89,7 +89,7 @@ impl<S: StateStore> State<S> {
         Ok(sequence.flight[last].slot)
     }
 
-    /// A draft that has gone on in the slot of the position that is now the last has lost the state after it.
+    /// A draft whose later position overwrote the slot of the position that is now the last has lost its state there.
     fn lose_overwritten_states(&mut self, id: SequenceId, last: &InFlight) {
         let Some(sequence) = &mut self.sequences[id.index] else { return };
         let committed = sequence.committed();
@@ -101,7 +101,7 @@ impl<S: StateStore> State<S> {
         }
     }
 
-    /// Gives back the slots of positions in flight that are no more, and the room for others.
+    /// Releases the slots of dropped positions in flight; keeps the buffer.
     fn drop_flight(&mut self, id: SequenceId, mut flight: Vec<InFlight>) {
         flight.drain(..).filter_map(|row| row.slot).for_each(|slot| self.slots.release(slot));
         if let Some(sequence) = &mut self.sequences[id.index] {
@@ -121,11 +121,11 @@ impl<S: StateStore> State<S> {
         Ok(())
     }
 
-    /// Forgets all positions from `len` on, and those in flight.
+    /// Removes all positions from `len` on, and those in flight.
     ///
     /// # Errors
-    /// If some positions stay whose successors need what is gone: recurrent states, and what windows have left, cannot be
-    /// had back but from the start. Nothing has changed then.
+    /// If positions stay and the next one would need state that is gone: a recurrent state, or cells that a sliding window has left.
+    /// Nothing has changed then.
     pub fn truncate(&mut self, id: SequenceId, len: usize) -> Result<(), StateError> {
         let sequence = self.sequence(id)?;
         let committed = sequence.committed();
@@ -164,7 +164,7 @@ impl<S: StateStore> State<S> {
         Ok(())
     }
 
-    /// A second sequence with the same beginning, all of it. It shares pages and states until one of the two writes.
+    /// A copy of a sequence. Pages and states are shared until one of the two writes.
     ///
     /// # Errors
     /// If no sequence is free, or positions are in flight.
@@ -190,7 +190,7 @@ impl<S: StateStore> State<S> {
         }
         slot.into_iter().for_each(|slot| self.slots.acquire(slot));
         let sequence = self.sequence_mut(fork)?;
-        // Into the room that is there, so that the fork grows as quietly as the other.
+        // Into the reserved capacity, so that the fork does not allocate as it grows.
         sequence.tokens.extend(tokens);
         sequence.chain.extend(chain);
         (sequence.filled, sequence.exact_prefix_len) = (filled, exact_prefix_len);
@@ -199,8 +199,8 @@ impl<S: StateStore> State<S> {
         Ok(fork)
     }
 
-    /// Copies the cells of a path in flight to where its positions are once they are committed.
-    fn bring_together(&mut self, id: SequenceId, len: usize, path: &dyn Fn(usize) -> usize) {
+    /// Moves the cells of a path in flight to the KV indices of its positions once committed.
+    fn compact_path(&mut self, id: SequenceId, len: usize, path: &dyn Fn(usize) -> usize) {
         if (0..len).all(|index| index == path(index)) {
             return;
         }
@@ -216,8 +216,8 @@ impl<S: StateStore> State<S> {
         }
     }
 
-    /// Puts the pages that have become full into the prefix tree, with the states after those blocks of which `state_after`
-    /// has one. Where the tree has an equal page that no fewer drafts have filled, the sequence goes on with that one.
+    /// Adds the pages that have become full to the prefix tree, with the states that `state_after` has. Where the tree has an equal
+    /// page that at least the same drafts have filled, the sequence uses that one from now on.
     fn keep_full_pages(&mut self, id: SequenceId, state_after: &dyn Fn(usize) -> Option<Kept>) {
         let row = id.index * self.blocks();
         let is_recurrent = self.is_recurrent();
@@ -240,7 +240,7 @@ impl<S: StateStore> State<S> {
             };
             let positions = block * PAGE_CELLS..(block + 1) * PAGE_CELLS;
             let own = whole_pages(&self.groups, sequence, row, positions.clone());
-            let state = state_after(block).filter(|state| is_of_use(state.filled, is_recurrent));
+            let state = state_after(block).filter(|state| can_resume_from(state.filled, is_recurrent));
             let mut pools = Pools { pages: &mut self.pools, slots: &mut self.slots };
             let node = self.tree.add(parent, tokens, &own, state, &mut pools);
             let [_, drafts] = sequence.drafts_that_filled(positions);
@@ -259,8 +259,7 @@ impl<S: StateStore> State<S> {
         }
     }
 
-    /// Puts the last page of a sequence that ends, if it is not full, and the state after its last position into the
-    /// prefix tree.
+    /// Adds the partial last page of a sequence that ends, and the state after its last position, to the prefix tree.
     pub(crate) fn keep_tail(&mut self, id: SequenceId) {
         let row = id.index * self.blocks();
         let Some(sequence) = &self.sequences[id.index] else { return };
@@ -290,7 +289,7 @@ impl<S: StateStore> State<S> {
             return;
         }
         let own = whole_pages(&self.groups, sequence, row, full * PAGE_CELLS..len);
-        // A page that is in the tree already is there for a text that goes on otherwise, or longer.
+        // A page that is in the tree already belongs to a node with other tokens, or more.
         let is_there =
             |(pool, page): (&crate::Pool, &Option<Kept>)| page.is_some_and(|page| pool.in_tree(page.id));
         if !pools.pages.iter().zip(&own).any(is_there) {
@@ -298,17 +297,17 @@ impl<S: StateStore> State<S> {
         }
     }
 
-    /// The recurrent state after the last committed position, if it is of use to others.
+    /// The recurrent state after the last committed position, if a prefix-cache hit could resume from it.
     fn last_state(&self, sequence: &Sequence) -> Option<Kept> {
         let has = |owner: &OwnerId| {
             self.owners[owner.0].is_recurrent() && sequence.filled_before_flight(*owner).is_some()
         };
         let filled: OwnerSet = self.owners().filter(has).collect();
         let state = sequence.slot.map(|id| Kept { id, filled });
-        state.filter(|state| is_of_use(state.filled, self.is_recurrent()))
+        state.filter(|state| can_resume_from(state.filled, self.is_recurrent()))
     }
 
-    /// Gives back the pages that `positions` positions do not need.
+    /// Releases the pages beyond the first `positions` positions.
     pub(crate) fn release_from(&mut self, id: SequenceId, positions: usize) {
         let (row, end) = (id.index * self.blocks(), pages_for(positions));
         let Some(sequence) = &mut self.sequences[id.index] else { return };
@@ -355,13 +354,12 @@ impl<S: StateStore> State<S> {
     }
 }
 
-/// Whether a recurrent state that is valid for these owners can be gone on from.
-fn is_of_use(state_of: OwnerSet, target_is_recurrent: bool) -> bool {
+/// Whether a sequence can resume from a recurrent state that is valid for these owners.
+fn can_resume_from(state_of: OwnerSet, target_is_recurrent: bool) -> bool {
     if target_is_recurrent { state_of.contains(OwnerId::TARGET) } else { !state_of.is_empty() }
 }
 
-/// For each kind of layer the page of these positions, which lie in one block, if the sequence has it and all its cells hold
-/// what they ought to.
+/// For each KV cache group the page of these positions, which lie in one block, if the sequence has it and all its cells are valid.
 fn whole_pages(
     groups: &[Group],
     sequence: &Sequence,

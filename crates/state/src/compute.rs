@@ -1,15 +1,15 @@
-//! Which KV indices in flight are computed, and by whom.
+//! Which positions in flight each owner has computed.
 
 use crate::owner::OwnerSet;
 use crate::{NOT_A_TOKEN, OwnerId, SequenceId, State, StateError};
 use verbatim_backend::StateStore;
 
 impl<S: StateStore> State<S> {
-    /// Says that an owner is about to compute these KV indices in flight: what it has computed of them, and of those that follow
-    /// them, is lost until [`State::computed`] says that the run has ended well. Is called after [`State::batch`].
+    /// An owner is about to compute these KV indices in flight: they and their descendants count as not computed until
+    /// [`State::computed`] reports that the run has succeeded. Call it after [`State::batch`].
     ///
     /// # Errors
-    /// If there is no such sequence or KV index.
+    /// If the sequence does not exist or the KV index is not in flight.
     pub fn begin_compute(
         &mut self,
         owner: OwnerId,
@@ -37,12 +37,12 @@ impl<S: StateStore> State<S> {
         Ok(())
     }
 
-    /// Says that an owner has computed these KV indices in flight, in this order: `(sequence, kv_index, token)`. The token is `None`
-    /// where the input was an embedding ([`NOT_A_TOKEN`]); only the target's is looked at. If it is another than the target was
-    /// given there before, what drafts have computed of the KV index and of those that follow it is lost.
+    /// An owner has computed these KV indices in flight, in this order: `(sequence, kv_index, token)`. The token is `None` where the
+    /// input was an embedding ([`NOT_A_TOKEN`]); only the target's is used. If it differs from the target's previous one, what
+    /// drafts have computed there and in descendants is invalid.
     ///
     /// # Errors
-    /// If there is no such sequence or KV index.
+    /// If the sequence does not exist or the KV index is not in flight.
     pub fn computed(
         &mut self,
         owner: OwnerId,

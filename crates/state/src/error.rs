@@ -25,7 +25,7 @@ pub enum StateError {
     NoPages {
         /// Pages needed.
         wanted: usize,
-        /// Pages free, or freed by evicting what is kept for reuse.
+        /// Pages free, or evictable from the prefix cache.
         free: usize,
     },
     /// The sequence has ended or never was.
@@ -97,7 +97,7 @@ pub enum StateError {
     #[error("{0} positions are in flight; commit or drop them first")]
     InFlight(usize),
     /// The sequence is not empty.
-    #[error("only an empty sequence can begin with what is kept; this one has {0} positions")]
+    #[error("only an empty sequence can take a prefix from the cache; this one has {0} positions")]
     NotEmpty(usize),
     /// Positions are to be removed that the sequence does not have.
     #[error("positions {start} to {end} cannot be removed from a sequence of {committed}")]
@@ -109,12 +109,10 @@ pub enum StateError {
         /// Positions committed.
         committed: usize,
     },
-    /// The model's state does not allow positions to be moved.
-    #[error("positions cannot be removed from the middle: {0}")]
+    /// The model does not support a K-shift here.
+    #[error("the context cannot be shifted: {0}")]
     CannotShift(&'static str),
-    /// The bookkeeping does not balance: a fault of this program.
-    #[error(
-        "the sequences' bookkeeping does not balance: {0}; this is a fault of the program, please report it"
-    )]
+    /// The cache metadata is inconsistent: a bug.
+    #[error("the cache metadata is inconsistent: {0}; this is a bug, please report it")]
     Damaged(String),
 }

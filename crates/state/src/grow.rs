@@ -1,4 +1,4 @@
-//! Positions in flight: their KV indices, and room for them.
+//! Reserving KV slots for positions in flight.
 
 use crate::prefix::Pools;
 use crate::sequence::InFlight;
@@ -19,9 +19,9 @@ impl<S: StateStore> State<S> {
         Ok(kv_indices..kv_indices + count)
     }
 
-    /// Reserves more positions in flight that form a tree, and returns their KV indices: the first KV index is that after all
-    /// positions committed and in flight. Each follows the one with the given number among those in flight, those of
-    /// earlier calls included, or the last committed one.
+    /// Reserves more positions in flight that form a tree, and returns their KV indices, which follow those of all positions
+    /// committed and in flight. `parents` are indices among the positions in flight, those of earlier calls included; `None` is
+    /// the last committed position.
     ///
     /// # Errors
     /// If the context or the pages do not suffice, if so many may not be in flight (of a recurrent model, more than
@@ -78,7 +78,7 @@ impl<S: StateStore> State<S> {
             self.take_pages(id, group, start..start + count);
         }
         // Positions before the last checkpoints of a long chain share a slot, one after the other, but for the last that ends
-        // a page: others may go on from there.
+        // a page: prefix-cache hits may resume from there.
         let shared = count.saturating_sub(CHECKPOINTS);
         let ends_page = |index: &usize| (start + index + 1).is_multiple_of(PAGE_CELLS);
         let kept = if self.cache_slots > 0 { (0..shared).rfind(ends_page) } else { None };
@@ -107,7 +107,7 @@ impl<S: StateStore> State<S> {
         Ok(())
     }
 
-    /// Makes sure that as many pages are free as are wanted; what is wanted may shrink as the tree evicts.
+    /// Evicts from the prefix tree until enough pages are free; evicting may also reduce how many are wanted.
     pub(crate) fn make_room(
         &mut self,
         group: usize,
@@ -131,14 +131,14 @@ impl<S: StateStore> State<S> {
         }
     }
 
-    /// New pages for these KV indices, and a copy of the page of the first if others hold it too.
+    /// The pages needed for these KV indices: new ones, and a copy of the first one's page if it is shared.
     fn pages_to_grow(&self, id: SequenceId, group: usize, kv_indices: Range<usize>) -> usize {
         let Ok(sequence) = self.sequence(id) else { return 0 };
         let fresh = pages_for(kv_indices.end).saturating_sub(sequence.spans[group].end);
         fresh + usize::from(!kv_indices.is_empty() && self.shared_page(id, group, kv_indices.start).is_some())
     }
 
-    /// The page in which a KV index lies, if others hold it too.
+    /// The page of a KV index, if it is shared.
     fn shared_page(&self, id: SequenceId, group: usize, kv_index: usize) -> Option<i32> {
         let page = self.groups[group].table[id.index * self.blocks() + kv_index / PAGE_CELLS];
         (!kv_index.is_multiple_of(PAGE_CELLS) && page >= 0 && self.pools[group].ref_count(page) > 1)
@@ -178,7 +178,7 @@ impl<S: StateStore> State<S> {
             .expect("sequences have the slots that they can need, and the tree gives its own back")
     }
 
-    /// The cell, in one kind of layer, of a KV index that is committed or in flight; `None` also where a window has left it.
+    /// The cell of a KV index in a KV cache group; `None` also where a sliding window has left it.
     pub(crate) fn cell(&self, id: SequenceId, group: usize, kv_index: usize) -> Option<usize> {
         let sequence = self.sequence(id).ok()?;
         if kv_index >= sequence.kv_len() {

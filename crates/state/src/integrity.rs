@@ -1,4 +1,4 @@
-//! Whether the bookkeeping balances.
+//! Consistency checks of the cache metadata.
 
 use crate::prefix::{Node, digest_after};
 use crate::sequence::{Sequence, Span};
@@ -6,8 +6,8 @@ use crate::{NOT_A_TOKEN, OwnerId, State, pages_for};
 use verbatim_backend::{PAGE_CELLS, StateStore};
 
 impl<S: StateStore> State<S> {
-    /// Whether every page and slot is held by those that say so and is free otherwise, every sequence has the pages of the
-    /// positions that are still seen, and the prefix tree is what its digests say. Tests call it after every operation, and
+    /// Whether every reference count is right, every sequence has the pages of the positions that attention can still see, and the
+    /// prefix tree matches its digests. Tests call it after every operation, and
     /// [`State::end`] when no sequence is left.
     ///
     /// # Errors

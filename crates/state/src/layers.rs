@@ -8,12 +8,12 @@ use std::ops::Range;
 use verbatim_backend::{KvSpec, PAGE_CELLS, RecurrentSpec, StateForm, StateMemoryError, StateStore};
 
 impl<S: StateStore> State<S> {
-    /// Where a model's layers are among all that attend: the first is its graphs' `kv[start]`.
+    /// A model's attention layers among all: the first is `kv[start]` in its graphs.
     pub fn layers(&self, owner: OwnerId) -> Range<usize> {
         self.owners[owner.0].layers.clone()
     }
 
-    /// Where a model's layers are among all that recur: the first is its graphs' `conv[start]` and `delta[start]`.
+    /// A model's recurrent layers among all: the first is `conv[start]` and `delta[start]` in its graphs.
     pub fn recurrent_layers(&self, owner: OwnerId) -> Range<usize> {
         self.owners[owner.0].recurrent.clone()
     }
@@ -23,11 +23,11 @@ impl<S: StateStore> State<S> {
         (0..self.owners.len()).map(OwnerId)
     }
 
-    /// Adds a draft's layers to those of the target. Those that attend share the pages of the layers with their window; those
-    /// that recur share the slots. The prefix cache holds as many positions as before: the draft's part of them comes on top.
+    /// Adds a draft's layers to those of the target. Attention layers join the KV cache group with their window; recurrent layers
+    /// share the slots. The prefix cache keeps its size in positions; the draft's layers add bytes.
     ///
     /// # Errors
-    /// If a sequence has begun or texts are kept for reuse, if there are too many owners, or if there is no memory.
+    /// If a sequence has begun or the prefix cache is not empty, if there are too many owners, or if there is no memory.
     pub fn append_owner(&mut self, owner: OwnerSpec) -> Result<OwnerId, AppendError> {
         if !self.is_unused() {
             return Err(AppendError::InUse);
@@ -38,8 +38,8 @@ impl<S: StateStore> State<S> {
         Ok(self.add_owner(owner)?)
     }
 
-    /// The committed positions whose cells an owner has computed, and the recurrent state after the last of them: the last
-    /// unbroken range. All of them for the target.
+    /// The last contiguous range of committed positions whose cells, and the recurrent state after the last of them, an owner has
+    /// computed. All of them for the target.
     ///
     /// # Errors
     /// If there is no such sequence.
@@ -52,7 +52,7 @@ impl<S: StateStore> State<S> {
         self.owners().skip(1)
     }
 
-    /// After positions have gone: takes from what drafts have filled what is no longer there.
+    /// After positions were removed: clips what drafts have filled to what is left.
     pub(crate) fn clip_filled(&mut self, id: SequenceId) {
         let Some(sequence) = &mut self.sequences[id.index] else { return };
         let committed = sequence.committed();
@@ -70,7 +70,7 @@ impl<S: StateStore> State<S> {
         }
     }
 
-    /// The recurrent state after the last committed position is gone, and with it what drafts that recur have filled.
+    /// The recurrent state after the last committed position is gone, and with it what recurrent drafts have filled.
     pub(crate) fn lose_states(&mut self, id: SequenceId) {
         let Some(sequence) = &mut self.sequences[id.index] else { return };
         for (filled, owner) in sequence.filled.iter_mut().zip(&self.owners[1..]) {
@@ -81,7 +81,7 @@ impl<S: StateStore> State<S> {
         sequence.slot.take().into_iter().for_each(|slot| self.slots.release(slot));
     }
 
-    /// Adds layers to the store and to the bookkeeping; changes nothing if there is no memory for them.
+    /// Adds layers to the store and to the cache metadata; changes nothing if there is no memory for them.
     pub(crate) fn add_owner(&mut self, spec: OwnerSpec) -> Result<OwnerId, StateMemoryError> {
         let OwnerSpec { layers, recurrent } = spec;
         let owner = OwnerId(self.owners.len());
@@ -130,7 +130,7 @@ impl<S: StateStore> State<S> {
         let page_bytes = layers.iter().try_fold(0usize, |sum, layer| {
             sum.checked_add(layer.kv.cell_bytes()?.checked_mul(PAGE_CELLS)?)
         })?;
-        // Where layers recur, a page is of no use without a state to go on from.
+        // With recurrent layers, a page is useless without a state to resume from.
         let for_pages = if is_recurrent { self.cache_bytes / 2 } else { self.cache_bytes };
         let cache_pages = match self.groups.first() {
             Some(group) => group.cache_pages,
@@ -144,7 +144,7 @@ impl<S: StateStore> State<S> {
             }
             let own = match window {
                 None => self.pages,
-                // Of the first and the last page of a window a part may be used.
+                // The first and the last page of a window may be partly used.
                 Some(window) => {
                     let most =
                         window.saturating_add(self.most_in_flight).div_ceil(PAGE_CELLS).saturating_add(1);
@@ -158,7 +158,7 @@ impl<S: StateStore> State<S> {
         Some((groups, pools))
     }
 
-    /// Slots for recurrent layers, where there are none yet, and how many of them are for the cache; `None` if sizes overflow.
+    /// Slots for recurrent layers, if there are none yet, and how many of them are for the prefix cache; `None` if sizes overflow.
     fn new_slots(&self, recurrent: &[RecurrentSpec]) -> Option<(Option<Pool>, usize)> {
         if recurrent.is_empty() || self.has_slots() {
             return Some((None, 0));

@@ -1,28 +1,27 @@
 //! Sequence state: which positions of which sequence live in which cells of the backend's memory.
 //!
-//! **A sequence grows in transactions.** [`State::append`] (a chain) or [`State::append_tree`] reserves KV indices for positions
+//! **A sequence grows in transactions.** [`State::append`] (a chain) or [`State::append_tree`] reserves KV slots for positions
 //! in flight, steps store their K and V, and [`State::commit`] or [`State::commit_path`] keeps those along one path;
-//! [`State::rollback`] drops them all. Nothing that was committed is touched by any of it, so a step that fails, or draft
-//! tokens that are rejected, leave a sequence as it was. What other crates keep per sequence takes part as an [`Extension`].
+//! [`State::rollback`] drops them all. None of this touches committed positions, so a step that fails, or draft tokens that are
+//! rejected, leave a sequence unchanged. State that other crates keep per sequence takes part as an [`Extension`].
 //!
-//! **A step** asks [`State::batch`] where its rows read and write, says [`State::begin_compute`], runs, and says
-//! [`State::computed`] if the run has ended well.
+//! **A step** calls [`State::batch`] to find where its rows read and write, then [`State::begin_compute`], runs, and calls
+//! [`State::computed`] if the run has succeeded.
 //!
-//! **A draft is more layers of the same sequences** ([`State::append_owner`]). It shares KV indices, pages, slots and transactions
-//! with the target, so nothing can be rolled back and the draft forgotten. Which committed positions it has filled is known for
-//! each sequence ([`State::filled`]), and it never reads others. A draft never stands in the target's way: what it cannot keep,
-//! because its window or its state has left it, it has not filled any more.
+//! **A draft model is more layers of the same sequences** ([`State::append_owner`]). It shares KV indices, pages, slots and
+//! transactions with the target, so a rollback cannot miss the draft. [`State::filled`] gives the committed positions that a draft
+//! has computed in each sequence; it never reads others. A draft never blocks the target: positions that its window or its
+//! recurrent state cannot keep are no longer filled.
 //!
-//! **Kinds of layers** have pages of their own, [`PAGE_CELLS`] positions each: those that see all positions, and those that
-//! see a window, whose pages are given back once no position to come can see them. Layers that recur have slots: the state
-//! after the last committed position in one, and those after positions in flight in others, so that any of the last
-//! [`CHECKPOINTS`] can be the one that is kept, without a copy.
+//! **KV cache groups** are layers with the same window. Each has its own pages of [`PAGE_CELLS`] positions; pages that a sliding
+//! window has left are released. Recurrent layers have state slots: one for the state after the last committed position, others
+//! for positions in flight, so that any of the last [`CHECKPOINTS`] can be committed without a copy.
 //!
-//! **Pages and slots are shared** and counted: by sequences that were forked, and by the prefix tree, where texts
-//! stay until the memory is needed. Who writes into a shared page gets a copy of his own first.
+//! **Pages and slots are reference-counted**: forked sequences share them, and so does the prefix tree (the prefix cache), which
+//! keeps them until memory is needed. Writing to a shared page copies it first.
 //!
-//! [`State::remove_and_shift`] takes positions from the middle, for models that can bear it. [`State::save`] and [`State::restore`] bring a
-//! sequence into another process.
+//! [`State::remove_and_shift`] removes positions from the middle, for models that support a K-shift. [`State::save`] and
+//! [`State::restore`] bring a sequence into another process.
 
 mod batch;
 mod commit;
@@ -64,7 +63,7 @@ use verbatim_backend::{PAGE_CELLS, RecurrentSpec, StateStore};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SequenceId {
     index: usize,
-    /// Tells sequences apart that had the same index one after the other.
+    /// Distinguishes sequences that had the same index one after the other.
     generation: u64,
 }
 
@@ -75,18 +74,18 @@ impl SequenceId {
     }
 }
 
-/// Layers that see equally many positions, and so need pages for the same ones.
+/// A KV cache group: layers with the same window, which need pages for the same positions.
 ///
 /// A group in which the target has no layers may lack pages of positions that are seen: the drafts have not filled those.
 struct Group {
     window: Option<usize>,
-    /// Their indices among those that attend.
+    /// Their indices among the attention layers.
     layers: Vec<usize>,
-    /// Whose they are.
+    /// The owners of its layers.
     owners: OwnerSet,
     /// \[sequence, block of positions\] → page; -1 where there is none.
     table: Vec<i32>,
-    /// The most pages that the tree alone may hold.
+    /// The most pages that only the prefix tree may reference.
     cache_pages: usize,
 }
 
@@ -140,8 +139,8 @@ impl<S: StateStore> State<S> {
         Ok(state)
     }
 
-    /// Says whose layers an owner's are: the digest of the model, and of what was adapted in it. What is saved can be restored
-    /// only where the digest is the same. It is not needed to see whether there is memory, and may take long to find.
+    /// Sets an owner's digest: of the model and its adapters. A saved sequence can be restored only where the digest is the same. This is
+    /// separate from [`State::new`] because hashing may take long and is pointless if memory does not suffice.
     ///
     /// # Panics
     /// If a sequence has begun, or there is no such owner.
@@ -168,7 +167,7 @@ impl<S: StateStore> State<S> {
         &mut self.store
     }
 
-    /// The windows of the kinds of layers, in the order of their numbers.
+    /// The window of each KV cache group.
     pub fn windows(&self) -> Vec<Option<usize>> {
         self.groups.iter().map(|group| group.window).collect()
     }
@@ -178,7 +177,7 @@ impl<S: StateStore> State<S> {
         [self.sequences.len(), self.blocks()]
     }
 
-    /// For a kind of layer, and each sequence, the page of each block of [`PAGE_CELLS`] positions; -1 where there is none.
+    /// A KV cache group's page table: for each sequence, the page of each block of [`PAGE_CELLS`] positions; -1 for none.
     pub fn page_table(&self, group: usize) -> &[i32] {
         &self.groups[group].table
     }
@@ -187,17 +186,17 @@ impl<S: StateStore> State<S> {
         pages_for(self.context)
     }
 
-    /// Whether the target's layers carry a state from position to position. Its sequences cannot be cut but to nothing then.
+    /// Whether the target has recurrent layers. Its sequences can then be truncated to 0 only.
     pub fn is_recurrent(&self) -> bool {
         self.owners[OwnerId::TARGET.0].is_recurrent()
     }
 
-    /// Whether any owner's layers recur.
+    /// Whether any owner has recurrent layers.
     fn has_slots(&self) -> bool {
         !self.recurrent.is_empty()
     }
 
-    /// Whether there is no sequence and no text kept for reuse.
+    /// Whether there is no sequence and the prefix cache is empty.
     fn is_unused(&self) -> bool {
         self.tree.is_empty() && self.sequences.iter().all(Option::is_none)
     }
@@ -216,10 +215,10 @@ impl<S: StateStore> State<S> {
         Ok(SequenceId { index, generation })
     }
 
-    /// Ends a sequence. Its text stays in the prefix tree as long as there is room.
+    /// Ends a sequence. Its pages stay in the prefix cache as long as there is room.
     ///
     /// # Errors
-    /// If there is no such sequence; or if it was the last and the bookkeeping does not balance ([`State::integrity`]).
+    /// If there is no such sequence; or if it was the last and the cache metadata is inconsistent ([`State::integrity`]).
     pub fn end(&mut self, id: SequenceId) -> Result<(), StateError> {
         self.rollback(id)?;
         self.keep_tail(id);
@@ -234,7 +233,7 @@ impl<S: StateStore> State<S> {
         }
     }
 
-    /// Lets an extension of another crate take part in what happens to a sequence.
+    /// Attaches an extension, which follows every change of the sequence.
     ///
     /// # Errors
     /// If there is no such sequence.
@@ -265,17 +264,17 @@ impl<S: StateStore> State<S> {
         self.sequence(id).map(|sequence| &sequence.tokens[..])
     }
 
-    /// Positions that were removed from the middle.
+    /// Positions removed by [`State::remove_and_shift`].
     pub fn removed(&self, id: SequenceId) -> Result<usize, StateError> {
         self.sequence(id).map(|sequence| sequence.removed)
     }
 
-    /// Evicts all that no sequence holds.
+    /// Clears the prefix cache.
     pub fn clear_cache(&mut self) {
         self.tree.clear(&mut Pools { pages: &mut self.pools, slots: &mut self.slots });
     }
 
-    /// Bytes of K, V and recurrent states that no sequence holds but others may begin with.
+    /// Bytes in the prefix cache that no sequence uses.
     pub fn cached_bytes(&self) -> usize {
         let page = |layer: &usize| self.layers[*layer].kv.cell_bytes().unwrap_or(0) * PAGE_CELLS;
         let pages = self.groups.iter().zip(&self.pools);

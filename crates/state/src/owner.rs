@@ -4,7 +4,7 @@ use crate::spec::LayerSpec;
 use std::ops::Range;
 use verbatim_backend::{RecurrentSpec, StateMemoryError};
 
-/// Identifies a model, or a text that a model has read.
+/// Identifies a model, or a model and a prefix.
 pub type Digest = [u8; 32];
 
 /// The most owners of one [`State`](crate::State).
@@ -28,16 +28,16 @@ impl OwnerId {
 /// The layers of one model.
 #[derive(Clone, Debug, Default)]
 pub struct OwnerSpec {
-    /// The layers that attend.
+    /// The attention layers.
     pub layers: Vec<LayerSpec>,
-    /// The layers that recur.
+    /// The recurrent layers.
     pub recurrent: Vec<RecurrentSpec>,
 }
 
 /// Why a draft's layers were not added. Nothing has changed then.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum AppendError {
-    /// Sequences have begun, or are kept for reuse.
+    /// Sequences have begun, or the prefix cache is not empty.
     #[error("a draft is loaded before the first sequence begins")]
     InUse,
     /// There are too many already.
@@ -108,16 +108,16 @@ impl FromIterator<OwnerId> for OwnerSet {
 
 /// One model's layers among all.
 pub(crate) struct Owner {
-    /// Among the layers that attend.
+    /// Among all attention layers.
     pub(crate) layers: Range<usize>,
-    /// Among the layers that recur.
+    /// Among all recurrent layers.
     pub(crate) recurrent: Range<usize>,
-    /// Tells the model from others.
+    /// Identifies the model.
     pub(crate) digest: Digest,
 }
 
 impl Owner {
-    /// Whether layers carry a state from position to position.
+    /// Whether there are recurrent layers.
     #[inline]
     pub(crate) fn is_recurrent(&self) -> bool {
         !self.recurrent.is_empty()

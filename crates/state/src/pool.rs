@@ -1,12 +1,12 @@
-//! Numbered things that are shared by count: pages of one kind of layer, or slots of recurrent state.
+//! Reference-counted pages of one KV cache group, or recurrent state slots.
 
-/// Things 0 to n - 1, each free or held by sequences and at most once by the prefix tree.
+/// Pages or slots 0 to n - 1, each free or referenced by sequences and at most once by the prefix tree.
 #[derive(Default)]
 pub(crate) struct Pool {
     ref_count: Vec<u32>,
     in_tree: Vec<bool>,
     free: Vec<i32>,
-    /// Held by the tree alone.
+    /// Referenced by the tree alone.
     cached: usize,
 }
 
@@ -30,7 +30,7 @@ impl Pool {
         self.cached
     }
 
-    /// A free one, then held once.
+    /// Allocates a free one, with a reference count of 1.
     pub(crate) fn take(&mut self) -> Option<i32> {
         let id = self.free.pop()?;
         self.ref_count[id as usize] = 1;
@@ -66,12 +66,12 @@ impl Pool {
         self.in_tree[id as usize]
     }
 
-    /// How many hold it, the tree included.
+    /// References, the tree's included.
     pub(crate) fn ref_count(&self, id: i32) -> u32 {
         self.ref_count[id as usize]
     }
 
-    /// Whether the tree alone holds it.
+    /// Whether only the tree references it.
     pub(crate) fn is_cached(&self, id: i32) -> bool {
         self.in_tree(id) && self.ref_count(id) == 1
     }
@@ -83,7 +83,7 @@ impl Pool {
         self.cached = self.cached + usize::from(after) - usize::from(before);
     }
 
-    /// Whether the bookkeeping agrees with who says to hold what: `held` by sequences, `kept` by the tree.
+    /// Whether the counts agree with the references that there are: `held` by sequences, `kept` by the tree.
     pub(crate) fn check(
         &self,
         what: &str,
@@ -108,7 +108,7 @@ impl Pool {
             if ref_count != self.ref_count[id] || tree != u32::from(self.in_tree[id]) {
                 let counted = (self.ref_count[id], self.in_tree[id]);
                 return Err(format!(
-                    "{what} {id} is held {ref_count} times, {tree} of them by the tree, not {counted:?}"
+                    "{what} {id} has {ref_count} references, {tree} of them by the tree, not {counted:?}"
                 ));
             }
         }
@@ -118,7 +118,7 @@ impl Pool {
         }
         let cached = (0..self.len()).filter(|&id| self.is_cached(id as i32)).count();
         if cached != self.cached {
-            return Err(format!("{cached} {what}s are held by the tree alone, not {}", self.cached));
+            return Err(format!("{cached} {what}s are referenced by the tree alone, not {}", self.cached));
         }
         Ok(())
     }

@@ -1,9 +1,9 @@
-//! The prefix tree: what was computed of texts that have ended, or that others may share.
+//! The prefix tree (the prefix cache): pages and states of sequences that have ended, or that others may share.
 //!
-//! A node is a page's worth of tokens after its parent's, or fewer at the end of a text, with the pages that hold their K
-//! and V and perhaps the slot with the recurrent state after the last. Pages and slots say which drafts have filled them, and
-//! one that more have filled replaces another. A node is found by the digest of the model, the adapter and all tokens
-//! up to its last; what is found is used only if its tokens are those asked for, compared one by one.
+//! A node is a page of tokens after its parent's, or fewer at the end of a sequence, with the pages of their K and V and perhaps
+//! the slot with the recurrent state after the last token. Pages and slots record which drafts have filled them; one that more
+//! drafts have filled replaces another. Nodes are found by the digest of the model, the adapters and all tokens up to their last;
+//! a hit counts only if the tokens themselves are equal.
 
 use crate::owner::{Digest, OwnerSet};
 use crate::pool::Pool;
@@ -11,7 +11,7 @@ use sha2::{Digest as _, Sha256};
 use std::collections::HashMap;
 use verbatim_backend::PAGE_CELLS;
 
-/// The digest of a text whose beginning has the digest `before`.
+/// The digest of a prefix extended by `tokens`.
 pub(crate) fn digest_after(before: &Digest, tokens: &[u32]) -> Digest {
     let mut hash = Sha256::new_with_prefix(before);
     tokens.iter().for_each(|token| hash.update(token.to_le_bytes()));
@@ -20,11 +20,11 @@ pub(crate) fn digest_after(before: &Digest, tokens: &[u32]) -> Digest {
 
 pub(crate) type NodeId = usize;
 
-/// A page or a slot that the tree holds.
+/// A page or a slot in the tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Kept {
     pub(crate) id: i32,
-    /// The drafts that have filled the cells of all the node's tokens; for a slot the owners whose state it has.
+    /// The drafts that have filled the cells of all the node's tokens; for a slot, the owners whose state it has.
     pub(crate) filled: OwnerSet,
 }
 
@@ -34,11 +34,11 @@ pub(crate) struct Node {
     digest: Digest,
     /// 1 to [`PAGE_CELLS`]; only a node of so many has children.
     pub(crate) tokens: Vec<u32>,
-    /// For each kind of layer the page; none where the window has left it.
+    /// The page of each KV cache group; `None` where the window has left it.
     pub(crate) pages: Vec<Option<Kept>>,
     /// The recurrent state after the last token.
     pub(crate) slot: Option<Kept>,
-    /// When each page, and last the slot, was put here or used: the order in which they are evicted.
+    /// When each page, and last the slot, was added or used: LRU eviction goes by this.
     used: Vec<u64>,
 }
 
@@ -59,7 +59,7 @@ pub(crate) struct PrefixTree {
 }
 
 impl PrefixTree {
-    /// A tree of texts that the model of this digest has read.
+    /// An empty tree for the model of this digest.
     pub(crate) fn new(root: Digest) -> PrefixTree {
         let (nodes, vacant, index, first) = (Vec::new(), Vec::new(), HashMap::new(), Vec::new());
         PrefixTree { root, nodes, vacant, index, first, clock: 0 }
@@ -73,7 +73,7 @@ impl PrefixTree {
         self.index.is_empty()
     }
 
-    /// The node of a text with this digest, if it ends in these tokens.
+    /// The node of a prefix with this digest, if it ends in these tokens.
     pub(crate) fn look_up(&self, digest: &Digest, last: &[u32]) -> Option<NodeId> {
         self.index.get(digest).copied().filter(|&id| self.node(id).tokens == last)
     }
@@ -97,15 +97,15 @@ impl PrefixTree {
         }
     }
 
-    /// The node of a text with this digest, if it is of these tokens after that parent.
+    /// The node of a prefix with this digest, if it has these tokens and this parent.
     pub(crate) fn find(&self, digest: &Digest, parent: Option<NodeId>, tokens: &[u32]) -> Option<NodeId> {
         let id = *self.index.get(digest)?;
         let node = self.node(id);
         (node.parent == parent && node.tokens == tokens).then_some(id)
     }
 
-    /// The full nodes along the beginning of a text, then the child that agrees with most of what follows, and with how
-    /// many tokens of it.
+    /// The full nodes that match a prefix of `tokens`, then the children that match part of the rest, best first, each with the
+    /// number of tokens that match.
     pub(crate) fn walk(&self, tokens: &[u32]) -> (Vec<NodeId>, Vec<(NodeId, usize)>) {
         let mut path = Vec::new();
         let mut digest = self.root;
@@ -174,26 +174,25 @@ impl PrefixTree {
         id
     }
 
-    /// Says that a page, or the slot (`group` is then the number of groups), of a node was of use.
+    /// Marks a page of a node, or its slot (`group` is then the number of groups), as used now.
     pub(crate) fn touch(&mut self, id: NodeId, group: usize) {
         self.clock += 1;
         let clock = self.clock;
         self.node_mut(id).used[group] = clock;
     }
 
-    /// Evicts the page of this group that was of no use for longest and that nobody but the tree holds. Where all
-    /// positions are seen, a page is of no use without those before it, so the last ones go first, with their nodes.
-    /// `false` if there is none.
+    /// Evicts the least recently used page of this group that only the tree references. With full attention a page is useless
+    /// without those before it, so leaves go first, with their nodes. `false` if there is none.
     pub(crate) fn evict_page(&mut self, group: usize, windowed: bool, pools: &mut Pools<'_>) -> bool {
         let pool = &pools.pages[group];
         let cached = |&id: &NodeId| self.node(id).pages[group].is_some_and(|page| pool.is_cached(page.id));
-        // One with children goes only if all after it are in use, by sequences that have pages of their own for it.
+        // A node with children is evicted only if all of them are in use, by sequences that have their own pages for it.
         let order = |&id: &NodeId| {
             let node = self.node(id);
             (!windowed && !node.children.is_empty(), node.used[group])
         };
         let Some(id) = self.ids().filter(cached).min_by_key(order) else { return false };
-        // A sequence that goes on from a node will want it as a parent.
+        // A sequence that continues from a node will need it as a parent.
         let node = self.node(id);
         let in_use = |(pool, page): (&Pool, &Option<Kept>)| page.is_some_and(|page| !pool.is_cached(page.id));
         let is_wanted = windowed && pools.pages.iter().zip(&node.pages).any(in_use);
@@ -206,7 +205,7 @@ impl PrefixTree {
         true
     }
 
-    /// Evicts the recurrent state that was of no use for longest and that nobody but the tree holds.
+    /// Evicts the least recently used recurrent state that only the tree references.
     pub(crate) fn evict_slot(&mut self, pools: &mut Pools<'_>) -> bool {
         let cached = |&id: &NodeId| self.node(id).slot.is_some_and(|slot| pools.slots.is_cached(slot.id));
         let used = |&id: &NodeId| *self.node(id).used.last().expect("one more than groups");
@@ -216,7 +215,7 @@ impl PrefixTree {
         true
     }
 
-    /// Forgets everything.
+    /// Evicts everything that no sequence uses.
     pub(crate) fn clear(&mut self, pools: &mut Pools<'_>) {
         loop {
             let leaf = self.ids().find(|&id| self.node(id).children.is_empty());
@@ -276,7 +275,7 @@ impl PrefixTree {
     }
 }
 
-/// Keeps a page or slot where there is none, or one that fewer owners have filled.
+/// Puts a page or slot into an entry that is empty or that fewer owners have filled.
 fn keep(entry: &mut Option<Kept>, new: Option<Kept>, pool: &mut Pool) {
     let Some(new) = new else { return };
     match entry {
@@ -291,7 +290,7 @@ fn keep(entry: &mut Option<Kept>, new: Option<Kept>, pool: &mut Pool) {
     }
 }
 
-/// What nodes hold things of.
+/// The pools of pages and slots.
 pub(crate) struct Pools<'a> {
     pub(crate) pages: &'a mut [Pool],
     pub(crate) slots: &'a mut Pool,

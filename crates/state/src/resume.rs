@@ -1,4 +1,4 @@
-//! Beginning with what was computed before: the longest beginning of a text that the prefix tree holds.
+//! Prefix-cache hits: a sequence resumes from the longest prefix in the prefix tree.
 
 use crate::prefix::{Kept, Node, NodeId, digest_after};
 use crate::sequence::Span;
@@ -7,8 +7,8 @@ use std::ops::Range;
 use verbatim_backend::{PAGE_CELLS, StateStore};
 
 impl<S: StateStore> State<S> {
-    /// Lets an empty sequence begin with as much of `tokens` as was computed before and is still there; returns how many.
-    /// Whatever it is, what follows has the same bits as if nothing had been there.
+    /// Fills an empty sequence with the longest prefix of `tokens` in the prefix cache; returns its length. Whatever the length,
+    /// later results have the same bits as without the cache.
     ///
     /// # Errors
     /// If there is no such sequence or it is not empty.

@@ -3,7 +3,7 @@
 use crate::{Group, State};
 use verbatim_backend::StateStore;
 
-/// The page tables of all kinds of layers, while a run has the store.
+/// The page tables of all KV cache groups, while a run has the store.
 pub struct PageTables<'a>(&'a [Group]);
 
 impl<'a> PageTables<'a> {

@@ -3,9 +3,9 @@
 //! A file is a magic number, a version, named sections and the SHA-256 of all that.
 //! All numbers are little-endian; lengths and counts are 64 bits. A state's section is
 //! - the numerics of the backend (u32): bits that other kernels made are of no use;
-//! - the target's identity: the digest of the model, the form of its layers, in words, and the bytes of its recurrent state;
+//! - the target's identity: the digest of the model, its layers and KV cache types as text, and the bytes of its recurrent state;
 //! - tokens (count, u32 each), how many of them are the exact prefix, how many were removed;
-//! - the target's cells: for each kind of layer, and each such layer, those that are still seen, as they are stored;
+//! - the target's cells: by KV cache group and layer, those that attention can still see, as stored;
 //! - the target's recurrent state; the extensions of other crates (count; name and bytes of each);
 //! - the drafts that have filled anything (count; length of each): identity, the first position filled and the one after the
 //!   last, cells of those still seen, and the recurrent state if the last position is among them. Who has not loaded that draft
@@ -22,20 +22,20 @@ use verbatim_backend::{PAGE_CELLS, StateStore};
 const MAGIC: [u8; 8] = *b"VERBATIM";
 const VERSION: u32 = 2;
 const CHECKSUM_BYTES: usize = 32;
+/// More than any sequence lives to see, with room to count on.
+const REMOVED_MAX: usize = usize::MAX / 4;
 
 /// Why a file holds no saved sequences.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum SavedError {
     /// Another kind of file.
-    #[error("this is no file of saved sequences")]
+    #[error("this is not a file of saved sequences")]
     Foreign,
     /// A file of another version.
-    #[error(
-        "the file has version {0} and this program reads version {VERSION}; name another file: the text is computed anew"
-    )]
+    #[error("the file has version {0} and this program reads version {VERSION}; use another file")]
     Version(u32),
     /// Bytes are missing or were changed.
-    #[error("the file is damaged or not whole: its checksum does not agree")]
+    #[error("the file is damaged or truncated: the checksum does not match")]
     Damaged,
     /// The checksum is right and the content is not.
     #[error("the file is malformed: {0}")]
@@ -53,8 +53,8 @@ pub enum RestoreError {
     OtherModel,
     /// Saved by a build with other kernels.
     #[error(
-        "the sequence was saved with another backend, or by a build whose kernels round otherwise (numerics {found:#x}, not \
-         {wanted:#x}); use the backend that it was saved with, or compute it anew"
+        "the sequence was saved with another backend, or by a build with other numerics (numerics {found:#x}, not \
+         {wanted:#x}); use the backend that it was saved with, or recompute it"
     )]
     OtherNumerics {
         /// The numerics of that build.
@@ -64,7 +64,7 @@ pub enum RestoreError {
     },
     /// Saved with another form of K and V.
     #[error(
-        "the sequence was saved with {found} and this one has {wanted}; use the same cache types and rotation"
+        "the sequence was saved with {found} and this one has {wanted}; use the same KV cache types and Hadamard setting"
     )]
     OtherForm {
         /// What the file says.
@@ -90,9 +90,9 @@ pub enum RestoreError {
 pub struct Restored {
     /// The sequence.
     pub sequence: SequenceId,
-    /// Its positions, all of which need not be computed again.
+    /// Its positions.
     pub positions: usize,
-    /// The fewest that can be kept, but for none, if a text parts from it: [`State::truncate`] takes any length from here on.
+    /// The shortest prefix that can be kept, besides none: [`State::truncate`] takes any length from here on.
     pub least: usize,
 }
 
@@ -273,16 +273,16 @@ impl<S: StateStore> State<S> {
         Ok(Restored { sequence, positions, least })
     }
 
-    /// The form of an owner's memory, in words.
+    /// The layers and KV cache types of an owner as text; part of the file format.
     pub(crate) fn form(&self, owner: OwnerId) -> String {
         // Layers of one form are many: they are counted.
         let mut forms: Vec<(usize, String)> = Vec::new();
         for layer in &self.layers[self.layers(owner)] {
             let kv = layer.kv;
-            let rotated = if layer.hadamard { " rotated" } else { "" };
+            let hadamard = if layer.hadamard { " rotated" } else { "" };
             let window = layer.window.map_or(String::new(), |window| format!(" window {window}"));
             let (k, v) = (kv.k.name(), kv.v.name());
-            let form = format!("{}x{} {k}{rotated}/{v}{window}", kv.kv_heads, kv.head_dim);
+            let form = format!("{}x{} {k}{hadamard}/{v}{window}", kv.kv_heads, kv.head_dim);
             match forms.last_mut().filter(|(_, last)| *last == form) {
                 Some((count, _)) => *count += 1,
                 None => forms.push((1, form)),
@@ -313,6 +313,9 @@ impl<S: StateStore> State<S> {
         let tokens = reader.take(len.checked_mul(4).ok_or("too many tokens")?)?;
         let tokens: Vec<u32> = tokens.as_chunks::<4>().0.iter().copied().map(u32::from_le_bytes).collect();
         let (exact_prefix_len, removed) = (reader.count()?, reader.count()?);
+        if removed > REMOVED_MAX {
+            return Err("more positions were removed than a sequence can have had".into());
+        }
         if exact_prefix_len > len {
             return Err("a longer exact prefix than there are tokens".into());
         }

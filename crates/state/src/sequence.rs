@@ -1,18 +1,18 @@
-//! One sequence's bookkeeping.
+//! One sequence's cache metadata.
 
 use crate::owner::{Digest, OwnerSet};
 use crate::{CHECKPOINTS, Extension, OwnerId, StateError};
 use std::ops::Range;
 use verbatim_backend::PAGE_CELLS;
 
-/// Stands in a sequence's tokens for a position whose input was an embedding. The text from there on is not put into the
+/// Stands in a sequence's tokens for a position whose input was an embedding. The sequence from there on is not added to the
 /// prefix tree and is not found there.
 pub const NOT_A_TOKEN: u32 = u32::MAX;
 
 /// A position in flight.
 #[derive(Clone, Debug)]
 pub(crate) struct InFlight {
-    /// The one in flight that it follows; the last committed position if `None`.
+    /// Its parent among the positions in flight; `None` for the last committed position.
     pub(crate) parent: Option<usize>,
     /// Positions in flight before it on its path.
     pub(crate) depth: usize,
@@ -22,18 +22,18 @@ pub(crate) struct InFlight {
     pub(crate) computed: OwnerSet,
     /// Where its recurrent state goes.
     pub(crate) slot: Option<i32>,
-    /// Of whose layers the slot holds its state, not that of a later position that shares it.
+    /// The owners whose state in the slot is this position's, not that of a later one that shares it.
     pub(crate) kept: OwnerSet,
-    /// It is to be computed anew; only within [`crate::State::begin_compute`].
+    /// It is to be recomputed; only within [`crate::State::begin_compute`].
     pub(crate) is_stale: bool,
 }
 
-/// Blocks of positions that a sequence has pages for, in one kind of layer.
+/// Blocks of positions that a sequence has pages for, in one KV cache group.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Span {
     pub(crate) first: usize,
     pub(crate) end: usize,
-    /// The first position whose cell holds its K and V: the first page may begin with some that a window has left.
+    /// The first position whose cell is valid: the first page may begin with positions that a sliding window has left.
     pub(crate) whole_from: usize,
 }
 
@@ -41,17 +41,17 @@ pub(crate) struct Sequence {
     pub(crate) generation: u64,
     /// What is committed.
     pub(crate) tokens: Vec<u32>,
-    /// The digest of the text after each full page, as far as its prefix is exact.
+    /// The prefix digest after each full page of the exact prefix.
     pub(crate) chain: Vec<Digest>,
-    /// Positions from the start on whose K and V are those of the tokens alone: from where others were removed on, or an
-    /// embedding was the input, they are not. `usize::MAX` for all.
+    /// Length of the prefix whose K and V depend on its tokens alone: it ends at the first removed position or embedding input.
+    /// `usize::MAX` for all.
     pub(crate) exact_prefix_len: usize,
-    /// Positions that were removed from the middle.
+    /// Positions removed by [`State::remove_and_shift`].
     pub(crate) removed: usize,
-    /// For each draft the committed positions whose cells, and the recurrent state after the last of them, it has computed: the
-    /// last unbroken range.
+    /// For each draft, the last contiguous range of committed positions whose cells, and the recurrent state after the last of them,
+    /// it has computed.
     pub(crate) filled: Vec<Range<usize>>,
-    /// For each kind of layer.
+    /// By KV cache group.
     pub(crate) spans: Vec<Span>,
     /// The recurrent state after the last committed position.
     pub(crate) slot: Option<i32>,
@@ -60,7 +60,7 @@ pub(crate) struct Sequence {
 }
 
 impl Sequence {
-    /// An empty one, with room for the bookkeeping of so many positions: growing allocates nothing.
+    /// An empty one, with capacity for so many positions: growing allocates nothing.
     pub(crate) fn new(generation: u64, groups: usize, drafts: usize, context: usize) -> Sequence {
         Sequence {
             generation,
@@ -81,27 +81,27 @@ impl Sequence {
         self.tokens.len()
     }
 
-    /// Positions committed and in flight, siblings counted one by one.
+    /// KV slots in use: positions committed and in flight, siblings counted one by one.
     #[inline]
     pub(crate) fn kv_len(&self) -> usize {
         self.tokens.len() + self.flight.len()
     }
 
-    /// The number of a KV index among those in flight.
+    /// The index of a KV index among those in flight.
     #[inline]
     pub(crate) fn in_flight(&self, kv_index: usize) -> Result<usize, StateError> {
         let index = kv_index.checked_sub(self.committed()).filter(|&index| index < self.flight.len());
         index.ok_or(StateError::NotInFlight { wanted: kv_index, in_flight: self.flight.len() })
     }
 
-    /// Whether the positions in flight follow each other.
+    /// Whether the positions in flight are a chain.
     #[inline]
     pub(crate) fn is_chain(&self) -> bool {
         // Then, and only then, all others come before the last on its path.
         self.flight.last().is_none_or(|last| last.depth + 1 == self.flight.len())
     }
 
-    /// A KV index in flight and those that it follows, itself first.
+    /// A position in flight and its ancestors, itself first.
     #[inline]
     pub(crate) fn path_up(&self, index: usize) -> impl Iterator<Item = usize> + '_ {
         std::iter::successors(Some(index), |&index| self.flight[index].parent)
@@ -115,14 +115,14 @@ impl Sequence {
         }
     }
 
-    /// Where the positions begin that an owner has filled up to the last that is committed; `None` if it has not filled that.
+    /// The start of the range that an owner has filled up to the last committed position; `None` if it has not filled that.
     #[inline]
     pub(crate) fn filled_before_flight(&self, owner: OwnerId) -> Option<usize> {
         let filled = self.filled(owner);
         (filled.start < filled.end && filled.end == self.committed()).then_some(filled.start)
     }
 
-    /// Where the positions begin that an owner has filled without gap up to a KV index in flight that it has computed.
+    /// The start of the contiguous range that an owner has filled up to a position in flight that it has computed.
     #[inline]
     pub(crate) fn start(&self, owner: OwnerId, index: usize) -> usize {
         let path = || self.path_up(index).take_while(|&index| self.flight[index].computed.contains(owner));
@@ -148,7 +148,7 @@ impl Sequence {
     pub(crate) fn commit<'a>(&mut self, len: usize, row: &dyn Fn(usize) -> &'a InFlight) {
         let committed = self.committed();
         for row in (0..len).map(row) {
-            // They go on with what drafts have filled, or begin anew.
+            // They extend the range that a draft has filled, or start a new one.
             for (draft, filled) in self.filled.iter_mut().enumerate() {
                 if row.computed.contains(OwnerId(draft + 1)) {
                     let at = self.tokens.len();
@@ -167,10 +167,10 @@ impl Sequence {
         }
     }
 
-    /// What these owners have computed of the KV indices in flight that are stale, and of those that follow them, is lost; where they
-    /// recur, so are the states that share memory with these. `first` is the first that is stale.
+    /// Invalidates what these owners have computed at stale positions in flight and their descendants; with recurrent layers, also
+    /// the states that share a slot with these. `first` is the first stale one.
     #[inline]
-    pub(crate) fn lose_stale(&mut self, first: usize, owners: OwnerSet, recur: bool) {
+    pub(crate) fn lose_stale(&mut self, first: usize, owners: OwnerSet, is_recurrent: bool) {
         let mut written = None;
         for index in first..self.flight.len() {
             // Parents come before their children.
@@ -179,7 +179,7 @@ impl Sequence {
                 continue;
             }
             let row = &mut self.flight[index];
-            let slot = row.slot.filter(|_| row.is_stale && recur);
+            let slot = row.slot.filter(|_| row.is_stale && is_recurrent);
             row.is_stale = true;
             row.computed = row.computed.without(owners);
             row.kept = row.kept.without(owners);
@@ -192,7 +192,7 @@ impl Sequence {
         self.flight[first..].iter_mut().for_each(|row| row.is_stale = false);
     }
 
-    /// The target computes a KV index in flight of this token.
+    /// The target computes this token at a position in flight.
     #[inline]
     pub(crate) fn set_token(&mut self, index: usize, token: u32) {
         let before = self.flight[index].token.replace(token);
@@ -203,7 +203,7 @@ impl Sequence {
         }
     }
 
-    /// An owner has computed a KV index in flight.
+    /// An owner has computed a position in flight.
     #[inline]
     pub(crate) fn set_computed(&mut self, index: usize, owner: OwnerId, is_recurrent: bool) {
         let slot = self.flight[index].slot.filter(|_| is_recurrent);

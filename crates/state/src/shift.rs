@@ -1,31 +1,28 @@
-//! Removing positions from the middle of a sequence: those after move down, and a K-shift rotates their keys to their new
-//! positions. What they know of the removed ones stays with them, so the result is not what a computation of the remaining
-//! tokens gives; it is a way to go on where the context is full.
+//! Context shift: removes positions from the middle of a sequence and moves those after them down with a K-shift (llama.cpp's
+//! `seq_rm` and `seq_add`). The moved K and V still depend on the removed tokens, so the result is not that of the remaining
+//! tokens alone.
 
 use crate::{LayerSpec, OwnerId, RopeKind, SequenceId, State, StateError, pages_for};
 use std::ops::Range;
 use verbatim_backend::{KShift, PAGE_CELLS, StateStore};
 
 impl<S: StateStore> State<S> {
-    /// Whether positions can be removed from the middle of this model's sequences.
+    /// Whether the model supports a context shift.
     ///
     /// # Errors
     /// Why not.
     pub fn can_shift(&self) -> Result<(), StateError> {
         match self.is_recurrent() {
-            true => {
-                Err(StateError::CannotShift("a recurrent state cannot forget a part of what it has read"))
-            }
+            true => Err(StateError::CannotShift("a recurrent state cannot drop positions")),
             false => Ok(()),
         }
     }
 
-    /// Removes these positions; those after move down by a K-shift. Returns how many
-    /// positions are left.
+    /// Removes these positions; those after them move down by a K-shift. Returns how many positions are left.
     ///
     /// # Errors
-    /// If the model cannot bear it, positions are in flight or there are no such positions, a window would come to see what
-    /// it has left, or there are no pages for copies of shared ones. Nothing has changed then.
+    /// If the model does not support it, positions are in flight or out of range, a sliding window would need positions that it has
+    /// left, or there are no pages to copy shared ones to. Nothing has changed then.
     pub fn remove_and_shift(&mut self, id: SequenceId, positions: Range<usize>) -> Result<usize, StateError> {
         self.can_shift()?;
         let sequence = self.sequence(id)?;
@@ -48,7 +45,9 @@ impl<S: StateStore> State<S> {
         for (group, span) in self.groups.iter().zip(&sequence.spans) {
             let seen = group.first_seen(left);
             if group.owners.contains(OwnerId::TARGET) && seen < start && seen < span.whole_from {
-                return Err(StateError::CannotShift("a window would see positions again that it has left"));
+                return Err(StateError::CannotShift(
+                    "the sliding window would need positions that it has left",
+                ));
             }
         }
         for group in 0..self.groups.len() {

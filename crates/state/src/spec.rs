@@ -3,12 +3,12 @@
 use verbatim_backend::{KvSpec, PAGE_CELLS};
 use verbatim_graph::{RopeLayout, RopeTable};
 
-/// Positions in flight of one sequence whose recurrent states are kept apart.
+/// Positions in flight of one sequence that have a recurrent state slot of their own.
 pub const CHECKPOINTS: usize = 16;
-/// Slots that a sequence may need: for the committed state, for the checkpoints, and for one at the end of a page.
+/// Slots that a sequence may need: the committed state, the checkpoints, and one at a page boundary.
 pub(crate) const SLOTS_PER_SEQUENCE: usize = CHECKPOINTS + 2;
 
-/// How the keys of a layer depend on their positions.
+/// RoPE of a layer's keys.
 #[derive(Clone, Debug, PartialEq)]
 pub enum RopeKind {
     /// Not at all.
@@ -19,21 +19,21 @@ pub enum RopeKind {
         table: RopeTable,
         /// The pairs.
         layout: RopeLayout,
-        /// What the frequencies are divided by.
+        /// The frequency factors.
         freq_factors: Option<Vec<f32>>,
     },
 }
 
-/// A layer that attends.
+/// An attention layer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LayerSpec {
-    /// The form of its K and V.
+    /// The shape and types of its K and V.
     pub kv: KvSpec,
-    /// How many positions a row sees, its own included; all if `None`.
+    /// The sliding window, the row's own position included; `None` for full attention.
     pub window: Option<usize>,
-    /// What a key's position does to it.
+    /// RoPE of its keys.
     pub rope: RopeKind,
-    /// Keys are stored transformed by [`verbatim_graph::Op::Hadamard`].
+    /// Keys are stored Hadamard-transformed ([`verbatim_graph::Op::Hadamard`]).
     pub hadamard: bool,
 }
 
@@ -58,13 +58,13 @@ pub struct StateSpec {
     pub context: usize,
     /// The most positions in flight of each.
     pub in_flight: usize,
-    /// Pages, shared by all sequences, of the layers that see all positions. See [`pages_for`].
+    /// Pages of the full-attention layers, shared by all sequences. See [`pages_for`].
     pub pages: usize,
-    /// Memory, in bytes, for what no sequence holds but others may begin with.
+    /// Size of the prefix cache in bytes: memory that no running sequence uses.
     pub cache_bytes: usize,
 }
 
-/// Pages that hold one sequence of `context` positions.
+/// Pages for one sequence of `context` positions.
 pub fn pages_for(context: usize) -> usize {
     context.div_ceil(PAGE_CELLS)
 }

@@ -56,6 +56,9 @@ fn byte_ids(vocab: &Vocab) -> Result<[u32; 256], TokenizerError> {
     for byte in 0..=255u8 {
         let mut buffer = [0; 4];
         if let Some(id) = vocab.id(byte_to_char(byte).encode_utf8(&mut buffer)) {
+            if vocab.kinds_in_file[id as usize].is_structure() {
+                return Err(TokenizerError::ByteIsStructure { byte, id });
+            }
             byte_ids[byte as usize] = id;
         }
     }
@@ -65,6 +68,7 @@ fn byte_ids(vocab: &Vocab) -> Result<[u32; 256], TokenizerError> {
     Ok(byte_ids)
 }
 
+/// What pairs become, but for structure tokens: no ordinary text may turn into one.
 fn merges(vocab: &Vocab) -> Result<Merges, TokenizerError> {
     let Some(rules) = &vocab.source.merges else {
         return Err(TokenizerError::MissingKey {
@@ -89,13 +93,16 @@ fn merges(vocab: &Vocab) -> Result<Merges, TokenizerError> {
             })
         };
         let merge = Merge { priority: index as u32, id: id(&[left, right].concat())? };
-        // Of two rules for one pair the more urgent one counts.
-        merges.entry((id(left)?, id(right)?)).or_insert(merge);
+        let pair = (id(left)?, id(right)?);
+        if !vocab.kinds_in_file[merge.id as usize].is_structure() {
+            // Of two rules for one pair the more urgent one counts.
+            merges.entry(pair).or_insert(merge);
+        }
     }
     Ok(merges)
 }
 
-/// The words that are taken whole. Structure tokens are left out: no ordinary text may turn into one.
+/// The words that are taken whole, but for structure tokens.
 fn whole_words(vocab: &Vocab) -> HashMap<Box<[u8]>, u32> {
     let ordinary = vocab.ids.iter().filter(|&(_, &id)| !vocab.kinds_in_file[id as usize].is_structure());
     ordinary.map(|(text, &id)| (decode_text(text).into_boxed_slice(), id)).collect()

@@ -116,6 +116,16 @@ pub enum TokenizerError {
         /// The first such byte.
         byte: u8,
     },
+    /// The token of a byte is a control or unknown token, so ordinary text would turn into structure.
+    #[error(
+        "token {id} stands for the byte 0x{byte:02X} and is marked as a control or unknown token; convert the model again"
+    )]
+    ByteIsStructure {
+        /// The byte.
+        byte: u8,
+        /// Its token.
+        id: u32,
+    },
     /// The vocabulary has not a single byte token, so hardly any text could be encoded.
     #[error(
         "the vocabulary has no byte tokens; the file is not a byte-level BPE vocabulary, whatever its `tokenizer.ggml.model` says"

@@ -1,15 +1,15 @@
 //! Tokenizers, chat templates and incremental detokenising, built from GGUF metadata.
 //!
-//! The way of the text, from request to answer:
+//! A text's way from request to answer:
 //!
 //! 1. [`ChatTemplate`] renders messages to a prompt, as the Python template engine would.
 //! 2. [`Tokenizer`] turns the prompt into token ids, and each sampled id back into the bytes it stands for.
-//! 3. [`Detokenizer`] joins those bytes to whole characters as they arrive.
+//! 3. [`Detokenizer`] joins those bytes into whole characters as they arrive.
 //! 4. [`StopMatcher`] ends the text at a stop string, and holds back what may become one.
 //!
 //! Invariants: this crate does no input or output (the template clock apart), never panics on bad metadata, bad
-//! templates or bad text, and takes time and memory near linear in its input. What it cannot do exactly it refuses
-//! by name; nothing is assumed.
+//! templates or bad text, and takes time and memory near linear in its input. What it cannot do exactly, it
+//! refuses with an error that names it.
 
 mod bpe;
 mod detokenize;

@@ -289,3 +289,15 @@ fn the_real_vocabularies_know_their_ends() {
         assert!(tokenizer.is_end(tokenizer.eos().unwrap()));
     }
 }
+
+#[test]
+fn no_merge_and_no_byte_makes_a_control_token() {
+    let mut source = byte_level();
+    let abc = source.tokens.iter().position(|token| token == b"abc").unwrap();
+    source.token_types.as_mut().unwrap()[abc] = CONTROL;
+    let tokenizer = Tokenizer::new(&source).unwrap();
+    assert_eq!(text(&tokenizer, &tokenizer.encode("abc", Special::Ignore, false)), ["ab", "c"]);
+    assert_eq!(tokenizer.encode("abc", Special::Parse, false), [abc as u32]);
+    let wrong = error(|source| source.token_types.as_mut().unwrap()[0] = CONTROL, byte_level());
+    assert!(matches!(wrong, TokenizerError::ByteIsStructure { byte: b'!', id: 0 }), "{wrong}");
+}

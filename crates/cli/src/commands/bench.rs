@@ -7,9 +7,7 @@ use std::process::ExitCode;
 use anyhow::Context;
 use verbatim_device::Device;
 use verbatim_engine::{Backend, LoadOptions, Stepper};
-use verbatim_lab::bench::{
-    self, Breakdown, Format, Peaks, Row, Selection, Subject, Test, cache_ops, picture,
-};
+use verbatim_lab::bench::{self, Breakdown, Format, Peaks, Row, Selection, Subject, Test, cache_ops, chart};
 
 use crate::error::UsageError;
 use crate::flags::{BenchArgs, BenchOutput};
@@ -35,8 +33,8 @@ pub fn run(args: &BenchArgs, store: &Store) -> anyhow::Result<ExitCode> {
         depths: args.depths.clone(),
     };
     let (tests, context) = selection.tests()?;
-    let picture = args.profile_out.as_deref().map(Picture::new).transpose()?;
-    let is_profiling = args.profile || picture.is_some();
+    let chart = args.profile_out.as_deref().map(ChartFile::new).transpose()?;
+    let is_profiling = args.profile || chart.is_some();
     if is_profiling && matches!(args.output, BenchOutput::Csv) {
         return Err(UsageError("a profile does not fit into lines: use --output md or json".into()).into());
     }
@@ -52,7 +50,7 @@ pub fn run(args: &BenchArgs, store: &Store) -> anyhow::Result<ExitCode> {
     let mut stepper = load(&file, device, &options)?;
     if is_profiling && stepper.profile().is_none() {
         let backend = args.threads.backend;
-        return Err(UsageError(format!("the backend {backend} keeps no profile: use --backend cpu")).into());
+        return Err(UsageError(format!("the backend {backend} has no profiler: use --backend cpu")).into());
     }
     let peaks = args.peaks || is_profiling;
     let peaks = peaks.then(|| Peaks::measure(threads, stepper.backend_mut())).transpose()?;
@@ -73,8 +71,8 @@ pub fn run(args: &BenchArgs, store: &Store) -> anyhow::Result<ExitCode> {
     if format == Format::Markdown {
         profiles.iter().try_for_each(|profile| standard_io::write(profile.table().as_bytes()))?;
     }
-    if let Some(picture) = picture {
-        picture.write(&subject, &profiles)?;
+    if let Some(chart) = chart {
+        chart.write(&subject, &profiles)?;
     }
     Ok(if complete? { ExitCode::SUCCESS } else { ExitCode::from(EXIT_INTERRUPTED) })
 }
@@ -112,7 +110,7 @@ fn state(args: &BenchArgs, store: &Store, interrupt: Interrupt) -> anyhow::Resul
 
 /// The depth of [`state`] unless another is asked for.
 const CACHE_OPS_DEPTH: usize = 8192;
-/// Enough to keep recurrent states for others to begin with.
+/// Enough for recurrent states in the prefix cache.
 const CACHE_OPS_CACHE_BYTES: usize = 1 << 30;
 
 fn subject(
@@ -174,25 +172,25 @@ impl Rows<'_> {
 }
 
 /// A file that the profiles are drawn into.
-struct Picture<'a> {
+struct ChartFile<'a> {
     path: &'a Path,
     draw: fn(&str, &[Breakdown]) -> String,
 }
 
-impl<'a> Picture<'a> {
+impl<'a> ChartFile<'a> {
     /// Looks at the name, before anything is measured.
-    fn new(path: &'a Path) -> anyhow::Result<Picture<'a>> {
+    fn new(path: &'a Path) -> anyhow::Result<ChartFile<'a>> {
         let extension = path.extension().map(|extension| extension.to_ascii_lowercase());
         let draw = match extension.as_ref().and_then(|extension| extension.to_str()) {
-            Some("svg") => picture::svg,
-            Some("html") => picture::html,
+            Some("svg") => chart::svg,
+            Some("html") => chart::html,
             _ => {
                 let message = format!("--profile-out {}: the name must end in .svg or .html", path.display());
                 return Err(UsageError(message).into());
             }
         };
         standard_io::refuse_model(path)?;
-        Ok(Picture { path, draw })
+        Ok(ChartFile { path, draw })
     }
 
     fn write(&self, subject: &Subject, profiles: &[Breakdown]) -> anyhow::Result<()> {

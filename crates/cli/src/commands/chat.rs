@@ -26,7 +26,7 @@ pub fn run(args: &ChatArgs, store: &Store) -> anyhow::Result<ExitCode> {
     let mut lines = Terminal::open(&store.home().join("chat-history.txt"))?;
     let mut conversation = session.take_conversation();
     if !conversation.is_empty() {
-        notify(&format!("the conversation of {} messages goes on", conversation.len()));
+        notify(&format!("the conversation of {} messages continues", conversation.len()));
     }
     let mut model = Model { session, generate: args.generate.clone(), interrupt };
     let system = args.generate.system.as_deref();

@@ -36,9 +36,11 @@ pub fn run(args: &LogitsArgs, store: &Store) -> anyhow::Result<ExitCode> {
     let (logits, hidden) = compute(&mut stepper, &args.tokens, &points)?;
 
     let positions = args.tokens.len();
-    let numbers = stepper.hyperparameters();
-    let mut tensors = vec![("logits".to_owned(), logits, numbers.vocabulary)];
-    tensors.extend(points.iter().zip(hidden).map(|(point, values)| (name(*point), values, numbers.hidden)));
+    let hyperparameters = stepper.hyperparameters();
+    let mut tensors = vec![("logits".to_owned(), logits, hyperparameters.vocabulary)];
+    tensors.extend(
+        points.iter().zip(hidden).map(|(point, values)| (name(*point), values, hyperparameters.hidden)),
+    );
     let views = tensors.iter().map(|(name, bytes, cols)| {
         let view = TensorView::new(Dtype::F32, vec![positions, *cols], bytes);
         view.map(|view| (name.as_str(), view)).with_context(|| format!("tensor {name}"))

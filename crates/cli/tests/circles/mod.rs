@@ -178,6 +178,13 @@ mod tests {
     }
 
     #[test]
+    fn a_pointers_type_is_not_defined_where_it_stands() {
+        let parent = "mod a;\npub use a::*;\nconst N: u8 = u8::MAX;\npub struct B;";
+        let a = "use super::B;\nfn f<const N: u8>(_: *const u8, _: &'static u8, _: B) {}";
+        assert!(found(&[("lib.rs", parent), ("a.rs", a)]).is_empty());
+    }
+
+    #[test]
     fn a_parent_may_name_its_children_or_serve_them_but_not_both() {
         let a = "use super::Shared;\npub struct A(Shared);";
         let serves = "mod a;\npub use a::A;\npub struct Shared;";
@@ -213,6 +220,7 @@ mod tests {
             pub struct B;
             const TEXT: &str = r#"" use crate::a::A; "#;
             const CHARS: [char; 2] = ['"', '\''];
+            fn f<const N: u8>(_: *const A, _: &'static A) { u8::MAX }
             #[cfg(test)]
             use crate::a::A;
         "##;

@@ -61,7 +61,13 @@ pub fn parse(text: &str) -> Source {
             }
             "mod" if after(2) == ";" => index += 2,
             "mod" if after(2) == "{" => inner.push(depth),
-            "fn" | "struct" | "enum" | "trait" | "type" | "const" | "static" | "union" if depth == 0 => {
+            "fn" | "struct" | "enum" | "trait" | "type" | "const" | "static" | "union"
+                if depth == 0
+                    && matches!(
+                        before,
+                        "" | ";" | "}" | "pub" | ")" | "const" | "unsafe" | "async" | "extern"
+                    ) =>
+            {
                 source.defines.insert(after(1).to_owned());
             }
             "macro_rules" => drop(source.defines.insert(after(2).to_owned())),
@@ -216,7 +222,9 @@ fn literal(code: &str) -> Option<usize> {
         let mut characters = body.char_indices().skip(1);
         let is_escape = characters.next().is_some_and(|(_, c)| c == '\\');
         let is_character = is_escape || characters.next().is_some_and(|(_, c)| c == '\'');
-        return Some(quote + if is_character { unescaped(body, '\'') } else { 1 });
+        let lifetime =
+            || body[1..].find(|c: char| !c.is_alphanumeric() && c != '_').map_or(body.len(), |end| 1 + end);
+        return Some(quote + if is_character { unescaped(body, '\'') } else { lifetime() });
     }
     None
 }

@@ -34,7 +34,7 @@ pub(crate) struct KeyShifter {
 
 impl KeyShifter {
     pub(crate) fn new(shift: &KShift) -> KeyShifter {
-        // The amplitude is in the keys already.
+        // The mscale is in the keys already.
         let (frequencies, _) = rope::frequencies(&shift.table, shift.freq_factors.as_deref());
         let mut angles = vec![0.0; shift.table.rotary_dim];
         rope::angles(shift.positions, &frequencies, 1.0, &mut angles);

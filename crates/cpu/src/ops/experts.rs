@@ -1,4 +1,4 @@
-//! Mixtures of experts: choosing experts, weighting them, and summing what they say.
+//! Mixtures of experts: routing (top-k and weights), and combining their outputs.
 
 use crate::ops::recurrence::sigmoid;
 use verbatim_graph::{Gating, Router};
@@ -6,14 +6,14 @@ use verbatim_simd::{Isa, Kernel, LANES, Lanes, Simd, dispatch};
 
 /// The numbers of the `chosen.len()` largest logits (or scores plus bias), best first; of equals the lower number.
 /// A NaN is below everything, so that there are always as many different experts as asked for.
-pub(crate) fn choose(gating: Gating, logits: &[f32], bias: Option<&[f32]>, chosen: &mut [i32]) {
+pub(crate) fn top_k(gating: Gating, logits: &[f32], bias: Option<&[f32]>, chosen: &mut [i32]) {
     let Some(bias) = bias else {
         // Both kinds of score grow with the logit, which tells apart even what rounds to equal scores.
         return largest(|expert| logits[expert], logits.len(), chosen);
     };
     let denominator = softmax_denominator(logits);
     let score = |expert: usize| match gating {
-        Gating::Softmax => ((f64::from(logits[expert]) - denominator.0).exp() / denominator.1) as f32,
+        Gating::Softmax => (libm::exp(f64::from(logits[expert]) - denominator.0) / denominator.1) as f32,
         Gating::Sigmoid => sigmoid(logits[expert]),
     };
     largest(|expert| score(expert) + bias[expert], logits.len(), chosen);
@@ -44,23 +44,23 @@ fn largest(score: impl Fn(usize) -> f32, experts: usize, chosen: &mut [i32]) {
 fn softmax_denominator(logits: &[f32]) -> (f64, f64) {
     let most = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let most = f64::from(most);
-    (most, logits.iter().map(|&logit| (f64::from(logit) - most).exp()).sum())
+    (most, logits.iter().map(|&logit| libm::exp(f64::from(logit) - most)).sum())
 }
 
 /// The weight of each chosen expert.
-pub(crate) fn weigh(router: &Router, logits: &[f32], chosen: &[i32], weights: &mut [f32]) {
+pub(crate) fn router_weights(router: &Router, logits: &[f32], chosen: &[i32], weights: &mut [f32]) {
     let logit = |&expert: &i32| f64::from(logits[expert as usize]);
     match router.gating {
         Gating::Softmax => {
             // Over the chosen alone the denominator of all experts cancels out.
             let (most, total) = if router.normalize {
                 let most = chosen.iter().map(logit).fold(f64::NEG_INFINITY, f64::max);
-                (most, chosen.iter().map(|expert| (logit(expert) - most).exp()).sum())
+                (most, chosen.iter().map(|expert| libm::exp(logit(expert) - most)).sum())
             } else {
                 softmax_denominator(logits)
             };
             for (weight, expert) in weights.iter_mut().zip(chosen) {
-                *weight = ((logit(expert) - most).exp() / total) as f32;
+                *weight = (libm::exp(logit(expert) - most) / total) as f32;
             }
         }
         Gating::Sigmoid => {
@@ -80,7 +80,7 @@ pub(crate) fn weigh(router: &Router, logits: &[f32], chosen: &[i32], weights: &m
 }
 
 /// Columns from `start` on of Σ weight · part, in the order of the parts.
-pub(crate) fn weighted_sum(isa: Isa, x: &[f32], weights: &[f32], start: usize, out: &mut [f32]) {
+pub(crate) fn combine(isa: Isa, x: &[f32], weights: &[f32], start: usize, out: &mut [f32]) {
     dispatch(isa, MoeCombine { x, weights, start, out });
 }
 
@@ -118,9 +118,9 @@ mod tests {
     #[test]
     fn of_equals_the_lower_number_is_chosen() {
         let mut chosen = [0; 4];
-        choose(Gating::Softmax, &[1.0, 3.0, 3.0, -2.0, 3.0, 1.0], None, &mut chosen);
+        top_k(Gating::Softmax, &[1.0, 3.0, 3.0, -2.0, 3.0, 1.0], None, &mut chosen);
         assert_eq!(chosen, [1, 2, 4, 0]);
-        choose(Gating::Sigmoid, &[0.0; 6], Some(&[0.0, 0.0, 0.5, 0.0, 0.5, -1.0]), &mut chosen);
+        top_k(Gating::Sigmoid, &[0.0; 6], Some(&[0.0, 0.0, 0.5, 0.0, 0.5, -1.0]), &mut chosen);
         assert_eq!(chosen, [2, 4, 0, 1]);
     }
 
@@ -128,7 +128,7 @@ mod tests {
     fn nan_and_infinity_still_give_different_experts() {
         let mut chosen = [9; 3];
         for logits in [[f32::NAN; 4], [f32::NEG_INFINITY; 4], [f32::INFINITY, f32::NAN, f32::NAN, f32::NAN]] {
-            choose(Gating::Softmax, &logits, None, &mut chosen);
+            top_k(Gating::Softmax, &logits, None, &mut chosen);
             assert_eq!(chosen, [0, 1, 2], "{logits:?}");
         }
     }
@@ -139,7 +139,7 @@ mod tests {
         let all: f64 = logits.iter().map(|&x: &f32| f64::from(x).exp()).sum();
         let weights = |gating, normalize, scale| {
             let mut weights = [0.0; 2];
-            weigh(&Router { gating, normalize, scale: Real(scale) }, &logits, &[1, 3], &mut weights);
+            router_weights(&Router { gating, normalize, scale: Real(scale) }, &logits, &[1, 3], &mut weights);
             weights
         };
         let near = |given: [f32; 2], wanted: [f64; 2]| {
@@ -159,8 +159,8 @@ mod tests {
         let weights = [0.7, -0.2, 1.1];
         for isa in Isa::supported() {
             let mut out = [0.0; 37];
-            weighted_sum(isa, &x, &weights, 0, &mut out[..23]);
-            weighted_sum(isa, &x, &weights, 23, &mut out[23..]);
+            combine(isa, &x, &weights, 0, &mut out[..23]);
+            combine(isa, &x, &weights, 23, &mut out[23..]);
             for (i, out) in out.into_iter().enumerate() {
                 let wanted = (0..3).fold(0f32, |sum, part| x[part * 37 + i].mul_add(weights[part], sum));
                 assert_eq!(out, wanted, "{} {i}", isa.name());

@@ -101,13 +101,13 @@ impl Kernel for ShortConv<'_> {
 /// How much of a head's state is kept at a row: `exp(rate · softplus(alpha + bias))`.
 pub(crate) fn decay(alpha: f32, bias: f32, rate: f32) -> f32 {
     let x = f64::from(alpha + bias);
-    let softplus = if x > 30.0 { x } else { x.exp().ln_1p() };
-    (f64::from(rate) * softplus).exp() as f32
+    let softplus = if x > 30.0 { x } else { libm::log1p(libm::exp(x)) };
+    libm::exp(f64::from(rate) * softplus) as f32
 }
 
 /// `1 / (1 + e^-x)`.
 pub(crate) fn sigmoid(x: f32) -> f32 {
-    (1.0 / (1.0 + (-f64::from(x)).exp())) as f32
+    (1.0 / (1.0 + libm::exp(-f64::from(x)))) as f32
 }
 
 /// `out = x / √(Σ x² + 1e-6) · factor`.

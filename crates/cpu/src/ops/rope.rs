@@ -8,8 +8,8 @@ use verbatim_graph::{RopeLayout, RopeScaling, RopeTable};
 pub(crate) fn frequencies(table: &RopeTable, freq_factors: Option<&[f32]>) -> (Vec<f32>, f32) {
     let pairs = table.rotary_dim / 2;
     let base = f64::from(table.base.0);
-    let plain = |i: usize| base.powf(-((2 * i) as f64) / table.rotary_dim as f64);
-    let (stretched, amplitude): (Vec<f64>, f32) = match table.scaling {
+    let plain = |i: usize| libm::pow(base, -((2 * i) as f64) / table.rotary_dim as f64);
+    let (stretched, mscale): (Vec<f64>, f32) = match table.scaling {
         RopeScaling::Linear { factor } => ((0..pairs).map(|i| plain(i) / f64::from(factor.0)).collect(), 1.0),
         RopeScaling::Long { attention_factor } => ((0..pairs).map(plain).collect(), attention_factor.0),
         RopeScaling::Yarn {
@@ -23,7 +23,7 @@ pub(crate) fn frequencies(table: &RopeTable, freq_factors: Option<&[f32]>) -> (V
             // The pair that turns `rotations` times over the original context (YaRN, arXiv 2309.00071, section 3.2).
             let pair_at = |rotations: f32| {
                 let context = original_context as f64 / (f64::from(rotations) * std::f64::consts::TAU);
-                table.rotary_dim as f64 * context.ln() / (2.0 * base.ln())
+                table.rotary_dim as f64 * libm::log(context) / (2.0 * libm::log(base))
             };
             let (low, high) = (pair_at(beta_fast.0), pair_at(beta_slow.0));
             let (low, high) = if whole_pairs { (low.floor(), high.ceil()) } else { (low, high) };
@@ -36,17 +36,17 @@ pub(crate) fn frequencies(table: &RopeTable, freq_factors: Option<&[f32]>) -> (V
         }
     };
     let divided = |(i, f): (usize, f64)| (f / freq_factors.map_or(1.0, |d| f64::from(d[i]))) as f32;
-    (stretched.into_iter().enumerate().map(divided).collect(), amplitude)
+    (stretched.into_iter().enumerate().map(divided).collect(), mscale)
 }
 
 /// Cosines, then sines, of one position's angles.
-pub(crate) fn angles(position: i32, frequencies: &[f32], amplitude: f32, out: &mut [f32]) {
+pub(crate) fn angles(position: i32, frequencies: &[f32], mscale: f32, out: &mut [f32]) {
     let (cosines, sines) = out.split_at_mut(frequencies.len());
     for ((cosine, sine), frequency) in cosines.iter_mut().zip(sines).zip(frequencies) {
         // The product is rounded to f32, as everywhere in the field; the functions themselves are taken in f64.
-        let (s, c) = f64::from(position as f32 * frequency).sin_cos();
-        *cosine = c as f32 * amplitude;
-        *sine = s as f32 * amplitude;
+        let (s, c) = libm::sincos(f64::from(position as f32 * frequency));
+        *cosine = c as f32 * mscale;
+        *sine = s as f32 * mscale;
     }
 }
 
@@ -90,9 +90,9 @@ mod tests {
 
     #[test]
     fn rotation_keeps_lengths_and_what_is_not_rotated() {
-        let (frequencies, amplitude) = frequencies(&plain(8), None);
+        let (frequencies, mscale) = frequencies(&plain(8), None);
         let mut table = [0.0; 8];
-        angles(1000, &frequencies, amplitude, &mut table);
+        angles(1000, &frequencies, mscale, &mut table);
         let x: Vec<f32> = (0..24).map(|i| i as f32 - 7.0).collect();
         for layout in [RopeLayout::Interleaved, RopeLayout::NeoX] {
             let mut out = vec![0.0; 24];
@@ -120,9 +120,9 @@ mod tests {
             beta_slow: Real(1.0),
             whole_pairs: true,
         };
-        let (yarn, amplitude) = frequencies(&RopeTable { scaling, ..plain(128) }, None);
+        let (yarn, mscale) = frequencies(&RopeTable { scaling, ..plain(128) }, None);
         let (unscaled, _) = frequencies(&plain(128), None);
-        assert_eq!(amplitude, 1.14);
+        assert_eq!(mscale, 1.14);
         assert_eq!(yarn[0], unscaled[0]);
         assert!((yarn[63] * 4.0 / unscaled[63] - 1.0).abs() < 1e-6);
         assert!((1..64).all(|i| yarn[i] < yarn[i - 1] && yarn[i] <= unscaled[i]));

@@ -1,4 +1,4 @@
-//! Where the time of a test went, by kind of op, and how near its products came to the machine's peaks.
+//! The profile of a test: time by kind of op, and its products compared with the machine's peaks.
 
 use std::fmt::Write;
 use std::time::Duration;

@@ -8,7 +8,7 @@ use verbatim_engine::{Backend, MAX_ROWS, Row as StepRow, RowInput, SequenceId, S
 
 use super::{BenchError, token_at};
 
-/// Guesses of the transactions that are timed.
+/// Draft tokens of the transactions that are timed.
 const DRAFT_TOKENS: usize = 8;
 
 /// What one operation costs.
@@ -24,7 +24,7 @@ pub struct CacheOpRow {
     pub min_us: f64,
     /// The slowest.
     pub max_us: f64,
-    /// The median time over that of a step of one token at this depth.
+    /// The median time over that of a decode step at this depth.
     pub steps: f64,
 }
 
@@ -38,7 +38,7 @@ pub fn cache_ops_room(depth: usize) -> Result<(usize, usize), BenchError> {
     context.map(|context| (3, context)).ok_or(BenchError::Positions { tokens, depth })
 }
 
-/// Times every operation so many times at a depth. `None` if `should_continue` said no between steps.
+/// Times every operation so many times at a depth. `None` if `should_continue` returned false between steps.
 ///
 /// # Errors
 /// If there is nothing to repeat, or a step or an operation fails.
@@ -162,7 +162,7 @@ impl<B: Backend> CacheOps<'_, B> {
         let (sequence, depth) = (self.sequence, self.depth);
         let draft = tokens(depth..depth + DRAFT_TOKENS, self.stepper);
 
-        // A step of one token, for comparison.
+        // A decode step, for comparison.
         self.stepper.append(sequence, 1)?;
         let input = RowInput::Token(draft[0]);
         let row = StepRow { sequence, kv_index: depth, input, want: Want::LOGITS };

@@ -1,15 +1,15 @@
-//! How fast a model runs: prefill, generation, and steps of several rows.
+//! Benchmarks: prompt processing (pp), token generation (tg), and steps of several rows (width).
 //!
 //! A [`Test`] is one kind of work at one depth, named as llama-bench names them: `pp512` computes a prompt of 512 tokens,
-//! `tg128` takes 128 steps of one token, both from an empty sequence, or after 2048 tokens with `@d2048`. `width4` takes a
-//! step of 4 rows that all want logits, as the verification of a draft does, and rolls it back. [`measure`] repeats a
+//! `tg128` generates 128 tokens, both from an empty KV cache, or at depth 2048 with `@d2048`. `width4` takes a
+//! step of 4 rows that all want logits, as verifying draft tokens does, and rolls it back. [`measure`] repeats a
 //! test after a warm-up; [`Row`] is what is reported of it. [`profile`] says where its time goes ([`Breakdown`]), which
-//! [`picture`] draws.
+//! [`chart`] draws.
 
 mod breakdown;
 pub mod cache_ops;
+pub mod chart;
 mod peaks;
-pub mod picture;
 mod report;
 mod work;
 
@@ -26,7 +26,7 @@ use verbatim_engine::{Backend, MAX_ROWS, Row as StepRow, RowInput, SequenceId, S
 const STEPS_PER_SAMPLE: usize = 8;
 
 /// Runs a test so many times after a warm-up, and gives the time of each: of the whole work, or of one step of a width
-/// test. `None` if `should_continue` said no between steps.
+/// test. `None` if `should_continue` returned false between steps.
 ///
 /// # Errors
 /// If there are no repetitions, or a step fails.
@@ -42,7 +42,7 @@ pub fn measure<B: Backend>(
     on_a_sequence(stepper, should_continue, |runner| runner.samples(test, repetitions))
 }
 
-/// Runs a test once, after a warm-up, and says where its time went. `None` if `should_continue` said no between steps.
+/// Runs a test once, after a warm-up, and says where its time went. `None` if `should_continue` returned false between steps.
 ///
 /// # Errors
 /// If a step fails.
@@ -112,7 +112,7 @@ impl<B: Backend> Runner<'_, B> {
     /// Makes the sequence so many tokens long.
     fn go_to(&mut self, depth: usize) -> Result<bool, BenchError> {
         if self.stepper.len(self.sequence)? > depth && self.stepper.truncate(self.sequence, depth).is_err() {
-            // A recurrent model cannot go back to the middle.
+            // A recurrent sequence can be truncated to 0 only.
             self.stepper.truncate(self.sequence, 0)?;
         }
         let missing = depth - self.stepper.len(self.sequence)?;

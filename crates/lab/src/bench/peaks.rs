@@ -1,4 +1,4 @@
-//! What the machine can do at most. A step of one token reads every weight once, so no engine can generate faster than
+//! The machine's peak bandwidth and operations (roofline). A decode step reads every weight once, so no engine can generate faster than
 //! memory is read; and none can compute a prompt faster than its instructions multiply.
 
 use std::hint::black_box;

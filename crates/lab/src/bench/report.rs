@@ -19,11 +19,11 @@ pub struct Subject {
     pub threads: usize,
     /// The instruction set.
     pub isa: String,
-    /// Format of the keys in the KV cache.
+    /// Type of K in the KV cache.
     pub ctk: String,
-    /// Format of the values in the KV cache.
+    /// Type of V in the KV cache.
     pub ctv: String,
-    /// What the machine can do at most; if it was measured.
+    /// The machine's peaks, if measured.
     #[serde(flatten)]
     pub peaks: Option<Peaks>,
 }
@@ -138,7 +138,7 @@ impl Format {
             }
             Format::Json => {
                 let comma = if index == 0 { "" } else { "," };
-                // Numbers and strings always can be written.
+                // Numbers and strings can always be written.
                 let row = serde_json::to_string_pretty(row).unwrap_or_default();
                 format!("{comma}\n{}", indented(&row))
             }

@@ -41,7 +41,7 @@ pub struct Selection {
 #[derive(Debug, thiserror::Error)]
 pub enum BenchError {
     /// The backend cannot say where time goes.
-    #[error("this backend keeps no profile")]
+    #[error("this backend has no profiler")]
     NoProfile,
     /// Nothing to repeat.
     #[error("there is nothing to measure: give at least one repetition and one test")]
@@ -50,7 +50,7 @@ pub enum BenchError {
     #[error("a step has at most {MAX_ROWS} rows, not {0}")]
     Width(usize),
     /// More positions than a machine can count.
-    #[error("{tokens} tokens after {depth} are more than a sequence can have")]
+    #[error("{tokens} tokens at depth {depth} are more than a sequence can have")]
     Positions {
         /// Tokens of the test.
         tokens: usize,
@@ -67,7 +67,7 @@ pub enum BenchError {
     #[error(transparent)]
     Restore(#[from] RestoreError),
     /// There is not enough memory for the buffer that is read.
-    #[error("no memory for the {bytes} bytes that the measurement of the bandwidth reads")]
+    #[error("no memory for the buffer of {bytes} bytes that measures the bandwidth")]
     Memory {
         /// Bytes of the buffer.
         bytes: usize,

@@ -1,9 +1,9 @@
 //! The perplexity of a text.
 //!
-//! The text's tokens are cut into chunks, each computed from an empty sequence. Of a chunk only the second half counts, so
-//! that every token which is judged has at least half a chunk before it; this is how llama.cpp's `llama-perplexity`
-//! counts, and the numbers can be laid beside its. [`evaluate`] gives the mean negative log-likelihood of the tokens that
-//! count and, against the same models with K and V of other types, the mean divergence of what the two say.
+//! The text's tokens are cut into chunks, each computed from an empty sequence. Only the second half of a chunk
+//! counts, so every scored token has at least half a chunk of context. This is how llama.cpp's `llama-perplexity`
+//! counts, so the results are comparable. [`evaluate`] gives the mean negative log-likelihood of the tokens that
+//! count and, against the same model with other KV cache types, the mean KL divergence.
 
 mod mean;
 mod report;
@@ -20,7 +20,7 @@ use verbatim_engine::{
 /// Rows of a step that want logits: the logits of so many rows are in memory at a time.
 const LOGITS_ROWS: usize = 64;
 
-/// The fewest tokens of a chunk of which one can be judged.
+/// The shortest chunk with a scored token.
 const CHUNK_MIN: usize = 3;
 
 /// A text to be predicted, as the chunks in which it is computed.
@@ -32,7 +32,7 @@ pub struct Chunks<'a> {
     bos: Option<u32>,
 }
 
-/// What a model has made of a text.
+/// The result of an evaluation.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Evaluation {
     /// Chunks computed to their end.
@@ -48,7 +48,7 @@ pub struct Evaluation {
 #[derive(Debug, thiserror::Error)]
 pub enum EvaluationError {
     /// Chunks in which no token counts.
-    #[error("chunks of {0} tokens are too short: one of {CHUNK_MIN} has one token to judge")]
+    #[error("chunks of {0} tokens are too short: one of {CHUNK_MIN} has one scored token")]
     ChunkSize(usize),
     /// Not even one chunk.
     #[error(
@@ -128,7 +128,7 @@ impl<'a> Chunks<'a> {
 }
 
 /// Computes the chunks one after the other and tells `progress` how far it has come, after each. Stops, with what there
-/// is, when `should_continue` says no between steps.
+/// is, if `should_continue` returns false between steps.
 ///
 /// With a `reference`, sequences of the same stepper ([`Stepper::other_sequences`]), every chunk is computed there too.
 ///

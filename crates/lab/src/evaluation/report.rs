@@ -13,9 +13,9 @@ pub struct Report {
     pub weights: String,
     /// The text's name.
     pub text: String,
-    /// Format of the keys in the KV cache.
+    /// Type of K in the KV cache.
     pub ctk: String,
-    /// Format of the values in the KV cache.
+    /// Type of V in the KV cache.
     pub ctv: String,
     /// Tokens of a chunk.
     pub ctx: usize,
@@ -111,7 +111,7 @@ impl Format {
         match self {
             Format::Text => text(report),
             Format::Markdown => markdown(report),
-            // Numbers and strings always can be written.
+            // Numbers and strings can always be written.
             Format::Json => serde_json::to_string_pretty(report).unwrap_or_default() + "\n",
         }
     }

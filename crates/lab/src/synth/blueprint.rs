@@ -18,7 +18,7 @@ pub struct Blueprint {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Facts {
     pub(super) layers: usize,
-    /// Query heads of each K/V head.
+    /// Query heads of each KV head.
     pub(super) group: usize,
     /// Experts of a layer; 0 without a mixture.
     pub(super) experts: usize,

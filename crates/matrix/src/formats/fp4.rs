@@ -3,6 +3,7 @@
 use half::f16;
 
 use super::{BlockFormat, Coefficients, HALF_ROW, RowQuants, RowScales, offset_128, plane_quants};
+use verbatim_quant::DType;
 use verbatim_simd::Simd;
 
 /// The sixteen E2M1 numbers of MXFP4 and NVFP4, doubled so that they are whole.
@@ -12,11 +13,10 @@ const E2M1_DOUBLED: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, 
 /// every one.
 pub(crate) struct MXFP4;
 impl BlockFormat for MXFP4 {
+    const DTYPE: DType = DType::MXFP4;
     const BITS: usize = 4;
     const CODEBOOK: Option<[u8; 16]> = Some(offset_128(E2M1_DOUBLED));
     const OFFSET: u8 = 128;
-    const BLOCKS: usize = 1;
-    const FILE_BYTES: usize = 17;
 
     #[inline(always)]
     fn row_quants(block: &[u8], sub: usize) -> RowQuants {
@@ -44,12 +44,11 @@ impl BlockFormat for MXFP4 {
 /// half-precision numbers, which hold every one.
 pub(crate) struct NVFP4;
 impl BlockFormat for NVFP4 {
+    const DTYPE: DType = DType::NVFP4;
     const BITS: usize = 4;
     const CODEBOOK: Option<[u8; 16]> = MXFP4::CODEBOOK;
     const OFFSET: u8 = 128;
     const HALVES: bool = true;
-    const BLOCKS: usize = 2;
-    const FILE_BYTES: usize = 36;
     const HALF_SCALES: usize = 4;
 
     #[inline(always)]

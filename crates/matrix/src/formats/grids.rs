@@ -8,7 +8,7 @@
 //! Every weight is exactly `d · (2 · scale + 1) · UNIT` times a whole number below 64, and so is each of these factors in
 //! f32: what a product gives does not depend on how it is factored.
 
-use verbatim_quant::grids;
+use verbatim_quant::{DType, grids};
 
 use super::{BlockFormat, Coefficients, FileBlocks, HALF_ROW, RowQuants, RowScales, plane_quant, u32_at};
 use crate::layout::{self, BLOCK_COLS, GROUP_ROWS, quant_bytes, unpack};
@@ -26,8 +26,8 @@ pub(crate) trait Grid: 'static {
     const SCALE_COLS: usize;
     /// What turns `d · (2 · scale + 1)` into the weight of a column whose point says 1.
     const UNIT: f32;
-    /// Bytes of a file block.
-    const BYTES: usize;
+    /// The format.
+    const DTYPE: DType;
     /// The quants of each point, [`POINT_COLS`](Self::POINT_COLS) bytes for each of the numbers that a point can have.
     const TABLE: &'static [u8];
 
@@ -68,8 +68,7 @@ impl<G: Grid> BlockFormat for G {
     // Of those with a scale per 32 columns, too, each half is scaled by itself, which is the order that the sums have
     // always been taken in.
     const HALVES: bool = true;
-    const BLOCKS: usize = 8;
-    const FILE_BYTES: usize = G::BYTES;
+    const DTYPE: DType = G::DTYPE;
     const QUANT_BYTES: usize =
         (points::<G>() + high_bytes::<G>()) * GROUP_ROWS + if G::SIGNED { quant_bytes(1) } else { 0 };
     /// Scales are two to a byte.
@@ -242,10 +241,10 @@ fn u16_at(block: &[u8], at: usize) -> u16 {
 /// 2.06 bits a weight in the file, 2.19 packed.
 pub(crate) struct IQ2_XXS;
 impl Grid for IQ2_XXS {
+    const DTYPE: DType = DType::IQ2_XXS;
     const POINT_COLS: usize = 8;
     const SCALE_COLS: usize = 32;
     const UNIT: f32 = 0.125;
-    const BYTES: usize = 66;
     const TABLE: &'static [u8] = IQ2_XXS_POINTS.as_flattened();
 
     #[inline(always)]
@@ -267,11 +266,11 @@ impl Grid for IQ2_XXS {
 /// 2.31 bits a weight in the file, 2.56 packed.
 pub(crate) struct IQ2_XS;
 impl Grid for IQ2_XS {
+    const DTYPE: DType = DType::IQ2_XS;
     const POINT_COLS: usize = 8;
     const HIGH_WIDTH: usize = 2;
     const SCALE_COLS: usize = 16;
     const UNIT: f32 = 0.125;
-    const BYTES: usize = 74;
     const TABLE: &'static [u8] = IQ2_XS_POINTS.as_flattened().as_flattened();
 
     #[inline(always)]
@@ -293,11 +292,11 @@ impl Grid for IQ2_XS {
 /// 2.56 bits a weight, in the file and packed.
 pub(crate) struct IQ2_S;
 impl Grid for IQ2_S {
+    const DTYPE: DType = DType::IQ2_S;
     const POINT_COLS: usize = 8;
     const HIGH_WIDTH: usize = 2;
     const SCALE_COLS: usize = 16;
     const UNIT: f32 = 0.125;
-    const BYTES: usize = 82;
     const TABLE: &'static [u8] = IQ2_S_POINTS.as_flattened();
 
     #[inline(always)]
@@ -319,10 +318,10 @@ impl Grid for IQ2_S {
 /// 3.06 bits a weight in the file, 3.19 packed.
 pub(crate) struct IQ3_XXS;
 impl Grid for IQ3_XXS {
+    const DTYPE: DType = DType::IQ3_XXS;
     const POINT_COLS: usize = 4;
     const SCALE_COLS: usize = 32;
     const UNIT: f32 = 0.25;
-    const BYTES: usize = 98;
     const TABLE: &'static [u8] = IQ3_XXS_POINTS.as_flattened();
 
     #[inline(always)]
@@ -344,11 +343,11 @@ impl Grid for IQ3_XXS {
 /// 3.44 bits a weight, in the file and packed.
 pub(crate) struct IQ3_S;
 impl Grid for IQ3_S {
+    const DTYPE: DType = DType::IQ3_S;
     const POINT_COLS: usize = 4;
     const HIGH_WIDTH: usize = 1;
     const SCALE_COLS: usize = 32;
     const UNIT: f32 = 1.0;
-    const BYTES: usize = 110;
     const TABLE: &'static [u8] = IQ3_S_POINTS.as_flattened();
 
     #[inline(always)]
@@ -370,12 +369,12 @@ impl Grid for IQ3_S {
 /// 1.56 bits a weight in the file, 1.69 packed.
 pub(crate) struct IQ1_S;
 impl Grid for IQ1_S {
+    const DTYPE: DType = DType::IQ1_S;
     const POINT_COLS: usize = 8;
     const HIGH_WIDTH: usize = 4;
     const SIGNED: bool = false;
     const SCALE_COLS: usize = 32;
     const UNIT: f32 = 0.125;
-    const BYTES: usize = 50;
     const TABLE: &'static [u8] = IQ1_POINTS.as_flattened();
 
     #[inline(always)]
@@ -394,12 +393,12 @@ impl Grid for IQ1_S {
 /// 1.75 bits a weight in the file, 1.81 packed.
 pub(crate) struct IQ1_M;
 impl Grid for IQ1_M {
+    const DTYPE: DType = DType::IQ1_M;
     const POINT_COLS: usize = 8;
     const HIGH_WIDTH: usize = 4;
     const SIGNED: bool = false;
     const SCALE_COLS: usize = 16;
     const UNIT: f32 = 0.125;
-    const BYTES: usize = 56;
     const TABLE: &'static [u8] = IQ1_POINTS.as_flattened();
 
     #[inline(always)]
@@ -429,7 +428,7 @@ mod tests {
 
     /// Blocks of random bytes, in the first and in the last row of a group.
     fn packed_codes_are_those_of_the_file<G: Grid>() {
-        let block: Vec<u8> = (0..G::BYTES).map(|i| (i.wrapping_mul(0x9e37_79b9) >> 11) as u8).collect();
+        let block: Vec<u8> = (0..G::FILE_BYTES).map(|i| (i.wrapping_mul(0x9e37_79b9) >> 11) as u8).collect();
         for (sub, lane) in (0..8).flat_map(|sub| [(sub, 0), (sub, GROUP_ROWS - 1)]) {
             let mut quants = vec![0; G::QUANT_BYTES];
             let rows = vec![&block[..]; lane + 1];

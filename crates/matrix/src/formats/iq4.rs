@@ -5,16 +5,16 @@ use super::{
     plane_quants,
 };
 use crate::layout::GROUP_ROWS;
+use verbatim_quant::DType;
 use verbatim_simd::Simd;
 
 /// Four bits that name a level of a fixed table, `d · level`.
 pub(crate) struct IQ4_NL;
 impl BlockFormat for IQ4_NL {
+    const DTYPE: DType = DType::IQ4_NL;
     const BITS: usize = 4;
     const CODEBOOK: Option<[u8; 16]> = Some(offset_128(IQ4_LEVELS));
     const OFFSET: u8 = 128;
-    const BLOCKS: usize = 1;
-    const FILE_BYTES: usize = 18;
 
     #[inline(always)]
     fn row_quants(block: &[u8], sub: usize) -> RowQuants {
@@ -29,11 +29,10 @@ const IQ4_LEVELS: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 2
 /// scales.
 pub(crate) struct IQ4_XS;
 impl BlockFormat for IQ4_XS {
+    const DTYPE: DType = DType::IQ4_XS;
     const BITS: usize = 4;
     const CODEBOOK: Option<[u8; 16]> = IQ4_NL::CODEBOOK;
     const OFFSET: u8 = 128;
-    const BLOCKS: usize = 8;
-    const FILE_BYTES: usize = 136;
     const BYTE_SCALES: usize = 8;
 
     #[inline(always)]

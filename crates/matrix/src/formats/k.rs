@@ -4,17 +4,17 @@ use super::{
     BlockFormat, Coefficients, HALF_ROW, RowQuants, RowScales, half_at, joined, plane_quants, u32_at,
 };
 use crate::layout::GROUP_ROWS;
+use verbatim_quant::DType;
 use verbatim_simd::Simd;
 
 /// Four bits, `d · scale · q − dmin · min`, six-bit scales and mins per 32 columns. Packed: `d`,
 /// `dmin`, then per 32 columns the scales and the mins as bytes.
 pub(crate) struct Q4_K;
 impl BlockFormat for Q4_K {
+    const DTYPE: DType = DType::Q4_K;
     const BITS: usize = 4;
     const OFFSET: u8 = 0;
     const MINS: bool = true;
-    const BLOCKS: usize = 8;
-    const FILE_BYTES: usize = 144;
     const HALF_SCALES: usize = 2;
     const BYTE_SCALES: usize = 16;
 
@@ -66,11 +66,10 @@ fn alternating(even: u32, odd: u32) -> u64 {
 /// Q4_K with five bits.
 pub(crate) struct Q5_K;
 impl BlockFormat for Q5_K {
+    const DTYPE: DType = DType::Q5_K;
     const BITS: usize = 5;
     const OFFSET: u8 = 0;
     const MINS: bool = true;
-    const BLOCKS: usize = 8;
-    const FILE_BYTES: usize = 176;
     const HALF_SCALES: usize = 2;
     const BYTE_SCALES: usize = 16;
 
@@ -108,11 +107,10 @@ unsafe fn signed_halves<S: Simd>(simd: S, scales: *const u8, lane: usize, sub: u
 /// Six bits, `d · scale · (q − 32)`, signed scales per 16 columns.
 pub(crate) struct Q6_K;
 impl BlockFormat for Q6_K {
+    const DTYPE: DType = DType::Q6_K;
     const BITS: usize = 6;
     const OFFSET: u8 = 32;
     const HALVES: bool = true;
-    const BLOCKS: usize = 8;
-    const FILE_BYTES: usize = 210;
     const BYTE_SCALES: usize = 16;
 
     #[inline(always)]
@@ -137,11 +135,10 @@ impl BlockFormat for Q6_K {
 /// Three bits, `d · (scale − 32) · (q − 4)`, six-bit scales per 16 columns.
 pub(crate) struct Q3_K;
 impl BlockFormat for Q3_K {
+    const DTYPE: DType = DType::Q3_K;
     const BITS: usize = 3;
     const OFFSET: u8 = 4;
     const HALVES: bool = true;
-    const BLOCKS: usize = 8;
-    const FILE_BYTES: usize = 110;
     const BYTE_SCALES: usize = 16;
 
     #[inline(always)]
@@ -175,12 +172,11 @@ impl BlockFormat for Q3_K {
 /// `dmin`, then per 16 columns a byte with the scale in its lower half and the min in its upper.
 pub(crate) struct Q2_K;
 impl BlockFormat for Q2_K {
+    const DTYPE: DType = DType::Q2_K;
     const BITS: usize = 2;
     const OFFSET: u8 = 0;
     const MINS: bool = true;
     const HALVES: bool = true;
-    const BLOCKS: usize = 8;
-    const FILE_BYTES: usize = 84;
     const HALF_SCALES: usize = 2;
     const BYTE_SCALES: usize = 16;
 

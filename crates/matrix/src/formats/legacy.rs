@@ -5,15 +5,15 @@ use super::{
     plane_quants, u32_at,
 };
 use crate::layout::{self, BLOCK_COLS, GROUP_ROWS, quant_bytes};
+use verbatim_quant::DType;
 use verbatim_simd::Simd;
 
 /// Four bits, `d · (q − 8)`.
 pub(crate) struct Q4_0;
 impl BlockFormat for Q4_0 {
+    const DTYPE: DType = DType::Q4_0;
     const BITS: usize = 4;
     const OFFSET: u8 = 8;
-    const BLOCKS: usize = 1;
-    const FILE_BYTES: usize = 18;
 
     #[inline(always)]
     fn row_quants(block: &[u8], sub: usize) -> RowQuants {
@@ -24,11 +24,10 @@ impl BlockFormat for Q4_0 {
 /// Four bits, `d · q + m`.
 pub(crate) struct Q4_1;
 impl BlockFormat for Q4_1 {
+    const DTYPE: DType = DType::Q4_1;
     const BITS: usize = 4;
     const OFFSET: u8 = 0;
     const MINS: bool = true;
-    const BLOCKS: usize = 1;
-    const FILE_BYTES: usize = 20;
     const HALF_SCALES: usize = 2;
 
     #[inline(always)]
@@ -68,10 +67,9 @@ fn write_five_bits(blocks: FileBlocks<'_>, file_bytes: usize, at: usize, quants:
 /// Five bits, `d · (q − 16)`.
 pub(crate) struct Q5_0;
 impl BlockFormat for Q5_0 {
+    const DTYPE: DType = DType::Q5_0;
     const BITS: usize = 5;
     const OFFSET: u8 = 16;
-    const BLOCKS: usize = 1;
-    const FILE_BYTES: usize = 22;
 
     #[inline(always)]
     fn row_quants(block: &[u8], sub: usize) -> RowQuants {
@@ -87,11 +85,10 @@ impl BlockFormat for Q5_0 {
 /// Five bits, `d · q + m`.
 pub(crate) struct Q5_1;
 impl BlockFormat for Q5_1 {
+    const DTYPE: DType = DType::Q5_1;
     const BITS: usize = 5;
     const OFFSET: u8 = 0;
     const MINS: bool = true;
-    const BLOCKS: usize = 1;
-    const FILE_BYTES: usize = 24;
     const HALF_SCALES: usize = 2;
 
     #[inline(always)]
@@ -119,10 +116,9 @@ impl BlockFormat for Q5_1 {
 /// Eight bits, `d · q` with a signed q, stored as q + 128.
 pub(crate) struct Q8_0;
 impl BlockFormat for Q8_0 {
+    const DTYPE: DType = DType::Q8_0;
     const BITS: usize = 8;
     const OFFSET: u8 = 128;
-    const BLOCKS: usize = 1;
-    const FILE_BYTES: usize = 34;
 
     #[inline(always)]
     fn row_quants(block: &[u8], _sub: usize) -> RowQuants {

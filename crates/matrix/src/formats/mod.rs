@@ -17,6 +17,7 @@ mod legacy;
 mod ternary;
 
 use crate::layout::{self, BLOCK_COLS, GROUP_ROWS, quant_bytes, unpack};
+use verbatim_quant::DType;
 use verbatim_simd::Simd;
 
 pub(super) use fp4::*;
@@ -28,6 +29,8 @@ pub(super) use ternary::*;
 
 /// What a packed block format is made of. A *file block* is `32 * BLOCKS` columns of one row.
 pub(super) trait BlockFormat: 'static {
+    /// The format in files.
+    const DTYPE: DType;
     /// Bits of a quant: 1, 2, 3, 4, 5, 6 or 8.
     const BITS: usize;
     /// What the quants stand for, if not for themselves.
@@ -40,9 +43,9 @@ pub(super) trait BlockFormat: 'static {
     const HALVES: bool = false;
 
     /// Blocks of 32 columns in a file block.
-    const BLOCKS: usize;
+    const BLOCKS: usize = Self::DTYPE.block_len() / BLOCK_COLS;
     /// Bytes of a file block.
-    const FILE_BYTES: usize;
+    const FILE_BYTES: usize = Self::DTYPE.block_bytes();
     /// Where the scale of a file block is, if one half-precision number is all that it has.
     const SCALE_AT: usize = 0;
     /// Bytes of the packed quants of 32 columns, all sixteen rows together.

@@ -2,43 +2,44 @@
 
 use super::{BlockFormat, FileBlocks, RowQuants, plane_quants, u32_at};
 use crate::layout::{self, BLOCK_COLS, GROUP_ROWS};
+use verbatim_quant::DType;
 use verbatim_simd::Simd;
 
-/// Two-bit quants, `d · (q − 1)`, with one scale per file block: TQ2_0 (256 columns) and Q2_0 (64).
-macro_rules! two_bit_format {
-    ($name:ident, $doc:literal, blocks: $blocks:literal, bytes: $bytes:literal, scale_at: $scale_at:literal,
-        |$block:ident, $sub:ident| $quants:expr) => {
-        #[doc = $doc]
-        pub(crate) struct $name;
-        impl BlockFormat for $name {
-            const BITS: usize = 2;
-            const OFFSET: u8 = 1;
-            const BLOCKS: usize = $blocks;
-            const FILE_BYTES: usize = $bytes;
-            const SCALE_AT: usize = $scale_at;
+/// Four trits to a byte, `d · (q − 1)`.
+pub(crate) struct TQ2_0;
+impl BlockFormat for TQ2_0 {
+    const DTYPE: DType = DType::TQ2_0;
+    const BITS: usize = 2;
+    const OFFSET: u8 = 1;
+    const SCALE_AT: usize = 64;
 
-            #[inline(always)]
-            fn row_quants($block: &[u8], $sub: usize) -> RowQuants {
-                $quants
-            }
-        }
-    };
+    #[inline(always)]
+    fn row_quants(block: &[u8], sub: usize) -> RowQuants {
+        plane_quants::<2, 32>(block, sub)
+    }
 }
 
-two_bit_format!(TQ2_0, "Four trits to a byte.", blocks: 8, bytes: 66, scale_at: 64,
-    |block, sub| plane_quants::<2, 32>(block, sub));
-two_bit_format!(Q2_0, "Four levels.", blocks: 2, bytes: 18, scale_at: 0,
-    |block, sub| plane_quants::<2, 1>(&block[2..], sub));
+/// Two bits, `d · (q − 1)`.
+pub(crate) struct Q2_0;
+impl BlockFormat for Q2_0 {
+    const DTYPE: DType = DType::Q2_0;
+    const BITS: usize = 2;
+    const OFFSET: u8 = 1;
+
+    #[inline(always)]
+    fn row_quants(block: &[u8], sub: usize) -> RowQuants {
+        plane_quants::<2, 1>(&block[2..], sub)
+    }
+}
 
 /// Signs: `d` where the bit is set, `−d` where it is not.
 pub(crate) struct Q1_0;
 impl BlockFormat for Q1_0 {
+    const DTYPE: DType = DType::Q1_0;
     const BITS: usize = 1;
     const CODEBOOK: Option<[u8; 16]> = Some([0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
     const QUANT_MAX: u8 = 2;
     const OFFSET: u8 = 1;
-    const BLOCKS: usize = 4;
-    const FILE_BYTES: usize = 18;
 
     #[inline(always)]
     fn row_quants(block: &[u8], sub: usize) -> RowQuants {
@@ -59,11 +60,10 @@ impl BlockFormat for Q1_0 {
 /// four trits of byte k, lowest first, are columns `4 * k ..`; the fifth ones of the first four bytes are the last columns.
 pub(crate) struct TQ1_0;
 impl BlockFormat for TQ1_0 {
+    const DTYPE: DType = DType::TQ1_0;
     const BITS: usize = 2;
     const QUANT_BYTES: usize = 7 * GROUP_ROWS;
     const OFFSET: u8 = 1;
-    const BLOCKS: usize = 8;
-    const FILE_BYTES: usize = 54;
     const SCALE_AT: usize = 52;
 
     #[inline(always)]

@@ -10,10 +10,10 @@ use crate::{HiddenOutput, Hyperparameters, KeyRope, KvShape, Model, ModelError, 
 use verbatim_gguf::GgufFile;
 use verbatim_graph::{Activation, Graph, GraphError, Real, RopeLayout, RopeScaling, RopeTable, ValueId};
 
-/// In what the architectures differ. [`Variant::new`] is Llama's form.
+/// The differences between dense architectures. [`Variant::new`] is Llama's form.
 pub(super) struct Variant {
     pub(super) rope_layout: RopeLayout,
-    /// Whether a layer rotates Q and K.
+    /// Whether a layer has RoPE.
     pub(super) uses_rope: fn(usize) -> bool,
     pub(super) qk_norms: QkNorms,
     pub(super) norms: Norms,
@@ -30,13 +30,13 @@ pub(super) struct Variant {
     /// Factor on what a half of a layer adds to the residual stream.
     pub(super) residual_scale: f32,
     pub(super) attention_softcap: Option<Real>,
-    /// Each head has a score that takes part in the softmax and has no value.
+    /// Attention sinks.
     pub(super) sinks: bool,
     pub(super) logits: LogitForm,
     pub(super) local: Option<Local>,
 }
 
-/// RMS norms of Q and K before they are rotated.
+/// QK norm, before RoPE.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum QkNorms {
     None,
@@ -46,23 +46,23 @@ pub(super) enum QkNorms {
     Rows,
 }
 
-/// Where the norms of attention and feed-forward network stand.
+/// Pre-norm or post-norm.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Norms {
-    /// What they read is normed.
+    /// Pre-norm.
     Before,
-    /// What they add is normed.
+    /// Post-norm.
     After,
-    /// Both are.
+    /// Both.
     Around,
 }
 
-/// Layers that see only a window of positions.
+/// Layers with sliding-window attention.
 pub(super) struct Local {
     /// Positions in the window, the row's own included.
     pub(super) window: usize,
     pub(super) layers: LayerPattern,
-    /// Their rotation, if it is not that of the other layers.
+    /// Their RoPE, if it is not that of the other layers.
     pub(super) rope: Option<RopeTable>,
 }
 
@@ -102,11 +102,11 @@ pub(super) struct Dense {
     head: Linear,
 }
 
-/// What the rotation's frequencies are divided by.
+/// RoPE frequency factors.
 enum FreqFactors {
     None,
     Fixed(WeightId),
-    /// LongRoPE: other ones where sequences may outgrow the context of the first training.
+    /// LongRoPE: short or long factors, by the context size.
     ByContext {
         short: WeightId,
         long: WeightId,
@@ -158,7 +158,7 @@ impl Dense {
         let embedding = table.matrix("token_embd.weight", vocabulary, hidden)?;
         let freq_factors = FreqFactors::open(&mut table, keys, &mut rope)?;
         let norm = table.vector("output_norm.weight", hidden)?;
-        // Without a head of its own the model reads its embeddings backwards.
+        // Without an LM head of its own, the model has tied embeddings.
         let tied = !table.has("output.weight");
         let head = if tied { embedding } else { table.matrix("output.weight", vocabulary, hidden)? };
         let layers = (0..layers).map(|layer| Layer::open(&mut table, layer, hidden, heads, &variant));
@@ -318,7 +318,7 @@ impl Model for Dense {
 }
 
 impl Dense {
-    /// How many positions a layer sees, if not all.
+    /// The layer's sliding window; `None` for full attention.
     fn window(&self, layer: usize) -> Option<usize> {
         self.variant.local.as_ref().filter(|local| local.layers.is_local(layer)).map(|local| local.window)
     }

@@ -1,6 +1,6 @@
 //! `gemma2`: Gemma 2 (arXiv 2408.00118).
 //!
-//! Local and global layers in turn, beginning with a local one. Scores and logits are capped softly. Attention and
+//! Local and global layers alternate, a local one first. Attention scores and logits have a softcap. Attention and
 //! feed-forward network have a norm before and one after, whose weights lie in GGUF files with the 1 already added that
 //! the checkpoints leave out.
 
@@ -13,7 +13,7 @@ use crate::{Model, ModelError};
 use verbatim_gguf::GgufFile;
 use verbatim_graph::{Activation, Real, RopeLayout};
 
-/// Every so many layers one is global.
+/// One layer in this many is global.
 const PERIOD: usize = 2;
 /// Positions that local layers see, in files that do not say it.
 const WINDOW: usize = 4096;

@@ -1,7 +1,7 @@
 //! `gemma3`: the text part of Gemma 3 (arXiv 2503.19786).
 //!
-//! Five local layers, then a global one, and so on. Local layers see a window and rotate by a base of 10000; global ones
-//! see everything and rotate by a larger base, stretched in the larger models. Each head of Q and K is normed; attention
+//! Five local layers, then a global one, and so on. Local layers have a sliding window and a RoPE base of 10000; global ones
+//! have full attention and a larger base, scaled in the larger models. Each head of Q and K is normed; attention
 //! and feed-forward network have a norm before and one after. Norm weights lie in GGUF files with the 1 already added
 //! that the checkpoints leave out.
 
@@ -13,9 +13,9 @@ use crate::{Hyperparameters, Model, ModelError};
 use verbatim_gguf::GgufFile;
 use verbatim_graph::{Activation, Real, RopeLayout};
 
-/// Every so many layers one is global.
+/// One layer in this many is global.
 const PERIOD: usize = 6;
-/// Base of the rotation in local layers: files of Gemma 3 may leave it out.
+/// RoPE base of local layers, if the file does not give it.
 const LOCAL_BASE: f32 = 10_000.0;
 /// Layers of the 27B model, the only one whose scores are scaled by the width of the residual stream per head.
 const LAYERS_OF_27B: usize = 62;

@@ -1,8 +1,8 @@
 //! `gpt-oss`: gpt-oss-20b and -120b (arXiv 2508.10925).
 //!
-//! Local and global layers in turn, beginning with a local one, all of which rotate alike: by YaRN, without rounding the
+//! Local and global layers alternate, a local one first, all with YaRN, which does not round the
 //! pairs between which it blends to whole ones. Each head has an attention sink. Every projection has a bias, and the
-//! feed-forward networks are mixtures whose gated units are clamped. Files call the norm before the mixture
+//! FFNs are MoE with clamped SwiGLU. Files call the norm before the mixture
 //! `post_attention_norm`.
 
 use super::dense::{Dense, Local, Variant};
@@ -12,7 +12,7 @@ use crate::{Model, ModelError};
 use verbatim_gguf::GgufFile;
 use verbatim_graph::{Activation, Real, RopeLayout};
 
-/// Every so many layers one is global.
+/// One layer in this many is global.
 const PERIOD: usize = 2;
 
 pub(super) fn open(file: &GgufFile, keys: &MetadataReader<'_>) -> Result<Box<dyn Model>, ModelError> {

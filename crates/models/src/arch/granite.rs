@@ -13,7 +13,7 @@ use verbatim_graph::RopeLayout;
 
 pub(super) fn open(file: &GgufFile, keys: &MetadataReader<'_>) -> Result<Box<dyn Model>, ModelError> {
     keys.refuse_count("expert_count", "0: mixtures of experts are not supported in this architecture")?;
-    keys.refuse_unless("rope.scaling.finetuned", true, "true: models without rotation are not supported")?;
+    keys.refuse_unless("rope.scaling.finetuned", true, "true: models without RoPE are not supported")?;
     let Some(logit_divisor) = keys.positive("logit_scale")? else {
         return Err(keys.wrong("logit_scale", "missing or 0", "the number that logits are divided by"));
     };

@@ -1,11 +1,11 @@
-//! What `qwen35` and `qwen35moe` share: layers that recur, layers that attend, and a feed-forward network in each.
+//! What `qwen35` and `qwen35moe` share: recurrent layers, attention layers, and an FFN in each.
 //!
 //! A recurrent layer is a gated delta net (arXiv 2412.06464): a short convolution over queries, keys and values, the
-//! delta rule, and a norm of each head's result that is gated by another projection of the layer's input. An attending
-//! layer gates its result likewise; only the first part of each head is rotated. In the file a head's gate follows its
+//! delta rule, and a norm of each head's result that is gated by another projection of the layer's input. An attention
+//! layer gates its result likewise; RoPE is partial. In the file a head's gate follows its
 //! query, and the value heads are ordered so that head h uses key head h modulo the key heads.
 //!
-//! Multi-token-prediction layers, at the end of the stack, are no part of the main pass.
+//! Multi-token-prediction layers, at the end of the stack, are ignored.
 
 use crate::ffn::{Ffn, FfnShape};
 use crate::metadata::MetadataReader;
@@ -17,7 +17,7 @@ use crate::{
 use verbatim_gguf::GgufFile;
 use verbatim_graph::{Activation, DeltaHeads, Graph, GraphError, Op, Real, RopeLayout, RopeTable, ValueId};
 
-/// Every so many layers one attends, unless the file says otherwise.
+/// One layer in this many is an attention layer, unless the file says otherwise.
 const ATTENTION_INTERVAL: usize = 4;
 
 pub(super) struct Hybrid {
@@ -40,7 +40,7 @@ struct Layer {
     ffn: Ffn,
 }
 
-/// How a layer looks at other positions.
+/// Token mixer of a layer.
 enum Mixer {
     Attention(Attention),
     Delta(DeltaNet),
@@ -90,7 +90,7 @@ impl Hybrid {
         let mut table = Table::new(file);
         let embedding = table.matrix("token_embd.weight", vocabulary, hidden)?;
         let norm = table.vector("output_norm.weight", hidden)?;
-        // Without a head of its own the model reads its embeddings backwards.
+        // Without an LM head of its own, the model has tied embeddings.
         let tied = !table.has("output.weight");
         let head = if tied { embedding } else { table.matrix("output.weight", vocabulary, hidden)? };
         let mut opened = Vec::new();
@@ -148,7 +148,7 @@ fn delta_shape(keys: &MetadataReader<'_>) -> Result<RecurrentShape, ModelError> 
     Ok(RecurrentShape { kernel: keys.count("ssm.conv_kernel")?, heads })
 }
 
-/// Which layers recur: as the file lists them, or all but every so many.
+/// Which layers are recurrent: as the file lists them, or all but one in so many.
 enum LayerKinds {
     Listed(Vec<bool>),
     Interval(usize),
@@ -202,7 +202,7 @@ impl Attention {
         })
     }
 
-    /// `index` counts the layers that attend.
+    /// `index` counts the attention layers.
     fn build(
         &self,
         net: &mut Net<'_>,
@@ -251,7 +251,7 @@ impl DeltaNet {
         })
     }
 
-    /// `index` counts the layers that recur.
+    /// `index` counts the recurrent layers.
     fn build(
         &self,
         net: &mut Net<'_>,
@@ -311,8 +311,8 @@ impl Model for Hybrid {
             x = net.add(x, mixed)?;
 
             let normed = net.rms_norm(x, layer.ffn_norm, self.eps, 1)?;
-            let fed = layer.ffn.build(&mut net, normed, Activation::Silu)?;
-            x = net.add(x, fed)?;
+            let ffn = layer.ffn.build(&mut net, normed, Activation::Silu)?;
+            x = net.add(x, ffn)?;
             net.hidden_output(HiddenOutput::Layer(index as u32), x)?;
         }
         net.head(x, self.norm, self.eps, self.head, LogitForm::default())

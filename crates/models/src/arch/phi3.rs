@@ -1,7 +1,7 @@
 //! `phi3`: Phi-3 and Phi-3.5 mini and medium, Phi-4 and Phi-4-mini (arXiv 2404.14219, 2412.08905).
 //!
-//! Llama's form with Q, K and V in one tensor, and gate and up projection in another. Models for long contexts rotate
-//! with one of two sets of frequency factors (LongRoPE): the long set where sequences may outgrow the context of the
+//! Llama's form with Q, K and V in one tensor, and gate and up projection in another. Models for long contexts use
+//! one of two sets of frequency factors (LongRoPE): the long set where sequences may outgrow the context of the
 //! first training. All layers see a window if the file gives one, as in the reference implementation.
 
 use super::dense::{Dense, Local, Variant};

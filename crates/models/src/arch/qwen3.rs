@@ -1,4 +1,4 @@
-//! `qwen3`: the dense Qwen3 models (arXiv 2505.09388). Each head of Q and K is normed before it is rotated, and the size
+//! `qwen3`: the dense Qwen3 models (arXiv 2505.09388). QK norm before RoPE; the size
 //! of a head does not follow from that of the residual stream.
 
 use super::dense::{Dense, QkNorms, Variant};

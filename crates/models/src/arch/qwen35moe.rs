@@ -1,5 +1,5 @@
-//! `qwen35moe`: the Qwen3.5 mixtures of experts. `qwen35`'s layers with a mixture in each, beside whose chosen experts a
-//! shared one, with a gate of its own, sees every row.
+//! `qwen35moe`: the Qwen3.5 mixtures of experts. `qwen35`'s layers with an MoE FFN in each, which has a shared
+//! expert with a gate.
 
 use super::hybrid::Hybrid;
 use crate::ffn::FfnShape;

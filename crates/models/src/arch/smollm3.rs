@@ -1,4 +1,4 @@
-//! `smollm3`: SmolLM3 (huggingface.co/blog/smollm3). Llama's form, but the last of every four layers does not rotate Q
+//! `smollm3`: SmolLM3 (huggingface.co/blog/smollm3). Llama's form, but the last of every four layers has no RoPE on Q
 //! and K: it knows positions by the causal mask alone (NoPE, arXiv 2501.18795).
 
 use super::dense::{Dense, Variant};
@@ -8,7 +8,7 @@ use crate::{Model, ModelError};
 use verbatim_gguf::GgufFile;
 use verbatim_graph::RopeLayout;
 
-/// Every so many layers one does not rotate. Files have no key for it.
+/// One layer in this many has no RoPE. Files have no key for it.
 const PERIOD: usize = 4;
 
 pub(super) fn open(file: &GgufFile, keys: &MetadataReader<'_>) -> Result<Box<dyn Model>, ModelError> {

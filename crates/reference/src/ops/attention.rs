@@ -30,7 +30,7 @@ fn index(number: i32) -> usize {
     usize::try_from(number).expect("a page or cell of the sequence")
 }
 
-/// All query heads of a row. `key` and `value` give the i-th of `seen` keys and values of a K/V head; query heads share
+/// All query heads of a row. `key` and `value` give the i-th of `seen` keys and values of a KV head; query heads share
 /// them in runs of heads / kv_heads (arXiv 2305.13245).
 pub fn attention(
     attention: &Attention,
@@ -60,7 +60,7 @@ fn score(attention: &Attention, q: &[f32], k: &[f32]) -> f32 {
     attention.softcap.map_or(score, |cap| softcap(score, cap.0))
 }
 
-/// exp(sᵢ) / (Σ exp(sⱼ) + exp(sink)): the sink takes part and has no value (gpt-oss, arXiv 2508.10925).
+/// exp(sᵢ) / (Σ exp(sⱼ) + exp(sink)): the sink has no value (gpt-oss, arXiv 2508.10925).
 fn softmax_with_sink(scores: &[f32], sink: Option<f32>) -> Vec<f32> {
     let most = scores.iter().copied().chain(sink).fold(f32::NEG_INFINITY, f32::max);
     let total: f32 = scores.iter().copied().chain(sink).map(|score| (score - most).exp()).sum();

@@ -1,4 +1,4 @@
-//! Mixtures of experts: which experts a row is given to, and how they are weighted and summed.
+//! Mixtures of experts: routing, weights and combine.
 
 use super::elementwise::sigmoid;
 use verbatim_graph::{Gating, Router};

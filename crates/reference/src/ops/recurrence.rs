@@ -1,4 +1,4 @@
-//! Recurrences: what one row makes of the state that the row before it has left.
+//! Recurrences: one row updates the state that the row before it left.
 
 use super::dot;
 use super::elementwise::{sigmoid, silu};

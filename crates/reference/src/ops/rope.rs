@@ -3,12 +3,12 @@
 use std::f64::consts::TAU;
 use verbatim_graph::{RopeLayout, RopeScaling, RopeTable};
 
-/// The angle per position of each pair: base^(-2i / rotated), stretched, over the pair's divisor. Rounded to f32 at the end.
+/// The angle per position of each pair: base^(-2i / rotary_dim), scaled, over the pair's frequency factor. Rounded to f32 at the end.
 pub fn frequencies(table: &RopeTable, freq_factors: Option<&[f32]>) -> Vec<f32> {
     let frequency = |i: usize| {
         let trained = f64::from(table.base.0).powf(-2.0 * i as f64 / table.rotary_dim as f64);
-        let divisor = freq_factors.map_or(1.0, |freq_factors| f64::from(freq_factors[i]));
-        (stretched(table, i, trained) / divisor) as f32
+        let factor = freq_factors.map_or(1.0, |freq_factors| f64::from(freq_factors[i]));
+        (stretched(table, i, trained) / factor) as f32
     };
     (0..table.rotary_dim / 2).map(frequency).collect()
 }
@@ -33,13 +33,13 @@ fn stretched(table: &RopeTable, i: usize, trained: f64) -> f64 {
 }
 
 /// The pair, not a whole number, that turns so many times over the context of training: i for which
-/// context · base^(-2i / rotated) = 2π · rotations.
+/// context · base^(-2i / rotary_dim) = 2π · rotations.
 fn pair_of(table: &RopeTable, context: usize, rotations: f32) -> f64 {
     let angle = TAU * f64::from(rotations);
     table.rotary_dim as f64 * (context as f64 / angle).ln() / (2.0 * f64::from(table.base.0).ln())
 }
 
-/// What cosines and sines are multiplied by.
+/// The attention factor: cosines and sines are multiplied by it.
 pub fn mscale(scaling: RopeScaling) -> f32 {
     match scaling {
         RopeScaling::Linear { .. } => 1.0,
@@ -58,7 +58,7 @@ pub fn angles(position: i32, frequencies: &[f32], mscale: f32) -> Vec<f32> {
     cosines.chain(sines).collect()
 }
 
-/// Rotates the pairs of a head's first elements by the angles; the other elements stay.
+/// RoPE on the first elements of a head; the others stay.
 pub fn rotate(layout: RopeLayout, head: &[f32], angles: &[f32]) -> Vec<f32> {
     let pairs = angles.len() / 2;
     let (cosines, sines) = angles.split_at(pairs);

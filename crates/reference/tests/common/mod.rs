@@ -26,12 +26,12 @@ pub struct Case {
 }
 
 impl Case {
-    /// A step of so many rows, as many of them output_rows.
+    /// A step of so many rows, all of them output rows.
     pub fn new(rows: usize) -> Case {
-        Case::picking(rows, rows)
+        Case::with_output_rows(rows, rows)
     }
 
-    pub fn picking(rows: usize, output_rows: usize) -> Case {
+    pub fn with_output_rows(rows: usize, output_rows: usize) -> Case {
         let rows = Bounds { rows, output_rows };
         let mut builder = Builder::new(rows);
         builder.place(Placement::Host);

@@ -1,4 +1,4 @@
-//! The bookkeeping against a naive account of what every cell and slot has to hold, of every owner.
+//! The cache metadata against a naive account of what every cell and slot has to hold, of every owner.
 
 use super::*;
 use verbatim_graph::random::Random;

@@ -1,4 +1,4 @@
-//! What [`State::integrity`] says of bookkeeping that was damaged by hand, and of the nearest that is right.
+//! What [`State::integrity`] reports for cache metadata that was damaged by hand, and for its nearest valid neighbour.
 
 use super::account::owner;
 use super::*;
@@ -10,17 +10,18 @@ const WINDOWED: usize = 1;
 const DRAFTS: usize = 2;
 
 /// A sequence of 100 positions, which two drafts have filled, of a target that sees all of them or 16. One draft sees 40, the
-/// other recurs, and so does the target if it is said. A second sequence is empty, and of a third the text is kept.
-fn state(recurs: bool) -> (State<PlainStore>, SequenceId) {
+/// other is recurrent, and so is the target if asked to be. A second sequence is empty, and of a third the text is kept.
+fn state(is_recurrent: bool) -> (State<PlainStore>, SequenceId) {
     let spec = StateSpec { cache_bytes: 1 << 20, ..spec(3, 400, 40) };
-    let mut state = State::new(PlainStore::default(), spec, owner((&[FULL, Some(16)], recurs))).unwrap();
+    let mut state =
+        State::new(PlainStore::default(), spec, owner((&[FULL, Some(16)], is_recurrent))).unwrap();
     let windowed = state.append_owner(owner((&[Some(40)], false))).unwrap();
     let recurrent = state.append_owner(owner((&[FULL], true))).unwrap();
     let (id, empty, ended) = (state.begin().unwrap(), state.begin().unwrap(), state.begin().unwrap());
     for (id, token) in [(id, 5), (ended, 6)] {
-        let places = state.append(id, 100).unwrap();
+        let kv_indices = state.append(id, 100).unwrap();
         for owner in [OwnerId::TARGET, windowed, recurrent] {
-            let rows = places.clone().map(|place| (id, place, Some(token)));
+            let rows = kv_indices.clone().map(|kv_index| (id, kv_index, Some(token)));
             state.computed(owner, rows).unwrap();
         }
         state.commit(id, 100).unwrap();

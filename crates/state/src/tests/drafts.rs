@@ -458,6 +458,6 @@ fn files_of_the_version_before_are_to_be_saved_anew() {
     Saved::default().write(&mut file).unwrap();
     file[8] = 1;
     let error = Saved::read(&file).unwrap_err();
-    let wanted = "the file has version 1 and this program reads version 2; name another file: the text is computed anew";
+    let wanted = "the file has version 1 and this program reads version 2; use another file";
     assert_eq!(error.to_string(), wanted);
 }

@@ -6,7 +6,7 @@ use crate::spec::SLOTS_PER_SEQUENCE;
 /// Appends positions, of this token, and commits them.
 fn extend(state: &mut State<PlainStore>, id: SequenceId, count: usize, token: u32) {
     let kv_indices = state.append(id, count).unwrap();
-    state.computed(OwnerId::TARGET, kv_indices.map(|place| (id, place, Some(token)))).unwrap();
+    state.computed(OwnerId::TARGET, kv_indices.map(|kv_index| (id, kv_index, Some(token)))).unwrap();
     state.commit(id, count).unwrap();
 }
 
@@ -96,7 +96,7 @@ fn extensions_take_part() {
     assert_eq!(sum(&state, id), 16u64.to_le_bytes());
 }
 
-/// State of a model that recurs, with room to keep so many pages and states.
+/// State of a recurrent model, with room to keep so many pages and states.
 fn recurrent_state(cache_pages: usize) -> State<PlainStore> {
     let owner = OwnerSpec { layers: vec![layer(None)], recurrent: vec![recurrent()] };
     let page = PAGE_CELLS * 2 * HEAD_DIM * 4;

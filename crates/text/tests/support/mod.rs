@@ -2,6 +2,8 @@
 
 use std::io::Read;
 
+use proptest::prelude::ProptestConfig;
+use proptest::test_runner::RngSeed;
 use verbatim_gguf::GgufFile;
 use verbatim_text::VocabSource;
 
@@ -23,4 +25,17 @@ pub fn vocabulary(name: &str) -> VocabSource {
         Err(_) => GgufFile::open(path).unwrap(),
     };
     VocabSource::from_gguf(file.metadata()).unwrap()
+}
+
+/// So many random cases, the same in every run; the environment can ask for others.
+#[allow(dead_code, reason = "not every test file is random")]
+pub fn config(cases: u32) -> ProptestConfig {
+    let from_environment = ProptestConfig::default();
+    let is_set = |name| std::env::var_os(name).is_some();
+    ProptestConfig {
+        cases: if is_set("PROPTEST_CASES") { from_environment.cases } else { cases },
+        rng_seed: if is_set("PROPTEST_RNG_SEED") { from_environment.rng_seed } else { RngSeed::Fixed(1) },
+        failure_persistence: None,
+        ..from_environment
+    }
 }

@@ -78,7 +78,7 @@ fn tiles(
             row.q.chunks(MAX_TILE * head_dim).zip(row.out.chunks_mut(MAX_TILE * (head_dim + PARTIAL_EXTRA)));
         let made = weights.chunks_mut(MAX_TILE).zip(rescale.chunks_mut(MAX_TILE));
         for ((q, partials), (weights, rescale)) in tiles.zip(made) {
-            // The first tile calls for all.
+            // The first tile prefetches for all.
             let prefetcher = std::mem::replace(&mut prefetcher, Prefetcher::new(None));
             take(Tile { keys: keys.clone(), q, partials, weights, rescale, prefetcher });
         }

@@ -1,11 +1,11 @@
-//! What architectures share: the numbers of a stack of attending layers, and their tensors.
+//! What architectures share: hyperparameters and tensors of a stack of attention layers.
 
 use super::super::blueprint::Blueprint;
 use super::super::config::{Config, ConfigError, Rope};
 
-/// The numbers of a model.
+/// The hyperparameters of a model.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Numbers {
+pub(super) struct Hyperparameters {
     pub(super) layers: usize,
     pub(super) hidden: usize,
     pub(super) vocabulary: usize,
@@ -14,9 +14,9 @@ pub(super) struct Numbers {
     pub(super) head_dim: usize,
 }
 
-impl Numbers {
-    /// Reads the numbers and writes the keys that every architecture has, except RoPE's.
-    pub(super) fn describe(config: &Config, out: &mut Blueprint) -> Result<Numbers, ConfigError> {
+impl Hyperparameters {
+    /// Reads the hyperparameters and writes the keys that every architecture has, except RoPE's.
+    pub(super) fn describe(config: &Config, out: &mut Blueprint) -> Result<Hyperparameters, ConfigError> {
         let (layers, hidden) = (config.layers()?, config.count("hidden_size")?);
         let heads = config.count("num_attention_heads")?;
         let kv_heads = config.optional_count("num_key_value_heads")?.unwrap_or(heads);
@@ -43,7 +43,7 @@ impl Numbers {
         out.count("attention.key_length", head_dim);
         out.count("attention.value_length", head_dim);
         out.real("attention.layer_norm_rms_epsilon", config.real("rms_norm_eps")?);
-        Ok(Numbers { layers, hidden, vocabulary: config.vocabulary()?, heads, kv_heads, head_dim })
+        Ok(Hyperparameters { layers, hidden, vocabulary: config.vocabulary()?, heads, kv_heads, head_dim })
     }
 
     /// The tensors outside of the layers.
@@ -106,7 +106,7 @@ pub(super) struct Mixture {
 }
 
 impl Mixture {
-    /// Reads the numbers under the names that a configuration has for them, and writes their keys.
+    /// Reads the hyperparameters under the names that a configuration has for them, and writes their keys.
     pub(super) fn describe(
         config: &Config,
         out: &mut Blueprint,
@@ -126,8 +126,8 @@ impl Mixture {
     }
 
     /// The router, and the experts' three matrices, each stacked in one tensor.
-    pub(super) fn tensors(&self, numbers: &Numbers, out: &mut Blueprint, layer: usize) {
-        let (Mixture { experts, width }, hidden) = (*self, numbers.hidden);
+    pub(super) fn tensors(&self, hparams: &Hyperparameters, out: &mut Blueprint, layer: usize) {
+        let (Mixture { experts, width }, hidden) = (*self, hparams.hidden);
         out.random(weight(layer, "ffn_gate_inp"), &[hidden, experts]);
         out.random(weight(layer, "ffn_gate_exps"), &[hidden, width, experts]);
         out.random(weight(layer, "ffn_up_exps"), &[hidden, width, experts]);
@@ -202,7 +202,7 @@ fn long_rope(rope: &Rope<'_>, out: &mut Blueprint) -> Result<(), ConfigError> {
     Ok(())
 }
 
-/// What Llama 3.1 and later divide the rotation's frequencies by: slow ones by the factor, fast ones by 1, and those
+/// The RoPE frequency factors of Llama 3.1 and later: slow ones by the factor, fast ones by 1, and those
 /// between by something between (transformers' `rope_type: llama3`).
 fn llama3_freq_factors(rope: &Rope<'_>, base: f32, head_dim: usize) -> Result<Vec<f32>, ConfigError> {
     let (factor, original) = (rope.real("factor")?, rope.real("original_max_position_embeddings")?);

@@ -2,7 +2,7 @@
 
 use super::super::blueprint::Blueprint;
 use super::super::config::{Config, ConfigError};
-use super::dense::{Numbers, ffn_width, rope};
+use super::dense::{Hyperparameters, ffn_width, rope};
 
 /// Every so many layers one sees everything; files do not say so.
 const PERIOD: usize = 6;
@@ -13,24 +13,24 @@ pub(super) fn describe(config: &Config, out: &mut Blueprint) -> Result<(), Confi
             return Err(config.wrong(period, PERIOD.to_string()));
         }
     }
-    let numbers = Numbers::describe(config, out)?;
+    let hparams = Hyperparameters::describe(config, out)?;
     let width = ffn_width(config, out)?;
     out.count("attention.sliding_window", config.count("sliding_window")?);
-    rope(&config.rope("full_attention"), out, numbers.head_dim)?;
+    rope(&config.rope("full_attention"), out, hparams.head_dim)?;
     let local = match config.optional_real("rope_local_base_freq")? {
         Some(base) => Some(base),
         None => config.rope("sliding_attention").optional_real("rope_theta")?,
     };
     out.real("rope.freq_base_swa", local.unwrap_or(10_000.0));
-    numbers.ends(out, config.is_tied(true)?);
-    for layer in 0..numbers.layers {
-        numbers.norm(out, layer, "attn_norm");
-        numbers.attention(out, layer);
-        numbers.head_norms(out, layer);
-        numbers.norm(out, layer, "post_attention_norm");
-        numbers.norm(out, layer, "ffn_norm");
-        numbers.ffn(out, layer, width);
-        numbers.norm(out, layer, "post_ffw_norm");
+    hparams.ends(out, config.is_tied(true)?);
+    for layer in 0..hparams.layers {
+        hparams.norm(out, layer, "attn_norm");
+        hparams.attention(out, layer);
+        hparams.head_norms(out, layer);
+        hparams.norm(out, layer, "post_attention_norm");
+        hparams.norm(out, layer, "ffn_norm");
+        hparams.ffn(out, layer, width);
+        hparams.norm(out, layer, "post_ffw_norm");
     }
     Ok(())
 }

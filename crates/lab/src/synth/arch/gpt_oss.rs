@@ -3,29 +3,29 @@
 
 use super::super::blueprint::Blueprint;
 use super::super::config::{Config, ConfigError};
-use super::dense::{Mixture, Numbers, ffn_width, rope, weight};
+use super::dense::{Hyperparameters, Mixture, ffn_width, rope, weight};
 
 pub(super) fn describe(config: &Config, out: &mut Blueprint) -> Result<(), ConfigError> {
-    let numbers = Numbers::describe(config, out)?;
+    let hparams = Hyperparameters::describe(config, out)?;
     let mixture = Mixture::describe(config, out, ["num_local_experts", "intermediate_size"])?;
     ffn_width(config, out)?;
     out.count("attention.sliding_window", config.count("sliding_window")?);
-    rope(&config.rope("full_attention"), out, numbers.head_dim)?;
-    numbers.ends(out, config.is_tied(false)?);
+    rope(&config.rope("full_attention"), out, hparams.head_dim)?;
+    hparams.ends(out, config.is_tied(false)?);
     let Mixture { experts, width } = mixture;
-    for layer in 0..numbers.layers {
+    for layer in 0..hparams.layers {
         let bias = |part: &str| format!("blk.{layer}.{part}.bias");
-        numbers.norm(out, layer, "attn_norm");
-        numbers.attention(out, layer);
-        numbers.attention_biases(out, layer);
-        out.random(bias("attn_output"), &[numbers.hidden]);
-        out.random(weight(layer, "attn_sinks"), &[numbers.heads]);
-        numbers.norm(out, layer, "post_attention_norm");
-        mixture.tensors(&numbers, out, layer);
+        hparams.norm(out, layer, "attn_norm");
+        hparams.attention(out, layer);
+        hparams.attention_biases(out, layer);
+        out.random(bias("attn_output"), &[hparams.hidden]);
+        out.random(weight(layer, "attn_sinks"), &[hparams.heads]);
+        hparams.norm(out, layer, "post_attention_norm");
+        mixture.tensors(&hparams, out, layer);
         out.random(bias("ffn_gate_inp"), &[experts]);
         out.random(bias("ffn_gate_exps"), &[width, experts]);
         out.random(bias("ffn_up_exps"), &[width, experts]);
-        out.random(bias("ffn_down_exps"), &[numbers.hidden, experts]);
+        out.random(bias("ffn_down_exps"), &[hparams.hidden, experts]);
     }
     Ok(())
 }

@@ -2,7 +2,7 @@
 
 use super::super::blueprint::Blueprint;
 use super::super::config::{Config, ConfigError};
-use super::dense::{Numbers, ffn_width, rope};
+use super::dense::{Hyperparameters, ffn_width, rope};
 
 pub(super) fn describe(config: &Config, out: &mut Blueprint) -> Result<(), ConfigError> {
     for biases in ["attention_bias", "mlp_bias"] {
@@ -15,16 +15,16 @@ pub(super) fn describe(config: &Config, out: &mut Blueprint) -> Result<(), Confi
 
 /// The keys and tensors of Llama's form; `tied` where a configuration does not say.
 pub(super) fn form(config: &Config, out: &mut Blueprint, tied: bool) -> Result<(), ConfigError> {
-    let numbers = Numbers::describe(config, out)?;
+    let hparams = Hyperparameters::describe(config, out)?;
     let width = ffn_width(config, out)?;
-    out.count("rope.dimension_count", numbers.head_dim);
-    rope(&config.rope("full_attention"), out, numbers.head_dim)?;
-    numbers.ends(out, config.is_tied(tied)?);
-    for layer in 0..numbers.layers {
-        numbers.norm(out, layer, "attn_norm");
-        numbers.attention(out, layer);
-        numbers.norm(out, layer, "ffn_norm");
-        numbers.ffn(out, layer, width);
+    out.count("rope.dimension_count", hparams.head_dim);
+    rope(&config.rope("full_attention"), out, hparams.head_dim)?;
+    hparams.ends(out, config.is_tied(tied)?);
+    for layer in 0..hparams.layers {
+        hparams.norm(out, layer, "attn_norm");
+        hparams.attention(out, layer);
+        hparams.norm(out, layer, "ffn_norm");
+        hparams.ffn(out, layer, width);
     }
     Ok(())
 }

@@ -2,20 +2,20 @@
 
 use super::super::blueprint::Blueprint;
 use super::super::config::{Config, ConfigError};
-use super::dense::{Numbers, ffn_width, rope, weight};
+use super::dense::{Hyperparameters, ffn_width, rope, weight};
 
 pub(super) fn describe(config: &Config, out: &mut Blueprint) -> Result<(), ConfigError> {
-    let numbers = Numbers::describe(config, out)?;
+    let hparams = Hyperparameters::describe(config, out)?;
     let width = ffn_width(config, out)?;
-    rope(&config.rope("full_attention"), out, numbers.head_dim)?;
-    numbers.ends(out, config.is_tied(false)?);
-    for layer in 0..numbers.layers {
-        numbers.attention(out, layer);
-        out.norm(weight(layer, "attn_q_norm"), numbers.heads * numbers.head_dim);
-        out.norm(weight(layer, "attn_k_norm"), numbers.kv_heads * numbers.head_dim);
-        numbers.norm(out, layer, "post_attention_norm");
-        numbers.ffn(out, layer, width);
-        numbers.norm(out, layer, "post_ffw_norm");
+    rope(&config.rope("full_attention"), out, hparams.head_dim)?;
+    hparams.ends(out, config.is_tied(false)?);
+    for layer in 0..hparams.layers {
+        hparams.attention(out, layer);
+        out.norm(weight(layer, "attn_q_norm"), hparams.heads * hparams.head_dim);
+        out.norm(weight(layer, "attn_k_norm"), hparams.kv_heads * hparams.head_dim);
+        hparams.norm(out, layer, "post_attention_norm");
+        hparams.ffn(out, layer, width);
+        hparams.norm(out, layer, "post_ffw_norm");
     }
     Ok(())
 }

@@ -3,12 +3,12 @@
 
 use super::super::blueprint::Blueprint;
 use super::super::config::{Config, ConfigError};
-use super::dense::{Numbers, ffn_width, rope, rotary_dim, weight};
+use super::dense::{Hyperparameters, ffn_width, rope, rotary_dim, weight};
 
 /// M-RoPE sections of the published models. For text all three dimensions have the same position.
 const ROPE_SECTIONS: [i32; 3] = [11, 11, 10];
 
-/// The numbers of a gated delta net.
+/// The hyperparameters of a gated delta net.
 struct DeltaNet {
     kernel: usize,
     key_heads: usize,
@@ -19,30 +19,30 @@ struct DeltaNet {
 
 pub(super) fn describe(config: &Config, out: &mut Blueprint) -> Result<(), ConfigError> {
     let width = ffn_width(config, out)?;
-    describe_with(config, out, |numbers, out, layer| numbers.ffn(out, layer, width))
+    describe_with(config, out, |hparams, out, layer| hparams.ffn(out, layer, width))
 }
 
 /// The model, with feed-forward networks whose tensors `ffn` adds.
 pub(super) fn describe_with(
     config: &Config,
     out: &mut Blueprint,
-    ffn: impl Fn(&Numbers, &mut Blueprint, usize),
+    ffn: impl Fn(&Hyperparameters, &mut Blueprint, usize),
 ) -> Result<(), ConfigError> {
-    let numbers = Numbers::describe(config, out)?;
+    let hparams = Hyperparameters::describe(config, out)?;
     let delta = DeltaNet::describe(config, out)?;
     let interval = config.optional_count("full_attention_interval")?.unwrap_or(4);
     out.count("full_attention_interval", interval);
-    describe_rope(config, out, numbers.head_dim)?;
-    numbers.ends(out, config.is_tied(false)?);
-    for layer in 0..numbers.layers {
-        numbers.norm(out, layer, "attn_norm");
+    describe_rope(config, out, hparams.head_dim)?;
+    hparams.ends(out, config.is_tied(false)?);
+    for layer in 0..hparams.layers {
+        hparams.norm(out, layer, "attn_norm");
         if (layer + 1).is_multiple_of(interval) {
-            attention(&numbers, out, layer);
+            attention(&hparams, out, layer);
         } else {
-            delta.tensors(&numbers, out, layer);
+            delta.tensors(&hparams, out, layer);
         }
-        numbers.norm(out, layer, "post_attention_norm");
-        ffn(&numbers, out, layer);
+        hparams.norm(out, layer, "post_attention_norm");
+        ffn(&hparams, out, layer);
     }
     Ok(())
 }
@@ -58,13 +58,13 @@ fn describe_rope(config: &Config, out: &mut Blueprint, head_dim: usize) -> Resul
 }
 
 /// The query's matrix makes a gate for each head beside it.
-fn attention(numbers: &Numbers, out: &mut Blueprint, layer: usize) {
-    let Numbers { hidden, heads, kv_heads, head_dim, .. } = *numbers;
+fn attention(hparams: &Hyperparameters, out: &mut Blueprint, layer: usize) {
+    let Hyperparameters { hidden, heads, kv_heads, head_dim, .. } = *hparams;
     out.random(weight(layer, "attn_q"), &[hidden, 2 * heads * head_dim]);
     out.random(weight(layer, "attn_k"), &[hidden, kv_heads * head_dim]);
     out.random(weight(layer, "attn_v"), &[hidden, kv_heads * head_dim]);
     out.random(weight(layer, "attn_output"), &[heads * head_dim, hidden]);
-    numbers.head_norms(out, layer);
+    hparams.head_norms(out, layer);
 }
 
 impl DeltaNet {
@@ -91,9 +91,9 @@ impl DeltaNet {
         Ok(delta)
     }
 
-    fn tensors(&self, numbers: &Numbers, out: &mut Blueprint, layer: usize) {
+    fn tensors(&self, hparams: &Hyperparameters, out: &mut Blueprint, layer: usize) {
         let DeltaNet { kernel, key_heads, value_heads, key_dim, value_dim } = *self;
-        let hidden = numbers.hidden;
+        let hidden = hparams.hidden;
         let width = value_heads * value_dim;
         let channels = 2 * key_heads * key_dim + width;
         out.random(weight(layer, "attn_qkv"), &[hidden, channels]);
@@ -101,7 +101,7 @@ impl DeltaNet {
         out.random(weight(layer, "ssm_alpha"), &[hidden, value_heads]);
         out.random(weight(layer, "ssm_beta"), &[hidden, value_heads]);
         out.random(weight(layer, "ssm_conv1d"), &[kernel, channels]);
-        // Heads that forget at rates from slow to fast, as those of trained models do.
+        // Decay rates from slow to fast, as in trained models.
         let rates = (1..=value_heads).map(|head| -(head as f32) / value_heads as f32);
         out.values(format!("blk.{layer}.ssm_a"), rates.collect());
         out.constant(format!("blk.{layer}.ssm_dt.bias"), value_heads, -2.0);

@@ -10,9 +10,9 @@ pub(super) fn describe(config: &Config, out: &mut Blueprint) -> Result<(), Confi
     let mixture = Mixture::describe(config, out, ["num_experts", "moe_intermediate_size"])?;
     let shared = config.count("shared_expert_intermediate_size")?;
     out.count("expert_shared_feed_forward_length", shared);
-    qwen35::describe_with(config, out, |numbers, out, layer| {
-        let hidden = numbers.hidden;
-        mixture.tensors(numbers, out, layer);
+    qwen35::describe_with(config, out, |hparams, out, layer| {
+        let hidden = hparams.hidden;
+        mixture.tensors(hparams, out, layer);
         out.random(weight(layer, "ffn_gate_inp_shexp"), &[hidden]);
         out.random(weight(layer, "ffn_gate_shexp"), &[hidden, shared]);
         out.random(weight(layer, "ffn_up_shexp"), &[hidden, shared]);

@@ -1,4 +1,4 @@
-//! `smollm3`: Llama's form, tied; which layers rotate is fixed and in no key.
+//! `smollm3`: Llama's form, tied; which layers have RoPE is fixed and in no key.
 
 use super::super::blueprint::Blueprint;
 use super::super::config::{Config, ConfigError};

@@ -2,12 +2,12 @@
 
 use verbatim_graph::{Lifetime, Placement};
 
-/// Every place starts at a multiple of this many bytes: a cache line, and the widest vector.
+/// Every allocation starts at a multiple of this many bytes: a cache line, and the widest vector.
 pub const ALIGNMENT: usize = 64;
 
 /// Where a value lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct Allocation {
     /// Byte offset in the arena of the value's placement; a multiple of [`ALIGNMENT`].
     pub offset: usize,
     /// Bytes at the graph's bounds.

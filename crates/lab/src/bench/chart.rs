@@ -1,4 +1,4 @@
-//! Breakdowns as a picture: a bar for each test, its time by part from left to right, and the figures below.
+//! The profile as a chart: a stacked bar for each test, and the figures below.
 
 use std::fmt::Write;
 
@@ -43,7 +43,7 @@ pub fn svg(title: &str, breakdowns: &[Breakdown]) -> String {
     )
 }
 
-/// An HTML page with the picture in it.
+/// An HTML page with the chart in it.
 pub fn html(title: &str, breakdowns: &[Breakdown]) -> String {
     format!(
         "<!DOCTYPE html>\n<html lang=\"en\">\n<head><meta charset=\"utf-8\"/><title>{}</title></head>\n<body>\n{}</body>\n\
@@ -195,13 +195,13 @@ mod tests {
     fn the_picture_is_well_formed_and_escaped() {
         let title = "a <b> & \"c\" \u{1}";
         let breakdowns = [breakdown("pp512"), breakdown("tg8@d<2>")];
-        let picture = svg(title, &breakdowns);
-        let names = elements(&picture);
+        let chart = svg(title, &breakdowns);
+        let names = elements(&chart);
         assert_eq!(names[0], "svg");
         // The background, and for each part of each test a segment and its colour in the list.
-        assert_eq!(names.iter().filter(|name| *name == "rect").count(), 1 + 2 * 2 * 3, "{picture}");
-        assert!(picture.contains("a &lt;b&gt; &amp; &quot;c&quot; </text>"), "{picture}");
-        assert!(picture.contains("12.50 GB/s (50.0% of peak), 100.0 GOPS (25.0% of peak)"), "{picture}");
+        assert_eq!(names.iter().filter(|name| *name == "rect").count(), 1 + 2 * 2 * 3, "{chart}");
+        assert!(chart.contains("a &lt;b&gt; &amp; &quot;c&quot; </text>"), "{chart}");
+        assert!(chart.contains("12.50 GB/s (50.0% of peak), 100.0 GOPS (25.0% of peak)"), "{chart}");
         let page = html(title, &breakdowns);
         let names = elements(&page);
         assert!(names[0] == "html" && names.contains(&"svg".to_owned()), "{page}");
@@ -209,12 +209,12 @@ mod tests {
 
     #[test]
     fn segments_fill_the_bar_and_keep_their_colour_from_test_to_test() {
-        let picture = svg("t", &[breakdown("a"), breakdown("b")]);
+        let chart = svg("t", &[breakdown("a"), breakdown("b")]);
         for (x, width) in [("20.00", "644.00"), ("664.00", "184.00"), ("848.00", "92.00")] {
             let segment = format!("<rect x=\"{x}\"");
-            let found: Vec<&str> = picture.lines().filter(|line| line.starts_with(&segment)).collect();
-            assert_eq!(found.len(), 2, "{picture}");
-            assert!(found.iter().all(|line| line.contains(&format!("width=\"{width}\""))), "{picture}");
+            let found: Vec<&str> = chart.lines().filter(|line| line.starts_with(&segment)).collect();
+            assert_eq!(found.len(), 2, "{chart}");
+            assert!(found.iter().all(|line| line.contains(&format!("width=\"{width}\""))), "{chart}");
             let fill = |line: &str| line.split("fill=").nth(1).unwrap()[..9].to_owned();
             assert_eq!(fill(found[0]), fill(found[1]));
         }

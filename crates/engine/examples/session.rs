@@ -1,0 +1,61 @@
+//! A text that goes on from process to process: run it again with the same file, and nothing is computed twice.
+//!
+//! `cargo run --release -p verbatim-engine --example session -- MODEL.gguf FILE "Once upon a time"`
+
+use std::error::Error;
+use std::io::Write;
+use std::sync::Arc;
+use verbatim_cpu::Cpu;
+use verbatim_engine::{
+    Engine, EngineOptions, Event, LoadOptions, ModelText, Prompt, Request, Sampling, SessionOptions, Stepper,
+};
+use verbatim_gguf::GgufFile;
+use verbatim_text::{Special, Tokenizer};
+
+/// What the client keeps in the session's file: every token so far, the last one, which the model has not seen, included.
+const TOKENS: &str = "tokens";
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    run(&arguments, &mut std::io::stdout())
+}
+
+/// Does what the command line says: a model, a file and a text.
+pub fn run(arguments: &[String], out: &mut dyn Write) -> Result<(), Box<dyn Error>> {
+    let [model, file, text] = arguments else { return Err("usage: session MODEL FILE TEXT".into()) };
+    let model = GgufFile::open(model)?;
+    let tokenizer = Arc::new(Tokenizer::from_gguf(model.metadata())?);
+    let stepper = Stepper::load(Cpu::new(2)?, &model, &LoadOptions::default())?;
+    let text_side = ModelText { tokenizer: Arc::clone(&tokenizer), template: None };
+    let engine = Engine::start(stepper, text_side, EngineOptions::default())?;
+
+    // If there is no file yet, the session begins empty.
+    let session = engine.open_session(SessionOptions { shift_keep: None, file: Some(file.into()) })?;
+    let saved = session.restored.as_ref().and_then(|restored| restored.section(TOKENS)).unwrap_or_default();
+    let mut tokens: Vec<u32> = saved.as_chunks().0.iter().copied().map(u32::from_le_bytes).collect();
+    tokens.extend(tokenizer.encode(text, Special::Ignore, tokens.is_empty()));
+
+    let request = Request {
+        sampling: Sampling { temperature: 0.8, seed: 1 },
+        max_tokens: Some(32),
+        session: Some(session.id),
+        ..Request::new(Prompt::Tokens(tokens.clone()))
+    };
+    for event in engine.submit(request) {
+        match event {
+            Event::Started { prompt_tokens, cached_tokens } => {
+                writeln!(out, "[{cached_tokens} of {prompt_tokens} tokens are in the session]")?;
+            }
+            Event::Text { text, tokens: new } => {
+                write!(out, "{text}")?;
+                out.flush()?;
+                tokens.extend(new);
+            }
+            Event::Finished { .. } => writeln!(out)?,
+            Event::Failed(error) => return Err(error.into()),
+        }
+    }
+    let bytes = tokens.iter().flat_map(|token| token.to_le_bytes()).collect();
+    engine.save_session(session.id, file, vec![(TOKENS.to_owned(), bytes)])?;
+    Ok(())
+}
