@@ -264,6 +264,11 @@ fn a_restored_sequence_goes_back_as_far_as_it_says() {
         }
         state.truncate(restored.sequence, least.max(1)).unwrap();
     }
+    // One that fills the context fits.
+    let mut state = state_of(&[None], 2, 90, 4);
+    let id = state.begin().unwrap();
+    extend(&mut state, id, 90, 5);
+    assert_eq!(state.restore(&state.save(id).unwrap(), Vec::new()).unwrap().positions, 90);
     let mut state = recurrent_state(0);
     let id = state.begin().unwrap();
     extend(&mut state, id, 9, 5);
@@ -290,4 +295,43 @@ fn sets_of_owners_are_sets() {
     changed.remove(OwnerId(2));
     changed.remove(OwnerId(2));
     assert_eq!(changed, set(&[1]));
+}
+
+#[test]
+fn the_form_of_layers_counts_those_that_are_alike() {
+    let state = state_of(&[None, None, Some(16), None], 1, 200, 20);
+    let one = format!("1x4 {0}/{0}", KvType::F32.name());
+    assert_eq!(state.form(OwnerId::TARGET), format!("2 * {one}; 1 * {one} window 16; 1 * {one}"));
+}
+
+#[test]
+fn a_draft_that_recurs_shares_the_targets_slots() {
+    let mut state = recurrent_state(2);
+    let slots = state.slots.len();
+    let larger = RecurrentSpec { channels: 60, ..recurrent() };
+    state.append_owner(OwnerSpec { layers: Vec::new(), recurrent: vec![larger] }).unwrap();
+    assert_eq!(state.slots.len(), slots);
+}
+
+#[test]
+fn what_was_of_no_use_for_longest_goes_first() {
+    let page = PAGE_CELLS * 2 * HEAD_DIM * 4;
+    let spec = StateSpec { cache_bytes: 2 * page, ..spec(1, 600, 40) };
+    let mut state = State::new(PlainStore::default(), spec, target(&[None])).unwrap();
+    let read = |state: &mut State<PlainStore>, token: u32| {
+        let id = state.begin().unwrap();
+        let resumed = state.resume_prefix(id, &[token; PAGE_CELLS]).unwrap();
+        extend(state, id, PAGE_CELLS - resumed, token);
+        state.end(id).unwrap();
+        resumed
+    };
+    // The first is used again at once, and then two others come.
+    let resumed = [1, 1, 2, 3, 3, 2].map(|token| read(&mut state, token));
+    assert_eq!(resumed, [0, PAGE_CELLS, 0, 0, PAGE_CELLS, PAGE_CELLS]);
+    assert_eq!(read(&mut state, 1), 0);
+    assert_eq!(
+        [2, 1].map(|token| read(&mut state, token)),
+        [PAGE_CELLS; 2],
+        "the third was used before the second"
+    );
 }
