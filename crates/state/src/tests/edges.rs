@@ -116,8 +116,17 @@ fn what_is_kept_fills_its_memory_and_no_more() {
         for _ in 1..text_pages {
             extend(&mut state, id, PAGE_CELLS, 6);
         }
+        let text = state.tokens(id).unwrap().to_vec();
         state.end(id).unwrap();
-        assert_eq!(state.cached_bytes(), cache_pages.min(text_pages) * page);
+        let kept = cache_pages.min(text_pages);
+        assert_eq!(state.cached_bytes(), kept * page);
+        let id = state.begin().unwrap();
+        let resumed = state.resume_prefix(id, &text);
+        assert_eq!(
+            resumed,
+            Ok(kept * PAGE_CELLS),
+            "the last pages go first: without them the others are of use"
+        );
     }
     // Of states as many as there is memory for: more than anybody wants here.
     let mut state = recurrent_state(2);
