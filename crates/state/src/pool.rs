@@ -161,7 +161,7 @@ mod tests {
         assert_eq!(verdict(&pool, &[0, 0, 2], &[1, 2]), Err("2 pages are unused and 1 are free".to_owned()));
         pool.free.extend(free);
         pool.cached = 2;
-        let what = "1 pages are held by the tree alone, not 2";
+        let what = "1 pages are referenced by the tree alone, not 2";
         assert_eq!(verdict(&pool, &[0, 0, 2], &[1, 2]), Err(what.to_owned()));
     }
 
