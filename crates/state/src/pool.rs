@@ -149,10 +149,10 @@ mod tests {
             (&[0, 0, 2], &[1, 2, 5], "there is no page 5"),
             (&[0, 0, 2, 3], &[1, 2], "page 3 is free and in use"),
             (&[0, 0, 2], &[1, 2, 4], "page 4 is free and in use"),
-            (&[0, 2], &[1, 2], "page 0 is held 1 times, 0 of them by the tree, not (2, false)"),
-            (&[0, 0, 0, 2], &[1, 2], "page 0 is held 3 times, 0 of them by the tree, not (2, false)"),
-            (&[0, 2], &[0, 1, 2], "page 0 is held 2 times, 1 of them by the tree, not (2, false)"),
-            (&[0, 0, 2, 2], &[1], "page 2 is held 2 times, 0 of them by the tree, not (2, true)"),
+            (&[0, 2], &[1, 2], "page 0 has 1 references, 0 of them by the tree, not (2, false)"),
+            (&[0, 0, 0, 2], &[1, 2], "page 0 has 3 references, 0 of them by the tree, not (2, false)"),
+            (&[0, 2], &[0, 1, 2], "page 0 has 2 references, 1 of them by the tree, not (2, false)"),
+            (&[0, 0, 2, 2], &[1], "page 2 has 2 references, 0 of them by the tree, not (2, true)"),
         ];
         for (held, kept, what) in wrong {
             assert_eq!(verdict(&pool, held, kept), Err(what.to_owned()));
@@ -161,7 +161,7 @@ mod tests {
         assert_eq!(verdict(&pool, &[0, 0, 2], &[1, 2]), Err("2 pages are unused and 1 are free".to_owned()));
         pool.free.extend(free);
         pool.cached = 2;
-        let what = "1 pages are held by the tree alone, not 2";
+        let what = "1 pages are referenced by the tree alone, not 2";
         assert_eq!(verdict(&pool, &[0, 0, 2], &[1, 2]), Err(what.to_owned()));
     }
 

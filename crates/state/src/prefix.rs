@@ -372,6 +372,16 @@ mod tests {
     }
 
     #[test]
+    fn a_node_is_found_by_its_digest_and_used_for_its_own_tokens() {
+        let (tree, [_, second, last]) = tree();
+        let digest = tree.node(last).digest;
+        assert_eq!(tree.find(&digest, Some(second), &[3; 5]), Some(last));
+        assert_eq!(tree.find(&digest, None, &[3; 5]), None);
+        assert_eq!(tree.find(&digest, Some(second), &[3; 4]), None);
+        assert_eq!((tree.look_up(&digest, &[3; 5]), tree.look_up(&digest, &[4; 5])), (Some(last), None));
+    }
+
+    #[test]
     fn a_walk_finds_full_nodes_and_then_what_agrees_most() {
         let (mut tree, [first, second, last]) = tree();
         let (mut slots, mut pages) = (Pool::default(), []);

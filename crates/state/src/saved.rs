@@ -263,14 +263,13 @@ impl<S: StateStore> State<S> {
             return Err(error.into());
         }
         self.sequence_mut(sequence)?.extensions = extensions;
-        let least = |(group, span): (&crate::Group, &Span)| match (group.window, span.whole_from) {
-            (None, _) | (_, 0) => 0,
-            (Some(window), whole_from) => whole_from + window - 1,
-        };
         let (positions, spans) = (self.len(sequence)?, &self.sequence(sequence)?.spans);
-        let of_target = |(group, _): &(&crate::Group, _)| group.owners.contains(OwnerId::TARGET);
-        let least = self.groups.iter().zip(spans).filter(of_target).map(least).max().unwrap_or(0);
-        let least = if self.is_recurrent() { positions } else { least.min(positions) };
+        // What a window has left was not saved, so its sequence goes back to the start or not at all.
+        let has_all = |(group, span): (&crate::Group, &Span)| {
+            !group.owners.contains(OwnerId::TARGET) || span.whole_from == 0
+        };
+        let goes_back = !self.is_recurrent() && self.groups.iter().zip(spans).all(has_all);
+        let least = if goes_back { 0 } else { positions };
         Ok(Restored { sequence, positions, least })
     }
 

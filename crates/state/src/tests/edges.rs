@@ -38,6 +38,9 @@ fn a_state_says_what_it_has() {
         }
     }
     assert_eq!(state.page_table(1)[4], -1, "the window has left it");
+    let tables = [0, 1].map(|group| state.page_table(group).to_vec());
+    let (_, of_run) = state.for_run();
+    assert_eq!([0, 1].map(|group| of_run.of(group).to_vec()), tables);
     state.remove_and_shift(id, 10..13).unwrap();
     state.remove_and_shift(id, 0..2).unwrap();
     assert_eq!((state.removed(id), state.len(id)), (Ok(5), Ok(95)));
@@ -113,8 +116,17 @@ fn what_is_kept_fills_its_memory_and_no_more() {
         for _ in 1..text_pages {
             extend(&mut state, id, PAGE_CELLS, 6);
         }
+        let text = state.tokens(id).unwrap().to_vec();
         state.end(id).unwrap();
-        assert_eq!(state.cached_bytes(), cache_pages.min(text_pages) * page);
+        let kept = cache_pages.min(text_pages);
+        assert_eq!(state.cached_bytes(), kept * page);
+        let id = state.begin().unwrap();
+        let resumed = state.resume_prefix(id, &text);
+        assert_eq!(
+            resumed,
+            Ok(kept * PAGE_CELLS),
+            "the last pages go first: without them the others are of use"
+        );
     }
     // Of states as many as there is memory for: more than anybody wants here.
     let mut state = recurrent_state(2);
@@ -173,6 +185,8 @@ fn only_a_chain_after_nothing_may_be_longer_than_the_checkpoints() {
     assert_eq!(state.append(id, 1), too_many(41));
     state.rollback(id).unwrap();
     assert_eq!(state.append(id, 128), Ok(0..128));
+    let taken = state.slots.len() - state.slots.free();
+    assert_eq!(taken, CHECKPOINTS, "where nothing is kept, none is for the end of a page");
     state.rollback(id).unwrap();
     assert_eq!(state.append(id, 129), Err(StateError::TooManyInFlight { wanted: 129, most: 128 }));
 }
@@ -232,4 +246,101 @@ fn pages_of_a_draft_alone_are_kept_if_it_has_filled_them() {
         assert_eq!(state.resume_prefix(id, &[1; 70]), Ok(70));
         assert_eq!(state.filled(id, draft), Ok(filled));
     }
+}
+
+#[test]
+fn a_page_of_its_own_is_written_without_a_copy() {
+    let mut state = state_of(&[None], 1, PAGE_CELLS, 1);
+    let id = state.begin().unwrap();
+    extend(&mut state, id, 10, 5);
+    let cell = state.cell(id, 0, 9).unwrap();
+    assert_eq!(state.append(id, 10), Ok(10..20), "there is no page for a copy");
+    assert_eq!(state.cell(id, 0, 10), Some(cell + 1));
+}
+
+#[test]
+fn a_restored_sequence_goes_back_as_far_as_it_says() {
+    for (windows, len, least) in
+        [(&[None][..], 90, 0), (&[None, Some(16)], 90, 90), (&[None, Some(16)], 15, 0), (&[Some(16)], 16, 16)]
+    {
+        let mut state = state_of(windows, 2, 200, 20);
+        let id = state.begin().unwrap();
+        extend(&mut state, id, len, 5);
+        let restored = state.restore(&state.save(id).unwrap(), Vec::new()).unwrap();
+        assert_eq!((restored.positions, restored.least), (len, least), "{windows:?}");
+        if let Some(before) = least.checked_sub(1) {
+            assert!(state.truncate(restored.sequence, before).is_err());
+        }
+        state.truncate(restored.sequence, least.max(1)).unwrap();
+    }
+    // One that fills the context fits.
+    let mut state = state_of(&[None], 2, 90, 4);
+    let id = state.begin().unwrap();
+    extend(&mut state, id, 90, 5);
+    assert_eq!(state.restore(&state.save(id).unwrap(), Vec::new()).unwrap().positions, 90);
+    let mut state = recurrent_state(0);
+    let id = state.begin().unwrap();
+    extend(&mut state, id, 9, 5);
+    assert_eq!(state.restore(&state.save(id).unwrap(), Vec::new()).unwrap().least, 9);
+}
+
+#[test]
+fn sets_of_owners_are_sets() {
+    let set = |owners: &[usize]| owners.iter().map(|&owner| OwnerId(owner)).collect::<OwnerSet>();
+    let (a, b) = (set(&[0, 1, 31]), set(&[1, 2]));
+    assert_eq!(
+        (a.union(b), a.intersection(b), a.without(b)),
+        (set(&[0, 1, 2, 31]), set(&[1]), set(&[0, 31]))
+    );
+    assert!(a.contains_all(set(&[0, 31])) && !a.contains_all(b) && a.contains_all(set(&[])));
+    assert!(set(&[]).is_empty() && !b.is_empty());
+    assert_eq!((0..32).filter(|&owner| a.contains(OwnerId(owner))).collect::<Vec<_>>(), [0, 1, 31]);
+    assert_eq!((1..32).filter(|&owner| OwnerSet::DRAFTS.contains(OwnerId(owner))).count(), 31);
+    assert!(!OwnerSet::DRAFTS.contains(OwnerId::TARGET));
+    let mut changed = OwnerSet::of(OwnerId(2));
+    changed.insert(OwnerId(1));
+    changed.insert(OwnerId(1));
+    assert_eq!(changed, b);
+    changed.remove(OwnerId(2));
+    changed.remove(OwnerId(2));
+    assert_eq!(changed, set(&[1]));
+}
+
+#[test]
+fn the_form_of_layers_counts_those_that_are_alike() {
+    let state = state_of(&[None, None, Some(16), None], 1, 200, 20);
+    let one = format!("1x4 {0}/{0}", KvType::F32.name());
+    assert_eq!(state.form(OwnerId::TARGET), format!("2 * {one}; 1 * {one} window 16; 1 * {one}"));
+}
+
+#[test]
+fn a_draft_that_recurs_shares_the_targets_slots() {
+    let mut state = recurrent_state(2);
+    let slots = state.slots.len();
+    let larger = RecurrentSpec { channels: 60, ..recurrent() };
+    state.append_owner(OwnerSpec { layers: Vec::new(), recurrent: vec![larger] }).unwrap();
+    assert_eq!(state.slots.len(), slots);
+}
+
+#[test]
+fn what_was_of_no_use_for_longest_goes_first() {
+    let page = PAGE_CELLS * 2 * HEAD_DIM * 4;
+    let spec = StateSpec { cache_bytes: 2 * page, ..spec(1, 600, 40) };
+    let mut state = State::new(PlainStore::default(), spec, target(&[None])).unwrap();
+    let read = |state: &mut State<PlainStore>, token: u32| {
+        let id = state.begin().unwrap();
+        let resumed = state.resume_prefix(id, &[token; PAGE_CELLS]).unwrap();
+        extend(state, id, PAGE_CELLS - resumed, token);
+        state.end(id).unwrap();
+        resumed
+    };
+    // The first is used again at once, and then two others come.
+    let resumed = [1, 1, 2, 3, 3, 2].map(|token| read(&mut state, token));
+    assert_eq!(resumed, [0, PAGE_CELLS, 0, 0, PAGE_CELLS, PAGE_CELLS]);
+    assert_eq!(read(&mut state, 1), 0);
+    assert_eq!(
+        [2, 1].map(|token| read(&mut state, token)),
+        [PAGE_CELLS; 2],
+        "the third was used before the second"
+    );
 }
