@@ -240,10 +240,7 @@ fn check_weight(graph: &Graph, node: &Node, operand: usize, weights: &Weights) -
     let (Lifetime::Weight, Def::Leaf(tag)) = (value.lifetime, value.def) else {
         return Ok(());
     };
-    let form = match (node.op, operand) {
-        (Op::Embed { .. }, 0) | (Op::Linear { .. }, 1) => WeightForm::Matrix,
-        _ => WeightForm::Vector,
-    };
+    let form = node.op.weight_form(operand);
     let describe = |form: WeightForm, dtype: DType, shape: Shape| format!("{shape} of {dtype} as {form:?}");
     let wanted = describe(form, value.dtype, value.shape);
     let found = weights.items.get(tag.index as usize).map_or("none".into(), |weight| {

@@ -24,7 +24,8 @@ pub use binding::{BindError, Filled, InputBinding};
 pub use kv_type::KvType;
 pub use profile::{KindTime, ProductWork, Products, Profile, Recorder};
 pub use state::{KShift, KvSpec, PAGE_CELLS, RecurrentSpec, StateForm, StateMemoryError, StateStore};
-pub use weights::{PackError, WeightForm, WeightSource};
+pub use verbatim_graph::WeightForm;
+pub use weights::{PackError, WeightSource};
 
 use verbatim_graph::{Bounds, Graph, Placement, Tag};
 

@@ -1,18 +1,8 @@
 //! Weights on their way from a file into a backend.
 
 use std::ops::Range;
+use verbatim_graph::WeightForm;
 use verbatim_quant::{DType, QuantError};
-
-/// How a weight is used, and so how it is kept.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum WeightForm {
-    /// Right-hand side of products, or table of rows.
-    Matrix,
-    /// As many matrices, one below the other.
-    Experts(usize),
-    /// Norm weights, biases, RoPE frequency factors: decoded to f32.
-    Vector,
-}
 
 /// One weight as a file has it.
 #[derive(Clone, Copy)]

@@ -83,8 +83,6 @@ const WORDS: [(&str, &str); 36] = [
     ("layers that attend", "attention layers"),
     ("bookkeeping", "cache metadata"),
 ];
-/// Not renamed yet.
-const OLD_WORDS: [&str; 1] = ["cpu/"];
 
 /// Functions that std takes from the system, where their last bits differ from one to the next: `libm` has them the same for all.
 const SYSTEM_FUNCTIONS: [&str; 15] = [
@@ -311,8 +309,7 @@ fn numbers_do_not_come_from_the_system() {
 #[test]
 fn the_words_are_the_fields() {
     let texts = files("rs").into_iter().chain(files("md"));
-    let is_new =
-        |path: &str| !OLD_WORDS.iter().any(|old| path.starts_with(old)) && !path.ends_with("tests/tidy.rs");
+    let is_new = |path: &str| !path.ends_with("tests/tidy.rs");
     for (path, text) in texts.filter(|(path, _)| is_new(path)) {
         for (word, instead) in WORDS {
             assert!(!has_word(&text, word), "{path} says {word:?}; the field says {instead:?}");

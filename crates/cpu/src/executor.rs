@@ -346,7 +346,28 @@ impl Run<'_> {
                     });
                 }
             }
-            _ => unreachable!("{} is split by rows", step.op.name()),
+            Model(Op::LmHead) => unreachable!("lowered to a product"),
+            Model(
+                Op::Embed { .. }
+                | Op::RmsNorm { .. }
+                | Op::RopeTable(_)
+                | Op::Rope { .. }
+                | Op::Hadamard { .. }
+                | Op::KvWrite { .. }
+                | Op::MoeTopK { .. }
+                | Op::MoeWeights(_)
+                | Op::MoeCombine
+                | Op::RowGate
+                | Op::HeadColumns { .. }
+                | Op::Glu { .. }
+                | Op::Add
+                | Op::Mul
+                | Op::Scale { .. }
+                | Op::Softcap { .. }
+                | Op::GatherRows,
+            )
+            | CpuOp::Quantize { .. }
+            | CpuOp::AttentionMerge(_) => unreachable!("{} is split by rows", step.op.name()),
         }
     }
 

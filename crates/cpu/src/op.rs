@@ -1,6 +1,6 @@
 //! The ops that this backend runs: those of models, and those that its lowering makes of them.
 
-use verbatim_graph::{Attention, Op, OpRules, Operands, Shape, Value};
+use verbatim_graph::{Attention, Op, OpRules, Operands, Shape, Value, WeightForm};
 use verbatim_quant::DType;
 
 /// An op of a lowered graph. The doc comment of each variant gives its operands in order, then its result.
@@ -51,6 +51,25 @@ pub enum CpuOp {
 impl From<Op> for CpuOp {
     fn from(op: Op) -> CpuOp {
         CpuOp::Model(op)
+    }
+}
+
+impl CpuOp {
+    /// How it reads an operand that is a weight.
+    pub(crate) fn weight_form(&self, operand: usize) -> WeightForm {
+        match (*self, operand) {
+            (CpuOp::Model(op), _) => op.weight_form(operand),
+            (CpuOp::QuantizedLinear { .. }, 1) => WeightForm::Matrix,
+            (CpuOp::QuantizedMoeLinear { experts, .. }, 1) => WeightForm::Experts(experts),
+            (
+                CpuOp::Quantize { .. }
+                | CpuOp::QuantizedLinear { .. }
+                | CpuOp::QuantizedMoeLinear { .. }
+                | CpuOp::AttentionPartials { .. }
+                | CpuOp::AttentionMerge(_),
+                _,
+            ) => WeightForm::Vector,
+        }
     }
 }
 

@@ -63,7 +63,9 @@ use crate::weights::{Weight, Weights};
 use std::ops::Range;
 use std::sync::Arc;
 use verbatim_backend::{BindError, Filled, InputBinding, Outputs, PrepareError};
-use verbatim_graph::{Attention, Bounds, Extent, Graph, Lifetime, Op, Placement, Shape, Tag, ValueId};
+use verbatim_graph::{
+    Attention, Bounds, Extent, Graph, Lifetime, Op, Placement, Shape, Tag, ValueId, WeightForm,
+};
 use verbatim_plan::Plan;
 use verbatim_quant::DType;
 use verbatim_team::{AlignedBytes, Plain, TaskCounter};
@@ -344,14 +346,6 @@ fn source(plan: &Plan<CpuOp>, id: ValueId) -> Source {
     }
 }
 
-/// In which form an op reads a weight.
-enum Form {
-    Matrix,
-    /// A matrix for each of so many experts.
-    Experts(usize),
-    Vector,
-}
-
 /// Every weight that the graph reads is there, of the form that its op reads.
 fn check_weights(graph: &Graph<CpuOp>, weights: &Weights) -> Result<(), PrepareError> {
     for node in graph.nodes() {
@@ -360,22 +354,15 @@ fn check_weights(graph: &Graph<CpuOp>, weights: &Weights) -> Result<(), PrepareE
             let (Lifetime::Weight, verbatim_graph::Def::Leaf(tag)) = (value.lifetime, value.def) else {
                 continue;
             };
-            let form = match (node.op, i) {
-                (Model(Op::Embed { .. }), 0)
-                | (Model(Op::Linear { .. }) | CpuOp::QuantizedLinear { .. }, 1) => Form::Matrix,
-                (Model(Op::MoeLinear { experts, .. }) | CpuOp::QuantizedMoeLinear { experts, .. }, 1) => {
-                    Form::Experts(experts)
-                }
-                _ => Form::Vector,
-            };
+            let form = node.op.weight_form(i);
             let Extent::Fixed(rows) = value.shape.rows else { continue };
             let weight = weights.items().get(tag.index as usize);
             let fits = weight.is_some_and(|weight| match (form, weight) {
-                (Form::Matrix, Weight::Matrix(matrix)) => matrix.dtype() == value.dtype,
-                (Form::Experts(count), Weight::Experts(experts)) => {
+                (WeightForm::Matrix, Weight::Matrix(matrix)) => matrix.dtype() == value.dtype,
+                (WeightForm::Experts(count), Weight::Experts(experts)) => {
                     experts.dtype() == value.dtype && experts.matrices().len() == count
                 }
-                (Form::Vector, Weight::Vector(_)) => value.dtype == DType::F32,
+                (WeightForm::Vector, Weight::Vector(_)) => value.dtype == DType::F32,
                 _ => false,
             });
             let found = weight.map(Weight::shape);

@@ -18,7 +18,9 @@ pub use op::{
     Router,
 };
 pub use rule::{OpRules, Operands};
-pub use value::{Bounds, Def, Extent, Lifetime, NodeId, Placement, Real, Shape, Tag, Value, ValueId};
+pub use value::{
+    Bounds, Def, Extent, Lifetime, NodeId, Placement, Real, Shape, Tag, Value, ValueId, WeightForm,
+};
 
 /// Why a graph could not be built.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]

@@ -1,7 +1,7 @@
 //! Ops, at the level that model authors think in, each with its shape rule.
 
 use crate::rule::{OpRules, Operands, is_cap};
-use crate::value::{Extent, Real, Shape, Value};
+use crate::value::{Extent, Real, Shape, Value, WeightForm};
 use verbatim_quant::DType;
 
 /// The activation of a gated FFN.
@@ -314,6 +314,65 @@ impl Operands<'_> {
     }
 }
 
+/// What an op does to a state.
+#[derive(Clone, Copy)]
+enum StateUse {
+    /// Writes to this operand and returns its next version.
+    Store(usize),
+    /// Advances this operand, and returns a value.
+    Advance(usize),
+}
+
+impl StateUse {
+    fn operand(self) -> usize {
+        match self {
+            StateUse::Store(operand) | StateUse::Advance(operand) => operand,
+        }
+    }
+}
+
+/// What else than its shape rule is to be known of an op.
+struct Traits {
+    state: Option<StateUse>,
+    /// The weight that it reads as something else than a vector.
+    weight: Option<(usize, WeightForm)>,
+}
+
+impl Op {
+    fn traits(&self) -> Traits {
+        let traits = |state, weight| Traits { state, weight };
+        match *self {
+            Op::Embed { .. } => traits(None, Some((0, WeightForm::Matrix))),
+            Op::Linear { .. } | Op::LmHead => traits(None, Some((1, WeightForm::Matrix))),
+            Op::MoeLinear { experts, .. } => traits(None, Some((1, WeightForm::Experts(experts)))),
+            Op::KvWrite { .. } => traits(Some(StateUse::Store(0)), None),
+            Op::ShortConv { .. } => traits(Some(StateUse::Advance(2)), None),
+            Op::GatedDelta(_) => traits(Some(StateUse::Advance(5)), None),
+            Op::RmsNorm { .. }
+            | Op::RopeTable(_)
+            | Op::Rope { .. }
+            | Op::Hadamard { .. }
+            | Op::Attention(_)
+            | Op::MoeTopK { .. }
+            | Op::MoeWeights(_)
+            | Op::MoeCombine
+            | Op::RowGate
+            | Op::HeadColumns { .. }
+            | Op::Glu { .. }
+            | Op::Add
+            | Op::Mul
+            | Op::Scale { .. }
+            | Op::Softcap { .. }
+            | Op::GatherRows => traits(None, None),
+        }
+    }
+
+    /// How it reads an operand that is a weight.
+    pub fn weight_form(&self, operand: usize) -> WeightForm {
+        self.traits().weight.filter(|(of, _)| *of == operand).map_or(WeightForm::Vector, |(_, form)| form)
+    }
+}
+
 impl OpRules for Op {
     fn name(&self) -> &'static str {
         match self {
@@ -344,35 +403,11 @@ impl OpRules for Op {
     }
 
     fn writes_state(&self) -> Option<usize> {
-        match self {
-            Op::KvWrite { .. } => Some(0),
-            Op::ShortConv { .. } => Some(2),
-            Op::GatedDelta(_) => Some(5),
-            Op::Embed { .. }
-            | Op::RmsNorm { .. }
-            | Op::Linear { .. }
-            | Op::LmHead
-            | Op::RopeTable(_)
-            | Op::Rope { .. }
-            | Op::Hadamard { .. }
-            | Op::Attention(_)
-            | Op::MoeTopK { .. }
-            | Op::MoeWeights(_)
-            | Op::MoeLinear { .. }
-            | Op::MoeCombine
-            | Op::RowGate
-            | Op::HeadColumns { .. }
-            | Op::Glu { .. }
-            | Op::Add
-            | Op::Mul
-            | Op::Scale { .. }
-            | Op::Softcap { .. }
-            | Op::GatherRows => None,
-        }
+        self.traits().state.map(StateUse::operand)
     }
 
     fn returns_state(&self) -> bool {
-        matches!(self, Op::KvWrite { .. })
+        matches!(self.traits().state, Some(StateUse::Store(_)))
     }
 
     fn infer(&self, operands: &[&Value]) -> Result<(DType, Shape), String> {

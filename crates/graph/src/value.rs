@@ -71,6 +71,17 @@ pub struct Bounds {
     pub output_rows: usize,
 }
 
+/// How a weight is used, and so how it is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WeightForm {
+    /// Right-hand side of products, or table of rows.
+    Matrix,
+    /// As many matrices, one below the other.
+    Experts(usize),
+    /// Norm weights, biases, RoPE frequency factors: decoded to f32.
+    Vector,
+}
+
 /// The extent of a value's outer dimension.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Extent {

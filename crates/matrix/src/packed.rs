@@ -436,7 +436,7 @@ mod tests {
     }
 
     #[test]
-    fn grids_and_trits_keep_the_codes_of_all_rows() {
+    fn grids_and_trits_keep_the_quants_of_all_rows() {
         let mut random = Random(6);
         let mut formats = 0;
         for (dtype, kind) in ALL.into_iter().filter_map(|dtype| Some((dtype, Kind::of(dtype)?))) {

@@ -21,15 +21,11 @@ mod iq;
 mod k;
 mod legacy;
 mod plain;
-mod range;
 mod search;
 mod ternary;
 
 pub use dtype::{ALL, DType};
 pub use error::QuantError;
-pub use range::can_quantize;
-
-use range::largest_magnitude;
 
 /// Decodes `bytes`, whole blocks of `dtype`, into `out`.
 ///
@@ -85,33 +81,47 @@ pub fn dequantize(dtype: DType, bytes: &[u8], out: &mut [f32]) -> Result<(), Qua
 /// If `dtype` has no quantiser (see [`can_quantize`]), `input` is not whole blocks, `out` has not the size that
 /// `input` asks for, or an element is not finite or too large for the format.
 pub fn quantize(dtype: DType, input: &[f32], out: &mut [u8]) -> Result<(), QuantError> {
-    let Some(limit) = largest_magnitude(dtype) else {
-        return Err(QuantError::NoQuantizer { dtype });
-    };
     check_sizes(dtype, out.len(), input.len())?;
-    check_range(dtype, input, limit)?;
     match dtype {
-        DType::F32 => encode_blocks(input, out, plain::encode_f32),
-        DType::F16 => encode_blocks(input, out, plain::encode_f16),
-        DType::BF16 => encode_blocks(input, out, plain::encode_bf16),
-        DType::Q4_0 => encode_blocks(input, out, legacy::encode_q4_0),
-        DType::Q4_1 => encode_blocks(input, out, legacy::encode_q4_1),
-        DType::Q5_0 => encode_blocks(input, out, legacy::encode_q5_0),
-        DType::Q5_1 => encode_blocks(input, out, legacy::encode_q5_1),
-        DType::Q8_0 => encode_blocks(input, out, legacy::encode_q8_0),
-        DType::TQ1_0 => encode_blocks(input, out, ternary::encode_tq1_0),
-        DType::TQ2_0 => encode_blocks(input, out, ternary::encode_tq2_0),
-        DType::MXFP4 => encode_blocks(input, out, fp4::encode_mxfp4),
-        DType::Q2_K => encode_blocks(input, out, k::encode_q2_k),
-        DType::Q3_K => encode_blocks(input, out, k::encode_q3_k),
-        DType::Q4_K => encode_blocks(input, out, k::encode_q4_k),
-        DType::Q5_K => encode_blocks(input, out, k::encode_q5_k),
-        DType::Q6_K => encode_blocks(input, out, k::encode_q6_k),
-        DType::IQ4_NL => encode_blocks(input, out, iq::encode_iq4_nl),
-        DType::IQ4_XS => encode_blocks(input, out, iq::encode_iq4_xs),
-        _ => return Err(QuantError::NoQuantizer { dtype }),
+        DType::F32 => encode_blocks(dtype, f32::MAX, input, out, plain::encode_f32),
+        DType::F16 => encode_blocks(dtype, HALF_MAX, input, out, plain::encode_f16),
+        DType::BF16 => encode_blocks(dtype, half::bf16::MAX.to_f32(), input, out, plain::encode_bf16),
+        // Limits of the legacy formats without a min: the largest quant is this many scales.
+        DType::Q4_0 => encode_blocks(dtype, 8.0 * HALF_MAX, input, out, legacy::encode_q4_0),
+        DType::Q5_0 => encode_blocks(dtype, 16.0 * HALF_MAX, input, out, legacy::encode_q5_0),
+        DType::Q8_0 => encode_blocks(dtype, 127.0 * HALF_MAX, input, out, legacy::encode_q8_0),
+        // In all others the largest magnitude is itself a field, or could become one (the K types would take larger
+        // numbers, but weights that large are a mistake).
+        DType::Q4_1 => encode_blocks(dtype, HALF_MAX, input, out, legacy::encode_q4_1),
+        DType::Q5_1 => encode_blocks(dtype, HALF_MAX, input, out, legacy::encode_q5_1),
+        DType::TQ1_0 => encode_blocks(dtype, HALF_MAX, input, out, ternary::encode_tq1_0),
+        DType::TQ2_0 => encode_blocks(dtype, HALF_MAX, input, out, ternary::encode_tq2_0),
+        DType::MXFP4 => encode_blocks(dtype, f32::MAX, input, out, fp4::encode_mxfp4),
+        DType::Q2_K => encode_blocks(dtype, HALF_MAX, input, out, k::encode_q2_k),
+        DType::Q3_K => encode_blocks(dtype, HALF_MAX, input, out, k::encode_q3_k),
+        DType::Q4_K => encode_blocks(dtype, HALF_MAX, input, out, k::encode_q4_k),
+        DType::Q5_K => encode_blocks(dtype, HALF_MAX, input, out, k::encode_q5_k),
+        DType::Q6_K => encode_blocks(dtype, HALF_MAX, input, out, k::encode_q6_k),
+        DType::IQ4_NL => encode_blocks(dtype, HALF_MAX, input, out, iq::encode_iq4_nl),
+        DType::IQ4_XS => encode_blocks(dtype, HALF_MAX, input, out, iq::encode_iq4_xs),
+        DType::IQ1_S | DType::IQ1_M | DType::IQ2_XXS | DType::IQ2_XS | DType::IQ2_S | DType::IQ3_XXS => {
+            Err(QuantError::NoQuantizer { dtype })
+        }
+        DType::IQ3_S | DType::NVFP4 | DType::Q1_0 | DType::Q2_0 | DType::Q8_1 | DType::Q8_K => {
+            Err(QuantError::NoQuantizer { dtype })
+        }
+        DType::I8 | DType::I16 | DType::I32 | DType::I64 | DType::F64 => {
+            Err(QuantError::NoQuantizer { dtype })
+        }
     }
-    Ok(())
+}
+
+/// The largest half-precision number.
+const HALF_MAX: f32 = 65504.0;
+
+/// Whether [`quantize`] writes this type. The others need calibration data or are not weight formats.
+pub fn can_quantize(dtype: DType) -> bool {
+    quantize(dtype, &[], &mut []).is_ok()
 }
 
 fn check_sizes(dtype: DType, actual: usize, elements: usize) -> Result<(), QuantError> {
@@ -140,12 +150,17 @@ fn decode_blocks<const BYTES: usize, const LEN: usize>(
     blocks.iter().zip(outputs).for_each(|(block, out)| decode(block, out));
 }
 
+/// `limit` is the largest magnitude for which no scale of the format can overflow.
 fn encode_blocks<const BYTES: usize, const LEN: usize>(
+    dtype: DType,
+    limit: f32,
     input: &[f32],
     out: &mut [u8],
     encode: impl Fn(&[f32; LEN], &mut [u8; BYTES]),
-) {
+) -> Result<(), QuantError> {
+    check_range(dtype, input, limit)?;
     let (inputs, _) = input.as_chunks::<LEN>();
     let (blocks, _) = out.as_chunks_mut::<BYTES>();
     inputs.iter().zip(blocks).for_each(|(input, block)| encode(input, block));
+    Ok(())
 }

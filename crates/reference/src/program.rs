@@ -1,8 +1,8 @@
 //! Programs: a graph that was checked, and when each of its values is read last.
 
 use crate::weights::{Weight, Weights};
-use verbatim_backend::{PrepareError, WeightForm};
-use verbatim_graph::{Def, Extent, Graph, Lifetime, Node, Op, Placement, Tag, ValueId};
+use verbatim_backend::PrepareError;
+use verbatim_graph::{Def, Extent, Graph, Lifetime, Node, Placement, Tag, ValueId};
 
 /// A graph that can be run against one table of weights.
 pub struct Program {
@@ -60,17 +60,6 @@ fn freed(graph: &Graph) -> Vec<Vec<ValueId>> {
     freed
 }
 
-/// How an op reads a weight.
-fn form(op: &Op, operand: usize) -> WeightForm {
-    if matches!((op, operand), (Op::Embed { .. }, 0) | (Op::Linear { .. } | Op::LmHead, 1)) {
-        WeightForm::Matrix
-    } else if let (Op::MoeLinear { experts, .. }, 1) = (op, operand) {
-        WeightForm::Experts(*experts)
-    } else {
-        WeightForm::Vector
-    }
-}
-
 /// If the operand is a weight, it is in the table, of the form, type and shape that its op reads.
 fn check_weight(graph: &Graph, node: &Node, operand: usize, weights: &Weights) -> Result<(), PrepareError> {
     let value = graph.value(node.operands[operand]);
@@ -79,7 +68,7 @@ fn check_weight(graph: &Graph, node: &Node, operand: usize, weights: &Weights) -
     else {
         return Ok(());
     };
-    let wanted = (form(&node.op, operand), value.dtype, (rows, value.shape.cols));
+    let wanted = (node.op.weight_form(operand), value.dtype, (rows, value.shape.cols));
     let weight = weights.get(tag.index as usize);
     if weight.is_some_and(|weight| (weight.form(), weight.dtype(), weight.shape()) == wanted) {
         return Ok(());

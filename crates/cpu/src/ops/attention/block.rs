@@ -1,7 +1,7 @@
 //! The two kernels over one head of a block of positions: its keys become weights, and its values are added with them.
 
 use super::decode::Numbers;
-use super::{PARTIAL_EXTRA, Scores};
+use super::shape::{PARTIAL_EXTRA, Scores};
 use crate::kv::Block;
 use std::ops::Range;
 use verbatim_backend::PAGE_CELLS;

@@ -7,7 +7,7 @@
 //!
 //! where of each sum the second product is rounded first for S and last, with the sum, for O. The result is O / S.
 
-use super::PARTIAL_EXTRA;
+use super::shape::PARTIAL_EXTRA;
 use verbatim_simd::{Isa, Kernel, LANES, Lanes, Simd, dispatch, larger};
 
 /// What the splits so far have given to a query head, beside its result.

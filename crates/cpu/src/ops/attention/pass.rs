@@ -1,8 +1,10 @@
 //! One pass over the blocks of a split, shared by the query heads of several rows.
 
 use super::block::{AddValues, Prefetcher, Tile, Weigh};
+use super::decode;
 use super::scratch::PassScratch;
-use super::{KvView, MAX_QUERIES, PARTIAL_EXTRA, Row, SPLIT, Scores, decode};
+use super::shape::{MAX_QUERIES, PARTIAL_EXTRA, Row, SPLIT, Scores};
+use super::view::KvView;
 use std::ops::Range;
 use verbatim_backend::PAGE_CELLS;
 use verbatim_simd::{Isa, dispatch};

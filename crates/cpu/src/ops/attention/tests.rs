@@ -1,7 +1,9 @@
+use super::shape::SPLIT;
 use super::*;
-use crate::kv::KvMemory;
-use verbatim_backend::{KvSpec, KvType};
+use crate::kv::{KvLayer, KvMemory};
+use verbatim_backend::{KvSpec, KvType, PAGE_CELLS};
 use verbatim_graph::random::Random;
+use verbatim_simd::Isa;
 
 fn memory(spec: KvSpec, positions: usize, random: &mut Random) -> (KvMemory, Vec<Vec<f32>>, Vec<Vec<f32>>) {
     let memory = KvMemory::new(&[(spec, positions.div_ceil(PAGE_CELLS) + 1)]).expect("small");

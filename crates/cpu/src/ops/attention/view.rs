@@ -1,0 +1,89 @@
+//! Where the keys and values of a query lie.
+
+use super::shape::STORED_BYTES;
+use crate::kv::{Block, KvLayer};
+use std::ops::Range;
+use verbatim_backend::PAGE_CELLS;
+use verbatim_team::AlignedBytes;
+
+/// The K and V of one K/V head that some rows attend to.
+pub(crate) struct KvView<'a> {
+    pub(crate) layer: &'a KvLayer,
+    pub(crate) kv_head: usize,
+    /// The sequence's pages, by block of positions.
+    pub(crate) pages: &'a [i32],
+    /// The positions that are not in the pages.
+    pub(crate) path: Option<Path<'a>>,
+}
+
+impl<'a> KvView<'a> {
+    pub(super) fn head_dim(&self) -> usize {
+        self.layer.spec().head_dim
+    }
+
+    /// The page of a position.
+    fn page(&self, position: usize) -> usize {
+        usize::try_from(self.pages[position / PAGE_CELLS]).expect("a page of the sequence")
+    }
+
+    /// K and V of the block of positions that begins at `start`, of which `seen` are needed.
+    pub(super) fn block<'g>(
+        &self,
+        start: usize,
+        seen: &Range<usize>,
+        gathered: &'g mut AlignedBytes,
+    ) -> (Block<'g>, Block<'g>)
+    where
+        'a: 'g,
+    {
+        match &self.path {
+            Some(path) if start + PAGE_CELLS > path.base => path.gather(self, start, seen, gathered),
+            _ => {
+                let (page, layer) = (self.page(start), self.layer);
+                (layer.k().block(page, self.kv_head), layer.v().block(page, self.kv_head))
+            }
+        }
+    }
+
+    /// The keys of the block that begins at `start`, if they lie in a page.
+    pub(super) fn keys_in_page(&self, start: usize) -> Option<Block<'a>> {
+        let page = usize::try_from(*self.pages.get(start / PAGE_CELLS)?).ok()?;
+        self.path.is_none().then(|| self.layer.k().block(page, self.kv_head))
+    }
+}
+
+/// Where the positions from `base` on lie: the cells of one of the ways down a tree of rows in flight.
+#[derive(Clone, Copy)]
+pub(crate) struct Path<'a> {
+    /// The first position of the path.
+    pub(crate) base: usize,
+    /// Cells of the positions from `base` on.
+    pub(crate) cells: &'a [i32],
+}
+
+impl Path<'_> {
+    /// K and V of the keys `seen` of the block of positions that begins at `start`, brought together as a page would hold
+    /// them.
+    fn gather<'g>(
+        &self,
+        keys: &KvView<'_>,
+        start: usize,
+        seen: &Range<usize>,
+        gathered: &'g mut AlignedBytes,
+    ) -> (Block<'g>, Block<'g>) {
+        let seen = start + seen.start..start + seen.end;
+        let sides = [(keys.layer.k(), 0), (keys.layer.v(), STORED_BYTES)];
+        for (side, at) in sides {
+            let page = &mut gathered.bytes_mut()[at..];
+            if seen.start < self.base {
+                side.copy_block(keys.page(start), keys.kv_head, page);
+            }
+            for position in seen.start.max(self.base)..seen.end {
+                let cell = usize::try_from(self.cells[position - self.base]).expect("a cell of the path");
+                side.copy_head(cell, keys.kv_head, page, position - start);
+            }
+        }
+        let [k, v] = sides.map(|(side, at)| side.layout().view(gathered, at));
+        (k, v)
+    }
+}
