@@ -5,14 +5,14 @@ use std::process::ExitCode;
 
 use crate::standard_io;
 
-/// The command line makes no sense, in a way that the parser cannot see. Ends the program with status 2.
+/// A command-line error that the parser cannot detect. Exit status 2.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct UsageError(pub String);
 
-/// Prints `error: message` with each cause on a line of its own, and gives the exit status.
+/// Prints `error: message` with each cause on a line of its own, and returns the exit status.
 ///
-/// A broken pipe is success without a word: whoever read our output has seen enough.
+/// A broken pipe is a silent success: the reader of our output has seen enough.
 pub fn report(error: &anyhow::Error) -> ExitCode {
     if is_broken_pipe(error) {
         return ExitCode::SUCCESS;
@@ -35,7 +35,7 @@ fn is_broken_pipe(error: &anyhow::Error) -> bool {
     })
 }
 
-/// The message and its causes. A cause that the message before it already ends with is not said twice.
+/// The message and its causes. A cause that the previous message already ends with is not repeated.
 fn describe(error: &anyhow::Error) -> String {
     let mut last = error.to_string();
     let mut text = format!("error: {last}");

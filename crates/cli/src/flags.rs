@@ -1,12 +1,12 @@
 //! Every command and every flag of `verbatim`, each defined once.
 //!
 //! The parser, `--help`, the man pages, the shell completions and the environment variables all come from the
-//! definitions in this file. A flag that is given on the command line wins over its environment variable.
-//! Flags that several commands share are in structs of their own ([`ModelFlags`], [`CacheFlags`], …), so
-//! that a flag means the same thing wherever it appears.
+//! definitions in this file. A flag on the command line wins over its environment variable.
+//! Flags that several commands share are in separate structs ([`ModelFlags`], [`CacheFlags`], …), so that a
+//! flag means the same thing wherever it appears.
 //!
 //! There is no `conflicts_with` in this file: clap counts a flag as given when its variable is set, even to
-//! "0", so a variable set for one command would break another. Commands refuse what contradicts itself (see
+//! "0", so a variable set for one command would break another. Commands reject conflicting flags (see
 //! `UsageError`).
 
 use std::num::{NonZeroU32, NonZeroUsize};
@@ -26,13 +26,13 @@ use crate::cpu_mask::CpuMask;
 #[command(
     name = "verbatim",
     version,
-    about = "Run language models on this machine, with the text that the model alone would give",
-    long_about = "Run language models on this machine. The text is bit for bit what the model alone would \
-                  give, whatever the number of threads, requests or drafted tokens.",
+    about = "Run language models on this machine, with bit-for-bit reproducible output",
+    long_about = "Run language models on this machine. The output is bit for bit that of plain token-by-token \
+                  decoding, whatever the number of threads, requests or draft tokens.",
     arg_required_else_help = true
 )]
 pub struct Cli {
-    /// Flags that every command takes.
+    /// Flags of every command.
     #[command(flatten)]
     pub common: CommonFlags,
     /// What to do.
@@ -40,7 +40,7 @@ pub struct Cli {
     pub command: Command,
 }
 
-/// Flags that every command takes.
+/// Flags of every command.
 #[derive(Debug, Clone, Args)]
 pub struct CommonFlags {
     /// Folder that holds the models [default: `verbatim` in the user's data folder]
@@ -87,7 +87,7 @@ pub struct ModelFlags {
     /// Model: a file, a name in the store, or hf:OWNER/REPO/FILE.gguf [default: smollm2-135m]
     #[arg(short, long, value_name = "MODEL", env = "VERBATIM_MODEL", value_hint = ValueHint::FilePath)]
     pub model: Option<String>,
-    /// Where models are fetched from, when one is missing.
+    /// Where missing models are fetched from.
     #[command(flatten)]
     pub hub: HubFlags,
 }
@@ -110,10 +110,10 @@ pub struct HubFlags {
 /// Backend and threads. The text depends on the backend and not on the threads.
 #[derive(Debug, Clone, Args)]
 pub struct DeviceFlags {
-    /// Backend: cpu, or reference (every op by its definition in scalar code: slow, to compare with)
+    /// Backend: cpu, or reference (slow scalar code, to compare with)
     #[arg(long, value_name = "NAME", env = "VERBATIM_BACKEND", default_value = "cpu", value_parser = device_kind())]
     pub backend: DeviceKind,
-    /// Threads to compute with [default: one per physical core]; the text does not depend on it
+    /// Number of threads [default: one per physical core]; does not change the text
     #[arg(long, value_name = "N", env = "VERBATIM_THREADS")]
     pub threads: Option<NonZeroUsize>,
     /// Logical CPUs to compute on, in hexadecimal: bit i is CPU i [default: all]
@@ -130,7 +130,7 @@ pub struct CacheFlags {
     /// Type of V in the KV cache
     #[arg(long = "ctv", value_name = "FORMAT", env = "VERBATIM_CTV", default_value = "f16", value_parser = kv_type())]
     pub cache_type_v: KvType,
-    /// Quantise K and V without the Hadamard transform, which loses more
+    /// Disable the Hadamard transform before KV quantisation (less accurate)
     #[arg(long, env = "VERBATIM_NO_KV_ROTATION", value_parser = switch())]
     pub no_kv_rotation: bool,
 }
@@ -171,7 +171,7 @@ pub struct SequenceFlags {
 /// How to choose the next token and when to stop.
 #[derive(Debug, Clone, Args)]
 pub struct GenerateFlags {
-    /// Tokens to generate at most [default: until the model ends or the context is full]
+    /// Maximum number of tokens to generate [default: until the model stops or the context is full]
     #[arg(short = 'n', long, value_name = "N", env = "VERBATIM_MAX_TOKENS", allow_negative_numbers = true)]
     pub max_tokens: Option<u32>,
     /// Temperature; 0 is greedy
@@ -202,7 +202,7 @@ pub struct GenerateFlags {
         value_parser = NonEmptyStringValueParser::new()
     )]
     pub stop: Vec<String>,
-    /// Context size in tokens [default: what the model was trained for]
+    /// Context size in tokens [default: the model's training context]
     #[arg(long = "ctx", value_name = "N", env = "VERBATIM_CTX")]
     pub context_tokens: Option<NonZeroU32>,
     /// System message that comes before the conversation
@@ -256,7 +256,7 @@ pub struct ChatArgs {
     pub sequence: SequenceFlags,
 }
 
-/// `verbatim logits`: what the model computes for given tokens, as a file.
+/// `verbatim logits`: the logits for given tokens, as a file.
 #[derive(Debug, Clone, Args)]
 pub struct LogitsArgs {
     /// Which model.
@@ -304,11 +304,10 @@ pub struct TokenizeArgs {
     /// Which vocabulary.
     #[command(flatten)]
     pub vocabulary: VocabularyFlags,
-    /// Take the text of special tokens, such as <|im_end|>, as text; with --decode, leave special
-    /// tokens out
+    /// Do not parse special tokens such as <|im_end|>; with --decode, skip them
     #[arg(long, env = "VERBATIM_NO_SPECIAL", value_parser = switch())]
     pub no_special: bool,
-    /// Add BOS and EOS if the model file asks for them
+    /// Add BOS and EOS if the model file specifies them
     #[arg(long, env = "VERBATIM_ADD_BOS", value_parser = switch())]
     pub add_bos: bool,
     /// Read a JSON array of ids and write their bytes
@@ -343,7 +342,7 @@ pub struct TemplateArgs {
     /// JSON object with every variable of the template (`-`: standard input), instead of messages
     #[arg(long, value_name = "FILE", env = "VERBATIM_CONTEXT", value_hint = ValueHint::FilePath)]
     pub context: Option<PathBuf>,
-    /// Time that templates see, such as 2025-02-03T04:05:06 [default: the clock]
+    /// Time returned by strftime_now in templates, such as 2025-02-03T04:05:06 [default: the clock]
     #[arg(long, value_name = "TIME", env = "VERBATIM_NOW")]
     pub now: Option<jiff::civil::DateTime>,
 }
@@ -351,14 +350,14 @@ pub struct TemplateArgs {
 /// `verbatim pull`: fetch a model into the store.
 #[derive(Debug, Clone, Args)]
 pub struct PullArgs {
-    /// What to fetch: a known name (see `verbatim list --known`), hf:OWNER/REPO/FILE.gguf, the same with @REVISION behind it,
+    /// What to fetch: a known name (see `verbatim list --known`), hf:OWNER/REPO/FILE.gguf, optionally followed by @REVISION,
     /// or a file
     #[arg(value_name = "MODEL", value_hint = ValueHint::FilePath)]
     pub source: String,
     /// Name for the model in the store [default: the known name, or the file's name without .gguf]
     #[arg(long, value_name = "NAME", env = "VERBATIM_PULL_NAME")]
     pub name: Option<String>,
-    /// Refuse a file that has another SHA-256 than this one
+    /// Fail unless the file's SHA-256 is HEX
     #[arg(long, value_name = "HEX", env = "VERBATIM_SHA256")]
     pub sha256: Option<String>,
     /// Where to fetch from.
@@ -369,7 +368,7 @@ pub struct PullArgs {
 /// `verbatim list`: the models in the store.
 #[derive(Debug, Clone, Args)]
 pub struct ListArgs {
-    /// List the names that `pull` knows instead
+    /// List the models that `pull` can fetch by name
     #[arg(long, env = "VERBATIM_KNOWN", value_parser = switch())]
     pub known: bool,
     /// How to print.
@@ -396,7 +395,7 @@ pub struct ManArgs {
 /// `verbatim completions`: completion scripts.
 #[derive(Debug, Clone, Args)]
 pub struct CompletionsArgs {
-    /// The shell to complete in
+    /// Shell to generate the script for
     #[arg(value_name = "SHELL")]
     pub shell: Shell,
 }
@@ -437,7 +436,7 @@ pub struct BenchArgs {
         value_delimiter = ','
     )]
     pub depths: Vec<usize>,
-    /// Batch widths: steps of so many rows with logits, as when verifying draft tokens; separated by commas; 0 for none
+    /// Batch sizes: decode steps of N rows, all with logits, as when verifying draft tokens; separated by commas; 0 for none
     #[arg(
         long,
         value_name = "N,…",
@@ -459,13 +458,13 @@ pub struct BenchArgs {
     /// saving
     #[arg(long, alias = "state", env = "VERBATIM_BENCH_CACHE_OPS", value_parser = switch())]
     pub cache_ops: bool,
-    /// Also measure this machine's memory bandwidth and peak operations
+    /// Also measure this machine's memory bandwidth and peak int8 and f32 throughput
     #[arg(long, env = "VERBATIM_BENCH_PEAKS", value_parser = switch())]
     pub peaks: bool,
     /// Also profile each test: time by op, compared with the peaks
     #[arg(long, env = "VERBATIM_BENCH_PROFILE", value_parser = switch())]
     pub profile: bool,
-    /// Draw the profile into this .svg or .html file
+    /// Write the profile chart to FILE (.svg or .html)
     #[arg(
         long,
         value_name = "FILE",
@@ -473,7 +472,7 @@ pub struct BenchArgs {
         value_hint = ValueHint::FilePath
     )]
     pub profile_out: Option<PathBuf>,
-    /// How to print
+    /// Output format
     #[arg(
         short,
         long = "output",
@@ -491,23 +490,23 @@ pub enum BenchOutput {
     Md,
     /// A list of rows, with every sample
     Json,
-    /// A line of names, then a line for each row
+    /// CSV with a header
     Csv,
 }
 
-/// `verbatim perplexity`: the perplexity of a text, counted as llama-perplexity does.
+/// `verbatim perplexity`: the perplexity of a text, computed as llama-perplexity does.
 #[derive(Debug, Clone, Args)]
 pub struct PerplexityArgs {
     /// Which model.
     #[command(flatten)]
     pub model: ModelFlags,
-    /// Text to compute it on; `-` reads standard input
-    #[arg(short, long, value_name = "TEXT", env = "VERBATIM_PERPLEXITY_FILE", value_hint = ValueHint::FilePath)]
+    /// Text file; `-` reads standard input
+    #[arg(short, long, value_name = "FILE", env = "VERBATIM_PERPLEXITY_FILE", value_hint = ValueHint::FilePath)]
     pub file: PathBuf,
-    /// Context size of a chunk; the second half of each chunk counts, as in llama-perplexity
+    /// Chunk size in tokens; only the second half of each chunk is scored, as in llama-perplexity
     #[arg(long, value_name = "N", env = "VERBATIM_PERPLEXITY_CTX", default_value = "512")]
     pub ctx: usize,
-    /// Chunks to compute at most [default: all]
+    /// Maximum number of chunks [default: all]
     #[arg(long, value_name = "N", env = "VERBATIM_PERPLEXITY_CHUNKS")]
     pub chunks: Option<NonZeroU32>,
     /// Threads.
@@ -519,7 +518,7 @@ pub struct PerplexityArgs {
     /// Also report the KL divergence from a KV cache of these types, such as f32,f32
     #[arg(long, value_name = "CTK,CTV", env = "VERBATIM_KL_AGAINST", value_parser = cache_pair)]
     pub kl_against: Option<CachePair>,
-    /// How to print
+    /// Output format
     #[arg(long, value_name = "FORMAT", env = "VERBATIM_PERPLEXITY_FORMAT", default_value = "text")]
     pub format: PerplexityFormat,
 }
@@ -531,11 +530,11 @@ pub struct CachePair(pub [KvType; 2]);
 /// How a perplexity is printed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum PerplexityFormat {
-    /// Some lines
+    /// Plain text
     Text,
     /// A table with one row
     Markdown,
-    /// An object with every number
+    /// An object with every value
     Json,
 }
 
@@ -561,7 +560,7 @@ pub struct SynthArgs {
         allow_negative_numbers = true
     )]
     pub seed: u64,
-    /// The config.json of a model on Hugging Face, whose shape to take instead of a known one
+    /// Use the shape from this HF config.json
     #[arg(long, value_name = "FILE", env = "VERBATIM_CONFIG", value_hint = ValueHint::FilePath)]
     pub config: Option<PathBuf>,
     /// Threads.
@@ -569,7 +568,7 @@ pub struct SynthArgs {
     pub threads: DeviceFlags,
 }
 
-/// How the variable of a switch is read: empty, `0`, `false`, `no`, `off`, `n` and `f` mean no, all else yes.
+/// Parses the variable of a switch: empty, `0`, `false`, `no`, `off`, `n` and `f` mean no, everything else yes.
 fn switch() -> FalseyValueParser {
     FalseyValueParser::new()
 }
@@ -578,7 +577,7 @@ fn switch() -> FalseyValueParser {
 fn temperature(text: &str) -> Result<f32, String> {
     match text.parse::<f32>() {
         Ok(value) if value.is_finite() && value >= 0.0 => Ok(value),
-        _ => Err("a temperature is a number of at least 0".to_owned()),
+        _ => Err("a temperature must be a finite number >= 0".to_owned()),
     }
 }
 

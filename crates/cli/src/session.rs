@@ -1,4 +1,4 @@
-//! A loaded model in its engine, and one session that stays from answer to answer.
+//! A loaded model in its engine, and one session that lasts from answer to answer.
 
 use std::path::{Path, PathBuf};
 
@@ -15,7 +15,7 @@ use crate::cpu_mask::CpuMask;
 use crate::flags::{CacheFlags, DeviceFlags, GenerateFlags, ModelFlags, SequenceFlags};
 use crate::interrupt::Interrupt;
 use crate::model_file::ModelFile;
-use crate::pull::{self, Suppliers};
+use crate::pull::{self, Sources};
 use crate::standard_io::{notify, refuse_model};
 use crate::store::Store;
 
@@ -25,19 +25,19 @@ pub struct Session {
     id: SessionId,
     /// Where the session is kept between processes.
     file: Option<PathBuf>,
-    /// The conversation that was kept with it.
+    /// The conversation that was saved with it.
     conversation: Vec<Message>,
 }
 
 /// The section of a session's file with the messages of a conversation, as JSON.
 const CONVERSATION: &str = "conversation";
 
-/// What an answer took and why it ended.
+/// Statistics of an answer and why it ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Summary {
     /// Why it ended.
     pub reason: FinishReason,
-    /// What it took.
+    /// Token counts and times.
     pub stats: GenerationStats,
 }
 
@@ -49,9 +49,9 @@ impl std::fmt::Display for Summary {
             write!(f, " ({} cached)", stats.cached_tokens)?;
         }
         let (tokens, first) = (stats.generated_tokens, stats.time_to_first_token.as_secs_f64());
-        write!(f, ", {tokens} tokens, first after {first:.2} s")?;
+        write!(f, ", {tokens} generated, first after {first:.2} s")?;
         if tokens > 1 {
-            write!(f, ", then {:.1} tokens/s", (tokens - 1) as f64 / stats.generation_time.as_secs_f64())?;
+            write!(f, ", {:.1} tokens/s", (tokens - 1) as f64 / stats.generation_time.as_secs_f64())?;
         }
         match &self.reason {
             FinishReason::EndOfText => Ok(()),
@@ -63,9 +63,8 @@ impl std::fmt::Display for Summary {
     }
 }
 
-/// How many threads compute: as asked for, else one for each CPU of `--cpu-mask`, else one per physical core: threads of one
-/// core would share its vector units. From now on they stay on the CPUs of the mask, since threads inherit where they may
-/// run.
+/// Number of threads: `--threads`, else one for each CPU of `--cpu-mask`, else one per physical core, since threads of one
+/// core would share its vector units. Also sets the affinity mask, which threads created later inherit.
 ///
 /// # Errors
 /// When the mask names CPUs that cannot be used.
@@ -81,7 +80,7 @@ pub fn place_threads(flags: &DeviceFlags) -> anyhow::Result<usize> {
     Ok(threads)
 }
 
-/// The backend that the flags name, and how many threads it was given.
+/// The backend that the flags select, and its number of threads.
 ///
 /// # Errors
 /// When it cannot be used, or the mask names CPUs that cannot be used.
@@ -93,7 +92,7 @@ pub fn open_device(flags: &DeviceFlags) -> anyhow::Result<(Device, usize)> {
 /// Loads a model.
 ///
 /// # Errors
-/// When the file is no model that can be run, or memory does not suffice.
+/// When the file is not a supported model, or memory does not suffice.
 pub fn load(file: &ModelFile, device: Device, options: &LoadOptions) -> anyhow::Result<Stepper<Device>> {
     Stepper::load(device, &file.gguf, options).map_err(|error| {
         let hint = match &error {
@@ -104,13 +103,13 @@ pub fn load(file: &ModelFile, device: Device, options: &LoadOptions) -> anyhow::
     })
 }
 
-/// Opens the model that the flags name, fetching it first if it is known and missing.
+/// Opens the model that the flags select, fetching it first if it is known and missing.
 ///
 /// # Errors
-/// When it cannot be had or is not whole.
+/// When it cannot be fetched, or is truncated or corrupt.
 pub fn open_model(store: &Store, flags: &ModelFlags) -> anyhow::Result<ModelFile> {
-    let suppliers = Suppliers::new(&flags.hub.endpoint)?;
-    let path = pull::resolve_or_pull(store, &suppliers, flags.model.as_deref())?;
+    let sources = Sources::new(&flags.hub.endpoint)?;
+    let path = pull::resolve_or_pull(store, &sources, flags.model.as_deref())?;
     let gguf = GgufFile::open(&path)?;
     Ok(ModelFile { path, gguf })
 }
@@ -119,7 +118,7 @@ impl Session {
     /// Loads a model for one conversation.
     ///
     /// # Errors
-    /// When the file is no model that can be run, or memory does not suffice.
+    /// When the file is not a supported model, or memory does not suffice.
     pub fn open(
         store: &Store,
         model: &ModelFlags,
@@ -160,19 +159,19 @@ impl Session {
         if let (Some(restored), Some(path)) = (opened.restored, &flags.session) {
             if let Some(messages) = restored.section(CONVERSATION) {
                 conversation = serde_json::from_slice(messages)
-                    .with_context(|| format!("{}: the conversation in it cannot be read", path.display()))?;
+                    .with_context(|| format!("{}: cannot read the conversation in it", path.display()))?;
             }
             notify(&format!("{} holds {} tokens", path.display(), restored.positions));
         }
         Ok(Session { engine, id: opened.id, file: flags.session.clone(), conversation })
     }
 
-    /// The conversation that was kept with the session, if it was one.
+    /// The conversation that was saved with the session, if any.
     pub fn take_conversation(&mut self) -> Vec<Message> {
         std::mem::take(&mut self.conversation)
     }
 
-    /// Writes what was computed, and the conversation if it was one, to the file that it is to be kept in, if there is one.
+    /// Saves the session and its conversation, if any, to the session file, if any.
     ///
     /// # Errors
     /// When it cannot be written.
@@ -186,7 +185,7 @@ impl Session {
         saved.map_err(|error| about_session(error, "was not written"))
     }
 
-    /// Whether the model says how to write a conversation.
+    /// Whether the model has a chat template.
     pub fn has_template(&self) -> bool {
         self.engine.has_chat_template()
     }
@@ -219,7 +218,7 @@ impl Session {
                 Event::Failed(error) => return Err(about_request(error)),
             }
         }
-        bail!("the answer has no end: this is a bug, please report it")
+        bail!("the answer ended without a final event: this is a bug, please report it")
     }
 }
 
@@ -234,14 +233,14 @@ fn start_engine(file: &ModelFile, device: Device, options: &LoadOptions) -> anyh
     Ok(Engine::start(stepper, ModelText { tokenizer, template }, options)?)
 }
 
-/// What is wrong with a session, with the flags that are to blame. `what` went wrong if it is the file.
+/// A session error, with the flags that caused it. `what` is the problem if it is the file.
 fn about_session(error: SessionError, what: &'static str) -> anyhow::Error {
     match error {
         SessionError::Shift(error) => {
-            anyhow::Error::new(error).context("--context-shift cannot be used with this model")
+            anyhow::Error::new(error).context("--context-shift does not work with this model")
         }
         SessionError::Keep { keep, context } => {
-            anyhow!("--keep {keep} leaves nothing to discard of a context of {context}")
+            anyhow!("--keep {keep} must be smaller than the context - 1 ({context} - 1)")
         }
         SessionError::File(error) => anyhow::Error::new(error).context(format!("--session {what}")),
         SessionError::History { .. } => anyhow::Error::new(error).context(format!("--session {what}")),
@@ -249,7 +248,7 @@ fn about_session(error: SessionError, what: &'static str) -> anyhow::Error {
     }
 }
 
-/// What is wrong with a request, with the flags that may help.
+/// A request error, with the flags that may help.
 fn about_request(error: RequestError) -> anyhow::Error {
     match error {
         RequestError::PromptTooLong { .. } => anyhow!(
@@ -260,12 +259,12 @@ fn about_request(error: RequestError) -> anyhow::Error {
     }
 }
 
-/// Whether a session can be kept in this file, before anything is computed for it.
+/// Checks that a session can be saved to this file, before anything is computed for it.
 fn check_session(path: &Path) -> anyhow::Result<()> {
     let shown = path.display();
     ensure!(!path.exists() || path.is_file(), "--session {shown}: this is not a regular file");
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let problem = || format!("--session {shown}: nothing can be written in the folder {}", folder.display());
+    let problem = || format!("--session {shown}: cannot write to the folder {}", folder.display());
     tempfile::tempfile_in(folder).with_context(problem).map(drop)
 }
 

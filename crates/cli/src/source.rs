@@ -14,23 +14,23 @@ pub struct HubFile {
     pub revision: Option<String>,
 }
 
-/// Why a source is refused.
+/// Why a source is rejected.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SourceError {
-    /// The text has not the form of a hub file.
+    /// The text is not in the format of a hub file.
     #[error(
-        "{text:?} names no file on a hub: write hf:OWNER/REPO/FILE.gguf or hf:OWNER/REPO/FILE.gguf@REVISION"
+        "{text:?} is not a file on a hub: write hf:OWNER/REPO/FILE.gguf or hf:OWNER/REPO/FILE.gguf@REVISION"
     )]
     Form {
         /// What was given.
         text: String,
     },
     /// A part could lead out of the repository or the store.
-    #[error("{text:?} is refused: {part:?} is no plain name of a folder, file or revision")]
+    #[error("{text:?} is rejected: {part:?} is not a plain name of a folder, file or revision")]
     Part {
         /// What was given.
         text: String,
-        /// The part that is refused.
+        /// The rejected part.
         part: String,
     },
 }

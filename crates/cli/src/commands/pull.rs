@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use crate::flags::PullArgs;
-use crate::pull::{self, Request, Source, Suppliers};
+use crate::pull::{self, Request, Source, Sources};
 use crate::standard_io::{self, human_bytes};
 use crate::store::Store;
 
@@ -18,8 +18,8 @@ pub fn run(args: &PullArgs, store: &Store) -> anyhow::Result<ExitCode> {
         None => source.default_name()?,
     };
     let sha256 = args.sha256.as_deref().map(str::parse).transpose()?;
-    let suppliers = Suppliers::new(&args.hub.endpoint)?;
-    let entry = pull::pull(store, &suppliers, &Request { source, name, sha256 })?;
+    let sources = Sources::new(&args.hub.endpoint)?;
+    let entry = pull::pull(store, &sources, &Request { source, name, sha256 })?;
     let mut text = format!("{}  {}  {}\n", entry.name, human_bytes(entry.bytes), entry.path.display());
     if let Some(record) = &entry.record {
         text.push_str(&format!("from {}\nsha256 {}\n", record.source, record.sha256));
