@@ -11,9 +11,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use verbatim_backend::{
     Backend, BindError, Filled, InputBinding, KShift, PackError, PrepareError, RunError, StateForm,
-    StateMemoryError, StateStore, WeightForm, WeightSource,
+    StateMemoryError, StateStore, WeightKind, WeightSource,
 };
-use verbatim_graph::{Bounds, Def, Graph, Lifetime, Node, Op, OpRules, Placement, Shape, Tag, ValueId};
+use verbatim_graph::{Def, Graph, Lifetime, Node, Op, OpRules, Placement, RowCounts, Shape, Tag, ValueId};
 use verbatim_quant::{DType, dequantize};
 
 /// The backend.
@@ -26,7 +26,7 @@ pub struct Weights {
 }
 
 struct Weight {
-    form: WeightForm,
+    form: WeightKind,
     /// As graphs say it: that of the file, and F32 for a vector.
     dtype: DType,
     rows: usize,
@@ -51,7 +51,7 @@ pub struct Arena {
 pub struct Outputs<'a> {
     program: &'a Program,
     arena: &'a Arena,
-    rows: Bounds,
+    rows: RowCounts,
 }
 
 impl Backend for ThreeOps {
@@ -83,7 +83,7 @@ impl Backend for ThreeOps {
         let mut values = zeros(count).ok_or(no_memory)?;
         dequantize(dtype, bytes, &mut values)?;
         done(0..bytes.len());
-        let dtype = if form == WeightForm::Vector { DType::F32 } else { dtype };
+        let dtype = if form == WeightKind::Vector { DType::F32 } else { dtype };
         weights.items.push(Weight { form, dtype, rows, cols, values });
         Ok(())
     }
@@ -115,7 +115,7 @@ impl Backend for ThreeOps {
         &mut self,
         program: &'a Program,
         arena: &'a mut Arena,
-        rows: Bounds,
+        rows: RowCounts,
         weights: &Weights,
         _state: &mut NoState,
         mut fill: impl FnMut(InputBinding<'_>) -> Result<Filled, BindError>,
@@ -171,7 +171,7 @@ impl Program {
 }
 
 impl Arena {
-    fn compute(&self, graph: &Graph, node: &Node, rows: Bounds, weights: &Weights, out: &mut [f32]) {
+    fn compute(&self, graph: &Graph, node: &Node, rows: RowCounts, weights: &Weights, out: &mut [f32]) {
         let cols = graph.value(node.output).shape.cols;
         let weight = |operand: usize| match graph.value(node.operands[operand]).def {
             Def::Leaf(tag) => &weights.items[tag.index as usize],
@@ -182,8 +182,8 @@ impl Arena {
             let x = |operand: usize| row_of(&self.floats, graph, node.operands[operand], row);
             let integers = |operand: usize| row_of(&self.integers, graph, node.operands[operand], row);
             match node.op {
-                Op::Embed { scale, given } => match usize::try_from(integers(1)[0]) {
-                    Err(_) if given => out.copy_from_slice(x(2)),
+                Op::Embed { scale, has_embeddings } => match usize::try_from(integers(1)[0]) {
+                    Err(_) if has_embeddings => out.copy_from_slice(x(2)),
                     id => {
                         let id = id.expect("token ids are not negative");
                         out.iter_mut().zip(weight(0).row(id)).for_each(|(out, w)| *out = w * scale.0);
@@ -221,7 +221,7 @@ fn row_of<'a, T>(buffers: &'a [Vec<T>], graph: &Graph, id: ValueId, row: usize) 
     &buffers[root.index()][row * stride + start..][..graph.value(id).shape.cols]
 }
 
-fn elements(graph: &Graph, id: ValueId, rows: Bounds) -> usize {
+fn elements(graph: &Graph, id: ValueId, rows: RowCounts) -> usize {
     let Shape { rows: extent, cols } = graph.value(id).shape;
     extent.at(rows) * cols
 }
@@ -240,8 +240,8 @@ fn check_weight(graph: &Graph, node: &Node, operand: usize, weights: &Weights) -
     let (Lifetime::Weight, Def::Leaf(tag)) = (value.lifetime, value.def) else {
         return Ok(());
     };
-    let form = node.op.weight_form(operand);
-    let describe = |form: WeightForm, dtype: DType, shape: Shape| format!("{shape} of {dtype} as {form:?}");
+    let form = node.op.weight_kind(operand);
+    let describe = |form: WeightKind, dtype: DType, shape: Shape| format!("{shape} of {dtype} as {form:?}");
     let wanted = describe(form, value.dtype, value.shape);
     let found = weights.items.get(tag.index as usize).map_or("none".into(), |weight| {
         describe(weight.form, weight.dtype, Shape::fixed(weight.rows, weight.cols))
@@ -299,18 +299,18 @@ mod tests {
 
     /// Twice the products of a token's row with all rows of the table. The token's id is the second of two integers.
     fn graph() -> Result<Graph, GraphError> {
-        let mut b = Builder::new(Bounds { rows: 4, output_rows: 0 });
+        let mut b = Builder::new(RowCounts { rows: 4, output_rows: 0 });
         let pairs = b.input(Tag::new("pairs"), DType::I32, Shape::per_row(2))?;
         let tokens = b.columns(pairs, 1, 1)?;
         let table = b.weight(Tag::indexed("weight", 0), DType::F32, Shape::fixed(3, 2))?;
-        let x = b.apply(Op::Embed { scale: Real(1.0), given: false }, &[table, tokens])?;
+        let x = b.apply(Op::Embed { scale: Real(1.0), has_embeddings: false }, &[table, tokens])?;
         let product = b.apply(Op::Linear { bias: false, residual: false }, &[x, table])?;
         let sum = b.apply(Op::Add, &[product, product])?;
         b.output(SUM, sum)?;
         Ok(b.finish())
     }
 
-    fn weights(form: WeightForm) -> Result<Weights, PackError> {
+    fn weights(form: WeightKind) -> Result<Weights, PackError> {
         let mut weights = ThreeOps.new_weights();
         let bytes: Vec<u8> = [1.0f32, 2.0, 3.0, 4.0, 5.0, 6.0].iter().flat_map(|x| x.to_le_bytes()).collect();
         let source = WeightSource { form, dtype: DType::F32, rows: 3, cols: 2, bytes: &bytes, done: &|_| {} };
@@ -320,11 +320,11 @@ mod tests {
 
     #[test]
     fn a_row_has_the_same_bits_whatever_rows_are_beside_it() -> Result<(), Box<dyn std::error::Error>> {
-        let weights = weights(WeightForm::Matrix)?;
+        let weights = weights(WeightKind::Matrix)?;
         let program = ThreeOps.prepare(&graph()?, &weights)?;
         let mut arena = Arena::default();
         let mut sums = |tokens: &[i32]| -> Result<Vec<Vec<f32>>, RunError> {
-            let rows = Bounds { rows: tokens.len(), output_rows: 0 };
+            let rows = RowCounts { rows: tokens.len(), output_rows: 0 };
             let fill = |input: InputBinding<'_>| input.i32_from(tokens.iter().flat_map(|&token| [9, token]));
             let outputs = ThreeOps.run(&program, &mut arena, rows, &weights, &mut NoState, fill)?;
             let rows = (0..tokens.len()).filter_map(|row| outputs.row(SUM, row));
@@ -343,10 +343,10 @@ mod tests {
 
     #[test]
     fn what_cannot_be_computed_is_refused() -> Result<(), Box<dyn std::error::Error>> {
-        let refused = ThreeOps.prepare(&graph()?, &weights(WeightForm::Vector)?);
+        let refused = ThreeOps.prepare(&graph()?, &weights(WeightKind::Vector)?);
         assert!(matches!(refused, Err(PrepareError::Weight { .. })));
 
-        let mut b = Builder::new(Bounds { rows: 1, output_rows: 0 });
+        let mut b = Builder::new(RowCounts { rows: 1, output_rows: 0 });
         let x = b.input(Tag::new("x"), DType::F32, Shape::per_row(2))?;
         let product = b.apply(Op::Mul, &[x, x])?;
         b.output(Tag::new("product"), product)?;

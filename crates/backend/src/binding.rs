@@ -1,6 +1,6 @@
 //! Inputs of a run: each live one is handed out once, and only filling it gives the proof that a run asks for.
 
-use verbatim_graph::{Bounds, Tag};
+use verbatim_graph::{RowCounts, Tag};
 use verbatim_quant::DType;
 
 /// Why the inputs of a run could not be bound.
@@ -10,9 +10,9 @@ pub enum BindError {
     #[error("{given:?} is more than the program's {most:?}")]
     TooManyRows {
         /// Rows asked for.
-        given: Bounds,
+        given: RowCounts,
         /// Rows that there may be.
-        most: Bounds,
+        most: RowCounts,
     },
     /// An input was filled with the wrong number or type of elements.
     #[error("input {tag} takes {wanted} elements of {dtype}, not {given} of {given_dtype}")]

@@ -24,10 +24,10 @@ pub use binding::{BindError, Filled, InputBinding};
 pub use kv_type::KvType;
 pub use profile::{KindTime, ProductWork, Products, Profile, Recorder};
 pub use state::{KShift, KvSpec, PAGE_CELLS, RecurrentSpec, StateForm, StateMemoryError, StateStore};
-pub use verbatim_graph::WeightForm;
+pub use verbatim_graph::WeightKind;
 pub use weights::{PackError, WeightSource};
 
-use verbatim_graph::{Bounds, Graph, Placement, Tag};
+use verbatim_graph::{Graph, Placement, RowCounts, Tag};
 
 /// A device, or a way to compute on one.
 pub trait Backend {
@@ -81,7 +81,7 @@ pub trait Backend {
         &mut self,
         program: &'a Self::Program,
         arena: &'a mut Self::Arena,
-        rows: Bounds,
+        rows: RowCounts,
         weights: &Self::Weights,
         state: &mut Self::State,
         fill: impl FnMut(InputBinding<'_>) -> Result<Filled, BindError>,

@@ -1,14 +1,14 @@
 //! Weights on their way from a file into a backend.
 
 use std::ops::Range;
-use verbatim_graph::WeightForm;
+use verbatim_graph::WeightKind;
 use verbatim_quant::{DType, QuantError};
 
 /// One weight as a file has it.
 #[derive(Clone, Copy)]
 pub struct WeightSource<'a> {
     /// How it is used.
-    pub form: WeightForm,
+    pub form: WeightKind,
     /// Its format.
     pub dtype: DType,
     /// Output features, of all experts together; 1 for a vector.

@@ -69,7 +69,9 @@ pub enum PullError {
     #[error(transparent)]
     Hub(#[from] HubError),
     /// A known model that could not be fetched from any source.
-    #[error("{name} could not be fetched, neither from the hub ({hub}) nor from Python packages ({packages})")]
+    #[error(
+        "{name} could not be fetched, neither from the hub ({hub}) nor from Python packages ({packages})"
+    )]
     Nowhere {
         /// The known name.
         name: &'static str,
@@ -195,11 +197,7 @@ pub fn pull(store: &Store, sources: &Sources, request: &Request) -> Result<Entry
 ///
 /// # Errors
 /// As [`Store::resolve`] and [`pull`].
-pub fn resolve_or_pull(
-    store: &Store,
-    sources: &Sources,
-    model: Option<&str>,
-) -> Result<PathBuf, PullError> {
+pub fn resolve_or_pull(store: &Store, sources: &Sources, model: Option<&str>) -> Result<PathBuf, PullError> {
     let model = model.unwrap_or(catalogue::DEFAULT_MODEL);
     match store.resolve(model) {
         Err(StoreError::NotPulled { model }) => {

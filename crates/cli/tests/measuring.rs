@@ -88,7 +88,7 @@ fn bench_says_where_the_time_goes() {
         command.output().unwrap()
     };
     let text = stdout(&bench(&["--profile"]));
-    assert!(text.contains("at most: memory read at "), "{text}");
+    assert!(text.contains("peaks: memory read "), "{text}");
     for part in [
         "\npp8: 1 steps, ",
         "\ntg2: 2 steps, ",
@@ -260,7 +260,7 @@ fn synth_says_what_is_wrong_and_leaves_nothing() {
     refused(&["qwen3-0.6b", "x.gguf", "--quant", "Q9"], 2, "there is no recipe `Q9`; known ones are F32");
     refused(&["a", "x.gguf", "--config", "config.json"], 1, "key `vocab_size` is missing");
     refused(&["a", "x.gguf", "--config", "none.json"], 1, "none.json cannot be read");
-    refused(&["qwen3-0.6b", "."], 1, "is no regular file");
+    refused(&["qwen3-0.6b", "."], 1, "is not a regular file");
     refused(&["qwen3-0.6b"], 2, "OUT.gguf");
 }
 

@@ -7,9 +7,9 @@ use crate::weights::{Weight, Weights};
 use std::sync::atomic::{AtomicU64, Ordering};
 use verbatim_backend::{
     Backend, BindError, Filled, InputBinding, PackError, PrepareError, Products, Profile, RunError,
-    WeightForm, WeightSource,
+    WeightKind, WeightSource,
 };
-use verbatim_graph::{Bounds, Graph};
+use verbatim_graph::{Graph, RowCounts};
 use verbatim_matrix::{PackedExperts, PackedMatrix, multiply_adds};
 use verbatim_quant::dequantize;
 
@@ -32,14 +32,14 @@ impl Backend for Cpu {
         let WeightSource { form, dtype, rows, cols, bytes, done } = weight;
         let team = self.team();
         let weight = match form {
-            WeightForm::Matrix => {
+            WeightKind::Matrix => {
                 Weight::Matrix(PackedMatrix::pack_with(team, dtype, rows, cols, bytes, done)?)
             }
-            WeightForm::Experts(experts) => {
+            WeightKind::Experts(experts) => {
                 let rows = rows.checked_div(experts).unwrap_or(0);
                 Weight::Experts(PackedExperts::pack_with(team, dtype, experts, rows, cols, bytes, done)?)
             }
-            WeightForm::Vector => {
+            WeightKind::Vector => {
                 let mut vector = Vec::new();
                 let no_memory = |_| PackError::OutOfMemory { bytes: cols.saturating_mul(size_of::<f32>()) };
                 vector.try_reserve_exact(cols).map_err(no_memory)?;
@@ -69,7 +69,7 @@ impl Backend for Cpu {
         &mut self,
         program: &'a CpuProgram,
         arena: &'a mut CpuArena,
-        rows: Bounds,
+        rows: RowCounts,
         weights: &Weights,
         state: &mut CpuState,
         fill: impl FnMut(InputBinding<'_>) -> Result<Filled, BindError>,

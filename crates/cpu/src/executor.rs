@@ -18,7 +18,7 @@ use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex};
 use verbatim_backend::{PrepareError, ProductWork, Products, Profile, Recorder, RunError};
-use verbatim_graph::{Bounds, DeltaHeads, Graph, Op, OpRules};
+use verbatim_graph::{DeltaHeads, Graph, Op, OpRules, RowCounts};
 use verbatim_matrix::{
     Epilogue, ExpertRows, Input, OutputRows, Residual, chunk_groups, matmul_expert_groups, matmul_groups,
     quantize_planes,
@@ -180,7 +180,7 @@ struct Run<'a> {
     arena: &'a AlignedBytes,
     weights: &'a Weights,
     state: &'a CpuState,
-    rows: Bounds,
+    rows: RowCounts,
     /// By thread; each uses its own.
     scratch: &'a [Mutex<Scratch>],
 }
@@ -221,11 +221,11 @@ impl Run<'_> {
             unsafe { step.output.matrix().columns_mut(self.arena, row, out_cols()) }
         };
         match step.op {
-            Model(Op::Embed { scale, given }) => {
+            Model(Op::Embed { scale, has_embeddings }) => {
                 let id = step.operands[1].matrix().row::<i32>(self.arena, row)[0];
                 let out = out();
                 match usize::try_from(id) {
-                    Err(_) if given => out.copy_from_slice(whole(2)),
+                    Err(_) if has_embeddings => out.copy_from_slice(whole(2)),
                     _ => self.embed(step, index(1), scale.0, out),
                 }
             }

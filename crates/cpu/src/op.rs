@@ -1,6 +1,6 @@
 //! The ops that this backend runs: those of models, and those that its lowering makes of them.
 
-use verbatim_graph::{Attention, Op, OpRules, Operands, Shape, Value, WeightForm};
+use verbatim_graph::{Attention, Op, OpRules, Operands, Shape, Value, WeightKind};
 use verbatim_quant::DType;
 
 /// An op of a lowered graph. The doc comment of each variant gives its operands in order, then its result.
@@ -56,11 +56,11 @@ impl From<Op> for CpuOp {
 
 impl CpuOp {
     /// How it reads an operand that is a weight.
-    pub(crate) fn weight_form(&self, operand: usize) -> WeightForm {
+    pub(crate) fn weight_kind(&self, operand: usize) -> WeightKind {
         match (*self, operand) {
-            (CpuOp::Model(op), _) => op.weight_form(operand),
-            (CpuOp::QuantizedLinear { .. }, 1) => WeightForm::Matrix,
-            (CpuOp::QuantizedMoeLinear { experts, .. }, 1) => WeightForm::Experts(experts),
+            (CpuOp::Model(op), _) => op.weight_kind(operand),
+            (CpuOp::QuantizedLinear { .. }, 1) => WeightKind::Matrix,
+            (CpuOp::QuantizedMoeLinear { experts, .. }, 1) => WeightKind::Experts(experts),
             (
                 CpuOp::Quantize { .. }
                 | CpuOp::QuantizedLinear { .. }
@@ -68,7 +68,7 @@ impl CpuOp {
                 | CpuOp::AttentionPartials { .. }
                 | CpuOp::AttentionMerge(_),
                 _,
-            ) => WeightForm::Vector,
+            ) => WeightKind::Vector,
         }
     }
 }

@@ -67,11 +67,11 @@ pub(crate) fn part(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use verbatim_graph::{Activation, Bounds, Builder, Op, Real, RopeLayout, Shape, Tag, ValueId};
+    use verbatim_graph::{Activation, Builder, Op, Real, RopeLayout, RowCounts, Shape, Tag, ValueId};
     use verbatim_quant::DType;
 
     fn builder() -> Builder<CpuOp> {
-        Builder::<CpuOp>::new(Bounds { rows: 4, output_rows: 4 })
+        Builder::<CpuOp>::new(RowCounts { rows: 4, output_rows: 4 })
     }
 
     fn input(b: &mut Builder<CpuOp>, name: &'static str, dtype: DType, cols: usize) -> ValueId {

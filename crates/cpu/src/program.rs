@@ -64,7 +64,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use verbatim_backend::{BindError, Filled, InputBinding, Outputs, PrepareError};
 use verbatim_graph::{
-    Attention, Bounds, Extent, Graph, Lifetime, Op, Placement, Shape, Tag, ValueId, WeightForm,
+    Attention, Extent, Graph, Lifetime, Op, Placement, RowCounts, Shape, Tag, ValueId, WeightKind,
 };
 use verbatim_plan::Plan;
 use verbatim_quant::DType;
@@ -306,7 +306,7 @@ impl CpuProgram {
     pub fn bind<'a>(
         &'a self,
         arena: &'a mut CpuArena,
-        rows: Bounds,
+        rows: RowCounts,
         mut fill: impl FnMut(InputBinding<'_>) -> Result<Filled, BindError>,
     ) -> Result<Bound<'a>, BindError> {
         let most = self.plan.graph().bounds();
@@ -354,15 +354,15 @@ fn check_weights(graph: &Graph<CpuOp>, weights: &Weights) -> Result<(), PrepareE
             let (Lifetime::Weight, verbatim_graph::Def::Leaf(tag)) = (value.lifetime, value.def) else {
                 continue;
             };
-            let form = node.op.weight_form(i);
+            let form = node.op.weight_kind(i);
             let Extent::Fixed(rows) = value.shape.rows else { continue };
             let weight = weights.items().get(tag.index as usize);
             let fits = weight.is_some_and(|weight| match (form, weight) {
-                (WeightForm::Matrix, Weight::Matrix(matrix)) => matrix.dtype() == value.dtype,
-                (WeightForm::Experts(count), Weight::Experts(experts)) => {
+                (WeightKind::Matrix, Weight::Matrix(matrix)) => matrix.dtype() == value.dtype,
+                (WeightKind::Experts(count), Weight::Experts(experts)) => {
                     experts.dtype() == value.dtype && experts.matrices().len() == count
                 }
-                (WeightForm::Vector, Weight::Vector(_)) => value.dtype == DType::F32,
+                (WeightKind::Vector, Weight::Vector(_)) => value.dtype == DType::F32,
                 _ => false,
             });
             let found = weight.map(Weight::shape);
@@ -382,14 +382,14 @@ fn check_weights(graph: &Graph<CpuOp>, weights: &Weights) -> Result<(), PrepareE
 pub struct Bound<'a> {
     pub(crate) program: &'a CpuProgram,
     pub(crate) arena: &'a AlignedBytes,
-    pub(crate) rows: Bounds,
+    pub(crate) rows: RowCounts,
 }
 
 /// What a run has computed. The arena stays borrowed until the last reader is done.
 pub struct CpuOutputs<'a> {
     program: &'a CpuProgram,
     arena: &'a AlignedBytes,
-    rows: Bounds,
+    rows: RowCounts,
 }
 
 impl<'a> CpuOutputs<'a> {

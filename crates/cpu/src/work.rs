@@ -156,13 +156,13 @@ impl PhaseRules for CpuOp {
 mod tests {
     use crate::op::CpuOp;
     use std::sync::Arc;
-    use verbatim_graph::{Attention, Bounds, Builder, Op, Real, Shape, Tag};
+    use verbatim_graph::{Attention, Builder, Op, Real, RowCounts, Shape, Tag};
     use verbatim_plan::Plan;
     use verbatim_quant::DType;
 
     #[test]
     fn keys_are_stored_in_the_phase_that_makes_them_and_attended_to_in_the_next() {
-        let mut b = Builder::new(Bounds { rows: 2, output_rows: 1 });
+        let mut b = Builder::new(RowCounts { rows: 2, output_rows: 1 });
         let state = b.state(Tag::new("kv")).unwrap();
         let mut input = |name, dtype, shape| b.input(Tag::new(name), dtype, shape).unwrap();
         let [q, k, v] = ["q", "k", "v"].map(|name| input(name, DType::F32, Shape::per_row(8)));

@@ -3,11 +3,11 @@
 
 use verbatim_backend::{
     Backend, BindError, Filled, InputBinding, KvSpec, KvType, Outputs, PAGE_CELLS, RecurrentSpec, StateForm,
-    StateStore, WeightForm, WeightSource,
+    StateStore, WeightKind, WeightSource,
 };
 use verbatim_cpu::Cpu;
 use verbatim_graph::random::{self, Random, tags};
-use verbatim_graph::{Bounds, Builder, Graph, Lifetime, Op, Shape, Tag, ValueId};
+use verbatim_graph::{Builder, Graph, Lifetime, Op, RowCounts, Shape, Tag, ValueId};
 use verbatim_quant::{DType, dequantize, quantize};
 use verbatim_reference::Reference;
 
@@ -145,7 +145,7 @@ fn run<B: Backend>(
     let most = graph.bounds();
     let (mut random, mut shakes) = (Random(seed ^ 1), Random(seed ^ 9));
     let count = 1 + random.below(most.rows);
-    let rows = Bounds { rows: count, output_rows: most.output_rows.min(count) };
+    let rows = RowCounts { rows: count, output_rows: most.output_rows.min(count) };
     let mut results = Vec::new();
     for _ in 0..2 {
         let mut shake = || 1.0 + shaken * shakes.unit();
@@ -162,7 +162,7 @@ fn run<B: Backend>(
 fn fill(
     input: InputBinding<'_>,
     random: &mut Random,
-    rows: Bounds,
+    rows: RowCounts,
     shake: &mut dyn FnMut() -> f32,
 ) -> Result<Filled, BindError> {
     let count = input.count();
@@ -195,7 +195,7 @@ fn fill_layer<B: Backend>(
     seed: u64,
 ) {
     let width = random::KV_HEADS * random::HEAD_DIM;
-    let rows = Bounds { rows: PAGES * PAGE_CELLS, output_rows: 1 };
+    let rows = RowCounts { rows: PAGES * PAGE_CELLS, output_rows: 1 };
     let mut builder = Builder::new(rows);
     let kv = builder.state(Tag::indexed(tags::STATE, layer as u32)).expect("fresh");
     let [k, v] = [0, 1].map(|index| {
@@ -232,14 +232,14 @@ fn weights<B: Backend>(backend: &mut B, graph: &Graph, seed: u64) -> B::Weights 
         let leaf = leaves.iter().find(|(tag, _)| tag.index == index);
         let (form, dtype, [rows, cols]) = match leaf {
             // A weight that was pruned.
-            None => (WeightForm::Vector, DType::F32, [1, 1]),
+            None => (WeightKind::Vector, DType::F32, [1, 1]),
             Some(&(_, id)) => {
                 let value = graph.value(id);
                 (form(graph, id), value.dtype, [value.shape.rows.at(graph.bounds()), value.shape.cols])
             }
         };
         let numbers: Vec<f32> = (0..rows * cols).map(|_| random.unit() * 0.3).collect();
-        let (rows, cols) = if form == WeightForm::Vector { (1, rows * cols) } else { (rows, cols) };
+        let (rows, cols) = if form == WeightKind::Vector { (1, rows * cols) } else { (rows, cols) };
         let bytes = encoded(dtype, &numbers);
         let source = WeightSource { form, dtype, rows, cols, bytes: &bytes, done: &|_| {} };
         backend.append_weight(&mut weights, source).expect("fits");
@@ -247,15 +247,15 @@ fn weights<B: Backend>(backend: &mut B, graph: &Graph, seed: u64) -> B::Weights 
     weights
 }
 
-fn form(graph: &Graph, id: ValueId) -> WeightForm {
+fn form(graph: &Graph, id: ValueId) -> WeightKind {
     let reader = graph
         .nodes()
         .iter()
         .find_map(|node| Some((node.op, node.operands.iter().position(|&operand| operand == id)?)));
     match reader {
-        Some((Op::Embed { .. }, 0) | (Op::Linear { .. } | Op::LmHead, 1)) => WeightForm::Matrix,
-        Some((Op::MoeLinear { experts, .. }, 1)) => WeightForm::Experts(experts),
-        Some(_) | None => WeightForm::Vector,
+        Some((Op::Embed { .. }, 0) | (Op::Linear { .. } | Op::LmHead, 1)) => WeightKind::Matrix,
+        Some((Op::MoeLinear { experts, .. }, 1)) => WeightKind::Experts(experts),
+        Some(_) | None => WeightKind::Vector,
     }
 }
 
@@ -367,11 +367,11 @@ fn bounds(planes: i32, x: &[f32], weight: &[f32]) -> (f64, f64, f64) {
 }
 
 fn product<B: Backend>(backend: &mut B, op: Op, dtype: DType, bytes: &[u8], x: &[f32]) -> Vec<f32> {
-    let bounds = Bounds { rows: ROWS, output_rows: ROWS };
+    let bounds = RowCounts { rows: ROWS, output_rows: ROWS };
     let mut b = Builder::new(bounds);
     let (experts, form) = match op {
-        Op::MoeLinear { experts, .. } => (experts, WeightForm::Experts(experts)),
-        _ => (1, WeightForm::Matrix),
+        Op::MoeLinear { experts, .. } => (experts, WeightKind::Experts(experts)),
+        _ => (1, WeightKind::Matrix),
     };
     let mut weights = backend.new_weights();
     let source = WeightSource { form, dtype, rows: experts * N, cols: K, bytes, done: &|_| {} };

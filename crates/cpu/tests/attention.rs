@@ -4,7 +4,7 @@
 use verbatim_backend::{KvSpec, KvType, Outputs, PAGE_CELLS, StateForm};
 use verbatim_cpu::{Cpu, CpuArena, CpuState, Weight, Weights};
 use verbatim_graph::random::Random;
-use verbatim_graph::{Attention, Bounds, Builder, Graph, Op, Real, Shape, Tag};
+use verbatim_graph::{Attention, Builder, Graph, Op, Real, RowCounts, Shape, Tag};
 use verbatim_quant::DType;
 use verbatim_simd::Isa;
 
@@ -27,7 +27,7 @@ struct Layer {
 
 /// Stores K and V.
 fn store(layer: Layer) -> Graph {
-    let mut b = Builder::new(Bounds { rows: PAGE_CELLS, output_rows: 1 });
+    let mut b = Builder::new(RowCounts { rows: PAGE_CELLS, output_rows: 1 });
     let state = b.state(Tag::new("kv")).expect("a fresh name");
     let width = Shape::per_row(layer.kv_heads * HEAD_DIM);
     let [k, v] = ["k", "v"].map(|name| b.input(Tag::new(name), DType::F32, width).expect("a fresh name"));
@@ -40,7 +40,7 @@ fn store(layer: Layer) -> Graph {
 /// Attends with at most so many rows.
 fn attend(layer: Layer, rows: usize) -> Graph {
     let Layer { heads, kv_heads, window, sinks, .. } = layer;
-    let mut b = Builder::new(Bounds { rows, output_rows: 1 });
+    let mut b = Builder::new(RowCounts { rows, output_rows: 1 });
     let state = b.state(Tag::new("kv")).expect("a fresh name");
     let mut input = |name: &'static str, dtype: DType, shape: Shape| {
         b.input(Tag::new(name), dtype, shape).expect("a fresh name")
@@ -99,7 +99,7 @@ impl Machine {
         rows: &[(usize, usize)],
     ) -> Vec<Vec<u32>> {
         let program = self.executor.prepare(graph, &self.weights).expect("valid");
-        let bounds = Bounds { rows: rows.len(), output_rows: 1 };
+        let bounds = RowCounts { rows: rows.len(), output_rows: 1 };
         let bound = program.bind(&mut self.arena, bounds, |slot| match slot.tag().name {
             "positions" => slot.i32_from(rows.iter().map(|row| row.1 as i32)),
             "sequences" => slot.i32_from(rows.iter().map(|row| row.0 as i32)),

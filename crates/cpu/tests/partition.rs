@@ -5,7 +5,7 @@ use verbatim_backend::{KvSpec, KvType, Outputs, StateForm};
 use verbatim_cpu::{Cpu, CpuArena, CpuState};
 use verbatim_cpu::{Weight, Weights};
 use verbatim_graph::random::Random;
-use verbatim_graph::{Activation, Attention, Bounds, Builder, Gating, Graph, Op, Real, RopeLayout};
+use verbatim_graph::{Activation, Attention, Builder, Gating, Graph, Op, Real, RopeLayout, RowCounts};
 use verbatim_graph::{OpRules, RopeScaling, RopeTable, Router, Shape, Tag, ValueId};
 use verbatim_matrix::{PackedExperts, PackedMatrix};
 use verbatim_quant::{DType, quantize};
@@ -26,7 +26,7 @@ struct Net {
 
 impl Net {
     fn new() -> Net {
-        let builder = Builder::new(Bounds { rows: ROWS, output_rows: ROWS });
+        let builder = Builder::new(RowCounts { rows: ROWS, output_rows: ROWS });
         Net { builder, weights: Vec::new(), outputs: 0, random: Random(11) }
     }
 
@@ -200,7 +200,7 @@ fn run(executor: &mut Cpu, (graph, weights): &(Graph, Weights), rows: usize) -> 
     let mut random = Random(rows as u64);
     let mut bits = Vec::new();
     for first in [0, rows as i32] {
-        let bounds = Bounds { rows, output_rows: rows };
+        let bounds = RowCounts { rows, output_rows: rows };
         let bound = program.bind(&mut arena, bounds, |slot| match slot.tag().name {
             "positions" | "cells" => slot.i32_from((first..).take(rows)),
             "sequences" => slot.i32_from((0..rows).map(|_| 0)),

@@ -5,7 +5,7 @@ use verbatim_backend::{KvSpec, KvType, Outputs, PAGE_CELLS, RecurrentSpec, State
 use verbatim_cpu::{Cpu, CpuArena};
 use verbatim_cpu::{CpuProgram, CpuState, Weight, Weights};
 use verbatim_graph::random::{self, Random, tags};
-use verbatim_graph::{Bounds, Def, Graph, Lifetime, Op, Tag};
+use verbatim_graph::{Def, Graph, Lifetime, Op, RowCounts, Tag};
 use verbatim_matrix::{PackedExperts, PackedMatrix};
 use verbatim_quant::{DType, quantize};
 use verbatim_team::Team;
@@ -34,11 +34,11 @@ fn ten_thousand_random_graphs_run_the_same_planned_and_not() {
 }
 
 /// Fewer rows than the bounds, now and then.
-fn bounds(graph: &Graph, seed: u64) -> Bounds {
+fn bounds(graph: &Graph, seed: u64) -> RowCounts {
     let most = graph.bounds();
     let mut random = Random(seed ^ 1);
     let rows = 1 + random.below(most.rows);
-    Bounds { rows, output_rows: most.output_rows.min(rows) }
+    RowCounts { rows, output_rows: most.output_rows.min(rows) }
 }
 
 /// The form of each weight follows from its readers: the right-hand side of products and tables are matrices.
@@ -89,7 +89,7 @@ fn run(
     arena: &mut CpuArena,
     graph: &Graph,
     weights: &Weights,
-    rows: Bounds,
+    rows: RowCounts,
     seed: u64,
 ) -> Vec<Vec<u32>> {
     let layers = |names: &[&str]| {

@@ -4,7 +4,7 @@
 use verbatim_backend::{KvSpec, KvType, Outputs, PAGE_CELLS, StateForm};
 use verbatim_cpu::{Cpu, CpuArena, CpuState, Weights};
 use verbatim_graph::random::Random;
-use verbatim_graph::{Attention, Bounds, Builder, Graph, Lifetime, Op, Real, Shape, Tag, ValueId};
+use verbatim_graph::{Attention, Builder, Graph, Lifetime, Op, Real, RowCounts, Shape, Tag, ValueId};
 use verbatim_quant::DType;
 
 const HEADS: usize = 4;
@@ -25,7 +25,7 @@ fn hadamard(builder: &mut Builder, heads: usize, x: ValueId) -> ValueId {
 
 /// Stores, attends, or both; K and V rotated.
 fn graph(stores: bool, attends: bool) -> Graph {
-    let mut b = Builder::new(Bounds { rows: ROWS, output_rows: 1 });
+    let mut b = Builder::new(RowCounts { rows: ROWS, output_rows: 1 });
     let mut state = b.state(Tag::new("kv")).expect("a fresh name");
     let positions = input(&mut b, "positions", Shape::per_row(1));
     let sequences = input(&mut b, "sequences", Shape::per_row(1));
@@ -76,7 +76,7 @@ fn run(executor: &mut Cpu, graph: &Graph, state: &mut CpuState, positions: &[usi
     let mut arena = CpuArena::default();
     let mut bits = Vec::new();
     for positions in positions.chunks(ROWS) {
-        let rows = Bounds { rows: positions.len(), output_rows: 1 };
+        let rows = RowCounts { rows: positions.len(), output_rows: 1 };
         let bound = program
             .bind(&mut arena, rows, |slot| match slot.tag().name {
                 "positions" | "cells" => slot.i32_from(positions.iter().map(|&position| position as i32)),

@@ -5,7 +5,7 @@ use verbatim_backend::{KvSpec, KvType, Outputs, PAGE_CELLS, RecurrentSpec, State
 use verbatim_cpu::{Cpu, CpuArena, CpuProgram};
 use verbatim_cpu::{CpuState, Weight, Weights};
 use verbatim_graph::random::Random;
-use verbatim_graph::{Attention, Bounds, Builder, DeltaHeads, Graph, Op, Real, Shape, Tag, ValueId};
+use verbatim_graph::{Attention, Builder, DeltaHeads, Graph, Op, Real, RowCounts, Shape, Tag, ValueId};
 use verbatim_quant::DType;
 use verbatim_simd::Isa;
 
@@ -57,7 +57,7 @@ const HEAD_DIM: usize = 24;
 const PAGES: usize = 4;
 
 fn attention_graph(paths: bool, window: Option<usize>) -> Graph {
-    let mut b = Builder::new(Bounds { rows: ROWS, output_rows: 1 });
+    let mut b = Builder::new(RowCounts { rows: ROWS, output_rows: 1 });
     let state = b.state(Tag::new("kv")).expect("a fresh name");
     let mut input = |name: &'static str, dtype: DType, shape: Shape| {
         b.input(Tag::new(name), dtype, shape).expect("a fresh name")
@@ -112,7 +112,7 @@ fn attend(
     let number = |values: &[usize]| values.iter().map(|&value| value as i32).collect::<Vec<_>>();
     let mut arena = CpuArena::default();
     let bound = program
-        .bind(&mut arena, Bounds { rows: count, output_rows: 1 }, |slot| {
+        .bind(&mut arena, RowCounts { rows: count, output_rows: 1 }, |slot| {
             let value = |i: usize| rows.values.iter().flat_map(|row| row[i].clone()).collect::<Vec<_>>();
             match slot.tag().name {
                 "q" => slot.f32(&value(0)),
@@ -208,7 +208,7 @@ const DELTA: DeltaHeads = DeltaHeads { key_heads: 2, value_heads: 4, key_dim: 8,
 
 /// A short convolution and a delta net after it.
 fn recurrent_graph(channels: usize) -> Graph {
-    let mut b = Builder::new(Bounds { rows: ROWS, output_rows: 1 });
+    let mut b = Builder::new(RowCounts { rows: ROWS, output_rows: 1 });
     let x = b.input(Tag::new("x"), DType::F32, Shape::per_row(channels)).expect("a fresh name");
     let [alpha, beta] = ["alpha", "beta"].map(|name| {
         b.input(Tag::new(name), DType::F32, Shape::per_row(DELTA.value_heads)).expect("a fresh name")
@@ -245,7 +245,7 @@ fn siblings_read_one_slot_and_any_row_may_read_what_an_earlier_one_wrote() {
     let mut run = |state: &mut CpuState, rows: &[&[Vec<f32>; 3]], read: &[i32], write: &[i32]| {
         let mut arena = CpuArena::default();
         let bound = program
-            .bind(&mut arena, Bounds { rows: rows.len(), output_rows: 1 }, |slot| {
+            .bind(&mut arena, RowCounts { rows: rows.len(), output_rows: 1 }, |slot| {
                 let value = |i: usize| rows.iter().flat_map(|row| row[i].clone()).collect::<Vec<_>>();
                 match slot.tag().name {
                     "x" => slot.f32(&value(0)),

@@ -6,7 +6,7 @@ use verbatim_backend::{
     RunError, StateForm, StateMemoryError, StateStore, WeightSource,
 };
 use verbatim_cpu::Cpu;
-use verbatim_graph::{Bounds, Graph, Tag};
+use verbatim_graph::{Graph, RowCounts, Tag};
 use verbatim_reference::Reference;
 
 /// One of the backends.
@@ -128,7 +128,7 @@ impl Backend for Device {
         &mut self,
         program: &'a DeviceProgram,
         arena: &'a mut DeviceArena,
-        rows: Bounds,
+        rows: RowCounts,
         weights: &DeviceWeights,
         state: &mut DeviceState,
         fill: impl FnMut(InputBinding<'_>) -> Result<Filled, BindError>,

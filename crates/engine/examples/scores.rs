@@ -8,7 +8,7 @@ use std::io::Write;
 use verbatim_cpu::Cpu;
 use verbatim_engine::{LoadOptions, MAX_ROWS, Next, Row, RowInput, Stepper, Want};
 use verbatim_gguf::GgufFile;
-use verbatim_text::{Special, Tokenizer};
+use verbatim_text::{SpecialTokens, Tokenizer};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -22,7 +22,7 @@ pub fn run(arguments: &[String], out: &mut dyn Write) -> Result<(), Box<dyn Erro
     let tokenizer = Tokenizer::from_gguf(file.metadata())?;
     let mut stepper = Stepper::load(Cpu::new(2)?, &file, &LoadOptions::default())?;
 
-    let tokens = tokenizer.encode(text, Special::Ignore, true);
+    let tokens = tokenizer.encode(text, SpecialTokens::Ignore, true);
     let sequence = stepper.begin()?;
     let want = Want { next: Next::LogProbs, ..Want::NOTHING };
     let mut scores = Vec::new();

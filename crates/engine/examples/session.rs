@@ -10,7 +10,7 @@ use verbatim_engine::{
     Engine, EngineOptions, Event, LoadOptions, ModelText, Prompt, Request, Sampling, SessionOptions, Stepper,
 };
 use verbatim_gguf::GgufFile;
-use verbatim_text::{Special, Tokenizer};
+use verbatim_text::{SpecialTokens, Tokenizer};
 
 /// What the client keeps in the session's file: every token so far, the last one, which the model has not seen, included.
 const TOKENS: &str = "tokens";
@@ -33,7 +33,7 @@ pub fn run(arguments: &[String], out: &mut dyn Write) -> Result<(), Box<dyn Erro
     let session = engine.open_session(SessionOptions { shift_keep: None, file: Some(file.into()) })?;
     let saved = session.restored.as_ref().and_then(|restored| restored.section(TOKENS)).unwrap_or_default();
     let mut tokens: Vec<u32> = saved.as_chunks().0.iter().copied().map(u32::from_le_bytes).collect();
-    tokens.extend(tokenizer.encode(text, Special::Ignore, tokens.is_empty()));
+    tokens.extend(tokenizer.encode(text, SpecialTokens::Ignore, tokens.is_empty()));
 
     let request = Request {
         sampling: Sampling { temperature: 0.8, seed: 1 },

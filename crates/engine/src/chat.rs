@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use std::sync::{Arc, OnceLock};
-use verbatim_text::{ChatTemplate, Special, TemplateError, Tokenizer};
+use verbatim_text::{ChatTemplate, SpecialTokens, TemplateError, Tokenizer};
 
 /// Who says something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -64,7 +64,7 @@ impl ChatFormat {
 
     /// The tokens of a text that is to be continued as it is.
     pub fn text_tokens(&self, text: &str) -> Vec<u32> {
-        self.tokenizer.encode(text, Special::Parse, true)
+        self.tokenizer.encode(text, SpecialTokens::Parse, true)
     }
 
     /// The tokens of a conversation that the assistant is to continue.
@@ -82,6 +82,6 @@ impl ChatFormat {
             }
         }
         // The template writes the special tokens itself, the first one included.
-        Ok(self.tokenizer.encode(&template.render(&context)?, Special::Parse, false))
+        Ok(self.tokenizer.encode(&template.render(&context)?, SpecialTokens::Parse, false))
     }
 }

@@ -39,7 +39,7 @@ pub use verbatim_backend::{
     Backend, KindTime, KvType, Outputs, PAGE_CELLS, ProductWork, Products, Profile, StateMemoryError,
 };
 pub use verbatim_models::{HiddenOutput, Hyperparameters, ModelError};
-pub use verbatim_plan::Statistics;
+pub use verbatim_plan::CacheStatistics;
 pub use verbatim_sample::{LogSoftmax, Sampler};
 pub use verbatim_state::{
     BatchError, CHECKPOINTS, Extension, OwnerId, RestoreError, Restored, Saved, SavedError, SequenceId,

@@ -6,7 +6,9 @@ use crate::{DraftOptions, LoadOptions, MAX_ROWS};
 use sha2::{Digest as _, Sha256};
 use verbatim_backend::{Backend, KvSpec, KvType, PackError, RecurrentSpec, StateMemoryError, WeightSource};
 use verbatim_gguf::{GgufError, GgufFile, Tensor};
-use verbatim_models::{Base, HadamardKv, Hyperparameters, KeyRope, KvShape, Model, ModelError, WeightSpec};
+use verbatim_models::{
+    HadamardKv, Hyperparameters, KeyRope, KvShape, Model, ModelError, ModelOffsets, WeightSpec,
+};
 use verbatim_quant::{QuantError, dequantize};
 use verbatim_state::{AppendError, Digest, LayerSpec, OwnerId, OwnerSpec, RopeKind, State, StateSpec};
 
@@ -82,7 +84,7 @@ impl<B: Backend> Stepper<B> {
         let identity = identity(file);
         state.identify(OwnerId::TARGET, identity);
         let state = Sequences { state, hadamard: vec![form.hadamard()] };
-        let target = Loaded { model, base: Base::default(), owner, identity };
+        let target = Loaded { model, base: ModelOffsets::default(), owner, identity };
         Ok(Stepper::of(backend, weights, target, state, *options))
     }
 
@@ -95,7 +97,7 @@ impl<B: Backend> Stepper<B> {
         let model = verbatim_models::open(file)?;
         let form = CacheForm { k: options.k, v: options.v, hadamard: options.hadamard };
         let owner = owner_spec(file, &*model, self.context(), form)?;
-        let base = self.models.iter().fold(Base::default(), |base, loaded| Base {
+        let base = self.models.iter().fold(ModelOffsets::default(), |base, loaded| ModelOffsets {
             weights: base.weights + loaded.model.weights().len() as u32,
             kv: base.kv + loaded.owner.layers.len() as u32,
             recurrent: base.recurrent + loaded.owner.recurrent.len() as u32,

@@ -3,9 +3,9 @@
 use crate::row::{Next, Row, RowError, RowInput, RowOutcome, RowOutcomes, StepError, StepOutputs, Want};
 use crate::{Hyperparameters, LoadOptions, MAX_ROWS, Sampler, SequenceId};
 use verbatim_backend::{Backend, BindError, Filled, InputBinding, Outputs, Profile, StateStore};
-use verbatim_graph::Bounds;
-use verbatim_models::{Base, HadamardKv, HiddenOutput, Model, StepShape, inputs, outputs};
-use verbatim_plan::{ProgramCache, Statistics};
+use verbatim_graph::RowCounts;
+use verbatim_models::{HadamardKv, HiddenOutput, Model, ModelOffsets, StepShape, inputs, outputs};
+use verbatim_plan::{CacheStatistics, ProgramCache};
 use verbatim_state::{Batch, Digest, OwnerId, OwnerSpec, PageTables, State};
 
 /// Models with their weights, the sequences that they share, and the memory to run steps in. The first model is the target;
@@ -32,7 +32,7 @@ pub struct Sequences<B: Backend> {
 /// A model whose weights are in the table.
 pub(crate) struct Loaded {
     pub(crate) model: Box<dyn Model>,
-    pub(crate) base: Base,
+    pub(crate) base: ModelOffsets,
     /// What it keeps of each sequence.
     pub(crate) owner: OwnerSpec,
     pub(crate) identity: Digest,
@@ -42,7 +42,7 @@ pub(crate) struct Loaded {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 struct ProgramKey {
     owner: usize,
-    bounds: Option<Bounds>,
+    bounds: Option<RowCounts>,
     embeddings: bool,
     path: usize,
     hidden_outputs: Vec<HiddenOutput>,
@@ -122,12 +122,12 @@ impl<B: Backend> Stepper<B> {
     }
 
     /// Programs made, which is when memory is planned, and reused.
-    pub fn statistics(&self) -> Statistics {
+    pub fn statistics(&self) -> CacheStatistics {
         self.programs.statistics()
     }
 
     /// The cached programs, and the bounds on the rows of each.
-    pub fn programs(&self) -> impl Iterator<Item = (Bounds, &B::Program)> {
+    pub fn programs(&self) -> impl Iterator<Item = (RowCounts, &B::Program)> {
         self.programs.iter().filter_map(|(key, program)| Some((key.bounds?, program)))
     }
 
@@ -169,7 +169,7 @@ impl<B: Backend> Stepper<B> {
         let Stepper { backend, weights, models, sequences, programs, arena, scratch, .. } = self;
         let state = &mut sequences.state;
         let Scratch { key, batch, kv_indices, asked, run, outcomes } = scratch;
-        let program = programs.get_or_make(key, || {
+        let program = programs.get_or_build(key, || {
             let Loaded { model, base, .. } = &models[owner.index()];
             let graph = model.build(&key.shape(*base, state.windows(), count))?;
             let program = backend.prepare(&graph, weights)?;
@@ -244,9 +244,9 @@ impl<B: Backend> Stepper<B> {
     }
 
     /// Sets the key of the step's program; returns the rows of the run.
-    fn set_key(&mut self, owner: OwnerId, rows: &[Row<'_>]) -> Bounds {
+    fn set_key(&mut self, owner: OwnerId, rows: &[Row<'_>]) -> RowCounts {
         let Scratch { key, batch, run, .. } = &mut self.scratch;
-        let mut count = Bounds { rows: run.len(), output_rows: 0 };
+        let mut count = RowCounts { rows: run.len(), output_rows: 0 };
         key.embeddings = false;
         key.hidden_outputs.clear();
         for &row in &*run {
@@ -261,7 +261,7 @@ impl<B: Backend> Stepper<B> {
         }
         key.hidden_outputs.sort_unstable();
         key.owner = owner.index();
-        key.bounds = Some(Bounds { rows: bucket(count.rows), output_rows: bucket(count.output_rows) });
+        key.bounds = Some(RowCounts { rows: bucket(count.rows), output_rows: bucket(count.output_rows) });
         key.path = batch.path;
         key.page_table = self.sequences.state.page_table_shape();
         key.context = self.sequences.state.context();
@@ -321,9 +321,9 @@ impl<B: Backend> Stepper<B> {
 }
 
 impl ProgramKey {
-    fn shape(&self, base: Base, windows: Vec<Option<usize>>, count: Bounds) -> StepShape {
+    fn shape(&self, offsets: ModelOffsets, windows: Vec<Option<usize>>, count: RowCounts) -> StepShape {
         StepShape {
-            base,
+            offsets,
             bounds: self.bounds.unwrap_or(count),
             embeddings: self.embeddings,
             page_table: self.page_table,

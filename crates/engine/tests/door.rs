@@ -263,7 +263,7 @@ fn a_conversation_is_written_as_the_template_says() {
     let json = r#"[{"role":"system","content":"be brief"},{"role":"user","content":"hello"}]"#;
     assert_eq!(serde_json::to_string(&messages).expect("serialises"), json);
     let text = "system: be brief\nuser: hello\nassistant:";
-    let tokens = engine.tokenizer().encode(text, verbatim_text::Special::Parse, false);
+    let tokens = engine.tokenizer().encode(text, verbatim_text::SpecialTokens::Parse, false);
     assert_eq!(engine.chat_format().chat_tokens(&messages), Ok(tokens.clone()));
     let chat = said(&engine, Request { prompt: Prompt::Chat(messages.clone()), ..request(8) });
     assert_eq!(chat.text, said(&engine, Request { prompt: Prompt::Tokens(tokens), ..request(8) }).text);

@@ -1,11 +1,11 @@
-//! The numbers and rules of the format that reader and writer both hold to.
+//! Constants and rules of the format, shared by reader and writer.
 
 use crate::value::Value;
 
 /// The alignment of tensor data in a file that does not name one in `general.alignment`, in bytes.
 pub const DEFAULT_ALIGNMENT_BYTES: usize = 32;
 
-/// The most dimensions that a tensor can have.
+/// Maximum dimensions of a tensor.
 pub const MAX_DIMS: usize = 4;
 
 /// The first bytes of every file.
@@ -15,17 +15,17 @@ pub(crate) const VERSION: u32 = 3;
 /// The metadata key that sets the alignment of tensor data.
 pub(crate) const ALIGNMENT_KEY: &str = "general.alignment";
 
-/// The most metadata entries of a file. Real files have a few dozen.
+/// Maximum metadata entries of a file. Real files have a few dozen.
 pub(crate) const MAX_ENTRIES: u64 = 1 << 16;
-/// The least bytes of an entry: the length of its key, a key of one byte, the type, a value of one byte.
+/// Minimum bytes of an entry: the length of its key, a key of one byte, the type, a value of one byte.
 pub(crate) const MIN_ENTRY_BYTES: u64 = 8 + 1 + 4 + 1;
-/// The most tensors of a file. The largest real models have some ten thousand.
+/// Maximum tensors of a file. The largest real models have some ten thousand.
 pub(crate) const MAX_TENSORS: u64 = 1 << 20;
-/// The least bytes of a tensor's record: the length of its name, a name of one byte, dimension count, type,
+/// Minimum bytes of a tensor's record: the length of its name, a name of one byte, dimension count, type,
 /// offset.
 pub(crate) const MIN_TENSOR_BYTES: u64 = 8 + 1 + 4 + 4 + 8;
 
-/// The largest alignment that is accepted. Real files use 32, a few 64 to 4096.
+/// Maximum alignment. Real files use 32, a few 64 to 4096.
 pub(crate) const MAX_ALIGNMENT_BYTES: i128 = 1 << 20;
 
 /// Checks the value of `general.alignment`. The format asks for a multiple of 8; a power of two, as ggml

@@ -8,9 +8,9 @@
 //! Layout: <https://github.com/ggml-org/ggml/blob/master/docs/gguf.md>.
 //!
 //! Invariants of this crate:
-//! - Whatever the bytes are, opening them ends in a [`GgufFile`] or a [`GgufError`]: no panic, no hang, no
+//! - Whatever the bytes are, opening them returns a [`GgufFile`] or a [`GgufError`]: no panic, no hang, no
 //!   allocation beyond a small multiple of the file's length.
-//! - What was accepted is whole: every tensor lies inside its file, aligned, and shares no byte with another.
+//! - An opened file is complete: every tensor lies inside its file, aligned, and shares no byte with another.
 //! - It knows the container only. What a key means, and whether a model is complete, is for the caller to
 //!   judge.
 //! - `map.rs` is the only file with unsafe code.

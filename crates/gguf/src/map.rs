@@ -15,7 +15,7 @@ pub(crate) enum Bytes {
 }
 
 impl Bytes {
-    /// Maps a file for reading; an empty file gives no bytes.
+    /// Maps a file for reading; an empty file has no bytes.
     ///
     /// The mapping shows the file as it is on disk from now on. If another program *truncates* the file
     /// meanwhile, touching a lost page kills this process (`SIGBUS`); if it *writes* into the file, the bytes
@@ -48,7 +48,7 @@ impl Bytes {
         let _ = range;
     }
 
-    /// Takes the pages of a range, and those around it, out of this process's memory; whoever reads them again gets the same
+    /// Releases the pages of a range, and those around it, from this process's memory; reading them again returns the same
     /// bytes, from the system's cache or from the file. A hint: where the system has nothing of the kind, or the bytes are
     /// not mapped, nothing happens.
     pub(crate) fn release(&self, range: Range<usize>) {

@@ -12,7 +12,7 @@ use crate::value::{Array, BytesArray, StrArray, Value, ValueType};
 
 /// The metadata of a file, in the file's order. Clones share the file's bytes.
 ///
-/// Every `get_*` gives `Ok(None)` if the key is absent, and an error naming the key, the wanted and the found
+/// Every `get_*` returns `Ok(None)` if the key is absent, and an error naming the key, the wanted and the found
 /// type if the value does not fit; every `require_*` makes an absent key an error too. Integers of any width
 /// are converted as long as the number fits.
 #[derive(Clone)]

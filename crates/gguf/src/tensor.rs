@@ -49,7 +49,7 @@ impl TensorInfo {
         self.shape.dims.iter().product()
     }
 
-    /// Bytes of a row; a row is whole blocks.
+    /// Bytes of a row, whose length is a multiple of the block size.
     pub fn row_bytes(&self) -> usize {
         self.shape.row_bytes
     }
@@ -115,8 +115,8 @@ impl<'a> Tensor<'a> {
         self.bytes.prefetch(self.in_file(range));
     }
 
-    /// Gives back the memory that a range of the data takes in this process because it was read. It is still there: who reads
-    /// it again, or what lies near it, waits for the system to find it in its cache or in the file. Only on Unix,
+    /// Releases the memory of a range of the data in this process. The data can still be read, but reading it, or data
+    /// near it, waits for the page cache or the disk. Only on Unix,
     /// and only in a file that was opened by its path; else nothing happens.
     ///
     /// # Panics

@@ -348,10 +348,10 @@ impl<'a> Array<'a> {
                 }
             }
             None => {
-                // The least that the elements can take (a length, or a type and a count): a hostile count
+                // The minimum that the elements can take (a length, or a type and a count): a hostile count
                 // fails here.
-                let least_bytes = if element == ValueType::Str { 8 } else { 12 };
-                cursor.clone().take_elements(count, least_bytes)?;
+                let min_bytes = if element == ValueType::Str { 8 } else { 12 };
+                cursor.clone().take_elements(count, min_bytes)?;
                 for _ in 0..count {
                     Value::read(&mut rest, element, depth + 1)?;
                 }

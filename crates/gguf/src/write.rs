@@ -231,7 +231,7 @@ impl<W: Write> TensorWriter<W> {
         Ok(())
     }
 
-    /// Flushes and gives the output back. A tensor without its data is an error.
+    /// Flushes and returns the output. A tensor without its data is an error.
     pub fn finish(mut self) -> Result<W, GgufError> {
         if let Some(next) = self.tensors.get(self.complete) {
             let Declared { name, shape } = next;
@@ -243,7 +243,7 @@ impl<W: Write> TensorWriter<W> {
         Ok(self.out)
     }
 
-    /// Checks that it is the turn of a tensor; gives the bytes that it was declared with.
+    /// Checks that it is the turn of a tensor; returns its declared bytes.
     fn check_turn(&self, name: &str) -> Result<usize, GgufError> {
         let Some(next) = self.tensors.get(self.complete) else {
             let problem =

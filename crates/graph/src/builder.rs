@@ -1,6 +1,6 @@
-//! Building graphs: leaves, ops with their shape rules, views, outputs; and pruning what nothing reads.
+//! Building graphs: leaves, ops with their shape rules, views, outputs; and pruning of unused values.
 
-use crate::value::{Bounds, Def, Lifetime, NodeId, Placement, Shape, Tag, Value, ValueId};
+use crate::value::{Def, Lifetime, NodeId, Placement, RowCounts, Shape, Tag, Value, ValueId};
 use crate::{Graph, GraphError, Node, Op, OpRules, bytes_at};
 use verbatim_quant::DType;
 
@@ -12,7 +12,7 @@ pub struct Builder<O = Op> {
 
 impl<O: OpRules> Builder<O> {
     /// A builder of a graph for at most these numbers of rows.
-    pub fn new(bounds: Bounds) -> Self {
+    pub fn new(bounds: RowCounts) -> Self {
         let graph = Graph { bounds, values: Vec::new(), nodes: Vec::new(), outputs: Vec::new() };
         Builder { graph, placement: Placement::Host }
     }
@@ -27,12 +27,12 @@ impl<O: OpRules> Builder<O> {
         self.leaf(Lifetime::Weight, tag, dtype, shape)
     }
 
-    /// The present version of a state, such as one layer's K and V. Its memory is the backend's affair.
+    /// The current version of a state, such as one layer's K and V. The backend manages its memory.
     pub fn state(&mut self, tag: Tag) -> Result<ValueId, GraphError> {
         self.leaf(Lifetime::State, tag, DType::I8, Shape::fixed(0, 0))
     }
 
-    /// A value that the caller fills before each run.
+    /// A value that the caller writes before each run.
     pub fn input(&mut self, tag: Tag, dtype: DType, shape: Shape) -> Result<ValueId, GraphError> {
         self.leaf(Lifetime::Input, tag, dtype, shape)
     }
@@ -140,11 +140,11 @@ fn prune<O: OpRules>(graph: Graph<O>) -> Graph<O> {
     for &(_, id) in &graph.outputs {
         live[id.index()] = true;
     }
-    // A state's new version outlives the step: whoever writes one is read by the next step.
+    // A state's new version outlives the step: the next step reads it.
     for node in graph.nodes.iter().filter(|node| node.op.writes_state().is_some()) {
         live[node.output.index()] = true;
     }
-    // Values are made in order, so one backward pass reaches everything.
+    // Values are in topological order, so one backward pass reaches everything.
     for index in (0..graph.values.len()).rev().filter(|&i| live[i]).collect::<Vec<_>>() {
         mark(&graph, ValueId::new(index), &mut live);
     }
@@ -195,11 +195,11 @@ mod tests {
     const Y: Tag = Tag::new("y");
 
     fn builder() -> Builder {
-        Builder::new(Bounds { rows: 4, output_rows: 2 })
+        Builder::new(RowCounts { rows: 4, output_rows: 2 })
     }
 
     #[test]
-    fn what_nothing_reads_is_pruned_inputs_included() {
+    fn unused_values_are_pruned_inputs_included() {
         let mut b = builder();
         let x = b.input(X, DType::F32, Shape::per_row(8)).unwrap();
         let dead = b.input(Y, DType::F32, Shape::per_row(8)).unwrap();
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn a_write_to_state_is_kept_though_nobody_attends() {
+    fn a_write_to_state_is_kept_without_attention() {
         let mut b = builder();
         let state = b.state(Tag::new("kv")).unwrap();
         let k = b.input(X, DType::F32, Shape::per_row(8)).unwrap();
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn shapes_that_do_not_fit_are_refused_in_words() {
+    fn shape_mismatches_are_described() {
         let mut b = builder();
         let x = b.input(X, DType::F32, Shape::per_row(8)).unwrap();
         let w = b.weight(Tag::new("w"), DType::Q4_0, Shape::fixed(16, 32)).unwrap();

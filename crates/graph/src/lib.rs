@@ -1,4 +1,4 @@
-//! The graph IR: what a step computes, as values made by ops.
+//! The graph IR of a step: SSA values produced by ops.
 //!
 //! A [`Graph`] is built by a model's architecture file through a [`Builder`], is pure data, and knows nothing of
 //! memory, threads or kernels. Two graphs are the same exactly when they are equal: every op with its parameters,
@@ -19,7 +19,7 @@ pub use op::{
 };
 pub use rule::{OpRules, Operands};
 pub use value::{
-    Bounds, Def, Extent, Lifetime, NodeId, Placement, Real, Shape, Tag, Value, ValueId, WeightForm,
+    Def, Extent, Lifetime, NodeId, Placement, Real, RowCounts, Shape, Tag, Value, ValueId, WeightKind,
 };
 
 /// Why a graph could not be built.
@@ -69,16 +69,16 @@ pub enum GraphError {
 pub struct Node<O = Op> {
     /// What is computed.
     pub op: O,
-    /// The operands, in the order that the op's documentation gives.
+    /// The operands, in the order of the op's documentation.
     pub operands: Vec<ValueId>,
-    /// The value that this node makes.
+    /// The value that this node computes.
     pub output: ValueId,
 }
 
-/// A step's computation: nodes in execution order over values. Made by [`Builder::finish`].
+/// A step's computation: nodes in execution order over values. Built by [`Builder::finish`].
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Graph<O = Op> {
-    bounds: Bounds,
+    bounds: RowCounts,
     values: Vec<Value>,
     nodes: Vec<Node<O>>,
     outputs: Vec<(Tag, ValueId)>,
@@ -100,8 +100,8 @@ impl<O: OpRules> Graph<O> {
         }
     }
 
-    /// The largest numbers of rows that a run may have.
-    pub fn bounds(&self) -> Bounds {
+    /// The maximum row counts of a run.
+    pub fn bounds(&self) -> RowCounts {
         self.bounds
     }
 
@@ -115,7 +115,7 @@ impl<O: OpRules> Graph<O> {
         &self.values[id.index()]
     }
 
-    /// All nodes, in an order in which every operand is made before it is read.
+    /// All nodes, in topological order.
     pub fn nodes(&self) -> &[Node<O>] {
         &self.nodes
     }
@@ -125,7 +125,7 @@ impl<O: OpRules> Graph<O> {
         &self.outputs
     }
 
-    /// The value whose storage `id` lies in, and the first column of `id` within it. A value that is no view is
+    /// The value whose storage `id` lies in, and the first column of `id` within it. A value that is not a view is
     /// its own root.
     pub fn root(&self, mut id: ValueId) -> (ValueId, usize) {
         let mut column = 0;
@@ -151,13 +151,13 @@ impl<O: OpRules> Graph<O> {
         }
     }
 
-    /// The rows that a node's work is split over: those of its result, or those that it stores where its result is a state.
+    /// The rows that a node's work is split over: those of its result, or, if its result is a state, those that it stores.
     pub fn rows(&self, node: &Node<O>) -> Extent {
         let split = if node.op.returns_state() { node.operands[1] } else { node.output };
         self.value(split).shape.rows
     }
 
-    /// Bytes of a value at the graph's bounds. For a view, of the viewed columns alone.
+    /// Bytes of a value at the graph's bounds. For a view, of the viewed columns only.
     pub fn bytes(&self, id: ValueId) -> usize {
         let value = self.value(id);
         bytes_at(value, self.bounds).expect("sizes are checked when the graph is built")
@@ -172,7 +172,7 @@ impl<O: OpRules> Graph<O> {
     }
 }
 
-fn bytes_at(value: &Value, bounds: Bounds) -> Option<usize> {
+fn bytes_at(value: &Value, bounds: RowCounts) -> Option<usize> {
     let rows = value.shape.rows.at(bounds);
     // The extra bound leaves room for alignment and for sums over a step's values.
     value.dtype.row_bytes(value.shape.cols)?.checked_mul(rows).filter(|&bytes| bytes <= isize::MAX as usize)

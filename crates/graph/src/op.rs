@@ -1,7 +1,7 @@
-//! Ops, at the level that model authors think in, each with its shape rule.
+//! Model-level ops, each with its shape rule.
 
 use crate::rule::{OpRules, Operands, is_cap};
-use crate::value::{Extent, Real, Shape, Value, WeightForm};
+use crate::value::{Extent, Real, Shape, Value, WeightKind};
 use verbatim_quant::DType;
 
 /// The activation of a gated FFN.
@@ -9,11 +9,11 @@ use verbatim_quant::DType;
 pub enum Activation {
     /// x * sigmoid(x).
     Silu,
-    /// The tanh form of GELU.
+    /// The tanh approximation of GELU.
     GeluTanh,
-    /// sigmoid(x): a gate proper.
+    /// sigmoid(x): a plain sigmoid.
     Sigmoid,
-    /// The gated unit of gpt-oss, where the other factor takes part: g * sigmoid(alpha * g) * (u + 1), with g no larger
+    /// The clamped SwiGLU of gpt-oss, which also uses the up projection u: g * sigmoid(alpha * g) * (u + 1), with g no larger
     /// than `limit` and u within -`limit` to `limit`.
     ClampedSwiglu {
         /// Factor within the sigmoid.
@@ -28,16 +28,16 @@ pub enum Activation {
 pub enum Gating {
     /// Probabilities over all experts.
     Softmax,
-    /// Each expert by itself.
+    /// Each expert independently.
     Sigmoid,
 }
 
 /// Expert weights of a router.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Router {
-    /// What a weight is before it is normalised.
+    /// How a weight is computed from its logit before normalisation.
     pub gating: Gating,
-    /// The weights of the chosen experts are divided by their sum.
+    /// Divide the weights of the selected experts by their sum.
     pub normalize: bool,
     /// Factor on every weight.
     pub scale: Real,
@@ -128,7 +128,7 @@ pub struct Attention {
     pub head_dim: usize,
     /// Factor on the scores.
     pub scale: Real,
-    /// A row at position p sees the positions from p - window + 1 on; all if `None`.
+    /// A row at position p attends to positions p - window + 1 to p; to all up to p if `None`.
     pub window: Option<usize>,
     /// Scores s, once scaled, become cap * tanh(s / cap) (Gemma 2, arXiv 2408.00118).
     pub softcap: Option<Real>,
@@ -142,20 +142,20 @@ pub struct Attention {
 /// An op. The doc comment of each variant gives its operands in order, then its result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Op {
-    /// (table weight \[vocabulary, n\], token ids i32 \[r, 1\], then embeddings f32 \[r, n\] if `given`) → f32 \[r, n\]:
-    /// table rows times `scale`. Where embeddings are given, a row whose id is negative is its own of them, as it is.
+    /// (table weight \[vocabulary, n\], token ids i32 \[r, 1\], then embeddings f32 \[r, n\] if `has_embeddings`) → f32 \[r, n\]:
+    /// table rows times `scale`. With `has_embeddings`, rows with id < 0 use the embeddings operand, unscaled.
     Embed {
         /// Factor on every element of the table.
         scale: Real,
         /// An embeddings operand is given.
-        given: bool,
+        has_embeddings: bool,
     },
     /// (x f32 \[r, n\], weight f32 \[1, n / groups\]) → f32 \[r, n\]: each of the `groups` equal parts of a row is
     /// divided by its root mean square and multiplied by the weight (arXiv 1910.07467).
     RmsNorm {
         /// Added to the mean square.
         eps: Real,
-        /// Parts of a row that are normed on their own: 1, or the number of heads.
+        /// Parts of a row that are normalized separately: 1, or the number of heads.
         groups: usize,
     },
     /// (x f32 \[r, k\], weight \[n, k\], then bias f32 \[1, n\] if `bias`, then residual f32 \[r, n\] if
@@ -167,7 +167,7 @@ pub enum Op {
         residual: bool,
     },
     /// (x f32 \[r, k\], weight \[n, k\]) → f32 \[r, n\]: the LM head. Like [`Op::Linear`], but where a backend
-    /// quantises activations, it uses a second int8 plane for the residual: no later layer evens the error out.
+    /// quantises activations, it adds a second int8 residual term: there is no later layer to absorb the error.
     LmHead,
     /// (positions i32 \[r, 1\], optionally frequency factors f32 \[1, rotary_dim / 2\]) → f32 \[r, rotary_dim\]: the
     /// cosines of all angles, then the sines.
@@ -208,29 +208,29 @@ pub enum Op {
     /// the result is the same, bit for bit, as if they lay in the pages.
     Attention(Attention),
     /// (logits f32 \[r, experts\], then bias f32 \[1, experts\] if `bias`) → i32 \[r, used\]: the experts with the
-    /// largest logits, best first; of equals the one with the lower number. With a bias, those with the largest score
+    /// largest logits, best first; ties go to the lower id. With a bias, those with the largest score
     /// plus bias.
     MoeTopK {
-        /// Experts chosen.
+        /// Experts per row.
         used: usize,
-        /// What a score is, where there is a bias.
+        /// How scores are computed, if there is a bias.
         gating: Gating,
-        /// A bias operand is given. It takes part in the choice alone, not in the weights.
+        /// A bias operand is given. It only affects the selection, not the weights.
         bias: bool,
     },
-    /// (logits f32 \[r, experts\], chosen experts i32 \[r, used\]) → f32 \[r, used\]: the weight of each chosen expert.
+    /// (logits f32 \[r, experts\], expert ids i32 \[r, used\]) → f32 \[r, used\]: the weight of each selected expert.
     MoeWeights(Router),
-    /// (x f32 \[r, k\] or \[r, used * k\], weight \[experts * n, k\], chosen experts i32 \[r, used\], then bias f32
-    /// \[1, experts * n\] if `bias`) → f32 \[r, used * n\]: for each chosen expert x, or its own part of x, times the
-    /// expert's rows of the weight, plus the expert's part of the bias.
+    /// (x f32 \[r, k\] or \[r, used * k\], weight \[experts * n, k\], expert ids i32 \[r, used\], then bias f32
+    /// \[1, experts * n\] if `bias`) → f32 \[r, used * n\]: for each selected expert, x or its slice of x, times the
+    /// expert's rows of the weight, plus the expert's slice of the bias.
     MoeLinear {
         /// Experts whose matrices are stacked in the weight.
         experts: usize,
         /// A bias operand is given.
         bias: bool,
     },
-    /// (x f32 \[r, used * n\], weights f32 \[r, used\]) → f32 \[r, n\]: the sum of the parts of x, each times its
-    /// weight, in their order.
+    /// (x f32 \[r, used * n\], weights f32 \[r, used\]) → f32 \[r, n\]: the weighted sum of the slices of x,
+    /// in order.
     MoeCombine,
     /// (gate f32 \[r, 1\], x f32 \[r, n\]) → f32 \[r, n\]: sigmoid(gate) * x.
     RowGate,
@@ -246,8 +246,7 @@ pub enum Op {
     /// (x f32 \[r, n\], weight f32 \[1, n * kernel\], state, read slots i32 \[r, 1\], write slots i32 \[r, 1\]) → f32
     /// \[r, n\]: silu of each channel's last `kernel` inputs, the row's own being the last, times the channel's `kernel`
     /// weights. The inputs before the row's own come from the row's read slot of the state (zeros where it is -1), and
-    /// what the next row needs goes to its write slot. Rows are computed in order, so a row may read what one before it
-    /// has written.
+    /// what the next row needs goes to its write slot. Rows are computed in order, so a row may read what an earlier row wrote.
     ShortConv {
         /// Inputs that an output is computed from.
         kernel: usize,
@@ -275,7 +274,7 @@ pub enum Op {
     },
     /// (x f32 \[r, n\]) → cap * tanh(x / cap).
     Softcap {
-        /// What no element of the result exceeds.
+        /// Upper bound of the result's magnitude.
         cap: Real,
     },
     /// (x f32 \[rows, n\], indices i32 \[output_rows, 1\]) → f32 \[output_rows, n\]: the rows with these indices.
@@ -289,7 +288,7 @@ impl Operands<'_> {
         let sinks_at = if paths { 7 } else { 5 };
         self.count(sinks_at + usize::from(sinks))?;
         let q = self.f32(0)?;
-        self.is_product(0, heads, head_dim)?;
+        self.is_heads(0, heads, head_dim)?;
         if kv_heads == 0 || !heads.is_multiple_of(kv_heads) {
             return Err(format!("{heads} heads are not a multiple of {kv_heads} KV heads"));
         }
@@ -304,7 +303,7 @@ impl Operands<'_> {
         }
         if paths {
             self.same_rows(self.ids(5)?, q.rows)?;
-            self.choices(6, q.rows)?;
+            self.ids_per_row(6, q.rows)?;
         }
         self.same_rows(self.ids(2)?, q.rows)?;
         self.same_rows(self.ids(3)?, q.rows)?;
@@ -331,20 +330,20 @@ impl StateUse {
     }
 }
 
-/// What else than its shape rule is to be known of an op.
+/// Op properties besides shape inference.
 struct Traits {
     state: Option<StateUse>,
-    /// The weight that it reads as something else than a vector.
-    weight: Option<(usize, WeightForm)>,
+    /// The weight operand that is not a vector.
+    weight: Option<(usize, WeightKind)>,
 }
 
 impl Op {
     fn traits(&self) -> Traits {
         let traits = |state, weight| Traits { state, weight };
         match *self {
-            Op::Embed { .. } => traits(None, Some((0, WeightForm::Matrix))),
-            Op::Linear { .. } | Op::LmHead => traits(None, Some((1, WeightForm::Matrix))),
-            Op::MoeLinear { experts, .. } => traits(None, Some((1, WeightForm::Experts(experts)))),
+            Op::Embed { .. } => traits(None, Some((0, WeightKind::Matrix))),
+            Op::Linear { .. } | Op::LmHead => traits(None, Some((1, WeightKind::Matrix))),
+            Op::MoeLinear { experts, .. } => traits(None, Some((1, WeightKind::Experts(experts)))),
             Op::KvWrite { .. } => traits(Some(StateUse::Store(0)), None),
             Op::ShortConv { .. } => traits(Some(StateUse::Advance(2)), None),
             Op::GatedDelta(_) => traits(Some(StateUse::Advance(5)), None),
@@ -367,9 +366,9 @@ impl Op {
         }
     }
 
-    /// How it reads an operand that is a weight.
-    pub fn weight_form(&self, operand: usize) -> WeightForm {
-        self.traits().weight.filter(|(of, _)| *of == operand).map_or(WeightForm::Vector, |(_, form)| form)
+    /// The kind of a weight operand.
+    pub fn weight_kind(&self, operand: usize) -> WeightKind {
+        self.traits().weight.filter(|(of, _)| *of == operand).map_or(WeightKind::Vector, |(_, form)| form)
     }
 }
 
@@ -413,12 +412,12 @@ impl OpRules for Op {
     fn infer(&self, operands: &[&Value]) -> Result<(DType, Shape), String> {
         let rule = Operands::new(operands);
         match *self {
-            Op::Embed { given, .. } => {
-                rule.count(2 + usize::from(given))?;
+            Op::Embed { has_embeddings, .. } => {
+                rule.count(2 + usize::from(has_embeddings))?;
                 let rows = rule.ids(1)?;
                 rule.fixed_rows(0)?;
                 let shape = Shape { rows, cols: rule.cols(0) };
-                if given {
+                if has_embeddings {
                     rule.is_f32(2, shape)?;
                 }
                 Ok((DType::F32, shape))
@@ -457,7 +456,7 @@ impl OpRules for Op {
                 rule.count(2)?;
                 let x = rule.f32(0)?;
                 let table = rule.f32(1)?;
-                rule.is_product(0, heads, head_dim)?;
+                rule.is_heads(0, heads, head_dim)?;
                 if table.rows != x.rows || table.cols > head_dim {
                     return Err(format!("table {table} does not fit x {x} with heads of {head_dim}"));
                 }
@@ -466,7 +465,7 @@ impl OpRules for Op {
             Op::Hadamard { heads, head_dim } => {
                 rule.count(1)?;
                 let x = rule.f32(0)?;
-                rule.is_product(0, heads, head_dim)?;
+                rule.is_heads(0, heads, head_dim)?;
                 if head_dim == 0 {
                     return Err("heads of no elements cannot be transformed".into());
                 }
@@ -475,7 +474,7 @@ impl OpRules for Op {
             Op::KvWrite { kv_heads, head_dim } => {
                 rule.count(4)?;
                 let k = rule.f32(1)?;
-                rule.is_product(1, kv_heads, head_dim)?;
+                rule.is_heads(1, kv_heads, head_dim)?;
                 rule.is_f32(2, k)?;
                 rule.same_rows(rule.ids(3)?, k.rows)?;
                 Ok((operands[0].dtype, operands[0].shape))
@@ -485,8 +484,8 @@ impl OpRules for Op {
                 rule.count(1 + usize::from(bias))?;
                 let logits = rule.f32(0)?;
                 if used == 0 || used > logits.cols.min(MAX_EXPERTS_USED) {
-                    let most = logits.cols.min(MAX_EXPERTS_USED);
-                    return Err(format!("{used} of {} experts are used, not 1 to {most}", logits.cols));
+                    let max = logits.cols.min(MAX_EXPERTS_USED);
+                    return Err(format!("{used} of {} experts are used, not 1 to {max}", logits.cols));
                 }
                 if bias {
                     rule.is_f32(1, Shape::fixed(1, logits.cols))?;
@@ -496,7 +495,7 @@ impl OpRules for Op {
             Op::MoeWeights(_) => {
                 rule.count(2)?;
                 let logits = rule.f32(0)?;
-                let used = rule.choices(1, logits.rows)?;
+                let used = rule.ids_per_row(1, logits.rows)?;
                 Ok((DType::F32, Shape { rows: logits.rows, cols: used }))
             }
             Op::MoeLinear { experts, bias } => {

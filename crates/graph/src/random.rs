@@ -1,6 +1,6 @@
 //! Random graphs for property tests: every op, view, lifetime and state edge, from a seed.
 
-use crate::{Activation, Attention, Bounds, Builder, DeltaHeads, Extent, Gating, Graph, Op, Real};
+use crate::{Activation, Attention, Builder, DeltaHeads, Extent, Gating, Graph, Op, Real, RowCounts};
 use crate::{RopeLayout, RopeScaling, RopeTable, Router, Shape, Tag, ValueId};
 use verbatim_quant::DType;
 
@@ -75,7 +75,7 @@ pub fn graph(seed: u64) -> Graph {
     let rows = 1 + random.below(8);
     let output_rows = 1 + random.below(rows);
     let mut made = Made {
-        builder: Builder::new(Bounds { rows, output_rows }),
+        builder: Builder::new(RowCounts { rows, output_rows }),
         random,
         per_row: Vec::new(),
         per_output_row: Vec::new(),
@@ -207,7 +207,7 @@ impl Made {
         let cols = self.cols();
         let table = self.weight(DType::F32, VOCABULARY, cols);
         let ids = self.input(tags::TOKENS, DType::I32, Shape::per_row(1));
-        self.apply(Op::Embed { scale: Real(1.5), given: false }, &[table, ids]);
+        self.apply(Op::Embed { scale: Real(1.5), has_embeddings: false }, &[table, ids]);
     }
 
     fn gather_rows(&mut self) {

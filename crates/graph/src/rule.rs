@@ -1,12 +1,12 @@
-//! What ops are to a graph, and the checks that their shape rules are made of. Backends use both for ops of their own.
+//! The trait that a graph requires of its ops, and checks for shape rules. Backends use both for their own ops.
 
 use crate::value::{Extent, Real, Shape, Value};
 use std::fmt;
 use std::hash::Hash;
 use verbatim_quant::DType;
 
-/// What a graph needs to know about its ops. [`Op`](crate::Op) are those that models are made of; a backend whose lowering makes others has
-/// a type of its own for both, and its graphs are `Graph<ThatType>`.
+/// What a graph needs to know about its ops. [`Op`](crate::Op) is the set of model-level ops; a backend whose lowering adds more
+/// defines its own op type, and its graphs are `Graph<ThatType>`.
 pub trait OpRules: Copy + fmt::Debug + Eq + Hash {
     /// The op's name in messages and profiles.
     fn name(&self) -> &'static str;
@@ -14,10 +14,10 @@ pub trait OpRules: Copy + fmt::Debug + Eq + Hash {
     /// The shape rule: element type and shape of the result.
     ///
     /// # Errors
-    /// What does not fit, in words.
+    /// A description of the mismatch.
     fn infer(&self, operands: &[&Value]) -> Result<(DType, Shape), String>;
 
-    /// The operand that this op updates in place. The previous version cannot be read any more.
+    /// The operand that this op updates in place. The previous version can no longer be read.
     fn writes_state(&self) -> Option<usize>;
 
     /// Whether the result is the next version of the state that the op writes. Recurrences return a value instead, so
@@ -25,7 +25,7 @@ pub trait OpRules: Copy + fmt::Debug + Eq + Hash {
     fn returns_state(&self) -> bool;
 }
 
-/// The operands of an op that is being applied. Each check says in words what does not fit.
+/// The operands of an op that is being applied. Each check describes the mismatch.
 pub struct Operands<'a>(&'a [&'a Value]);
 
 impl<'a> Operands<'a> {
@@ -44,19 +44,19 @@ impl<'a> Operands<'a> {
         self.shape(i).cols
     }
 
-    /// There are so many operands.
+    /// Expects `wanted` operands.
     pub fn count(&self, wanted: usize) -> Result<(), String> {
         let given = self.0.len();
         if given == wanted { Ok(()) } else { Err(format!("takes {wanted} operands, not {given}")) }
     }
 
-    /// There are at least so many operands.
+    /// Expects at least `wanted` operands.
     pub fn at_least(&self, wanted: usize) -> Result<(), String> {
         let given = self.0.len();
         if given >= wanted { Ok(()) } else { Err(format!("takes at least {wanted} operands, not {given}")) }
     }
 
-    /// An operand has this element type.
+    /// Expects this element type.
     pub fn dtype(&self, i: usize, wanted: DType) -> Result<(), String> {
         let given = self.0[i].dtype;
         if given == wanted { Ok(()) } else { Err(format!("operand {i} is {given}, not {wanted}")) }
@@ -69,13 +69,13 @@ impl<'a> Operands<'a> {
         Ok(self.shape(i))
     }
 
-    /// An operand is f32 and of this shape.
+    /// Expects f32 and this shape.
     pub fn is_f32(&self, i: usize, wanted: Shape) -> Result<(), String> {
         let given = self.f32(i)?;
         if given == wanted { Ok(()) } else { Err(format!("operand {i} is {given}, not {wanted}")) }
     }
 
-    /// One i32 for each row; the rows.
+    /// Expects one i32 per row; returns the rows.
     pub fn ids(&self, i: usize) -> Result<Extent, String> {
         self.at_least(i + 1)?;
         self.dtype(i, DType::I32)?;
@@ -85,7 +85,7 @@ impl<'a> Operands<'a> {
         }
     }
 
-    /// The rows of an operand that has always as many.
+    /// Expects a fixed row count, and returns it.
     pub fn fixed_rows(&self, i: usize) -> Result<usize, String> {
         match self.shape(i).rows {
             Extent::Fixed(rows) => Ok(rows),
@@ -93,13 +93,13 @@ impl<'a> Operands<'a> {
         }
     }
 
-    /// Two extents are the same.
+    /// Expects equal extents.
     pub fn same_rows(&self, given: Extent, wanted: Extent) -> Result<(), String> {
         if given == wanted { Ok(()) } else { Err(format!("{given:?} where {wanted:?} is needed")) }
     }
 
-    /// An operand has `heads * head_dim` columns.
-    pub fn is_product(&self, i: usize, heads: usize, head_dim: usize) -> Result<(), String> {
+    /// Expects `heads * head_dim` columns.
+    pub fn is_heads(&self, i: usize, heads: usize, head_dim: usize) -> Result<(), String> {
         if heads.checked_mul(head_dim) == Some(self.cols(i)) {
             Ok(())
         } else {
@@ -107,8 +107,8 @@ impl<'a> Operands<'a> {
         }
     }
 
-    /// An i32 operand with several columns per row, such as expert ids; returns the columns.
-    pub fn choices(&self, i: usize, rows: Extent) -> Result<usize, String> {
+    /// Expects one or more i32 columns per row, such as expert ids or path cells; returns the columns.
+    pub fn ids_per_row(&self, i: usize, rows: Extent) -> Result<usize, String> {
         self.at_least(i + 1)?;
         self.dtype(i, DType::I32)?;
         self.same_rows(self.shape(i).rows, rows)?;
@@ -127,7 +127,7 @@ impl<'a> Operands<'a> {
         bias: bool,
     ) -> Result<(DType, Shape), String> {
         self.count(3 + usize::from(bias))?;
-        let used = self.choices(2, rows)?;
+        let used = self.ids_per_row(2, rows)?;
         let stacked = self.fixed_rows(1)?;
         if experts == 0 || !stacked.is_multiple_of(experts) {
             return Err(format!("the weight is {}, not {experts} experts", self.shape(1)));

@@ -62,21 +62,21 @@ impl fmt::Display for Tag {
     }
 }
 
-/// The largest number of rows of each kind that a run of the graph may have.
+/// Numbers of rows of each kind: the maximum that a graph is built for, or the actual ones of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Bounds {
+pub struct RowCounts {
     /// Rows of the step: tokens.
     pub rows: usize,
     /// Output rows: those that want logits.
     pub output_rows: usize,
 }
 
-/// How a weight is used, and so how it is kept.
+/// How a weight is used, which decides its layout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum WeightForm {
-    /// Right-hand side of products, or table of rows.
+pub enum WeightKind {
+    /// Right-hand side of a matmul, or an embedding table.
     Matrix,
-    /// As many matrices, one below the other.
+    /// One matrix per expert, stacked by rows.
     Experts(usize),
     /// Norm weights, biases, RoPE frequency factors: decoded to f32.
     Vector,
@@ -94,8 +94,8 @@ pub enum Extent {
 }
 
 impl Extent {
-    /// The number of rows when the step has the rows of `bounds`.
-    pub fn at(self, bounds: Bounds) -> usize {
+    /// The number of rows for these row counts.
+    pub fn at(self, bounds: RowCounts) -> usize {
         match self {
             Extent::Fixed(rows) => rows,
             Extent::Rows => bounds.rows,
@@ -149,11 +149,11 @@ pub enum Lifetime {
     Weight,
     /// Lives as long as its sequences; ops that write it make a new version in the same storage.
     State,
-    /// Filled by the caller before the run, lives until its last reader.
+    /// Written by the caller before the run, lives until its last use.
     Input,
-    /// Made by an op, lives until its last reader.
+    /// Computed by an op, lives until its last use.
     Temp,
-    /// Made by an op, lives until the caller gives the arena back.
+    /// Computed by an op, lives until the caller releases the arena.
     Output,
 }
 
@@ -167,14 +167,14 @@ pub enum Placement {
     Device(u8),
 }
 
-/// Where a value comes from.
+/// The definition of a value, in the sense of SSA.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Def {
     /// From outside: a weight, a state or an input.
     Leaf(Tag),
     /// From a node.
     Node(NodeId),
-    /// It is the columns of another value, from `start` on, in that value's storage.
+    /// A view of another value: its columns starting at `start`, in that value's storage.
     Columns {
         /// The value viewed.
         base: ValueId,
@@ -194,11 +194,11 @@ pub struct Value {
     pub lifetime: Lifetime,
     /// Which memory it lies in.
     pub placement: Placement,
-    /// Where it comes from.
+    /// Its definition.
     pub def: Def,
 }
 
-/// An f32 parameter of an op, compared and hashed by its bits so that graphs have a full identity.
+/// A hashable f32: compared and hashed by its bits, so that graphs can be cache keys.
 #[derive(Clone, Copy)]
 pub struct Real(pub f32);
 

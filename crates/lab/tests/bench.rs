@@ -3,7 +3,7 @@
 use verbatim_cpu::Cpu;
 use verbatim_engine::{LoadOptions, Stepper};
 use verbatim_gguf::GgufFile;
-use verbatim_lab::bench::{Peaks, Selection, Test, Work, measure, profile};
+use verbatim_lab::bench::{Peaks, Test, TestMatrix, Work, measure, profile};
 use verbatim_simd::Isa;
 
 fn engine(model: &str, context: usize) -> Stepper<Cpu> {
@@ -15,7 +15,7 @@ fn engine(model: &str, context: usize) -> Stepper<Cpu> {
 #[test]
 fn every_test_is_repeated_and_leaves_the_engine_as_it_was() {
     let selection =
-        Selection { prompts: vec![40, 600], generations: vec![3], widths: vec![1, 5], depths: vec![0, 70] };
+        TestMatrix { prompts: vec![40, 600], generations: vec![3], widths: vec![1, 5], depths: vec![0, 70] };
     let (tests, context) = selection.tests().unwrap();
     assert_eq!((tests.len(), context), (10, 670));
     // A recurrent model cannot go back to a depth.

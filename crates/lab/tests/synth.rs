@@ -249,11 +249,11 @@ fn the_vocabulary_is_usable() {
     assert_eq!(distinct.len(), 320);
     let tokenizer = verbatim_text::Tokenizer::new(&source).unwrap();
     let text = "the other thing and\n Größe 漢字 🙂";
-    let ids = tokenizer.encode(text, verbatim_text::Special::Parse, false);
+    let ids = tokenizer.encode(text, verbatim_text::SpecialTokens::Parse, false);
     let bytes: Vec<u8> = ids.iter().flat_map(|&id| tokenizer.piece(id).to_vec()).collect();
     assert_eq!(String::from_utf8(bytes).unwrap(), text);
     assert!(ids.len() < text.len(), "nothing was merged: {ids:?}");
-    assert_eq!(tokenizer.encode("<|im_start|>", verbatim_text::Special::Parse, false).len(), 1);
+    assert_eq!(tokenizer.encode("<|im_start|>", verbatim_text::SpecialTokens::Parse, false).len(), 1);
 }
 
 /// The formats that llama.cpp's own quantiser gave, by `tests/data/quants/model`: same shape, same recipes.
@@ -335,7 +335,7 @@ fn a_configuration_that_makes_no_model_is_refused_in_words() {
         config[key] = serde_json::from_str(value).unwrap();
         config.to_string()
     };
-    refused(&changed("hidden_size", "1e30"), "key `hidden_size` is 1e+30; it must be a whole number from 1");
+    refused(&changed("hidden_size", "1e30"), "key `hidden_size` is 1e+30; it must be an integer from 1");
     refused(&changed("hidden_size", "0"), "key `hidden_size` is 0");
     refused(&changed("hidden_size", "-5"), "key `hidden_size` is -5");
     refused(&changed("num_hidden_layers", "\"many\""), "key `num_hidden_layers` is \"many\"");
@@ -376,7 +376,7 @@ fn a_model_that_cannot_be_written_leaves_nothing() {
     assert!(matches!(error, SynthError::Space { .. }), "{error}");
 
     let folder_as_target = write(&tiny, &options, folder.path(), &mut |_| true).unwrap_err();
-    assert!(folder_as_target.to_string().contains("is no regular file"), "{folder_as_target}");
+    assert!(folder_as_target.to_string().contains("is not a regular file"), "{folder_as_target}");
     let nowhere = write(&tiny, &options, &folder.path().join("no/model.gguf"), &mut |_| true).unwrap_err();
     assert!(matches!(nowhere, SynthError::Io { .. }), "{nowhere}");
 

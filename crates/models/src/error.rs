@@ -1,4 +1,4 @@
-//! Why a file is not a model that can be run.
+//! Why a model file cannot be opened.
 
 use verbatim_gguf::GgufError;
 
@@ -8,32 +8,32 @@ pub enum ModelError {
     /// A key is missing or of the wrong type, or a tensor is missing.
     #[error(transparent)]
     File(#[from] GgufError),
-    /// `general.architecture` names none that is known.
+    /// `general.architecture` is unknown.
     #[error("architecture {name:?} is not supported; supported are {known}")]
     UnknownArchitecture {
         /// The name found.
         name: String,
-        /// The names that would do.
+        /// The supported names.
         known: String,
     },
-    /// A hyperparameter has a value that no working model has, or that is not supported.
+    /// A hyperparameter has an invalid or unsupported value.
     #[error("{key} is {found}, but must be {expected}")]
     Key {
         /// The metadata key.
         key: String,
         /// Its value.
         found: String,
-        /// What would do.
+        /// What was expected.
         expected: String,
     },
-    /// A tensor has another shape than the hyperparameters say.
+    /// A tensor's shape does not match the hyperparameters.
     #[error("tensor {name} has the shape {found}, but must be {expected} (fastest dimension first)")]
     Shape {
         /// The tensor.
         name: String,
         /// Its shape.
         found: String,
-        /// The shape that the hyperparameters demand.
+        /// The shape that the hyperparameters imply.
         expected: String,
     },
     /// A tensor has a type that cannot hold weights.
@@ -46,7 +46,7 @@ pub enum ModelError {
     },
     /// The file has weights that the architecture would ignore.
     #[error(
-        "tensor {name} is not part of the {architecture} architecture as supported; running without it would give wrong text"
+        "tensor {name} is not part of the supported {architecture} architecture; running without it would produce wrong text"
     )]
     Unused {
         /// The tensor.

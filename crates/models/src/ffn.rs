@@ -1,4 +1,4 @@
-//! FFNs: gated, or a mixture of experts.
+//! FFNs: gated, or MoE.
 
 use crate::ModelError;
 use crate::metadata::MetadataReader;
@@ -9,23 +9,23 @@ use verbatim_graph::{Activation, Gating, GraphError, MAX_EXPERTS_USED, Op, Real,
 /// The FFN hyperparameters of a file.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum FfnShape {
-    /// One gated network.
+    /// A gated FFN.
     Gated {
         /// Its inner width.
         width: usize,
     },
-    /// The same with gate and up in one tensor, the gate above.
+    /// The same with gate and up in one tensor, gate rows before up rows.
     Fused {
         /// Its inner width.
         width: usize,
     },
     /// A mixture of experts.
-    Mixture(MixtureShape),
+    Moe(MoeShape),
 }
 
-/// The shape of a mixture of experts.
+/// The shape of MoE.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct MixtureShape {
+pub(crate) struct MoeShape {
     experts: usize,
     used: usize,
     /// The inner width of an expert.
@@ -39,22 +39,22 @@ pub(crate) struct MixtureShape {
 pub(crate) enum Ffn {
     Gated([Linear; 3]),
     Fused { gate_up: Linear, down: Linear },
-    Mixture(Mixture),
+    Moe(MoeFfn),
 }
 
 /// A mixture of experts with its weights.
-pub(crate) struct Mixture {
-    shape: MixtureShape,
+pub(crate) struct MoeFfn {
+    shape: MoeShape,
     router: Linear,
     gate_up: GateUp,
     down: Linear,
     shared: Option<SharedExpert>,
 }
 
-/// The experts' first two matrices: some files have them stacked in one tensor, an expert's gate above its up.
+/// The experts' first two matrices: some files have them in one tensor, an expert's gate rows before its up rows.
 enum GateUp {
-    Apart([Linear; 2]),
-    Together(Linear),
+    Separate([Linear; 2]),
+    Fused(Linear),
 }
 
 /// The shared expert and its gate.
@@ -64,7 +64,7 @@ struct SharedExpert {
 }
 
 impl FfnShape {
-    /// One gated network of the width that the file says.
+    /// A gated FFN of the width in the metadata.
     pub(crate) fn gated(keys: &MetadataReader<'_>) -> Result<FfnShape, ModelError> {
         Ok(FfnShape::Gated { width: keys.count("feed_forward_length")? })
     }
@@ -74,17 +74,13 @@ impl FfnShape {
         Ok(FfnShape::Fused { width: keys.count("feed_forward_length")? })
     }
 
-    /// A mixture whose router takes the softmax, and whose weights sum to 1.
-    pub(crate) fn mixture(keys: &MetadataReader<'_>, has_shared: bool) -> Result<FfnShape, ModelError> {
+    /// MoE with a softmax router and weights that sum to 1.
+    pub(crate) fn moe(keys: &MetadataReader<'_>, has_shared: bool) -> Result<FfnShape, ModelError> {
         let experts = keys.count("expert_count")?;
         let used = keys.count("expert_used_count")?;
         if used > experts.min(MAX_EXPERTS_USED) {
-            let most = experts.min(MAX_EXPERTS_USED);
-            return Err(keys.wrong(
-                "expert_used_count",
-                used,
-                format!("at most {most} of {experts} experts"),
-            ));
+            let max = experts.min(MAX_EXPERTS_USED);
+            return Err(keys.wrong("expert_used_count", used, format!("at most {max} of {experts} experts")));
         }
         match keys.number("expert_gating_func")? {
             None | Some(1) => {}
@@ -101,7 +97,7 @@ impl FfnShape {
         {
             return Err(keys.wrong("expert_group_count", groups, "1: groups of experts are not supported"));
         }
-        // Files of models without a scale say 0.
+        // Files of models without a scale contain 0.
         let scale = match keys.real("expert_weights_scale")? {
             None | Some(0.0) => 1.0,
             Some(scale) => scale,
@@ -116,7 +112,7 @@ impl FfnShape {
             None => Some(keys.count("feed_forward_length")?),
         };
         let router = Router { gating: Gating::Softmax, normalize: true, scale: Real(scale) };
-        Ok(FfnShape::Mixture(MixtureShape { experts, used, width, shared_width, router }))
+        Ok(FfnShape::Moe(MoeShape { experts, used, width, shared_width, router }))
     }
 }
 
@@ -137,7 +133,7 @@ impl Ffn {
                 gate_up: linear(table, &name("ffn_up"), width.saturating_mul(2), hidden)?,
                 down: linear(table, &name("ffn_down"), hidden, width)?,
             }),
-            FfnShape::Mixture(shape) => Mixture::open(table, name, hidden, shape).map(Ffn::Mixture),
+            FfnShape::Moe(shape) => MoeFfn::open(table, name, hidden, shape).map(Ffn::Moe),
         }
     }
 
@@ -151,7 +147,7 @@ impl Ffn {
         match self {
             Ffn::Gated(linears) => net.gated_ffn(x, activation, *linears),
             Ffn::Fused { gate_up, down } => net.fused_ffn(x, activation, *gate_up, *down),
-            Ffn::Mixture(mixture) => mixture.build(net, x, activation),
+            Ffn::Moe(moe) => moe.build(net, x, activation),
         }
     }
 }
@@ -178,25 +174,28 @@ fn linear(table: &mut Table<'_>, name: &str, rows: usize, cols: usize) -> Result
     })
 }
 
-impl Mixture {
+impl MoeFfn {
     fn open(
         table: &mut Table<'_>,
         name: impl Fn(&str) -> String,
         hidden: usize,
-        shape: MixtureShape,
-    ) -> Result<Mixture, ModelError> {
-        let MixtureShape { experts, width, shared_width, .. } = shape;
+        shape: MoeShape,
+    ) -> Result<MoeFfn, ModelError> {
+        let MoeShape { experts, width, shared_width, .. } = shape;
         let weight = |part: &str| format!("{}.weight", name(part));
-        let has_both = table.has(&weight("ffn_gate_up_exps"));
+        let is_fused = table.has(&weight("ffn_gate_up_exps"));
         let mut stacked = |part: &str, rows, cols| -> Result<Linear, ModelError> {
             let weight = table.experts(&weight(part), experts, rows, cols)?;
             let bias = format!("{}.bias", name(part));
             Ok(Linear { weight, bias: table.optional_expert_vectors(&bias, experts, rows)? })
         };
-        let gate_up = if has_both {
-            GateUp::Together(stacked("ffn_gate_up_exps", width.saturating_mul(2), hidden)?)
+        let gate_up = if is_fused {
+            GateUp::Fused(stacked("ffn_gate_up_exps", width.saturating_mul(2), hidden)?)
         } else {
-            GateUp::Apart([stacked("ffn_gate_exps", width, hidden)?, stacked("ffn_up_exps", width, hidden)?])
+            GateUp::Separate([
+                stacked("ffn_gate_exps", width, hidden)?,
+                stacked("ffn_up_exps", width, hidden)?,
+            ])
         };
         let down = stacked("ffn_down_exps", hidden, width)?;
         let router = linear(table, &name("ffn_gate_inp"), experts, hidden)?;
@@ -209,39 +208,39 @@ impl Mixture {
                 Some(SharedExpert { gate, ffn: gated(table, names, hidden, width)? })
             }
         };
-        Ok(Mixture { shape, router, gate_up, down, shared })
+        Ok(MoeFfn { shape, router, gate_up, down, shared })
     }
 
     fn build(&self, net: &mut Net<'_>, x: ValueId, activation: Activation) -> Result<ValueId, GraphError> {
-        let MixtureShape { experts, used, width, router, .. } = self.shape;
+        let MoeShape { experts, used, width, router, .. } = self.shape;
         let logits = net.linear(x, self.router)?;
-        let chosen = net.apply(Op::MoeTopK { used, gating: router.gating, bias: false }, &[logits])?;
-        let weights = net.apply(Op::MoeWeights(router), &[logits, chosen])?;
-        let product = |net: &mut Net<'_>, x: ValueId, linear: Linear| {
-            let mut operands = vec![x, net.weight(linear.weight)?, chosen];
+        let expert_ids = net.apply(Op::MoeTopK { used, gating: router.gating, bias: false }, &[logits])?;
+        let weights = net.apply(Op::MoeWeights(router), &[logits, expert_ids])?;
+        let matmul = |net: &mut Net<'_>, x: ValueId, linear: Linear| {
+            let mut operands = vec![x, net.weight(linear.weight)?, expert_ids];
             if let Some(bias) = linear.bias {
                 operands.push(net.weight(bias)?);
             }
             net.apply(Op::MoeLinear { experts, bias: linear.bias.is_some() }, &operands)
         };
         let [gate, up] = match self.gate_up {
-            GateUp::Apart([gate, up]) => [product(net, x, gate)?, product(net, x, up)?],
-            GateUp::Together(both) => {
-                let both = product(net, x, both)?;
-                let half = |start| Op::HeadColumns { heads: used, start, cols: width };
-                [net.apply(half(0), &[both])?, net.apply(half(width), &[both])?]
+            GateUp::Separate([gate, up]) => [matmul(net, x, gate)?, matmul(net, x, up)?],
+            GateUp::Fused(gate_up) => {
+                let gate_and_up = matmul(net, x, gate_up)?;
+                let columns = |start| Op::HeadColumns { heads: used, start, cols: width };
+                [net.apply(columns(0), &[gate_and_up])?, net.apply(columns(width), &[gate_and_up])?]
             }
         };
         let inner = net.apply(Op::Glu { activation }, &[gate, up])?;
-        let results = product(net, inner, self.down)?;
-        let mixed = net.apply(Op::MoeCombine, &[results, weights])?;
+        let results = matmul(net, inner, self.down)?;
+        let routed = net.apply(Op::MoeCombine, &[results, weights])?;
         match &self.shared {
-            None => Ok(mixed),
+            None => Ok(routed),
             Some(shared) => {
                 let gate = net.linear(x, shared.gate)?;
-                let said = net.gated_ffn(x, activation, shared.ffn)?;
-                let gated = net.apply(Op::RowGate, &[gate, said])?;
-                net.add(mixed, gated)
+                let output = net.gated_ffn(x, activation, shared.ffn)?;
+                let gated = net.apply(Op::RowGate, &[gate, output])?;
+                net.add(routed, gated)
             }
         }
     }

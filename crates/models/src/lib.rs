@@ -1,9 +1,9 @@
 //! Architectures: from a GGUF file's metadata and tensor table to a list of weights and a builder of graphs.
 //!
 //! [`open`] reads no weights. It looks the architecture up by name, checks every hyperparameter and the presence, type
-//! and shape of every tensor, and returns a [`Model`]: what the engine has to load, and how a step is computed.
+//! and shape of every tensor, and returns a [`Model`]: what the engine has to load, and how to build the graph of a step.
 //!
-//! One file in `arch/` per architecture; what they share is in [`net`] (blocks of layers), [`ffn`] (feed-forward
+//! One file in `arch/` per architecture; what they share is in [`net`] (layer blocks), [`ffn`] (feed-forward
 //! networks, mixtures of experts) and [`metadata`].
 
 mod arch;
@@ -17,7 +17,8 @@ mod table;
 pub use arch::{architectures, open};
 pub use error::ModelError;
 pub use model::{
-    Base, HadamardKv, HiddenOutput, Hyperparameters, KeyRope, KvShape, Model, RecurrentShape, StepShape,
+    HadamardKv, HiddenOutput, Hyperparameters, KeyRope, KvShape, Model, ModelOffsets, RecurrentShape,
+    StepShape,
 };
 pub use net::{inputs, outputs};
 pub use table::WeightSpec;

@@ -13,7 +13,7 @@ pub(crate) struct MetadataReader<'a> {
 /// Which layers have a sliding window.
 #[derive(Clone, Debug)]
 pub(crate) enum LayerPattern {
-    /// All but the last of every so many; all of them if 0.
+    /// All but the last of every n layers; all layers if 0.
     Period(usize),
     /// Those that are true.
     List(Vec<bool>),
@@ -41,7 +41,7 @@ impl<'a> MetadataReader<'a> {
         format!("{}.{name}", self.architecture)
     }
 
-    /// A number that must be there and be at least 1.
+    /// A required integer >= 1.
     pub(crate) fn count(&self, name: &str) -> Result<usize, ModelError> {
         let key = self.key(name);
         match self.metadata.require_usize(&key)? {
@@ -50,7 +50,7 @@ impl<'a> MetadataReader<'a> {
         }
     }
 
-    /// A number that, if there, must be at least 1.
+    /// An optional integer >= 1.
     pub(crate) fn optional_count(&self, name: &str) -> Result<Option<usize>, ModelError> {
         if self.metadata.contains(&self.key(name)) { self.count(name).map(Some) } else { Ok(None) }
     }
@@ -85,7 +85,7 @@ impl<'a> MetadataReader<'a> {
         Ok(self.metadata.get_str(&self.key(name))?)
     }
 
-    /// Refuses a file that has this key with a value that asks for what is not supported.
+    /// Rejects a file in which this key requests something unsupported.
     pub(crate) fn refuse_count(&self, name: &str, why: &str) -> Result<(), ModelError> {
         let key = self.key(name);
         match self.metadata.get_usize(&key)? {
@@ -94,7 +94,7 @@ impl<'a> MetadataReader<'a> {
         }
     }
 
-    /// Refuses a file that has this key with another value.
+    /// Rejects a file that has this key with another value.
     pub(crate) fn refuse_unless(&self, name: &str, wanted: bool, why: &str) -> Result<(), ModelError> {
         match self.flag(name)? {
             Some(found) if found != wanted => Err(self.wrong(name, found, why)),
@@ -184,12 +184,12 @@ impl<'a> MetadataReader<'a> {
         }
     }
 
-    /// Positions that a local layer sees; `None` if the file has no local layers.
+    /// Window of the local layers; `None` if the file has no local layers.
     pub(crate) fn window(&self) -> Result<Option<usize>, ModelError> {
         Ok(self.metadata.get_usize(&self.key("attention.sliding_window"))?.filter(|&window| window > 0))
     }
 
-    /// Which layers are local, by list or by period; most files say nothing.
+    /// Which layers are local, by list or by period; most files do not contain it.
     pub(crate) fn layer_pattern(
         &self,
         layers: usize,

@@ -1,7 +1,7 @@
-//! What a model is to the engine: its numbers, what it keeps of each sequence, and the graphs of its steps.
+//! The engine's view of a model: hyperparameters, per-sequence state, and the graphs of its steps.
 
 use crate::WeightSpec;
-use verbatim_graph::{Bounds, DeltaHeads, Graph, GraphError, RopeLayout, RopeTable};
+use verbatim_graph::{DeltaHeads, Graph, GraphError, RopeLayout, RopeTable, RowCounts};
 
 /// A hidden state that a step can return for every row: aux hidden states in EAGLE-3, target features in DFlash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -14,9 +14,9 @@ pub enum HiddenOutput {
     FinalNorm,
 }
 
-/// Where a model's weights and layers begin among those of all models that share sequences: a draft's come after its target's.
+/// Offsets of a model's weights and layers among those of all models that share sequences: a draft's come after its target's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Base {
+pub struct ModelOffsets {
     /// Weights before its own.
     pub weights: u32,
     /// Attention layers before its own.
@@ -25,14 +25,14 @@ pub struct Base {
     pub recurrent: u32,
 }
 
-/// What a step is asked for.
+/// The shape of a step, which determines its graph.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct StepShape {
-    /// Where the model's weights and layers begin.
-    pub base: Base,
-    /// The most rows, and the most rows that want logits.
-    pub bounds: Bounds,
-    /// Some rows are given as embeddings, not as tokens.
+    /// Offsets of the model's weights and layers.
+    pub offsets: ModelOffsets,
+    /// Maximum rows and output rows.
+    pub bounds: RowCounts,
+    /// Some rows are embeddings, not tokens.
     pub embeddings: bool,
     /// Sequences that the step may mix, and pages of positions that each may have.
     pub page_table: [usize; 2],
@@ -40,7 +40,7 @@ pub struct StepShape {
     pub windows: Vec<Option<usize>>,
     /// Whether K and V are stored Hadamard-transformed.
     pub hadamard: HadamardKv,
-    /// The most positions in flight on a row's path, where rows form trees; 0 where all are chains.
+    /// Maximum positions in flight on a row's path if rows form trees; 0 if all are chains.
     pub path: usize,
     /// The context size: LongRoPE depends on it.
     pub context: usize,
@@ -48,8 +48,8 @@ pub struct StepShape {
     pub hidden_outputs: Vec<HiddenOutput>,
 }
 
-/// Which of K and V go through [`verbatim_graph::Op::Hadamard`] before they are stored: quantisation then loses less,
-/// since it spreads outliers (QuaRot, arXiv 2404.00456). The result of attention stays the same.
+/// Which of K and V go through [`verbatim_graph::Op::Hadamard`] before they are stored: this spreads outliers, so
+/// quantisation loses less (QuaRot, arXiv 2404.00456). The result of attention stays the same.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct HadamardKv {
     /// Keys, and queries with them.
@@ -58,7 +58,7 @@ pub struct HadamardKv {
     pub values: bool,
 }
 
-/// The form of the K and V that one layer keeps per position.
+/// The shape of one layer's K and V per position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KvShape {
     /// KV heads.
@@ -71,7 +71,7 @@ pub struct KvShape {
     pub rope: Option<KeyRope>,
 }
 
-/// RoPE of a layer's keys.
+/// RoPE of a layer's cached keys, needed for a K-shift.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeyRope {
     /// The angles.
@@ -82,10 +82,10 @@ pub struct KeyRope {
     pub freq_factors: Option<u32>,
 }
 
-/// The form of the state that one recurrent layer carries from position to position.
+/// The shape of one recurrent layer's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecurrentShape {
-    /// Inputs that an output of the short convolution is computed from.
+    /// Kernel size of the short convolution.
     pub kernel: usize,
     /// The delta net, whose columns are the channels of the convolution.
     pub heads: DeltaHeads,
@@ -113,9 +113,9 @@ pub struct Hyperparameters {
     pub context: usize,
 }
 
-/// A model file understood: which weights to load, and how to compute a step with them.
+/// A parsed and validated model file: which weights to load, and how to build the graph of a step.
 pub trait Model: Send + Sync {
-    /// The model's numbers.
+    /// The model's hyperparameters.
     fn hyperparameters(&self) -> &Hyperparameters;
 
     /// The weights, in the order of their indices in graphs.

@@ -1,21 +1,21 @@
 //! Building the graph of a step: the inputs that every architecture has, weights by id, and the blocks they share.
 
 use crate::table::{WeightId, WeightSpec};
-use crate::{Base, HadamardKv, HiddenOutput, StepShape};
-use verbatim_backend::WeightForm;
+use crate::{HadamardKv, HiddenOutput, ModelOffsets, StepShape};
+use verbatim_backend::WeightKind;
 use verbatim_graph::{
     Activation, Attention, Builder, DeltaHeads, Graph, GraphError, Op, Real, RopeLayout, RopeTable, Shape,
     Tag, ValueId,
 };
 use verbatim_quant::DType;
 
-/// The inputs of a step's graph. Which of them are live depends on what the step is asked for.
+/// The inputs of a step's graph. Which of them are live depends on the [`StepShape`](crate::StepShape).
 pub mod inputs {
     use verbatim_graph::Tag;
 
-    /// The token of each row, i32; -1 for a row that is given as an embedding.
+    /// The token of each row, i32; -1 for an embedding row.
     pub const TOKENS: Tag = Tag::new("tokens");
-    /// The rows that are given as embeddings, f32 \[r, hidden\]; rows of tokens are not read.
+    /// The embedding rows, f32 \[r, hidden\]; the values at token rows are not read.
     pub const EMBEDDINGS: Tag = Tag::new("embeddings");
     /// The position of each row in its sequence, i32.
     pub const POSITIONS: Tag = Tag::new("positions");
@@ -27,11 +27,11 @@ pub mod inputs {
     pub const PAGES: &str = "pages";
     /// The cells of the positions in flight on each row's tree path, i32, by KV cache group.
     pub const PATHS: &str = "paths";
-    /// The position of the first of them, i32; beyond the row's own where it has no path.
+    /// First tree position of each row, i32; greater than the row's own position if it has no path.
     pub const BASES: Tag = Tag::new("bases");
     /// The slot from which each row reads its sequence's recurrent state, i32; -1 for a sequence's first row.
     pub const READ_SLOTS: Tag = Tag::new("read_slots");
-    /// The slot in which each row leaves its sequence's recurrent state, i32.
+    /// The slot to which each row writes its sequence's recurrent state, i32.
     pub const WRITE_SLOTS: Tag = Tag::new("write_slots");
     /// The rows that want logits, i32.
     pub const OUTPUT_ROWS: Tag = Tag::new("output_rows");
@@ -73,7 +73,7 @@ pub(crate) struct Heads {
 }
 
 impl Heads {
-    /// Attention to all positions, with scores scaled by 1/√head_dim.
+    /// Full attention, with scores scaled by 1/√head_dim.
     pub(crate) fn new(heads: usize, kv_heads: usize, head_dim: usize, layout: RopeLayout) -> Heads {
         let scale = Real(1.0 / (head_dim as f32).sqrt());
         Heads {
@@ -92,16 +92,16 @@ impl Heads {
 
 /// Scale and softcap of the logits.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct LogitForm {
-    /// Factor on them.
+pub(crate) struct LogitScaling {
+    /// Factor on the logits.
     pub(crate) scale: f32,
     /// Then x becomes cap * tanh(x / cap).
     pub(crate) softcap: Option<Real>,
 }
 
-impl Default for LogitForm {
+impl Default for LogitScaling {
     fn default() -> Self {
-        LogitForm { scale: 1.0, softcap: None }
+        LogitScaling { scale: 1.0, softcap: None }
     }
 }
 
@@ -117,14 +117,14 @@ struct KvGroup {
     window: Option<usize>,
     cells: ValueId,
     pages: ValueId,
-    /// The first position in flight and the cells from there on, where rows form trees.
+    /// First tree position and path cells, if rows form trees.
     paths: Option<[ValueId; 2]>,
 }
 
 /// A graph under construction.
 pub(crate) struct Net<'a> {
     builder: Builder,
-    base: Base,
+    offsets: ModelOffsets,
     embeddings: bool,
     specs: &'a [WeightSpec],
     weights: Vec<Option<ValueId>>,
@@ -153,7 +153,7 @@ impl<'a> Net<'a> {
             let pages = tagged(inputs::PAGES, Shape::fixed(sequences, pages))?;
             let paths = match shape.path {
                 0 => None,
-                most => Some([bases, tagged(inputs::PATHS, Shape::per_row(most))?]),
+                depth => Some([bases, tagged(inputs::PATHS, Shape::per_row(depth))?]),
             };
             kv_groups.push(KvGroup { window, cells, pages, paths });
         }
@@ -167,7 +167,7 @@ impl<'a> Net<'a> {
             kv_groups,
             hadamard: shape.hadamard,
             builder,
-            base: shape.base,
+            offsets: shape.offsets,
             embeddings: shape.embeddings,
             specs,
             weights: vec![None; specs.len()],
@@ -187,10 +187,10 @@ impl<'a> Net<'a> {
         }
         let spec = &self.specs[index];
         let dtype = match spec.form {
-            WeightForm::Matrix | WeightForm::Experts(_) => spec.dtype,
-            WeightForm::Vector => DType::F32,
+            WeightKind::Matrix | WeightKind::Experts(_) => spec.dtype,
+            WeightKind::Vector => DType::F32,
         };
-        let tag = Tag::indexed("weight", self.base.weights + id.0);
+        let tag = Tag::indexed("weight", self.offsets.weights + id.0);
         let value = self.builder.weight(tag, dtype, Shape::fixed(spec.rows, spec.cols))?;
         self.weights[index] = Some(value);
         Ok(value)
@@ -204,7 +204,7 @@ impl<'a> Net<'a> {
             let hidden = self.builder.shape(table).cols;
             operands.push(self.builder.input(inputs::EMBEDDINGS, DType::F32, Shape::per_row(hidden))?);
         }
-        let x = self.apply(Op::Embed { scale: Real(scale), given: self.embeddings }, &operands)?;
+        let x = self.apply(Op::Embed { scale: Real(scale), has_embeddings: self.embeddings }, &operands)?;
         self.hidden_output(HiddenOutput::Embedding, x)?;
         Ok(x)
     }
@@ -279,9 +279,9 @@ impl<'a> Net<'a> {
         let group = self.kv_groups.iter().find(|group| group.window == window);
         let &KvGroup { cells, pages, paths, .. } = group.ok_or_else(|| GraphError::Operands {
             op: "Attention",
-            problem: format!("the step has no pages for layers with a window of {window:?}"),
+            problem: format!("the step has no page table for layers with a window of {window:?}"),
         })?;
-        let state = self.builder.state(Tag::indexed("kv", self.base.kv + layer as u32))?;
+        let state = self.builder.state(Tag::indexed("kv", self.offsets.kv + layer as u32))?;
         let state = self.apply(Op::KvWrite { kv_heads, head_dim }, &[state, k, v, cells])?;
         let mut operands = vec![q, state, self.positions, self.sequences, pages];
         operands.extend(paths.into_iter().flatten());
@@ -349,7 +349,7 @@ impl<'a> Net<'a> {
         weight: WeightId,
     ) -> Result<ValueId, GraphError> {
         let weight = self.weight(weight)?;
-        let state = self.builder.state(Tag::indexed("conv", self.base.recurrent + index as u32))?;
+        let state = self.builder.state(Tag::indexed("conv", self.offsets.recurrent + index as u32))?;
         self.apply(Op::ShortConv { kernel }, &[x, weight, state, self.read_slots, self.write_slots])
     }
 
@@ -362,7 +362,7 @@ impl<'a> Net<'a> {
         [bias, rate]: [WeightId; 2],
     ) -> Result<ValueId, GraphError> {
         let (bias, rate) = (self.weight(bias)?, self.weight(rate)?);
-        let state = self.builder.state(Tag::indexed("delta", self.base.recurrent + index as u32))?;
+        let state = self.builder.state(Tag::indexed("delta", self.offsets.recurrent + index as u32))?;
         let operands = [qkv, alpha, beta, bias, rate, state, self.read_slots, self.write_slots];
         self.apply(Op::GatedDelta(heads), &operands)
     }
@@ -371,7 +371,7 @@ impl<'a> Net<'a> {
         self.apply(Op::Add, &[a, b])
     }
 
-    /// Returns a hidden state if the step asks for it.
+    /// Outputs a hidden state if the step requests it.
     pub(crate) fn hidden_output(&mut self, output: HiddenOutput, value: ValueId) -> Result<(), GraphError> {
         if self.hidden_outputs.contains(&output) {
             self.builder.output(outputs::hidden(output), value)
@@ -387,14 +387,14 @@ impl<'a> Net<'a> {
         norm: WeightId,
         eps: Real,
         head: Linear,
-        form: LogitForm,
+        scaling: LogitScaling,
     ) -> Result<Graph, GraphError> {
         let output_rows = if self.hidden_outputs.contains(&HiddenOutput::FinalNorm) {
-            let normed = self.rms_norm(x, norm, eps, 1)?;
-            self.hidden_output(HiddenOutput::FinalNorm, normed)?;
-            self.apply(Op::GatherRows, &[normed, self.output_rows])?
+            let normalized = self.rms_norm(x, norm, eps, 1)?;
+            self.hidden_output(HiddenOutput::FinalNorm, normalized)?;
+            self.apply(Op::GatherRows, &[normalized, self.output_rows])?
         } else {
-            // Rows are normed one by one, so gathering them first only saves work.
+            // The norm is row-wise, so gathering first gives the same result with less work.
             let output_rows = self.apply(Op::GatherRows, &[x, self.output_rows])?;
             self.rms_norm(output_rows, norm, eps, 1)?
         };
@@ -406,8 +406,8 @@ impl<'a> Net<'a> {
                 }
                 Some(_) => self.linear(output_rows, head)?,
             };
-            let mut logits = self.scale(logits, form.scale)?;
-            if let Some(cap) = form.softcap {
+            let mut logits = self.scale(logits, scaling.scale)?;
+            if let Some(cap) = scaling.softcap {
                 logits = self.apply(Op::Softcap { cap }, &[logits])?;
             }
             self.builder.output(outputs::LOGITS, logits)?;

@@ -1,7 +1,7 @@
-//! The list of weights that an architecture asks for, checked against the file's tensor table.
+//! The list of weights that an architecture uses, checked against the file's tensor table.
 
 use crate::ModelError;
-use verbatim_backend::WeightForm;
+use verbatim_backend::WeightKind;
 use verbatim_gguf::GgufFile;
 use verbatim_quant::DType;
 
@@ -11,7 +11,7 @@ pub struct WeightSpec {
     /// The tensor's name in the file.
     pub name: String,
     /// How it is used.
-    pub form: WeightForm,
+    pub form: WeightKind,
     /// Its type in the file.
     pub dtype: DType,
     /// Output features; 1 for a vector.
@@ -20,7 +20,7 @@ pub struct WeightSpec {
     pub cols: usize,
 }
 
-/// A weight of the table being made.
+/// Index of a weight in the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct WeightId(pub(crate) u32);
 
@@ -37,7 +37,7 @@ impl<'a> Table<'a> {
 
     /// A matrix of `rows` output and `cols` input features.
     pub(crate) fn matrix(&mut self, name: &str, rows: usize, cols: usize) -> Result<WeightId, ModelError> {
-        self.take(name, WeightForm::Matrix, &[cols, rows], [rows, cols])
+        self.take(name, WeightKind::Matrix, &[cols, rows], [rows, cols])
     }
 
     /// A matrix of `rows` output and `cols` input features for each expert.
@@ -48,14 +48,14 @@ impl<'a> Table<'a> {
         rows: usize,
         cols: usize,
     ) -> Result<WeightId, ModelError> {
-        // Saturated, the product is no tensor's shape.
+        // If the product saturates, it matches no tensor's shape.
         let stacked = experts.saturating_mul(rows);
-        self.take(name, WeightForm::Experts(experts), &[cols, rows, experts], [stacked, cols])
+        self.take(name, WeightKind::Experts(experts), &[cols, rows, experts], [stacked, cols])
     }
 
     /// A vector.
     pub(crate) fn vector(&mut self, name: &str, len: usize) -> Result<WeightId, ModelError> {
-        self.take(name, WeightForm::Vector, &[len], [1, len])
+        self.take(name, WeightKind::Vector, &[len], [1, len])
     }
 
     /// The weights of a short convolution: `kernel` for each of `channels`, as one vector.
@@ -66,7 +66,7 @@ impl<'a> Table<'a> {
         channels: usize,
     ) -> Result<WeightId, ModelError> {
         let len = kernel.saturating_mul(channels);
-        self.take(name, WeightForm::Vector, &[kernel, channels], [1, len])
+        self.take(name, WeightKind::Vector, &[kernel, channels], [1, len])
     }
 
     /// A vector that some files have and others do not.
@@ -85,7 +85,7 @@ impl<'a> Table<'a> {
         if !self.has(name) {
             return Ok(None);
         }
-        self.take(name, WeightForm::Vector, &[len, experts], [1, stacked]).map(Some)
+        self.take(name, WeightKind::Vector, &[len, experts], [1, stacked]).map(Some)
     }
 
     pub(crate) fn has(&self, name: &str) -> bool {
@@ -95,7 +95,7 @@ impl<'a> Table<'a> {
     fn take(
         &mut self,
         name: &str,
-        form: WeightForm,
+        form: WeightKind,
         expected: &[usize],
         [rows, cols]: [usize; 2],
     ) -> Result<WeightId, ModelError> {
@@ -121,7 +121,7 @@ impl<'a> Table<'a> {
         Ok(WeightId(self.weights.len() as u32 - 1))
     }
 
-    /// The weights, once every tensor of the file has been asked for: one that was not would be silently ignored.
+    /// The weights, after checking that every tensor of the file is used: others would be silently ignored.
     /// `unread` names tensors that are ignored on purpose, such as those of multi-token prediction.
     pub(crate) fn finish(
         self,

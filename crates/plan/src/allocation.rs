@@ -1,11 +1,11 @@
-//! Places in arenas.
+//! Allocations in arenas.
 
 use verbatim_graph::{Lifetime, Placement};
 
 /// Every allocation starts at a multiple of this many bytes: a cache line, and the widest vector.
 pub const ALIGNMENT: usize = 64;
 
-/// Where a value lies.
+/// The allocation of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Allocation {
     /// Byte offset in the arena of the value's placement; a multiple of [`ALIGNMENT`].

@@ -1,12 +1,12 @@
-//! Programs made so far, and why each had to be.
+//! The program cache, and the reason for each rebuild.
 
 use foldhash::fast::FixedState;
 use std::collections::HashMap;
 use std::hash::Hash;
 use verbatim_graph::{Graph, Lifetime, Placement, Value};
 
-/// A cache never holds more programs than this; the one unused for longest goes first.
-const MOST_PROGRAMS: usize = 128;
+/// Capacity of a cache; the least recently used program is evicted.
+const MAX_PROGRAMS: usize = 128;
 
 /// Why a plan had to be built: how the graph differs from the most similar one already planned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -23,23 +23,23 @@ pub enum RebuildReason {
     First,
 }
 
-/// What a cache has done.
+/// Statistics of a cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Statistics {
+pub struct CacheStatistics {
     /// Plans built.
     pub built: u64,
-    /// Requests answered by one that was there.
+    /// Cache hits.
     pub hits: u64,
-    /// Plans given up, since there were too many.
+    /// Plans evicted.
     pub evicted: u64,
     /// Plans built, by reason.
-    pub rebuilds: Rebuilds,
+    pub rebuilds: RebuildCounts,
 }
 
 /// Plans built, by [`RebuildReason`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[allow(missing_docs)]
-pub struct Rebuilds {
+pub struct RebuildCounts {
     pub first: u64,
     pub rows: u64,
     pub topology: u64,
@@ -47,7 +47,7 @@ pub struct Rebuilds {
     pub placement: u64,
 }
 
-impl Rebuilds {
+impl RebuildCounts {
     fn count(&mut self, reason: RebuildReason) {
         *match reason {
             RebuildReason::First => &mut self.first,
@@ -59,15 +59,14 @@ impl Rebuilds {
     }
 }
 
-/// Programs by key. A key is the graph itself, or something that a graph is made of
-/// and that alone: then nothing is built to find out that nothing has to be.
+/// Programs by key. A key is the graph itself, or something that determines the graph, so a hit builds no graph.
 #[derive(Debug)]
 pub struct ProgramCache<K, P> {
-    /// Where in `entries` the program of a key is.
+    /// Index into `entries` by key.
     index: HashMap<K, usize, FixedState>,
     entries: Vec<Entry<K, P>>,
     clock: u64,
-    statistics: Statistics,
+    statistics: CacheStatistics,
 }
 
 #[derive(Debug)]
@@ -81,16 +80,20 @@ struct Entry<K, P> {
 impl<K, P> Default for ProgramCache<K, P> {
     fn default() -> Self {
         let (index, entries) = (HashMap::default(), Vec::new());
-        ProgramCache { index, entries, clock: 0, statistics: Statistics::default() }
+        ProgramCache { index, entries, clock: 0, statistics: CacheStatistics::default() }
     }
 }
 
 impl<K: Clone + Eq + Hash, P> ProgramCache<K, P> {
-    /// What was made for an equal key; else what `make` makes now, of the graph that it gives beside it.
+    /// The program for an equal key; else the one that `build` returns, along with its graph.
     ///
     /// # Errors
-    /// Whatever `make` returns.
-    pub fn get_or_make<E>(&mut self, key: &K, make: impl FnOnce() -> Result<(Graph, P), E>) -> Result<&P, E> {
+    /// Any error of `build`.
+    pub fn get_or_build<E>(
+        &mut self,
+        key: &K,
+        build: impl FnOnce() -> Result<(Graph, P), E>,
+    ) -> Result<&P, E> {
         self.clock += 1;
         let index = match self.index.get(key) {
             Some(&index) => {
@@ -98,7 +101,7 @@ impl<K: Clone + Eq + Hash, P> ProgramCache<K, P> {
                 index
             }
             None => {
-                let (graph, program) = make()?;
+                let (graph, program) = build()?;
                 self.statistics.built += 1;
                 self.statistics.rebuilds.count(self.reason(&graph));
                 self.make_room();
@@ -111,23 +114,23 @@ impl<K: Clone + Eq + Hash, P> ProgramCache<K, P> {
         Ok(&self.entries[index].program)
     }
 
-    /// What was made and is still there.
+    /// All cached programs.
     pub fn iter(&self) -> impl Iterator<Item = (&K, &P)> {
         self.entries.iter().map(|entry| (&entry.key, &entry.program))
     }
 
-    /// What was made and reused so far.
-    pub fn statistics(&self) -> Statistics {
+    /// Statistics so far.
+    pub fn statistics(&self) -> CacheStatistics {
         self.statistics
     }
 
     fn reason(&self, graph: &Graph) -> RebuildReason {
-        let made = self.entries.iter();
-        made.map(|entry| difference(&entry.graph, graph)).min().unwrap_or(RebuildReason::First)
+        let entries = self.entries.iter();
+        entries.map(|entry| difference(&entry.graph, graph)).min().unwrap_or(RebuildReason::First)
     }
 
     fn make_room(&mut self) {
-        if self.entries.len() < MOST_PROGRAMS {
+        if self.entries.len() < MAX_PROGRAMS {
             return;
         }
         let oldest = (0..self.entries.len()).min_by_key(|&index| self.entries[index].last_used);
@@ -141,7 +144,7 @@ impl<K: Clone + Eq + Hash, P> ProgramCache<K, P> {
     }
 }
 
-/// The gravest way in which two unequal graphs differ.
+/// The most significant difference between two unequal graphs.
 fn difference(a: &Graph, b: &Graph) -> RebuildReason {
     let form = |value: &Value| (value.dtype, value.shape, value.def);
     let same_form = a.nodes() == b.nodes()

@@ -1,8 +1,7 @@
-//! The checker: accepts or refuses a layout, sharing no code with the planner that made it.
+//! The checker: accepts or rejects a layout, sharing no code with the planner that made it.
 //!
-//! It replays the graph phase by phase, keeps the set of values that somebody still needs, and looks at the bytes
-//! they occupy. It derives everything from the graph alone: a fault in the planner's idea of lifetimes cannot hide
-//! here.
+//! It replays the graph phase by phase, tracks the set of live values and the bytes they
+//! occupy. It derives everything from the graph only, so a planner bug in lifetimes cannot hide here.
 
 use crate::{ALIGNMENT, Allocation, ArenaSize, PhaseRules};
 use std::collections::BTreeMap;
@@ -18,7 +17,7 @@ pub enum CheckError {
         /// The phase.
         phase: usize,
     },
-    /// A node runs beside one that it has to wait for.
+    /// A node shares a phase with one that it must wait for.
     #[error("node {node} and node {earlier} share a phase, but the later has to wait for the earlier")]
     MissingBarrier {
         /// The later node.
@@ -32,10 +31,10 @@ pub enum CheckError {
     /// A value has an allocation though its storage is elsewhere: a view, a weight or a state.
     #[error("value {0:?} has an allocation but is a view, a weight or a state")]
     NeedlessPlace(ValueId),
-    /// A allocation is misaligned, of the wrong size or outside its arena.
+    /// An allocation is misaligned, of the wrong size or outside its arena.
     #[error("value {0:?} is placed outside its arena, misaligned or with a wrong size")]
     BadAllocation(ValueId),
-    /// Two values that are needed at the same time share bytes.
+    /// Two live values share bytes.
     #[error("values {first:?} and {second:?} are both alive in phase {phase} and share bytes")]
     Overlap {
         /// The one with the lower offset.
@@ -80,7 +79,7 @@ fn check_phases<O: PhaseRules>(graph: &Graph<O>, phases: &[Range<usize>]) -> Res
 fn must_wait<O: PhaseRules>(graph: &Graph<O>, node: usize, earlier: usize) -> bool {
     let (node, earlier) = (&graph.nodes()[node], &graph.nodes()[earlier]);
     let rows_of = |id: ValueId| graph.value(id).shape.rows;
-    // What is stored in a state has rows, and the state has none.
+    // A state has no rows, but the value stored in it does.
     let stores = graph.value(node.output).lifetime == Lifetime::State;
     let split = if stores { node.operands[1] } else { node.output };
     for (i, &operand) in node.operands.iter().enumerate() {
@@ -89,7 +88,7 @@ fn must_wait<O: PhaseRules>(graph: &Graph<O>, node: usize, earlier: usize) -> bo
             source = base;
         }
         if source == earlier.output {
-            // Without a barrier only the rows that this very thread has made may be read.
+            // Without a barrier a thread may only read rows that it computed itself.
             let own_rows = node.op.splits_rows() && earlier.op.splits_rows() && node.op.reads_own_row_only(i);
             let state = graph.value(source).lifetime == Lifetime::State;
             if state || !own_rows || rows_of(earlier.output) != rows_of(split) {
@@ -140,7 +139,7 @@ fn check_overlaps<O: PhaseRules>(
     phases: &[Range<usize>],
     allocations: &[Option<Allocation>],
 ) -> Result<(), CheckError> {
-    // How many reads of each value are still to come. What the caller reads at the end counts as one more.
+    // Remaining uses of each value. The caller's read at the end counts as one more.
     let mut readers = vec![0usize; graph.values().len()];
     let storage = |id: ValueId| graph.root(id).0;
     for node in graph.nodes() {

@@ -11,7 +11,7 @@ use verbatim_graph::{Def, Graph, Lifetime, Placement, ValueId};
 
 /// The search stops as soon as the arena is at most this much of the lower bound.
 const GOOD_ENOUGH_PERCENT: usize = 102;
-/// Comparisons of one value with another that the search may spend.
+/// Budget of the search, in comparisons of two values.
 const SEARCH_BUDGET: usize = 20_000_000;
 
 /// A value and the phases in which it is alive, both ends included.
@@ -57,7 +57,7 @@ pub(crate) fn lives<O: PhaseRules>(graph: &Graph<O>, phases: &[Range<usize>]) ->
 
 type Layout = (Vec<Option<Allocation>>, Vec<ArenaSize>);
 
-/// Values that are never alive together share memory.
+/// Values with disjoint lifetimes share memory.
 pub(crate) fn shared<O: PhaseRules>(graph: &Graph<O>, phases: &[Range<usize>]) -> Result<Layout, PlanError> {
     lay_out(graph, phases, best_offsets)
 }
@@ -142,7 +142,7 @@ fn best_offsets(lives: &[&Life], lower_bound: usize) -> Option<(Vec<usize>, usiz
             best = other;
         }
     }
-    // Bounded hill climbing: swap two values in the order, keep what is no worse.
+    // Bounded hill climbing: swap two values in the order, keep the result if it is not worse.
     let rounds = SEARCH_BUDGET / (lives.len() * lives.len()).max(1);
     let mut random = 0x9e37_79b9_7f4a_7c15_u64;
     for _ in 0..rounds.min(2000) {

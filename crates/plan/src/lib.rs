@@ -1,12 +1,11 @@
-//! Memory plans: an offset in an arena for every value that a graph computes or is given.
+//! Memory plans: an arena offset for every computed value and input of a graph.
 //!
-//! A [`Plan`] is made for exactly one [`Graph`] and carries it. It is laid out by one module ([`layout`]) and accepted
-//! or refused by another ([`mod@check`]) that shares no code with it: two values that are alive together never share a
-//! byte, an output is never overwritten before its caller has read it, and every live input has an allocation. What may run
-//! without a barrier between is the backend's to say ([`PhaseRules`]). A [`ProgramCache`] reuses what was made for an equal key
-//! and no other; there is no weaker test.
+//! A [`Plan`] belongs to exactly one [`Graph`], which it contains. One module computes the layout ([`layout`]) and another
+//! ([`mod@check`]), which shares no code with it, accepts or rejects it: live values never share a byte, an output is never
+//! overwritten before its caller has read it, and every live input has an allocation. The backend defines what may run
+//! without a barrier ([`PhaseRules`]). A [`ProgramCache`] only reuses a program for an equal key.
 //!
-//! This crate does no IO and no float arithmetic, and owns no memory.
+//! This crate does no IO and no float arithmetic, and allocates no tensor memory.
 
 mod allocation;
 mod cache;
@@ -16,7 +15,7 @@ mod layout;
 mod phases;
 
 pub use allocation::{ALIGNMENT, Allocation, ArenaSize};
-pub use cache::{ProgramCache, RebuildReason, Rebuilds, Statistics};
+pub use cache::{CacheStatistics, ProgramCache, RebuildCounts, RebuildReason};
 pub use check::{CheckError, check};
 pub use error::PlanError;
 pub use phases::PhaseRules;
@@ -35,14 +34,14 @@ pub struct Plan<O = Op> {
 }
 
 impl<O: PhaseRules> Plan<O> {
-    /// Plans a graph, letting values that are never alive together share memory.
+    /// Plans a graph; values with disjoint lifetimes share memory.
     pub fn new(graph: Arc<Graph<O>>) -> Result<Plan<O>, PlanError> {
         let phases = phases::phases(&graph);
         let (allocations, arenas) = layout::shared(&graph, &phases)?;
         Plan::checked(graph, phases, allocations, arenas)
     }
 
-    /// Plans a graph with every value in memory of its own: the reference that shared plans are tested against.
+    /// Plans a graph with separate memory for every value: the reference that shared plans are tested against.
     pub fn disjoint(graph: Arc<Graph<O>>) -> Result<Plan<O>, PlanError> {
         let phases = phases::phases(&graph);
         let (allocations, arenas) = layout::disjoint(&graph, &phases)?;
@@ -85,8 +84,8 @@ impl<O: PhaseRules> Plan<O> {
         self.arenas.iter().find(|arena| arena.placement == placement).map_or(0, |arena| arena.bytes)
     }
 
-    /// The values whose last reader is in this phase, so that their bytes are free after it: what a debugging
-    /// executor overwrites with poison.
+    /// The values whose last use is in this phase, so that their bytes are free after it: a debugging executor overwrites
+    /// them with poison.
     pub fn freed_after(&self, phase: usize) -> impl Iterator<Item = (ValueId, Allocation)> + '_ {
         let lives = layout::lives(&self.graph, &self.phases);
         lives.into_iter().filter(move |life| life.last == phase).filter_map(|life| {

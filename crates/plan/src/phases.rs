@@ -3,17 +3,17 @@
 use std::ops::Range;
 use verbatim_graph::{Graph, Node, Op, OpRules};
 
-/// Which nodes may share a phase, which runs without a barrier. By default none that depend on each other: right for a backend
-/// that runs op after op.
+/// Which nodes may share a phase, that is, run without a barrier. By default dependent nodes may not, which is right for a
+/// backend that runs one op at a time.
 pub trait PhaseRules: OpRules {
-    /// Whether the work is split over rows, so that one thread computes a row, or columns of it that are read by nobody else
-    /// in their phase.
+    /// Whether the work is split over rows, so that one thread computes a row, or columns of it that no other thread reads in
+    /// the same phase.
     fn splits_rows(&self) -> bool {
         false
     }
 
-    /// Whether row i of the result needs no row of this operand but row i. Only such an operand may be made in the
-    /// same phase, by the same thread, without a barrier between.
+    /// Whether row i of the result only needs row i of this operand. Only such an operand may be computed in the same
+    /// phase, by the same thread, without a barrier in between.
     fn reads_own_row_only(&self, operand: usize) -> bool {
         let _ = operand;
         false
@@ -22,8 +22,7 @@ pub trait PhaseRules: OpRules {
 
 impl PhaseRules for Op {}
 
-/// Greedy and in order: a node joins the current phase if nothing in that phase has to be finished by all threads
-/// before it.
+/// Greedy and in order: a node joins the current phase if it need not wait for all threads to finish a node of it.
 pub(crate) fn phases<O: PhaseRules>(graph: &Graph<O>) -> Vec<Range<usize>> {
     let mut phases: Vec<Range<usize>> = Vec::new();
     for (index, node) in graph.nodes().iter().enumerate() {
@@ -42,7 +41,7 @@ fn joins<O: PhaseRules>(graph: &Graph<O>, earlier: &Node<O>, node: &Node<O>) -> 
         let (root, _) = graph.root(operand);
         root == earlier.output && !same_thread(graph, earlier, node, i)
     });
-    // A write in place waits for the readers and writers of the version before.
+    // A write in place waits for the readers and writers of the previous version.
     let waits_for_state = node.op.writes_state().is_some_and(|i| {
         let written = graph.state(node.operands[i]);
         earlier.operands.iter().any(|&operand| graph.state(operand) == written)
@@ -50,7 +49,7 @@ fn joins<O: PhaseRules>(graph: &Graph<O>, earlier: &Node<O>, node: &Node<O>) -> 
     !waits_for_operand && !waits_for_state
 }
 
-/// Whether what `node` reads of `earlier`'s result can be made by the thread that reads it.
+/// Whether the thread that computes `node` itself computed what it reads of `earlier`'s result.
 fn same_thread<O: PhaseRules>(graph: &Graph<O>, earlier: &Node<O>, node: &Node<O>, operand: usize) -> bool {
     earlier.op.splits_rows()
         && node.op.splits_rows()

@@ -1,8 +1,8 @@
 //! A plan is reused for an equal graph and for no other. Each test is a way in which an engine once reused one.
 
 use std::sync::Arc;
-use verbatim_graph::{Bounds, Builder, Graph, Op, Placement, Real, Shape, Tag, ValueId};
-use verbatim_plan::{Plan, PlanError, ProgramCache, Statistics};
+use verbatim_graph::{Builder, Graph, Op, Placement, Real, RowCounts, Shape, Tag, ValueId};
+use verbatim_plan::{CacheStatistics, Plan, PlanError, ProgramCache};
 use verbatim_quant::DType::F32;
 
 const X: Tag = Tag::new("x");
@@ -14,10 +14,10 @@ struct Plans(ProgramCache<Graph, Arc<Plan>>);
 impl Plans {
     fn plan(&mut self, graph: Graph) -> Result<Arc<Plan>, PlanError> {
         let make = || Ok((graph.clone(), Arc::new(Plan::new(Arc::new(graph.clone()))?)));
-        self.0.get_or_make(&graph, make).cloned()
+        self.0.get_or_build(&graph, make).cloned()
     }
 
-    fn statistics(&self) -> Statistics {
+    fn statistics(&self) -> CacheStatistics {
         self.0.statistics()
     }
 }
@@ -28,7 +28,7 @@ fn scale(b: &mut Builder, x: ValueId, factor: f32) -> ValueId {
 
 /// x → a → b → c, where `a` may also be an output.
 fn chain(a_is_output: bool) -> Graph {
-    let mut b = Builder::new(Bounds { rows: 4, output_rows: 1 });
+    let mut b = Builder::new(RowCounts { rows: 4, output_rows: 1 });
     let x = b.input(X, F32, Shape::per_row(64)).expect("fits");
     let first = scale(&mut b, x, 2.0);
     let second = scale(&mut b, first, 3.0);
@@ -42,7 +42,7 @@ fn chain(a_is_output: bool) -> Graph {
 
 /// (x, y) → x + y, with y an input or computed.
 fn sum(y_is_input: bool) -> Graph {
-    let mut b = Builder::new(Bounds { rows: 4, output_rows: 1 });
+    let mut b = Builder::new(RowCounts { rows: 4, output_rows: 1 });
     let x = b.input(X, F32, Shape::per_row(64)).expect("fits");
     let y = if y_is_input {
         b.input(Tag::new("y"), F32, Shape::per_row(64)).expect("fits")
@@ -81,7 +81,7 @@ fn ordinary_input_ordinary() {
 
 /// Four equal nodes over values of equal size; only the edges differ.
 fn diamond(crossed: bool) -> Graph {
-    let mut b = Builder::new(Bounds { rows: 2, output_rows: 1 });
+    let mut b = Builder::new(RowCounts { rows: 2, output_rows: 1 });
     let x = b.input(X, F32, Shape::per_row(32)).expect("fits");
     let early = scale(&mut b, x, 2.0);
     let late = scale(&mut b, early, 2.0);
@@ -107,7 +107,7 @@ fn llama_cpp_28448_same_sizes_other_edges() {
 }
 
 fn with_rows(output_rows: usize) -> Graph {
-    let mut b = Builder::new(Bounds { rows: 8, output_rows });
+    let mut b = Builder::new(RowCounts { rows: 8, output_rows });
     let x = b.input(X, F32, Shape::per_row(32)).expect("fits");
     let indices =
         b.input(Tag::new("output_rows"), verbatim_quant::DType::I32, Shape::per_output_row(1)).expect("fits");
@@ -136,7 +136,7 @@ fn sampled_rows_1_4_2_8_1() {
 #[test]
 fn another_placement_is_another_plan() {
     let placed = |placement| {
-        let mut b = Builder::new(Bounds { rows: 2, output_rows: 1 });
+        let mut b = Builder::new(RowCounts { rows: 2, output_rows: 1 });
         let x = b.input(X, F32, Shape::per_row(32)).expect("fits");
         b.place(placement);
         let y = scale(&mut b, x, 2.0);
@@ -154,7 +154,7 @@ fn another_placement_is_another_plan() {
 #[test]
 fn a_parameter_that_differs_in_one_bit_is_another_graph() {
     let with_factor = |factor| {
-        let mut b = Builder::new(Bounds { rows: 2, output_rows: 1 });
+        let mut b = Builder::new(RowCounts { rows: 2, output_rows: 1 });
         let x = b.input(X, F32, Shape::per_row(32)).expect("fits");
         let y = scale(&mut b, x, factor);
         b.output(Tag::new("y"), y).expect("computed");
@@ -169,7 +169,7 @@ fn a_parameter_that_differs_in_one_bit_is_another_graph() {
 
 #[test]
 fn sizes_near_the_maximum_of_usize_are_refused() {
-    let mut b = Builder::new(Bounds { rows: 1, output_rows: 1 });
+    let mut b = Builder::new(RowCounts { rows: 1, output_rows: 1 });
     let most = isize::MAX as usize / 4;
     let x = b.input(X, F32, Shape::per_row(most)).expect("addressable on its own");
     let y = scale(&mut b, x, 2.0);

@@ -4,7 +4,7 @@
 
 use std::ops::Range;
 use verbatim_graph::{
-    Bounds, Builder, Extent, Graph, Lifetime, OpRules, Placement, Shape, Tag, Value, ValueId,
+    Builder, Extent, Graph, Lifetime, OpRules, Placement, RowCounts, Shape, Tag, Value, ValueId,
 };
 use verbatim_plan::{ALIGNMENT, Allocation, ArenaSize, CheckError, PhaseRules, check};
 use verbatim_quant::DType;
@@ -66,7 +66,7 @@ impl PhaseRules for Piece {
 }
 
 fn builder() -> Builder<Piece> {
-    Builder::new(Bounds { rows: 4, output_rows: 4 })
+    Builder::new(RowCounts { rows: 4, output_rows: 4 })
 }
 
 fn input(b: &mut Builder<Piece>) -> ValueId {
@@ -432,7 +432,7 @@ fn values_of_one_phase_live_together() {
 fn values_may_touch_and_not_overlap() {
     // Two inputs of two and three cache lines: at which offsets of the second do they share bytes?
     let line = ALIGNMENT / size_of::<f32>();
-    let mut b = Builder::new(Bounds { rows: 1, output_rows: 1 });
+    let mut b = Builder::new(RowCounts { rows: 1, output_rows: 1 });
     let x = b.input(Tag::new("x"), DType::F32, Shape::per_row(2 * line)).expect("the only one");
     let y = b.input(Tag::new("y"), DType::F32, Shape::per_row(3 * line)).expect("the only one");
     let made = apply(&mut b, BY_ROWS, &[x, y]);

@@ -2,7 +2,7 @@
 
 use crate::memory::zeros;
 use verbatim_backend::BindError;
-use verbatim_graph::{Bounds, Graph, ValueId};
+use verbatim_graph::{Graph, RowCounts, ValueId};
 use verbatim_quant::DType;
 
 /// Memory for the values of a run. It serves any number of programs, one at a time.
@@ -38,7 +38,7 @@ impl Arena {
     }
 
     /// A value of floats; `None` if it holds something else.
-    pub(crate) fn f32<'a>(&'a self, graph: &Graph, id: ValueId, rows: Bounds) -> Option<Rows<'a, f32>> {
+    pub(crate) fn f32<'a>(&'a self, graph: &Graph, id: ValueId, rows: RowCounts) -> Option<Rows<'a, f32>> {
         match &self.buffers[graph.root(id).0.index()] {
             Buffer::F32(elements) => Some(Rows::new(graph, id, rows, elements)),
             Buffer::I32(_) | Buffer::Empty => None,
@@ -46,7 +46,7 @@ impl Arena {
     }
 
     /// A value of integers; `None` if it holds something else.
-    pub(crate) fn i32<'a>(&'a self, graph: &Graph, id: ValueId, rows: Bounds) -> Option<Rows<'a, i32>> {
+    pub(crate) fn i32<'a>(&'a self, graph: &Graph, id: ValueId, rows: RowCounts) -> Option<Rows<'a, i32>> {
         match &self.buffers[graph.root(id).0.index()] {
             Buffer::I32(elements) => Some(Rows::new(graph, id, rows, elements)),
             Buffer::F32(_) | Buffer::Empty => None,
@@ -56,7 +56,7 @@ impl Arena {
 
 impl Buffer {
     /// Zeros for a value of which there are so many rows.
-    pub(crate) fn zeros(graph: &Graph, id: ValueId, rows: Bounds) -> Result<Buffer, BindError> {
+    pub(crate) fn zeros(graph: &Graph, id: ValueId, rows: RowCounts) -> Result<Buffer, BindError> {
         let value = graph.value(id);
         // The bounds' sizes were checked when the graph was built, and there are no more rows than they say.
         let count = value.shape.rows.at(rows) * value.shape.cols;
@@ -112,7 +112,7 @@ pub(crate) struct Rows<'a, T> {
 }
 
 impl<'a, T> Rows<'a, T> {
-    fn new(graph: &Graph, id: ValueId, rows: Bounds, elements: &'a [T]) -> Rows<'a, T> {
+    fn new(graph: &Graph, id: ValueId, rows: RowCounts, elements: &'a [T]) -> Rows<'a, T> {
         let (shape, (root, start)) = (graph.value(id).shape, graph.root(id));
         let stride = graph.value(root).shape.cols;
         Rows { elements, count: shape.rows.at(rows), stride, start, cols: shape.cols }

@@ -45,7 +45,7 @@ pub use weights::Weights;
 use verbatim_backend::{
     Backend, BindError, Filled, InputBinding, PackError, PrepareError, RunError, WeightSource,
 };
-use verbatim_graph::{Bounds, Graph};
+use verbatim_graph::{Graph, RowCounts};
 
 /// The reference backend. It keeps nothing between calls.
 #[derive(Clone, Copy, Debug, Default)]
@@ -86,7 +86,7 @@ impl Backend for Reference {
         &mut self,
         program: &'a Program,
         arena: &'a mut Arena,
-        rows: Bounds,
+        rows: RowCounts,
         weights: &Weights,
         state: &mut State,
         fill: impl FnMut(InputBinding<'_>) -> Result<Filled, BindError>,

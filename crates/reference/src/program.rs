@@ -68,7 +68,7 @@ fn check_weight(graph: &Graph, node: &Node, operand: usize, weights: &Weights) -
     else {
         return Ok(());
     };
-    let wanted = (node.op.weight_form(operand), value.dtype, (rows, value.shape.cols));
+    let wanted = (node.op.weight_kind(operand), value.dtype, (rows, value.shape.cols));
     let weight = weights.get(tag.index as usize);
     if weight.is_some_and(|weight| (weight.form(), weight.dtype(), weight.shape()) == wanted) {
         return Ok(());

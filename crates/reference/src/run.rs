@@ -11,13 +11,13 @@ use crate::weights::{Matrix, Weights};
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use verbatim_backend::{BindError, Filled, InputBinding, RunError};
-use verbatim_graph::{Attention, Bounds, Def, DeltaHeads, Graph, Lifetime, Node, Op, Tag};
+use verbatim_graph::{Attention, Def, DeltaHeads, Graph, Lifetime, Node, Op, RowCounts, Tag};
 
 /// What a run has computed.
 pub struct Outputs<'a> {
     program: &'a Program,
     arena: &'a Arena,
-    rows: Bounds,
+    rows: RowCounts,
 }
 
 impl verbatim_backend::Outputs for Outputs<'_> {
@@ -34,7 +34,7 @@ impl verbatim_backend::Outputs for Outputs<'_> {
 pub(crate) fn run<'a>(
     program: &'a Program,
     arena: &'a mut Arena,
-    rows: Bounds,
+    rows: RowCounts,
     weights: &Weights,
     state: &mut State,
     fill: impl FnMut(InputBinding<'_>) -> Result<Filled, BindError>,
@@ -62,7 +62,7 @@ fn message(panic: &(dyn Any + Send)) -> String {
 fn bind(
     graph: &Graph,
     arena: &mut Arena,
-    rows: Bounds,
+    rows: RowCounts,
     mut fill: impl FnMut(InputBinding<'_>) -> Result<Filled, BindError>,
 ) -> Result<(), BindError> {
     for (tag, id) in graph.leaves(Lifetime::Input) {
@@ -80,7 +80,7 @@ fn bind(
 fn nodes(
     program: &Program,
     arena: &mut Arena,
-    rows: Bounds,
+    rows: RowCounts,
     weights: &Weights,
     state: &mut State,
 ) -> Result<(), BindError> {
@@ -102,7 +102,7 @@ struct Step<'a> {
     graph: &'a Graph,
     node: &'a Node,
     arena: &'a Arena,
-    rows: Bounds,
+    rows: RowCounts,
     weights: &'a Weights,
 }
 
@@ -111,11 +111,11 @@ impl<'a> Step<'a> {
     fn compute(&self, state: &mut State, out: &mut Buffer) {
         let [a, b] = [0, 1].map(|i| move |row: usize| self.f32(i).row(row));
         match self.node.op {
-            Op::Embed { scale, given } => {
+            Op::Embed { scale, has_embeddings } => {
                 let table = self.matrix(0);
                 let embed = |row| products::table_row(table, self.index(1, row));
                 self.f32_rows(out, |row| match self.i32(1).row(row)[0] {
-                    ..0 if given => self.f32(2).row(row).to_vec(),
+                    ..0 if has_embeddings => self.f32(2).row(row).to_vec(),
                     _ => elementwise::scale(&embed(row), scale.0),
                 });
             }

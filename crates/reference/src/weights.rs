@@ -2,7 +2,7 @@
 
 use crate::memory::zeros;
 use std::sync::atomic::{AtomicU64, Ordering};
-use verbatim_backend::{PackError, WeightForm, WeightSource};
+use verbatim_backend::{PackError, WeightKind, WeightSource};
 use verbatim_quant::{DType, dequantize};
 
 /// A growing table of weights. A graph's weight leaf with index i means the i-th.
@@ -46,13 +46,13 @@ impl Weights {
 
     pub(crate) fn append(&mut self, source: WeightSource<'_>) -> Result<(), PackError> {
         let weight = match source.form {
-            WeightForm::Matrix => Weight::Matrix(Matrix::copy(&source, source.rows)?),
+            WeightKind::Matrix => Weight::Matrix(Matrix::copy(&source, source.rows)?),
             // Rows that are no whole number of matrices are not the size of the bytes.
-            WeightForm::Experts(experts) => {
+            WeightKind::Experts(experts) => {
                 let rows = source.rows.checked_div(experts).unwrap_or(0) * experts;
                 Weight::Experts(experts, Matrix::copy(&source, rows)?)
             }
-            WeightForm::Vector => Weight::Vector(vector(&source)?),
+            WeightKind::Vector => Weight::Vector(vector(&source)?),
         };
         (source.done)(0..source.bytes.len());
         self.items.push(weight);
@@ -83,11 +83,11 @@ impl Weights {
 }
 
 impl Weight {
-    pub(crate) fn form(&self) -> WeightForm {
+    pub(crate) fn form(&self) -> WeightKind {
         match self {
-            Weight::Matrix(_) => WeightForm::Matrix,
-            Weight::Experts(experts, _) => WeightForm::Experts(*experts),
-            Weight::Vector(_) => WeightForm::Vector,
+            Weight::Matrix(_) => WeightKind::Matrix,
+            Weight::Experts(experts, _) => WeightKind::Experts(*experts),
+            Weight::Vector(_) => WeightKind::Vector,
         }
     }
 

@@ -5,16 +5,16 @@ mod common;
 use common::OUT;
 use std::sync::Mutex;
 use verbatim_backend::{
-    Backend, BindError, Filled, InputBinding, Outputs, PackError, PrepareError, RunError, WeightForm,
+    Backend, BindError, Filled, InputBinding, Outputs, PackError, PrepareError, RunError, WeightKind,
     WeightSource,
 };
-use verbatim_graph::{Bounds, Builder, Graph, Op, Placement, Real, Shape, Tag};
+use verbatim_graph::{Builder, Graph, Op, Placement, Real, RowCounts, Shape, Tag};
 use verbatim_quant::{DType, QuantError};
 use verbatim_reference::{Arena, Program, Reference, Weights};
 
 const X: Tag = Tag::new("x");
 const IDS: Tag = Tag::new("ids");
-const ROWS: Bounds = Bounds { rows: 3, output_rows: 2 };
+const ROWS: RowCounts = RowCounts { rows: 3, output_rows: 2 };
 
 /// Two output rows of a product with weight 1, a 2 by 4 matrix.
 fn graph() -> Graph {
@@ -28,11 +28,11 @@ fn graph() -> Graph {
     b.finish()
 }
 
-fn source<'a>(form: WeightForm, dtype: DType, rows: usize, cols: usize, bytes: &'a [u8]) -> WeightSource<'a> {
+fn source<'a>(form: WeightKind, dtype: DType, rows: usize, cols: usize, bytes: &'a [u8]) -> WeightSource<'a> {
     WeightSource { form, dtype, rows, cols, bytes, done: &|_| {} }
 }
 
-fn append(weights: &mut Weights, form: WeightForm, rows: usize, cols: usize) {
+fn append(weights: &mut Weights, form: WeightKind, rows: usize, cols: usize) {
     let bytes = vec![0; 4 * rows * cols];
     Reference.append_weight(weights, source(form, DType::F32, rows, cols, &bytes)).expect("fits");
 }
@@ -40,8 +40,8 @@ fn append(weights: &mut Weights, form: WeightForm, rows: usize, cols: usize) {
 /// A table with the weight that the graph needs.
 fn weights() -> Weights {
     let mut weights = Reference.new_weights();
-    append(&mut weights, WeightForm::Vector, 1, 9);
-    append(&mut weights, WeightForm::Matrix, 2, 4);
+    append(&mut weights, WeightKind::Vector, 1, 9);
+    append(&mut weights, WeightKind::Matrix, 2, 4);
     weights
 }
 
@@ -51,7 +51,7 @@ fn program(weights: &Weights) -> Program {
 
 fn run(
     program: &Program,
-    rows: Bounds,
+    rows: RowCounts,
     weights: &Weights,
     fill: impl FnMut(InputBinding<'_>) -> Result<Filled, BindError>,
 ) -> Result<Vec<usize>, RunError> {
@@ -76,14 +76,14 @@ fn refused(graph: &Graph, weights: &Weights) -> String {
 #[test]
 fn weights_have_to_be_those_of_the_graph() {
     let mut weights = Reference.new_weights();
-    append(&mut weights, WeightForm::Vector, 1, 9);
+    append(&mut weights, WeightKind::Vector, 1, 9);
     let wanted = "weight weight[1]: the graph needs [2, 4] of F32 as Matrix, the model has";
     assert_eq!(refused(&graph(), &weights), format!("{wanted} none"));
-    append(&mut weights, WeightForm::Matrix, 4, 2);
+    append(&mut weights, WeightKind::Matrix, 4, 2);
     assert_eq!(refused(&graph(), &weights), format!("{wanted} [4, 2] of F32 as Matrix"));
-    for (form, dtype) in [(WeightForm::Experts(2), DType::F32), (WeightForm::Matrix, DType::F16)] {
+    for (form, dtype) in [(WeightKind::Experts(2), DType::F32), (WeightKind::Matrix, DType::F16)] {
         let mut weights = Reference.new_weights();
-        append(&mut weights, WeightForm::Vector, 1, 9);
+        append(&mut weights, WeightKind::Vector, 1, 9);
         let bytes = vec![0; 8 * dtype.block_bytes()];
         Reference.append_weight(&mut weights, source(form, dtype, 2, 4, &bytes)).expect("fits");
         assert_eq!(refused(&graph(), &weights), format!("{wanted} [2, 4] of {dtype} as {form:?}"));
@@ -94,7 +94,7 @@ fn weights_have_to_be_those_of_the_graph() {
 fn a_program_is_for_one_table_which_may_grow() {
     let mut weights = weights();
     let program = program(&weights);
-    append(&mut weights, WeightForm::Matrix, 7, 7);
+    append(&mut weights, WeightKind::Matrix, 7, 7);
     assert_eq!(run(&program, ROWS, &weights, fill).expect("a run"), [2]);
     assert!(matches!(run(&program, ROWS, &self::weights(), fill), Err(RunError::OtherWeights)));
 }
@@ -104,11 +104,11 @@ fn there_may_be_fewer_rows_than_the_bounds_and_not_more() {
     let weights = weights();
     let program = program(&weights);
     for (rows, output_rows) in [(3, 2), (1, 0), (1, 1)] {
-        let rows = run(&program, Bounds { rows, output_rows }, &weights, fill).expect("a run");
+        let rows = run(&program, RowCounts { rows, output_rows }, &weights, fill).expect("a run");
         assert_eq!(rows, [output_rows]);
     }
     for (rows, output_rows) in [(4, 2), (3, 3)] {
-        let given = Bounds { rows, output_rows };
+        let given = RowCounts { rows, output_rows };
         let error = run(&program, given, &weights, fill).expect_err("too many");
         let RunError::Bind(error) = error else { panic!("{error}") };
         assert_eq!(error, BindError::TooManyRows { given, most: ROWS });
@@ -161,7 +161,7 @@ fn values_on_other_devices_are_refused() {
 
 #[test]
 fn bytes_that_are_not_those_of_the_shape_are_no_weight() {
-    use WeightForm::{Experts, Matrix, Vector};
+    use WeightKind::{Experts, Matrix, Vector};
     let mut weights = Reference.new_weights();
     let bytes = vec![0; 4096];
     let mut refused = |form, dtype, rows, cols, count: usize| {
@@ -199,7 +199,7 @@ fn bytes_that_are_not_those_of_the_shape_are_no_weight() {
 fn all_bytes_of_a_weight_are_given_back_once_it_is_copied() {
     let mut weights = Reference.new_weights();
     let bytes = vec![0; 4 * 34];
-    let forms = [(WeightForm::Matrix, 4, 32), (WeightForm::Experts(2), 4, 32), (WeightForm::Vector, 1, 128)];
+    let forms = [(WeightKind::Matrix, 4, 32), (WeightKind::Experts(2), 4, 32), (WeightKind::Vector, 1, 128)];
     for (form, rows, cols) in forms {
         let done = Mutex::new(Vec::new());
         let tell = |range| done.lock().expect("no panic").push(range);

@@ -13,7 +13,7 @@ fn embed_takes_scaled_rows_of_a_table() {
     for dtype in [DType::F32, DType::F16, DType::Q8_0] {
         let mut case = Case::new(2);
         let (weight, ids) = (case.matrix(dtype, 3, &table), case.integers(&[2, 0]));
-        let out = case.run(Op::Embed { scale: Real(0.5), given: false }, &[weight, ids]);
+        let out = case.run(Op::Embed { scale: Real(0.5), has_embeddings: false }, &[weight, ids]);
         let table: Vec<f32> = rounded(dtype, &table).iter().map(|x| 0.5 * x).collect();
         assert_eq!(out, [&table[64..], &table[..32]]);
     }

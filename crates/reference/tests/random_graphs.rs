@@ -5,10 +5,10 @@ mod common;
 use common::{encoded, numbers};
 use verbatim_backend::{
     Backend, BindError, Filled, InputBinding, KvSpec, KvType, Outputs, PAGE_CELLS, RecurrentSpec, StateForm,
-    StateStore, WeightForm, WeightSource,
+    StateStore, WeightKind, WeightSource,
 };
 use verbatim_graph::random::{self, Random, tags};
-use verbatim_graph::{Bounds, Extent, Graph, Lifetime, Op, Tag, ValueId};
+use verbatim_graph::{Extent, Graph, Lifetime, Op, RowCounts, Tag, ValueId};
 use verbatim_quant::DType;
 use verbatim_reference::{Arena, Program, Reference, State, Weights};
 
@@ -51,7 +51,7 @@ impl Step<'_> {
         let starts = std::iter::once(&0).chain(ends);
         for (&start, &end) in starts.zip(ends) {
             let output_rows = end.min(most).saturating_sub(start);
-            let rows = Bounds { rows: end - start, output_rows };
+            let rows = RowCounts { rows: end - start, output_rows };
             let fill = |input: InputBinding<'_>| self.fill(input, start);
             let run = Reference.run(self.program, arena, rows, self.weights, &mut state, fill);
             let run = run.expect("a run");
@@ -159,7 +159,7 @@ fn weights(graph: &Graph, seed: u64) -> Weights {
         let leaf = leaves.iter().find(|(tag, _)| tag.index == index);
         let (form, dtype, [rows, cols]) = match leaf {
             // A weight that was pruned.
-            None => (WeightForm::Vector, DType::F32, [1, 1]),
+            None => (WeightKind::Vector, DType::F32, [1, 1]),
             Some(&(_, id)) => {
                 let value = graph.value(id);
                 (form(graph, id), value.dtype, [value.shape.rows.at(graph.bounds()), value.shape.cols])
@@ -173,14 +173,14 @@ fn weights(graph: &Graph, seed: u64) -> Weights {
     weights
 }
 
-fn form(graph: &Graph, id: ValueId) -> WeightForm {
+fn form(graph: &Graph, id: ValueId) -> WeightKind {
     let reader = graph
         .nodes()
         .iter()
         .find_map(|node| Some((node.op, node.operands.iter().position(|&operand| operand == id)?)));
     match reader {
-        Some((Op::Embed { .. }, 0) | (Op::Linear { .. }, 1)) => WeightForm::Matrix,
-        Some((Op::MoeLinear { experts, .. }, 1)) => WeightForm::Experts(experts),
-        Some(_) | None => WeightForm::Vector,
+        Some((Op::Embed { .. }, 0) | (Op::Linear { .. }, 1)) => WeightKind::Matrix,
+        Some((Op::MoeLinear { experts, .. }, 1)) => WeightKind::Experts(experts),
+        Some(_) | None => WeightKind::Vector,
     }
 }

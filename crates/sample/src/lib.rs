@@ -2,8 +2,8 @@
 //!
 //! At temperature T the token is the argmax of `logit / T + g`, where g is Gumbel noise: a draw from the softmax
 //! distribution (the Gumbel-max trick). The noise is a pure function of the request's seed, the position and the
-//! token id, from a counter-based generator, so whoever asks for the token of a position, in whatever order, batch or
-//! attempt, gets the same one. Drafts and their verification share it (arXiv 2408.07978).
+//! token id, from a counter-based generator, so every call for the same position, in any order, batch or attempt,
+//! returns the same token. Drafts and their verification share it (arXiv 2408.07978).
 //!
 //! Invariant: no state. Nothing here remembers an earlier draw.
 
@@ -20,18 +20,18 @@ pub struct Sampler {
     seed: u64,
 }
 
-/// The largest value that the noise takes: that of the largest number below 1 that [`uniform`] gives.
-const LARGEST_NOISE: f64 = 22.9;
+/// Upper bound of the noise, at the largest value of [`uniform`].
+const MAX_NOISE: f64 = 22.9;
 
-/// Words from here on, one in 256, are rare, and the noise of all others is below [`COMMON_NOISE`]: -ln(-ln(1 - 1/256)) is
+/// Random u32s >= this, one in 256, may have noise above [`COMMON_NOISE`]; all others are below it: -ln(-ln(1 - 1/256)) is
 /// 5.543.
 const RARE: u32 = 0xff00_0000;
 const COMMON_NOISE: f64 = 5.6;
 
-/// Tokens that are looked at together; the noise generator gives four words at a time.
+/// Tokens per chunk; the noise generator returns four u32s at a time.
 const CHUNK: usize = 64;
 
-/// Numbers that are compared at once.
+/// Logits that are compared at once.
 const LANES: usize = 16;
 
 impl Sampler {
@@ -55,7 +55,7 @@ impl Sampler {
         let (top, temperature) = (f64::from(logits[first]), f64::from(self.temperature));
         let scaled = |logit: f32| (f64::from(logit) - top) / temperature;
         let mut noise = Philox::from_u64_seed_stream(self.seed, position);
-        // Every token has a word of its own, so that its noise depends on nothing but its id.
+        // Every token has its own random u32, so that its noise only depends on its id.
         let mut words_from = |token: usize, words: &mut [u32]| {
             noise.seek(u128::from(position) << 64 | (token / 4) as u128);
             noise.fill_u32(words);
@@ -64,16 +64,16 @@ impl Sampler {
         words_from(first, &mut words[..4]);
         let mut best = (scaled(logits[first]) + gumbel(words[first % 4]), first);
         for (chunk, logits) in logits.chunks(CHUNK).enumerate() {
-            // The least logits that win with any word and with a common one.
-            let least = |noise: f64| least_logit(best.0, noise, top, temperature);
-            let (any, common) = (least(LARGEST_NOISE), least(COMMON_NOISE));
-            if !holds(logits, |logit| logit >= any) {
+            // The minimum logits that can win with any noise and with common noise.
+            let min = |noise: f64| min_logit(best.0, noise, top, temperature);
+            let (any, common) = (min(MAX_NOISE), min(COMMON_NOISE));
+            if !any_of(logits, |logit| logit >= any) {
                 continue;
             }
             let start = chunk * CHUNK;
             words_from(start, &mut words[..logits.len()]);
             for (part, (logits, words)) in logits.chunks(LANES).zip(words.chunks(LANES)).enumerate() {
-                if !holds(logits, |logit| logit >= common) && !holds(words, is_rare) {
+                if !any_of(logits, |logit| logit >= common) && !any_of(words, is_rare) {
                     continue;
                 }
                 for (i, (&logit, &word)) in logits.iter().zip(words).enumerate() {
@@ -93,7 +93,7 @@ impl Sampler {
     }
 }
 
-/// The index of the largest number; the first of equals; 0 if all are NaN.
+/// The index of the largest logit; the first of equals; 0 if all are NaN.
 fn largest(logits: &[f32]) -> usize {
     let greater = |most: f32, logit: f32| if logit > most { logit } else { most };
     let (chunks, rest) = logits.as_chunks::<LANES>();
@@ -104,17 +104,17 @@ fn largest(logits: &[f32]) -> usize {
         }
     }
     let most = most.iter().chain(rest).copied().fold(f32::NEG_INFINITY, greater);
-    let chunk = logits.chunks(LANES).position(|chunk| holds(chunk, |logit| logit == most)).unwrap_or(0);
+    let chunk = logits.chunks(LANES).position(|chunk| any_of(chunk, |logit| logit == most)).unwrap_or(0);
     let start = chunk * LANES;
     start + logits[start..].iter().position(|&logit| logit == most).unwrap_or(0)
 }
 
-/// Whether any of the numbers will do. All are looked at, which vectors do faster than one after the other until one is found.
-fn holds<T: Copy>(numbers: &[T], will_do: impl Fn(T) -> bool) -> bool {
-    numbers.iter().fold(false, |found, &number| found | will_do(number))
+/// Whether any value matches. Tests all of them, which is vectorised and faster than stopping at the first match.
+fn any_of<T: Copy>(values: &[T], matches: impl Fn(T) -> bool) -> bool {
+    values.iter().fold(false, |found, &value| found | matches(value))
 }
 
-/// A number strictly between 0 and 1.
+/// A value strictly between 0 and 1.
 fn uniform(word: u32) -> f64 {
     (f64::from(word) + 0.5) / 4_294_967_296.0
 }
@@ -129,12 +129,13 @@ fn is_rare(word: u32) -> bool {
     word >= RARE
 }
 
-/// The least logit that has this score with this noise, or the next above it: rounding keeps order, so none below it has.
-fn least_logit(score: f64, noise: f64, top: f64, temperature: f64) -> f32 {
+/// The minimum logit that reaches this score with this noise, or the next above it: rounding is monotonic, so no lower one
+/// does.
+fn min_logit(score: f64, noise: f64, top: f64, temperature: f64) -> f32 {
     ((score - noise) * temperature + top) as f32
 }
 
-/// Whether a scaled logit and the noise of `word` may together exceed `score`: false only if they certainly do not. Spares
+/// Whether a scaled logit and the noise of `word` may together exceed `score`: false only if they certainly do not. Skips
 /// most logarithms.
 ///
 /// For b >= 0, -ln(-ln u) > b needs u > exp(-e^-b) >= 1 - e^-b >= 1 - 2^-floor(b).
@@ -247,25 +248,25 @@ mod tests {
     fn one_number_that_will_do_is_enough() {
         for count in 0..4 {
             let numbers: Vec<usize> = (0..4).collect();
-            assert_eq!(holds(&numbers, |number| number < count), count > 0);
+            assert_eq!(any_of(&numbers, |number| number < count), count > 0);
         }
     }
 
     #[test]
     fn noise_stays_below_its_bounds() {
-        assert!(gumbel(u32::MAX) < LARGEST_NOISE && gumbel(0).is_finite());
-        assert!(gumbel(u32::MAX) > LARGEST_NOISE - 0.1, "a bound far above spares nothing");
+        assert!(gumbel(u32::MAX) < MAX_NOISE && gumbel(0).is_finite());
+        assert!(gumbel(u32::MAX) > MAX_NOISE - 0.1, "a bound far above spares nothing");
         assert!(is_rare(RARE) && is_rare(u32::MAX) && !is_rare(RARE - 1) && !is_rare(0));
         assert!(gumbel(RARE - 1) < COMMON_NOISE && gumbel(RARE - 1) > COMMON_NOISE - 0.1);
     }
 
     #[test]
-    fn the_least_logit_is_the_first_that_has_the_score() {
+    fn the_min_logit_is_the_first_that_reaches_the_score() {
         for (score, noise, top, temperature) in
             [(3.5, 22.9, 8.25, 0.7), (-1.25, 5.6, -8.25, 2.0), (22.5, 5.6, -0.5, 0.05), (0.5, 22.9, 1e4, 1.0)]
         {
             let score_of = |logit: f32| (f64::from(logit) - top) / temperature + noise;
-            let least = least_logit(score, noise, top, temperature);
+            let least = min_logit(score, noise, top, temperature);
             assert!(score_of(least.next_up()) > score && score_of(least.next_down()) < score, "{least}");
         }
     }

@@ -1,15 +1,15 @@
-//! What a row of logits says, in f64.
+//! The log-softmax of a row of logits, in f64.
 
 /// The logarithm of the softmax of a row of logits. Every sum over the vocabulary goes from the first token to the last.
 pub struct LogSoftmax<'a> {
     logits: &'a [f32],
     max: f64,
-    /// Logarithm of the sum of e to the logits less `max`.
+    /// log(sum(exp(logit - max))).
     log_sum: f64,
 }
 
 impl<'a> LogSoftmax<'a> {
-    /// Sums up a row. `None` if the logits make no distribution: one is a NaN or infinite upwards, or all are infinite downwards.
+    /// Normalizes a row. `None` if the logits are not a valid distribution: one is NaN or +inf, or all are -inf.
     pub fn new(logits: &'a [f32]) -> Option<LogSoftmax<'a>> {
         let max = f64::from(logits.iter().copied().fold(f32::NEG_INFINITY, f32::max));
         let sum: f64 = logits.iter().map(|&logit| (f64::from(logit) - max).exp()).sum();
@@ -55,7 +55,7 @@ mod tests {
         close(distribution.nll(0), 1f64.exp().ln_1p());
         close(distribution.nll(1), 1f64.exp().ln_1p() - 1.0);
         assert_eq!(distribution.nll(2), None, "impossible");
-        // Far from 0, e to the logits alone would be 0 or infinite.
+        // Far from 0, exp(logit) itself would be 0 or infinite.
         for shift in [-3000.0, 3000.0] {
             close(LogSoftmax::new(&[shift, shift]).unwrap().nll(1), 2f64.ln());
         }
@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_distribution_is_refused() {
+    fn invalid_distributions_are_rejected() {
         for logits in [&[][..], &[f32::NAN, 1.0], &[f32::INFINITY, 1.0], &[f32::NEG_INFINITY; 2]] {
             assert!(LogSoftmax::new(logits).is_none(), "{logits:?}");
         }

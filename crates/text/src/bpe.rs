@@ -1,4 +1,4 @@
-//! Byte-level BPE (`tokenizer.ggml.model = gpt2`): text is split into words, a word into bytes, and bytes are merged
+//! Byte-level BPE (`tokenizer.ggml.model = gpt2`): text is split into pre-tokens, a pre-token into bytes, and bytes are merged
 //! by a ranked list of pairs. Introduced with GPT-2; used by Llama 3, Qwen, SmolLM, DeepSeek and most others.
 
 use crate::error::{TokenizerError, excerpt};
@@ -16,11 +16,11 @@ pub(crate) struct BytePairEncoder {
     /// The token of each byte, or [`NO_TOKEN`].
     byte_ids: [u32; 256],
     merges: Merges,
-    /// Whole words that are one token however they would merge; empty where the vocabulary does not ask for it.
+    /// Pre-tokens that are one token regardless of merges; empty unless the pre-tokenizer requires it.
     words: HashMap<Box<[u8]>, u32>,
 }
 
-/// What a pair of tokens becomes.
+/// The result of merging a pair of tokens.
 type Merges = HashMap<(u32, u32), Merge>;
 
 impl BytePairEncoder {
@@ -68,7 +68,7 @@ fn byte_ids(vocab: &Vocab) -> Result<[u32; 256], TokenizerError> {
     Ok(byte_ids)
 }
 
-/// What pairs become, but for structure tokens: no ordinary text may turn into one.
+/// Merges, except into structure tokens: no ordinary text may turn into one.
 fn merges(vocab: &Vocab) -> Result<Merges, TokenizerError> {
     let Some(rules) = &vocab.source.merges else {
         return Err(TokenizerError::MissingKey {
@@ -102,7 +102,7 @@ fn merges(vocab: &Vocab) -> Result<Merges, TokenizerError> {
     Ok(merges)
 }
 
-/// The words that are taken whole, but for structure tokens.
+/// Vocabulary texts that are matched as whole pre-tokens, except structure tokens.
 fn whole_words(vocab: &Vocab) -> HashMap<Box<[u8]>, u32> {
     let ordinary = vocab.ids.iter().filter(|&(_, &id)| !vocab.kinds_in_file[id as usize].is_structure());
     ordinary.map(|(text, &id)| (decode_text(text).into_boxed_slice(), id)).collect()

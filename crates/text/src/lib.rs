@@ -7,9 +7,9 @@
 //! 3. [`Detokenizer`] joins those bytes into whole characters as they arrive.
 //! 4. [`StopMatcher`] ends the text at a stop string, and holds back what may become one.
 //!
-//! Invariants: this crate does no input or output (the template clock apart), never panics on bad metadata, bad
-//! templates or bad text, and takes time and memory near linear in its input. What it cannot do exactly, it
-//! refuses with an error that names it.
+//! Invariants: this crate does no IO (except for the clock in templates), never panics on bad metadata, bad
+//! templates or bad text, and takes time and memory near linear in its input. What it cannot do exactly is rejected with
+//! an error that names it.
 
 mod bpe;
 mod detokenize;
@@ -30,5 +30,5 @@ pub use detokenize::Detokenizer;
 pub use error::{TemplateError, TokenizerError};
 pub use stop::{StopError, StopMatcher, StopOutput};
 pub use template::{ChatTemplate, Clock, normalise_tool_arguments};
-pub use tokenizer::{Special, Tokenizer};
+pub use tokenizer::{SpecialTokens, Tokenizer};
 pub use vocab::{SpecialIds, TokenKind, VocabSource};

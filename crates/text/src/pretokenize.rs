@@ -1,7 +1,7 @@
-//! Splits text into the words that byte-level BPE then merges, by the rules that `tokenizer.ggml.pre` names.
+//! Splits text into the pre-tokens that byte-level BPE then merges, by the rules that `tokenizer.ggml.pre` names.
 //!
 //! The rules come from the models' own `tokenizer.json` files, as collected in llama.cpp's `llama-vocab.cpp`. Almost
-//! all end in `\s+(?!\S)|\s+`: a run of whitespace is a word, less its last character if a word follows it. The
+//! all end in `\s+(?!\S)|\s+`: a run of whitespace is a pre-token, without its last character if another pre-token follows it. The
 //! look-ahead is done by hand here ([`PreTokenizer::split`]), so that the rest is a regular language and the search is
 //! linear in the text: there is no backtracking, hence no limit to run into.
 
@@ -27,10 +27,10 @@ macro_rules! upper_word {
     };
 }
 
-/// One pass over the text. What it matches becomes words, and so does what lies between.
+/// One pass over the text. Matches become pre-tokens, and so do the gaps between them.
 struct Pass {
     pattern: &'static str,
-    /// Whether a run of whitespace that `pattern` does not match is a word of its own, see the head of this file.
+    /// Whether a run of whitespace that `pattern` does not match is its own pre-token, see the head of this file.
     whitespace: bool,
 }
 
@@ -80,7 +80,7 @@ const DEEPSEEK3: Pass = words(concat!(
 const HAN_AND_KANA: Pass = only("[一-龥\u{3040}-ゟ゠-ヿ]+");
 const HAN_TO_HANGUL: Pass = only("[一-龥\u{800}-一가-\u{D7FF}]+");
 const LINE_BREAK: Pass = only(r"[\r\n]");
-/// Letters with case, of the Unicode version that DeepSeek's tokenizer was made with.
+/// Letters with case, of the Unicode version of DeepSeek's tokenizer.
 const DEEPSEEK_LETTERS: Pass = only(concat!(
     r"\s?[A-Za-zµÀ-ÖØ-öø-ƺƼ-ƿǄ-ʓʕ-ʯͰ-ͳͶͷͻ-ͽͿΆΈ-ΊΌΎ-ΡΣ-ϵϷ-ҁҊ-ԯԱ-ՖႠ-ჅᎠ-Ᏽᏸ-ᏽᲐ-ᲺᲽ-Ჿᴀ-ᴫᵫ-ᵷᵹ-ᶚ",
     "Ḁ-ἕἘ-Ἕἠ-ὅὈ-Ὅὐ-ὗὙὛὝὟ-\u{1F7D}ᾀ-ᾴᾶ-ᾼ\u{1FBE}ῂ-ῄῆ-ῌῐ-\u{1FD3}ῖ-\u{1FDB}ῠ-Ῥῲ-ῴῶ-ῼℂℇℊ-ℓℕℙ-ℝℤ\u{2126}ℨ\u{212A}-ℭℯ-ℴℹℼ-ℿⅅ-ⅉⅎↃↄ",
@@ -90,13 +90,13 @@ const DEEPSEEK_SYMBOLS: Pass = only(r"\s?[!-/:-~！-／：-～‘-‟\u{3000}-�
 
 /// The rules of one family of pre-tokenizers.
 struct Scheme {
-    /// The values of `tokenizer.ggml.pre` that mean it.
+    /// The values of `tokenizer.ggml.pre` that select it.
     names: &'static [&'static str],
-    /// Applied one after another, each to the words that the ones before it made.
+    /// Applied one after another, each to the pre-tokens of the previous one.
     passes: &'static [Pass],
-    /// A word that is a token is taken whole, without looking at the merges.
+    /// A pre-token that is in the vocabulary is one token, without applying merges.
     whole_words_first: bool,
-    /// Whether BOS is put in front of a text when `tokenizer.ggml.add_bos_token` does not say.
+    /// Whether BOS is put in front of a text when `tokenizer.ggml.add_bos_token` is absent.
     add_bos: bool,
 }
 
@@ -162,7 +162,7 @@ const SCHEMES: &[Scheme] = &[
     scheme(&["default"], &[only(r"[\p{P}$+<=>^~|]+"), GPT2, only(r"\p{N}+"), THREE_ASCII_DIGITS]),
 ];
 
-/// Splits text into words.
+/// Splits text into pre-tokens.
 pub(crate) struct PreTokenizer {
     scheme: &'static Scheme,
     passes: Vec<CompiledPass>,
@@ -182,17 +182,17 @@ impl PreTokenizer {
         Ok(Self { scheme, passes })
     }
 
-    /// Whether a word that is a token is taken whole, without looking at the merges.
+    /// Whether a pre-token that is in the vocabulary is one token, without applying merges.
     pub fn whole_words_first(&self) -> bool {
         self.scheme.whole_words_first
     }
 
-    /// Whether BOS is put in front of a text when the file does not say.
+    /// Whether BOS is prepended when the file does not specify it.
     pub fn adds_bos(&self) -> bool {
         self.scheme.add_bos
     }
 
-    /// Calls `each` with the words of `text` in order; joined, they are `text`.
+    /// Calls `each` with the pre-tokens of `text` in order; joined, they are `text`.
     pub fn split<'t>(&self, text: &'t str, each: &mut dyn FnMut(&'t str)) {
         split_by(&self.passes, text, each);
     }
@@ -252,7 +252,7 @@ mod tests {
         words
     }
 
-    /// Writes the expected words as one string, separated by `|`.
+    /// Writes the expected pre-tokens as one string, separated by `|`.
     #[track_caller]
     fn assert_split(name: &str, text: &str, expected: &str) {
         assert_eq!(split(name, text), expected.split('|').collect::<Vec<_>>(), "{name}: {text:?}");

@@ -10,9 +10,9 @@ use crate::vocab::{SpecialIds, TokenKind, Vocab, VocabSource};
 /// The supported values of `tokenizer.ggml.model`.
 const MODELS: &str = "gpt2 (byte-level BPE), llama (SentencePiece BPE)";
 
-/// Whether the spelling of a special token in a text is that token.
+/// How to treat the spelling of a special token in a text (llama.cpp's `parse_special`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Special {
+pub enum SpecialTokens {
     /// `<|im_start|>` in the text is the control token. For rendered templates.
     Parse,
     /// `<|im_start|>` in the text is twelve ordinary characters. For text from outside. User-defined tokens are
@@ -151,10 +151,10 @@ impl Tokenizer {
     /// them and has them; a template that writes BOS itself wants `false`.
     ///
     /// Takes time in proportion to `n log n` for a text of `n` bytes, whatever it contains.
-    pub fn encode(&self, text: &str, special: Special, add_bos_eos: bool) -> Vec<u32> {
+    pub fn encode(&self, text: &str, special: SpecialTokens, add_bos_eos: bool) -> Vec<u32> {
         let matcher = match special {
-            Special::Parse => &self.special,
-            Special::Ignore => &self.user_defined,
+            SpecialTokens::Parse => &self.special,
+            SpecialTokens::Ignore => &self.user_defined,
         };
         let mut ids = Vec::with_capacity(text.len() / 3 + 2);
         if add_bos_eos && self.add_bos {

@@ -5,7 +5,7 @@ mod support;
 use proptest::prelude::*;
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
-use verbatim_text::{Special, Tokenizer};
+use verbatim_text::{SpecialTokens, Tokenizer};
 
 static TOKENIZERS: LazyLock<Vec<(&str, Tokenizer)>> = LazyLock::new(|| {
     [
@@ -51,7 +51,7 @@ fn a_quarter_megabyte_of_anything_is_encoded_soon() {
     for (name, tokenizer) in TOKENIZERS.iter() {
         for text in &texts {
             let start = Instant::now();
-            let ids = tokenizer.encode(text, Special::Parse, false);
+            let ids = tokenizer.encode(text, SpecialTokens::Parse, false);
             let took = start.elapsed();
             // It takes well below a second; in quadratic time it would take minutes.
             assert!(
@@ -74,9 +74,9 @@ proptest! {
         text in prop_oneof![any::<String>(), "[ a-c\n'sé中1😀\u{301}]{0,40}", "\\s{0,20}[a-z<|>]{0,9}\\s{0,20}"],
     ) {
         for (name, tokenizer) in TOKENIZERS.iter() {
-            let ids = tokenizer.encode(&text, Special::Ignore, false);
+            let ids = tokenizer.encode(&text, SpecialTokens::Ignore, false);
             prop_assert_eq!(tokenizer.decode(&ids, true), comes_back(name, &text).into_bytes(), "{}", name);
-            let ids = tokenizer.encode(&text, Special::Parse, true);
+            let ids = tokenizer.encode(&text, SpecialTokens::Parse, true);
             prop_assert!(ids.iter().all(|&id| (id as usize) < tokenizer.vocab_len()));
         }
     }

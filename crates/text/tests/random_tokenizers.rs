@@ -11,7 +11,7 @@ use measured::measured;
 use proptest::prelude::*;
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
-use verbatim_text::{Special, SpecialIds, TokenKind, Tokenizer, VocabSource};
+use verbatim_text::{SpecialIds, SpecialTokens, TokenKind, Tokenizer, VocabSource};
 
 /// Far above what any case takes on a busy machine, far below a hang.
 const TIME_MAX: Duration = Duration::from_secs(5);
@@ -66,7 +66,7 @@ impl Real {
     }
 
     /// Encodes within bounds on time and memory.
-    fn encode(&self, text: &str, special: Special, add_bos_eos: bool) -> Vec<u32> {
+    fn encode(&self, text: &str, special: SpecialTokens, add_bos_eos: bool) -> Vec<u32> {
         let start = Instant::now();
         let (ids, peak_bytes) = measured(|| self.tokenizer.encode(text, special, add_bos_eos));
         assert!(start.elapsed() < TIME_MAX, "{} took {:?}", self.name, start.elapsed());
@@ -229,7 +229,7 @@ proptest! {
     #[test]
     fn a_text_comes_back_whole_and_without_structure(text in text()) {
         for real in REAL.iter() {
-            let ids = real.encode(&text, Special::Ignore, false);
+            let ids = real.encode(&text, SpecialTokens::Ignore, false);
             prop_assert_eq!(real.tokenizer.decode(&ids, true), real.comes_back(&text), "{}", real.name);
             // Nothing of it is structure, so that nothing is hidden either.
             prop_assert!(ids.iter().all(|&id| !real.tokenizer.is_control(id)), "{}", real.name);
@@ -246,9 +246,9 @@ proptest! {
         for real in REAL.iter() {
             let (id, name): &(u32, String) = token.get(&real.structure);
             let whole = format!("{before}{name}{after}");
-            let parts = [&before, &after].map(|part| real.encode(part, Special::Parse, false));
+            let parts = [&before, &after].map(|part| real.encode(part, SpecialTokens::Parse, false));
             let expected = [&parts[0][..], &[*id], &parts[1][..]].concat();
-            prop_assert_eq!(real.encode(&whole, Special::Parse, false), expected, "{} {}", real.name, name);
+            prop_assert_eq!(real.encode(&whole, SpecialTokens::Parse, false), expected, "{} {}", real.name, name);
         }
     }
 
@@ -258,8 +258,8 @@ proptest! {
         let (before, after) = (before + &letter, format!("\n{after}"));
         let whole = format!("{before}{after}");
         for real in REAL.iter().filter(|real| real.is_byte_level) {
-            let parts = [&before, &after].map(|part| real.encode(part, Special::Ignore, false));
-            prop_assert_eq!(real.encode(&whole, Special::Ignore, false), parts.concat(), "{}", real.name);
+            let parts = [&before, &after].map(|part| real.encode(part, SpecialTokens::Ignore, false));
+            prop_assert_eq!(real.encode(&whole, SpecialTokens::Ignore, false), parts.concat(), "{}", real.name);
         }
     }
 
@@ -269,7 +269,7 @@ proptest! {
             let tokenizer = &real.tokenizer;
             let bos = tokenizer.bos().filter(|_| tokenizer.adds_bos());
             let eos = tokenizer.eos().filter(|_| tokenizer.adds_eos());
-            for special in [Special::Parse, Special::Ignore] {
+            for special in [SpecialTokens::Parse, SpecialTokens::Ignore] {
                 let ids = real.encode(&text, special, false);
                 let around: Vec<u32> = bos.into_iter().chain(ids).chain(eos).collect();
                 prop_assert_eq!(real.encode(&text, special, true), around, "{}", real.name);
@@ -304,7 +304,7 @@ proptest! {
                 return Ok(());
             }
         };
-        for special in [Special::Parse, Special::Ignore] {
+        for special in [SpecialTokens::Parse, SpecialTokens::Ignore] {
             let ids = tokenizer.encode(&text, special, true);
             prop_assert!(ids.iter().all(|&id| (id as usize) < tokenizer.vocab_len()));
             let _ = tokenizer.decode(&ids, false);
@@ -313,7 +313,7 @@ proptest! {
         let is_structure = |id: u32| {
             matches!(source.token_types.as_ref().map(|types| types[id as usize]), Some(2 | 3))
         };
-        let ids = tokenizer.encode(&text, Special::Ignore, false);
+        let ids = tokenizer.encode(&text, SpecialTokens::Ignore, false);
         let unknown = tokenizer.special_ids().unk;
         prop_assert!(ids.iter().all(|&id| !is_structure(id) || Some(id) == unknown));
     }

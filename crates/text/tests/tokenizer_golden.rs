@@ -3,7 +3,7 @@
 mod support;
 
 use serde_json::Value;
-use verbatim_text::{Detokenizer, Special, Tokenizer};
+use verbatim_text::{Detokenizer, SpecialTokens, Tokenizer};
 
 /// A vocabulary file and the file with its golden strings.
 const GOLDEN: [(&str, &str); 5] = [
@@ -47,9 +47,9 @@ fn ids_equal_those_of_llama_cpp_on_all_strings() {
                     "{vocab} {expected} {text:?}"
                 );
             };
-            equal(Special::Ignore, false, "ids");
-            equal(Special::Parse, false, "ids_parse_special");
-            equal(Special::Parse, true, "ids_add_and_parse_special");
+            equal(SpecialTokens::Ignore, false, "ids");
+            equal(SpecialTokens::Parse, false, "ids_parse_special");
+            equal(SpecialTokens::Parse, true, "ids_add_and_parse_special");
         }
     }
 }
@@ -67,7 +67,7 @@ fn ids_equal_the_vocabularies_own_tests() {
         // A newline before the separator belongs to the separator; the text may end in further ones.
         for (text, line) in input.split("\n__ggml_vocab_test__\n").zip(lines) {
             let expected: Vec<u32> = line.split_whitespace().map(|id| id.parse().unwrap()).collect();
-            for special in [Special::Ignore, Special::Parse] {
+            for special in [SpecialTokens::Ignore, SpecialTokens::Parse] {
                 assert_eq!(tokenizer.encode(text, special, false), expected, "{vocab} {text:?}");
             }
         }
@@ -104,7 +104,7 @@ fn decoding_undoes_encoding() {
         let mut lossy = 0;
         for case in json(&format!("tokenizers/{strings}"))["strings"].as_array().unwrap() {
             let text = case["text"].as_str().unwrap();
-            let decoded = tokenizer.decode(&tokenizer.encode(text, Special::Ignore, false), true);
+            let decoded = tokenizer.decode(&tokenizer.encode(text, SpecialTokens::Ignore, false), true);
             let decoded = String::from_utf8(decoded).unwrap();
             let prefixed = format!(" {text}");
             if decoded != text && decoded != prefixed {

@@ -2,7 +2,7 @@
 
 mod support;
 
-use verbatim_text::{Special, SpecialIds, TokenKind, Tokenizer, TokenizerError, VocabSource};
+use verbatim_text::{SpecialIds, SpecialTokens, TokenKind, Tokenizer, TokenizerError, VocabSource};
 
 const NORMAL: i32 = 1;
 const UNKNOWN: i32 = 2;
@@ -57,15 +57,15 @@ fn text(tokenizer: &Tokenizer, ids: &[u32]) -> Vec<String> {
 #[test]
 fn small_vocabularies_work() {
     let tokenizer = Tokenizer::new(&byte_level()).unwrap();
-    let ids = tokenizer.encode("abcab ab<|im_end|>", Special::Parse, true);
+    let ids = tokenizer.encode("abcab ab<|im_end|>", SpecialTokens::Parse, true);
     assert_eq!(text(&tokenizer, &ids), ["abc", "ab", " ", "ab", "<|im_end|>"]);
     assert!(tokenizer.is_end(*ids.last().unwrap()));
     assert_eq!(tokenizer.decode(&ids, false), b"abcab ab");
-    let ids = tokenizer.encode("<|im_end|>", Special::Ignore, true);
+    let ids = tokenizer.encode("<|im_end|>", SpecialTokens::Ignore, true);
     assert_eq!(ids.len(), "<|im_end|>".len());
 
     let tokenizer = Tokenizer::new(&sentencepiece()).unwrap();
-    let ids = tokenizer.encode("ab é", Special::Ignore, true);
+    let ids = tokenizer.encode("ab é", SpecialTokens::Ignore, true);
     assert_eq!(tokenizer.decode(&ids, true), "<s> ab é".as_bytes());
     assert_eq!(ids.len(), 5);
 }
@@ -74,10 +74,10 @@ fn small_vocabularies_work() {
 fn ordinary_text_never_becomes_a_control_token() {
     let tokenizer = Tokenizer::new(&sentencepiece()).unwrap();
     // "<s" is a token and "<s" + ">" would be the token "<s>".
-    let ids = tokenizer.encode("<s>", Special::Ignore, false);
+    let ids = tokenizer.encode("<s>", SpecialTokens::Ignore, false);
     assert_eq!(text(&tokenizer, &ids), [" ", "<s", ">"]);
     assert!(ids.iter().all(|&id| tokenizer.kind(id) == Some(TokenKind::Normal)));
-    assert_eq!(tokenizer.encode("<s>", Special::Parse, false), [1]);
+    assert_eq!(tokenizer.encode("<s>", SpecialTokens::Parse, false), [1]);
 }
 
 #[test]
@@ -175,9 +175,9 @@ fn what_llama_cpp_tolerates_works() {
     // Known by name, though the file has no types.
     let end = tokenizer.find(b"<|im_end|>").unwrap();
     assert!(tokenizer.is_end(end) && tokenizer.is_control(end));
-    assert_eq!(tokenizer.encode("abc<|im_end|>", Special::Parse, false).len(), 2);
+    assert_eq!(tokenizer.encode("abc<|im_end|>", SpecialTokens::Parse, false).len(), 2);
     // Bytes without a token encode to nothing.
-    assert_eq!(tokenizer.encode("aéa", Special::Ignore, false).len(), 2);
+    assert_eq!(tokenizer.encode("aéa", SpecialTokens::Ignore, false).len(), 2);
     // Ids outside the vocabulary stand for nothing.
     let outside = tokenizer.vocab_len() as u32;
     assert_eq!(
@@ -191,7 +191,7 @@ fn what_llama_cpp_tolerates_works() {
     source.token_types.as_mut().unwrap().drain(3..259);
     source.scores.as_mut().unwrap().drain(3..259);
     let tokenizer = Tokenizer::new(&source).unwrap();
-    assert_eq!(tokenizer.encode("é", Special::Ignore, false), [tokenizer.find(b" ").unwrap(), 0]);
+    assert_eq!(tokenizer.encode("é", SpecialTokens::Ignore, false), [tokenizer.find(b" ").unwrap(), 0]);
 }
 
 #[test]
@@ -201,7 +201,7 @@ fn user_defined_tokens_are_found_first_and_the_longest_wins() {
     source.tokens.extend(["bc", "bca", "  "].map(|text| text.as_bytes().to_vec()));
     source.token_types.as_mut().unwrap().extend([USER_DEFINED; 3]);
     let tokenizer = Tokenizer::new(&source).unwrap();
-    for special in [Special::Parse, Special::Ignore] {
+    for special in [SpecialTokens::Parse, SpecialTokens::Ignore] {
         let ids = tokenizer.encode("abcab   a", special, false);
         assert_eq!(text(&tokenizer, &ids), ["a", "bca", "b", "  ", " ", "a"]);
         assert_eq!(ids[1], first + 1);
@@ -212,7 +212,7 @@ fn user_defined_tokens_are_found_first_and_the_longest_wins() {
 fn space_prefixes_follow_the_vocabulary() {
     let mut source = sentencepiece();
     let encode = |source: &VocabSource, text: &str| {
-        Tokenizer::new(source).unwrap().encode(text, Special::Parse, false)
+        Tokenizer::new(source).unwrap().encode(text, SpecialTokens::Parse, false)
     };
     let tokenizer = Tokenizer::new(&source).unwrap();
     let pieces = |ids: &[u32]| text(&tokenizer, ids);
@@ -234,7 +234,7 @@ fn tokens_may_reach_across_words() {
     source.token_types.as_mut().unwrap().push(NORMAL);
     source.scores.as_mut().unwrap().extend([8.0]);
     let tokenizer = Tokenizer::new(&source).unwrap();
-    assert_eq!(text(&tokenizer, &tokenizer.encode("b a", Special::Ignore, false)), [" ", "b a"]);
+    assert_eq!(text(&tokenizer, &tokenizer.encode("b a", SpecialTokens::Ignore, false)), [" ", "b a"]);
 }
 
 #[test]
@@ -242,7 +242,7 @@ fn phi3_special_tokens_swallow_the_whitespace_after_them() {
     let mut source = byte_level();
     source.name = Some("Phi-3-mini".to_owned());
     let tokenizer = Tokenizer::new(&source).unwrap();
-    let ids = tokenizer.encode("<|im_end|> \n ab", Special::Parse, false);
+    let ids = tokenizer.encode("<|im_end|> \n ab", SpecialTokens::Parse, false);
     assert_eq!(text(&tokenizer, &ids), ["<|im_end|>", "ab"]);
 }
 
@@ -250,7 +250,8 @@ fn phi3_special_tokens_swallow_the_whitespace_after_them() {
 fn bos_and_eos_are_added_where_the_vocabulary_has_them() {
     let mut source = byte_level();
     source.pre = Some("llama-bpe".to_owned());
-    let ids = |source: &VocabSource| Tokenizer::new(source).unwrap().encode("a", Special::Parse, true).len();
+    let ids =
+        |source: &VocabSource| Tokenizer::new(source).unwrap().encode("a", SpecialTokens::Parse, true).len();
     // Llama 3 wants BOS, but this vocabulary has none.
     assert_eq!(ids(&source), 1);
     source.special = SpecialIds { bos: Some(0), eos: Some(1), ..SpecialIds::default() };
@@ -296,8 +297,8 @@ fn no_merge_and_no_byte_makes_a_control_token() {
     let abc = source.tokens.iter().position(|token| token == b"abc").unwrap();
     source.token_types.as_mut().unwrap()[abc] = CONTROL;
     let tokenizer = Tokenizer::new(&source).unwrap();
-    assert_eq!(text(&tokenizer, &tokenizer.encode("abc", Special::Ignore, false)), ["ab", "c"]);
-    assert_eq!(tokenizer.encode("abc", Special::Parse, false), [abc as u32]);
+    assert_eq!(text(&tokenizer, &tokenizer.encode("abc", SpecialTokens::Ignore, false)), ["ab", "c"]);
+    assert_eq!(tokenizer.encode("abc", SpecialTokens::Parse, false), [abc as u32]);
     let wrong = error(|source| source.token_types.as_mut().unwrap()[0] = CONTROL, byte_level());
     assert!(matches!(wrong, TokenizerError::ByteIsStructure { byte: b'!', id: 0 }), "{wrong}");
 }

@@ -7,7 +7,9 @@ use std::process::ExitCode;
 use anyhow::Context;
 use verbatim_device::Device;
 use verbatim_engine::{Backend, LoadOptions, Stepper};
-use verbatim_lab::bench::{self, Breakdown, Format, Peaks, Row, Selection, Subject, Test, cache_ops, chart};
+use verbatim_lab::bench::{
+    self, BenchSetup, Breakdown, Format, Peaks, Test, TestMatrix, TestResult, cache_ops, chart,
+};
 
 use crate::error::UsageError;
 use crate::flags::{BenchArgs, BenchOutput};
@@ -26,7 +28,7 @@ pub fn run(args: &BenchArgs, store: &Store) -> anyhow::Result<ExitCode> {
     if args.cache_ops {
         return state(args, store, interrupt);
     }
-    let selection = Selection {
+    let selection = TestMatrix {
         prompts: args.prompts.clone(),
         generations: args.generations.clone(),
         widths: args.widths.clone(),
@@ -54,16 +56,16 @@ pub fn run(args: &BenchArgs, store: &Store) -> anyhow::Result<ExitCode> {
     }
     let peaks = args.peaks || is_profiling;
     let peaks = peaks.then(|| Peaks::measure(threads, stepper.backend_mut())).transpose()?;
-    let subject = subject(args, &file, &stepper, threads, peaks);
+    let setup = setup(args, &file, &stepper, threads, peaks);
     let format = match args.output {
         BenchOutput::Md => Format::Markdown,
         BenchOutput::Json => Format::Json,
         BenchOutput::Csv => Format::Csv,
     };
-    standard_io::write(format.begin(&subject).as_bytes())?;
-    let profile_peaks = subject.peaks.filter(|_| is_profiling);
+    standard_io::write(format.begin(&setup).as_bytes())?;
+    let profile_peaks = setup.peaks.filter(|_| is_profiling);
     let mut rows =
-        Rows { stepper: &mut stepper, subject: &subject, profile_peaks, profiles: Vec::new(), interrupt };
+        Rows { stepper: &mut stepper, setup: &setup, profile_peaks, profiles: Vec::new(), interrupt };
     let complete = rows.print(&tests, args.repetitions.get() as usize, format);
     let profiles = rows.profiles;
     // What was measured before an error stays readable.
@@ -72,7 +74,7 @@ pub fn run(args: &BenchArgs, store: &Store) -> anyhow::Result<ExitCode> {
         profiles.iter().try_for_each(|profile| standard_io::write(profile.table().as_bytes()))?;
     }
     if let Some(chart) = chart {
-        chart.write(&subject, &profiles)?;
+        chart.write(&setup, &profiles)?;
     }
     Ok(if complete? { ExitCode::SUCCESS } else { ExitCode::from(EXIT_INTERRUPTED) })
 }
@@ -113,15 +115,15 @@ const CACHE_OPS_DEPTH: usize = 8192;
 /// Enough for recurrent states in the prefix cache.
 const CACHE_OPS_CACHE_BYTES: usize = 1 << 30;
 
-fn subject(
+fn setup(
     args: &BenchArgs,
     file: &ModelFile,
     stepper: &Stepper<Device>,
     threads: usize,
     peaks: Option<Peaks>,
-) -> Subject {
+) -> BenchSetup {
     let name = file.path.file_name().unwrap_or(file.path.as_os_str()).to_string_lossy();
-    Subject {
+    BenchSetup {
         model: escape(&name),
         weights: weights_format(&file.gguf).into(),
         bytes: file.gguf.bytes_total() as u64,
@@ -136,7 +138,7 @@ fn subject(
 /// The tests as they are run.
 struct Rows<'a> {
     stepper: &'a mut Stepper<Device>,
-    subject: &'a Subject,
+    setup: &'a BenchSetup,
     /// What profiles are held against, if they are made.
     profile_peaks: Option<Peaks>,
     profiles: Vec<Breakdown>,
@@ -156,13 +158,13 @@ impl Rows<'_> {
         Ok(true)
     }
 
-    fn row(&mut self, test: Test, repetitions: usize) -> anyhow::Result<Option<Row>> {
+    fn row(&mut self, test: Test, repetitions: usize) -> anyhow::Result<Option<TestResult>> {
         let interrupt = self.interrupt;
         let should_continue = &mut || !interrupt.is_raised();
         let Some(times) = bench::measure(self.stepper, test, repetitions, should_continue)? else {
             return Ok(None);
         };
-        let mut row = Row::new(test, &times, self.subject.clone());
+        let mut row = TestResult::new(test, &times, self.setup.clone());
         if let Some(peaks) = &self.profile_peaks {
             // If it was interrupted, the row is whole without it.
             row.profile = bench::profile(self.stepper, test, peaks, should_continue)?;
@@ -193,8 +195,8 @@ impl<'a> ChartFile<'a> {
         Ok(ChartFile { path, draw })
     }
 
-    fn write(&self, subject: &Subject, profiles: &[Breakdown]) -> anyhow::Result<()> {
-        let Subject { model, weights, threads, isa, .. } = subject;
+    fn write(&self, setup: &BenchSetup, profiles: &[Breakdown]) -> anyhow::Result<()> {
+        let BenchSetup { model, weights, threads, isa, .. } = setup;
         let title = format!("{model}: {weights}; {threads} threads, {isa}");
         fs::write(self.path, (self.draw)(&title, profiles))
             .with_context(|| format!("cannot write {}", self.path.display()))

@@ -6,8 +6,8 @@ use std::process::ExitCode;
 
 use anyhow::{Context, ensure};
 use verbatim_engine::{KvType, LoadOptions};
-use verbatim_lab::evaluation::{Chunks, Evaluation, Format, Report, Subject, evaluate};
-use verbatim_text::Special;
+use verbatim_lab::evaluation::{Chunks, Evaluation, EvaluationSetup, Format, Report, evaluate};
+use verbatim_text::SpecialTokens;
 
 use crate::flags::{PerplexityArgs, PerplexityFormat};
 use crate::interrupt::{EXIT_INTERRUPTED, Interrupt};
@@ -27,7 +27,7 @@ pub fn run(args: &PerplexityArgs, store: &Store) -> anyhow::Result<ExitCode> {
     let file = open_model(store, &args.model)?;
     let tokenizer = file.tokenizer()?;
     // What looks like a special token is ordinary text here, as for llama-perplexity.
-    let tokens = tokenizer.encode(&text, Special::Ignore, true);
+    let tokens = tokenizer.encode(&text, SpecialTokens::Ignore, true);
     let bos = tokenizer.bos().filter(|_| tokenizer.adds_bos());
     let limit = args.chunks.map(|chunks| chunks.get() as usize);
     let chunks = Chunks::new(&tokens, args.ctx, limit, bos).with_context(|| name(&args.file))?;
@@ -54,7 +54,7 @@ pub fn run(args: &PerplexityArgs, store: &Store) -> anyhow::Result<ExitCode> {
     let should_continue = &mut || !interrupt.is_raised();
     let evaluation = evaluate(&mut stepper, other, &chunks, &mut progress, should_continue)?;
     if evaluation.nll.count() > 0 {
-        let subject = Subject {
+        let setup = EvaluationSetup {
             model: escape(&name(&file.path)),
             weights: weights_format(&file.gguf).into(),
             text: escape(&name(&args.file)),
@@ -66,7 +66,7 @@ pub fn run(args: &PerplexityArgs, store: &Store) -> anyhow::Result<ExitCode> {
             PerplexityFormat::Markdown => Format::Markdown,
             PerplexityFormat::Json => Format::Json,
         };
-        let report = format.write(&Report::new(subject, &chunks, &evaluation));
+        let report = format.write(&Report::new(setup, &chunks, &evaluation));
         standard_io::write(report.as_bytes())?;
     }
     let complete = evaluation.chunks == chunks.count();

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use anyhow::{Context, bail};
-use verbatim_text::{Special, Tokenizer};
+use verbatim_text::{SpecialTokens, Tokenizer};
 
 use crate::flags::TokenizeArgs;
 use crate::model_file::ModelFile;
@@ -24,7 +24,7 @@ pub fn run(args: &TokenizeArgs, store: &Store) -> anyhow::Result<ExitCode> {
     if args.decode {
         standard_io::write(&decode(&tokenizer, &standard_io::read_bytes()?, !args.no_special)?)?;
     } else {
-        let special = if args.no_special { Special::Ignore } else { Special::Parse };
+        let special = if args.no_special { SpecialTokens::Ignore } else { SpecialTokens::Parse };
         let ids = tokenizer.encode(&standard_io::read_text()?, special, args.add_bos);
         standard_io::write(format!("{}\n", serde_json::to_string(&ids)?).as_bytes())?;
     }

@@ -5,7 +5,8 @@ use std::hint::black_box;
 use verbatim_backend::{KvSpec, KvType, PAGE_CELLS, StateForm};
 use verbatim_cpu::{Cpu, CpuArena, CpuState, Weight, Weights};
 use verbatim_graph::{
-    Activation, Attention, Bounds, Builder, Gating, Graph, Op, Real, RopeLayout, Router, Shape, Tag, ValueId,
+    Activation, Attention, Builder, Gating, Graph, Op, Real, RopeLayout, Router, RowCounts, Shape, Tag,
+    ValueId,
 };
 use verbatim_matrix::{Epilogue, Input, PackedMatrix, activation_row_bytes, matmul, quantize_row};
 use verbatim_quant::DType;
@@ -100,7 +101,7 @@ fn attention(kv: KvType) {
     let mut state = CpuState::new(&StateForm { kv: vec![(spec, KEYS / PAGE_CELLS)], ..StateForm::default() })
         .expect("small");
 
-    let mut builder = Builder::new(Bounds { rows: KEYS, output_rows: 1 });
+    let mut builder = Builder::new(RowCounts { rows: KEYS, output_rows: 1 });
     let cache = builder.state(Tag::new("kv")).expect("a fresh name");
     let [k, v] = ["k", "v"].map(|name| floats(&mut builder, name, KV_HEADS * HEAD_DIM));
     let cells = integers(&mut builder, "cells", Shape::per_row(1));
@@ -108,7 +109,7 @@ fn attention(kv: KvType) {
     builder.apply(write, &[cache, k, v, cells]).expect("fits");
     run(&format!("store K and V {}", kv.name()), &builder.finish(), KEYS, &mut state, Vec::new());
 
-    let mut builder = Builder::new(Bounds { rows: 1, output_rows: 1 });
+    let mut builder = Builder::new(RowCounts { rows: 1, output_rows: 1 });
     let cache = builder.state(Tag::new("kv")).expect("a fresh name");
     let q = floats(&mut builder, "q", HEADS * HEAD_DIM);
     let positions = integers(&mut builder, "last position", Shape::per_row(1));
@@ -131,7 +132,7 @@ fn attention(kv: KvType) {
 }
 
 fn along_rows() {
-    let bounds = Bounds { rows: ROWS, output_rows: 1 };
+    let bounds = RowCounts { rows: ROWS, output_rows: 1 };
     let run = |name, graph, weights| run(name, &graph, ROWS, &mut CpuState::default(), weights);
 
     let mut builder = Builder::new(bounds);
@@ -189,7 +190,7 @@ fn run(name: &str, graph: &Graph, rows: usize, state: &mut CpuState, weights: Ve
     let weights = Weights::new(weights);
     let program = executor.prepare(graph, &weights).expect("a valid graph");
     let mut arenas = [CpuArena::default(), CpuArena::default()];
-    let rows = Bounds { rows, output_rows: 1 };
+    let rows = RowCounts { rows, output_rows: 1 };
     let mut bound: Vec<_> = arenas
         .iter_mut()
         .map(|arena| {

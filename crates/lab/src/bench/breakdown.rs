@@ -1,4 +1,4 @@
-//! The profile of a test: time by kind of op, and its products compared with the machine's peaks.
+//! The profile of a test: time by op, and its matmuls compared with the machine's peaks.
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -8,58 +8,57 @@ use verbatim_engine::{KindTime, Products, Profile};
 
 use super::{Peaks, Test};
 
-/// The time of one test, in parts.
+/// The time of one test, by op.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Breakdown {
     /// The test, such as `pp512`.
     pub test: String,
     /// Steps of the engine.
     pub steps: u64,
-    /// What they took, in microseconds.
+    /// Total time, in microseconds.
     pub total_us: f64,
-    /// Kinds of ops, the longest first; then what the first thread has waited for the others, and what is left: waking
-    /// the threads at the start of a step.
-    pub parts: Vec<Part>,
+    /// Ops, the longest first; then the barrier wait of thread 0, and the rest: waking the threads at the start of a step.
+    pub parts: Vec<OpTime>,
 }
 
-/// A part of the time.
+/// The time of one op.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Part {
-    /// The op; of products also the format of the weights.
+pub struct OpTime {
+    /// The op; for matmuls also the format of the weights.
     pub name: String,
-    /// How many such ops were run; none for what is no op.
+    /// Number of calls; `None` for entries that are not ops.
     pub count: Option<u64>,
-    /// What they took on the first thread, in microseconds.
+    /// Time on thread 0, in microseconds.
     pub us: f64,
     /// Share of the total, from 0 to 1.
     pub share: f64,
-    /// How fast products went.
-    pub rate: Option<Rate>,
+    /// Throughput, for matmuls.
+    pub rate: Option<MatmulRate>,
 }
 
-/// How fast products went, all threads together.
+/// Throughput of matmuls, all threads together.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Rate {
-    /// Bytes of packed weights over time, in GB/s. Each weight counts once a step, however many rows there are.
+pub struct MatmulRate {
+    /// Bytes of packed weights over time, in GB/s. Each weight counts once per step, however many rows there are.
     pub gb_per_s: f64,
-    /// That over the rate at which memory is read. Above 1 if the weights were in a cache.
+    /// Relative to the memory read peak. Above 1 if the weights were in a cache.
     pub of_read_peak: f64,
-    /// Multiplications and additions, in 10^9 a second.
+    /// Multiplications and additions, in 10^9 per second.
     pub gops: f64,
-    /// That over the peak for what is multiplied, bytes or floats.
+    /// Relative to the int8 or f32 peak.
     pub of_gops_peak: f64,
 }
 
 impl Breakdown {
-    /// What a profile says of a test.
+    /// The breakdown of a profile.
     pub fn new(test: Test, profile: &Profile, peaks: &Peaks) -> Breakdown {
         let total = profile.total();
         let share = |time: Duration| time.as_secs_f64() / total.max(Duration::from_nanos(1)).as_secs_f64();
         let mut kinds = profile.kinds().to_vec();
         kinds.sort_by_key(|kind| std::cmp::Reverse(kind.time));
-        let mut parts: Vec<Part> = kinds
+        let mut parts: Vec<OpTime> = kinds
             .iter()
-            .map(|kind| Part {
+            .map(|kind| OpTime {
                 name: name(kind),
                 count: Some(kind.count),
                 us: micros(kind.time),
@@ -70,7 +69,7 @@ impl Breakdown {
         let ops: Duration = kinds.iter().map(|kind| kind.time).sum();
         let rest = total.saturating_sub(ops + profile.waiting());
         for (name, time) in [(WAITING, profile.waiting()), (STARTING, rest)] {
-            parts.push(Part {
+            parts.push(OpTime {
                 name: name.into(),
                 count: None,
                 us: micros(time),
@@ -90,10 +89,10 @@ impl Breakdown {
              | :--------------------------- | -----: | -------: | -----: | -----: | ------: | -----: | ------: |\n",
             total_us / 1e3
         );
-        for Part { name, count, us, share, rate } in parts {
+        for OpTime { name, count, us, share, rate } in parts {
             let count = count.map_or_else(String::new, |count| count.to_string());
             let [gb, of_read, gops, of_gops] = rate.map_or_else(Default::default, |rate| {
-                let Rate { gb_per_s, of_read_peak, gops, of_gops_peak } = rate;
+                let MatmulRate { gb_per_s, of_read_peak, gops, of_gops_peak } = rate;
                 [format!("{gb_per_s:.2}"), percent(of_read_peak), format!("{gops:.1}"), percent(of_gops_peak)]
             });
             // Writing to a string cannot fail.
@@ -114,16 +113,16 @@ fn name(kind: &KindTime) -> String {
     kind.product.map_or_else(|| kind.op.to_owned(), |product| format!("{} {:?}", kind.op, product.weights))
 }
 
-fn rate(kind: &KindTime, peaks: &Peaks) -> Option<Rate> {
+fn rate(kind: &KindTime, peaks: &Peaks) -> Option<MatmulRate> {
     let product = kind.product?;
-    // Per nanosecond, which is 10^9 a second.
+    // Per nanosecond, which is 10^9 per second.
     let per_ns = |amount: u64| amount as f64 / kind.time.as_nanos().max(1) as f64;
     let (gb_per_s, gops) = (per_ns(product.weight_bytes), per_ns(product.operations));
     let peak_gops = match product.products {
         Products::Bytes => peaks.byte_gops,
         Products::Floats => peaks.float_gops,
     };
-    Some(Rate {
+    Some(MatmulRate {
         gb_per_s,
         of_read_peak: gb_per_s / peaks.read_gb_per_s,
         gops,

@@ -1,4 +1,4 @@
-//! What operations on a sequence's cache metadata cost: reserving KV slots, accepting or rejecting draft tokens, prefix-cache hits,
+//! The cost of operations on a sequence's cache metadata: reserving KV slots, accepting or rejecting draft tokens, prefix-cache hits,
 //! forking, saving. None of it computes with the model; a step in between is not timed.
 
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ use super::{BenchError, token_at};
 /// Draft tokens of the transactions that are timed.
 const DRAFT_TOKENS: usize = 8;
 
-/// What one operation costs.
+/// The cost of one operation.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct CacheOpRow {
     /// The operation.
@@ -38,7 +38,7 @@ pub fn cache_ops_room(depth: usize) -> Result<(usize, usize), BenchError> {
     context.map(|context| (3, context)).ok_or(BenchError::Positions { tokens, depth })
 }
 
-/// Times every operation so many times at a depth. `None` if `should_continue` returned false between steps.
+/// Times every operation `repetitions` times at a depth. `None` if `should_continue` returned false between steps.
 ///
 /// # Errors
 /// If there is nothing to repeat, or a step or an operation fails.
@@ -127,7 +127,7 @@ impl<B: Backend> CacheOps<'_, B> {
         repetitions: usize,
         should_continue: &mut dyn FnMut() -> bool,
     ) -> Result<Option<Vec<CacheOpRow>>, BenchError> {
-        // The first round makes what the others use.
+        // The first round compiles the programs that the others use.
         self.round()?;
         self.timed.clear();
         for _ in 0..repetitions {
@@ -186,7 +186,7 @@ impl<B: Backend> CacheOps<'_, B> {
         let parents: Vec<Option<usize>> = (0..DRAFT_TOKENS).map(|i| i.checked_sub(2)).collect();
         let kv_index = self.stepper.append_tree(fork, &parents)?;
         compute(self.stepper, fork, kv_index, &draft)?;
-        // The second of two branches: its cells are moved together.
+        // The second of two branches: its cells are compacted.
         self.time("accept 4 of a tree of 8", |stepper| stepper.commit_path(fork, &[1, 3, 5, 7]))?;
         if self.stepper.can_shift().is_ok() && depth >= 4 {
             self.time("shift by a half", |stepper| stepper.remove_and_shift(fork, depth / 4..3 * depth / 4))?;
@@ -222,7 +222,7 @@ pub fn table(rows: &[CacheOpRow]) -> String {
     table
 }
 
-/// The rows as lines, the names of the columns first.
+/// The rows as CSV with a header.
 pub fn csv(rows: &[CacheOpRow]) -> String {
     let mut lines = String::from("operation,depth,us,min_us,max_us,steps\n");
     for CacheOpRow { operation, depth, us, min_us, max_us, steps } in rows {

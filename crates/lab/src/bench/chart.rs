@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::breakdown::{Breakdown, Part, STARTING, WAITING, percent};
+use super::breakdown::{Breakdown, OpTime, STARTING, WAITING, percent};
 
 const WIDTH: f64 = 960.0;
 const MARGIN: f64 = 20.0;
@@ -100,7 +100,7 @@ fn colour(name: &str, names: &[&str]) -> &'static str {
     }
 }
 
-fn figures(part: &Part) -> String {
+fn figures(part: &OpTime) -> String {
     let mut text = format!("{:.2} ms, {}", part.us / 1e3, percent(part.share));
     if let Some(count) = part.count {
         let _ = write!(text, ", {count} ops");
@@ -142,12 +142,12 @@ fn escaped(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::breakdown::Rate;
+    use super::super::breakdown::MatmulRate;
     use super::*;
 
     fn breakdown(test: &str) -> Breakdown {
-        let rate = Rate { gb_per_s: 12.5, of_read_peak: 0.5, gops: 100.0, of_gops_peak: 0.25 };
-        let part = |name: &str, share: f64, rate| Part {
+        let rate = MatmulRate { gb_per_s: 12.5, of_read_peak: 0.5, gops: 100.0, of_gops_peak: 0.25 };
+        let part = |name: &str, share: f64, rate| OpTime {
             name: name.into(),
             count: Some(3),
             us: share * 1000.0,

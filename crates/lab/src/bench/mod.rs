@@ -1,9 +1,9 @@
 //! Benchmarks: prompt processing (pp), token generation (tg), and steps of several rows (width).
 //!
 //! A [`Test`] is one kind of work at one depth, named as llama-bench names them: `pp512` computes a prompt of 512 tokens,
-//! `tg128` generates 128 tokens, both from an empty KV cache, or at depth 2048 with `@d2048`. `width4` takes a
-//! step of 4 rows that all want logits, as verifying draft tokens does, and rolls it back. [`measure`] repeats a
-//! test after a warm-up; [`Row`] is what is reported of it. [`profile`] says where its time goes ([`Breakdown`]), which
+//! `tg128` generates 128 tokens, both from an empty KV cache, or at depth 2048 with `@d2048`. `width4` computes a
+//! step of 4 rows, all with logits, as when verifying draft tokens, and rolls it back. [`measure`] repeats a
+//! test after a warm-up; [`TestResult`] is the result. [`profile`] returns where its time goes ([`Breakdown`]), which
 //! [`chart`] draws.
 
 mod breakdown;
@@ -13,20 +13,20 @@ mod peaks;
 mod report;
 mod work;
 
-pub use breakdown::{Breakdown, Part, Rate};
+pub use breakdown::{Breakdown, MatmulRate, OpTime};
 pub use peaks::Peaks;
-pub use report::{Format, Row, Subject};
-pub use work::{BenchError, Selection, Test, Work};
+pub use report::{BenchSetup, Format, TestResult};
+pub use work::{BenchError, Test, TestMatrix, Work};
 
 use std::time::{Duration, Instant};
 
 use verbatim_engine::{Backend, MAX_ROWS, Row as StepRow, RowInput, SequenceId, StepError, Stepper, Want};
 
-/// A step of few rows is short: a sample of a width test is the mean of this many.
+/// A step of few rows is short: a sample of a width test is the mean over this many steps.
 const STEPS_PER_SAMPLE: usize = 8;
 
-/// Runs a test so many times after a warm-up, and gives the time of each: of the whole work, or of one step of a width
-/// test. `None` if `should_continue` returned false between steps.
+/// Runs a test `repetitions` times after a warm-up, and returns the time of each: of the whole work, or of one step of
+/// a width test. `None` if `should_continue` returned false between steps.
 ///
 /// # Errors
 /// If there are no repetitions, or a step fails.
@@ -42,7 +42,7 @@ pub fn measure<B: Backend>(
     on_a_sequence(stepper, should_continue, |runner| runner.samples(test, repetitions))
 }
 
-/// Runs a test once, after a warm-up, and says where its time went. `None` if `should_continue` returned false between steps.
+/// Profiles one run of a test after a warm-up. `None` if `should_continue` returned false between steps.
 ///
 /// # Errors
 /// If a step fails.
@@ -65,7 +65,7 @@ pub fn profile<B: Backend>(
     })
 }
 
-/// Lends out a new sequence and ends it, whatever has happened.
+/// Runs `work` with a fresh sequence, which is always freed.
 fn on_a_sequence<B: Backend, T>(
     stepper: &mut Stepper<B>,
     should_continue: &mut dyn FnMut() -> bool,
@@ -79,7 +79,7 @@ fn on_a_sequence<B: Backend, T>(
     Ok(result)
 }
 
-/// A sequence on which tests run. Methods give `None` or `false` once the caller wants to stop.
+/// A sequence on which tests run. Methods return `None` or `false` once the caller wants to stop.
 struct Runner<'a, B: Backend> {
     stepper: &'a mut Stepper<B>,
     sequence: SequenceId,
@@ -87,7 +87,7 @@ struct Runner<'a, B: Backend> {
     should_continue: &'a mut dyn FnMut() -> bool,
 }
 
-/// Which rows of a step want logits.
+/// Which rows of a step have logits.
 #[derive(Clone, Copy)]
 enum Logits {
     None,
@@ -109,7 +109,7 @@ impl<B: Backend> Runner<'_, B> {
         Ok(Some(samples))
     }
 
-    /// Makes the sequence so many tokens long.
+    /// Extends or truncates the sequence to `depth` tokens.
     fn go_to(&mut self, depth: usize) -> Result<bool, BenchError> {
         if self.stepper.len(self.sequence)? > depth && self.stepper.truncate(self.sequence, depth).is_err() {
             // A recurrent sequence can be truncated to 0 only.
@@ -131,7 +131,7 @@ impl<B: Backend> Runner<'_, B> {
         Ok(complete.then_some(time / steps))
     }
 
-    /// Appends tokens in steps as large as they can be.
+    /// Appends tokens in steps of up to `MAX_ROWS`.
     fn feed(&mut self, tokens: usize, logits: Logits) -> Result<bool, BenchError> {
         let mut left = tokens;
         while left > 0 {
@@ -189,7 +189,7 @@ impl<B: Backend> Runner<'_, B> {
     }
 }
 
-/// Tokens without a pattern, so that the experts of a mixture are chosen as variously as by real text.
+/// Tokens without a pattern, so that MoE routing is as varied as with real text.
 fn token_at(position: usize, vocabulary: usize) -> u32 {
     (crate::synth::mix(position as u64) % vocabulary.max(1) as u64) as u32
 }
@@ -208,7 +208,7 @@ mod tests {
 
     #[test]
     fn a_selection_is_every_work_at_every_depth_and_zero_is_none() {
-        let selection = Selection {
+        let selection = TestMatrix {
             prompts: vec![512, 0],
             generations: vec![0],
             widths: vec![1, 2],
@@ -222,11 +222,11 @@ mod tests {
 
     #[test]
     fn what_cannot_be_measured_is_refused() {
-        let message = |selection: Selection| selection.tests().unwrap_err().to_string();
-        assert!(message(Selection::default()).contains("nothing to measure"));
-        let wide = Selection { widths: vec![MAX_ROWS + 1], ..Selection::default() };
+        let message = |selection: TestMatrix| selection.tests().unwrap_err().to_string();
+        assert!(message(TestMatrix::default()).contains("nothing to measure"));
+        let wide = TestMatrix { widths: vec![MAX_ROWS + 1], ..TestMatrix::default() };
         assert_eq!(message(wide), "a step has at most 512 rows, not 513");
-        let long = Selection { prompts: vec![1], depths: vec![usize::MAX], ..Selection::default() };
+        let long = TestMatrix { prompts: vec![1], depths: vec![usize::MAX], ..TestMatrix::default() };
         assert!(message(long).contains("more than a sequence can have"));
     }
 }

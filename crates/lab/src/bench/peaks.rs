@@ -1,5 +1,5 @@
-//! The machine's peak bandwidth and operations (roofline). A decode step reads every weight once, so no engine can generate faster than
-//! memory is read; and none can compute a prompt faster than its instructions multiply.
+//! The machine's peak bandwidth and arithmetic throughput (roofline): memory bandwidth bounds decode, which reads every
+//! weight once per step, and arithmetic bounds prefill.
 
 use std::hint::black_box;
 use std::sync::Barrier;
@@ -16,22 +16,23 @@ const PASSES: usize = 5;
 /// A pass of multiplications: long enough for the clock, short enough to fall between interruptions.
 const PASS: Duration = Duration::from_millis(20);
 
-/// The fastest that was measured, all threads together.
+/// The highest rates measured, all threads together.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Peaks {
     /// Bytes read from memory, in GB/s.
     pub read_gb_per_s: f64,
-    /// Multiplications and additions of bytes, as the kernels make them, in 10^9 a second.
+    /// int8 multiplications and additions, as in the kernels, in 10^9 per second.
     pub byte_gops: f64,
-    /// Those of floats.
+    /// The same for f32.
     pub float_gops: f64,
 }
 
 impl Peaks {
-    /// Measures what so many threads can read and what a backend can multiply. Where the backend has no measure of that, it is 0.
+    /// Measures the read bandwidth of `threads` threads and the arithmetic peaks of a backend; 0 if the backend has no such
+    /// microbenchmark.
     ///
     /// # Errors
-    /// If there is no memory for the buffer that is read.
+    /// If the read buffer cannot be allocated.
     pub fn measure<B: Backend>(threads: usize, backend: &mut B) -> Result<Peaks, BenchError> {
         Ok(Peaks {
             read_gb_per_s: read_gb_per_s(threads)?,

@@ -1,4 +1,4 @@
-//! What is reported of a test, and how it is written.
+//! Results of tests, and their formats.
 
 use std::time::Duration;
 
@@ -6,16 +6,16 @@ use serde::Serialize;
 
 use super::{Breakdown, Peaks, Test, Work};
 
-/// What was measured, but for the test.
+/// Model, machine and settings of a benchmark.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Subject {
+pub struct BenchSetup {
     /// The model's name.
     pub model: String,
     /// Format of the weights, such as `Q4_K_M`.
     pub weights: String,
     /// Bytes of the model's files.
     pub bytes: u64,
-    /// Threads that computed.
+    /// Number of threads.
     pub threads: usize,
     /// The instruction set.
     pub isa: String,
@@ -28,9 +28,9 @@ pub struct Subject {
     pub peaks: Option<Peaks>,
 }
 
-/// A test's result. Numbers without a unit in their name are tokens per second.
+/// A test's result. Values without a unit in their name are tokens per second.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Row {
+pub struct TestResult {
     /// The test, such as `tg48@d2048`.
     pub test: String,
     /// The median.
@@ -41,36 +41,36 @@ pub struct Row {
     pub max: f64,
     /// Every repetition, in order.
     pub samples: Vec<f64>,
-    /// The median time of a step; for prompts, which take several steps of many rows, none.
+    /// The median time of a step; `None` for prompts, which take several steps of many rows.
     pub ms_per_step: Option<f64>,
-    /// Where the time went; if it was asked for.
+    /// The profile, if requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub profile: Option<Breakdown>,
-    /// What was measured.
+    /// The setup.
     #[serde(flatten)]
-    pub subject: Subject,
+    pub setup: BenchSetup,
 }
 
-/// How results are written.
+/// Output format of results.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     /// A table for people.
     Markdown,
-    /// A list of [`Row`]s.
+    /// A list of [`TestResult`]s.
     Json,
-    /// A line of names, then a line for each row.
+    /// CSV with a header.
     Csv,
 }
 
-impl Row {
-    /// The result of a test that took these times: of the whole work, or of one step of a width test.
+impl TestResult {
+    /// The result of a test from its times: of the whole work, or of one step of a width test.
     ///
     /// # Panics
     /// If there are no times.
-    pub fn new(test: Test, times: &[Duration], subject: Subject) -> Row {
+    pub fn new(test: Test, times: &[Duration], setup: BenchSetup) -> TestResult {
         assert!(!times.is_empty(), "a test is repeated at least once");
         let tokens = test.work.tokens() as f64;
-        // A clock that has not moved must not give an infinity, which JSON cannot hold.
+        // A clock that has not advanced must not produce an infinity, which JSON cannot represent.
         let seconds = times.iter().map(|time| time.max(&Duration::from_nanos(1)).as_secs_f64());
         let samples: Vec<f64> = seconds.map(|seconds| tokens / seconds).collect();
         let mut sorted = samples.clone();
@@ -81,7 +81,7 @@ impl Row {
             Work::Generate(_) => Some(1.0),
             Work::Width(rows) => Some(rows as f64),
         };
-        Row {
+        TestResult {
             test: test.to_string(),
             tokens_per_s,
             min: sorted[0],
@@ -89,7 +89,7 @@ impl Row {
             samples,
             ms_per_step: tokens_per_step.map(|tokens| tokens / tokens_per_s * 1e3),
             profile: None,
-            subject,
+            setup,
         }
     }
 }
@@ -100,16 +100,15 @@ fn median(sorted: &[f64]) -> f64 {
 }
 
 impl Format {
-    /// What comes before the rows.
-    pub fn begin(self, subject: &Subject) -> String {
+    /// Text before the rows.
+    pub fn begin(self, setup: &BenchSetup) -> String {
         match self {
             Format::Markdown => {
-                let Subject { model, weights, bytes, threads, isa, ctk, ctv, peaks } = subject;
+                let BenchSetup { model, weights, bytes, threads, isa, ctk, ctv, peaks } = setup;
                 let megabytes = *bytes as f64 / 1e6;
                 let peak = peaks.map(|Peaks { read_gb_per_s, byte_gops, float_gops }| {
                     format!(
-                        "at most: memory read at {read_gb_per_s:.1} GB/s, {byte_gops:.0} GOPS of bytes, \
-                         {float_gops:.0} GOPS of floats\n"
+                        "peaks: memory read {read_gb_per_s:.1} GB/s, int8 {byte_gops:.0} GOPS, f32 {float_gops:.0} GOPS\n"
                     )
                 });
                 format!(
@@ -129,10 +128,10 @@ impl Format {
     }
 
     /// A row; `index` counts them.
-    pub fn row(self, index: usize, row: &Row) -> String {
+    pub fn row(self, index: usize, row: &TestResult) -> String {
         match self {
             Format::Markdown => {
-                let Row { test, tokens_per_s, min, max, ms_per_step, .. } = row;
+                let TestResult { test, tokens_per_s, min, max, ms_per_step, .. } = row;
                 let step = ms_per_step.map_or_else(String::new, |ms| format!("{ms:.2}"));
                 format!("| {test:<16} | {tokens_per_s:>8.2} | {min:>8.2} | {max:>8.2} | {step:>7} |\n")
             }
@@ -146,7 +145,7 @@ impl Format {
         }
     }
 
-    /// What comes after the rows.
+    /// Text after the rows.
     pub fn end(self) -> &'static str {
         match self {
             Format::Markdown | Format::Csv => "",
@@ -160,8 +159,8 @@ fn indented(text: &str) -> String {
     lines.join("\n")
 }
 
-fn csv_line(row: &Row) -> String {
-    let Subject { model, weights, bytes, threads, isa, ctk, ctv, peaks } = &row.subject;
+fn csv_line(row: &TestResult) -> String {
+    let BenchSetup { model, weights, bytes, threads, isa, ctk, ctv, peaks } = &row.setup;
     let optional = |number: Option<f64>| number.map_or_else(String::new, |number| number.to_string());
     let samples: Vec<String> = row.samples.iter().map(f64::to_string).collect();
     let fields = [
@@ -194,8 +193,8 @@ fn quoted(text: &str) -> String {
 mod tests {
     use super::*;
 
-    fn subject() -> Subject {
-        Subject {
+    fn setup() -> BenchSetup {
+        BenchSetup {
             model: "a \"b\", c".into(),
             weights: "Q4_0".into(),
             bytes: 5,
@@ -207,9 +206,9 @@ mod tests {
         }
     }
 
-    fn row(work: Work, times_ms: &[u64]) -> Row {
+    fn row(work: Work, times_ms: &[u64]) -> TestResult {
         let times: Vec<Duration> = times_ms.iter().map(|&ms| Duration::from_millis(ms)).collect();
-        Row::new(Test { work, depth: 0 }, &times, subject())
+        TestResult::new(Test { work, depth: 0 }, &times, setup())
     }
 
     #[test]
@@ -227,7 +226,7 @@ mod tests {
     #[test]
     fn json_is_a_list_of_rows() {
         let rows = [row(Work::Prefill(8), &[4]), row(Work::Width(2), &[1])];
-        let mut text = Format::Json.begin(&subject());
+        let mut text = Format::Json.begin(&setup());
         rows.iter().enumerate().for_each(|(index, row)| text += &Format::Json.row(index, row));
         text += Format::Json.end();
         let list: serde_json::Value = serde_json::from_str(&text).unwrap();
@@ -241,8 +240,8 @@ mod tests {
     #[test]
     fn csv_has_as_many_fields_as_names() {
         let mut plain = row(Work::Prefill(8), &[4, 5]);
-        plain.subject.model = "plain".into();
-        let names = Format::Csv.begin(&subject());
+        plain.setup.model = "plain".into();
+        let names = Format::Csv.begin(&setup());
         let line = Format::Csv.row(0, &plain);
         assert_eq!(names.split(',').count(), line.split(',').count(), "{names}{line}");
         assert!(Format::Csv.row(0, &row(Work::Prefill(8), &[4])).contains(",\"a \"\"b\"\", c\","));

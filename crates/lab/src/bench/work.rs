@@ -1,50 +1,50 @@
-//! What is measured: the tests, and why one cannot be run.
+//! The tests, and the errors of running them.
 
 use std::fmt;
 
 use verbatim_engine::{MAX_ROWS, RestoreError, StateError, StepError};
 
-/// What a test does.
+/// The work of a test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Work {
-    /// Computes a prompt of so many tokens; only the last wants logits.
+    /// Computes a prompt of this many tokens; only the last has logits.
     Prefill(usize),
-    /// Takes so many steps of one token that wants logits.
+    /// Computes this many steps of one token, each with logits.
     Generate(usize),
-    /// Takes a step of so many rows that all want logits.
+    /// Computes a step of this many rows, all with logits.
     Width(usize),
 }
 
-/// Work after so many tokens that are already in the sequence.
+/// Work at a depth.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Test {
     /// What is timed.
     pub work: Work,
-    /// Tokens in the sequence before it.
+    /// Tokens in the sequence beforehand.
     pub depth: usize,
 }
 
-/// Which tests to run: every number of the first three lists at every depth. A 0 stands for none.
+/// Which tests to run: every entry of the first three lists at every depth. 0 means none.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Selection {
+pub struct TestMatrix {
     /// Tokens of prompts.
     pub prompts: Vec<usize>,
     /// Tokens to generate.
     pub generations: Vec<usize>,
     /// Rows of steps.
     pub widths: Vec<usize>,
-    /// Tokens in the sequence beforehand; none listed means 0.
+    /// Context depths; an empty list means 0.
     pub depths: Vec<usize>,
 }
 
 /// Why a test could not be run.
 #[derive(Debug, thiserror::Error)]
 pub enum BenchError {
-    /// The backend cannot say where time goes.
+    /// The backend has no profiler.
     #[error("this backend has no profiler")]
     NoProfile,
     /// Nothing to repeat.
-    #[error("there is nothing to measure: give at least one repetition and one test")]
+    #[error("there is nothing to measure: specify at least one repetition and one test")]
     Nothing,
     /// More rows than a step can have.
     #[error("a step has at most {MAX_ROWS} rows, not {0}")]
@@ -66,8 +66,8 @@ pub enum BenchError {
     /// A sequence could not be restored.
     #[error(transparent)]
     Restore(#[from] RestoreError),
-    /// There is not enough memory for the buffer that is read.
-    #[error("no memory for the buffer of {bytes} bytes that measures the bandwidth")]
+    /// The read buffer could not be allocated.
+    #[error("not enough memory for the {bytes} byte buffer of the bandwidth measurement")]
     Memory {
         /// Bytes of the buffer.
         bytes: usize,
@@ -75,14 +75,14 @@ pub enum BenchError {
 }
 
 impl Work {
-    /// Tokens that it computes.
+    /// Number of tokens computed.
     pub fn tokens(self) -> usize {
         match self {
             Work::Prefill(tokens) | Work::Generate(tokens) | Work::Width(tokens) => tokens,
         }
     }
 
-    /// What makes everything that it uses. One step of generation suffices; a prompt may need several sizes of step.
+    /// The warm-up, which compiles all programs that it needs. One decode step suffices; a prompt may need several step sizes.
     pub(super) fn warm_up(self) -> Work {
         match self {
             Work::Generate(_) => Work::Generate(1),
@@ -102,11 +102,11 @@ impl fmt::Display for Test {
     }
 }
 
-impl Selection {
+impl TestMatrix {
     /// The tests, and the positions that a sequence needs for the longest of them.
     ///
     /// # Errors
-    /// If there are none, or one that cannot be.
+    /// If there are none, or one is impossible.
     pub fn tests(&self) -> Result<(Vec<Test>, usize), BenchError> {
         let depths: &[usize] = if self.depths.is_empty() { &[0] } else { &self.depths };
         let works = (self.prompts.iter().map(|&tokens| Work::Prefill(tokens)))

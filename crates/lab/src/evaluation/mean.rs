@@ -1,34 +1,34 @@
 //! A mean with its standard error, in one pass.
 
-/// The mean of the numbers added so far (Welford's method, Technometrics 4:419, 1962).
+/// The mean of the values added so far (Welford's method, Technometrics 4:419, 1962).
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Mean {
+pub struct RunningMean {
     count: usize,
     mean: f64,
     /// Sum of the squared differences from the mean.
     squares: f64,
 }
 
-impl Mean {
-    /// Takes a number in.
-    pub fn add(&mut self, number: f64) {
+impl RunningMean {
+    /// Adds a value.
+    pub fn add(&mut self, value: f64) {
         self.count += 1;
-        let before = number - self.mean;
+        let before = value - self.mean;
         self.mean += before / self.count as f64;
-        self.squares += before * (number - self.mean);
+        self.squares += before * (value - self.mean);
     }
 
-    /// How many numbers.
+    /// The number of values.
     pub fn count(&self) -> usize {
         self.count
     }
 
-    /// Their mean; 0 if there are none.
+    /// The mean; 0 without values.
     pub fn mean(&self) -> f64 {
         self.mean
     }
 
-    /// The standard error of the mean, were the numbers independent; 0 for fewer than two.
+    /// The standard error of the mean, assuming independent values; 0 for fewer than two.
     pub fn standard_error(&self) -> f64 {
         if self.count < 2 {
             return 0.0;
@@ -44,9 +44,9 @@ mod tests {
 
     #[test]
     fn mean_and_error_are_those_of_the_definition() {
-        let mut mean = Mean::default();
+        let mut mean = RunningMean::default();
         assert_eq!((mean.count(), mean.mean(), mean.standard_error()), (0, 0.0, 0.0));
-        [2.0, 4.0, 4.0, 4.0, 5.0, 5.0, 7.0, 9.0].into_iter().for_each(|number| mean.add(number));
+        [2.0, 4.0, 4.0, 4.0, 5.0, 5.0, 7.0, 9.0].into_iter().for_each(|value| mean.add(value));
         // The sum of squared differences is 32.
         assert_eq!((mean.count(), mean.mean()), (8, 5.0));
         assert!((mean.standard_error() - (32f64 / 7.0 / 8.0).sqrt()).abs() < 1e-15);

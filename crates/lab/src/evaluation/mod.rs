@@ -1,15 +1,15 @@
 //! The perplexity of a text.
 //!
-//! The text's tokens are cut into chunks, each computed from an empty sequence. Only the second half of a chunk
-//! counts, so every scored token has at least half a chunk of context. This is how llama.cpp's `llama-perplexity`
-//! counts, so the results are comparable. [`evaluate`] gives the mean negative log-likelihood of the tokens that
-//! count and, against the same model with other KV cache types, the mean KL divergence.
+//! The text's tokens are cut into chunks, each computed from an empty sequence. Only the second half of a chunk is
+//! scored, so every scored token has at least half a chunk of context, as in llama.cpp's `llama-perplexity`: the
+//! results are comparable. [`evaluate`] returns the mean negative log-likelihood of the scored tokens and, against
+//! the same model with other KV cache types, the mean KL divergence.
 
 mod mean;
 mod report;
 
-pub use mean::Mean;
-pub use report::{Divergence, Format, Report, Subject};
+pub use mean::RunningMean;
+pub use report::{Divergence, EvaluationSetup, Format, Report};
 
 use std::ops::Range;
 
@@ -17,13 +17,13 @@ use verbatim_engine::{
     Backend, LogSoftmax, MAX_ROWS, Row, RowInput, SequenceId, Sequences, StateError, StepError, Stepper, Want,
 };
 
-/// Rows of a step that want logits: the logits of so many rows are in memory at a time.
+/// Maximum rows with logits per step: their logits are in memory at once.
 const LOGITS_ROWS: usize = 64;
 
-/// The shortest chunk with a scored token.
+/// Minimum chunk size that has a scored token.
 const CHUNK_MIN: usize = 3;
 
-/// A text to be predicted, as the chunks in which it is computed.
+/// A text to score, cut into chunks.
 #[derive(Clone, Copy, Debug)]
 pub struct Chunks<'a> {
     tokens: &'a [u32],
@@ -35,20 +35,19 @@ pub struct Chunks<'a> {
 /// The result of an evaluation.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Evaluation {
-    /// Chunks computed to their end.
+    /// Completed chunks.
     pub chunks: usize,
-    /// The negative log-likelihood of each token that counts, in nats.
-    pub nll: Mean,
-    /// For each of them the divergence of the model's distribution from the reference's, in nats:
-    /// KL(reference ‖ model). Without a reference there are none.
-    pub divergence: Mean,
+    /// The negative log-likelihood of the scored tokens, in nats.
+    pub nll: RunningMean,
+    /// KL(reference ‖ model) at each of them, in nats. Empty without a reference.
+    pub divergence: RunningMean,
 }
 
 /// Why a text could not be evaluated.
 #[derive(Debug, thiserror::Error)]
 pub enum EvaluationError {
-    /// Chunks in which no token counts.
-    #[error("chunks of {0} tokens are too short: one of {CHUNK_MIN} has one scored token")]
+    /// Chunks without a scored token.
+    #[error("chunks of {0} tokens are too short: use at least {CHUNK_MIN}")]
     ChunkSize(usize),
     /// Not even one chunk.
     #[error(
@@ -60,7 +59,7 @@ pub enum EvaluationError {
         /// Tokens of a chunk.
         size: usize,
     },
-    /// Logits that make no distribution, or one in which what has happened is impossible.
+    /// Logits that are not a valid distribution, or one in which the token has probability 0.
     #[error(
         "position {position} of chunk {chunk}: the logits give no finite likelihood; the file is damaged"
     )]
@@ -79,7 +78,7 @@ pub enum EvaluationError {
 }
 
 impl Evaluation {
-    /// e to the mean negative log-likelihood: among how many equally likely tokens the model is as unsure.
+    /// exp(mean NLL).
     pub fn perplexity(&self) -> f64 {
         self.nll.mean().exp()
     }
@@ -91,11 +90,11 @@ impl Evaluation {
 }
 
 impl<'a> Chunks<'a> {
-    /// Cuts a text's tokens into whole chunks of `size` tokens, at most `limit` of them. What is left over at the end
-    /// does not count. `bos` takes the place of each chunk's first token, for models that expect it there.
+    /// Cuts a text's tokens into at most `limit` chunks of `size` tokens. The remainder is not scored. `bos` replaces
+    /// each chunk's first token, for models that expect it.
     ///
     /// # Errors
-    /// If no token of a chunk would count, or the text is shorter than a chunk.
+    /// If chunks have no scored token, or the text is shorter than a chunk.
     pub fn new(
         tokens: &'a [u32],
         size: usize,
@@ -112,12 +111,12 @@ impl<'a> Chunks<'a> {
         Ok(Chunks { tokens, size, count, bos })
     }
 
-    /// How many there are.
+    /// Number of chunks.
     pub fn count(&self) -> usize {
         self.count
     }
 
-    /// Tokens of each.
+    /// Tokens per chunk.
     pub fn size(&self) -> usize {
         self.size
     }
@@ -127,13 +126,13 @@ impl<'a> Chunks<'a> {
     }
 }
 
-/// Computes the chunks one after the other and tells `progress` how far it has come, after each. Stops, with what there
-/// is, if `should_continue` returns false between steps.
+/// Computes the chunks in order and calls `progress` after each. Stops, with the result so far, if `should_continue`
+/// returns false between steps.
 ///
-/// With a `reference`, sequences of the same stepper ([`Stepper::other_sequences`]), every chunk is computed there too.
+/// With a `reference`, sequences of the same stepper ([`Stepper::other_sequences`]), every chunk is also computed there.
 ///
 /// # Errors
-/// If a step fails or gives no distribution.
+/// If a step fails or returns logits that are not a valid distribution.
 pub fn evaluate<B: Backend>(
     stepper: &mut Stepper<B>,
     reference: Option<Sequences<B>>,
@@ -154,7 +153,7 @@ pub fn evaluate<B: Backend>(
     Ok(evaluation)
 }
 
-/// What chunks are computed with.
+/// State of an evaluation.
 struct Run<'a, B: Backend> {
     stepper: &'a mut Stepper<B>,
     reference: Option<Sequences<B>>,
@@ -162,7 +161,7 @@ struct Run<'a, B: Backend> {
 }
 
 impl<B: Backend> Run<'_, B> {
-    /// Whether the chunk was computed to its end.
+    /// Returns whether the chunk was completed.
     fn chunk(
         &mut self,
         chunk: &Chunk<'_>,
@@ -171,15 +170,15 @@ impl<B: Backend> Run<'_, B> {
     ) -> Result<bool, EvaluationError> {
         let sequence = self.stepper.begin()?;
         let of_reference = self.on_reference(|run| run.stepper.begin()).transpose()?;
-        let complete = self.judge(chunk, sequence, of_reference, evaluation, should_continue);
-        // The sequences are freed whatever has happened.
+        let complete = self.score(chunk, sequence, of_reference, evaluation, should_continue);
+        // The sequences are always freed.
         self.stepper.end(sequence)?;
         let ended = of_reference.and_then(|sequence| self.on_reference(|run| run.stepper.end(sequence)));
         ended.transpose()?;
         complete
     }
 
-    fn judge(
+    fn score(
         &mut self,
         chunk: &Chunk<'_>,
         sequence: SequenceId,
@@ -205,7 +204,7 @@ impl<B: Backend> Run<'_, B> {
             let mut expected = expected.chunks_exact(vocabulary.max(1));
             self.step(chunk, sequence, positions, |position, logits| {
                 let expected = of_reference.and_then(|_| expected.next());
-                let judged = LogSoftmax::new(logits).and_then(|model| {
+                let scored = LogSoftmax::new(logits).and_then(|model| {
                     let nll = model.nll(chunk.tokens[position + 1] as usize)?;
                     let divergence = match expected {
                         Some(expected) => Some(LogSoftmax::new(expected)?.divergence(&model)?),
@@ -214,7 +213,7 @@ impl<B: Backend> Run<'_, B> {
                     Some((nll, divergence))
                 });
                 let not_finite = EvaluationError::NotFinite { chunk: chunk.index, position };
-                let (nll, divergence) = judged.ok_or(not_finite)?;
+                let (nll, divergence) = scored.ok_or(not_finite)?;
                 evaluation.nll.add(nll);
                 divergence.into_iter().for_each(|divergence| evaluation.divergence.add(divergence));
                 Ok(())
@@ -232,13 +231,13 @@ impl<B: Backend> Run<'_, B> {
         Some(result)
     }
 
-    /// Computes positions and hands the logits after those that are judged to `say`.
+    /// Computes positions and passes the logits of the scored ones to `sink`.
     fn step(
         &mut self,
         chunk: &Chunk<'_>,
         sequence: SequenceId,
         positions: Range<usize>,
-        mut say: impl FnMut(usize, &[f32]) -> Result<(), EvaluationError>,
+        mut sink: impl FnMut(usize, &[f32]) -> Result<(), EvaluationError>,
     ) -> Result<(), EvaluationError> {
         self.stepper.append(sequence, positions.len())?;
         self.rows.clear();
@@ -246,12 +245,12 @@ impl<B: Backend> Run<'_, B> {
             sequence,
             kv_index: position,
             input: RowInput::Token(chunk.token(position)),
-            want: Want::logits_if(chunk.judges(position)),
+            want: Want::logits_if(chunk.is_scored(position)),
         }));
         let outputs = self.stepper.step(&self.rows)?;
         outputs.all().map_err(StepError::from)?;
         for (row, position) in positions.clone().enumerate() {
-            outputs.logits(row).map_or(Ok(()), |logits| say(position, logits))?;
+            outputs.logits(row).map_or(Ok(()), |logits| sink(position, logits))?;
         }
         drop(outputs);
         Ok(self.stepper.commit(sequence, positions.len())?)
@@ -266,17 +265,17 @@ struct Chunk<'a> {
 }
 
 impl Chunk<'_> {
-    /// What the model reads at a position.
+    /// The input token at a position.
     fn token(&self, position: usize) -> u32 {
         self.bos.filter(|_| position == 0).unwrap_or(self.tokens[position])
     }
 
-    /// Whether the token after this position counts.
-    fn judges(&self, position: usize) -> bool {
+    /// Whether the token after this position is scored.
+    fn is_scored(&self, position: usize) -> bool {
         position >= self.tokens.len() / 2
     }
 
-    /// Positions by step. Nothing comes after the last token, so it is not computed.
+    /// Positions by step. The last token predicts nothing, so it is not computed.
     fn steps(&self) -> impl Iterator<Item = Range<usize>> {
         let (end, half) = (self.tokens.len() - 1, self.tokens.len() / 2);
         let cut = |from: usize, to: usize, size: usize| {

@@ -1,10 +1,10 @@
-//! What is reported of an evaluation, and how it is written.
+//! The report of an evaluation, and its formats.
 
 use serde::Serialize;
 
 use super::{Chunks, Evaluation};
 
-/// The result, with what it is about.
+/// The result, with its setup.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Report {
     /// The model's name.
@@ -19,11 +19,11 @@ pub struct Report {
     pub ctv: String,
     /// Tokens of a chunk.
     pub ctx: usize,
-    /// Chunks computed to their end.
+    /// Completed chunks.
     pub chunks: usize,
-    /// Chunks that there are, or were asked for. More than were computed if the caller stopped.
+    /// Chunks of the text, or the requested number. More than `chunks` if the caller stopped.
     pub chunks_asked: usize,
-    /// Tokens that count.
+    /// Scored tokens.
     pub tokens: usize,
     /// Mean negative log-likelihood, in nats.
     pub nll: f64,
@@ -33,12 +33,12 @@ pub struct Report {
     pub perplexity: f64,
     /// Its standard error.
     pub perplexity_error: f64,
-    /// How far the distributions are from the reference's, if there is one.
+    /// Divergence from the reference, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub divergence: Option<Divergence>,
 }
 
-/// The mean of KL(reference ‖ model) over the tokens that count.
+/// The mean of KL(reference ‖ model) over the scored tokens.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Divergence {
     /// Format of the reference's keys.
@@ -51,10 +51,10 @@ pub struct Divergence {
     pub error: f64,
 }
 
-/// How a report is written.
+/// Output format of a report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
-    /// Some lines for people.
+    /// Plain text.
     Text,
     /// A table with one row.
     Markdown,
@@ -62,9 +62,8 @@ pub enum Format {
     Json,
 }
 
-/// What an evaluation is about: names of the model, of its weights' format, of the text, and the formats of keys and
-/// values of the model and of the reference, if there is one.
-pub struct Subject {
+/// The setup of an evaluation: model, weight format, text, and the KV types of the model and of the reference, if any.
+pub struct EvaluationSetup {
     /// The model.
     pub model: String,
     /// Format of the weights.
@@ -79,8 +78,8 @@ pub struct Subject {
 
 impl Report {
     /// The report of an evaluation.
-    pub fn new(subject: Subject, chunks: &Chunks<'_>, evaluation: &Evaluation) -> Report {
-        let Subject { model, weights, text, cache: [ctk, ctv], reference } = subject;
+    pub fn new(setup: EvaluationSetup, chunks: &Chunks<'_>, evaluation: &Evaluation) -> Report {
+        let EvaluationSetup { model, weights, text, cache: [ctk, ctv], reference } = setup;
         Report {
             model,
             weights,
@@ -164,14 +163,14 @@ mod tests {
         let mut evaluation = Evaluation { chunks: 1, ..Evaluation::default() };
         [1.0, 3.0].into_iter().for_each(|nll| evaluation.nll.add(nll));
         evaluation.divergence.add(0.001);
-        let subject = Subject {
+        let setup = EvaluationSetup {
             model: "a|b".into(),
             weights: "Q4_0".into(),
             text: "t.txt".into(),
             cache: ["f16".into(), "q8_0".into()],
             reference,
         };
-        Report::new(subject, &chunks, &evaluation)
+        Report::new(setup, &chunks, &evaluation)
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use verbatim_gguf::{GgufError, GgufWriter};
 
-/// A model without its weights: what its file says of it, and which tensors it has.
+/// A model without its weights: metadata and tensor list.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Blueprint {
     name: String,
@@ -10,7 +10,7 @@ pub struct Blueprint {
     vocabulary: usize,
     entries: Vec<(String, Entry)>,
     tensors: Vec<Tensor>,
-    /// What recipes ask for.
+    /// Facts that recipes need.
     facts: Facts,
 }
 
@@ -20,7 +20,7 @@ pub(super) struct Facts {
     pub(super) layers: usize,
     /// Query heads of each KV head.
     pub(super) group: usize,
-    /// Experts of a layer; 0 without a mixture.
+    /// Experts of a layer; 0 without MoE.
     pub(super) experts: usize,
 }
 
@@ -33,7 +33,7 @@ enum Entry {
     Counts(Vec<i32>),
 }
 
-/// A tensor to be made.
+/// A tensor to generate.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Tensor {
     pub(super) name: String,
@@ -42,14 +42,14 @@ pub(super) struct Tensor {
     pub(super) fill: Fill,
 }
 
-/// What a tensor is filled with.
+/// Contents of a tensor.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Fill {
-    /// Normally distributed numbers around 0.
+    /// Normally distributed values around 0.
     Random,
-    /// One number everywhere.
+    /// One value everywhere.
     Constant(f32),
-    /// These numbers, as they are.
+    /// These values.
     Values(Vec<f32>),
 }
 

@@ -1,15 +1,15 @@
-//! A `config.json` as Hugging Face keeps them, read with bounds: every number is one that a model can have.
+//! A `config.json` as Hugging Face keeps them, read with bounds: every value must be plausible.
 
 use serde_json::{Map, Value};
 
-/// No hyperparameter that counts something is larger than this.
-const MOST: u64 = 1 << 22;
-/// More tokens than any vocabulary has; they are all in the file's metadata, so in memory.
-const MOST_TOKENS: u64 = 1 << 20;
-/// More layers than any model has.
-const MOST_LAYERS: u64 = 1 << 10;
-/// Positions are no memory in the file.
-const MOST_POSITIONS: u64 = 1 << 30;
+/// Maximum of a count.
+const MAX_COUNT: u64 = 1 << 22;
+/// Maximum vocabulary size. All tokens are in the file's metadata, so in memory.
+const MAX_TOKENS: u64 = 1 << 20;
+/// Maximum number of layers.
+const MAX_LAYERS: u64 = 1 << 10;
+/// Maximum number of positions. They take no space in the file.
+const MAX_POSITIONS: u64 = 1 << 30;
 
 /// What is wrong with a `config.json`.
 #[derive(Debug, thiserror::Error)]
@@ -17,8 +17,8 @@ pub enum ConfigError {
     /// The text is not JSON.
     #[error("it is not JSON: {0}")]
     Json(#[from] serde_json::Error),
-    /// The text is JSON, but no configuration.
-    #[error("it is no JSON object")]
+    /// The text is JSON, but not a configuration.
+    #[error("it is not a JSON object")]
     NotAnObject,
     /// A key that the architecture needs is absent.
     #[error("key `{0}` is missing")]
@@ -75,7 +75,7 @@ impl Config {
         let Some(value) = self.get(key) else { return Ok(None) };
         match value.as_u64() {
             Some(count) if (1..=most).contains(&count) => Ok(Some(count as usize)),
-            _ => Err(self.wrong(key, format!("a whole number from 1 to {most}"))),
+            _ => Err(self.wrong(key, format!("an integer from 1 to {most}"))),
         }
     }
 
@@ -83,29 +83,29 @@ impl Config {
         value.ok_or_else(|| ConfigError::Missing(key.into()))
     }
 
-    /// A number of at least 1.
+    /// An integer >= 1.
     pub(super) fn count(&self, key: &str) -> Result<usize, ConfigError> {
         Self::required(key, self.optional_count(key)?)
     }
 
-    /// A number of at least 1, if it is there.
+    /// An optional integer >= 1.
     pub(super) fn optional_count(&self, key: &str) -> Result<Option<usize>, ConfigError> {
-        self.count_up_to(key, MOST)
+        self.count_up_to(key, MAX_COUNT)
     }
 
     pub(super) fn layers(&self) -> Result<usize, ConfigError> {
         let key = "num_hidden_layers";
-        Self::required(key, self.count_up_to(key, MOST_LAYERS)?)
+        Self::required(key, self.count_up_to(key, MAX_LAYERS)?)
     }
 
     pub(super) fn vocabulary(&self) -> Result<usize, ConfigError> {
         let key = "vocab_size";
-        Self::required(key, self.count_up_to(key, MOST_TOKENS)?)
+        Self::required(key, self.count_up_to(key, MAX_TOKENS)?)
     }
 
     pub(super) fn context(&self) -> Result<usize, ConfigError> {
         let key = "max_position_embeddings";
-        Self::required(key, self.count_up_to(key, MOST_POSITIONS)?)
+        Self::required(key, self.count_up_to(key, MAX_POSITIONS)?)
     }
 
     /// A finite number above 0.
@@ -186,11 +186,11 @@ impl Rope<'_> {
     /// A setting that counts positions.
     pub(super) fn positions(&self, key: &str) -> Result<usize, ConfigError> {
         match self.real(key)? {
-            positions if positions <= MOST_POSITIONS as f32 => Ok(positions as usize),
+            positions if positions <= MAX_POSITIONS as f32 => Ok(positions as usize),
             positions => Err(ConfigError::Value {
                 key: key.into(),
                 found: positions.to_string(),
-                expected: format!("at most {MOST_POSITIONS}"),
+                expected: format!("at most {MAX_POSITIONS}"),
             }),
         }
     }
@@ -209,7 +209,9 @@ impl Rope<'_> {
     /// A list of counts, such as M-RoPE sections.
     pub(super) fn counts(&self, key: &str) -> Option<Vec<i32>> {
         let counts = self.get(key)?.as_array()?.iter();
-        counts.map(|count| count.as_u64().filter(|&count| count <= MOST).map(|count| count as i32)).collect()
+        counts
+            .map(|count| count.as_u64().filter(|&count| count <= MAX_COUNT).map(|count| count as i32))
+            .collect()
     }
 }
 

@@ -26,7 +26,7 @@ pub struct WriteOptions {
     pub threads: usize,
 }
 
-/// How far the file is written.
+/// Progress of the write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
     /// Bytes of tensors that are written.
@@ -39,14 +39,14 @@ pub struct Progress {
 #[derive(Debug, thiserror::Error)]
 pub enum SynthError {
     /// The target exists and cannot be replaced.
-    #[error("{} is no regular file; give the path of a file to write", .0.display())]
+    #[error("{} is not a regular file; specify the path of a file to write", .0.display())]
     Target(PathBuf),
     /// The file could not be created, or put in its place.
     #[error("{} cannot be written: {source}", path.display())]
     Io {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
     /// The disk has less room than the file needs.
@@ -62,7 +62,7 @@ pub enum SynthError {
         /// What is free.
         free_bytes: u64,
     },
-    /// The file could not be filled, for example because somebody else has filled the disk meanwhile.
+    /// Writing failed, for example because the disk became full meanwhile.
     #[error("{} cannot be written: {source}", path.display())]
     Data {
         /// The file.
@@ -81,7 +81,7 @@ pub enum SynthError {
     Stopped,
 }
 
-/// Writes a model to a file and gives its length in bytes. `should_continue` is told how far it is, and can stop it.
+/// Writes a model to a file and returns its length in bytes. `should_continue` receives the progress, and can stop it.
 ///
 /// # Errors
 /// If the file cannot be written; then nothing is left, and a file that was there before is as it was.
@@ -215,7 +215,7 @@ impl<W: Write> Filler<'_, W> {
         }
     }
 
-    /// Appends numbers as they are: vectors are no longer than a piece.
+    /// Appends f32 values as they are: vectors are not longer than a piece.
     fn append_numbers(
         &mut self,
         tensor: &Tensor,

@@ -16,14 +16,14 @@ impl Blueprint {
     /// The model that a `config.json` describes.
     ///
     /// # Errors
-    /// If the configuration lacks something, says something impossible, or is of an architecture that is not known.
+    /// If the configuration lacks something, contains something impossible, or has an unknown architecture.
     pub fn of_config(name: &str, json: &str) -> Result<Blueprint, ConfigError> {
         let config = Config::parse(json)?;
         let architecture = arch::of(&config)?;
         let vocabulary = config.vocabulary()?;
-        if vocabulary < vocabulary::least_tokens() {
-            let least = vocabulary::least_tokens();
-            return Err(config.wrong("vocab_size", format!("at least {least}, for a usable vocabulary")));
+        if vocabulary < vocabulary::min_tokens() {
+            let min = vocabulary::min_tokens();
+            return Err(config.wrong("vocab_size", format!("at least {min}, for a usable vocabulary")));
         }
         let mut blueprint = Blueprint::new(name, architecture.name, vocabulary, config.layers()?);
         (architecture.describe)(&config, &mut blueprint)?;

@@ -5,7 +5,7 @@
 //! tensor by tensor, so that the model is never in memory. The same blueprint, recipe and seed give the same bytes on
 //! every machine, whatever the number of threads.
 //!
-//! Adding an architecture: a file in `arch/` that says which keys and tensors its files have, and a line in its table.
+//! To add an architecture: a file in `arch/` with the keys and tensors of its files, and a line in its table.
 
 mod arch;
 mod blueprint;

@@ -1,8 +1,8 @@
 //! Recipes: which format each tensor of a file gets.
 //!
 //! They are llama.cpp's (`src/llama-quant.cpp`, without an importance matrix): most matrices get the format that the
-//! recipe is named after; the output head gets more bits, and in the mixtures so do some of the matrices that suffer most,
-//! those of the attention's values and the second ones of the feed-forward networks. Left out is the exception for Llama 70B.
+//! recipe is named after; the output head gets more bits, and in the mixed recipes (`_M`) so do some of the most sensitive matrices,
+//! attn_v and ffn_down. Left out is the exception for Llama 70B.
 
 use verbatim_quant::DType;
 
@@ -38,7 +38,7 @@ impl Recipe {
         [F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q8_0, Q4_K_M, Q5_K_M, Q6_K, IQ4_XS]
     };
 
-    /// The name that files and tools of the field use.
+    /// The usual name of the recipe.
     pub fn name(self) -> &'static str {
         match self {
             Recipe::F32 => "F32",
@@ -167,10 +167,10 @@ impl std::str::FromStr for Recipe {
 enum Role {
     /// Never quantised: vectors, and small matrices that decide much.
     Plain,
-    /// Makes the logits.
+    /// The LM head.
     Head,
     AttentionKey,
-    /// Makes the attention's values, alone or with all else that attention reads.
+    /// V projection, alone or fused with Q and K.
     AttentionValue,
     AttentionOutput,
     FfnDown,
@@ -203,14 +203,14 @@ impl Role {
     }
 }
 
-/// The how-manieth of how many tensors of its role one is.
+/// Index of this tensor among those of its role.
 #[derive(Clone, Copy)]
 struct Place {
     index: usize,
     of: usize,
 }
 
-/// The place of the next tensor.
+/// The index of the next tensor.
 fn position(next: &mut usize, of: usize) -> Place {
     *next += 1;
     Place { index: *next - 1, of }
@@ -224,7 +224,7 @@ impl Place {
     }
 }
 
-/// The format, or one of smaller blocks if rows of so many elements are not whole blocks.
+/// The format, or one with smaller blocks if the row length is not a multiple of the block size.
 fn fitting(wanted: DType, cols: usize) -> DType {
     let fits = |dtype: DType| cols.is_multiple_of(dtype.block_len());
     let smaller = match wanted {

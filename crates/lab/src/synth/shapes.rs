@@ -1,4 +1,4 @@
-//! The shapes that are known by name. Each is the `config.json` that its publisher gives, cut to what is read here.
+//! The shapes that are known by name. Each is the publisher's `config.json`, cut to what is read here.
 
 /// No shape has this name.
 #[derive(Debug, thiserror::Error)]

@@ -46,12 +46,12 @@ const NORMAL: i32 = 1;
 const CONTROL: i32 = 3;
 const UNUSED: i32 = 5;
 
-/// Tokens that a vocabulary needs.
-pub(super) fn least_tokens() -> usize {
+/// Minimum size of a vocabulary.
+pub(super) fn min_tokens() -> usize {
     256 + MERGES.len() + 3
 }
 
-/// Writes a vocabulary of so many tokens, of which there are at least [`least_tokens`].
+/// Writes a vocabulary of `tokens` tokens, at least [`min_tokens`].
 pub(super) fn put(writer: &mut GgufWriter, count: usize) -> Result<(), GgufError> {
     let mut tokens: Vec<String> = bytes().map(String::from).collect();
     tokens.extend(MERGES.map(|(left, right)| format!("{left}{right}")));
@@ -75,7 +75,7 @@ pub(super) fn put(writer: &mut GgufWriter, count: usize) -> Result<(), GgufError
     writer.put("tokenizer.chat_template", CHAT_TEMPLATE)
 }
 
-/// The 256 bytes as GPT-2 writes them: those that are no printable character of Latin-1 become the characters from U+0100
+/// The 256 bytes as GPT-2 writes them: those that are not printable Latin-1 become the characters from U+0100
 /// on, in their order.
 fn bytes() -> impl Iterator<Item = char> {
     let mut others = 0x100u32..;

@@ -11,7 +11,7 @@ use verbatim_quant::{DType, QuantError, quantize};
 
 use super::mix;
 
-/// Elements of a unit: whole blocks of every format.
+/// Elements of a unit: a multiple of every format's block size.
 const UNIT_LEN: usize = 256;
 /// The most units of a pool: 4 Mi elements.
 const POOL_UNITS: usize = 1 << 14;
@@ -25,7 +25,7 @@ pub(super) struct Pool {
 }
 
 impl Pool {
-    /// A pool for tensors of up to so many elements.
+    /// A pool for tensors of up to `elements` elements.
     pub(super) fn new(dtype: DType, elements: usize, seed: u64, threads: usize) -> Result<Pool, QuantError> {
         // A power of two, so that every odd stride visits all units.
         let units = elements.div_ceil(UNIT_LEN).clamp(1, POOL_UNITS).next_power_of_two();
@@ -79,8 +79,8 @@ impl Pool {
     }
 }
 
-/// Weights that are as good as normally distributed: sums of twelve uniform numbers of 16 bits. Whole numbers up to the one
-/// product at the end make them the same on every machine.
+/// Weights that are as good as normally distributed: sums of twelve uniform numbers of 16 bits. Integer arithmetic up to the one
+/// multiplication at the end makes them the same on every machine.
 fn normal_unit(seed: u64, stream: u64) -> [f32; UNIT_LEN] {
     let mut words = Philox::from_u64_seed_stream(seed, stream);
     std::array::from_fn(|_| {

@@ -1,23 +1,23 @@
 //! What most architectures share: a stack of layers, each attention and then a feed-forward network or a mixture of
-//! them, both reading the residual stream and adding to it. An architecture's own file says in what it differs, as a
+//! them, both reading the residual stream and adding to it. An architecture's own file defines its differences as a
 //! [`Variant`].
 
 use crate::ffn::{Ffn, FfnShape};
 use crate::metadata::{LayerPattern, MetadataReader};
-use crate::net::{Heads, Linear, LogitForm, Net};
+use crate::net::{Heads, Linear, LogitScaling, Net};
 use crate::table::{Table, WeightId};
 use crate::{HiddenOutput, Hyperparameters, KeyRope, KvShape, Model, ModelError, StepShape, WeightSpec};
 use verbatim_gguf::GgufFile;
 use verbatim_graph::{Activation, Graph, GraphError, Real, RopeLayout, RopeScaling, RopeTable, ValueId};
 
-/// The differences between dense architectures. [`Variant::new`] is Llama's form.
+/// The differences between these architectures. [`Variant::new`] is Llama's.
 pub(super) struct Variant {
     pub(super) rope_layout: RopeLayout,
     /// Whether a layer has RoPE.
     pub(super) uses_rope: fn(usize) -> bool,
     pub(super) qk_norms: QkNorms,
     pub(super) norms: Norms,
-    /// The tensor that norms what the feed-forward network reads.
+    /// Name of the FFN norm tensor.
     pub(super) ffn_norm: &'static str,
     pub(super) ffn: FfnShape,
     pub(super) activation: Activation,
@@ -27,12 +27,12 @@ pub(super) struct Variant {
     pub(super) embedding_scale: f32,
     /// Factor on the attention's scores; 1/√head_dim if `None`.
     pub(super) attention_scale: Option<f32>,
-    /// Factor on what a half of a layer adds to the residual stream.
+    /// Factor on what a sub-block (attention or FFN) adds to the residual stream.
     pub(super) residual_scale: f32,
     pub(super) attention_softcap: Option<Real>,
     /// Attention sinks.
     pub(super) sinks: bool,
-    pub(super) logits: LogitForm,
+    pub(super) logits: LogitScaling,
     pub(super) local: Option<Local>,
 }
 
@@ -40,7 +40,7 @@ pub(super) struct Variant {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum QkNorms {
     None,
-    /// Each head by itself.
+    /// Each head separately.
     Heads,
     /// All heads of a row together.
     Rows,
@@ -82,7 +82,7 @@ impl Variant {
             residual_scale: 1.0,
             attention_softcap: None,
             sinks: false,
-            logits: LogitForm::default(),
+            logits: LogitScaling::default(),
             local: None,
         }
     }
@@ -124,14 +124,14 @@ struct Layer {
     ffn: Ffn,
 }
 
-/// The norms of one half of a layer.
+/// The norms of one sub-block (attention or FFN).
 struct LayerNorms {
     before: Option<WeightId>,
     after: Option<WeightId>,
 }
 
 enum Qkv {
-    Apart([Linear; 3]),
+    Separate([Linear; 3]),
     Fused(Linear),
 }
 
@@ -158,7 +158,7 @@ impl Dense {
         let embedding = table.matrix("token_embd.weight", vocabulary, hidden)?;
         let freq_factors = FreqFactors::open(&mut table, keys, &mut rope)?;
         let norm = table.vector("output_norm.weight", hidden)?;
-        // Without an LM head of its own, the model has tied embeddings.
+        // Without a separate LM head, the embeddings are tied.
         let tied = !table.has("output.weight");
         let head = if tied { embedding } else { table.matrix("output.weight", vocabulary, hidden)? };
         let layers = (0..layers).map(|layer| Layer::open(&mut table, layer, hidden, heads, &variant));
@@ -183,7 +183,7 @@ impl Dense {
 }
 
 impl FreqFactors {
-    /// Files say by these tensors alone that a model was trained with LongRoPE.
+    /// In files, only the presence of these tensors marks a LongRoPE model.
     fn open(
         table: &mut Table<'_>,
         keys: &MetadataReader<'_>,
@@ -236,7 +236,7 @@ impl Layer {
         let qkv = if fused_qkv {
             Qkv::Fused(linear("attn_qkv", q_width + 2 * kv_width, hidden)?)
         } else {
-            Qkv::Apart([
+            Qkv::Separate([
                 linear("attn_q", q_width, hidden)?,
                 linear("attn_k", kv_width, hidden)?,
                 linear("attn_v", kv_width, hidden)?,
@@ -303,12 +303,12 @@ impl Model for Dense {
             let rope = if window.is_some() { local_rope } else { global_rope };
             let uses_rope = (self.variant.uses_rope)(index);
             let heads = Heads { uses_rope, window, sinks: layer.sinks, ..self.heads };
-            x = self.around(&mut net, &layer.attention_norms, x, |net, x| {
+            x = self.residual_block(&mut net, &layer.attention_norms, x, |net, x| {
                 let [q, k, v] = self.qkv(net, layer, x)?;
                 let attended = net.attention(index, heads, [q, k, v], rope)?;
                 net.linear(attended, layer.attention_output)
             })?;
-            x = self.around(&mut net, &layer.ffn_norms, x, |net, x| {
+            x = self.residual_block(&mut net, &layer.ffn_norms, x, |net, x| {
                 layer.ffn.build(net, x, self.variant.activation)
             })?;
             net.hidden_output(HiddenOutput::Layer(index as u32), x)?;
@@ -323,30 +323,30 @@ impl Dense {
         self.variant.local.as_ref().filter(|local| local.layers.is_local(layer)).map(|local| local.window)
     }
 
-    /// One half of a layer: what `half` makes of the residual stream is added to it, with the norms where they belong.
-    fn around(
+    /// A sub-block (attention or FFN) with its pre- and post-norm, added to the residual stream.
+    fn residual_block(
         &self,
         net: &mut Net<'_>,
         norms: &LayerNorms,
         x: ValueId,
-        half: impl FnOnce(&mut Net<'_>, ValueId) -> Result<ValueId, GraphError>,
+        sub_block: impl FnOnce(&mut Net<'_>, ValueId) -> Result<ValueId, GraphError>,
     ) -> Result<ValueId, GraphError> {
         let read = match norms.before {
             Some(norm) => net.rms_norm(x, norm, self.eps, 1)?,
             None => x,
         };
-        let mut made = half(net, read)?;
+        let mut output = sub_block(net, read)?;
         if let Some(norm) = norms.after {
-            made = net.rms_norm(made, norm, self.eps, 1)?;
+            output = net.rms_norm(output, norm, self.eps, 1)?;
         }
-        let made = net.scale(made, self.variant.residual_scale)?;
-        net.add(x, made)
+        let output = net.scale(output, self.variant.residual_scale)?;
+        net.add(x, output)
     }
 
     fn qkv(&self, net: &mut Net<'_>, layer: &Layer, x: ValueId) -> Result<[ValueId; 3], GraphError> {
         let Heads { heads, kv_heads, head_dim, .. } = self.heads;
         let [mut q, mut k, v] = match layer.qkv {
-            Qkv::Apart(linears) => net.linears(x, linears)?,
+            Qkv::Separate(linears) => net.linears(x, linears)?,
             Qkv::Fused(linear) => {
                 let all = net.linear(x, linear)?;
                 net.split(all, [heads * head_dim, kv_heads * head_dim, kv_heads * head_dim])?

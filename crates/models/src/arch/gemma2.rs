@@ -8,7 +8,7 @@ use super::dense::{Dense, Local, Norms, Variant};
 use super::gemma3::attention_scale;
 use crate::ffn::FfnShape;
 use crate::metadata::MetadataReader;
-use crate::net::LogitForm;
+use crate::net::LogitScaling;
 use crate::{Model, ModelError};
 use verbatim_gguf::GgufFile;
 use verbatim_graph::{Activation, Real, RopeLayout};
@@ -35,7 +35,7 @@ pub(super) fn open(file: &GgufFile, keys: &MetadataReader<'_>) -> Result<Box<dyn
         embedding_scale: (hyperparameters.hidden as f32).sqrt(),
         attention_scale: attention_scale(keys, &hyperparameters, LAYERS_OF_27B)?,
         attention_softcap: cap("attn_logit_softcapping", 50.0)?,
-        logits: LogitForm { scale: 1.0, softcap: cap("final_logit_softcapping", 30.0)? },
+        logits: LogitScaling { scale: 1.0, softcap: cap("final_logit_softcapping", 30.0)? },
         local: Some(local),
         ..Variant::new(RopeLayout::NeoX, FfnShape::gated(keys)?)
     };

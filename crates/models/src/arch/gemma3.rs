@@ -1,14 +1,14 @@
 //! `gemma3`: the text part of Gemma 3 (arXiv 2503.19786).
 //!
 //! Five local layers, then a global one, and so on. Local layers have a sliding window and a RoPE base of 10000; global ones
-//! have full attention and a larger base, scaled in the larger models. Each head of Q and K is normed; attention
+//! have full attention and a larger base, scaled in the larger models. Each head of Q and K is normalized; attention
 //! and feed-forward network have a norm before and one after. Norm weights lie in GGUF files with the 1 already added
 //! that the checkpoints leave out.
 
 use super::dense::{Dense, Local, Norms, QkNorms, Variant};
 use crate::ffn::FfnShape;
 use crate::metadata::MetadataReader;
-use crate::net::LogitForm;
+use crate::net::LogitScaling;
 use crate::{Hyperparameters, Model, ModelError};
 use verbatim_gguf::GgufFile;
 use verbatim_graph::{Activation, Real, RopeLayout};
@@ -38,7 +38,7 @@ pub(super) fn open(file: &GgufFile, keys: &MetadataReader<'_>) -> Result<Box<dyn
         embedding_scale: (hyperparameters.hidden as f32).sqrt(),
         attention_scale: attention_scale(keys, &hyperparameters, LAYERS_OF_27B)?,
         attention_softcap: keys.positive("attn_logit_softcapping")?.map(Real),
-        logits: LogitForm { scale: 1.0, softcap: keys.positive("final_logit_softcapping")?.map(Real) },
+        logits: LogitScaling { scale: 1.0, softcap: keys.positive("final_logit_softcapping")?.map(Real) },
         local,
         ..Variant::new(RopeLayout::NeoX, FfnShape::gated(keys)?)
     };

@@ -2,7 +2,7 @@
 //!
 //! Local and global layers alternate, a local one first, all with YaRN, which does not round the
 //! pairs between which it blends to whole ones. Each head has an attention sink. Every projection has a bias, and the
-//! FFNs are MoE with clamped SwiGLU. Files call the norm before the mixture
+//! FFNs are MoE with clamped SwiGLU. Files call the FFN norm
 //! `post_attention_norm`.
 
 use super::dense::{Dense, Local, Variant};
@@ -28,7 +28,7 @@ pub(super) fn open(file: &GgufFile, keys: &MetadataReader<'_>) -> Result<Box<dyn
         sinks: true,
         yarn_rounds_pairs: false,
         local: Some(local),
-        ..Variant::new(RopeLayout::NeoX, FfnShape::mixture(keys, false)?)
+        ..Variant::new(RopeLayout::NeoX, FfnShape::moe(keys, false)?)
     };
     Dense::open(file, keys, variant)
 }

@@ -6,13 +6,13 @@
 use super::dense::{Dense, Variant};
 use crate::ffn::FfnShape;
 use crate::metadata::MetadataReader;
-use crate::net::LogitForm;
+use crate::net::LogitScaling;
 use crate::{Model, ModelError};
 use verbatim_gguf::GgufFile;
 use verbatim_graph::RopeLayout;
 
 pub(super) fn open(file: &GgufFile, keys: &MetadataReader<'_>) -> Result<Box<dyn Model>, ModelError> {
-    keys.refuse_count("expert_count", "0: mixtures of experts are not supported in this architecture")?;
+    keys.refuse_count("expert_count", "0: MoE is not supported in this architecture")?;
     keys.refuse_unless("rope.scaling.finetuned", true, "true: models without RoPE are not supported")?;
     let Some(logit_divisor) = keys.positive("logit_scale")? else {
         return Err(keys.wrong("logit_scale", "missing or 0", "the number that logits are divided by"));
@@ -22,7 +22,7 @@ pub(super) fn open(file: &GgufFile, keys: &MetadataReader<'_>) -> Result<Box<dyn
         embedding_scale: keys.positive("embedding_scale")?.unwrap_or(1.0),
         attention_scale: keys.positive("attention.scale")?,
         residual_scale: keys.positive("residual_scale")?.unwrap_or(1.0),
-        logits: LogitForm { scale: 1.0 / logit_divisor, softcap: None },
+        logits: LogitScaling { scale: 1.0 / logit_divisor, softcap: None },
         ..Variant::new(RopeLayout::Interleaved, FfnShape::gated(keys)?)
     };
     Dense::open(file, keys, variant)

@@ -9,7 +9,7 @@
 
 use crate::ffn::{Ffn, FfnShape};
 use crate::metadata::MetadataReader;
-use crate::net::{Heads, Linear, LogitForm, Net};
+use crate::net::{Heads, Linear, LogitScaling, Net};
 use crate::table::{Table, WeightId};
 use crate::{
     HiddenOutput, Hyperparameters, KeyRope, KvShape, Model, ModelError, RecurrentShape, StepShape, WeightSpec,
@@ -17,7 +17,7 @@ use crate::{
 use verbatim_gguf::GgufFile;
 use verbatim_graph::{Activation, DeltaHeads, Graph, GraphError, Op, Real, RopeLayout, RopeTable, ValueId};
 
-/// One layer in this many is an attention layer, unless the file says otherwise.
+/// One layer in this many is an attention layer, unless the file specifies otherwise.
 const ATTENTION_INTERVAL: usize = 4;
 
 pub(super) struct Hybrid {
@@ -90,7 +90,7 @@ impl Hybrid {
         let mut table = Table::new(file);
         let embedding = table.matrix("token_embd.weight", vocabulary, hidden)?;
         let norm = table.vector("output_norm.weight", hidden)?;
-        // Without an LM head of its own, the model has tied embeddings.
+        // Without a separate LM head, the embeddings are tied.
         let tied = !table.has("output.weight");
         let head = if tied { embedding } else { table.matrix("output.weight", vocabulary, hidden)? };
         let mut opened = Vec::new();
@@ -148,7 +148,7 @@ fn delta_shape(keys: &MetadataReader<'_>) -> Result<RecurrentShape, ModelError> 
     Ok(RecurrentShape { kernel: keys.count("ssm.conv_kernel")?, heads })
 }
 
-/// Which layers are recurrent: as the file lists them, or all but one in so many.
+/// Which layers are recurrent: a list from the file, or all but every n-th.
 enum LayerKinds {
     Listed(Vec<bool>),
     Interval(usize),
@@ -212,9 +212,9 @@ impl Attention {
         rope: ValueId,
     ) -> Result<ValueId, GraphError> {
         let Heads { heads, kv_heads, head_dim, .. } = model.heads;
-        let [both, k, v] = net.linears(x, [self.query_and_gate, self.key, self.value])?;
+        let [q_and_gate, k, v] = net.linears(x, [self.query_and_gate, self.key, self.value])?;
         let half = |start| Op::HeadColumns { heads, start, cols: head_dim };
-        let (q, gate) = (net.apply(half(0), &[both])?, net.apply(half(head_dim), &[both])?);
+        let (q, gate) = (net.apply(half(0), &[q_and_gate])?, net.apply(half(head_dim), &[q_and_gate])?);
         let [q_norm, k_norm] = self.head_norms;
         let q = net.rms_norm(q, q_norm, model.eps, heads)?;
         let k = net.rms_norm(k, k_norm, model.eps, kv_heads)?;
@@ -262,9 +262,9 @@ impl DeltaNet {
         let RecurrentShape { kernel, heads } = model.delta;
         let [qkv, gate, alpha, beta] = net.linears(x, [self.qkv, self.gate, self.alpha, self.beta])?;
         let qkv = net.short_conv(index, kernel, qkv, self.convolution)?;
-        let said = net.gated_delta(index, heads, [qkv, alpha, beta], self.decay)?;
-        let normed = net.rms_norm(said, self.norm, model.eps, heads.value_heads)?;
-        let gated = net.apply(Op::Glu { activation: Activation::Silu }, &[gate, normed])?;
+        let output = net.gated_delta(index, heads, [qkv, alpha, beta], self.decay)?;
+        let normalized = net.rms_norm(output, self.norm, model.eps, heads.value_heads)?;
+        let gated = net.apply(Op::Glu { activation: Activation::Silu }, &[gate, normalized])?;
         net.linear(gated, self.output)
     }
 }
@@ -297,24 +297,24 @@ impl Model for Hybrid {
         let rope = net.rope_table(self.rope, None)?;
         let (mut attending, mut recurring) = (0, 0);
         for (index, layer) in self.layers.iter().enumerate() {
-            let normed = net.rms_norm(x, layer.norm, self.eps, 1)?;
+            let normalized = net.rms_norm(x, layer.norm, self.eps, 1)?;
             let mixed = match &layer.mixer {
                 Mixer::Attention(attention) => {
                     attending += 1;
-                    attention.build(&mut net, attending - 1, self, normed, rope)?
+                    attention.build(&mut net, attending - 1, self, normalized, rope)?
                 }
                 Mixer::Delta(delta) => {
                     recurring += 1;
-                    delta.build(&mut net, recurring - 1, self, normed)?
+                    delta.build(&mut net, recurring - 1, self, normalized)?
                 }
             };
             x = net.add(x, mixed)?;
 
-            let normed = net.rms_norm(x, layer.ffn_norm, self.eps, 1)?;
-            let ffn = layer.ffn.build(&mut net, normed, Activation::Silu)?;
+            let normalized = net.rms_norm(x, layer.ffn_norm, self.eps, 1)?;
+            let ffn = layer.ffn.build(&mut net, normalized, Activation::Silu)?;
             x = net.add(x, ffn)?;
             net.hidden_output(HiddenOutput::Layer(index as u32), x)?;
         }
-        net.head(x, self.norm, self.eps, self.head, LogitForm::default())
+        net.head(x, self.norm, self.eps, self.head, LogitScaling::default())
     }
 }

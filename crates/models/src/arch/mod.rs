@@ -44,7 +44,7 @@ pub fn architectures() -> Vec<&'static str> {
     ARCHITECTURES.iter().map(|(name, _)| *name).collect()
 }
 
-/// Understands a file.
+/// Opens a model: parses and validates the metadata and tensor table.
 ///
 /// # Errors
 /// An unknown architecture, a missing or unsupported hyperparameter, a missing tensor or one of another shape: named,

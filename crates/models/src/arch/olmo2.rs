@@ -1,5 +1,5 @@
-//! `olmo2`: OLMo 2 (arXiv 2501.00656). Attention and feed-forward network read the residual stream as it is, and what
-//! they add is normed; Q and K are normed over all their heads together.
+//! `olmo2`: OLMo 2 (arXiv 2501.00656). Attention and feed-forward network read the residual stream directly, and
+//! their outputs are normalized (post-norm); Q and K are normalized over all their heads together.
 
 use super::dense::{Dense, Norms, QkNorms, Variant};
 use crate::ffn::FfnShape;

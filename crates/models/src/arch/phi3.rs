@@ -2,7 +2,7 @@
 //!
 //! Llama's form with Q, K and V in one tensor, and gate and up projection in another. Models for long contexts use
 //! one of two sets of frequency factors (LongRoPE): the long set where sequences may outgrow the context of the
-//! first training. All layers see a window if the file gives one, as in the reference implementation.
+//! first training. All layers have a window if the file specifies one, as in the reference implementation.
 
 use super::dense::{Dense, Local, Variant};
 use crate::ffn::FfnShape;
@@ -12,7 +12,7 @@ use verbatim_gguf::GgufFile;
 use verbatim_graph::RopeLayout;
 
 pub(super) fn open(file: &GgufFile, keys: &MetadataReader<'_>) -> Result<Box<dyn Model>, ModelError> {
-    keys.refuse_count("expert_count", "0: mixtures of experts are not supported in this architecture")?;
+    keys.refuse_count("expert_count", "0: MoE is not supported in this architecture")?;
     let local = keys.window()?.map(|window| Local { window, layers: LayerPattern::ALL, rope: None });
     let variant = Variant { local, ..Variant::new(RopeLayout::NeoX, FfnShape::fused(keys)?) };
     Dense::open(file, keys, variant)

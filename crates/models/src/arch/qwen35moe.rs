@@ -1,4 +1,4 @@
-//! `qwen35moe`: the Qwen3.5 mixtures of experts. `qwen35`'s layers with an MoE FFN in each, which has a shared
+//! `qwen35moe`: the Qwen3.5 MoE models. `qwen35`'s layers with an MoE FFN in each, which has a shared
 //! expert with a gate.
 
 use super::hybrid::Hybrid;
@@ -8,5 +8,5 @@ use crate::{Model, ModelError};
 use verbatim_gguf::GgufFile;
 
 pub(super) fn open(file: &GgufFile, keys: &MetadataReader<'_>) -> Result<Box<dyn Model>, ModelError> {
-    Hybrid::open(file, keys, FfnShape::mixture(keys, true)?)
+    Hybrid::open(file, keys, FfnShape::moe(keys, true)?)
 }

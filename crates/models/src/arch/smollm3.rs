@@ -1,5 +1,5 @@
 //! `smollm3`: SmolLM3 (huggingface.co/blog/smollm3). Llama's form, but the last of every four layers has no RoPE on Q
-//! and K: it knows positions by the causal mask alone (NoPE, arXiv 2501.18795).
+//! and K: it only knows positions through the causal mask (NoPE, arXiv 2501.18795).
 
 use super::dense::{Dense, Variant};
 use crate::ffn::FfnShape;
@@ -13,7 +13,7 @@ const PERIOD: usize = 4;
 
 pub(super) fn open(file: &GgufFile, keys: &MetadataReader<'_>) -> Result<Box<dyn Model>, ModelError> {
     keys.refuse_count("attention.sliding_window", "0: windows are not supported in this architecture")?;
-    keys.refuse_count("expert_count", "0: mixtures of experts are not supported in this architecture")?;
+    keys.refuse_count("expert_count", "0: MoE is not supported in this architecture")?;
     let variant = Variant {
         uses_rope: |layer| !(layer + 1).is_multiple_of(PERIOD),
         // The converter to GGUF reorders the rows of Q and K, as for Llama.

@@ -1,8 +1,8 @@
 //! One op at a time: a graph is built from numbers and run.
 #![allow(dead_code)] // Each test binary uses a part.
 
-use verbatim_backend::{Backend, Outputs, StateForm, StateStore, WeightForm, WeightSource};
-use verbatim_graph::{Bounds, Builder, Lifetime, Op, Placement, Shape, Tag, ValueId};
+use verbatim_backend::{Backend, Outputs, StateForm, StateStore, WeightKind, WeightSource};
+use verbatim_graph::{Builder, Lifetime, Op, Placement, RowCounts, Shape, Tag, ValueId};
 use verbatim_quant::{DType, dequantize, quantize};
 use verbatim_reference::{Arena, Reference, State, Weights};
 
@@ -17,7 +17,7 @@ enum Numbers {
 /// A graph being built, with the numbers of its leaves.
 pub struct Case {
     pub builder: Builder,
-    rows: Bounds,
+    rows: RowCounts,
     weights: Weights,
     weight_count: u32,
     state_count: u32,
@@ -32,7 +32,7 @@ impl Case {
     }
 
     pub fn with_output_rows(rows: usize, output_rows: usize) -> Case {
-        let rows = Bounds { rows, output_rows };
+        let rows = RowCounts { rows, output_rows };
         let mut builder = Builder::new(rows);
         builder.place(Placement::Host);
         let (weights, state) = (Reference.new_weights(), Reference.new_state());
@@ -62,18 +62,18 @@ impl Case {
     }
 
     pub fn vector(&mut self, x: &[f32]) -> ValueId {
-        self.weight(WeightForm::Vector, DType::F32, 1, x)
+        self.weight(WeightKind::Vector, DType::F32, 1, x)
     }
 
     pub fn matrix(&mut self, dtype: DType, rows: usize, x: &[f32]) -> ValueId {
-        self.weight(WeightForm::Matrix, dtype, rows, x)
+        self.weight(WeightKind::Matrix, dtype, rows, x)
     }
 
     pub fn experts(&mut self, dtype: DType, experts: usize, rows: usize, x: &[f32]) -> ValueId {
-        self.weight(WeightForm::Experts(experts), dtype, experts * rows, x)
+        self.weight(WeightKind::Experts(experts), dtype, experts * rows, x)
     }
 
-    fn weight(&mut self, form: WeightForm, dtype: DType, rows: usize, x: &[f32]) -> ValueId {
+    fn weight(&mut self, form: WeightKind, dtype: DType, rows: usize, x: &[f32]) -> ValueId {
         let cols = x.len() / rows;
         let bytes = encoded(dtype, x);
         let source = WeightSource { form, dtype, rows, cols, bytes: &bytes, done: &|_| {} };

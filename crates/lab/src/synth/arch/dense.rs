@@ -97,21 +97,21 @@ impl Hyperparameters {
     }
 }
 
-/// A mixture of experts in every layer.
+/// MoE in every layer.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Mixture {
+pub(super) struct Moe {
     pub(super) experts: usize,
     /// The inner width of an expert.
     pub(super) width: usize,
 }
 
-impl Mixture {
+impl Moe {
     /// Reads the hyperparameters under the names that a configuration has for them, and writes their keys.
     pub(super) fn describe(
         config: &Config,
         out: &mut Blueprint,
         [experts_key, width_key]: [&str; 2],
-    ) -> Result<Mixture, ConfigError> {
+    ) -> Result<Moe, ConfigError> {
         let (experts, width) = (config.count(experts_key)?, config.count(width_key)?);
         let used_key = "num_experts_per_tok";
         let used = config.count(used_key)?;
@@ -122,12 +122,12 @@ impl Mixture {
         out.count("expert_count", experts);
         out.count("expert_used_count", used);
         out.count("expert_feed_forward_length", width);
-        Ok(Mixture { experts, width })
+        Ok(Moe { experts, width })
     }
 
     /// The router, and the experts' three matrices, each stacked in one tensor.
     pub(super) fn tensors(&self, hparams: &Hyperparameters, out: &mut Blueprint, layer: usize) {
-        let (Mixture { experts, width }, hidden) = (*self, hparams.hidden);
+        let (Moe { experts, width }, hidden) = (*self, hparams.hidden);
         out.random(weight(layer, "ffn_gate_inp"), &[hidden, experts]);
         out.random(weight(layer, "ffn_gate_exps"), &[hidden, width, experts]);
         out.random(weight(layer, "ffn_up_exps"), &[hidden, width, experts]);

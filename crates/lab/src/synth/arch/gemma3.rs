@@ -1,10 +1,10 @@
-//! `gemma3`: the text part of Gemma 3. Norms before and after each half of a layer; most layers see a window.
+//! `gemma3`: the text part of Gemma 3. Norms before and after each half of a layer; most layers have a sliding window.
 
 use super::super::blueprint::Blueprint;
 use super::super::config::{Config, ConfigError};
 use super::dense::{Hyperparameters, ffn_width, rope};
 
-/// Every so many layers one sees everything; files do not say so.
+/// One layer in this many has full attention; files have no key for it.
 const PERIOD: usize = 6;
 
 pub(super) fn describe(config: &Config, out: &mut Blueprint) -> Result<(), ConfigError> {

@@ -1,4 +1,4 @@
-//! `olmo2`: OLMo 2. What each half of a layer adds is normed, and so are Q and K, over all their heads together.
+//! `olmo2`: OLMo 2. Post-norm; Q and K are normalized over all their heads together.
 
 use super::super::blueprint::Blueprint;
 use super::super::config::{Config, ConfigError};

@@ -1,4 +1,4 @@
-//! `qwen3`: the dense Qwen3 models. Each head of Q and K is normed.
+//! `qwen3`: the dense Qwen3 models. Each head of Q and K is normalized.
 
 use super::super::blueprint::Blueprint;
 use super::super::config::{Config, ConfigError};

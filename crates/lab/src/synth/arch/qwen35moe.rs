@@ -1,18 +1,17 @@
-//! `qwen35moe`: the Qwen3.5 and Qwen3.6 mixtures of experts. `qwen35`'s layers with a mixture in each, and beside the chosen
-//! experts a shared one with a gate of its own.
+//! `qwen35moe`: the Qwen3.5 and Qwen3.6 MoE models. `qwen35`'s layers with MoE in each, and a gated shared expert.
 
 use super::super::blueprint::Blueprint;
 use super::super::config::{Config, ConfigError};
-use super::dense::{Mixture, weight};
+use super::dense::{Moe, weight};
 use super::qwen35;
 
 pub(super) fn describe(config: &Config, out: &mut Blueprint) -> Result<(), ConfigError> {
-    let mixture = Mixture::describe(config, out, ["num_experts", "moe_intermediate_size"])?;
+    let moe = Moe::describe(config, out, ["num_experts", "moe_intermediate_size"])?;
     let shared = config.count("shared_expert_intermediate_size")?;
     out.count("expert_shared_feed_forward_length", shared);
     qwen35::describe_with(config, out, |hparams, out, layer| {
         let hidden = hparams.hidden;
-        mixture.tensors(hparams, out, layer);
+        moe.tensors(hparams, out, layer);
         out.random(weight(layer, "ffn_gate_inp_shexp"), &[hidden]);
         out.random(weight(layer, "ffn_gate_shexp"), &[hidden, shared]);
         out.random(weight(layer, "ffn_up_shexp"), &[hidden, shared]);

@@ -1,15 +1,15 @@
-//! `qwen3moe`: the Qwen3 mixtures of experts. Qwen3's form with a mixture in every layer.
+//! `qwen3moe`: the Qwen3 MoE models. Qwen3 with MoE in every layer.
 
 use super::super::blueprint::Blueprint;
 use super::super::config::{Config, ConfigError};
-use super::dense::{Hyperparameters, Mixture, ffn_width, rope};
+use super::dense::{Hyperparameters, Moe, ffn_width, rope};
 
 pub(super) fn describe(config: &Config, out: &mut Blueprint) -> Result<(), ConfigError> {
     if config.optional_count("decoder_sparse_step")?.unwrap_or(1) != 1 {
         return Err(config.wrong("decoder_sparse_step", "1: every layer has experts"));
     }
     let hparams = Hyperparameters::describe(config, out)?;
-    let mixture = Mixture::describe(config, out, ["num_experts", "moe_intermediate_size"])?;
+    let moe = Moe::describe(config, out, ["num_experts", "moe_intermediate_size"])?;
     ffn_width(config, out)?;
     rope(&config.rope("full_attention"), out, hparams.head_dim)?;
     hparams.ends(out, config.is_tied(false)?);
@@ -18,7 +18,7 @@ pub(super) fn describe(config: &Config, out: &mut Blueprint) -> Result<(), Confi
         hparams.attention(out, layer);
         hparams.head_norms(out, layer);
         hparams.norm(out, layer, "ffn_norm");
-        mixture.tensors(&hparams, out, layer);
+        moe.tensors(&hparams, out, layer);
     }
     Ok(())
 }
