@@ -1,20 +1,20 @@
 //! The models that `verbatim pull` knows by name.
 //!
-//! Each has its SHA-256 pinned here, so it does not matter from where its bytes come: a hub, a mirror of it,
-//! or the Python packages that carry a copy.
+//! Each has its SHA-256 pinned here, so it can come from a hub, a mirror of it, or the Python
+//! packages that contain a copy.
 
 /// A model that is known by name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KnownModel {
     /// Name in the store.
     pub name: &'static str,
-    /// Where it is on the model hub, as `hf:OWNER/REPO/FILE.gguf@REVISION`.
+    /// Its location on the model hub, as `hf:OWNER/REPO/FILE.gguf@REVISION`.
     pub hub_file: &'static str,
     /// SHA-256 of the file, in lower-case hexadecimal.
     pub sha256: &'static str,
     /// Size of the file.
     pub bytes: u64,
-    /// Python packages whose files, put together in this order, are the model.
+    /// Python packages whose files, concatenated in this order, are the model.
     pub packages: &'static [PackageFile],
     /// Licence of the weights.
     pub license: &'static str,
@@ -31,7 +31,7 @@ pub struct PackageFile {
     pub path: &'static str,
 }
 
-/// The model that is used when none is named.
+/// The model that is used when none is specified.
 pub const DEFAULT_MODEL: &str = "smollm2-135m";
 
 /// The known models, the default first.

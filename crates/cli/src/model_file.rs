@@ -1,4 +1,4 @@
-//! What the commands read out of a model file without building the model.
+//! What the commands read from a model file without loading the model.
 
 use std::path::PathBuf;
 
@@ -12,13 +12,13 @@ use crate::store::Store;
 /// A model file that is open.
 #[derive(Debug)]
 pub struct ModelFile {
-    /// Where it is.
+    /// Its path.
     pub path: PathBuf,
-    /// What is in it.
+    /// Its content.
     pub gguf: GgufFile,
 }
 
-/// How much of a file is of one type.
+/// Share of one tensor type in a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TypeShare {
     /// The type.
@@ -32,10 +32,10 @@ pub struct TypeShare {
 }
 
 impl ModelFile {
-    /// Opens what `-m` means, without fetching anything.
+    /// Opens the model that `-m` refers to, without fetching anything.
     ///
     /// # Errors
-    /// When there is no such model or the file is not whole.
+    /// When there is no such model, or the file is truncated or corrupt.
     pub fn open(store: &Store, model: &str) -> anyhow::Result<Self> {
         let path = store.resolve(model)?;
         let gguf = GgufFile::open(&path)?;
@@ -45,7 +45,7 @@ impl ModelFile {
     /// The file's tokenizer.
     ///
     /// # Errors
-    /// When the file has none, or one that is broken or not supported.
+    /// When the file has none, or it is invalid or not supported.
     pub fn tokenizer(&self) -> anyhow::Result<Tokenizer> {
         Tokenizer::from_gguf(self.gguf.metadata())
             .with_context(|| format!("{} has no usable vocabulary", self.path.display()))
@@ -54,19 +54,19 @@ impl ModelFile {
     /// The file's chat template.
     ///
     /// # Errors
-    /// When the file has none, or it is no text.
+    /// When the file has none, or it is not UTF-8.
     pub fn chat_template(&self) -> anyhow::Result<&str> {
         self.gguf
             .metadata()
             .get_str("tokenizer.chat_template")
             .with_context(|| self.path.display().to_string())?
             .with_context(|| {
-                format!("{} has no chat template: give one with --template-file", self.path.display())
+                format!("{} has no chat template: specify one with --template-file", self.path.display())
             })
     }
 }
 
-/// How much of the file is of which type, the largest share first.
+/// The shares of all tensor types, the largest first.
 pub fn type_shares(file: &GgufFile) -> Vec<TypeShare> {
     let mut shares: Vec<TypeShare> = Vec::new();
     for tensor in file.tensors() {
@@ -83,8 +83,7 @@ pub fn type_shares(file: &GgufFile) -> Vec<TypeShare> {
     shares
 }
 
-/// What the weights' format is called: the recipe that the file names, such as `Q4_K_M`, else the type of
-/// most bytes.
+/// The name of the weights' format: the file's recipe, such as `Q4_K_M`, else the type with the most bytes.
 pub fn weights_format(file: &GgufFile) -> &'static str {
     let recipe = file.metadata().get_u32("general.file_type").ok().flatten().and_then(recipe_name);
     recipe.or_else(|| type_shares(file).first().map(|share| share.dtype.name())).unwrap_or("none")

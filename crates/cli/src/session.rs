@@ -67,7 +67,7 @@ impl std::fmt::Display for Summary {
 /// core would share its vector units. Also sets the affinity mask, which threads created later inherit.
 ///
 /// # Errors
-/// When the mask names CPUs that cannot be used.
+/// When the mask contains unusable CPUs.
 pub fn place_threads(flags: &DeviceFlags) -> anyhow::Result<usize> {
     flags.cpu_mask.as_ref().map_or(Ok(()), CpuMask::apply)?;
     let masked = flags.cpu_mask.as_ref().map(CpuMask::count);
@@ -83,7 +83,7 @@ pub fn place_threads(flags: &DeviceFlags) -> anyhow::Result<usize> {
 /// The backend that the flags select, and its number of threads.
 ///
 /// # Errors
-/// When it cannot be used, or the mask names CPUs that cannot be used.
+/// When it cannot be used, or the mask contains unusable CPUs.
 pub fn open_device(flags: &DeviceFlags) -> anyhow::Result<(Device, usize)> {
     let threads = place_threads(flags)?;
     Ok((Device::open(flags.backend, threads)?, threads))
@@ -240,7 +240,7 @@ fn about_session(error: SessionError, what: &'static str) -> anyhow::Error {
             anyhow::Error::new(error).context("--context-shift does not work with this model")
         }
         SessionError::Keep { keep, context } => {
-            anyhow!("--keep {keep} must be smaller than the context - 1 ({context} - 1)")
+            anyhow!("--keep {keep} must be smaller than {}, the context size minus 1", context.saturating_sub(1))
         }
         SessionError::File(error) => anyhow::Error::new(error).context(format!("--session {what}")),
         SessionError::History { .. } => anyhow::Error::new(error).context(format!("--session {what}")),

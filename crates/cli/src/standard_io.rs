@@ -1,5 +1,4 @@
-//! Standard input and output, used exactly: no newline is added or taken away, and no reader's departure
-//! panics.
+//! Exact standard input and output: no newline is added or removed, and a broken pipe does not panic.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -7,7 +6,7 @@ use std::path::Path;
 
 use anyhow::{Context, bail};
 
-/// Most bytes that are read as input. Far more than any context holds, far less than memory.
+/// Maximum input size. Far larger than any context, far smaller than memory.
 const INPUT_BYTES_MAX: u64 = 256 << 20;
 
 /// Reads standard input to its end.
@@ -21,7 +20,7 @@ pub fn read_bytes() -> anyhow::Result<Vec<u8>> {
 fn read_all(input: impl Read, name: &str) -> anyhow::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     let read = input.take(INPUT_BYTES_MAX + 1).read_to_end(&mut bytes);
-    read.with_context(|| format!("{name} cannot be read"))?;
+    read.with_context(|| format!("cannot read {name}"))?;
     if bytes.len() as u64 > INPUT_BYTES_MAX {
         bail!("{name} has more than {} MiB", INPUT_BYTES_MAX >> 20);
     }
@@ -61,13 +60,13 @@ fn text(bytes: Vec<u8>, name: &str) -> anyhow::Result<String> {
 /// Writes bytes to standard output as they are, and flushes.
 ///
 /// # Errors
-/// When standard output cannot be written. A broken pipe is among them; see [`crate::error::report`].
+/// When cannot write standard output. A broken pipe is among them; see [`crate::error::report`].
 pub fn write(bytes: &[u8]) -> anyhow::Result<()> {
     let mut output = io::stdout().lock();
-    output.write_all(bytes).and_then(|()| output.flush()).context("standard output cannot be written")
+    output.write_all(bytes).and_then(|()| output.flush()).context("cannot write standard output")
 }
 
-/// Refuses to write over a model: whoever names one as an output has mistaken one path for another.
+/// Refuses to overwrite a model: as an output path it is certainly a mistake.
 ///
 /// # Errors
 /// When there is a GGUF file at `path`.
@@ -75,12 +74,11 @@ pub fn refuse_model(path: &Path) -> anyhow::Result<()> {
     let mut magic = [0; 4];
     let is_file = path.metadata().is_ok_and(|found| found.is_file());
     let is_model = is_file && File::open(path).and_then(|mut file| file.read_exact(&mut magic)).is_ok();
-    anyhow::ensure!(!is_model || &magic != b"GGUF", "{} is a model and is not written over", path.display());
+    anyhow::ensure!(!is_model || &magic != b"GGUF", "{} is a model and will not be overwritten", path.display());
     Ok(())
 }
 
-/// Tells the person something on standard error, which may quote a file or a server and is therefore escaped. That
-/// nobody can read it is no reason to stop.
+/// Prints a message on standard error, escaped, since it may quote a file or a server. Write errors are ignored.
 pub fn notify(message: &str) {
     let lines: Vec<String> = message.split('\n').map(escape).collect();
     let _ = writeln!(io::stderr().lock(), "{}", lines.join("\n"));
@@ -107,8 +105,8 @@ fn is_invisible_format(character: char) -> bool {
         | '\u{e0000}'..='\u{e007f}')
 }
 
-/// JSON for people and programs, with a newline at the end. What could command a terminal is escaped in JSON's own way,
-/// so a program reads exactly what was in `value`.
+/// JSON for people and programs, with a newline at the end. Terminal control characters are escaped as in JSON,
+/// so a program reads exactly `value`.
 pub fn json_text(value: &serde_json::Value) -> String {
     let mut text = String::new();
     // Below U+0020 the writer escapes; from U+007F on it does not. Such characters are inside strings only.

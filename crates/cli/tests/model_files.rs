@@ -63,7 +63,7 @@ fn inspect_shows_what_is_in_a_file() {
 #[test]
 fn inspect_abbreviates_for_people_only() {
     let file = vocabulary(SMOLLM2);
-    // A file without tensors is shown, but is no model that could be loaded.
+    // A file without tensors is shown, but is not a loadable model.
     let output = run(&["inspect", &file], b"");
     assert_eq!(output.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&output.stderr).contains("tensor `token_embd.weight` is missing"));
@@ -129,7 +129,7 @@ fn tokenize_takes_input_exactly_and_refuses_what_is_none() {
     assert!(error.contains("there is no token 49152: the vocabulary has the ids 0 to 49151"), "{error}");
     for wrong in [&b"[-1]"[..], b"[1.5]", b"{}", b"", b"[1"] {
         let error = stderr(&run(&["tokenize", "-m", &model, "--decode"], wrong), 1);
-        assert!(error.contains("standard input is no JSON array of token ids"), "{error}");
+        assert!(error.contains("standard input is not a JSON array of token ids"), "{error}");
     }
     stderr(&run(&["tokenize"], b"a"), 2);
     let error = stderr(&run(&["tokenize", "-m", "/no/such.gguf"], b"a"), 1);
@@ -205,9 +205,9 @@ fn what_a_template_cannot_be_given_is_explained() {
     let cases: [(&[&str], &[u8], i32, &str); 8] = [
         (&["template", "--template-file", refusing], b"[]", 1, "no\\u{1b}[31mway"),
         (&["template"], b"[]", 2, "--model <FILE>"),
-        (&["template", "-m", &model], b"{}", 1, "standard input is no JSON array of messages"),
-        (&["template", "-m", &model], b"[", 1, "standard input is no JSON array of messages"),
-        (&["template", "-m", &bare], b"[]", 1, "has no chat template: give one with --template-file"),
+        (&["template", "-m", &model], b"{}", 1, "standard input is not a JSON array of messages"),
+        (&["template", "-m", &model], b"[", 1, "standard input is not a JSON array of messages"),
+        (&["template", "-m", &bare], b"[]", 1, "has no chat template: specify one with --template-file"),
         (&["template", "-m", &model, "--context", "-"], b"[]", 1, "must be an object"),
         (
             &["template", "-m", &model, "--context", "-", "--add-generation-prompt"],
@@ -241,7 +241,7 @@ fn logits_have_the_golden_shape_and_never_go_over_a_model() {
     let copy = folder.path().join("model.gguf");
     fs::copy(model, &copy).unwrap();
     let arguments = ["logits", "-m", model, "--tokens", "1", "--out", copy.to_str().unwrap()];
-    assert!(stderr(&run(&arguments, b""), 1).contains("is a model and is not written over"));
+    assert!(stderr(&run(&arguments, b""), 1).contains("is a model and will not be overwritten"));
     assert_eq!(fs::read(&copy).unwrap(), fs::read(model).unwrap());
 }
 

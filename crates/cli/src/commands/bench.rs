@@ -22,7 +22,7 @@ use crate::store::Store;
 /// Prints a row for each test as soon as it is measured.
 ///
 /// # Errors
-/// When there is no model or nothing to measure, or the memory does not suffice.
+/// When there is no model, nothing to measure or not enough memory.
 pub fn run(args: &BenchArgs, store: &Store) -> anyhow::Result<ExitCode> {
     let interrupt = Interrupt::install()?;
     if args.cache_ops {
@@ -38,7 +38,7 @@ pub fn run(args: &BenchArgs, store: &Store) -> anyhow::Result<ExitCode> {
     let chart = args.profile_out.as_deref().map(ChartFile::new).transpose()?;
     let is_profiling = args.profile || chart.is_some();
     if is_profiling && matches!(args.output, BenchOutput::Csv) {
-        return Err(UsageError("a profile does not fit into lines: use --output md or json".into()).into());
+        return Err(UsageError("CSV cannot represent a profile: use --output md or json".into()).into());
     }
     let file = open_model(store, &args.model)?;
     let (device, threads) = open_device(&args.threads)?;
@@ -52,7 +52,7 @@ pub fn run(args: &BenchArgs, store: &Store) -> anyhow::Result<ExitCode> {
     let mut stepper = load(&file, device, &options)?;
     if is_profiling && stepper.profile().is_none() {
         let backend = args.threads.backend;
-        return Err(UsageError(format!("the backend {backend} has no profiler: use --backend cpu")).into());
+        return Err(UsageError(format!("backend {backend} has no profiler: use --backend cpu")).into());
     }
     let peaks = args.peaks || is_profiling;
     let peaks = peaks.then(|| Peaks::measure(threads, stepper.backend_mut())).transpose()?;
@@ -68,7 +68,7 @@ pub fn run(args: &BenchArgs, store: &Store) -> anyhow::Result<ExitCode> {
         Rows { stepper: &mut stepper, setup: &setup, profile_peaks, profiles: Vec::new(), interrupt };
     let complete = rows.print(&tests, args.repetitions.get() as usize, format);
     let profiles = rows.profiles;
-    // What was measured before an error stays readable.
+    // Results before an error remain valid output.
     standard_io::write(format.end().as_bytes())?;
     if format == Format::Markdown {
         profiles.iter().try_for_each(|profile| standard_io::write(profile.table().as_bytes()))?;
@@ -79,7 +79,7 @@ pub fn run(args: &BenchArgs, store: &Store) -> anyhow::Result<ExitCode> {
     Ok(if complete? { ExitCode::SUCCESS } else { ExitCode::from(EXIT_INTERRUPTED) })
 }
 
-/// Measures what operations on a sequence's cache metadata cost.
+/// Measures operations on a sequence's cache metadata.
 fn state(args: &BenchArgs, store: &Store, interrupt: Interrupt) -> anyhow::Result<ExitCode> {
     let file = open_model(store, &args.model)?;
     let mut all = Vec::new();
@@ -135,18 +135,18 @@ fn setup(
     }
 }
 
-/// The tests as they are run.
+/// State of the run.
 struct Rows<'a> {
     stepper: &'a mut Stepper<Device>,
     setup: &'a BenchSetup,
-    /// What profiles are held against, if they are made.
+    /// Peaks that profiles are compared with, if profiling.
     profile_peaks: Option<Peaks>,
     profiles: Vec<Breakdown>,
     interrupt: Interrupt,
 }
 
 impl Rows<'_> {
-    /// Whether all tests were run.
+    /// Returns whether all tests were run.
     fn print(&mut self, tests: &[Test], repetitions: usize, format: Format) -> anyhow::Result<bool> {
         for (index, &test) in tests.iter().enumerate() {
             let Some(row) = self.row(test, repetitions).with_context(|| format!("test {test}"))? else {
@@ -166,21 +166,21 @@ impl Rows<'_> {
         };
         let mut row = TestResult::new(test, &times, self.setup.clone());
         if let Some(peaks) = &self.profile_peaks {
-            // If it was interrupted, the row is whole without it.
+            // If it was interrupted, the row is complete without it.
             row.profile = bench::profile(self.stepper, test, peaks, should_continue)?;
         }
         Ok(Some(row))
     }
 }
 
-/// A file that the profiles are drawn into.
+/// The file of the profile chart.
 struct ChartFile<'a> {
     path: &'a Path,
     draw: fn(&str, &[Breakdown]) -> String,
 }
 
 impl<'a> ChartFile<'a> {
-    /// Looks at the name, before anything is measured.
+    /// Checks the name before anything is measured.
     fn new(path: &'a Path) -> anyhow::Result<ChartFile<'a>> {
         let extension = path.extension().map(|extension| extension.to_ascii_lowercase());
         let draw = match extension.as_ref().and_then(|extension| extension.to_str()) {

@@ -1,7 +1,7 @@
 //! `verbatim inspect`: what is inside a model file, and whether it can be loaded.
 //!
 //! The exit status is 0 only if the file can be loaded; else it is 1, with the reason on standard error. What
-//! can be read of a file that cannot be loaded is printed all the same.
+//! can be read is printed even if the file cannot be loaded.
 
 use std::fmt::Write;
 use std::process::ExitCode;
@@ -14,7 +14,7 @@ use crate::model_file::{ModelFile, TypeShare, type_shares, weights_format};
 use crate::standard_io::{self, escape, escape_bytes, human_bytes, json_text};
 use crate::store::Store;
 
-/// Elements of an array and characters of a string that are shown before the rest is counted.
+/// Maximum elements of an array and characters of a string that are shown.
 const ARRAY_SHOWN: usize = 6;
 const STRING_SHOWN: usize = 100;
 
@@ -33,7 +33,7 @@ pub fn run(args: &InspectArgs, store: &Store) -> anyhow::Result<ExitCode> {
     loaded.map(|()| ExitCode::SUCCESS)
 }
 
-/// Says why the file cannot be loaded, if so.
+/// Checks that the file can be loaded.
 fn check(model: &ModelFile) -> anyhow::Result<()> {
     verbatim_engine::check(&model.gguf)?;
     if model.gguf.metadata().contains("tokenizer.ggml.model") {
@@ -150,7 +150,7 @@ fn dims_text(tensor: &TensorInfo) -> String {
     tensor.dims().iter().map(usize::to_string).collect::<Vec<_>>().join(" × ")
 }
 
-/// What the metadata says of the vocabulary, whether or not a tokenizer can be made of it.
+/// The vocabulary's metadata, whether or not the tokenizer is supported.
 struct Vocabulary<'a> {
     model: &'a [u8],
     pre: Option<&'a [u8]>,
@@ -205,7 +205,7 @@ fn entry_json(value: Value<'_>) -> Json {
     }
 }
 
-/// The value alone. What JSON cannot hold is written so that nothing is lost: a string that is not UTF-8 as
+/// The value without its type. Values that JSON cannot represent are encoded without loss: a string that is not UTF-8 as
 /// `{"hex": "…"}`, a number that is not finite as a string.
 fn value_json(value: Value<'_>) -> Json {
     match value {

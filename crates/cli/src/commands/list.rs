@@ -34,7 +34,7 @@ fn table(entries: &[Entry]) -> String {
     align(["NAME", "SIZE", "TYPE", "SOURCE"], rows.collect())
 }
 
-/// The format of the model's weights. A file that is no model is still in the list, so that it can be
+/// The format of the model's weights. A file that is not a model is still listed, so that it can be
 /// removed.
 fn weights(entry: &Entry) -> &'static str {
     GgufFile::open(&entry.path).map_or("unreadable", |file| model_file::weights_format(&file))

@@ -1,8 +1,8 @@
-//! `verbatim logits`: what the model computes for given tokens, as a .safetensors file.
+//! `verbatim logits`: the logits for given tokens, as a .safetensors file.
 //!
 //! Tensor `logits` is \[positions, vocabulary\], f32. With `--layers` there are also `hidden.embed`, `hidden.layer0` … and
 //! `hidden.final_norm`, each \[positions, hidden size\]: the residual stream entering the first layer and leaving each, and
-//! the hidden state after the final norm. K and V are kept as computed, unless `--f16-cache` is given.
+//! the hidden state after the final norm. K and V are stored as f32, unless `--f16-cache` is given.
 
 use std::process::ExitCode;
 
@@ -16,7 +16,7 @@ use crate::session::{load, open_device, open_model};
 use crate::standard_io;
 use crate::store::Store;
 
-/// Rows of one step: the values of all layers are alive together.
+/// Rows per step: the values of all layers are live at once.
 const STEP_ROWS: usize = 64;
 
 /// Writes the file.

@@ -16,7 +16,7 @@ use crate::session::{load, open_device, open_model};
 use crate::standard_io::{self, escape, notify};
 use crate::store::Store;
 
-/// Prints the result. Ctrl-C ends the computation with what was counted until then.
+/// Prints the result. Ctrl-C ends the computation and prints the result so far.
 ///
 /// # Errors
 /// When there is no model, or no text of at least one chunk.
@@ -26,7 +26,7 @@ pub fn run(args: &PerplexityArgs, store: &Store) -> anyhow::Result<ExitCode> {
     ensure!(!text.is_empty(), "{} is empty", name(&args.file));
     let file = open_model(store, &args.model)?;
     let tokenizer = file.tokenizer()?;
-    // What looks like a special token is ordinary text here, as for llama-perplexity.
+    // Special tokens are not parsed, as in llama-perplexity.
     let tokens = tokenizer.encode(&text, SpecialTokens::Ignore, true);
     let bos = tokenizer.bos().filter(|_| tokenizer.adds_bos());
     let limit = args.chunks.map(|chunks| chunks.get() as usize);
@@ -38,7 +38,7 @@ pub fn run(args: &PerplexityArgs, store: &Store) -> anyhow::Result<ExitCode> {
     let options = LoadOptions { context: Some(args.ctx), k, v, hadamard, ..LoadOptions::default() };
     let mut stepper = load(&file, device, &options)?;
     let reference = args.kl_against.map(|pair| pair.0);
-    // The same weights, with K and V of other types beside.
+    // The same weights, with additional sequences of other KV types.
     let other = reference.map(|[k, v]| stepper.other_sequences(k, v, hadamard)).transpose()?;
     let watched = io::stderr().is_terminal();
     let mut progress = |so_far: &Evaluation| {
@@ -77,7 +77,7 @@ fn name_of(kind: KvType) -> String {
     kind.name().to_owned()
 }
 
-/// A path's last part, for people.
+/// A path's file name, for display.
 fn name(path: &Path) -> String {
     if path == Path::new("-") {
         return "standard input".into();

@@ -10,7 +10,7 @@ use crate::store::Store;
 /// Pulls the model and prints its name, size, hash and place.
 ///
 /// # Errors
-/// When the name or source is refused, or the model cannot be had.
+/// When the name or source is invalid, or the model cannot be fetched.
 pub fn run(args: &PullArgs, store: &Store) -> anyhow::Result<ExitCode> {
     let source = Source::parse(&args.source)?;
     let name = match &args.name {

@@ -17,7 +17,7 @@ use crate::standard_io::{human_bytes, notify};
 /// Far more than any config.json has.
 const CONFIG_BYTES_MAX: u64 = 4 << 20;
 
-/// Writes the file and says on standard error what it is.
+/// Writes the file and describes it on standard error.
 ///
 /// # Errors
 /// When the shape is not known, its configuration makes no model, or the file cannot be written.
@@ -54,7 +54,7 @@ pub fn run(args: &SynthArgs) -> anyhow::Result<ExitCode> {
 }
 
 fn read_config(path: &Path) -> anyhow::Result<String> {
-    let about = || format!("{} cannot be read", path.display());
+    let about = || format!("cannot read {}", path.display());
     let mut text = String::new();
     let file = File::open(path).with_context(about)?;
     file.take(CONFIG_BYTES_MAX + 1).read_to_string(&mut text).with_context(about)?;

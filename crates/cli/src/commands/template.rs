@@ -1,4 +1,4 @@
-//! `verbatim template`: chat messages to the text that the model reads.
+//! `verbatim template`: renders chat messages to a prompt.
 
 use std::fs;
 use std::path::Path;
@@ -19,10 +19,9 @@ use crate::store::Store;
 /// Standard input is a JSON array of messages, unless `--context` names a JSON object with every variable.
 ///
 /// # Errors
-/// When there is no template, the input is not as described, or the template refuses it.
+/// When there is no template, the input is not as described, or the template raises an error.
 pub fn run(args: &TemplateArgs, store: &Store) -> anyhow::Result<ExitCode> {
-    // With a template file and a whole context there is nothing to ask a model for, even if a variable names
-    // one.
+    // With a template file and a full context no model is needed, even if a variable specifies one.
     let needs_model = args.template_file.is_none() || args.context.is_none();
     let model = args.model.as_deref().filter(|_| needs_model);
     let model = model.map(|model| ModelFile::open(store, model)).transpose()?;
@@ -31,7 +30,7 @@ pub fn run(args: &TemplateArgs, store: &Store) -> anyhow::Result<ExitCode> {
             fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?
         }
         (None, Some(model)) => model.chat_template()?.to_owned(),
-        (None, None) => return Err(UsageError("give --model or --template-file".into()).into()),
+        (None, None) => return Err(UsageError("specify --model or --template-file".into()).into()),
     };
     let clock = args.now.map_or(Clock::System, Clock::Fixed);
     let template = ChatTemplate::with_clock(&source, clock)?;
@@ -43,27 +42,27 @@ pub fn run(args: &TemplateArgs, store: &Store) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The context as the caller wrote it. The template sees exactly that.
+/// The context exactly as the caller wrote it.
 fn context_from_file(args: &TemplateArgs, path: &Path) -> anyhow::Result<Value> {
     if args.tools.is_some() || args.add_generation_prompt {
         let message =
-            "--tools and --add-generation-prompt do not go with --context: write them into the context";
+            "--tools and --add-generation-prompt cannot be combined with --context: put them into the context";
         return Err(UsageError(message.into()).into());
     }
     let json = if path == Path::new("-") { standard_io::read_bytes()? } else { read(path)? };
     serde_json::from_slice(&json).with_context(|| format!("the context in {} is not JSON", path.display()))
 }
 
-/// The variables that the transformers library gives a template, from messages on standard input.
+/// The variables that the transformers library passes to a template, from messages on standard input.
 fn context_from_messages(args: &TemplateArgs, model: Option<&ModelFile>) -> anyhow::Result<Value> {
     let mut messages: Value = serde_json::from_slice(&standard_io::read_bytes()?)
-        .context("standard input is no JSON array of messages")?;
-    anyhow::ensure!(messages.is_array(), "standard input is no JSON array of messages");
+        .context("standard input is not a JSON array of messages")?;
+    anyhow::ensure!(messages.is_array(), "standard input is not a JSON array of messages");
     normalise_tool_arguments(&mut messages);
     let tools = match &args.tools {
         None => Value::Null,
         Some(path) => serde_json::from_slice(&read(path)?)
-            .with_context(|| format!("{} is no JSON array of tools", path.display()))?,
+            .with_context(|| format!("{} is not a JSON array of tools", path.display()))?,
     };
     anyhow::ensure!(tools.is_null() || tools.is_array(), "the tools are no JSON array");
     let mut context = Map::new();

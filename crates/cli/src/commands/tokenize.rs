@@ -17,7 +17,7 @@ use crate::store::Store;
 /// `--no-special` is given. BOS and EOS are added only with `--add-bos`, and then as the file asks.
 ///
 /// # Errors
-/// When the file has no usable vocabulary, the input is no text or no array of ids, or an id is not in the
+/// When the file has no usable vocabulary, the input is not text or not an array of ids, or an id is not in the
 /// vocabulary.
 pub fn run(args: &TokenizeArgs, store: &Store) -> anyhow::Result<ExitCode> {
     let tokenizer = ModelFile::open(store, &args.vocabulary.model)?.tokenizer()?;
@@ -33,7 +33,7 @@ pub fn run(args: &TokenizeArgs, store: &Store) -> anyhow::Result<ExitCode> {
 
 fn decode(tokenizer: &Tokenizer, json: &[u8], render_special: bool) -> anyhow::Result<Vec<u8>> {
     let ids: Vec<u32> =
-        serde_json::from_slice(json).context("standard input is no JSON array of token ids")?;
+        serde_json::from_slice(json).context("standard input is not a JSON array of token ids")?;
     if let Some(id) = ids.iter().find(|id| **id as usize >= tokenizer.vocab_len()) {
         bail!(
             "there is no token {id}: the vocabulary has the ids 0 to {}",
