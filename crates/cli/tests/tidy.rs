@@ -1,5 +1,5 @@
-//! What must hold of the source itself: which crate may know which, where `unsafe`, intrinsics and numbers come from, how long
-//! functions are, the field's words, no file that nothing declares, no circle of files, what manifests and documents say.
+//! Rules for the source itself: crate dependencies, where `unsafe`, intrinsics and libm functions may be used, function length,
+//! wording, undeclared files, import cycles, manifests and documents.
 
 mod circles;
 
@@ -29,10 +29,10 @@ const LAYERS: [&str; 18] = [
     "cli",
 ];
 
-/// Who may name a backend: the one place that chooses it.
+/// The only crate that depends on concrete backends.
 const BACKENDS: [&str; 2] = ["cpu", "reference"];
 const CHOOSES_BACKEND: &str = "device";
-/// What the CPU backend is made of, which nobody else may name.
+/// Parts of the CPU backend, which no other crate may depend on.
 const CPU_ROOMS: [&str; 3] = ["simd", "team", "matrix"];
 
 /// Lines of a function, its signature and last brace included.
@@ -44,8 +44,8 @@ const LONG_FUNCTIONS: [(&str, &str); 2] = [("graph/src/op.rs", "infer"), ("cpu/s
 const UNSAFE_FILES: [&str; 7] =
     ["simd/src/", "team/src/", "matrix/src/", "matrix/tests/", "cpu/src/", "cpu/tests/", "gguf/src/"];
 
-/// Words that the field does not use, each with what it says. Whole words only.
-const WORDS: [(&str, &str); 36] = [
+/// Words that the field does not use, each with its replacement. Whole words only.
+const WORDS: [(&str, &str); 46] = [
     ("foretell", "predict"),
     ("helping of", "chunk"),
     ("BookRow", "CacheOpRow"),
@@ -82,9 +82,19 @@ const WORDS: [(&str, &str); 36] = [
     ("layers that recur", "recurrent layers"),
     ("layers that attend", "attention layers"),
     ("bookkeeping", "cache metadata"),
+    ("WeightForm", "WeightKind"),
+    ("LogitForm", "LogitScaling"),
+    ("MixtureShape", "MoeShape"),
+    ("Suppliers", "Sources"),
+    ("get_or_make", "get_or_build"),
+    ("MOST_PROGRAMS", "MAX_PROGRAMS"),
+    ("LARGEST_NOISE", "MAX_NOISE"),
+    ("least_logit", "min_logit"),
+    ("could not be had", "could not be fetched"),
+    ("GOPS of bytes", "int8 GOPS"),
 ];
 
-/// Functions that std takes from the system, where their last bits differ from one to the next: `libm` has them the same for all.
+/// Functions for which std uses the system libm, whose last bits vary by platform. The crate `libm` is the same everywhere.
 const SYSTEM_FUNCTIONS: [&str; 15] = [
     ".exp()",
     ".exp2()",
@@ -102,19 +112,19 @@ const SYSTEM_FUNCTIONS: [&str; 15] = [
     ".tanh()",
     ".cbrt()",
 ];
-/// Where they may be used: in what no text depends on, and in the backend that is there to compare with.
+/// Where they may be used: where no output depends on them, and in the reference backend.
 const MAY_USE_SYSTEM_FUNCTIONS: [&str; 3] = ["lab/", "reference/", "sample/src/log_softmax.rs"];
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().expect("the workspace")
 }
 
-/// Every file of the crates with this ending, by its path from `crates`.
+/// All files of the crates with this extension, by path relative to `crates`.
 fn files(ending: &str) -> BTreeMap<String, String> {
     files_below(&root().join("crates"), ending)
 }
 
-/// Every file below a folder with this ending, by its path from there, but for hidden and built ones.
+/// All files below a folder with this extension, by relative path, except hidden and built ones.
 fn files_below(start: &Path, ending: &str) -> BTreeMap<String, String> {
     let mut found = BTreeMap::new();
     let mut folders = vec![start.to_owned()];
@@ -138,7 +148,7 @@ fn files_below(start: &Path, ending: &str) -> BTreeMap<String, String> {
     found
 }
 
-/// The crates of this workspace that a crate depends on, but for its tests.
+/// The workspace crates that a crate depends on, except for its tests.
 fn dependencies(name: &str) -> Vec<String> {
     let manifest =
         fs::read_to_string(root().join("crates").join(name).join("Cargo.toml")).expect("a manifest");
@@ -158,18 +168,18 @@ fn arrows_between_crates_go_down_only() {
     crates.sort();
     let mut layers = LAYERS.map(str::to_owned).to_vec();
     layers.sort();
-    assert_eq!(crates, layers, "a crate without a place in LAYERS");
+    assert_eq!(crates, layers, "a crate that is missing in LAYERS");
     for (layer, name) in LAYERS.iter().enumerate() {
         for dependency in dependencies(name) {
             let below =
                 LAYERS.iter().position(|other| *other == dependency).expect("a crate of this workspace");
             assert!(below < layer, "{name} depends on {dependency}, which is above it");
             let names_backend = BACKENDS.contains(&&*dependency);
-            assert!(!names_backend || *name == CHOOSES_BACKEND, "{name} names the backend {dependency}");
+            assert!(!names_backend || *name == CHOOSES_BACKEND, "{name} depends on the backend {dependency}");
             let names_room = CPU_ROOMS.contains(&&*dependency);
             assert!(
                 !names_room || *name == "cpu" || CPU_ROOMS.contains(name),
-                "{name} names cpu's {dependency}"
+                "{name} depends on cpu's {dependency}"
             );
         }
     }
@@ -264,7 +274,11 @@ fn functions_fit_on_a_screen() {
             }
         }
     }
-    assert_eq!(long.len(), LONG_FUNCTIONS.len(), "no longer long, to be taken off the list: not {long:?}");
+    assert_eq!(
+        long.len(),
+        LONG_FUNCTIONS.len(),
+        "remove functions from the list that are no longer long: not {long:?}"
+    );
 }
 
 #[test]
@@ -275,7 +289,7 @@ fn unsafe_code_is_where_it_may_be() {
             code.contains("unsafe {") || code.contains("unsafe fn") || code.contains("unsafe impl")
         });
         let may = UNSAFE_FILES.iter().any(|allowed| path.starts_with(allowed));
-        // A counting allocator is no allocator without it.
+        // A counting allocator needs it.
         let is_allocator = text.contains("GlobalAlloc");
         assert!(!is_used || may || is_allocator || path.ends_with("tests/tidy.rs"), "{path} has unsafe code");
     }
@@ -291,7 +305,7 @@ fn has_word(text: &str, word: &str) -> bool {
 }
 
 #[test]
-fn numbers_do_not_come_from_the_system() {
+fn no_system_libm() {
     for (path, text) in
         files("rs").iter().filter(|(path, _)| path.contains("/src/") && !path.ends_with("tests.rs"))
     {
@@ -318,7 +332,7 @@ fn the_words_are_the_fields() {
 }
 
 #[test]
-fn every_crate_says_what_it_is() {
+fn every_crate_describes_itself() {
     for name in LAYERS {
         let folder = root().join("crates").join(name);
         let manifest = fs::read_to_string(folder.join("Cargo.toml")).expect("a manifest");
@@ -349,7 +363,7 @@ fn the_rust_version_is_the_same_everywhere() {
     assert_eq!(
         quoted("rust-toolchain.toml", "channel = "),
         format!("{least}.0"),
-        "CI uses the least version"
+        "CI uses the minimum version"
     );
     for path in ["README.md", "CONTRIBUTING.md", ".ci/run"] {
         let text = read(path);
@@ -361,7 +375,7 @@ fn the_rust_version_is_the_same_everywhere() {
     }
 }
 
-/// Where the links of a document lead, but for other sites.
+/// Targets of a document's links, except other sites.
 fn links(document: &str) -> Vec<&str> {
     let is_code = |index: &usize| index % 2 == 1;
     let texts = document.split("```").enumerate().filter(|(index, _)| !is_code(index)).map(|(_, text)| text);

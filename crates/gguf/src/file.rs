@@ -162,7 +162,7 @@ fn open_part(path: &Path) -> Result<Part, GgufError> {
     read().map_err(|error: GgufError| error.in_file(path))
 }
 
-/// Opens another part of a split model and checks that it is the part that its name says.
+/// Opens another part of a split model and checks its index against its name.
 fn open_sibling(path: &Path, expected: SplitPosition) -> Result<Part, GgufError> {
     let SplitPosition { index, count } = expected;
     if !path.exists() {
@@ -183,7 +183,7 @@ fn open_sibling(path: &Path, expected: SplitPosition) -> Result<Part, GgufError>
     Ok(part)
 }
 
-/// Checks the number of tensors of all parts against what the first says; not all writers say it.
+/// Checks the total number of tensors against the first part's value; not all writers store it.
 fn check_tensor_count(first: &Metadata, found: usize) -> Result<(), GgufError> {
     match first.get_usize("split.tensors.count")? {
         Some(expected) if expected != found => {

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use crate::error::{GgufError, quoted};
 use crate::metadata::Metadata;
 
-/// Which part of how many a file is.
+/// The index of a part, and the number of parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SplitPosition {
     /// From 0.
@@ -16,7 +16,7 @@ pub(crate) struct SplitPosition {
 }
 
 impl SplitPosition {
-    /// Reads `split.no` and `split.count`; a file without them is a whole one.
+    /// Reads `split.no` and `split.count`; a file without them is not split.
     pub(crate) fn of(metadata: &Metadata) -> Result<SplitPosition, GgufError> {
         let count = metadata.get_u32("split.count")?.unwrap_or(1);
         if count <= 1 {

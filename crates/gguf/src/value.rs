@@ -369,8 +369,7 @@ impl fmt::Debug for Array<'_> {
     }
 }
 
-/// An array of strings, such as a vocabulary, viewed where it lies: it takes no memory, and is read front to
-/// back.
+/// An array of strings, such as a vocabulary, viewed where it lies: it takes no memory, and is read sequentially.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct BytesArray<'a>(Array<'a>);
 

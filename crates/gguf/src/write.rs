@@ -94,7 +94,7 @@ impl GgufWriter {
         Ok(())
     }
 
-    /// Declares the next tensor; `dims` are in the file's order, fastest first, as [`TensorInfo::dims`] gives
+    /// Declares the next tensor; `dims` are in the file's order, fastest first, as [`TensorInfo::dims`] returns
     /// them.
     ///
     /// A name that is given twice, empty or too long is an error, and so are dimensions that are none of the

@@ -4,7 +4,7 @@ use crate::{Activation, Attention, Builder, DeltaHeads, Extent, Gating, Graph, O
 use crate::{RopeLayout, RopeScaling, RopeTable, Router, Shape, Tag, ValueId};
 use verbatim_quant::DType;
 
-/// Tags of the leaves of a random graph. Inputs tagged `X` hold any floats; the others hold indices.
+/// Tags of the leaves of a random graph. Inputs tagged `X` hold arbitrary floats; the others hold indices.
 pub mod tags {
     #![allow(missing_docs)]
     pub const X: &str = "x";
@@ -24,7 +24,7 @@ pub mod tags {
     pub const WRITE_SLOTS: &str = "write_slots";
 }
 
-/// KV heads, elements of a head and query heads of the attention in random graphs.
+/// KV heads, elements of a head and query heads in random graphs.
 pub const KV_HEADS: usize = 2;
 #[allow(missing_docs)]
 pub const HEAD_DIM: usize = 16;
@@ -45,7 +45,7 @@ pub const DELTA: DeltaHeads = DeltaHeads { key_heads: 2, value_heads: 4, key_dim
 /// Slots of the recurrent states of random graphs.
 pub const SLOTS: usize = 5;
 
-/// splitmix64: small, seeded, good enough to choose with.
+/// SplitMix64 (small, seeded).
 pub struct Random(pub u64);
 
 impl Random {
@@ -58,12 +58,12 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// A number below `limit`.
+    /// An integer below `limit`.
     pub fn below(&mut self, limit: usize) -> usize {
         (self.bits() % limit as u64) as usize
     }
 
-    /// A number in -1..1.
+    /// A float in -1..1.
     pub fn unit(&mut self) -> f32 {
         (self.bits() >> 40) as f32 / (1 << 23) as f32 - 1.0
     }
@@ -74,7 +74,7 @@ pub fn graph(seed: u64) -> Graph {
     let mut random = Random(seed);
     let rows = 1 + random.below(8);
     let output_rows = 1 + random.below(rows);
-    let mut made = Made {
+    let mut generator = Generator {
         builder: Builder::new(RowCounts { rows, output_rows }),
         random,
         per_row: Vec::new(),
@@ -84,24 +84,24 @@ pub fn graph(seed: u64) -> Graph {
         weights: 0,
         inputs: 0,
     };
-    let nodes = 3 + made.random.below(20);
-    while made.per_row.len() + made.per_output_row.len() < nodes {
-        made.step();
+    let nodes = 3 + generator.random.below(20);
+    while generator.per_row.len() + generator.per_output_row.len() < nodes {
+        generator.step();
     }
-    let outputs = 1 + made.random.below(3);
+    let outputs = 1 + generator.random.below(3);
     for index in 0..outputs as u32 {
-        let from_picked = !made.per_output_row.is_empty() && made.random.below(2) == 0;
-        let pool = if from_picked { &made.per_output_row } else { &made.per_row };
-        let value = pool[made.random.below(pool.len())];
+        let from_output_rows = !generator.per_output_row.is_empty() && generator.random.below(2) == 0;
+        let pool = if from_output_rows { &generator.per_output_row } else { &generator.per_row };
+        let value = pool[generator.random.below(pool.len())];
         // Inputs cannot be outputs, and one value may be read under several names.
-        let _ = made.builder.output(Tag::indexed("out", index), value);
+        let _ = generator.builder.output(Tag::indexed("out", index), value);
     }
-    let last = made.scaled_x();
-    made.builder.output(Tag::new("last"), last).expect("a computed value");
-    made.builder.finish()
+    let last = generator.scaled_x();
+    generator.builder.output(Tag::new("last"), last).expect("a computed value");
+    generator.builder.finish()
 }
 
-struct Made {
+struct Generator {
     builder: Builder,
     random: Random,
     per_row: Vec<ValueId>,
@@ -112,7 +112,7 @@ struct Made {
     inputs: u32,
 }
 
-impl Made {
+impl Generator {
     fn step(&mut self) {
         match self.random.below(18) {
             0 => {
@@ -317,7 +317,7 @@ impl Made {
         self.apply(Op::Linear { bias, residual }, &operands);
     }
 
-    /// A mixture of experts: two products and a sum.
+    /// MoE: two expert matmuls and a weighted sum.
     fn experts(&mut self) {
         let x = self.any();
         let (k, n) = (self.builder.shape(x).cols, self.cols());

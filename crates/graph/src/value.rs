@@ -147,7 +147,7 @@ impl fmt::Display for Shape {
 pub enum Lifetime {
     /// Lives as long as the model; read only.
     Weight,
-    /// Lives as long as its sequences; ops that write it make a new version in the same storage.
+    /// Lives as long as its sequences; ops that write it return a new version in the same storage.
     State,
     /// Written by the caller before the run, lives until its last use.
     Input,

@@ -19,7 +19,7 @@ pub(crate) enum FfnShape {
         /// Its inner width.
         width: usize,
     },
-    /// A mixture of experts.
+    /// Mixture of experts (MoE).
     Moe(MoeShape),
 }
 
@@ -42,7 +42,7 @@ pub(crate) enum Ffn {
     Moe(MoeFfn),
 }
 
-/// A mixture of experts with its weights.
+/// An MoE FFN with its weights.
 pub(crate) struct MoeFfn {
     shape: MoeShape,
     router: Linear,

@@ -3,8 +3,8 @@
 //! [`open`] reads no weights. It looks the architecture up by name, checks every hyperparameter and the presence, type
 //! and shape of every tensor, and returns a [`Model`]: what the engine has to load, and how to build the graph of a step.
 //!
-//! One file in `arch/` per architecture; what they share is in [`net`] (layer blocks), [`ffn`] (feed-forward
-//! networks, mixtures of experts) and [`metadata`].
+//! One file in `arch/` per architecture; what they share is in [`net`] (layer blocks), [`ffn`] (gated FFNs
+//! and MoE) and [`metadata`].
 
 mod arch;
 mod error;

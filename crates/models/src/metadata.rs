@@ -215,7 +215,7 @@ impl<'a> MetadataReader<'a> {
         Ok(RopeTable { base, scaling, ..self.rope(head_dim)? })
     }
 
-    /// LongRoPE's factor on cosines and sines: what the file says, or what its context asks for (arXiv 2402.13753,
+    /// LongRoPE's factor on cosines and sines: the file's value, or one computed from its context (arXiv 2402.13753,
     /// as Phi-3 defines it).
     pub(crate) fn long_rope(&self) -> Result<RopeScaling, ModelError> {
         let original = self.count("rope.scaling.original_context_length")? as f32;
@@ -270,7 +270,7 @@ impl<'a> MetadataReader<'a> {
         }
     }
 
-    /// YaRN with the defaults of its paper; the attention factor follows its section 3.4 unless the file says more.
+    /// YaRN with the defaults of its paper; the attention factor follows its section 3.4 unless the file specifies it.
     fn yarn(&self, factor: f32) -> Result<RopeScaling, ModelError> {
         let original_context = match self.optional_count("rope.scaling.original_context_length")? {
             Some(context) => context,

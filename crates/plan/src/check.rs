@@ -1,4 +1,4 @@
-//! The checker: accepts or rejects a layout, sharing no code with the planner that made it.
+//! The checker: accepts or rejects a layout, sharing no code with the planner.
 //!
 //! It replays the graph phase by phase, tracks the set of live values and the bytes they
 //! occupy. It derives everything from the graph only, so a planner bug in lifetimes cannot hide here.

@@ -37,9 +37,9 @@ pub(crate) fn lives<O: PhaseRules>(graph: &Graph<O>, phases: &[Range<usize>]) ->
     }
     for (phase, nodes) in phases.iter().enumerate() {
         for node in &graph.nodes()[nodes.clone()] {
-            if let Some(made) = lives.get_mut(index_of[node.output.index()]) {
-                made.first = phase;
-                made.last = phase;
+            if let Some(life) = lives.get_mut(index_of[node.output.index()]) {
+                life.first = phase;
+                life.last = phase;
             }
             for &operand in &node.operands {
                 let (root, _) = graph.root(operand);

@@ -45,8 +45,7 @@ pub fn run(args: &TemplateArgs, store: &Store) -> anyhow::Result<ExitCode> {
 /// The context exactly as the caller wrote it.
 fn context_from_file(args: &TemplateArgs, path: &Path) -> anyhow::Result<Value> {
     if args.tools.is_some() || args.add_generation_prompt {
-        let message =
-            "--tools and --add-generation-prompt cannot be combined with --context: put them into the context";
+        let message = "--tools and --add-generation-prompt cannot be combined with --context: put them into the context";
         return Err(UsageError(message.into()).into());
     }
     let json = if path == Path::new("-") { standard_io::read_bytes()? } else { read(path)? };

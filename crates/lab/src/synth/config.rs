@@ -34,7 +34,7 @@ pub enum ConfigError {
         expected: String,
     },
     /// No architecture of that name is known.
-    #[error("models of type `{found}` cannot be made; known types are {known}")]
+    #[error("models of type `{found}` are not supported; supported types are {known}")]
     Architecture {
         /// The model type.
         found: String,
@@ -132,7 +132,7 @@ impl Config {
         value.as_str().ok_or_else(|| self.wrong(key, "a text"))
     }
 
-    /// Whether the output head is the embedding. Gemma's configurations do not say so, since all of them do.
+    /// Whether the output head is the embedding. Gemma's configurations omit it, since all of them do.
     pub(super) fn is_tied(&self, when_absent: bool) -> Result<bool, ConfigError> {
         let key = "tie_word_embeddings";
         if self.get(key).is_some() { self.flag(key) } else { Ok(when_absent) }

@@ -12,7 +12,7 @@ use super::blueprint::{Fill, Tensor};
 use super::weights::Pool;
 use super::{Blueprint, Recipe, mix, vocabulary};
 
-/// A piece of a tensor that is made and written at a time.
+/// Elements that are generated and written at a time.
 const PIECE_BYTES: usize = 16 << 20;
 
 /// How a model is written.
@@ -22,7 +22,7 @@ pub struct WriteOptions {
     pub recipe: Recipe,
     /// Another seed gives other weights.
     pub seed: u64,
-    /// Threads that make weights. The bytes do not depend on it.
+    /// Threads that generate weights. The bytes do not depend on it.
     pub threads: usize,
 }
 
@@ -41,7 +41,7 @@ pub enum SynthError {
     /// The target exists and cannot be replaced.
     #[error("{} is not a regular file; specify the path of a file to write", .0.display())]
     Target(PathBuf),
-    /// The file could not be created, or put in its place.
+    /// The file could not be created or renamed.
     #[error("{} cannot be written: {source}", path.display())]
     Io {
         /// The file.
@@ -51,7 +51,7 @@ pub enum SynthError {
     },
     /// The disk has less room than the file needs.
     #[error(
-        "{} needs {needed_bytes} bytes and the disk has room for {free_bytes}; make room or choose another disk",
+        "{} needs {needed_bytes} bytes and the disk has {free_bytes} free; free some space or choose another disk",
         path.display()
     )]
     Space {
@@ -140,7 +140,7 @@ fn header(blueprint: &Blueprint, recipe: Recipe, seed: u64) -> Result<(GgufWrite
     Ok((writer, formats))
 }
 
-/// What the disk of a file has room for, if the system says so.
+/// Free space on a file's disk, if known.
 #[cfg(unix)]
 fn free_bytes(file: &File) -> Option<u64> {
     rustix::fs::fstatvfs(file).ok().and_then(|disk| disk.f_bavail.checked_mul(disk.f_frsize))
@@ -151,7 +151,7 @@ fn free_bytes(_file: &File) -> Option<u64> {
     None
 }
 
-/// A file that is removed unless it is kept.
+/// A file that is removed on drop unless it is kept.
 struct PartialFile {
     path: PathBuf,
 }
@@ -171,7 +171,7 @@ impl PartialFile {
 
 impl Drop for PartialFile {
     fn drop(&mut self) {
-        // Kept or never created: then there is nothing to remove. That it cannot be removed says the error before.
+        // Kept or never created: then there is nothing to remove. Errors of the removal are ignored.
         let _ = std::fs::remove_file(&self.path);
     }
 }
@@ -193,7 +193,7 @@ fn pools(
     elements.into_iter().map(pool).collect()
 }
 
-/// Makes tensors piece by piece.
+/// Generates tensors piece by piece.
 struct Filler<'a, W: Write> {
     data: TensorWriter<W>,
     pools: HashMap<DType, Pool>,

@@ -23,7 +23,7 @@ pub use file::{Progress, SynthError, WriteOptions, write};
 pub use recipe::{Recipe, UnknownRecipe};
 pub use shapes::{UnknownShape, known_shapes};
 
-/// The architectures that can be made, by their names in GGUF files.
+/// The supported architectures, by their names in GGUF files.
 pub fn architectures() -> impl Iterator<Item = &'static str> {
     arch::names()
 }

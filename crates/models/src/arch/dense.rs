@@ -1,5 +1,5 @@
-//! What most architectures share: a stack of layers, each attention and then a feed-forward network or a mixture of
-//! them, both reading the residual stream and adding to it. An architecture's own file defines its differences as a
+//! What most architectures share: a stack of layers, each attention and then an FFN, dense or MoE, both
+//! reading the residual stream and adding to it. An architecture's own file defines its differences as a
 //! [`Variant`].
 
 use crate::ffn::{Ffn, FfnShape};

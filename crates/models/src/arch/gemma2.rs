@@ -15,7 +15,7 @@ use verbatim_graph::{Activation, Real, RopeLayout};
 
 /// One layer in this many is global.
 const PERIOD: usize = 2;
-/// Positions that local layers see, in files that do not say it.
+/// Window of the local layers, if the file does not specify it.
 const WINDOW: usize = 4096;
 /// Layers of the 27B model, the only one whose scores are scaled by the width of the residual stream per head.
 const LAYERS_OF_27B: usize = 46;

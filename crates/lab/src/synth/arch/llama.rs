@@ -13,7 +13,7 @@ pub(super) fn describe(config: &Config, out: &mut Blueprint) -> Result<(), Confi
     form(config, out, false)
 }
 
-/// The keys and tensors of Llama's form; `tied` where a configuration does not say.
+/// The keys and tensors of Llama; `tied` is the default if the configuration does not specify it.
 pub(super) fn form(config: &Config, out: &mut Blueprint, tied: bool) -> Result<(), ConfigError> {
     let hparams = Hyperparameters::describe(config, out)?;
     let width = ffn_width(config, out)?;

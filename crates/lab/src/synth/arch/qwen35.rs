@@ -1,5 +1,5 @@
-//! `qwen35`: the dense Qwen3.5 and Qwen3.6 models. Gated delta nets, and gated attention in every fourth layer. Layers that
-//! predict further tokens are not made.
+//! `qwen35`: the dense Qwen3.5 and Qwen3.6 models. Gated delta nets, and gated attention in every fourth layer. MTP layers
+//! are not generated.
 
 use super::super::blueprint::Blueprint;
 use super::super::config::{Config, ConfigError};
@@ -57,7 +57,7 @@ fn describe_rope(config: &Config, out: &mut Blueprint, head_dim: usize) -> Resul
     rope(&settings, out, head_dim)
 }
 
-/// The query's matrix makes a gate for each head beside it.
+/// The Q projection also computes a gate per head.
 fn attention(hparams: &Hyperparameters, out: &mut Blueprint, layer: usize) {
     let Hyperparameters { hidden, heads, kv_heads, head_dim, .. } = *hparams;
     out.random(weight(layer, "attn_q"), &[hidden, 2 * heads * head_dim]);
