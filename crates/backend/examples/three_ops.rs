@@ -10,7 +10,7 @@ use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use verbatim_backend::{
-    Backend, BindError, Filled, InputBinding, KShift, PackError, PrepareError, RunError, StateForm,
+    Backend, BindError, FilledInput, InputBinding, KShift, PackError, PrepareError, RunError, StateLayers,
     StateMemoryError, StateStore, WeightForm, WeightSource,
 };
 use verbatim_graph::{Bounds, Def, Graph, Lifetime, Node, Op, OpRules, Placement, Shape, Tag, ValueId};
@@ -118,15 +118,15 @@ impl Backend for ThreeOps {
         rows: Bounds,
         weights: &Weights,
         _state: &mut NoState,
-        mut fill: impl FnMut(InputBinding<'_>) -> Result<Filled, BindError>,
+        mut fill: impl FnMut(InputBinding<'_>) -> Result<FilledInput, BindError>,
     ) -> Result<Outputs<'a>, RunError> {
         let graph = &program.graph;
         if program.weights_id != weights.id {
             return Err(RunError::OtherWeights);
         }
-        let most = graph.bounds();
-        if rows.rows > most.rows || rows.output_rows > most.output_rows {
-            return Err(BindError::TooManyRows { given: rows, most }.into());
+        let max = graph.bounds();
+        if rows.rows > max.rows || rows.output_rows > max.output_rows {
+            return Err(BindError::TooManyRows { given: rows, max }.into());
         }
         arena.floats = vec![Vec::new(); graph.values().len()];
         arena.integers = vec![Vec::new(); graph.values().len()];
@@ -260,11 +260,11 @@ pub struct NoState;
 
 impl StateStore for NoState {
     /// The letters "TO", and a version.
-    fn numerics(&self) -> u32 {
+    fn numerics_version(&self) -> u32 {
         0x544f_0001
     }
 
-    fn append(&mut self, form: &StateForm) -> Result<(), StateMemoryError> {
+    fn append(&mut self, form: &StateLayers) -> Result<(), StateMemoryError> {
         match (form.kv.first(), form.recurrent.len()) {
             (Some(&(_, pages)), _) => Err(StateMemoryError::Kv { pages, layers: form.kv.len() }),
             (None, 0) => Ok(()),

@@ -1,7 +1,7 @@
 //! From a model's graph to the graph that this backend runs: sums folded into products, activations quantised once.
 
 use crate::op::CpuOp;
-use crate::ops::attention::{PARTIAL_EXTRA, most_splits};
+use crate::ops::attention::{PARTIAL_EXTRA, max_splits};
 use crate::weights::{Weight, Weights};
 use verbatim_backend::PAGE_CELLS;
 use verbatim_graph::{Attention, Builder, Def, Graph, GraphError, Lifetime, Op, ValueId};
@@ -43,15 +43,15 @@ pub(crate) fn lower(graph: &Graph, weights: &Weights) -> Result<Graph<CpuOp>, Gr
 /// The most rows of a step whose attention is made in parts. More rows are work enough for all threads.
 const PARTED_ROWS: usize = 16;
 
-/// Planes of the activations that the output head reads, the most there are of any.
-pub(crate) const HEAD_PLANES: usize = 2;
+/// Terms of the activations that the output head reads, the most there are of any.
+pub(crate) const LM_HEAD_TERMS: usize = 2;
 
 struct Lowering<'a> {
     graph: &'a Graph,
     weights: &'a Weights,
     builder: Builder<CpuOp>,
     renamed: Vec<Option<ValueId>>,
-    /// (value, planes, its quantised form), both values of the new graph.
+    /// (value, terms, its quantised form), both values of the new graph.
     quantized: Vec<(ValueId, usize, ValueId)>,
     residuals: Vec<Residual>,
 }
@@ -125,8 +125,8 @@ impl Lowering<'_> {
             && self.takes_quantized(node.operands[1]);
         let k = self.builder.shape(operands[0]).cols;
         if quantized {
-            let planes = if node.op == Op::LmHead { HEAD_PLANES } else { 1 };
-            operands[0] = self.quantize(operands[0], k, planes)?;
+            let terms = if node.op == Op::LmHead { LM_HEAD_TERMS } else { 1 };
+            operands[0] = self.quantize(operands[0], k, terms)?;
         }
         let op = match node.op {
             Op::Linear { bias, mut residual } => {
@@ -135,13 +135,13 @@ impl Lowering<'_> {
                     residual = true;
                 }
                 if quantized {
-                    CpuOp::QuantizedLinear { k, planes: 1, bias, residual }
+                    CpuOp::QuantizedLinear { k, terms: 1, bias, residual }
                 } else {
                     Op::Linear { bias, residual }.into()
                 }
             }
             Op::LmHead if quantized => {
-                CpuOp::QuantizedLinear { k, planes: HEAD_PLANES, bias: false, residual: false }
+                CpuOp::QuantizedLinear { k, terms: LM_HEAD_TERMS, bias: false, residual: false }
             }
             Op::LmHead => Op::Linear { bias: false, residual: false }.into(),
             Op::MoeLinear { experts, bias } if quantized => CpuOp::QuantizedMoeLinear { k, experts, bias },
@@ -158,7 +158,7 @@ impl Lowering<'_> {
         let positions = pages.checked_mul(PAGE_CELLS)?.checked_add(path)?;
         let part_len = attention.head_dim.checked_add(PARTIAL_EXTRA)?;
         let cols =
-            most_splits(positions, attention.window).checked_mul(attention.heads)?.checked_mul(part_len)?;
+            max_splits(positions, attention.window).checked_mul(attention.heads)?.checked_mul(part_len)?;
         (rows <= PARTED_ROWS).then_some(cols)
     }
 
@@ -185,13 +185,13 @@ impl Lowering<'_> {
         }
     }
 
-    fn quantize(&mut self, x: ValueId, k: usize, planes: usize) -> Result<ValueId, GraphError> {
-        if let Some(&(.., quantized)) = self.quantized.iter().find(|&&(of, p, _)| (of, p) == (x, planes)) {
+    fn quantize(&mut self, x: ValueId, k: usize, terms: usize) -> Result<ValueId, GraphError> {
+        if let Some(&(.., quantized)) = self.quantized.iter().find(|&&(of, p, _)| (of, p) == (x, terms)) {
             return Ok(quantized);
         }
-        let row_bytes = planes * activation_row_bytes(k);
-        let quantized = self.builder.apply(CpuOp::Quantize { row_bytes, planes }, &[x])?;
-        self.quantized.push((x, planes, quantized));
+        let row_bytes = terms * activation_row_bytes(k);
+        let quantized = self.builder.apply(CpuOp::Quantize { row_bytes, terms }, &[x])?;
+        self.quantized.push((x, terms, quantized));
         Ok(quantized)
     }
 }

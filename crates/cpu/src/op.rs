@@ -10,17 +10,17 @@ pub enum CpuOp {
     Model(Op),
     /// (x f32 \[r, k\]) → i8 \[r, row_bytes\]: rows quantised in the layout of `matrix::activations`.
     Quantize {
-        /// Bytes of one quantised row, all planes together.
+        /// Bytes of one quantised row, all terms together.
         row_bytes: usize,
-        /// Times that a row is quantised: the second plane holds what the first has left over.
-        planes: usize,
+        /// Times that a row is quantised: the second term holds what the first has left over.
+        terms: usize,
     },
     /// [`Op::Linear`] whose x is the result of [`CpuOp::Quantize`] over `k` elements.
     QuantizedLinear {
         /// Elements of a row of x before it was quantised.
         k: usize,
-        /// Planes of x.
-        planes: usize,
+        /// Terms of x.
+        terms: usize,
         /// A bias operand is given.
         bias: bool,
         /// A residual operand is given.

@@ -16,7 +16,7 @@ use verbatim_graph::{Graph, Node};
 
 /// In how many units each node of a phase makes its rows.
 pub(crate) fn units(graph: &Graph<CpuOp>, phase: &[Node<CpuOp>]) -> Vec<usize> {
-    let mut units: Vec<usize> = phase.iter().map(|node| most_units(graph, node)).collect();
+    let mut units: Vec<usize> = phase.iter().map(|node| max_units(graph, node)).collect();
     // Every change divides a number, so there is an end of them.
     let mut is_settled = false;
     while !is_settled {
@@ -39,7 +39,7 @@ pub(crate) fn units(graph: &Graph<CpuOp>, phase: &[Node<CpuOp>]) -> Vec<usize> {
 }
 
 /// In how many units a row of the result can be cut, each made without the others.
-fn most_units(graph: &Graph<CpuOp>, node: &Node<CpuOp>) -> usize {
+fn max_units(graph: &Graph<CpuOp>, node: &Node<CpuOp>) -> usize {
     let units = match Work::of(&node.op).division {
         Division::Rows(units) => units,
         Division::Chunks => Units::One,
@@ -89,9 +89,9 @@ mod tests {
         b.apply(Op::RmsNorm { eps: Real(1e-5), groups }.into(), &[x, weight]).unwrap()
     }
 
-    fn quantize(b: &mut Builder<CpuOp>, x: ValueId, planes: usize) -> ValueId {
-        let row_bytes = planes * verbatim_matrix::activation_row_bytes(b.shape(x).cols);
-        b.apply(CpuOp::Quantize { row_bytes, planes }, &[x]).unwrap()
+    fn quantize(b: &mut Builder<CpuOp>, x: ValueId, terms: usize) -> ValueId {
+        let row_bytes = terms * verbatim_matrix::activation_row_bytes(b.shape(x).cols);
+        b.apply(CpuOp::Quantize { row_bytes, terms }, &[x]).unwrap()
     }
 
     /// The units of all nodes, as one phase. Every value is kept: these graphs are of nodes that are not pruned.

@@ -1,7 +1,7 @@
 //! Programs: a plan with its weights resolved, ready to run; and the typed way in and out of it.
 //!
 //! The order of use is fixed by types. [`CpuProgram::bind`] gives every live input to the caller's function once, as a
-//! [`InputBinding`] that can only be turned into a [`Filled`] by filling it: a [`Bound`] with an input missing cannot be
+//! [`InputBinding`] that can only be turned into a [`FilledInput`] by filling it: a [`Bound`] with an input missing cannot be
 //! made, and an input that nothing reads is never asked for. [`crate::Cpu::run_bound`] takes the [`Bound`] and returns
 //! [`CpuOutputs`], which keep the arena borrowed: the next run cannot start while somebody still reads.
 //!
@@ -46,12 +46,12 @@
 //! # Ok(()) }
 //! ```
 //!
-//! Nor does a run with an input left out, since nothing but filling an input binding makes a [`Filled`]:
+//! Nor does a run with an input left out, since nothing but filling an input binding makes a [`FilledInput`]:
 //!
 //! ```compile_fail,E0423
 //! # use verbatim_backend::Outputs; use verbatim_cpu::*; use verbatim_graph::*;
 //! fn bind(program: &CpuProgram, arena: &mut CpuArena, rows: Bounds) {
-//!     let _ = program.bind(arena, rows, |_input| Ok(Filled(())));
+//!     let _ = program.bind(arena, rows, |_input| Ok(FilledInput(())));
 //! }
 //! ```
 #![allow(unsafe_code)] // Input bindings borrow disjoint parts of the arena.
@@ -62,13 +62,13 @@ use crate::partition;
 use crate::weights::{Weight, Weights};
 use std::ops::Range;
 use std::sync::Arc;
-use verbatim_backend::{BindError, Filled, InputBinding, Outputs, PrepareError};
+use verbatim_backend::{BindError, FilledInput, InputBinding, Outputs, PrepareError};
 use verbatim_graph::{
     Attention, Bounds, Extent, Graph, Lifetime, Op, Placement, Shape, Tag, ValueId, WeightForm,
 };
 use verbatim_plan::Plan;
 use verbatim_quant::DType;
-use verbatim_team::{AlignedBytes, Plain, TaskCounter};
+use verbatim_team::{AlignedBytes, Pod, TaskCounter};
 
 /// The memory in which programs run. One arena serves any number of programs, one at a time.
 #[derive(Default)]
@@ -106,12 +106,12 @@ pub(crate) struct Matrix {
 }
 
 impl Matrix {
-    pub(crate) fn row<'a, T: Plain>(&self, arena: &'a AlignedBytes, row: usize) -> &'a [T] {
+    pub(crate) fn row<'a, T: Pod>(&self, arena: &'a AlignedBytes, row: usize) -> &'a [T] {
         arena.read(self.offset + row * self.stride_bytes, self.shape.cols)
     }
 
     /// Some columns of a row, where others of it may be written meanwhile.
-    pub(crate) fn columns<'a, T: Plain>(
+    pub(crate) fn columns<'a, T: Pod>(
         &self,
         arena: &'a AlignedBytes,
         row: usize,
@@ -123,7 +123,7 @@ impl Matrix {
     /// # Safety
     /// While the slice lives, nobody else may read or write these columns of the row.
     #[allow(clippy::mut_from_ref)] // See `AlignedBytes`.
-    pub(crate) unsafe fn columns_mut<'a, T: Plain>(
+    pub(crate) unsafe fn columns_mut<'a, T: Pod>(
         &self,
         arena: &'a AlignedBytes,
         row: usize,
@@ -139,7 +139,7 @@ impl Matrix {
     }
 
     /// All elements from the first of row 0 to the last of row `rows - 1`, whatever lies between the rows.
-    pub(crate) fn rows<'a, T: Plain>(&self, arena: &'a AlignedBytes, rows: usize) -> &'a [T] {
+    pub(crate) fn rows<'a, T: Pod>(&self, arena: &'a AlignedBytes, rows: usize) -> &'a [T] {
         debug_assert_eq!(size_of::<T>(), self.element_bytes);
         arena.read(self.offset, self.span(rows))
     }
@@ -195,7 +195,7 @@ impl Source {
 }
 
 /// One op, ready to run.
-pub(crate) struct Step {
+pub(crate) struct PreparedOp {
     pub(crate) op: CpuOp,
     pub(crate) operands: Vec<Source>,
     pub(crate) output: Source,
@@ -218,7 +218,7 @@ struct Input {
 /// A graph planned and resolved against one model's weights.
 pub struct CpuProgram {
     plan: Arc<Plan<CpuOp>>,
-    steps: Vec<Step>,
+    ops: Vec<PreparedOp>,
     inputs: Vec<Input>,
     outputs: Vec<(Tag, Matrix)>,
     /// By phase: (byte offset, bytes) that are free after it. Empty unless poisoning.
@@ -239,7 +239,7 @@ impl CpuProgram {
         check_weights(graph, weights)?;
         let units =
             plan.phases().iter().flat_map(|phase| partition::units(graph, &graph.nodes()[phase.clone()]));
-        let steps = graph.nodes().iter().zip(units).map(|(node, units)| {
+        let ops = graph.nodes().iter().zip(units).map(|(node, units)| {
             let operands: Vec<Source> = node.operands.iter().map(|&id| source(&plan, id)).collect();
             let frequencies = match node.op {
                 Model(Op::RopeTable(table)) => {
@@ -249,22 +249,22 @@ impl CpuProgram {
                 | CpuOp::AttentionPartials { attention: Attention { head_dim, .. }, .. }
                     if head_dim > attention::MAX_HEAD_DIM =>
                 {
-                    return Err(PrepareError::HeadDim { head_dim, most: attention::MAX_HEAD_DIM });
+                    return Err(PrepareError::HeadDim { head_dim, max: attention::MAX_HEAD_DIM });
                 }
                 Model(Op::GatedDelta(heads)) if heads.key_dim > recurrence::MAX_KEY_DIM => {
-                    let (head_dim, most) = (heads.key_dim, recurrence::MAX_KEY_DIM);
-                    return Err(PrepareError::HeadDim { head_dim, most });
+                    let (head_dim, max) = (heads.key_dim, recurrence::MAX_KEY_DIM);
+                    return Err(PrepareError::HeadDim { head_dim, max });
                 }
                 Model(Op::ShortConv { kernel }) if kernel > recurrence::MAX_KERNEL => {
-                    return Err(PrepareError::ConvKernel { kernel, most: recurrence::MAX_KERNEL });
+                    return Err(PrepareError::ConvKernel { kernel, max: recurrence::MAX_KERNEL });
                 }
                 _ => (Vec::new(), 1.0),
             };
             let output = source(&plan, node.output);
             let (rows, tasks) = (graph.rows(node), TaskCounter::new());
-            Ok(Step { op: node.op, operands, output, rows, units, frequencies, tasks })
+            Ok(PreparedOp { op: node.op, operands, output, rows, units, frequencies, tasks })
         });
-        let steps = steps.collect::<Result<_, _>>()?;
+        let ops = ops.collect::<Result<_, _>>()?;
         let inputs = graph.leaves(Lifetime::Input).map(|(tag, id)| Input {
             tag,
             dtype: graph.value(id).dtype,
@@ -274,7 +274,7 @@ impl CpuProgram {
         let outputs = graph.outputs().iter().map(|&(tag, id)| (tag, *source(&plan, id).matrix())).collect();
         let freed = |phase| plan.freed_after(phase).map(|(_, place)| (place.offset, place.bytes)).collect();
         let poison = if poison { (0..plan.phases().len()).map(freed).collect() } else { Vec::new() };
-        Ok(CpuProgram { steps, inputs, outputs, poison, weights_id: weights.id(), plan })
+        Ok(CpuProgram { ops, inputs, outputs, poison, weights_id: weights.id(), plan })
     }
 
     /// The plan, with the graph as it is run.
@@ -282,8 +282,8 @@ impl CpuProgram {
         &self.plan
     }
 
-    pub(crate) fn steps(&self) -> &[Step] {
-        &self.steps
+    pub(crate) fn ops(&self) -> &[PreparedOp] {
+        &self.ops
     }
 
     pub(crate) fn phases(&self) -> &[Range<usize>] {
@@ -307,11 +307,11 @@ impl CpuProgram {
         &'a self,
         arena: &'a mut CpuArena,
         rows: Bounds,
-        mut fill: impl FnMut(InputBinding<'_>) -> Result<Filled, BindError>,
+        mut fill: impl FnMut(InputBinding<'_>) -> Result<FilledInput, BindError>,
     ) -> Result<Bound<'a>, BindError> {
-        let most = self.plan.graph().bounds();
-        if rows.rows > most.rows || rows.output_rows > most.output_rows {
-            return Err(BindError::TooManyRows { given: rows, most });
+        let max = self.plan.graph().bounds();
+        if rows.rows > max.rows || rows.output_rows > max.output_rows {
+            return Err(BindError::TooManyRows { given: rows, max });
         }
         let arena = arena.at_least(self.plan.arena_bytes(Placement::Host))?;
         for input in &self.inputs {
@@ -319,7 +319,7 @@ impl CpuProgram {
             let bytes = input.dtype.row_bytes(count).expect("inputs have plain element types");
             // SAFETY: the arena is borrowed mutably, and inputs are alive together, so the plan keeps them apart.
             let bytes = unsafe { arena.write(input.matrix.offset, bytes) };
-            let _: Filled = fill(InputBinding::new(input.tag, input.dtype, count, bytes))?;
+            let _: FilledInput = fill(InputBinding::new(input.tag, input.dtype, count, bytes))?;
         }
         Ok(Bound { program: self, arena, rows })
     }

@@ -3,9 +3,9 @@
 use crate::kv::{KeyShifter, KvMemory};
 use crate::recurrent::RecurrentMemory;
 use std::ops::Range;
-use verbatim_backend::{KShift, StateForm, StateMemoryError, StateStore};
+use verbatim_backend::{KShift, StateLayers, StateMemoryError, StateStore};
 
-/// The version of the numbers that the kernels compute; see [`StateStore::numerics`].
+/// The version of the numbers that the kernels compute; see [`StateStore::numerics_version`].
 const NUMERICS: u32 = 3;
 
 /// K, V and recurrent states of all layers.
@@ -20,7 +20,7 @@ impl CpuState {
     ///
     /// # Errors
     /// If there is none.
-    pub fn new(form: &StateForm) -> Result<CpuState, StateMemoryError> {
+    pub fn new(form: &StateLayers) -> Result<CpuState, StateMemoryError> {
         let mut state = CpuState::default();
         state.append(form)?;
         Ok(state)
@@ -38,11 +38,11 @@ impl CpuState {
 }
 
 impl StateStore for CpuState {
-    fn numerics(&self) -> u32 {
+    fn numerics_version(&self) -> u32 {
         NUMERICS
     }
 
-    fn append(&mut self, form: &StateForm) -> Result<(), StateMemoryError> {
+    fn append(&mut self, form: &StateLayers) -> Result<(), StateMemoryError> {
         let layers = self.kv.layers().len();
         self.kv.append(&form.kv)?;
         let appended = self.recurrent.append(&form.recurrent, form.slots);

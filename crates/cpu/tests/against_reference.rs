@@ -2,8 +2,8 @@
 //! weights, inputs and states, and products by themselves against bounds on what rounding activations can do.
 
 use verbatim_backend::{
-    Backend, BindError, Filled, InputBinding, KvSpec, KvType, Outputs, PAGE_CELLS, RecurrentSpec, StateForm,
-    StateStore, WeightForm, WeightSource,
+    Backend, BindError, FilledInput, InputBinding, KvSpec, KvType, Outputs, PAGE_CELLS, RecurrentSpec,
+    StateLayers, StateStore, WeightForm, WeightSource,
 };
 use verbatim_cpu::Cpu;
 use verbatim_graph::random::{self, Random, tags};
@@ -132,7 +132,7 @@ fn run<B: Backend>(
     let recurrent = RecurrentSpec { kernel, channels, heads: random::DELTA };
     let spec = KvSpec { kv_heads: random::KV_HEADS, head_dim: random::HEAD_DIM, k, v };
     let kv_layers = layers(graph, &[tags::STATE]);
-    let form = StateForm {
+    let form = StateLayers {
         kv: vec![(spec, PAGES); kv_layers],
         recurrent: vec![recurrent; layers(graph, &[tags::CONV, tags::DELTA])],
         slots: random::SLOTS,
@@ -164,7 +164,7 @@ fn fill(
     random: &mut Random,
     rows: Bounds,
     shake: &mut dyn FnMut() -> f32,
-) -> Result<Filled, BindError> {
+) -> Result<FilledInput, BindError> {
     let count = input.count();
     let mut below = |limit: usize| -> Vec<i32> { (0..count).map(|_| random.below(limit) as i32).collect() };
     match input.tag().name {
@@ -182,7 +182,7 @@ fn fill(
         // Each row its own cell, as the sequence state gives them.
         tags::CELLS => input.i32_from((0..count as i32).map(|row| (row * 37 + 5) % 256)),
         tags::X => input.f32(&(0..count).map(|_| random.unit() * shake()).collect::<Vec<_>>()),
-        _ => input.unknown(),
+        _ => input.no_data(),
     }
 }
 
@@ -266,14 +266,14 @@ fn stored_keys_and_values_are_equal() {
     for (index, k) in KvType::ALL.into_iter().enumerate() {
         let v = KvType::ALL[(index * 2 + 3) % 9];
         let spec = KvSpec { kv_heads: random::KV_HEADS, head_dim: random::HEAD_DIM, k, v };
-        let form = StateForm { kv: vec![(spec, PAGES)], ..StateForm::default() };
+        let form = StateLayers { kv: vec![(spec, PAGES)], ..StateLayers::default() };
         let stored = [stored(&mut cpu, &form), stored(&mut Reference, &form)];
         assert!(stored[0] == stored[1], "{} and {}", k.name(), v.name());
         assert_eq!(stored[0].len(), spec.cell_bytes().expect("small") * PAGES * PAGE_CELLS);
     }
 }
 
-fn stored<B: Backend>(backend: &mut B, form: &StateForm) -> Vec<u8> {
+fn stored<B: Backend>(backend: &mut B, form: &StateLayers) -> Vec<u8> {
     let (weights, mut state) = (backend.new_weights(), backend.new_state());
     state.append(form).expect("small");
     fill_layer(backend, &weights, &mut state, 0, 3);
@@ -311,7 +311,7 @@ const ROWS: usize = 9;
 const EXPERTS: usize = 3;
 
 /// A block of 32 activations is stored as multiples of the best of scales that bring its peak to 120 or more steps. Its error
-/// is at most that of half a step everywhere: the root of 32 times peak / 240. A second plane stores what the first leaves.
+/// is at most that of half a step everywhere: the root of 32 times peak / 240. A second term stores what the first leaves.
 #[test]
 fn products_are_within_what_rounding_activations_can_do() {
     let mut cpu = Cpu::new(2).expect("a backend");
@@ -332,12 +332,12 @@ fn products_are_within_what_rounding_activations_can_do() {
             let x: Vec<f32> = (0..ROWS * K).map(|i| random.unit() * size[i / 32 % 3]).collect();
             let given = product(&mut cpu, op, dtype, &bytes, &x);
             let wanted = product(&mut Reference, op, dtype, &bytes, &x);
-            let planes = if op == Op::LmHead { 2 } else { 1 };
+            let terms = if op == Op::LmHead { 2 } else { 1 };
             let (mut most, mut squares, mut expected) = (0f64, 0.0, 0.0);
             for (index, (given, wanted)) in given.iter().zip(&wanted).enumerate() {
                 let (row, column) = (index / N, index % N);
                 let weight = &decoded[(row % experts * N + column) * K..][..K];
-                let (bound, variance, sum) = bounds(planes, &x[row * K..][..K], weight);
+                let (bound, variance, sum) = bounds(terms, &x[row * K..][..K], weight);
                 let off = f64::from((given - wanted).abs());
                 // And sums are taken in another order.
                 assert!(off <= bound + 1e-6 * sum, "{dtype} {op:?}: {off:e}, at most {bound:e}");
@@ -352,15 +352,15 @@ fn products_are_within_what_rounding_activations_can_do() {
     }
 }
 
-/// What rounding in so many planes can do to a product; what its square is expected to be, and the sum of absolute products.
-fn bounds(planes: i32, x: &[f32], weight: &[f32]) -> (f64, f64, f64) {
+/// What rounding in so many terms can do to a product; what its square is expected to be, and the sum of absolute products.
+fn bounds(terms: i32, x: &[f32], weight: &[f32]) -> (f64, f64, f64) {
     let (mut bound, mut variance, mut sum) = (0.0, 0.0, 0.0);
     for (x, weight) in x.chunks(32).zip(weight.chunks(32)) {
         let peak = x.iter().fold(0f64, |most, x| most.max(f64::from(x.abs())));
         let norm: f64 = weight.iter().map(|&w| f64::from(w).powi(2)).sum();
-        bound += peak * (32f64.sqrt() / 240.0).powi(planes) * norm.sqrt();
+        bound += peak * (32f64.sqrt() / 240.0).powi(terms) * norm.sqrt();
         // A step's rounding is spread evenly.
-        variance += (peak / 240f64.powi(planes)).powi(2) / 3.0 * norm;
+        variance += (peak / 240f64.powi(terms)).powi(2) / 3.0 * norm;
         sum += x.iter().zip(weight).map(|(x, w)| f64::from((x * w).abs())).sum::<f64>();
     }
     (bound, variance, sum)

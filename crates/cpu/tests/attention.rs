@@ -1,7 +1,7 @@
 //! Attention over long sequences: a row has the same bits alone and among others, in parts and in one piece, on any number
 //! of threads and every instruction set.
 
-use verbatim_backend::{KvSpec, KvType, Outputs, PAGE_CELLS, StateForm};
+use verbatim_backend::{KvSpec, KvType, Outputs, PAGE_CELLS, StateLayers};
 use verbatim_cpu::{Cpu, CpuArena, CpuState, Weight, Weights};
 use verbatim_graph::random::Random;
 use verbatim_graph::{Attention, Bounds, Builder, Graph, Op, Real, Shape, Tag};
@@ -131,7 +131,7 @@ fn a_row_has_the_same_bits_at_every_width_on_every_number_of_threads_and_instruc
     ] {
         let spec = KvSpec { kv_heads: layer.kv_heads, head_dim: HEAD_DIM, k: layer.kind, v: layer.kind };
         let mut state =
-            CpuState::new(&StateForm { kv: vec![(spec, SEQUENCES * PAGES)], ..StateForm::default() })
+            CpuState::new(&StateLayers { kv: vec![(spec, SEQUENCES * PAGES)], ..StateLayers::default() })
                 .expect("small");
         let mut scalar = Machine::new(1, Isa::scalar(), layer);
         let store = store(layer);
@@ -166,7 +166,7 @@ fn a_row_has_the_same_bits_at_every_width_on_every_number_of_threads_and_instruc
                     let given = machine.run(layer, &graph, &mut state, &rows);
                     assert!(
                         given == wanted && !given.is_empty(),
-                        "{} heads, {bound} rows at most: {rows:?}",
+                        "{} heads, {bound} rows at max: {rows:?}",
                         layer.heads
                     );
                 }

@@ -1,7 +1,7 @@
 //! Steps of few rows on several threads, which share the columns of a row: bit for bit what one thread computes, of
 //! every op whose rows can be cut, at widths that threads and vectors divide and at others.
 
-use verbatim_backend::{KvSpec, KvType, Outputs, StateForm};
+use verbatim_backend::{KvSpec, KvType, Outputs, StateLayers};
 use verbatim_cpu::{Cpu, CpuArena, CpuState};
 use verbatim_cpu::{Weight, Weights};
 use verbatim_graph::random::Random;
@@ -104,7 +104,7 @@ impl Net {
     }
 }
 
-/// What works on each element by itself, after a norm and before products in one plane and in two.
+/// What works on each element by itself, after a norm and before products in one term and in two.
 fn elements(cols: usize) -> (Graph, Weights) {
     let mut net = Net::new();
     let [x, y] = ["x", "y"].map(|name| net.floats(name, cols));
@@ -195,7 +195,8 @@ fn across(cols: usize) -> (Graph, Weights) {
 fn run(executor: &mut Cpu, (graph, weights): &(Graph, Weights), rows: usize) -> Vec<u32> {
     let program = executor.prepare(graph, weights).expect("valid");
     let spec = KvSpec { kv_heads: KV_HEADS, head_dim: HEAD_DIM, k: KvType::Q8_0, v: KvType::F16 };
-    let mut state = CpuState::new(&StateForm { kv: vec![(spec, 2)], ..StateForm::default() }).expect("small");
+    let mut state =
+        CpuState::new(&StateLayers { kv: vec![(spec, 2)], ..StateLayers::default() }).expect("small");
     let mut arena = CpuArena::default();
     let mut random = Random(rows as u64);
     let mut bits = Vec::new();

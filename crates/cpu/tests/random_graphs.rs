@@ -1,7 +1,7 @@
 //! Planned execution, with freed memory poisoned, against execution with every value in memory of its own: bit for bit
 //! the same outputs and states, over many random graphs, on one thread and on several.
 
-use verbatim_backend::{KvSpec, KvType, Outputs, PAGE_CELLS, RecurrentSpec, StateForm};
+use verbatim_backend::{KvSpec, KvType, Outputs, PAGE_CELLS, RecurrentSpec, StateLayers};
 use verbatim_cpu::{Cpu, CpuArena};
 use verbatim_cpu::{CpuProgram, CpuState, Weight, Weights};
 use verbatim_graph::random::{self, Random, tags};
@@ -110,7 +110,7 @@ fn run(
     let recurrent =
         vec![RecurrentSpec { kernel, channels, heads: random::DELTA }; layers(&[tags::CONV, tags::DELTA])];
     let kv = specs.iter().map(|&spec| (spec, PAGES)).collect();
-    let mut state = CpuState::new(&StateForm { kv, recurrent, slots: random::SLOTS }).expect("small");
+    let mut state = CpuState::new(&StateLayers { kv, recurrent, slots: random::SLOTS }).expect("small");
     let mut random = Random(seed ^ 3);
     let mut results = Vec::new();
     // The second run starts from the states that the first has left.
@@ -135,7 +135,7 @@ fn run(
                     // Each row its own cell, as the sequence state gives them.
                     tags::CELLS => slot.i32_from((0..count as i32).map(|row| (row * 37 + 5) % 256)),
                     tags::X => slot.f32(&(0..count).map(|_| random.unit()).collect::<Vec<_>>()),
-                    _ => slot.unknown(),
+                    _ => slot.no_data(),
                 }
             })
             .expect("every input is known");

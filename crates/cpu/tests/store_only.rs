@@ -1,7 +1,7 @@
 //! A pass that stores K and V without attending, as drafters that fill their cache from a prompt make one: nothing of what
 //! only attention reads is asked for, and what is stored is what a pass that attends would have stored.
 
-use verbatim_backend::{KvSpec, KvType, Outputs, PAGE_CELLS, StateForm};
+use verbatim_backend::{KvSpec, KvType, Outputs, PAGE_CELLS, StateLayers};
 use verbatim_cpu::{Cpu, CpuArena, CpuState, Weights};
 use verbatim_graph::random::Random;
 use verbatim_graph::{Attention, Bounds, Builder, Graph, Lifetime, Op, Real, Shape, Tag, ValueId};
@@ -110,7 +110,7 @@ fn what_a_pass_without_attention_stored_is_attended_to_by_the_next() {
     for (i, k) in KvType::ALL.into_iter().enumerate() {
         let spec = KvSpec { kv_heads: KV_HEADS, head_dim: HEAD_DIM, k, v: KvType::ALL[(i * 2 + 3) % 9] };
         let memory = || {
-            CpuState::new(&StateForm { kv: vec![(spec, POSITIONS / PAGE_CELLS)], ..StateForm::default() })
+            CpuState::new(&StateLayers { kv: vec![(spec, POSITIONS / PAGE_CELLS)], ..StateLayers::default() })
                 .expect("small")
         };
         let (mut apart, mut together) = (memory(), memory());

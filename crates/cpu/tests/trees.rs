@@ -1,7 +1,7 @@
 //! Steps over trees of rows: every row gives the bits that the way down to it would give by itself, one row at a time and
 //! in the cells and slots that a plain sequence uses.
 
-use verbatim_backend::{KvSpec, KvType, Outputs, PAGE_CELLS, RecurrentSpec, StateForm};
+use verbatim_backend::{KvSpec, KvType, Outputs, PAGE_CELLS, RecurrentSpec, StateLayers};
 use verbatim_cpu::{Cpu, CpuArena, CpuProgram};
 use verbatim_cpu::{CpuState, Weight, Weights};
 use verbatim_graph::random::Random;
@@ -130,7 +130,7 @@ fn attend(
                     });
                     slot.i32_from(padded)
                 }
-                _ => slot.unknown(),
+                _ => slot.no_data(),
             }
         })
         .expect("every input is known");
@@ -157,8 +157,9 @@ fn every_row_of_a_tree_attends_to_its_own_way() {
             .map(|paths| executor.prepare(&attention_graph(paths, window), &weights).expect("valid"));
         let [k, v] = [0, 0].map(|_| KvType::ALL[random.below(KvType::ALL.len())]);
         let spec = KvSpec { kv_heads: KV_HEADS, head_dim: HEAD_DIM, k, v };
-        let memory =
-            || CpuState::new(&StateForm { kv: vec![(spec, PAGES)], ..StateForm::default() }).expect("small");
+        let memory = || {
+            CpuState::new(&StateLayers { kv: vec![(spec, PAGES)], ..StateLayers::default() }).expect("small")
+        };
         let mut values =
             |_: usize| [HEADS, KV_HEADS, KV_HEADS].map(|heads| numbers(&mut random, heads * HEAD_DIM));
         // Committed positions, up to and across the edges of pages.
@@ -240,7 +241,7 @@ fn siblings_read_one_slot_and_any_row_may_read_what_an_earlier_one_wrote() {
     let mut executor = Cpu::new(2).expect("an executor");
     let program = executor.prepare(&graph, &weights).expect("valid");
     let spec = RecurrentSpec { kernel: KERNEL, channels, heads: DELTA };
-    let form = StateForm { recurrent: vec![spec], slots: ROWS + 1, ..StateForm::default() };
+    let form = StateLayers { recurrent: vec![spec], slots: ROWS + 1, ..StateLayers::default() };
     let memory = || CpuState::new(&form).expect("small");
     let mut run = |state: &mut CpuState, rows: &[&[Vec<f32>; 3]], read: &[i32], write: &[i32]| {
         let mut arena = CpuArena::default();
@@ -253,7 +254,7 @@ fn siblings_read_one_slot_and_any_row_may_read_what_an_earlier_one_wrote() {
                     "beta" => slot.f32(&value(2)),
                     "read" => slot.i32(read),
                     "write" => slot.i32(write),
-                    _ => slot.unknown(),
+                    _ => slot.no_data(),
                 }
             })
             .expect("every input is known");

@@ -88,7 +88,7 @@ fn time(team: &mut Team, isa: Isa, pool: &[PackedMatrix], tokens: usize) -> Dura
         quantize_row(isa, row, out);
     }
     let input = if pool[0].takes_quantized() {
-        Input::Quantized { bytes: &quantized, stride_bytes, tokens, planes: 1 }
+        Input::Quantized { bytes: &quantized, stride_bytes, tokens, terms: 1 }
     } else {
         Input::Floats { values: &values, stride: cols, tokens }
     };

@@ -28,24 +28,24 @@ pub fn quantize_row(isa: Isa, row: &[f32], out: &mut [u8]) {
     dispatch(isa, QuantizeRow { row, out });
 }
 
-/// Residual quantisation: quantises a row once for each plane, and a plane after the first holds what the planes before it
+/// Residual quantisation: quantises a row once for each term, and a term after the first holds what the terms before it
 /// have left over. Each is as
 /// [`quantize_row`] writes it; their products add up to that of the row.
 ///
 /// # Panics
 /// As [`quantize_row`].
-pub fn quantize_planes(isa: Isa, row: &[f32], planes: &mut [&mut [u8]]) {
-    if let [plane] = planes {
-        return quantize_row(isa, row, plane);
+pub fn quantize_terms(isa: Isa, row: &[f32], terms: &mut [&mut [u8]]) {
+    if let [term] = terms {
+        return quantize_row(isa, row, term);
     }
-    let plane_bytes = activation_row_bytes(row.len());
-    for plane in &*planes {
-        assert!(plane.len() == plane_bytes, "a plane of {} bytes, not {plane_bytes}", plane.len());
+    let term_bytes = activation_row_bytes(row.len());
+    for term in &*terms {
+        assert!(term.len() == term_bytes, "a term of {} bytes, not {term_bytes}", term.len());
     }
     for (index, values) in row.as_chunks::<BLOCK_COLS>().0.iter().enumerate() {
         let mut rest = *values;
-        for plane in &mut *planes {
-            let block = &mut plane[index * size_of::<Q8Block>()..][..size_of::<Q8Block>()];
+        for term in &mut *terms {
+            let block = &mut term[index * size_of::<Q8Block>()..][..size_of::<Q8Block>()];
             quantize_row(isa, &rest, block);
             let (quants, numbers) = block.split_at(BLOCK_COLS);
             let scale = f32::from_ne_bytes(numbers.as_chunks().0[0]);

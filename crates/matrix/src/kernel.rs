@@ -41,7 +41,7 @@ pub(super) struct Tile {
 pub(super) const MAX_TILE_TOKENS: usize = 8;
 
 /// Weights that are numbers themselves, column by column, sixteen rows to a column.
-pub(super) trait DenseWeights: 'static {
+pub(super) trait FloatWeights: 'static {
     /// Bytes of a number.
     const BYTES: usize;
     /// # Safety
@@ -62,7 +62,7 @@ impl<F: BlockFormat, const M: usize> BlockTile<'_, F, M> {
 
 impl<F: BlockFormat, const M: usize> Kernel for BlockTile<'_, F, M> {
     type Output = ();
-    const HAS_DOTS: bool = true;
+    const USES_INT8_DOT: bool = true;
 
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
@@ -71,24 +71,24 @@ impl<F: BlockFormat, const M: usize> Kernel for BlockTile<'_, F, M> {
     }
 }
 
-/// [`dense_tile`], of weights of format `W`, with registers for `M` tokens.
-pub(super) struct DenseTile<'a, W, const M: usize>(&'a Tile, PhantomData<W>);
+/// [`float_tile`], of weights of format `W`, with registers for `M` tokens.
+pub(super) struct FloatTile<'a, W, const M: usize>(&'a Tile, PhantomData<W>);
 
-impl<W: DenseWeights, const M: usize> DenseTile<'_, W, M> {
+impl<W: FloatWeights, const M: usize> FloatTile<'_, W, M> {
     /// # Safety
     /// As [`Tile`] says, of weights of the format.
-    pub(super) unsafe fn new(tile: &Tile) -> DenseTile<'_, W, M> {
-        DenseTile(tile, PhantomData)
+    pub(super) unsafe fn new(tile: &Tile) -> FloatTile<'_, W, M> {
+        FloatTile(tile, PhantomData)
     }
 }
 
-impl<W: DenseWeights, const M: usize> Kernel for DenseTile<'_, W, M> {
+impl<W: FloatWeights, const M: usize> Kernel for FloatTile<'_, W, M> {
     type Output = ();
 
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
         // SAFETY: as `new` asks.
-        unsafe { dense_tile::<S, W, M>(simd, self.0) }
+        unsafe { float_tile::<S, W, M>(simd, self.0) }
     }
 }
 
@@ -108,7 +108,7 @@ unsafe fn block_tile<S: Simd, F: BlockFormat, const M: usize>(simd: S, tile: &Ti
     let (mut quants, mut scales, mut at_block) = (tile.weights, tile.scales, 0);
     // SAFETY: the strides walk over the operands that the caller vouches for.
     unsafe {
-        let mut totals = S::sixteen(|_| [simd.splat(0.0); M]);
+        let mut totals = S::x16(|_| [simd.splat(0.0); M]);
         for _ in 0..file_blocks {
             prefetch(simd, scales, F::SCALE_BYTES);
             for sub in 0..F::BLOCKS {
@@ -120,7 +120,7 @@ unsafe fn block_tile<S: Simd, F: BlockFormat, const M: usize>(simd: S, tile: &Ti
                     for (total, input) in totals.iter_mut().zip(inputs) {
                         let input = input.add(at_block);
                         let sum = block_sum::<S, F>(simd, weights, &coefficients, input);
-                        let scale = simd.splat(block_number(input, SCALE_AT));
+                        let scale = simd.splat(read_f32(input, SCALE_AT));
                         *total = simd.mul_add(sum, scale, *total);
                     }
                 }
@@ -173,11 +173,11 @@ unsafe fn block_sum<S: Simd, F: BlockFormat>(
     // SAFETY: the offsets stay within the block.
     unsafe {
         if !F::HALVES {
-            let sum = block_number(input, SUM_AT);
+            let sum = read_f32(input, SUM_AT);
             let dot = simd.mul(d[0], simd.dot(weights, F::QUANT_MAX, F::OFFSET, input, sum));
             return if F::MINS { simd.mul_sub_from(m[0], simd.splat(sum), dot) } else { dot };
         }
-        let sums = [block_number(input, HALF_SUMS_AT), block_number(input, HALF_SUMS_AT + 4)];
+        let sums = [read_f32(input, HALF_SUMS_AT), read_f32(input, HALF_SUMS_AT + 4)];
         let [w0, w1, w2, w3, w4, w5, w6, w7] = weights;
         let first = simd.dot([w0, w1, w2, w3], F::QUANT_MAX, F::OFFSET, input, sums[0]);
         let second = simd.dot([w4, w5, w6, w7], F::QUANT_MAX, F::OFFSET, input.add(16), sums[1]);
@@ -191,7 +191,7 @@ unsafe fn block_sum<S: Simd, F: BlockFormat>(
 }
 
 #[inline(always)]
-unsafe fn block_number(block: *const u8, at: usize) -> f32 {
+unsafe fn read_f32(block: *const u8, at: usize) -> f32 {
     // SAFETY: the caller vouches for four bytes at `at`.
     unsafe { block.add(at).cast::<f32>().read_unaligned() }
 }
@@ -205,24 +205,24 @@ unsafe fn block_number(block: *const u8, at: usize) -> f32 {
 /// # Safety
 /// As [`Tile`] says.
 #[inline(always)]
-unsafe fn dense_tile<S: Simd, W: DenseWeights, const M: usize>(simd: S, tile: &Tile) {
+unsafe fn float_tile<S: Simd, W: FloatWeights, const M: usize>(simd: S, tile: &Tile) {
     let inputs = token_inputs::<M>(tile);
     prefetch_outputs::<S, M>(simd, tile);
     let weights_stride = GROUP_ROWS * W::BYTES;
     // SAFETY: the strides walk over the operands that the caller vouches for.
     unsafe {
-        let zeros = S::sixteen(|_| [simd.splat(0.0); M]);
+        let zeros = S::x16(|_| [simd.splat(0.0); M]);
         let mut totals = zeros;
         for start in (0..tile.cols).step_by(BLOCK_COLS) {
             let end = tile.cols.min(start + BLOCK_COLS);
             prefetch(simd, tile.weights.add(start * weights_stride), BLOCK_COLS * weights_stride);
             let [mut even, mut odd] = [zeros; 2];
-            let multiply = |column: usize, chains: &mut S::Sixteen<[S::Floats; M]>| {
+            let multiply = |column: usize, chains: &mut S::X16<[S::Floats; M]>| {
                 let weights = tile.weights.add(column * weights_stride);
                 multiply_column::<S, W, M>(simd, weights, &inputs, column, chains);
             };
             // Side by side where registers hold both, so that few chains do not wait for themselves.
-            if 2 * M <= S::DENSE_SUMS / even.as_ref().len() {
+            if 2 * M <= S::MATMUL_ACCUMULATORS / even.as_ref().len() {
                 for column in (start..end).step_by(2) {
                     multiply(column, &mut even);
                     if column + 1 < end {
@@ -247,16 +247,16 @@ unsafe fn dense_tile<S: Simd, W: DenseWeights, const M: usize>(simd: S, tile: &T
 
 /// Takes one column of a row group into the chains of all its lanes, so that an input is read once for all of them.
 #[inline(always)]
-unsafe fn multiply_column<S: Simd, W: DenseWeights, const M: usize>(
+unsafe fn multiply_column<S: Simd, W: FloatWeights, const M: usize>(
     simd: S,
     weights: *const u8,
     inputs: &[*const u8; M],
     column: usize,
-    chains: &mut S::Sixteen<[S::Floats; M]>,
+    chains: &mut S::X16<[S::Floats; M]>,
 ) {
     // SAFETY: the caller vouches for the column of weights and of each input.
     unsafe {
-        let mut of_lanes = S::sixteen(|_| simd.splat(0.0));
+        let mut of_lanes = S::x16(|_| simd.splat(0.0));
         for (lane, loaded) in of_lanes.as_mut().iter_mut().enumerate() {
             *loaded = W::load(simd, weights.add(lane * S::LANES * W::BYTES));
         }
@@ -281,7 +281,7 @@ fn token_inputs<const M: usize>(tile: &Tile) -> [*const u8; M] {
 /// # Safety
 /// As [`Tile`] says.
 #[inline(always)]
-unsafe fn finish<S: Simd, const M: usize>(simd: S, tile: &Tile, totals: S::Sixteen<[S::Floats; M]>) {
+unsafe fn finish<S: Simd, const M: usize>(simd: S, tile: &Tile, totals: S::X16<[S::Floats; M]>) {
     for (totals, lane) in totals.as_ref().iter().zip((0..tile.rows).step_by(S::LANES)) {
         for (token, &total) in totals.iter().enumerate().take(tile.tokens) {
             // SAFETY: `lane` is below `rows` and `token` below `tokens`, so the pointers stay within the
@@ -319,7 +319,7 @@ unsafe fn finish<S: Simd, const M: usize>(simd: S, tile: &Tile, totals: S::Sixte
 
 /// Plain f32 weights.
 pub(super) struct F32;
-impl DenseWeights for F32 {
+impl FloatWeights for F32 {
     const BYTES: usize = 4;
     #[inline(always)]
     unsafe fn load<S: Simd>(simd: S, weights: *const u8) -> S::Floats {
@@ -330,7 +330,7 @@ impl DenseWeights for F32 {
 
 /// IEEE half precision.
 pub(super) struct F16;
-impl DenseWeights for F16 {
+impl FloatWeights for F16 {
     const BYTES: usize = 2;
     #[inline(always)]
     unsafe fn load<S: Simd>(simd: S, weights: *const u8) -> S::Floats {
@@ -341,7 +341,7 @@ impl DenseWeights for F16 {
 
 /// The upper half of an f32.
 pub(super) struct BF16;
-impl DenseWeights for BF16 {
+impl FloatWeights for BF16 {
     const BYTES: usize = 2;
     #[inline(always)]
     unsafe fn load<S: Simd>(simd: S, weights: *const u8) -> S::Floats {

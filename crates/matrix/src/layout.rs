@@ -11,7 +11,7 @@
 //! - 1 bit: bit `c` of the one stored chunk is chunk `c`.
 //! - 6, 5 and 3 bits are 4 + 2, 4 + 1 and 2 + 1 bits, the low part first.
 
-use verbatim_simd::{Q8_COLS, Simd, TRANSPOSED_ROWS, Word, transpose};
+use verbatim_simd::{Bytes4, Q8_COLS, Simd, TRANSPOSED_ROWS, transpose};
 
 /// Rows that are interleaved.
 pub(super) const GROUP_ROWS: usize = TRANSPOSED_ROWS;
@@ -29,7 +29,7 @@ pub(super) const fn quant_bytes(bits: usize) -> usize {
 
 /// Writes the quants of sixteen rows as one block.
 #[inline(always)]
-pub(super) fn pack(bits: usize, rows: &[[Word; 8]; GROUP_ROWS], block: &mut [u8]) {
+pub(super) fn pack(bits: usize, rows: &[[Bytes4; 8]; GROUP_ROWS], block: &mut [u8]) {
     let mut chunks = [[[0; 4]; GROUP_ROWS]; 8];
     transpose(rows, &mut chunks);
     let (low_bits, high_bits) = split(bits);
@@ -52,7 +52,7 @@ const fn split(bits: usize) -> (usize, usize) {
 
 /// Writes `bits` bits of each quant, those from bit `from` on.
 #[inline(always)]
-fn pack_part(bits: usize, chunks: &[[Word; GROUP_ROWS]; 8], from: usize, part: &mut [u8]) {
+fn pack_part(bits: usize, chunks: &[[Bytes4; GROUP_ROWS]; 8], from: usize, part: &mut [u8]) {
     let mask = u8::MAX >> (8 - bits);
     let stored_chunks = part.as_chunks_mut::<CHUNK_BYTES>().0;
     for (stored, bytes) in stored_chunks.iter_mut().enumerate() {
@@ -83,7 +83,7 @@ pub(super) fn pack_bits(rows: &[u32; GROUP_ROWS], block: &mut [u8]) {
 
 /// Writes the bytes of each row, as many of them as there is room for, to where all rows' bytes of one number are neighbours.
 #[inline(always)]
-pub(super) fn pack_bytes(rows: &[[Word; 4]; GROUP_ROWS], bytes: &mut [u8]) {
+pub(super) fn pack_bytes(rows: &[[Bytes4; 4]; GROUP_ROWS], bytes: &mut [u8]) {
     let mut words = [[[0; 4]; GROUP_ROWS]; 4];
     transpose(rows, &mut words);
     for (bytes, words) in bytes.chunks_mut(4 * GROUP_ROWS).zip(&words) {

@@ -21,12 +21,12 @@ mod packed;
 mod peak;
 mod product;
 
-pub use activations::{activation_row_bytes, quantize_planes, quantize_row};
+pub use activations::{activation_row_bytes, quantize_row, quantize_terms};
 pub use experts::PackedExperts;
 pub use layout::BLOCK_COLS;
 pub use packed::PackedMatrix;
 pub use peak::multiply_adds;
 pub use product::{
-    Epilogue, ExpertRows, Input, OutputRows, Residual, chunk_groups, matmul, matmul_expert_groups,
+    Epilogue, ExpertPairs, Input, Residual, SharedOutput, chunk_groups, matmul, matmul_expert_groups,
     matmul_groups,
 };

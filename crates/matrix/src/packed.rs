@@ -7,7 +7,7 @@ use verbatim_backend::PackError;
 use verbatim_quant::DType;
 
 use crate::formats::{BlockFormat, FileBlocks};
-use crate::kernel::DenseWeights;
+use crate::kernel::FloatWeights;
 use crate::kinds::{Kind, for_kind};
 use crate::layout::{BLOCK_COLS, GROUP_ROWS};
 use verbatim_simd::Scalar;
@@ -127,7 +127,7 @@ impl PackedMatrix {
         unsafe {
             for_kind!(self.layout.kind,
                 F => decode_blocks::<F>(weights, scales, lane, out),
-                W => decode_dense::<W>(weights, lane, out)
+                W => decode_floats::<W>(weights, lane, out)
             );
         }
     }
@@ -226,8 +226,8 @@ impl<'a> Source<'a> {
         for_kind!(layout.kind,
             F => pack_blocks::<F>(rows, weights, scales),
             W => match W::BYTES {
-                2 => pack_dense::<2>(rows, weights),
-                _ => pack_dense::<4>(rows, weights),
+                2 => pack_floats::<2>(rows, weights),
+                _ => pack_floats::<4>(rows, weights),
             }
         );
     }
@@ -279,7 +279,7 @@ fn pack_blocks<F: BlockFormat>(rows: &[&[u8]], weights: &mut [u8], scales: &mut 
 const TILE_COLS: usize = 16;
 
 /// Packs up to sixteen rows of plain weights of so many bytes.
-fn pack_dense<const BYTES: usize>(rows: &[&[u8]], weights: &mut [u8]) {
+fn pack_floats<const BYTES: usize>(rows: &[&[u8]], weights: &mut [u8]) {
     let columns = weights.as_chunks_mut::<BYTES>().0.as_chunks_mut::<GROUP_ROWS>().0;
     for (tile, columns) in columns.chunks_mut(TILE_COLS).enumerate() {
         for (lane, row) in rows.iter().enumerate() {
@@ -314,7 +314,7 @@ unsafe fn decode_blocks<F: BlockFormat>(weights: *const u8, scales: *const u8, l
 
 /// # Safety
 /// `weights` points to a row group of `W` with `out.len()` columns.
-unsafe fn decode_dense<W: DenseWeights>(weights: *const u8, lane: usize, out: &mut [f32]) {
+unsafe fn decode_floats<W: FloatWeights>(weights: *const u8, lane: usize, out: &mut [f32]) {
     for (column, out) in out.iter_mut().enumerate() {
         // SAFETY: column and lane are of the row group; `Scalar` runs everywhere.
         *out = unsafe { W::load(Scalar, weights.add((column * GROUP_ROWS + lane) * W::BYTES)) };
@@ -376,7 +376,7 @@ mod tests {
     }
 
     /// The same of plain weights, number by number.
-    fn place_dense(number_bytes: usize, row: &[u8], lane: usize, weights: &mut [u8]) {
+    fn place_floats(number_bytes: usize, row: &[u8], lane: usize, weights: &mut [u8]) {
         for (column, number) in row.chunks_exact(number_bytes).enumerate() {
             weights[(column * GROUP_ROWS + lane) * number_bytes..][..number_bytes].copy_from_slice(number);
         }
@@ -403,7 +403,7 @@ mod tests {
                     let (weights, scales) = group.split_at_mut(layout.scales_at);
                     for_kind!(kind,
                         F => place_blocks::<F>(bytes, row % GROUP_ROWS, weights, scales),
-                        W => place_dense(W::BYTES, bytes, row % GROUP_ROWS, weights)
+                        W => place_floats(W::BYTES, bytes, row % GROUP_ROWS, weights)
                     );
                 }
                 assert!(matrix.storage.bytes_mut() == expected, "{rows} rows of {dtype}");

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use crate::activations::activation_row_bytes;
 use crate::formats::BlockFormat;
-use crate::kernel::{BlockTile, DenseTile, DenseWeights, MAX_TILE_TOKENS, Tile};
+use crate::kernel::{BlockTile, FloatTile, FloatWeights, MAX_TILE_TOKENS, Tile};
 use crate::kinds::for_kind;
 use crate::layout::GROUP_ROWS;
 use crate::packed::PackedMatrix;
@@ -27,7 +27,7 @@ pub fn matmul(
     output_stride: usize,
     epilogue: Epilogue<'_>,
 ) {
-    let output = OutputRows::new(output, output_stride);
+    let output = SharedOutput::new(output, output_stride);
     let groups = weights.row_groups();
     let (threads, most) = (team.threads(), chunk_groups(groups, team.threads()));
     let counter = TaskCounter::new();
@@ -66,8 +66,8 @@ pub enum Input<'a> {
         stride_bytes: usize,
         /// Rows.
         tokens: usize,
-        /// Planes of each row, as [`quantize_planes`](super::quantize_planes) makes them.
-        planes: usize,
+        /// Terms of each row, as [`quantize_terms`](super::quantize_terms) makes them.
+        terms: usize,
     },
 }
 
@@ -79,10 +79,10 @@ impl Input<'_> {
         }
     }
 
-    fn planes(&self) -> usize {
+    fn terms(&self) -> usize {
         match *self {
             Input::Floats { .. } => 1,
-            Input::Quantized { planes, .. } => planes,
+            Input::Quantized { terms, .. } => terms,
         }
     }
 
@@ -129,7 +129,7 @@ fn holds_rows(len: usize, stride: usize, rows: usize, row_len: usize) -> bool {
 /// Where products go: rows of f32, `stride` apart. Shareable, so that threads can each write some columns of
 /// every row.
 #[derive(Clone, Copy)]
-pub struct OutputRows<'a> {
+pub struct SharedOutput<'a> {
     start: *mut f32,
     len: usize,
     stride: usize,
@@ -137,14 +137,14 @@ pub struct OutputRows<'a> {
 }
 
 // SAFETY: writing through it is what `matmul_groups` asks its caller to coordinate.
-unsafe impl Send for OutputRows<'_> {}
+unsafe impl Send for SharedOutput<'_> {}
 // SAFETY: as above.
-unsafe impl Sync for OutputRows<'_> {}
+unsafe impl Sync for SharedOutput<'_> {}
 
-impl<'a> OutputRows<'a> {
+impl<'a> SharedOutput<'a> {
     /// Rows in a slice.
-    pub fn new(values: &'a mut [f32], stride: usize) -> OutputRows<'a> {
-        OutputRows { start: values.as_mut_ptr(), len: values.len(), stride, _borrow: PhantomData }
+    pub fn new(values: &'a mut [f32], stride: usize) -> SharedOutput<'a> {
+        SharedOutput { start: values.as_mut_ptr(), len: values.len(), stride, _borrow: PhantomData }
     }
 
     /// Rows anywhere.
@@ -152,8 +152,8 @@ impl<'a> OutputRows<'a> {
     /// # Safety
     /// `start` points to `len` numbers that stay valid for writes as long as the value is used, and that
     /// nothing else accesses but as [`matmul_groups`] allows.
-    pub unsafe fn from_raw(start: *mut f32, len: usize, stride: usize) -> OutputRows<'a> {
-        OutputRows { start, len, stride, _borrow: PhantomData }
+    pub unsafe fn from_raw(start: *mut f32, len: usize, stride: usize) -> SharedOutput<'a> {
+        SharedOutput { start, len, stride, _borrow: PhantomData }
     }
 }
 
@@ -196,7 +196,7 @@ pub unsafe fn matmul_groups(
     isa: Isa,
     weights: &PackedMatrix,
     input: Input<'_>,
-    output: &OutputRows<'_>,
+    output: &SharedOutput<'_>,
     groups: Range<usize>,
     epilogue: Epilogue<'_>,
 ) {
@@ -208,7 +208,7 @@ pub unsafe fn matmul_groups(
 
 /// The tokens that one expert is to compute, where every token has chosen `used` experts.
 #[derive(Clone, Copy)]
-pub struct ExpertRows<'a> {
+pub struct ExpertPairs<'a> {
     /// `token * used + rank`, each once: this expert is the token's choice of that rank.
     pub list: &'a [u32],
     /// Experts that each token has chosen. An output row is this many times the product's rows, one part for each.
@@ -228,8 +228,8 @@ pub unsafe fn matmul_expert_groups(
     isa: Isa,
     weights: &PackedMatrix,
     input: Input<'_>,
-    output: &OutputRows<'_>,
-    choices: ExpertRows<'_>,
+    output: &SharedOutput<'_>,
+    choices: ExpertPairs<'_>,
     groups: Range<usize>,
     bias: Option<&[f32]>,
 ) {
@@ -243,23 +243,23 @@ pub unsafe fn matmul_expert_groups(
 struct Product<'a> {
     weights: &'a PackedMatrix,
     input: Input<'a>,
-    output: &'a OutputRows<'a>,
+    output: &'a SharedOutput<'a>,
     groups: Range<usize>,
     epilogue: Epilogue<'a>,
     /// `None` for all tokens of the input.
-    choices: Option<ExpertRows<'a>>,
+    choices: Option<ExpertPairs<'a>>,
 }
 
 impl Product<'_> {
     fn check(&self) {
         let (rows, tokens) = (self.weights.rows(), self.input.tokens());
         let used = self.choices.map_or(1, |choices| choices.used);
-        let planes = self.input.planes();
+        let terms = self.input.terms();
         assert!(
-            planes == 1 || self.choices.is_none() && self.epilogue.bias.is_none(),
-            "planes go with neither choices nor a bias"
+            terms == 1 || self.choices.is_none() && self.epilogue.bias.is_none(),
+            "terms go with neither choices nor a bias"
         );
-        let parts = if self.choices.is_some_and(|c| c.own_input) { used } else { planes };
+        let parts = if self.choices.is_some_and(|c| c.own_input) { used } else { terms };
         self.input.check(self.weights, parts);
         assert!(
             holds_rows(self.output.len, self.output.stride, tokens, rows * used),
@@ -267,7 +267,7 @@ impl Product<'_> {
             self.output.len,
             self.output.stride,
         );
-        if let Some(ExpertRows { list, used, .. }) = self.choices {
+        if let Some(ExpertPairs { list, used, .. }) = self.choices {
             let most = list.iter().max().map_or(0, |&choice| choice as usize / used);
             assert!(list.is_empty() || most < tokens, "token {most} of {tokens}");
         }
@@ -296,7 +296,7 @@ impl Product<'_> {
     }
 
     fn tokens(&self) -> usize {
-        self.choices.map_or(self.input.tokens() * self.input.planes(), |choices| choices.list.len())
+        self.choices.map_or(self.input.tokens() * self.input.terms(), |choices| choices.list.len())
     }
 
     fn tile(&self, group: usize, token: usize, tokens: usize) -> Tile {
@@ -321,7 +321,7 @@ impl Product<'_> {
             tile.inputs[column] = self.input.start().wrapping_add(input_bytes);
             tile.outputs[column] = output;
             tile.residuals[column] = match self.epilogue.residual {
-                // A plane after a token's first is added to what the first has left in the output.
+                // A term after a token's first is added to what the first has left in the output.
                 _ if self.choices.is_none() && input_part > 0 => output.cast_const(),
                 Residual::None => std::ptr::null(),
                 Residual::InPlace => output.cast_const(),
@@ -340,10 +340,10 @@ impl Product<'_> {
         };
         match self.choices {
             None => {
-                let (token, plane) = split(index, self.input.planes());
-                Operand { token, input_part: plane, output_part: 0 }
+                let (token, term) = split(index, self.input.terms());
+                Operand { token, input_part: term, output_part: 0 }
             }
-            Some(ExpertRows { list, used, own_input }) => {
+            Some(ExpertPairs { list, used, own_input }) => {
                 let (token, rank) = split(list[index] as usize, used);
                 Operand { token, input_part: if own_input { rank } else { 0 }, output_part: rank }
             }
@@ -365,13 +365,13 @@ struct Walk<'a>(&'a Product<'a>);
 
 impl Kernel for Walk<'_> {
     type Output = ();
-    const HAS_DOTS: bool = true;
+    const USES_INT8_DOT: bool = true;
 
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
         let product = self.0;
         let tokens = product.tokens();
-        let most = if product.weights.takes_quantized() { S::TILE_TOKENS } else { dense_tokens::<S>() };
+        let most = if product.weights.takes_quantized() { S::TILE_TOKENS } else { float_tile_tokens::<S>() };
         let span = span_tokens(product.input_row_bytes(), most);
         for start in (0..tokens).step_by(span) {
             let end = tokens.min(start + span);
@@ -388,7 +388,7 @@ impl Kernel for Walk<'_> {
     }
 }
 
-/// A product of a token: with one plane of its input, or for one of its choices.
+/// A product of a token: with one term of its input, or for one of its choices.
 struct Operand {
     token: usize,
     /// Which part of the input row is its input.
@@ -414,8 +414,8 @@ fn tile_tokens(remaining: usize, most: usize) -> usize {
 }
 
 /// The most tokens of a tile of floating-point weights: so many that the sums of all sixteen rows stay in registers.
-const fn dense_tokens<S: Simd>() -> usize {
-    let tokens = S::DENSE_SUMS * S::LANES / GROUP_ROWS;
+const fn float_tile_tokens<S: Simd>() -> usize {
+    let tokens = S::MATMUL_ACCUMULATORS * S::LANES / GROUP_ROWS;
     match tokens {
         0 => 1,
         1..MAX_TILE_TOKENS => tokens,
@@ -428,7 +428,7 @@ const fn dense_tokens<S: Simd>() -> usize {
 unsafe fn run_tile<S: Simd>(simd: S, weights: &PackedMatrix, tile: &Tile) {
     // SAFETY: the caller vouches for the tile, and the weights are of their kind.
     unsafe {
-        for_kind!(weights.kind(), F => run_block_tile::<S, F>(simd, tile), W => run_dense_tile::<S, W>(simd, tile));
+        for_kind!(weights.kind(), F => run_block_tile::<S, F>(simd, tile), W => run_float_tile::<S, W>(simd, tile));
     }
 }
 
@@ -455,15 +455,15 @@ unsafe fn run_block_tile<S: Simd, F: BlockFormat>(simd: S, tile: &Tile) {
 ///
 /// # Safety
 /// As [`Tile`] says, of weights of the format.
-unsafe fn run_dense_tile<S: Simd, W: DenseWeights>(simd: S, tile: &Tile) {
+unsafe fn run_float_tile<S: Simd, W: FloatWeights>(simd: S, tile: &Tile) {
     // SAFETY: as for this function.
     unsafe {
         match tile.tokens {
-            1 => simd.vectorize(DenseTile::<W, 1>::new(tile)),
-            2 if dense_tokens::<S>() > 1 => simd.vectorize(DenseTile::<W, 2>::new(tile)),
-            3 | 4 if dense_tokens::<S>() > 1 => simd.vectorize(DenseTile::<W, 4>::new(tile)),
-            5 | 6 if dense_tokens::<S>() > 4 => simd.vectorize(DenseTile::<W, 6>::new(tile)),
-            7 | 8 if dense_tokens::<S>() > 6 => simd.vectorize(DenseTile::<W, 8>::new(tile)),
+            1 => simd.vectorize(FloatTile::<W, 1>::new(tile)),
+            2 if float_tile_tokens::<S>() > 1 => simd.vectorize(FloatTile::<W, 2>::new(tile)),
+            3 | 4 if float_tile_tokens::<S>() > 1 => simd.vectorize(FloatTile::<W, 4>::new(tile)),
+            5 | 6 if float_tile_tokens::<S>() > 4 => simd.vectorize(FloatTile::<W, 6>::new(tile)),
+            7 | 8 if float_tile_tokens::<S>() > 6 => simd.vectorize(FloatTile::<W, 8>::new(tile)),
             tokens => unreachable!("a tile of {tokens} tokens"),
         }
     }

@@ -9,7 +9,7 @@ use std::path::Path;
 use safetensors::SafeTensors;
 use verbatim_backend::PackError;
 use verbatim_matrix::{
-    Epilogue, ExpertRows, Input, OutputRows, PackedExperts, PackedMatrix, Residual, activation_row_bytes,
+    Epilogue, ExpertPairs, Input, PackedExperts, PackedMatrix, Residual, SharedOutput, activation_row_bytes,
     matmul, matmul_expert_groups, matmul_groups, quantize_row,
 };
 use verbatim_quant::{ALL, DType, dequantize};
@@ -276,7 +276,7 @@ fn a_share_of_the_row_groups_writes_its_columns_only() {
         let whole = weights.product(isa, &mut Team::solo(), &rows);
         let mut output = vec![-1.5; 3 * 70];
         rows.with_input(isa, &weights.packed, |input| {
-            let output = OutputRows::new(&mut output, 70);
+            let output = SharedOutput::new(&mut output, 70);
             // SAFETY: nothing else uses the output.
             unsafe { matmul_groups(isa, &weights.packed, input, &output, 1..3, Epilogue::default()) };
         });
@@ -308,8 +308,8 @@ fn tokens_that_choose_an_expert_get_what_they_would_alone_and_others_are_not_tou
                 for list in lists {
                     let mut output = vec![-1.5; tokens * USED * rows];
                     input.with_input(isa, &weights.packed, |input| {
-                        let output = OutputRows::new(&mut output, USED * rows);
-                        let choices = ExpertRows { list, used: USED, own_input };
+                        let output = SharedOutput::new(&mut output, USED * rows);
+                        let choices = ExpertPairs { list, used: USED, own_input };
                         let bias = Some(&bias[..]);
                         // SAFETY: nothing else uses the output.
                         unsafe {
@@ -474,7 +474,7 @@ impl Activations {
         for (row, out) in self.values.chunks_exact(self.cols).zip(bytes.chunks_exact_mut(stride_bytes)) {
             quantize_row(isa, row, out);
         }
-        then(Input::Quantized { bytes: &bytes, stride_bytes, tokens: self.tokens, planes: 1 });
+        then(Input::Quantized { bytes: &bytes, stride_bytes, tokens: self.tokens, terms: 1 });
     }
 
     fn dequantized(&self) -> Vec<f32> {

@@ -17,7 +17,7 @@ const IQ3_S_LEVELS: [f32; 8] = [1.0, 3.0, 5.0, 7.0, 9.0, 11.0, 13.0, 15.0];
 const IQ1_LEVELS: [f32; 4] = [-1.0, 0.0, 1.0, f32::NAN];
 
 /// What the IQ1 types add to or subtract from every element of a group.
-const IQ1_SHIFT: f32 = 0.125;
+const IQ1_DELTA: f32 = 0.125;
 
 /// IQ4_NL: `d: f16, qs: [u8; 16]`.
 pub(crate) fn decode_iq4_nl(block: &[u8; 18], out: &mut [f32; 32]) {
@@ -104,7 +104,7 @@ pub(crate) fn decode_iq1_s(block: &[u8; 50], out: &mut [f32; LEN]) {
     for (group, out) in out.as_chunks_mut::<8>().0.iter_mut().enumerate() {
         let word = u16_at(block, 34 + group / 4 * 2);
         let scale = d * f32::from(2 * (word >> 12 & 7) + 1);
-        let shift = if word & 0x8000 == 0 { IQ1_SHIFT } else { -IQ1_SHIFT };
+        let shift = if word & 0x8000 == 0 { IQ1_DELTA } else { -IQ1_DELTA };
         let index = usize::from(block[2 + group]) | usize::from(word >> (3 * (group % 4)) & 7) << 8;
         *out = unpack_8(grids::IQ1[index], &IQ1_LEVELS).map(|level| scale * (level + shift));
     }
@@ -120,7 +120,7 @@ pub(crate) fn decode_iq1_m(block: &[u8; 56], out: &mut [f32; LEN]) {
         let pair = group / 2;
         let scale = d * f32::from(2 * (words[pair / 4] >> (3 * (pair % 4)) & 7) + 1);
         let high = quant::<4, 1>(&block[32..], group);
-        let shift = if high & 8 == 0 { IQ1_SHIFT } else { -IQ1_SHIFT };
+        let shift = if high & 8 == 0 { IQ1_DELTA } else { -IQ1_DELTA };
         let index = usize::from(block[group]) | usize::from(high & 7) << 8;
         *out = unpack_8(grids::IQ1[index], &IQ1_LEVELS).map(|level| scale * (level + shift));
     }

@@ -43,7 +43,7 @@ pub use state::State;
 pub use weights::Weights;
 
 use verbatim_backend::{
-    Backend, BindError, Filled, InputBinding, PackError, PrepareError, RunError, WeightSource,
+    Backend, BindError, FilledInput, InputBinding, PackError, PrepareError, RunError, WeightSource,
 };
 use verbatim_graph::{Bounds, Graph};
 
@@ -89,7 +89,7 @@ impl Backend for Reference {
         rows: Bounds,
         weights: &Weights,
         state: &mut State,
-        fill: impl FnMut(InputBinding<'_>) -> Result<Filled, BindError>,
+        fill: impl FnMut(InputBinding<'_>) -> Result<FilledInput, BindError>,
     ) -> Result<Outputs<'a>, RunError> {
         run::run(program, arena, rows, weights, state, fill)
     }

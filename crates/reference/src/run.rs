@@ -10,7 +10,7 @@ use crate::state::State;
 use crate::weights::{Matrix, Weights};
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use verbatim_backend::{BindError, Filled, InputBinding, RunError};
+use verbatim_backend::{BindError, FilledInput, InputBinding, RunError};
 use verbatim_graph::{Attention, Bounds, Def, DeltaHeads, Graph, Lifetime, Node, Op, Tag};
 
 /// What a run has computed.
@@ -37,14 +37,14 @@ pub(crate) fn run<'a>(
     rows: Bounds,
     weights: &Weights,
     state: &mut State,
-    fill: impl FnMut(InputBinding<'_>) -> Result<Filled, BindError>,
+    fill: impl FnMut(InputBinding<'_>) -> Result<FilledInput, BindError>,
 ) -> Result<Outputs<'a>, RunError> {
     if program.weights_id() != weights.id() {
         return Err(RunError::OtherWeights);
     }
-    let most = program.graph().bounds();
-    if rows.rows > most.rows || rows.output_rows > most.output_rows {
-        return Err(BindError::TooManyRows { given: rows, most }.into());
+    let max = program.graph().bounds();
+    if rows.rows > max.rows || rows.output_rows > max.output_rows {
+        return Err(BindError::TooManyRows { given: rows, max }.into());
     }
     arena.reset(program.graph());
     bind(program.graph(), arena, rows, fill)?;
@@ -63,7 +63,7 @@ fn bind(
     graph: &Graph,
     arena: &mut Arena,
     rows: Bounds,
-    mut fill: impl FnMut(InputBinding<'_>) -> Result<Filled, BindError>,
+    mut fill: impl FnMut(InputBinding<'_>) -> Result<FilledInput, BindError>,
 ) -> Result<(), BindError> {
     for (tag, id) in graph.leaves(Lifetime::Input) {
         let value = graph.value(id);
@@ -90,7 +90,7 @@ fn nodes(
             Some(_) => Buffer::Empty,
             None => Buffer::zeros(graph, node.output, rows)?,
         };
-        Step { graph, node, arena, rows, weights }.compute(state, &mut out);
+        NodeContext { graph, node, arena, rows, weights }.compute(state, &mut out);
         arena.put(node.output, out);
         program.freed_after(index).iter().for_each(|&id| arena.free(id));
     }
@@ -98,7 +98,7 @@ fn nodes(
 }
 
 /// One node and what it reads.
-struct Step<'a> {
+struct NodeContext<'a> {
     graph: &'a Graph,
     node: &'a Node,
     arena: &'a Arena,
@@ -106,7 +106,7 @@ struct Step<'a> {
     weights: &'a Weights,
 }
 
-impl<'a> Step<'a> {
+impl<'a> NodeContext<'a> {
     /// Computes the node's result into `out`, which holds zeros; a state's next version is left in `state`.
     fn compute(&self, state: &mut State, out: &mut Buffer) {
         let [a, b] = [0, 1].map(|i| move |row: usize| self.f32(i).row(row));

@@ -8,7 +8,7 @@ use crate::ops::{hadamard, rope};
 use half::{bf16, f16};
 use std::ops::Range;
 use verbatim_backend::{
-    KShift, KvSpec, KvType, PAGE_CELLS, RecurrentSpec, StateForm, StateMemoryError, StateStore,
+    KShift, KvSpec, KvType, PAGE_CELLS, RecurrentSpec, StateLayers, StateMemoryError, StateStore,
 };
 use verbatim_quant::{dequantize, quantize};
 
@@ -37,11 +37,11 @@ impl State {
 }
 
 impl StateStore for State {
-    fn numerics(&self) -> u32 {
+    fn numerics_version(&self) -> u32 {
         NUMERICS
     }
 
-    fn append(&mut self, form: &StateForm) -> Result<(), StateMemoryError> {
+    fn append(&mut self, form: &StateLayers) -> Result<(), StateMemoryError> {
         let pages = form.kv.iter().map(|&(_, pages)| pages).max().unwrap_or(0);
         let kv: Option<Vec<_>> = form.kv.iter().map(|&(spec, pages)| KvLayer::new(spec, pages)).collect();
         let kv = kv.ok_or(StateMemoryError::Kv { pages, layers: form.kv.len() })?;

@@ -3,7 +3,7 @@
 mod common;
 
 use common::{Case, assert_near, numbers};
-use verbatim_backend::{KvSpec, KvType, PAGE_CELLS, StateForm};
+use verbatim_backend::{KvSpec, KvType, PAGE_CELLS, StateLayers};
 use verbatim_graph::random::Random;
 use verbatim_graph::{Attention, Op, Real, Shape};
 
@@ -59,7 +59,7 @@ fn run(attention: Attention, base: Option<usize>) -> Vec<Vec<f32>> {
     let width = KV_HEADS * HEAD_DIM;
     let spec = KvSpec { kv_heads: KV_HEADS, head_dim: HEAD_DIM, k: KvType::F32, v: KvType::F32 };
     let mut case = Case::new(ROWS);
-    let mut state = case.layer(&StateForm { kv: vec![(spec, 3)], ..StateForm::default() });
+    let mut state = case.layer(&StateLayers { kv: vec![(spec, 3)], ..StateLayers::default() });
     let path_cell = |position: usize| PAGE_CELLS as i32 + ((position * 17) % PAGE_CELLS) as i32;
     // Every step writes as many positions as it has rows; all but the last ones only write.
     for start in (0..POSITIONS).step_by(ROWS) {

@@ -5,7 +5,7 @@ mod common;
 use common::OUT;
 use std::sync::Mutex;
 use verbatim_backend::{
-    Backend, BindError, Filled, InputBinding, Outputs, PackError, PrepareError, RunError, WeightForm,
+    Backend, BindError, FilledInput, InputBinding, Outputs, PackError, PrepareError, RunError, WeightForm,
     WeightSource,
 };
 use verbatim_graph::{Bounds, Builder, Graph, Op, Placement, Real, Shape, Tag};
@@ -53,19 +53,19 @@ fn run(
     program: &Program,
     rows: Bounds,
     weights: &Weights,
-    fill: impl FnMut(InputBinding<'_>) -> Result<Filled, BindError>,
+    fill: impl FnMut(InputBinding<'_>) -> Result<FilledInput, BindError>,
 ) -> Result<Vec<usize>, RunError> {
     let (mut arena, mut state) = (Arena::default(), Reference.new_state());
     let outputs = Reference.run(program, &mut arena, rows, weights, &mut state, fill)?;
     Ok(vec![outputs.rows(OUT).expect("an output")])
 }
 
-fn fill(input: InputBinding<'_>) -> Result<Filled, BindError> {
+fn fill(input: InputBinding<'_>) -> Result<FilledInput, BindError> {
     let count = input.count();
     match input.tag() {
         X => input.f32(&vec![1.0; count]),
         IDS => input.i32(&vec![0; count]),
-        _ => input.unknown(),
+        _ => input.no_data(),
     }
 }
 
@@ -111,7 +111,7 @@ fn there_may_be_fewer_rows_than_the_bounds_and_not_more() {
         let given = Bounds { rows, output_rows };
         let error = run(&program, given, &weights, fill).expect_err("too many");
         let RunError::Bind(error) = error else { panic!("{error}") };
-        assert_eq!(error, BindError::TooManyRows { given, most: ROWS });
+        assert_eq!(error, BindError::TooManyRows { given, max: ROWS });
     }
 }
 
@@ -130,7 +130,7 @@ fn inputs_are_filled_with_what_they_take() {
         let error = with(&vec![1.0; count]).expect_err("the wrong number").to_string();
         assert_eq!(error, format!("input x[0] takes 12 elements of F32, not {count} of F32"));
     }
-    let error = run(&program, ROWS, &weights, |input| input.unknown()).expect_err("unknown").to_string();
+    let error = run(&program, ROWS, &weights, |input| input.no_data()).expect_err("unknown").to_string();
     assert_eq!(error, "nobody fills input x[0]");
 }
 

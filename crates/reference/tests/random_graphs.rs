@@ -4,8 +4,8 @@ mod common;
 
 use common::{encoded, numbers};
 use verbatim_backend::{
-    Backend, BindError, Filled, InputBinding, KvSpec, KvType, Outputs, PAGE_CELLS, RecurrentSpec, StateForm,
-    StateStore, WeightForm, WeightSource,
+    Backend, BindError, FilledInput, InputBinding, KvSpec, KvType, Outputs, PAGE_CELLS, RecurrentSpec,
+    StateLayers, StateStore, WeightForm, WeightSource,
 };
 use verbatim_graph::random::{self, Random, tags};
 use verbatim_graph::{Bounds, Extent, Graph, Lifetime, Op, Tag, ValueId};
@@ -65,7 +65,7 @@ impl Step<'_> {
     }
 
     /// The numbers of the rows from `first` on, of an input.
-    fn fill(&self, input: InputBinding<'_>, first: usize) -> Result<Filled, BindError> {
+    fn fill(&self, input: InputBinding<'_>, first: usize) -> Result<FilledInput, BindError> {
         let (tag, count) = (input.tag(), input.count());
         let (_, id) = self.graph.leaves(Lifetime::Input).find(|(other, _)| *other == tag).expect("a leaf");
         let shape = self.graph.value(id).shape;
@@ -94,7 +94,7 @@ impl Step<'_> {
             }
             tags::CELLS => input.i32_from((0..count).map(own_cell)),
             tags::X => input.f32(&numbers(&mut random, skipped + count)[skipped..]),
-            _ => input.unknown(),
+            _ => input.no_data(),
         }
     }
 
@@ -105,7 +105,7 @@ impl Step<'_> {
         let [channels, kernel] = random::CONV;
         let recurrent = RecurrentSpec { kernel, channels, heads: random::DELTA };
         let kv_layers = layers(self.graph, &[tags::STATE]);
-        let form = StateForm {
+        let form = StateLayers {
             kv: vec![(spec, READ_PAGES + WRITE_PAGES); kv_layers],
             recurrent: vec![recurrent; layers(self.graph, &[tags::CONV, tags::DELTA])],
             slots: random::SLOTS,

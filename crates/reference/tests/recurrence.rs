@@ -3,7 +3,7 @@
 mod common;
 
 use common::{Case, assert_near, exact, numbers};
-use verbatim_backend::{RecurrentSpec, StateForm};
+use verbatim_backend::{RecurrentSpec, StateLayers};
 use verbatim_graph::random::Random;
 use verbatim_graph::{DeltaHeads, Op};
 
@@ -14,9 +14,9 @@ const READ: [i32; 6] = [-1, -1, 0, 2, 1, 2];
 const WRITE: [i32; 6] = [0, 2, 1, 2, 0, 2];
 const ROWS: usize = 6;
 
-fn form(kernel: usize) -> StateForm {
+fn form(kernel: usize) -> StateLayers {
     let spec = RecurrentSpec { kernel, channels: CHANNELS, heads: HEADS };
-    StateForm { kv: Vec::new(), recurrent: vec![spec], slots: 3 }
+    StateLayers { kv: Vec::new(), recurrent: vec![spec], slots: 3 }
 }
 
 /// The rows of a sequence.

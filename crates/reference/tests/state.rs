@@ -4,7 +4,7 @@ mod common;
 
 use common::{Case, assert_near, exact, numbers, rounded};
 use verbatim_backend::{
-    Backend, KShift, KvSpec, KvType, PAGE_CELLS, RecurrentSpec, StateForm, StateMemoryError, StateStore,
+    Backend, KShift, KvSpec, KvType, PAGE_CELLS, RecurrentSpec, StateLayers, StateMemoryError, StateStore,
 };
 use verbatim_graph::random::Random;
 use verbatim_graph::{DeltaHeads, Op, Real, RopeLayout, RopeScaling, RopeTable};
@@ -22,8 +22,8 @@ fn specs() -> impl Iterator<Item = KvSpec> {
     })
 }
 
-fn kv(spec: KvSpec, pages: usize) -> StateForm {
-    StateForm { kv: vec![(spec, pages)], ..StateForm::default() }
+fn kv(spec: KvSpec, pages: usize) -> StateLayers {
+    StateLayers { kv: vec![(spec, pages)], ..StateLayers::default() }
 }
 
 /// A state of one layer in whose cells these rows of K and V were stored.
@@ -199,10 +199,10 @@ fn k_shift_moves_keys_to_their_positions() {
     }
 }
 
-fn recurrent(layers: usize, slots: usize) -> StateForm {
+fn recurrent(layers: usize, slots: usize) -> StateLayers {
     let heads = DeltaHeads { key_heads: 1, value_heads: 2, key_dim: 3, value_dim: 4 };
     let spec = |layer| RecurrentSpec { kernel: 4, channels: 5 + layer, heads };
-    StateForm { kv: Vec::new(), recurrent: (0..layers).map(spec).collect(), slots }
+    StateLayers { kv: Vec::new(), recurrent: (0..layers).map(spec).collect(), slots }
 }
 
 #[test]
@@ -249,5 +249,5 @@ fn what_cannot_be_counted_or_held_is_refused_and_changes_nothing() {
 
 #[test]
 fn the_numbers_are_no_other_backends() {
-    assert_eq!(Reference.new_state().numerics(), 0x5245_0001);
+    assert_eq!(Reference.new_state().numerics_version(), 0x5245_0001);
 }

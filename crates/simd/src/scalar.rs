@@ -12,20 +12,20 @@ use crate::simd::{Kernel, Simd};
 #[derive(Clone, Copy, Debug)]
 pub struct Scalar;
 
-// SAFETY (of every `unsafe` below): the callers of `Simd` vouch for the pointers, and all reads and writes are unaligned
-// ones.
+// SAFETY (of every `unsafe` below): the callers of `Simd` guarantee that the pointers are valid, and all reads and
+// writes are unaligned.
 impl Simd for Scalar {
     const LANES: usize = 1;
     const TILE_TOKENS: usize = 1;
-    const DENSE_SUMS: usize = 1;
-    const ATTENTION_SUMS: usize = 4;
+    const MATMUL_ACCUMULATORS: usize = 1;
+    const ATTENTION_ACCUMULATORS: usize = 4;
     type Floats = f32;
     type Bytes = [u8; 4];
     type Bytes16 = [u8; 16];
-    type Sixteen<T: Copy> = [T; 16];
+    type X16<T: Copy> = [T; 16];
 
     #[inline(always)]
-    fn sixteen<T: Copy>(make: impl FnMut(usize) -> T) -> [T; 16] {
+    fn x16<T: Copy>(make: impl FnMut(usize) -> T) -> [T; 16] {
         array::from_fn(make)
     }
 

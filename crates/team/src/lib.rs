@@ -6,5 +6,5 @@
 mod memory;
 mod team;
 
-pub use memory::{AlignedBytes, Plain, physical_bytes};
-pub use team::{Context, MAX_THREADS, TaskCounter, Team, TeamError};
+pub use memory::{AlignedBytes, Pod, physical_bytes};
+pub use team::{MAX_THREADS, TaskCounter, Team, TeamError, ThreadContext};

@@ -2,7 +2,7 @@
 
 use std::hint::black_box;
 
-use verbatim_backend::{KvSpec, KvType, PAGE_CELLS, StateForm};
+use verbatim_backend::{KvSpec, KvType, PAGE_CELLS, StateLayers};
 use verbatim_cpu::{Cpu, CpuArena, CpuState, Weight, Weights};
 use verbatim_graph::{
     Activation, Attention, Bounds, Builder, Gating, Graph, Op, Real, RopeLayout, Router, Shape, Tag, ValueId,
@@ -82,7 +82,7 @@ fn product(isa: Isa, dtype: DType, tokens: usize) {
         quantize_row(isa, row, out);
     }
     let input = if matrix.takes_quantized() {
-        Input::Quantized { bytes: &quantized, stride_bytes, tokens, planes: 1 }
+        Input::Quantized { bytes: &quantized, stride_bytes, tokens, terms: 1 }
     } else {
         Input::Floats { values: &values, stride: COLS, tokens }
     };
@@ -97,8 +97,9 @@ fn product(isa: Isa, dtype: DType, tokens: usize) {
 /// K and V of all positions are stored, which counts for the quantisation of K and V; then the last position attends.
 fn attention(kv: KvType) {
     let spec = KvSpec { kv_heads: KV_HEADS, head_dim: HEAD_DIM, k: kv, v: kv };
-    let mut state = CpuState::new(&StateForm { kv: vec![(spec, KEYS / PAGE_CELLS)], ..StateForm::default() })
-        .expect("small");
+    let mut state =
+        CpuState::new(&StateLayers { kv: vec![(spec, KEYS / PAGE_CELLS)], ..StateLayers::default() })
+            .expect("small");
 
     let mut builder = Builder::new(Bounds { rows: KEYS, output_rows: 1 });
     let cache = builder.state(Tag::new("kv")).expect("a fresh name");

@@ -5,24 +5,24 @@ use super::Run;
 use crate::ops::attention::{
     self, KvView, MAX_QUERIES, MAX_ROWS, PARTIAL_EXTRA, Path, Row, Scores, Scratch, rows_of_pass,
 };
-use crate::program::Step;
+use crate::program::PreparedOp;
 use std::ops::Range;
 use std::sync::{MutexGuard, PoisonError};
 use verbatim_graph::Attention;
-use verbatim_team::Context;
+use verbatim_team::ThreadContext;
 
 /// Tasks per thread that are enough for threads to finish together.
 const TASKS_PER_THREAD: usize = 4;
 
 impl Run<'_> {
     /// Each task is finished: some rows and one KV head, over all the positions they see.
-    pub(super) fn attention(&self, step: &Step, attention: &Attention, member: &Context<'_>) {
-        let operands = Operands::new(self, step, attention);
-        let rows = step.output.matrix().shape.rows.at(self.rows);
-        let blocks = RowBlocks::new(&operands, rows, 1, member.threads());
-        let mut scratch = self.scratch(member);
+    pub(super) fn attention(&self, prepared: &PreparedOp, attention: &Attention, thread: &ThreadContext<'_>) {
+        let operands = Operands::new(self, prepared, attention);
+        let rows = prepared.output.matrix().shape.rows.at(self.rows);
+        let blocks = RowBlocks::new(&operands, rows, 1, thread.threads());
+        let mut scratch = self.scratch(thread);
         let tasks = blocks.count() * attention.kv_heads;
-        while let Some(taken) = step.tasks.take(1, tasks) {
+        while let Some(taken) = prepared.tasks.take(1, tasks) {
             // Later rows see more positions: what takes longest comes first.
             let task = tasks - 1 - taken.start;
             let kv_head = task % attention.kv_heads;
@@ -42,20 +42,25 @@ impl Run<'_> {
     }
 
     /// Each task is a partial: some rows and one KV head, over one split of positions.
-    pub(super) fn attention_partials(&self, step: &Step, attention: &Attention, member: &Context<'_>) {
-        let operands = Operands::new(self, step, attention);
-        let rows = step.output.matrix().shape.rows.at(self.rows);
+    pub(super) fn attention_partials(
+        &self,
+        prepared: &PreparedOp,
+        attention: &Attention,
+        thread: &ThreadContext<'_>,
+    ) {
+        let operands = Operands::new(self, prepared, attention);
+        let rows = prepared.output.matrix().shape.rows.at(self.rows);
         let splits = (0..rows).map(|row| operands.splits(row).len()).max().unwrap_or(0);
-        let blocks = RowBlocks::new(&operands, rows, splits, member.threads());
+        let blocks = RowBlocks::new(&operands, rows, splits, thread.threads());
         // Rows that share K and V may begin in different splits, so together they may see more than each.
         let runs = (0..blocks.count()).flat_map(|block| blocks.runs(block));
         let splits = runs.map(|run| operands.splits_of(run).len()).max().unwrap_or(0);
         let slots =
-            step.output.matrix().shape.cols / (attention.heads * (attention.head_dim + PARTIAL_EXTRA));
-        let mut scratch = self.scratch(member);
+            prepared.output.matrix().shape.cols / (attention.heads * (attention.head_dim + PARTIAL_EXTRA));
+        let mut scratch = self.scratch(thread);
         let per_slot = blocks.count() * attention.kv_heads;
         let tasks = splits * per_slot;
-        while let Some(taken) = step.tasks.take(1, tasks) {
+        while let Some(taken) = prepared.tasks.take(1, tasks) {
             // The last split of a row is seldom full, so it comes last.
             let (slot, task) = (taken.start / per_slot, taken.start % per_slot);
             let kv_head = task % attention.kv_heads;
@@ -88,18 +93,18 @@ impl Run<'_> {
     /// Nobody else may read or write these heads of the row meanwhile.
     pub(super) unsafe fn merge_attention(
         &self,
-        step: &Step,
+        prepared: &PreparedOp,
         attention: &Attention,
         row: usize,
         merged: Range<usize>,
     ) {
         let &Attention { heads, head_dim, window, .. } = attention;
-        let partials: &[f32] = step.operands[0].matrix().row(self.arena, row);
-        let splits = attention::splits(seen(window, self.index(step.operands[1].matrix(), row)));
-        let sinks = step.operands.get(2).map(|sinks| self.weights.vector(sinks.weight()));
+        let partials: &[f32] = prepared.operands[0].matrix().row(self.arena, row);
+        let splits = attention::splits(seen(window, self.index(prepared.operands[1].matrix(), row)));
+        let sinks = prepared.operands.get(2).map(|sinks| self.weights.vector(sinks.weight()));
         let cols = merged.start * head_dim..merged.end * head_dim;
         // SAFETY: the caller's promise.
-        let out: &mut [f32] = unsafe { step.output.matrix().columns_mut(self.arena, row, cols) };
+        let out: &mut [f32] = unsafe { prepared.output.matrix().columns_mut(self.arena, row, cols) };
         let partial_len = head_dim + PARTIAL_EXTRA;
         for (head, out) in merged.zip(out.chunks_exact_mut(head_dim)) {
             let slots = partials.chunks_exact(heads * partial_len).take(splits.len());
@@ -108,9 +113,9 @@ impl Run<'_> {
         }
     }
 
-    fn scratch(&self, member: &Context<'_>) -> MutexGuard<'_, Scratch> {
+    fn scratch(&self, thread: &ThreadContext<'_>) -> MutexGuard<'_, Scratch> {
         // What a thread that has panicked left in its scratch is never read.
-        self.scratch[member.index()].lock().unwrap_or_else(PoisonError::into_inner)
+        self.scratch[thread.index()].lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -122,17 +127,17 @@ fn seen(window: Option<usize>, position: usize) -> (usize, usize) {
 /// The operands of an attention, by row.
 struct Operands<'a> {
     run: &'a Run<'a>,
-    step: &'a Step,
+    prepared: &'a PreparedOp,
     attention: &'a Attention,
 }
 
 impl<'a> Operands<'a> {
-    fn new(run: &'a Run<'a>, step: &'a Step, attention: &'a Attention) -> Operands<'a> {
-        Operands { run, step, attention }
+    fn new(run: &'a Run<'a>, prepared: &'a PreparedOp, attention: &'a Attention) -> Operands<'a> {
+        Operands { run, prepared, attention }
     }
 
     fn index(&self, operand: usize, row: usize) -> usize {
-        self.run.index(self.step.operands[operand].matrix(), row)
+        self.run.index(self.prepared.operands[operand].matrix(), row)
     }
 
     fn sequence(&self, row: usize) -> usize {
@@ -158,14 +163,14 @@ impl<'a> Operands<'a> {
             return None;
         }
         let base = self.index(5, row);
-        let cells = self.step.operands[6].matrix().row(self.run.arena, row);
+        let cells = self.prepared.operands[6].matrix().row(self.run.arena, row);
         (base <= self.index(2, row)).then_some(Path { base, cells })
     }
 
     /// What a row's query heads of one KV head attend to.
     fn keys(&self, row: usize, kv_head: usize) -> KvView<'a> {
-        let layer = &self.run.state.kv.layers()[self.step.operands[1].state()];
-        let pages = self.step.operands[4].matrix().row(self.run.arena, self.sequence(row));
+        let layer = &self.run.state.kv.layers()[self.prepared.operands[1].state()];
+        let pages = self.prepared.operands[4].matrix().row(self.run.arena, self.sequence(row));
         KvView { layer, kv_head, pages, path: self.path(row) }
     }
 
@@ -179,7 +184,7 @@ impl<'a> Operands<'a> {
     fn scores(&self, heads: &Range<usize>) -> Scores<'a> {
         let &Attention { scale, softcap, sinks, paths, .. } = self.attention;
         let sinks = sinks.then(|| {
-            let weight = self.step.operands[if paths { 7 } else { 5 }].weight();
+            let weight = self.prepared.operands[if paths { 7 } else { 5 }].weight();
             &self.run.weights.vector(weight)[heads.clone()]
         });
         Scores { scale: scale.0, softcap: softcap.map(|cap| cap.0), sinks }
@@ -192,11 +197,11 @@ impl<'a> Operands<'a> {
     /// While the result lives, nobody else may read or write these columns of the row, which are the output's.
     unsafe fn row(&self, row: usize, heads: &Range<usize>, head: usize, extra: usize) -> Row<'a> {
         let head_dim = self.attention.head_dim;
-        let q: &[f32] = self.step.operands[0].matrix().row(self.run.arena, row);
+        let q: &[f32] = self.prepared.operands[0].matrix().row(self.run.arena, row);
         let (column, cols) = (head * (head_dim + extra), heads.len() * (head_dim + extra));
         // SAFETY: the caller's promise.
         let out =
-            unsafe { self.step.output.matrix().columns_mut(self.run.arena, row, column..column + cols) };
+            unsafe { self.prepared.output.matrix().columns_mut(self.run.arena, row, column..column + cols) };
         let (first, position) = self.seen(row);
         Row { q: &q[heads.start * head_dim..heads.end * head_dim], first, position, out }
     }

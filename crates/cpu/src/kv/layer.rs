@@ -9,7 +9,7 @@ use verbatim_backend::{KShift, KvSpec, KvType, PAGE_CELLS};
 use verbatim_graph::RopeLayout;
 use verbatim_quant::{DType, dequantize, quantize};
 use verbatim_simd::Isa;
-use verbatim_team::{AlignedBytes, Plain};
+use verbatim_team::{AlignedBytes, Pod};
 
 /// Elements of a quantised block.
 const BLOCK_LEN: usize = 32;
@@ -246,7 +246,7 @@ impl HeadPages {
             // SAFETY: the caller's promise.
             unsafe {
                 match self.layout.kind() {
-                    KvType::F32 => self.put_numbers(start, slot, 0, x),
+                    KvType::F32 => self.put_elements(start, slot, 0, x),
                     KvType::F16 => self.put_halves(start, slot, x, |x, bits| {
                         bits.reinterpret_cast_mut::<f16>().convert_from_f32_slice(x);
                     }),
@@ -260,7 +260,7 @@ impl HeadPages {
     }
 
     /// Stores elements from `first` on of the head that begins at byte `start` of a page.
-    unsafe fn put_numbers<T: Plain>(&self, start: usize, slot: usize, first: usize, x: &[T]) {
+    unsafe fn put_elements<T: Pod>(&self, start: usize, slot: usize, first: usize, x: &[T]) {
         let start = start / size_of::<T>() + self.layout.element(first, slot);
         // SAFETY: as for `put`.
         unsafe {
@@ -279,7 +279,7 @@ impl HeadPages {
             let bits = &mut bits[..x.len()];
             round(x, bits);
             // SAFETY: as for `put`.
-            unsafe { self.put_numbers(start, slot, i * AT_ONCE, bits) };
+            unsafe { self.put_elements(start, slot, i * AT_ONCE, bits) };
         }
     }
 

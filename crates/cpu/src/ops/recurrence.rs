@@ -12,7 +12,7 @@ pub(crate) const MAX_KERNEL: usize = 16;
 /// The most elements of a key.
 pub(crate) const MAX_KEY_DIM: usize = 512;
 /// Added to the sum of squares when queries and keys are brought to length 1, as in the published models.
-const LENGTH_EPS: f32 = 1e-6;
+const L2_NORM_EPS: f32 = 1e-6;
 
 /// Where a tile's state is before a row; afterwards it is where the row writes.
 pub(crate) enum Before<'a> {
@@ -111,7 +111,7 @@ pub(crate) fn sigmoid(x: f32) -> f32 {
 }
 
 /// `out = x / √(Σ x² + 1e-6) · factor`.
-pub(crate) fn to_length(isa: Isa, x: &[f32], factor: f32, out: &mut [f32]) {
+pub(crate) fn l2_normalize(isa: Isa, x: &[f32], factor: f32, out: &mut [f32]) {
     dispatch(isa, ToLength { x, factor, out });
 }
 
@@ -132,7 +132,7 @@ impl Kernel for ToLength<'_> {
             let x = l.load_part(x);
             squares = l.mul_add(x, x, squares);
         }
-        let scale = l.splat(1.0 / (l.sum(squares) + LENGTH_EPS).sqrt());
+        let scale = l.splat(1.0 / (l.sum(squares) + L2_NORM_EPS).sqrt());
         for (x, out) in self.x.chunks(LANES).zip(self.out.chunks_mut(LANES)) {
             l.store_part(l.mul(l.mul(l.load_part(x), scale), l.splat(self.factor)), out);
         }
@@ -270,8 +270,8 @@ mod tests {
                 Isa::supported().map(|isa| (isa, vec![9.0; len])).collect();
             for step in 0..20 {
                 let (mut q, mut k) = (vec![0.0; key_dim], vec![0.0; key_dim]);
-                to_length(Isa::best(), &numbers(&mut random, key_dim), 0.25, &mut q);
-                to_length(Isa::best(), &numbers(&mut random, key_dim), 1.0, &mut k);
+                l2_normalize(Isa::best(), &numbers(&mut random, key_dim), 0.25, &mut q);
+                l2_normalize(Isa::best(), &numbers(&mut random, key_dim), 1.0, &mut k);
                 let v = numbers(&mut random, cols);
                 let (decay, beta) = (decay(random.unit(), 0.1, -0.7), sigmoid(random.unit()));
                 let row = DeltaRow { q: &q, k: &k, v: &v, decay, beta };

@@ -1,7 +1,7 @@
 //! One op at a time: a graph is built from numbers and run.
 #![allow(dead_code)] // Each test binary uses a part.
 
-use verbatim_backend::{Backend, Outputs, StateForm, StateStore, WeightForm, WeightSource};
+use verbatim_backend::{Backend, Outputs, StateLayers, StateStore, WeightForm, WeightSource};
 use verbatim_graph::{Bounds, Builder, Lifetime, Op, Placement, Shape, Tag, ValueId};
 use verbatim_quant::{DType, dequantize, quantize};
 use verbatim_reference::{Arena, Reference, State, Weights};
@@ -84,7 +84,7 @@ impl Case {
     }
 
     /// The next layer's state.
-    pub fn layer(&mut self, form: &StateForm) -> ValueId {
+    pub fn layer(&mut self, form: &StateLayers) -> ValueId {
         self.state.append(form).expect("small");
         let tag = Tag::indexed("state", self.state_count);
         self.state_count += 1;

@@ -162,7 +162,7 @@ fn score<S: Simd, N: Number, const T: usize>(
     scores: &mut [[f32; PAGE_CELLS]; T],
 ) {
     // As many vectors of keys at once as have sums in registers for all query heads.
-    match const { S::ATTENTION_SUMS / T } {
+    match const { S::ATTENTION_ACCUMULATORS / T } {
         0 | 1 => score_keys::<S, N, T, 1>(l, q, k, scale, seen, prefetcher, scores),
         2 | 3 => score_keys::<S, N, T, 2>(l, q, k, scale, seen, prefetcher, scores),
         _ => score_keys::<S, N, T, 4>(l, q, k, scale, seen, prefetcher, scores),
@@ -264,7 +264,7 @@ fn add_values<S: Simd, N: Number, const T: usize>(
     partials: &mut [f32],
 ) {
     // As many vectors of a head at once as have sums in registers for all query heads.
-    match const { S::ATTENTION_SUMS / T } {
+    match const { S::ATTENTION_ACCUMULATORS / T } {
         0 | 1 => add_vectors::<S, N, T, 1>(l, weights, v, head_dim, prefetcher, partials),
         2 | 3 => add_vectors::<S, N, T, 2>(l, weights, v, head_dim, prefetcher, partials),
         _ => add_vectors::<S, N, T, 4>(l, weights, v, head_dim, prefetcher, partials),

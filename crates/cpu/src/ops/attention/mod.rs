@@ -28,6 +28,6 @@ pub(crate) use merge::merge;
 pub(crate) use pass::attend_split;
 pub(crate) use scratch::Scratch;
 pub(crate) use shape::{
-    MAX_HEAD_DIM, MAX_QUERIES, MAX_ROWS, PARTIAL_EXTRA, Row, Scores, most_splits, rows_of_pass, splits,
+    MAX_HEAD_DIM, MAX_QUERIES, MAX_ROWS, PARTIAL_EXTRA, Row, Scores, max_splits, rows_of_pass, splits,
 };
 pub(crate) use view::{KvView, Path};

@@ -57,7 +57,7 @@ pub(crate) fn splits((first, last): (usize, usize)) -> Range<usize> {
 }
 
 /// The most splits that a row can see something of, with positions below `positions`.
-pub(crate) fn most_splits(positions: usize, window: Option<usize>) -> usize {
+pub(crate) fn max_splits(positions: usize, window: Option<usize>) -> usize {
     let all = positions.div_ceil(SPLIT).max(1);
     // A window's first and last position may both lie at an end of a split.
     window.map_or(all, |window| all.min(window.div_ceil(SPLIT).saturating_add(1)))

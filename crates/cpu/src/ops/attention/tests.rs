@@ -167,8 +167,8 @@ fn ranges_agree_with_f64_and_come_out_of_parts_as_out_of_one_piece() {
 fn a_window_sees_no_more_ranges_than_its_length_allows() {
     for window in [1, 2, SPLIT, SPLIT + 1, SPLIT + 2, 700] {
         let most = (0..5 * SPLIT).map(|end| splits((end.saturating_sub(window - 1), end)).len()).max();
-        assert!(most.expect("some") <= most_splits(5 * SPLIT, Some(window)), "{window}");
-        assert_eq!(most_splits(5 * SPLIT, None), 5);
+        assert!(most.expect("some") <= max_splits(5 * SPLIT, Some(window)), "{window}");
+        assert_eq!(max_splits(5 * SPLIT, None), 5);
     }
 }
 

@@ -1,9 +1,10 @@
-//! Activations in two planes: products nearly as exact as with f32 activations, with the same bits at every width and on
+//! Activations in two terms: products nearly as exact as with f32 activations, with the same bits at every width and on
 //! every instruction set.
 
 use verbatim_graph::random::Random;
 use verbatim_matrix::{
-    Epilogue, Input, OutputRows, PackedMatrix, Residual, activation_row_bytes, matmul_groups, quantize_planes,
+    Epilogue, Input, PackedMatrix, Residual, SharedOutput, activation_row_bytes, matmul_groups,
+    quantize_terms,
 };
 use verbatim_quant::{DType, dequantize, quantize};
 use verbatim_simd::Isa;
@@ -12,18 +13,18 @@ const ROWS: usize = 37;
 const COLS: usize = 512;
 const TOKENS: usize = 11;
 
-fn product(isa: Isa, weights: &PackedMatrix, planes: usize, x: &[f32], residual: Option<&[f32]>) -> Vec<f32> {
-    let stride_bytes = planes * activation_row_bytes(COLS);
+fn product(isa: Isa, weights: &PackedMatrix, terms: usize, x: &[f32], residual: Option<&[f32]>) -> Vec<f32> {
+    let stride_bytes = terms * activation_row_bytes(COLS);
     let tokens = x.len() / COLS;
     let mut bytes = vec![0; tokens * stride_bytes];
     for (row, out) in x.chunks(COLS).zip(bytes.chunks_mut(stride_bytes)) {
-        let mut planes: Vec<&mut [u8]> = out.chunks_mut(activation_row_bytes(COLS)).collect();
-        quantize_planes(isa, row, &mut planes);
+        let mut terms: Vec<&mut [u8]> = out.chunks_mut(activation_row_bytes(COLS)).collect();
+        quantize_terms(isa, row, &mut terms);
     }
     let mut out = vec![0.0; tokens * ROWS];
-    let output = OutputRows::new(&mut out, ROWS);
+    let output = SharedOutput::new(&mut out, ROWS);
     let residual = residual.map_or(Residual::None, |values| Residual::Rows { values, stride: ROWS });
-    let input = Input::Quantized { bytes: &bytes, stride_bytes, tokens, planes };
+    let input = Input::Quantized { bytes: &bytes, stride_bytes, tokens, terms };
     let groups = 0..weights.row_groups();
     // SAFETY: `out` is borrowed by this call alone.
     #[allow(unsafe_code)]
