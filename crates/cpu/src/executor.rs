@@ -496,15 +496,15 @@ impl Run<'_> {
         });
         let chosen = prepared.operands[2].matrix();
         let used = chosen.shape.cols;
-        let own_input = match prepared.op {
+        let input_per_slot = match prepared.op {
             CpuOp::QuantizedMoeLinear { k, .. } => k != weights.cols(),
             _ => prepared.operands[0].matrix().shape.cols != weights.cols(),
         };
         let run = |list: &[u32]| {
-            let choices = ExpertPairs { list, used, own_input };
+            let pairs = ExpertPairs { list, experts_used: used, input_per_slot };
             // SAFETY: the counter gives these columns of this expert to one thread only, and a choice has one expert.
             unsafe {
-                matmul_expert_groups(self.isa, weights, input, &output, choices, groups.clone(), bias);
+                matmul_expert_groups(self.isa, weights, input, &output, pairs, groups.clone(), bias);
             }
         };
         let mut batch = [0u32; BATCH];

@@ -3,8 +3,8 @@
 
 use verbatim_quant::DType;
 
-/// Gives a macro the names of all formats, after arguments of its own. A format's name is that of its [`DType`] and of the type
-/// that packs it: a [`BlockFormat`](crate::formats::BlockFormat) or a [`FloatWeights`](crate::kernel::FloatWeights).
+/// Calls a macro with its arguments and the names of all formats. A format's name is that of its [`DType`] and of the type that
+/// packs it: a [`BlockFormat`](crate::formats::BlockFormat) or a [`FloatWeights`](crate::kernel::FloatWeights).
 macro_rules! with_formats {
     ($use:ident $arguments:tt) => {
         $crate::kinds::$use! {
@@ -19,7 +19,7 @@ macro_rules! with_formats {
 
 macro_rules! define_kind {
     (() block: [$($block:ident)*] float: [$($float:ident)*]) => {
-        /// What a matrix is packed as.
+        /// The packed format of a matrix.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub(crate) enum Kind {
             $($block,)*
@@ -27,7 +27,7 @@ macro_rules! define_kind {
         }
 
         impl Kind {
-            /// The layout for a file format; `None` for types that are not weights.
+            /// The packed format of a file format; `None` if it is not a weight format.
             pub(crate) fn of(dtype: DType) -> Option<Kind> {
                 Some(match dtype {
                     $(DType::$block => Kind::$block,)*
@@ -56,7 +56,7 @@ macro_rules! match_kind {
     };
 }
 
-/// Evaluates one expression with a type standing for the block format, or another for floating-point weights.
+/// Evaluates one expression with the type of the block format, or another with the type of the float weights.
 macro_rules! for_kind {
     ($kind:expr, $F:ident => $of_block:expr, $W:ident => $of_float:expr) => {
         $crate::kinds::with_formats!(match_kind($kind, $F => $of_block, $W => $of_float))

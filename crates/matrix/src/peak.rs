@@ -1,4 +1,4 @@
-//! How fast the kernels' products can be at most: the same instructions on operands that are at hand.
+//! Peak throughput of the matmul kernels: the same instructions on operands in registers and L1.
 
 use std::hint::black_box;
 use verbatim_backend::MatmulKind;
@@ -8,10 +8,10 @@ use verbatim_simd::{Isa, Kernel, Simd, dispatch};
 const CHUNKS: usize = 8;
 /// Rows of activations, as in a tile.
 const TOKENS: usize = 4;
-/// Sums of floats that do not wait for each other: more than a multiply-add takes cycles, two of them started in each.
+/// Independent float accumulators: more than the FMA latency times two FMAs per cycle.
 const CHAINS: usize = 12;
 
-/// Makes `rounds` rounds of independent multiply-adds on this thread; returns how many operations, two for each.
+/// Runs `rounds` rounds of independent multiply-adds on this thread; returns the number of operations, two for each.
 pub fn multiply_adds(isa: Isa, kind: MatmulKind, rounds: usize) -> u64 {
     let lanes = dispatch(isa, Peak { kind, rounds });
     let multiply_adds = match kind {
@@ -21,7 +21,7 @@ pub fn multiply_adds(isa: Isa, kind: MatmulKind, rounds: usize) -> u64 {
     (2 * multiply_adds * lanes) as u64 * rounds as u64
 }
 
-/// The loop of [`multiply_adds`]. Gives the lanes of a vector.
+/// The loop of [`multiply_adds`]. Returns the lanes of a vector.
 struct Peak {
     kind: MatmulKind,
     rounds: usize,
@@ -40,9 +40,9 @@ impl Kernel for Peak {
                 let weights = [simd.splat_byte(black_box(3)); CHUNKS];
                 let mut sums = [simd.splat(0.0); TOKENS];
                 for _ in 0..rounds {
-                    // Read anew in every round, as in the kernels.
+                    // Loaded again in every round, as in the kernels.
                     for (sum, activations) in sums.iter_mut().zip(black_box(&activations)) {
-                        // SAFETY: it reads `4 * CHUNKS` activations, which is a row.
+                        // SAFETY: it reads `4 * CHUNKS` activations, which is one row.
                         let dot = unsafe { simd.dot::<CHUNKS>(weights, 15, 0, activations.as_ptr(), 0.0) };
                         *sum = simd.add(*sum, dot);
                     }

@@ -1,4 +1,4 @@
-//! The matrix product: `output[token][row] = Σ weights[row][column] · input[token][column]`.
+//! The matmul: `output[token][row] = Σ weights[row][column] · input[token][column]`.
 
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -12,12 +12,12 @@ use crate::packed::PackedMatrix;
 use verbatim_simd::{Isa, Kernel, Simd, dispatch};
 use verbatim_team::{TaskCounter, Team};
 
-/// Computes the whole product with a team of threads.
+/// Computes the whole matmul with a team of threads.
 ///
-/// `output` has a row of `weights.rows()` numbers per token of `input`, `output_stride` apart.
+/// `output` has a row of `weights.rows()` elements per token of `input`, with a row stride of `output_stride` elements.
 ///
 /// # Panics
-/// If an operand's size does not fit the product.
+/// If the size of an operand does not match.
 pub fn matmul(
     team: &mut Team,
     isa: Isa,
@@ -29,44 +29,43 @@ pub fn matmul(
 ) {
     let output = SharedOutput::new(output, output_stride);
     let groups = weights.row_groups();
-    let (threads, most) = (team.threads(), chunk_groups(groups, team.threads()));
+    let (threads, max) = (team.threads(), chunk_groups(groups, team.threads()));
     let counter = TaskCounter::new();
     team.run(|_| {
-        while let Some(taken) = counter.take_guided(threads, most, groups) {
-            // SAFETY: the counter gives every group to one thread only, and `output` is borrowed by this
-            // function alone.
+        while let Some(taken) = counter.take_guided(threads, max, groups) {
+            // SAFETY: the counter hands out every group to only one thread, and `output` is borrowed mutably.
             unsafe { matmul_groups(isa, weights, input, &output, taken, epilogue) };
         }
     });
 }
 
-/// The most row groups for one chunk of work: so many that taking one costs nothing, and so few that their weights stay
-/// in the second-level cache while spans of tokens go by.
+/// Maximum number of row groups per chunk of work: large enough to amortise scheduling, and small enough that their weights
+/// stay in L2 across the token blocks.
 pub fn chunk_groups(groups: usize, threads: usize) -> usize {
     groups.div_ceil(threads * 8).max(1)
 }
 
-/// The activations of a product, a row per token.
+/// The activations of a matmul, a row per token.
 #[derive(Clone, Copy)]
 pub enum Input<'a> {
-    /// For weights that take f32: `cols` numbers per token.
+    /// For weights that take f32: `cols` elements per token.
     Floats {
         /// All rows.
         values: &'a [f32],
-        /// Numbers from one row to the next.
+        /// Row stride in elements.
         stride: usize,
         /// Rows.
         tokens: usize,
     },
-    /// For weights that take quantised activations: rows made by [`quantize_row`](super::quantize_row).
+    /// For weights that take quantised activations: rows written by [`quantize_row`](super::quantize_row).
     Quantized {
         /// All rows.
         bytes: &'a [u8],
-        /// Bytes from one row to the next.
+        /// Row stride in bytes.
         stride_bytes: usize,
         /// Rows.
         tokens: usize,
-        /// Terms of each row, as [`quantize_terms`](super::quantize_terms) makes them.
+        /// Int8 residual terms of each row; see [`quantize_terms`](super::quantize_terms).
         terms: usize,
     },
 }
@@ -100,7 +99,7 @@ impl Input<'_> {
         }
     }
 
-    /// Whether every row holds what the product needs, `parts` times.
+    /// Panics unless every row has `parts` times the columns of the weights.
     fn check(&self, weights: &PackedMatrix, parts: usize) {
         let cols = weights.cols() * parts;
         let fits = match *self {
@@ -112,7 +111,7 @@ impl Input<'_> {
                     && holds_rows(bytes.len(), stride_bytes, tokens, activation_row_bytes(cols))
             }
         };
-        assert!(fits, "the input of the product with {weights:?} is too small or of the wrong kind");
+        assert!(fits, "the input of the matmul with {weights:?} is too small or of the wrong kind");
     }
 }
 
@@ -126,8 +125,8 @@ fn holds_rows(len: usize, stride: usize, rows: usize, row_len: usize) -> bool {
                 .is_some_and(|end| end <= len)
 }
 
-/// Where products go: rows of f32, `stride` apart. Shareable, so that threads can each write some columns of
-/// every row.
+/// The output of a matmul: rows of f32 with a stride. It is `Sync`, so that each thread can write some columns of every
+/// row.
 #[derive(Clone, Copy)]
 pub struct SharedOutput<'a> {
     start: *mut f32,
@@ -136,7 +135,7 @@ pub struct SharedOutput<'a> {
     _borrow: PhantomData<&'a mut [f32]>,
 }
 
-// SAFETY: writing through it is what `matmul_groups` asks its caller to coordinate.
+// SAFETY: the contract of `matmul_groups` excludes concurrent access to the same elements.
 unsafe impl Send for SharedOutput<'_> {}
 // SAFETY: as above.
 unsafe impl Sync for SharedOutput<'_> {}
@@ -147,51 +146,50 @@ impl<'a> SharedOutput<'a> {
         SharedOutput { start: values.as_mut_ptr(), len: values.len(), stride, _borrow: PhantomData }
     }
 
-    /// Rows anywhere.
+    /// Rows behind a pointer.
     ///
     /// # Safety
-    /// `start` points to `len` numbers that stay valid for writes as long as the value is used, and that
-    /// nothing else accesses but as [`matmul_groups`] allows.
+    /// `start` points to `len` elements that stay valid for writes as long as the value is used, and that other threads access
+    /// only as [`matmul_groups`] permits.
     pub unsafe fn from_raw(start: *mut f32, len: usize, stride: usize) -> SharedOutput<'a> {
         SharedOutput { start, len, stride, _borrow: PhantomData }
     }
 }
 
-/// What is done to a finished sum before it is stored: first the bias is added, then the residual.
+/// Applied to a finished sum before it is stored: first the bias is added, then the residual.
 #[derive(Clone, Copy, Default)]
 pub struct Epilogue<'a> {
-    /// One number per output row.
+    /// One element per output row.
     pub bias: Option<&'a [f32]>,
-    /// What the product is added to.
+    /// The residual.
     pub residual: Residual<'a>,
 }
 
-/// What a product is added to.
+/// The residual that is added to the result.
 #[derive(Clone, Copy, Default)]
 pub enum Residual<'a> {
     /// Nothing.
     #[default]
     None,
-    /// What the output holds.
+    /// The present contents of the output.
     InPlace,
-    /// Rows like those of the output, `stride` apart.
+    /// Rows of the output's shape.
     Rows {
         /// All rows.
         values: &'a [f32],
-        /// Numbers from one row to the next.
+        /// Row stride in elements.
         stride: usize,
     },
 }
 
-/// Computes the output rows `16 * groups.start .. 16 * groups.end` for every token: one thread's part of a
-/// product.
+/// Computes the output columns `16 * groups.start .. 16 * groups.end` for every token: one thread's part of a matmul.
 ///
 /// # Safety
-/// While it runs, nothing else reads or writes those columns of the output: parts given to different threads
-/// must be of different groups.
+/// During the call, no other thread reads or writes those columns of the output: different threads must compute different
+/// groups.
 ///
 /// # Panics
-/// If an operand's size does not fit the product.
+/// If the size of an operand does not match.
 pub unsafe fn matmul_groups(
     isa: Isa,
     weights: &PackedMatrix,
@@ -200,76 +198,76 @@ pub unsafe fn matmul_groups(
     groups: Range<usize>,
     epilogue: Epilogue<'_>,
 ) {
-    let product = Product { weights, input, output, groups, epilogue, choices: None };
-    product.check();
-    // SAFETY: the operands have been checked; the output is the caller's promise.
-    unsafe { product.run_on(isa) };
+    let matmul = Matmul { weights, input, output, groups, epilogue, pairs: None };
+    matmul.check();
+    // SAFETY: the operands have been checked; the caller guarantees exclusive access to the output.
+    unsafe { matmul.run_on(isa) };
 }
 
-/// The tokens that one expert is to compute, where every token has chosen `used` experts.
+/// The (token, expert) pairs of one expert, where the router has selected `experts_used` experts for every token.
 #[derive(Clone, Copy)]
 pub struct ExpertPairs<'a> {
-    /// `token * used + rank`, each once: this expert is the token's choice of that rank.
+    /// `token * experts_used + slot`, each once: this expert is in that top-k slot of the token.
     pub list: &'a [u32],
-    /// Experts that each token has chosen. An output row is this many times the product's rows, one part for each.
-    pub used: usize,
-    /// An input row, too, has one part for each choice; otherwise all choices share it.
-    pub own_input: bool,
+    /// Experts per token. An output row has this many parts of `weights.rows()` elements, one for each top-k slot.
+    pub experts_used: usize,
+    /// Whether an input row, too, has one part for each top-k slot; otherwise all experts of a token share its input.
+    pub input_per_slot: bool,
 }
 
-/// [`matmul_groups`] for the tokens that have chosen one expert. What a token gets does not depend on the others.
+/// [`matmul_groups`] for the tokens that use one expert. The result of a token does not depend on the other tokens.
 ///
 /// # Safety
-/// While it runs, nothing else reads or writes those columns of the outputs of these choices.
+/// During the call, no other thread reads or writes those columns of the outputs of these pairs.
 ///
 /// # Panics
-/// If an operand's size does not fit the product.
+/// If the size of an operand does not match.
 pub unsafe fn matmul_expert_groups(
     isa: Isa,
     weights: &PackedMatrix,
     input: Input<'_>,
     output: &SharedOutput<'_>,
-    choices: ExpertPairs<'_>,
+    pairs: ExpertPairs<'_>,
     groups: Range<usize>,
     bias: Option<&[f32]>,
 ) {
     let epilogue = Epilogue { bias, residual: Residual::None };
-    let product = Product { weights, input, output, groups, epilogue, choices: Some(choices) };
-    product.check();
-    // SAFETY: the operands have been checked; the output is the caller's promise.
-    unsafe { product.run_on(isa) };
+    let matmul = Matmul { weights, input, output, groups, epilogue, pairs: Some(pairs) };
+    matmul.check();
+    // SAFETY: the operands have been checked; the caller guarantees exclusive access to the output.
+    unsafe { matmul.run_on(isa) };
 }
 
-struct Product<'a> {
+struct Matmul<'a> {
     weights: &'a PackedMatrix,
     input: Input<'a>,
     output: &'a SharedOutput<'a>,
     groups: Range<usize>,
     epilogue: Epilogue<'a>,
     /// `None` for all tokens of the input.
-    choices: Option<ExpertPairs<'a>>,
+    pairs: Option<ExpertPairs<'a>>,
 }
 
-impl Product<'_> {
+impl Matmul<'_> {
     fn check(&self) {
         let (rows, tokens) = (self.weights.rows(), self.input.tokens());
-        let used = self.choices.map_or(1, |choices| choices.used);
+        let used = self.pairs.map_or(1, |pairs| pairs.experts_used);
         let terms = self.input.terms();
         assert!(
-            terms == 1 || self.choices.is_none() && self.epilogue.bias.is_none(),
-            "terms go with neither choices nor a bias"
+            terms == 1 || self.pairs.is_none() && self.epilogue.bias.is_none(),
+            "residual terms cannot be combined with experts or a bias"
         );
-        let parts = if self.choices.is_some_and(|c| c.own_input) { used } else { terms };
+        let parts = if self.pairs.is_some_and(|pairs| pairs.input_per_slot) { used } else { terms };
         self.input.check(self.weights, parts);
         assert!(
             holds_rows(self.output.len, self.output.stride, tokens, rows * used),
-            "{} numbers with stride {} do not hold {tokens} output rows of {used} * {rows}",
+            "{} elements with stride {} are too few for {tokens} output rows of {used} * {rows}",
             self.output.len,
             self.output.stride,
         );
-        if let Some(ExpertPairs { list, used, .. }) = self.choices {
-            let most = list.iter().max().map_or(0, |&choice| choice as usize / used);
-            assert!(list.is_empty() || most < tokens, "token {most} of {tokens}");
+        if let Some(ExpertPairs { list, .. }) = self.pairs {
+            let last = list.iter().max().map_or(0, |&pair| pair as usize / used);
+            assert!(list.is_empty() || last < tokens, "token {last} of {tokens}");
         }
         assert!(
             self.groups.end <= self.weights.row_groups(),
@@ -283,20 +281,20 @@ impl Product<'_> {
         if let Residual::Rows { values, stride } = self.epilogue.residual {
             assert!(
                 holds_rows(values.len(), stride, tokens, rows),
-                "{} numbers with stride {stride} do not hold {tokens} residual rows of {rows}",
+                "{} elements with stride {stride} are too few for {tokens} residual rows of {rows}",
                 values.len(),
             );
         }
     }
 
     /// # Safety
-    /// The operands have been checked, and nothing else accesses this product's part of the output.
+    /// The operands have been checked, and no other thread accesses this part of the output.
     unsafe fn run_on(&self, isa: Isa) {
         dispatch(isa, Walk(self));
     }
 
     fn tokens(&self) -> usize {
-        self.choices.map_or(self.input.tokens() * self.input.terms(), |choices| choices.list.len())
+        self.pairs.map_or(self.input.tokens() * self.input.terms(), |pairs| pairs.list.len())
     }
 
     fn tile(&self, group: usize, token: usize, tokens: usize) -> Tile {
@@ -321,8 +319,8 @@ impl Product<'_> {
             tile.inputs[column] = self.input.start().wrapping_add(input_bytes);
             tile.outputs[column] = output;
             tile.residuals[column] = match self.epilogue.residual {
-                // A term after a token's first is added to what the first has left in the output.
-                _ if self.choices.is_none() && input_part > 0 => output.cast_const(),
+                // The terms after a token's first are added to the output of the first.
+                _ if self.pairs.is_none() && input_part > 0 => output.cast_const(),
                 Residual::None => std::ptr::null(),
                 Residual::InPlace => output.cast_const(),
                 Residual::Rows { values, stride } => values.as_ptr().wrapping_add(token * stride + first_row),
@@ -331,26 +329,26 @@ impl Product<'_> {
         tile
     }
 
-    /// Which product of which token comes at an index.
+    /// The operand at an index: a token, with a residual term or a top-k slot.
     fn operand(&self, index: usize) -> Operand {
-        // Divisions would take a good part of the time of a short row, and mostly there is one part.
+        // Divisions would take much of the time of a short row, and usually there is one part.
         let split = |index: usize, parts: usize| match parts {
             1 => (index, 0),
             _ => (index / parts, index % parts),
         };
-        match self.choices {
+        match self.pairs {
             None => {
                 let (token, term) = split(index, self.input.terms());
                 Operand { token, input_part: term, output_part: 0 }
             }
-            Some(ExpertPairs { list, used, own_input }) => {
-                let (token, rank) = split(list[index] as usize, used);
-                Operand { token, input_part: if own_input { rank } else { 0 }, output_part: rank }
+            Some(ExpertPairs { list, experts_used, input_per_slot }) => {
+                let (token, slot) = split(list[index] as usize, experts_used);
+                Operand { token, input_part: if input_per_slot { slot } else { 0 }, output_part: slot }
             }
         }
     }
 
-    /// Bytes of the input of one product.
+    /// Bytes of one part of an input row.
     fn input_row_bytes(&self) -> usize {
         match self.input {
             Input::Floats { .. } => self.weights.cols() * size_of::<f32>(),
@@ -359,9 +357,9 @@ impl Product<'_> {
     }
 }
 
-/// Row groups outside and tokens inside, so that a group's weights stay in the nearest cache while the tokens pass by; and
-/// around both, spans of tokens whose activations stay in the second. Made by [`Product::run_on`] alone.
-struct Walk<'a>(&'a Product<'a>);
+/// Row groups outside and tokens inside, so that a group's weights stay in L1 for all tokens; and around both, blocks of
+/// tokens whose activations stay in L2. Constructed only by [`Matmul::run_on`].
+struct Walk<'a>(&'a Matmul<'a>);
 
 impl Kernel for Walk<'_> {
     type Output = ();
@@ -369,18 +367,18 @@ impl Kernel for Walk<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
-        let product = self.0;
-        let tokens = product.tokens();
-        let most = if product.weights.takes_quantized() { S::TILE_TOKENS } else { float_tile_tokens::<S>() };
-        let span = span_tokens(product.input_row_bytes(), most);
-        for start in (0..tokens).step_by(span) {
-            let end = tokens.min(start + span);
-            for group in product.groups.clone() {
+        let matmul = self.0;
+        let tokens = matmul.tokens();
+        let max = if matmul.weights.takes_quantized() { S::TILE_TOKENS } else { float_tile_tokens::<S>() };
+        let block = block_tokens(matmul.input_row_bytes(), max);
+        for start in (0..tokens).step_by(block) {
+            let end = tokens.min(start + block);
+            for group in matmul.groups.clone() {
                 let mut token = start;
                 while token < end {
-                    let count = tile_tokens(end - token, most);
-                    // SAFETY: the tile is of operands that have been checked; the output is the caller's promise.
-                    unsafe { run_tile(simd, product.weights, &product.tile(group, token, count)) };
+                    let count = tile_tokens(end - token, max);
+                    // SAFETY: the operands of the tile have been checked; the caller guarantees exclusive access to the output.
+                    unsafe { run_tile(simd, matmul.weights, &matmul.tile(group, token, count)) };
                     token += count;
                 }
             }
@@ -388,32 +386,31 @@ impl Kernel for Walk<'_> {
     }
 }
 
-/// A product of a token: with one term of its input, or for one of its choices.
+/// A token, with one residual term of its input or one of its top-k slots.
 struct Operand {
     token: usize,
-    /// Which part of the input row is its input.
+    /// The part of the input row.
     input_part: usize,
-    /// Which part of the output row is its output.
+    /// The part of the output row.
     output_part: usize,
 }
 
-/// Bytes of activations that should be near while the weights go by: a good half of a common second-level
-/// cache.
-const SPAN_BYTES: usize = 640 << 10;
+/// Bytes of activations of a token block: somewhat more than half of a common L2.
+const TOKEN_BLOCK_BYTES: usize = 640 << 10;
 
-/// How many tokens a span takes: whole tiles, and enough of them to be worth reading the weights again for.
-fn span_tokens(row_bytes: usize, tile_tokens: usize) -> usize {
-    const LEAST: usize = 32;
-    let tokens = (SPAN_BYTES / row_bytes.max(1)).max(LEAST);
+/// Tokens of a token block: a multiple of the tile, and at least `MIN_TOKENS`, because the weights are read once per block.
+fn block_tokens(row_bytes: usize, tile_tokens: usize) -> usize {
+    const MIN_TOKENS: usize = 32;
+    let tokens = (TOKEN_BLOCK_BYTES / row_bytes.max(1)).max(MIN_TOKENS);
     tokens - tokens % tile_tokens
 }
 
-/// How many of the remaining tokens the next tile takes: they are spread evenly over as few tiles as can be.
-fn tile_tokens(remaining: usize, most: usize) -> usize {
-    remaining.div_ceil(remaining.div_ceil(most))
+/// Tokens of the next tile: the remaining tokens are spread evenly over as few tiles as possible.
+fn tile_tokens(remaining: usize, max: usize) -> usize {
+    remaining.div_ceil(remaining.div_ceil(max))
 }
 
-/// The most tokens of a tile of floating-point weights: so many that the sums of all sixteen rows stay in registers.
+/// Maximum number of tokens of a tile of float weights: the accumulators of all sixteen rows stay in registers.
 const fn float_tile_tokens<S: Simd>() -> usize {
     let tokens = S::MATMUL_ACCUMULATORS * S::LANES / GROUP_ROWS;
     match tokens {
@@ -424,18 +421,18 @@ const fn float_tile_tokens<S: Simd>() -> usize {
 }
 
 /// # Safety
-/// As [`Tile`] says.
+/// See [`Tile`].
 unsafe fn run_tile<S: Simd>(simd: S, weights: &PackedMatrix, tile: &Tile) {
-    // SAFETY: the caller vouches for the tile, and the weights are of their kind.
+    // SAFETY: the caller guarantees that the tile is valid, and the type is that of the weights' kind.
     unsafe {
         for_kind!(weights.kind(), F => run_block_tile::<S, F>(simd, tile), W => run_float_tile::<S, W>(simd, tile));
     }
 }
 
-/// Picks the width; one that is not there is rounded up, and what is computed in excess is not stored.
+/// Selects the number of tokens, rounded up to the next compiled one; the results of the excess tokens are not stored.
 ///
 /// # Safety
-/// As [`Tile`] says, of weights of the format.
+/// See [`Tile`], of weights of the format.
 unsafe fn run_block_tile<S: Simd, F: BlockFormat>(simd: S, tile: &Tile) {
     // SAFETY: as for this function.
     unsafe {
@@ -451,10 +448,10 @@ unsafe fn run_block_tile<S: Simd, F: BlockFormat>(simd: S, tile: &Tile) {
     }
 }
 
-/// The same for floating-point weights.
+/// The same for float weights.
 ///
 /// # Safety
-/// As [`Tile`] says, of weights of the format.
+/// See [`Tile`], of weights of the format.
 unsafe fn run_float_tile<S: Simd, W: FloatWeights>(simd: S, tile: &Tile) {
     // SAFETY: as for this function.
     unsafe {

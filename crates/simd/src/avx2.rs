@@ -115,7 +115,7 @@ impl<const VNNI: bool> Simd for EightLanes<VNNI> {
             let low = _mm256_and_si256(_mm256_srl_epi32(a, _mm_cvtsi32_si128(from.cast_signed())), mask);
             _mm256_sll_epi32(low, _mm_cvtsi32_si128(to.cast_signed()))
         }}
-        fn to_floats(self, numbers: __m256i) -> __m256 { _mm256_cvtepi32_ps(numbers) }
+        fn to_floats(self, ints: __m256i) -> __m256 { _mm256_cvtepi32_ps(ints) }
         fn widen16(self, bytes: __m128i) -> [__m256; 2] {
             [bytes, _mm_unpackhi_epi64(bytes, bytes)].map(|x| _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(x)))
         }
@@ -149,9 +149,9 @@ impl<const VNNI: bool> Simd for EightLanes<VNNI> {
     }
 
     #[inline(always)]
-    unsafe fn gather<const STRIDE: i32>(self, table: *const u8, numbers: __m256i) -> __m256i {
+    unsafe fn gather<const STRIDE: i32>(self, table: *const u8, ints: __m256i) -> __m256i {
         // SAFETY: as above.
-        unsafe { _mm256_i32gather_epi32::<STRIDE>(table.cast(), numbers) }
+        unsafe { _mm256_i32gather_epi32::<STRIDE>(table.cast(), ints) }
     }
 
     #[inline(always)]

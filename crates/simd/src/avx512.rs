@@ -104,7 +104,7 @@ impl Simd for Avx512 {
             let low = _mm512_and_si512(_mm512_srl_epi32(a, _mm_cvtsi32_si128(from.cast_signed())), mask);
             _mm512_sll_epi32(low, _mm_cvtsi32_si128(to.cast_signed()))
         }}
-        fn to_floats(self, numbers: __m512i) -> __m512 { _mm512_cvtepi32_ps(numbers) }
+        fn to_floats(self, ints: __m512i) -> __m512 { _mm512_cvtepi32_ps(ints) }
         fn widen16(self, bytes: __m128i) -> [__m512; 1] { [_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes))] }
         fn quantize_q8(self, values: &[f32; 32]) -> Q8Block { quantize(values) }
     }
@@ -137,9 +137,9 @@ impl Simd for Avx512 {
     }
 
     #[inline(always)]
-    unsafe fn gather<const STRIDE: i32>(self, table: *const u8, numbers: __m512i) -> __m512i {
+    unsafe fn gather<const STRIDE: i32>(self, table: *const u8, ints: __m512i) -> __m512i {
         // SAFETY: as above.
-        unsafe { _mm512_i32gather_epi32::<STRIDE>(numbers, table.cast()) }
+        unsafe { _mm512_i32gather_epi32::<STRIDE>(ints, table.cast()) }
     }
 
     #[inline(always)]

@@ -347,7 +347,7 @@ mod tests {
 
     #[test]
     fn operations_are_the_same_everywhere_even_on_extremes() {
-        let numbers = [
+        let values = [
             0.0,
             -0.0,
             0.5,
@@ -367,11 +367,11 @@ mod tests {
         ];
         for (first, second) in (0..LANES * LANES).map(|i| (i / LANES, i % LANES)) {
             // All pairs of values.
-            let turned = |by: usize| array::from_fn(|i| numbers[(i + by) % LANES]);
+            let turned = |by: usize| array::from_fn(|i| values[(i + by) % LANES]);
             let (b, c) = (turned(first), turned(second));
-            let reference = dispatch(Isa::scalar(), Operations([&numbers, &b, &c]));
+            let reference = dispatch(Isa::scalar(), Operations([&values, &b, &c]));
             for isa in Isa::supported() {
-                let results = dispatch(isa, Operations([&numbers, &b, &c]));
+                let results = dispatch(isa, Operations([&values, &b, &c]));
                 for (operation, (got, expected)) in results.iter().zip(&reference).enumerate() {
                     assert_same(got, expected, &format!("operation {operation} on {}", isa.name()));
                 }
@@ -393,10 +393,10 @@ mod tests {
     #[test]
     fn every_number_of_sixteen_bits_is_widened_the_same_everywhere() {
         for start in (0..=u16::MAX).step_by(LANES) {
-            let numbers = array::from_fn(|i| start + i as u16);
-            let reference = dispatch(Isa::scalar(), Halves(&numbers));
+            let values = array::from_fn(|i| start + i as u16);
+            let reference = dispatch(Isa::scalar(), Halves(&values));
             for isa in Isa::supported() {
-                for (got, expected) in dispatch(isa, Halves(&numbers)).iter().zip(&reference) {
+                for (got, expected) in dispatch(isa, Halves(&values)).iter().zip(&reference) {
                     assert_same(got, expected, isa.name());
                 }
             }

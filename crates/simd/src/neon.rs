@@ -260,8 +260,8 @@ impl<P: ByteProducts> Simd for EightLanes<P> {
                 vreinterpretq_u8_u32(vshlq_u32(low, vdupq_n_s32(to.cast_signed())))
             })
         }
-        fn to_floats(self, numbers: Bytes) -> Floats {
-            numbers.map(|numbers| vcvtq_f32_u32(vreinterpretq_u32_u8(numbers)))
+        fn to_floats(self, ints: Bytes) -> Floats {
+            ints.map(|ints| vcvtq_f32_u32(vreinterpretq_u32_u8(ints)))
         }
 
         fn load16(self, from: &[u8; 16]) -> uint8x16_t { vld1q_u8(from.as_ptr()) }
@@ -322,13 +322,13 @@ impl<P: ByteProducts> Simd for EightLanes<P> {
     }
 
     #[inline(always)]
-    unsafe fn gather<const STRIDE: i32>(self, table: *const u8, numbers: Bytes) -> Bytes {
+    unsafe fn gather<const STRIDE: i32>(self, table: *const u8, ints: Bytes) -> Bytes {
         // SAFETY: as above.
-        numbers.map(|numbers| unsafe {
+        ints.map(|ints| unsafe {
             let mut words = [0; 4];
-            vst1q_u32(words.as_mut_ptr(), vreinterpretq_u32_u8(numbers));
+            vst1q_u32(words.as_mut_ptr(), vreinterpretq_u32_u8(ints));
             let words = words
-                .map(|number| table.add(number as usize * STRIDE as usize).cast::<u32>().read_unaligned());
+                .map(|index| table.add(index as usize * STRIDE as usize).cast::<u32>().read_unaligned());
             vreinterpretq_u8_u32(vld1q_u32(words.as_ptr()))
         })
     }

@@ -199,15 +199,15 @@ impl Simd for Scalar {
     }
 
     #[inline(always)]
-    unsafe fn gather<const STRIDE: i32>(self, table: *const u8, numbers: [u8; 4]) -> [u8; 4] {
-        let number = u32::from_le_bytes(numbers) as usize;
+    unsafe fn gather<const STRIDE: i32>(self, table: *const u8, ints: [u8; 4]) -> [u8; 4] {
+        let index = u32::from_le_bytes(ints) as usize;
         // SAFETY: as above.
-        unsafe { table.add(number * STRIDE as usize).cast::<[u8; 4]>().read() }
+        unsafe { table.add(index * STRIDE as usize).cast::<[u8; 4]>().read() }
     }
 
     #[inline(always)]
-    fn to_floats(self, numbers: [u8; 4]) -> f32 {
-        u32::from_le_bytes(numbers) as f32
+    fn to_floats(self, ints: [u8; 4]) -> f32 {
+        u32::from_le_bytes(ints) as f32
     }
 
     #[inline(always)]

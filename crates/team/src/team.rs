@@ -231,7 +231,7 @@ impl Shared {
             if self.is_stopping.load(Ordering::Acquire) {
                 return;
             }
-            // SAFETY: `start` has signalled, so a job is published, and it lives until `finished` opens.
+            // SAFETY: `start` was signalled, so a job is published, and it lives until `finished` is signalled.
             self.call(unsafe { &*self.job.get() }, index);
             if self.running.fetch_sub(1, Ordering::AcqRel) == 1 {
                 self.finished.signal();
@@ -303,7 +303,7 @@ impl Barrier {
 
 /// An event count: a thread reads the generation and then waits until it has changed.
 struct EventCount {
-    /// How often it has signalled, wrapping.
+    /// The number of signals, wrapping.
     generation: AtomicUsize,
     sleepers: AtomicUsize,
     lock: Mutex<()>,
@@ -324,7 +324,7 @@ impl EventCount {
         self.generation.load(Ordering::Acquire)
     }
 
-    /// Waits until the event has signalled since `generation` was read.
+    /// Waits until there was a signal after `generation` was read.
     fn wait(&self, generation: usize, spins: u32) {
         for _ in 0..spins {
             if self.generation() != generation {
