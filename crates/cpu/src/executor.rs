@@ -1,5 +1,5 @@
-//! Runs programs: every thread walks the phases, does its part of each op, and meets the others at a barrier.
-#![allow(unsafe_code)] // Rows of the arena are handed to the threads that own them.
+//! Runs programs: every thread iterates over the phases, computes its part of each op, and then waits at a barrier.
+#![allow(unsafe_code)] // Each thread writes its own rows of the arena.
 
 mod attention;
 
@@ -27,20 +27,20 @@ use verbatim_plan::{PhaseRules, Plan};
 use verbatim_simd::{Isa, IsaError};
 use verbatim_team::{AlignedBytes, Team, TeamError, ThreadContext};
 
-/// What freed memory is overwritten with where tests ask for it: bytes that no longer make sense as a number.
+/// Freed memory is overwritten with this byte if tests request it: as f32, these bytes are NaN.
 const POISON: u8 = 0xff;
 
-/// Why the CPU backend could not be made.
+/// Why the CPU backend could not be created.
 #[derive(Debug, thiserror::Error)]
 pub enum CpuError {
-    /// The instruction set asked for cannot be used.
+    /// The requested instruction set cannot be used.
     #[error(transparent)]
     Isa(#[from] IsaError),
     /// The thread team could not be started.
     #[error(transparent)]
     Team(#[from] TeamError),
-    /// There is no memory for what each thread needs beside the arena.
-    #[error("no memory for the working space of {0} threads; use fewer")]
+    /// The per-thread scratch memory could not be allocated.
+    #[error("cannot allocate scratch memory for {0} threads; use fewer threads")]
     NoMemory(usize),
 }
 
@@ -48,7 +48,7 @@ pub enum CpuError {
 pub struct Cpu {
     isa: Isa,
     team: Team,
-    /// By thread; never waited for.
+    /// By thread; uncontended.
     scratch: Vec<Mutex<Scratch>>,
     poison: bool,
     is_profiling: bool,
@@ -56,7 +56,7 @@ pub struct Cpu {
 }
 
 impl Cpu {
-    /// The backend with this many threads, on the best instruction set or the one that `VERBATIM_ISA` names.
+    /// The backend with this many threads, on the best instruction set or the one in `VERBATIM_ISA`.
     pub fn new(threads: usize) -> Result<Cpu, CpuError> {
         Cpu::with_isa(threads, Isa::from_environment()?)
     }
@@ -94,12 +94,12 @@ impl Cpu {
         self.is_profiling = on;
     }
 
-    /// What the runs have taken since profiling was last turned on.
+    /// The profile of the runs since profiling was last turned on.
     pub fn profile(&self) -> &Profile {
         &self.profile
     }
 
-    /// Makes a program of a graph: rewritten for this backend, planned or found planned, and resolved.
+    /// Compiles a graph to a program: lowers it for this backend, plans it and resolves the weights.
     ///
     /// # Errors
     /// If the graph cannot be planned or the weights do not fit it.
@@ -108,7 +108,7 @@ impl Cpu {
         CpuProgram::new(Arc::new(plan), weights, self.poison)
     }
 
-    /// Like [`Cpu::prepare`], but with every value in memory of its own: a reference for tests.
+    /// Like [`Cpu::prepare`], but with a separate buffer for every value: a reference for tests.
     pub fn prepare_disjoint(&mut self, graph: &Graph, weights: &Weights) -> Result<CpuProgram, PrepareError> {
         let plan = Plan::disjoint(Arc::new(crate::lower::lower(graph, weights)?))?;
         CpuProgram::new(Arc::new(plan), weights, self.poison)
@@ -117,7 +117,7 @@ impl Cpu {
     /// Runs a program whose inputs are filled. Allocates nothing.
     ///
     /// # Errors
-    /// If the weights are not those the program was made for, or a thread has panicked.
+    /// If the program was compiled for other weights, or a thread has panicked.
     pub fn run_bound<'a>(
         &mut self,
         bound: Bound<'a>,
@@ -136,7 +136,7 @@ impl Cpu {
         let threads = &mut self.team;
         let work = AssertUnwindSafe(|| {
             threads.run(|thread| {
-                // Thread 0 alone records, so the lock is free.
+                // Only thread 0 records, so the lock is free.
                 let recorder = recorder.as_ref().filter(|_| thread.index() == 0);
                 let mut recorder = recorder.and_then(|recorder| recorder.try_lock().ok());
                 recorder.iter_mut().for_each(|recorder| recorder.resume());
@@ -174,7 +174,7 @@ impl Cpu {
     }
 }
 
-/// Everything a thread needs for its part.
+/// Everything that a thread needs for its part of a run.
 struct Run<'a> {
     isa: Isa,
     arena: &'a AlignedBytes,
@@ -197,27 +197,27 @@ impl Run<'_> {
         }
     }
 
-    /// Some units of a row of an op that is split by rows.
+    /// Computes some units of a row of an op that is split by rows.
     fn row(&self, prepared: &PreparedOp, row: usize, units: Range<usize>) {
         let isa = self.isa;
-        // The part that these units are of so many columns, heads or bytes.
+        // The range of these units in `of` columns, heads or bytes.
         let part = |of: usize| -> Range<usize> {
             let unit = of / prepared.units;
             units.start * unit..units.end * unit
         };
-        // What may have been made in this phase is read by units, lest another thread is writing the rest.
+        // Values that this phase computes are read by units, since another thread may still be writing the rest.
         let operand = |i: usize| -> &[f32] {
             let matrix = prepared.operands[i].matrix();
             matrix.columns(self.arena, row, part(matrix.shape.cols))
         };
-        // The others are read whole: they are of earlier phases, or a row is one unit (see `partition`).
+        // Other values are read by whole rows: they are from earlier phases, or a row is one unit (see `partition`).
         let whole = |i: usize| -> &[f32] { prepared.operands[i].matrix().row(self.arena, row) };
         let index = |i: usize| -> usize { self.index(prepared.operands[i].matrix(), row) };
         let vector = |i: usize| -> &[f32] { self.weights.vector(prepared.operands[i].weight()) };
         let out_cols = || part(prepared.output.matrix().shape.cols);
         let out = || -> &mut [f32] {
-            // SAFETY: within a phase one thread makes a unit of a row and reads what is made of it, and the plan lets
-            // nobody else use its bytes.
+            // SAFETY: within a phase one thread computes a unit of a row and everything that reads it, and by the plan no other
+            // value uses these bytes.
             unsafe { prepared.output.matrix().columns_mut(self.arena, row, out_cols()) }
         };
         match prepared.op {
@@ -249,8 +249,8 @@ impl Run<'_> {
             Model(Op::Hadamard { head_dim, .. }) => hadamard::transform(isa, head_dim, operand(0), out()),
             Model(Op::KvWrite { kv_heads, .. }) => {
                 let layer = &self.state.kv.layers()[prepared.operands[0].state()];
-                // SAFETY: rows have cells of their own and one thread makes these heads of this one. What attends to them comes
-                // in a later phase.
+                // SAFETY: each row has its own cell, and one thread writes these heads of this cell. Attention reads them in a
+                // later phase.
                 unsafe { layer.write(index(3), part(kv_heads).start, operand(1), operand(2)) };
             }
             Model(Op::Glu { activation }) => elementwise::glu(isa, activation, operand(0), operand(1), out()),
@@ -268,7 +268,7 @@ impl Run<'_> {
                 for (term, part) in parts[..terms].iter_mut().enumerate() {
                     let start = term * term_bytes;
                     let bytes = start + bytes.start..start + bytes.end;
-                    // SAFETY: as for `out`; terms do not overlap.
+                    // SAFETY: as for `out`; the terms do not overlap.
                     *part = unsafe { prepared.output.matrix().columns_mut(self.arena, row, bytes) };
                 }
                 quantize_terms(isa, operand(0), &mut parts[..terms]);
@@ -320,7 +320,7 @@ impl Run<'_> {
         }
     }
 
-    /// This thread's part of an op that is handed out in chunks.
+    /// This thread's part of an op that is divided in chunks.
     fn tasks(&self, prepared: &PreparedOp, thread: &ThreadContext<'_>) {
         match prepared.op {
             Model(Op::Linear { bias, residual }) | CpuOp::QuantizedLinear { bias, residual, .. } => {
@@ -348,7 +348,7 @@ impl Run<'_> {
                     });
                 }
             }
-            Model(Op::LmHead) => unreachable!("lowered to a product"),
+            Model(Op::LmHead) => unreachable!("lowered to a matmul"),
             Model(
                 Op::Embed { .. }
                 | Op::RmsNorm { .. }
@@ -392,12 +392,12 @@ impl Run<'_> {
         let output = self.matmul_output(out, tokens);
         let (groups, threads) = (weights.row_groups(), thread.threads());
         while let Some(taken) = prepared.tasks.take_guided(threads, chunk_groups(groups, threads), groups) {
-            // SAFETY: the counter gives every group of columns to one thread only.
+            // SAFETY: the counter hands out every group of columns to only one thread.
             unsafe { matmul_groups(self.isa, weights, input, &output, taken, epilogue) };
         }
     }
 
-    /// What the threads read and compute together for a step that is a product.
+    /// The work of a matmul, summed over all threads; `None` for other ops.
     fn matmul_work(&self, prepared: &PreparedOp) -> Option<MatmulWork> {
         let (kind, terms, experts) = match prepared.op {
             Model(Op::Linear { .. }) => (MatmulKind::F32, 1, false),
@@ -443,33 +443,34 @@ impl Run<'_> {
     }
 
     fn matmul_output(&self, out: &Matrix, tokens: usize) -> SharedOutput<'_> {
-        // SAFETY: the plan keeps the output apart from the operands, and its rows of one step from all else.
+        // SAFETY: by the plan, the output overlaps neither the operands nor any other live value.
         unsafe {
             let start = self.arena.element_ptr(out.offset(), out.span(tokens));
             SharedOutput::from_raw(start, out.span(tokens), out.stride())
         }
     }
 
-    /// The products of chosen experts. Rows are gathered by expert, so that an expert's weights are read once.
+    /// The matmuls of the selected experts. Rows are gathered by expert, so that an expert's weights are read once.
     fn expert_linear(&self, prepared: &PreparedOp, experts: usize, bias: bool, thread: &ThreadContext<'_>) {
         let matrices = self.weights.experts(prepared.operands[1].weight()).matrices();
         let chosen = prepared.operands[2].matrix();
         let used = chosen.shape.cols;
-        let choices = prepared.output.matrix().shape.rows.at(self.rows) * used;
+        let pairs = prepared.output.matrix().shape.rows.at(self.rows) * used;
         let groups = matrices[0].row_groups();
-        // With few rows most experts are idle. Then it is choices that own the work: an expert's is done by the first.
-        let owners = choices.min(experts);
+        // With few rows most experts are idle, so the work is parallelised over (token, expert) pairs: the first pair of an expert
+        // computes all pairs of that expert.
+        let owners = pairs.min(experts);
         let expert_of = |owner: usize| {
             if owners == experts {
                 return Some(owner);
             }
-            let choice = |index: usize| chosen.row::<i32>(self.arena, index / used)[index % used];
-            let expert = choice(owner);
-            (0..owner).all(|earlier| choice(earlier) != expert).then_some(expert as usize)
+            let expert_id = |pair: usize| chosen.row::<i32>(self.arena, pair / used)[pair % used];
+            let expert = expert_id(owner);
+            (0..owner).all(|earlier| expert_id(earlier) != expert).then_some(expert as usize)
         };
         let units = owners * groups;
-        let (threads, most) = (thread.threads(), chunk_groups(units, thread.threads()).min(groups));
-        while let Some(taken) = prepared.tasks.take_guided(threads, most, units) {
+        let (threads, max) = (thread.threads(), chunk_groups(units, thread.threads()).min(groups));
+        while let Some(taken) = prepared.tasks.take_guided(threads, max, units) {
             let mut start = taken.start;
             while start < taken.end {
                 let owner = start / groups;
@@ -482,9 +483,9 @@ impl Run<'_> {
         }
     }
 
-    /// Some columns of one expert's product, for all rows that have chosen it.
+    /// Some columns of one expert's matmul, for all rows that use the expert.
     fn one_expert(&self, prepared: &PreparedOp, expert: usize, bias: bool, groups: Range<usize>) {
-        /// ExpertPairs computed at once; each pass over the weights serves so many.
+        /// (token, expert) pairs per pass over the weights.
         const BATCH: usize = 256;
         let weights = &self.weights.experts(prepared.operands[1].weight()).matrices()[expert];
         let out = prepared.output.matrix();
@@ -502,7 +503,7 @@ impl Run<'_> {
         };
         let run = |list: &[u32]| {
             let pairs = ExpertPairs { list, experts_used: used, input_per_slot };
-            // SAFETY: the counter gives these columns of this expert to one thread only, and a choice has one expert.
+            // SAFETY: the counter hands out these columns of this expert to only one thread, and a pair has one expert.
             unsafe {
                 matmul_expert_groups(self.isa, weights, input, &output, pairs, groups.clone(), bias);
             }
@@ -510,9 +511,9 @@ impl Run<'_> {
         let mut batch = [0u32; BATCH];
         let mut held = 0;
         for token in 0..tokens {
-            for (rank, &choice) in chosen.row::<i32>(self.arena, token).iter().enumerate() {
-                if choice as usize == expert {
-                    batch[held] = (token * used + rank) as u32;
+            for (slot, &id) in chosen.row::<i32>(self.arena, token).iter().enumerate() {
+                if id as usize == expert {
+                    batch[held] = (token * used + slot) as u32;
                     held += 1;
                 }
                 if held == BATCH {
@@ -537,7 +538,7 @@ impl Run<'_> {
         for row in 0..x.shape.rows.at(self.rows) {
             let (before, history) = self.advance(read, write, row, |slot| layer.history(slot, channel));
             let x: &[f32] = x.row(self.arena, row);
-            // SAFETY: one task makes these columns of all rows, and the plan lets nobody else use their bytes.
+            // SAFETY: one task computes these columns of all rows, and by the plan no other value uses their bytes.
             let out = unsafe { out.columns_mut(self.arena, row, channel..channel + cols) };
             recurrence::short_conv(self.isa, &weights, before, history, &x[channel..][..cols], out);
         }
@@ -572,13 +573,13 @@ impl Run<'_> {
                 decay: recurrence::decay(gate(alpha, row), bias, rate),
                 beta: recurrence::sigmoid(gate(beta, row)),
             };
-            // SAFETY: one task makes these columns of all rows, and the plan lets nobody else use their bytes.
+            // SAFETY: one task computes these columns of all rows, and by the plan no other value uses their bytes.
             let out = unsafe { prepared.output.matrix().columns_mut(self.arena, row, start..start + cols) };
             recurrence::gated_delta(self.isa, &row_of_head, before, tile, out);
         }
     }
 
-    /// Where a row finds the state of a tile, and where it leaves it.
+    /// The state of a tile before a row, and where the row writes it.
     fn advance<'a>(
         &self,
         read: &Source,
@@ -588,8 +589,8 @@ impl Run<'_> {
     ) -> (Before<'a>, &'a mut [f32]) {
         let read = read.matrix().row::<i32>(self.arena, row)[0];
         let write = self.index(write.matrix(), row);
-        // SAFETY: one task advances this tile of every slot, row by row, and nobody else reads the state in this phase;
-        // the slot read is another one.
+        // SAFETY: one task advances this tile of every slot, row by row, and no other thread reads it in this phase; the slot
+        // that is read is a different one.
         let after = unsafe { tile(write).write() };
         match usize::try_from(read) {
             Err(_) => (Before::Zeros, after),
@@ -598,14 +599,14 @@ impl Run<'_> {
         }
     }
 
-    /// An index that the caller gave as an input.
+    /// An index from an input.
     fn index(&self, matrix: &Matrix, row: usize) -> usize {
         usize::try_from(matrix.row::<i32>(self.arena, row)[0]).expect("indices are not negative")
     }
 
     fn poison(&self, freed: &[(usize, usize)]) {
         for &(offset, bytes) in freed {
-            // SAFETY: called between two barriers, by one thread; and nobody needs these bytes any more.
+            // SAFETY: called between two barriers, by one thread; and no value is live in these bytes.
             unsafe { self.arena.write::<u8>(offset, bytes) }.fill(POISON);
         }
     }

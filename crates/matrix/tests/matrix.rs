@@ -1,8 +1,8 @@
-//! The matrix product: the row contract on every format, width, thread count and instruction set; exactness
+//! The matmul: the row contract on every format, width, thread count and instruction set; exactness
 //! of the packed weights; accuracy against double precision. Needs golden data: blocks of every format with
 //! sane scales.
 
-#![allow(unsafe_code)] // One test calls a thread's share of a product by itself.
+#![allow(unsafe_code)] // One test calls a thread's part of a matmul directly.
 
 use std::path::Path;
 
@@ -95,7 +95,7 @@ fn products_agree_with_double_precision_on_the_same_operands() {
             for (token, input) in inputs.chunks_exact(weights.cols).enumerate() {
                 for (row, decoded) in decoded.chunks_exact(weights.cols).enumerate() {
                     let (exact, magnitude) = exact_dot(decoded, input);
-                    // Golden blocks of BF16 have numbers that overflow any sum.
+                    // Golden blocks of BF16 have values that overflow any sum.
                     if magnitude > f64::from(f32::MAX) {
                         continue;
                     }
@@ -277,7 +277,7 @@ fn a_share_of_the_row_groups_writes_its_columns_only() {
         let mut output = vec![-1.5; 3 * 70];
         rows.with_input(isa, &weights.packed, |input| {
             let output = SharedOutput::new(&mut output, 70);
-            // SAFETY: nothing else uses the output.
+            // SAFETY: no other thread uses the output.
             unsafe { matmul_groups(isa, &weights.packed, input, &output, 1..3, Epilogue::default()) };
         });
         for (index, value) in output.into_iter().enumerate() {
@@ -296,29 +296,29 @@ fn tokens_that_choose_an_expert_get_what_they_would_alone_and_others_are_not_tou
         let [rows, cols] = shape;
         let weights = Weights::new(dtype, shape);
         let bias = Random(5).floats(rows);
-        // What each part of each token would give by itself, in either reading of the input.
+        // The separate result of each part of each token, in either reading of the input.
         let parts = Activations::new(13 * USED, cols);
         for isa in Isa::supported() {
             let expected = weights.product(isa, &mut Team::solo(), &parts);
-            for own_input in [true, false] {
-                // The same numbers as rows of three parts, or as rows that are shared by three choices.
-                let tokens = if own_input { 13 } else { 13 * USED };
-                let row = if own_input { USED * cols } else { cols };
+            for input_per_slot in [true, false] {
+                // The same values as rows of three parts, or as rows that are shared by three top-k slots.
+                let tokens = if input_per_slot { 13 } else { 13 * USED };
+                let row = if input_per_slot { USED * cols } else { cols };
                 let input = Activations { tokens, cols: row, values: parts.values.clone() };
                 for list in lists {
                     let mut output = vec![-1.5; tokens * USED * rows];
                     input.with_input(isa, &weights.packed, |input| {
                         let output = SharedOutput::new(&mut output, USED * rows);
-                        let choices = ExpertPairs { list, used: USED, own_input };
+                        let pairs = ExpertPairs { list, experts_used: USED, input_per_slot };
                         let bias = Some(&bias[..]);
-                        // SAFETY: nothing else uses the output.
+                        // SAFETY: no other thread uses the output.
                         unsafe {
-                            matmul_expert_groups(isa, &weights.packed, input, &output, choices, 0..2, bias);
+                            matmul_expert_groups(isa, &weights.packed, input, &output, pairs, 0..2, bias);
                         }
                     });
                     for (index, value) in output.into_iter().enumerate() {
                         let (choice, column) = (index / rows, index % rows);
-                        let part = if own_input { choice } else { choice / USED };
+                        let part = if input_per_slot { choice } else { choice / USED };
                         let wanted = if list.contains(&(choice as u32)) {
                             expected[part * rows + column] + bias[column]
                         } else {
@@ -385,7 +385,7 @@ fn matrices_that_cannot_be_are_refused_in_words() {
     };
     assert!(
         refusal(DType::Q4_K, 2, 300, 500)
-            .contains("rows of 300 columns are not whole blocks of Q4_K, which have 256")
+            .contains("a row of 300 columns is not a multiple of the Q4_K block size, 256")
     );
     assert!(refusal(DType::Q8_0, 2, 64, 100).contains("take 136 bytes, not 100"));
     assert!(refusal(DType::F32, 0, 64, 0).contains("empty"));
@@ -394,7 +394,7 @@ fn matrices_that_cannot_be_are_refused_in_words() {
     assert!(matches!(too_large, Err(PackError::Size { expected: usize::MAX, .. })), "{too_large:?}");
 }
 
-// What the tests are made of.
+// Test helpers.
 
 /// Every type that holds weights.
 fn every_format() -> Vec<DType> {
@@ -404,7 +404,7 @@ fn every_format() -> Vec<DType> {
 /// A single short row, a ragged last group, and a shape of a small model.
 fn shapes(dtype: DType) -> [[usize; 2]; 4] {
     let block = dtype.block_len();
-    // Plain types take any number of columns.
+    // Float types take any number of columns.
     let least = if block == 1 { 37 } else { block.max(32) };
     [[1, least], [17, 576usize.next_multiple_of(block)], [31, 2 * block.max(32)], [48, 1536]]
 }
@@ -418,7 +418,7 @@ struct Weights {
 }
 
 impl Weights {
-    /// Made of golden blocks in random order.
+    /// Golden blocks in random order.
     fn new(dtype: DType, [rows, cols]: [usize; 2]) -> Weights {
         let blocks = golden_blocks(dtype);
         let blocks: Vec<&[u8]> = blocks.chunks_exact(dtype.block_bytes()).collect();
@@ -523,7 +523,7 @@ fn golden_blocks(dtype: DType) -> Vec<u8> {
     let tensors = SafeTensors::deserialize(&file).unwrap();
     match tensors.tensor(&format!("{}.bytes", dtype.name())) {
         Ok(tensor) => tensor.data().to_vec(),
-        // Plain types the file may lack.
+        // Float types may be missing in the file.
         Err(_) if dtype == DType::F32 => {
             Random(1).floats(4096).into_iter().flat_map(|value| value.to_le_bytes()).collect()
         }
@@ -550,7 +550,7 @@ fn bits(values: &[f32]) -> Vec<u32> {
     values.iter().map(|value| if value.is_nan() { f32::NAN.to_bits() } else { value.to_bits() }).collect()
 }
 
-/// A small generator (SplitMix64), so that every run tests the same numbers.
+/// A small generator (SplitMix64), so that every run tests the same values.
 struct Random(u64);
 
 impl Random {
@@ -561,7 +561,7 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// Close to normally distributed: sums of uniform numbers.
+    /// Close to normally distributed: sums of uniform values.
     fn floats(&mut self, count: usize) -> Vec<f32> {
         let uniform = |random: &mut Random| (random.next() >> 40) as f32 / (1u32 << 24) as f32 - 0.5;
         (0..count).map(|_| (0..6).map(|_| uniform(self)).sum::<f32>() * std::f32::consts::SQRT_2).collect()

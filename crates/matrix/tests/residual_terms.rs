@@ -1,5 +1,5 @@
-//! Activations in two terms: products nearly as exact as with f32 activations, with the same bits at every width and on
-//! every instruction set.
+//! Activations in two int8 residual terms: matmuls nearly as accurate as with f32 activations, with the same bits at every
+//! batch size and on every instruction set.
 
 use verbatim_graph::random::Random;
 use verbatim_matrix::{
@@ -26,7 +26,7 @@ fn product(isa: Isa, weights: &PackedMatrix, terms: usize, x: &[f32], residual: 
     let residual = residual.map_or(Residual::None, |values| Residual::Rows { values, stride: ROWS });
     let input = Input::Quantized { bytes: &bytes, stride_bytes, tokens, terms };
     let groups = 0..weights.row_groups();
-    // SAFETY: `out` is borrowed by this call alone.
+    // SAFETY: `out` is borrowed mutably, by this call only.
     #[allow(unsafe_code)]
     unsafe {
         matmul_groups(isa, weights, input, &output, groups, Epilogue { bias: None, residual })

@@ -327,8 +327,8 @@ impl<P: ByteProducts> Simd for EightLanes<P> {
         ints.map(|ints| unsafe {
             let mut words = [0; 4];
             vst1q_u32(words.as_mut_ptr(), vreinterpretq_u32_u8(ints));
-            let words = words
-                .map(|index| table.add(index as usize * STRIDE as usize).cast::<u32>().read_unaligned());
+            let words =
+                words.map(|index| table.add(index as usize * STRIDE as usize).cast::<u32>().read_unaligned());
             vreinterpretq_u8_u32(vld1q_u32(words.as_ptr()))
         })
     }
