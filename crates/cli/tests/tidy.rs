@@ -45,7 +45,7 @@ const UNSAFE_FILES: [&str; 7] =
     ["simd/src/", "team/src/", "matrix/src/", "matrix/tests/", "cpu/src/", "cpu/tests/", "gguf/src/"];
 
 /// Words that the field does not use, each with what it says. Whole words only.
-const WORDS: [(&str, &str); 36] = [
+const WORDS: [(&str, &str); 52] = [
     ("foretell", "predict"),
     ("helping of", "chunk"),
     ("BookRow", "CacheOpRow"),
@@ -82,6 +82,22 @@ const WORDS: [(&str, &str); 36] = [
     ("layers that recur", "recurrent layers"),
     ("layers that attend", "attention layers"),
     ("bookkeeping", "cache metadata"),
+    ("StateForm", "StateLayers"),
+    ("ProductWork", "MatmulWork"),
+    ("KindTime", "OpTime"),
+    ("Products::", "MatmulKind::"),
+    ("BindError::Unknown", "BindError::NoData"),
+    ("HAS_DOTS", "USES_INT8_DOT"),
+    ("DENSE_SUMS", "MATMUL_ACCUMULATORS"),
+    ("ATTENTION_SUMS", "ATTENTION_ACCUMULATORS"),
+    ("DenseWeights", "FloatWeights"),
+    ("dense_tile", "float_tile"),
+    ("quantize_planes", "quantize_terms"),
+    ("HEAD_PLANES", "LM_HEAD_TERMS"),
+    ("to_length", "l2_normalize"),
+    ("ExpertRows", "ExpertPairs"),
+    ("IQ1_SHIFT", "IQ1_DELTA"),
+    ("put_numbers", "put_elements"),
 ];
 
 /// Functions that std takes from the system, where their last bits differ from one to the next: `libm` has them the same for all.

@@ -1,5 +1,5 @@
-//! The kernels against the reference backend, which computes every op as its definition says: over random graphs with the same
-//! weights, inputs and states, and products by themselves against bounds on what rounding activations can do.
+//! The kernels against the reference backend, which computes every op by its definition: over random graphs with the same
+//! weights, inputs and states, and single matmuls against bounds on the effect of rounding activations.
 
 use verbatim_backend::{
     Backend, BindError, FilledInput, InputBinding, KvSpec, KvType, Outputs, PAGE_CELLS, RecurrentSpec,
@@ -11,7 +11,7 @@ use verbatim_graph::{Bounds, Builder, Graph, Lifetime, Op, Shape, Tag, ValueId};
 use verbatim_quant::{DType, dequantize, quantize};
 use verbatim_reference::Reference;
 
-/// As many pages as the page table of random graphs names.
+/// The number of pages in the page table of random graphs.
 const PAGES: usize = 4;
 const GRAPHS: u64 = 2000;
 
@@ -20,7 +20,7 @@ const GRAPHS: u64 = 2000;
 const MOST: [f64; 2] = [5e-5, 0.05];
 /// Where K and V are rounded, a sum that is off in its last bit may reach the next level. That is seldom.
 const ROUNDED: f64 = 0.1;
-/// A graph in which large numbers cancel, such as one through a single column, is further off: by this many times what the
+/// A graph in which large values cancel, such as one through a single column, is further off: by this many times what the
 /// reference's own results change if its inputs do by as much as is rounded.
 const SHAKES: f64 = 4.0;
 const SHAKEN: [f32; 2] = [5e-7, 1.0 / 240.0];
@@ -35,7 +35,7 @@ fn encoded(dtype: DType, x: &[f32]) -> Vec<u8> {
 #[derive(Clone, Copy, Default)]
 struct Rounds {
     activations: bool,
-    /// Something is chosen by numbers that may be off.
+    /// Whether experts are selected by values that may be off.
     chooses: bool,
     states: bool,
 }
@@ -179,14 +179,14 @@ fn fill(
         tags::READ_SLOTS => {
             input.i32(&below(random::SLOTS + 1).iter().map(|slot| slot - 1).collect::<Vec<_>>())
         }
-        // Each row its own cell, as the sequence state gives them.
+        // Each row its own cell, as from the sequence state.
         tags::CELLS => input.i32_from((0..count as i32).map(|row| (row * 37 + 5) % 256)),
         tags::X => input.f32(&(0..count).map(|_| random.unit() * shake()).collect::<Vec<_>>()),
         _ => input.no_data(),
     }
 }
 
-/// Writes numbers into all cells of a layer, by the op that does.
+/// Writes random values into all cells of a layer, with the op.
 fn fill_layer<B: Backend>(
     backend: &mut B,
     weights: &B::Weights,
@@ -223,7 +223,7 @@ fn layers(graph: &Graph, names: &[&str]) -> usize {
     states.map(|(tag, _)| tag.index as usize + 1).max().unwrap_or(0)
 }
 
-/// The form of each weight follows from its reader: the right-hand side of products and tables are matrices.
+/// The form of each weight follows from its reader: the right-hand side of matmuls and embedding tables are matrices.
 fn weights<B: Backend>(backend: &mut B, graph: &Graph, seed: u64) -> B::Weights {
     let leaves: Vec<(Tag, ValueId)> = graph.leaves(Lifetime::Weight).collect();
     let mut random = Random(seed ^ 2);
@@ -282,7 +282,7 @@ fn stored<B: Backend>(backend: &mut B, form: &StateLayers) -> Vec<u8> {
     bytes
 }
 
-/// The types that products with weights are tried with.
+/// The weight types of the matmul tests.
 const DTYPES: [DType; 18] = [
     DType::F32,
     DType::F16,
@@ -304,16 +304,16 @@ const DTYPES: [DType; 18] = [
     DType::IQ4_XS,
 ];
 
-/// Columns of the matrices: whole blocks of every type.
+/// Columns of the matrices: a multiple of the block size of every type.
 const K: usize = 512;
 const N: usize = 40;
 const ROWS: usize = 9;
 const EXPERTS: usize = 3;
 
 /// A block of 32 activations is stored as multiples of the best of scales that bring its peak to 120 or more steps. Its error
-/// is at most that of half a step everywhere: the root of 32 times peak / 240. A second term stores what the first leaves.
+/// is at most that of half a step everywhere: the root of 32 times peak / 240. A second residual term stores the error of the first.
 #[test]
-fn products_are_within_what_rounding_activations_can_do() {
+fn matmuls_are_within_the_bounds_of_rounded_activations() {
     let mut cpu = Cpu::new(2).expect("a backend");
     let mut random = Random(9);
     for dtype in DTYPES {
@@ -352,7 +352,8 @@ fn products_are_within_what_rounding_activations_can_do() {
     }
 }
 
-/// What rounding in so many terms can do to a product; what its square is expected to be, and the sum of absolute products.
+/// The maximum error of a dot product with activations rounded to `terms` residual terms; its expected square, and the sum of
+/// absolute products.
 fn bounds(terms: i32, x: &[f32], weight: &[f32]) -> (f64, f64, f64) {
     let (mut bound, mut variance, mut sum) = (0.0, 0.0, 0.0);
     for (x, weight) in x.chunks(32).zip(weight.chunks(32)) {

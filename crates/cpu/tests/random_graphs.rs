@@ -1,4 +1,4 @@
-//! Planned execution, with freed memory poisoned, against execution with every value in memory of its own: bit for bit
+//! Planned execution, with freed memory poisoned, against execution with a separate buffer for every value: bit for bit
 //! the same outputs and states, over many random graphs, on one thread and on several.
 
 use verbatim_backend::{KvSpec, KvType, Outputs, PAGE_CELLS, RecurrentSpec, StateLayers};
@@ -10,7 +10,7 @@ use verbatim_matrix::{PackedExperts, PackedMatrix};
 use verbatim_quant::{DType, quantize};
 use verbatim_team::Team;
 
-/// As many pages as the page table of random graphs names.
+/// The number of pages in the page table of random graphs.
 const PAGES: usize = 4;
 
 #[test]
@@ -41,7 +41,7 @@ fn bounds(graph: &Graph, seed: u64) -> Bounds {
     Bounds { rows, output_rows: most.output_rows.min(rows) }
 }
 
-/// The form of each weight follows from its readers: the right-hand side of products and tables are matrices.
+/// The form of each weight follows from its readers: the right-hand side of matmuls and embedding tables are matrices.
 fn weights(graph: &Graph, seed: u64) -> Weights {
     let leaves: Vec<(Tag, verbatim_graph::ValueId)> = graph.leaves(Lifetime::Weight).collect();
     let last = leaves.iter().map(|(tag, _)| tag.index as usize).max().unwrap_or(0);
@@ -132,7 +132,7 @@ fn run(
                     tags::READ_SLOTS => {
                         slot.i32(&below(random::SLOTS + 1).iter().map(|slot| slot - 1).collect::<Vec<_>>())
                     }
-                    // Each row its own cell, as the sequence state gives them.
+                    // Each row its own cell, as from the sequence state.
                     tags::CELLS => slot.i32_from((0..count as i32).map(|row| (row * 37 + 5) % 256)),
                     tags::X => slot.f32(&(0..count).map(|_| random.unit()).collect::<Vec<_>>()),
                     _ => slot.no_data(),

@@ -1,5 +1,5 @@
-//! A pass that stores K and V without attending, as drafters that fill their cache from a prompt make one: nothing of what
-//! only attention reads is asked for, and what is stored is what a pass that attends would have stored.
+//! A pass that stores K and V without attending, as drafters that fill their cache from a prompt make one: inputs that only
+//! attention reads are not requested, and what is stored equals what a pass that attends would have stored.
 
 use verbatim_backend::{KvSpec, KvType, Outputs, PAGE_CELLS, StateLayers};
 use verbatim_cpu::{Cpu, CpuArena, CpuState, Weights};
@@ -63,13 +63,13 @@ fn live(graph: &Graph) -> Vec<&'static str> {
     names
 }
 
-/// Numbers of a position: the same in every pass.
+/// Values of a position: the same in every pass.
 fn row(name: &str, position: usize, width: usize) -> Vec<f32> {
     let mut random = Random(position as u64 * 3 + name.len() as u64 + u64::from(name.as_bytes()[0]) * 99_991);
     (0..width).map(|_| random.unit()).collect()
 }
 
-/// Runs rows of these positions; the bits of what attention gives.
+/// Runs rows of these positions; the bits of the results of attention.
 fn run(executor: &mut Cpu, graph: &Graph, state: &mut CpuState, positions: &[usize]) -> Vec<u32> {
     let weights = Weights::new(Vec::new());
     let program = executor.prepare(graph, &weights).expect("valid");

@@ -29,7 +29,7 @@ fn attention() -> Attention {
     }
 }
 
-/// Numbers of all positions.
+/// Random values of all positions.
 struct Numbers {
     q: Vec<f32>,
     k: Vec<f32>,

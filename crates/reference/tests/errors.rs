@@ -1,4 +1,4 @@
-//! What is refused, and in which words.
+//! Rejected inputs, and the error messages.
 
 mod common;
 
@@ -16,7 +16,7 @@ const X: Tag = Tag::new("x");
 const IDS: Tag = Tag::new("ids");
 const ROWS: Bounds = Bounds { rows: 3, output_rows: 2 };
 
-/// Two output rows of a product with weight 1, a 2 by 4 matrix.
+/// Two output rows of a matmul with weight 1, a 2 by 4 matrix.
 fn graph() -> Graph {
     let mut b = Builder::new(ROWS);
     let x = b.input(X, DType::F32, Shape::per_row(4)).expect("fresh");
@@ -131,7 +131,7 @@ fn inputs_are_filled_with_what_they_take() {
         assert_eq!(error, format!("input x[0] takes 12 elements of F32, not {count} of F32"));
     }
     let error = run(&program, ROWS, &weights, |input| input.no_data()).expect_err("unknown").to_string();
-    assert_eq!(error, "nobody fills input x[0]");
+    assert_eq!(error, "no data provided for input x[0]");
 }
 
 #[test]
@@ -185,7 +185,7 @@ fn bytes_that_are_not_those_of_the_shape_are_no_weight() {
             assert!(matches!(error, PackError::NotWeights(of) if of == dtype));
         }
     }
-    // Three rows are not two experts'.
+    // Three rows are not a multiple of two experts.
     let error = refused(Experts(2), DType::F32, 3, 1, 12);
     assert!(matches!(error, PackError::Size { rows: 2, actual: 12, expected: 8, .. }));
     let error = refused(Vector, DType::F32, 1, 8, 31);

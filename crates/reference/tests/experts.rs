@@ -1,4 +1,4 @@
-//! Mixtures of experts: choice, weights, products, sum.
+//! MoE: top-k, weights, matmuls, combine.
 
 mod common;
 
@@ -7,7 +7,7 @@ use verbatim_graph::random::Random;
 use verbatim_graph::{Gating, Op, Real, Router, ValueId};
 use verbatim_quant::DType;
 
-/// The experts chosen by one row. Their numbers are made visible by products with matrices that hold them.
+/// The experts selected by one row. Their ids become visible through matmuls with matrices that contain them.
 fn chosen(gating: Gating, logits: &[f32], bias: Option<&[f32]>, used: usize) -> Vec<f32> {
     let experts = logits.len();
     let mut case = Case::new(1);

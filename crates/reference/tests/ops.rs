@@ -1,4 +1,4 @@
-//! Each op against its definition in f64, or against numbers that can be checked by hand.
+//! Each op against its definition in f64, or against values that can be checked by hand.
 
 mod common;
 

@@ -1,4 +1,4 @@
-//! The row contract, over random graphs: a step gives the bits that its rows give one at a time, or in any chunks.
+//! The row contract, over random graphs: a step returns the same bits as its rows one at a time, or in any chunks.
 
 mod common;
 
@@ -12,7 +12,7 @@ use verbatim_graph::{Bounds, Extent, Graph, Lifetime, Op, Tag, ValueId};
 use verbatim_quant::DType;
 use verbatim_reference::{Arena, Program, Reference, State, Weights};
 
-/// The pages of the page table are read only, those after them written only: what a row writes no other row of the step sees.
+/// The pages of the page table are read only, those after them written only: what a row writes no other row of the step reads.
 const READ_PAGES: usize = 4;
 const WRITE_PAGES: usize = 2;
 
@@ -33,7 +33,7 @@ fn rows_together_and_one_at_a_time_give_the_same_bits() {
     }
 }
 
-/// The rows of a graph, whose numbers depend on the seed.
+/// The rows of a graph, whose values depend on the seed.
 struct Step<'a> {
     graph: &'a Graph,
     program: &'a Program,
@@ -64,7 +64,7 @@ impl Step<'_> {
         (outputs, bytes(self.graph, &state))
     }
 
-    /// The numbers of the rows from `first` on, of an input.
+    /// The values of an input, for the rows starting at `first`.
     fn fill(&self, input: InputBinding<'_>, first: usize) -> Result<FilledInput, BindError> {
         let (tag, count) = (input.tag(), input.count());
         let (_, id) = self.graph.leaves(Lifetime::Input).find(|(other, _)| *other == tag).expect("a leaf");
@@ -76,7 +76,7 @@ impl Step<'_> {
             let all: Vec<i32> = (0..skipped + count).map(|_| random.below(limit) as i32).collect();
             all[skipped..].to_vec()
         };
-        // Each row has cells of its own in which to write.
+        // Each row writes to its own cells.
         let own_cell =
             |row: usize| (READ_PAGES * PAGE_CELLS + (first + row) * 16 + tag.index as usize % 16) as i32;
         match tag.name {
@@ -98,7 +98,7 @@ impl Step<'_> {
         }
     }
 
-    /// The states of the graph's layers, with numbers in all cells that may be read.
+    /// The states of the graph's layers, with random values in all cells that may be read.
     fn state(&self) -> State {
         let kind = |choice: u64| KvType::ALL[(self.seed >> choice) as usize % KvType::ALL.len()];
         let spec = KvSpec { kv_heads: random::KV_HEADS, head_dim: random::HEAD_DIM, k: kind(0), v: kind(2) };
@@ -149,7 +149,7 @@ fn bytes(graph: &Graph, state: &State) -> Vec<u8> {
     bytes
 }
 
-/// The form of each weight follows from its reader: the right-hand side of products and tables are matrices.
+/// The form of each weight follows from its reader: the right-hand side of matmuls and embedding tables are matrices.
 fn weights(graph: &Graph, seed: u64) -> Weights {
     let leaves: Vec<(Tag, ValueId)> = graph.leaves(Lifetime::Weight).collect();
     let last = leaves.iter().map(|(tag, _)| tag.index).max().unwrap_or(0);

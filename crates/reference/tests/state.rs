@@ -11,7 +11,7 @@ use verbatim_graph::{DeltaHeads, Op, Real, RopeLayout, RopeScaling, RopeTable};
 use verbatim_quant::dequantize;
 use verbatim_reference::{Reference, State};
 
-/// Every type of K with another of V, and heads that are whole blocks and that are not.
+/// Every type of K with another of V, and head sizes that are and are not multiples of the block size.
 fn specs() -> impl Iterator<Item = KvSpec> {
     let kinds = KvType::ALL.into_iter().enumerate();
     kinds.flat_map(|(i, k)| {
@@ -56,7 +56,7 @@ fn decoded(spec: KvSpec, bytes: &[u8]) -> [Vec<f32>; 2] {
     [heads(k, &bytes[..k_bytes]), heads(v, &bytes[k_bytes..])]
 }
 
-/// What a type makes of a row of heads, each filled up with zeros to whole blocks.
+/// What a type makes of a row of heads, each padded with zeros to a multiple of the block size.
 fn rounded_heads(kind: KvType, head_dim: usize, x: &[f32]) -> Vec<f32> {
     let heads = x.chunks(head_dim).flat_map(|head| {
         let mut padded = head.to_vec();
@@ -116,7 +116,7 @@ fn cells_and_pages_are_copied_as_they_are_stored() {
         assert_eq!(read(&state, &page(0)), read(&state, &page(2)));
         assert!(read(&state, &page(1)).iter().all(|&byte| byte == 0));
 
-        // In the order given: what the first move brings is moved on by the second.
+        // In the order given: the second move copies what the first has stored.
         let moved = read(&state, &[7]);
         state.move_cells(&[0], &[(7, 70), (70, 71), (8, 7)], None);
         assert_eq!(read(&state, &[70]), moved);
@@ -148,7 +148,7 @@ fn only_the_layers_that_are_named_are_changed() {
     assert_eq!([0, 1, 64].map(|cell| of(1, cell)), [true, false, true]);
 }
 
-/// A row of heads of 80 elements, the first 48 of each rotated by so many positions; pairs are half of that apart.
+/// A row of heads of 80 elements, the first 48 of each rotated by a number of positions; pairs are half of that apart.
 fn rotated(x: &[f32], positions: f64, freq_factors: &[f32]) -> Vec<f64> {
     let mut out = exact(x);
     for head in out.chunks_mut(80) {
@@ -171,7 +171,7 @@ fn k_shift_moves_keys_to_their_positions() {
         let spec = KvSpec { head_dim: 80, ..spec };
         let width = spec.kv_heads * spec.head_dim;
         let (k, v) = (numbers(&mut random, width), numbers(&mut random, width));
-        // What the layer is given, and what is found in it, in the form in which keys have positions.
+        // The stored rows, and the rows read back, with keys before the Hadamard transform.
         let transform = |x: &[f32]| -> Vec<f32> {
             let head = |head: &[f32]| verbatim_reference::ops::hadamard::transform(head);
             if hadamard { x.chunks(80).flat_map(head).collect() } else { x.to_vec() }

@@ -31,13 +31,13 @@ const WIDTHS: [usize; 3] = [1, 8, 64];
 const PRODUCT_ROWS: usize = 64;
 const COLS: usize = 1024;
 
-/// Rows of the kernels along rows.
+/// Rows of the row-wise kernels.
 const ROWS: usize = 64;
 
 const HEADS: usize = 8;
 const KV_HEADS: usize = 2;
 const HEAD_DIM: usize = 64;
-/// Positions that attention sees.
+/// Positions that attention covers.
 const KEYS: usize = 1024;
 
 const VOCABULARY: usize = 32_768;
@@ -65,7 +65,7 @@ pub(crate) fn run_all() {
     }
 }
 
-/// The first call is for what is done once.
+/// The first call is a warm-up for one-time work.
 fn count(name: &str, kernel: &mut dyn FnMut()) {
     kernel();
     measured(kernel);
@@ -184,7 +184,7 @@ fn finish(mut builder: Builder, out: ValueId) -> Graph {
     builder.finish()
 }
 
-/// Counts a run of a graph, without what it takes to prepare it and to fill its inputs.
+/// Counts a run of a graph, without preparing it and filling its inputs.
 fn run(name: &str, graph: &Graph, rows: usize, state: &mut CpuState, weights: Vec<Weight>) {
     let mut executor = Cpu::new(1).expect("an executor");
     let weights = Weights::new(weights);
@@ -215,7 +215,7 @@ fn run(name: &str, graph: &Graph, rows: usize, state: &mut CpuState, weights: Ve
     });
 }
 
-/// Weights whose contents do not matter, with scales that are ordinary numbers.
+/// Arbitrary weights, with scales that are ordinary floats.
 fn weights(dtype: DType, bytes: usize) -> Vec<u8> {
     let mask = if dtype == DType::F16 { 0x3b } else { 0x2f };
     (0..bytes).map(|i| (i.wrapping_mul(0x9e37_79b9) >> 13) as u8 & mask).collect()

@@ -4,11 +4,11 @@ use super::dot;
 use super::elementwise::{sigmoid, silu};
 use verbatim_graph::DeltaHeads;
 
-/// Added to the sum of squares when queries and keys are brought to length 1, as in the published models.
+/// Added to the sum of squares when queries and keys are L2-normalised, as in the published models.
 const L2_NORM_EPS: f32 = 1e-6;
 
 /// silu of each channel's last `kernel` inputs times its `kernel` weights, oldest first. `history` holds, for each of the
-/// `kernel - 1` inputs before the row's own, all channels; it moves on by one.
+/// `kernel - 1` inputs before the row's own, all channels; it is shifted by one input.
 pub fn short_conv(kernel: usize, weight: &[f32], history: &mut Vec<f32>, x: &[f32]) -> Vec<f32> {
     let channels = x.len();
     history.extend_from_slice(x);
@@ -21,16 +21,16 @@ pub fn short_conv(kernel: usize, weight: &[f32], history: &mut Vec<f32>, x: &[f3
     out
 }
 
-/// The gates of one row of a gated delta net, `value_heads` numbers each.
+/// The gates of one row of a gated delta net, `value_heads` elements each.
 #[derive(Clone, Copy)]
 pub struct DeltaGates<'a> {
-    /// With `bias` and `rate`, how much of the state is kept.
+    /// With `bias` and `rate`, the decay factor of the state.
     pub alpha: &'a [f32],
-    /// How much is written of what a value differs by from what the state holds for its key.
+    /// The factor of the update, the value minus the state's value for its key.
     pub beta: &'a [f32],
     /// Added to `alpha`; a weight.
     pub bias: &'a [f32],
-    /// Factor on the softplus; a weight, negative.
+    /// The factor of the softplus; a weight, negative.
     pub rate: &'a [f32],
 }
 

@@ -1,4 +1,4 @@
-//! One op at a time: a graph is built from numbers and run.
+//! One op at a time: a graph is built from values and run.
 #![allow(dead_code)] // Each test binary uses a part.
 
 use verbatim_backend::{Backend, Outputs, StateLayers, StateStore, WeightForm, WeightSource};
@@ -8,13 +8,13 @@ use verbatim_reference::{Arena, Reference, State, Weights};
 
 pub const OUT: Tag = Tag::new("out");
 
-/// The numbers of an input.
+/// The values of an input.
 enum Numbers {
     Floats(Vec<f32>),
     Integers(Vec<i32>),
 }
 
-/// A graph being built, with the numbers of its leaves.
+/// A graph being built, with the values of its leaves.
 pub struct Case {
     pub builder: Builder,
     rows: Bounds,
@@ -26,7 +26,7 @@ pub struct Case {
 }
 
 impl Case {
-    /// A step of so many rows, all of them output rows.
+    /// A step of `rows` rows, all of them output rows.
     pub fn new(rows: usize) -> Case {
         Case::with_output_rows(rows, rows)
     }
@@ -95,7 +95,7 @@ impl Case {
         self.builder.apply(op, operands).expect("the shape rule is kept")
     }
 
-    /// The rows of what the op makes of the operands.
+    /// The rows of the op's result.
     pub fn run(&mut self, op: Op, operands: &[ValueId]) -> Vec<Vec<f32>> {
         let value = self.apply(op, operands);
         self.builder.output(OUT, value).expect("a computed value");
@@ -128,14 +128,14 @@ pub fn encoded(dtype: DType, x: &[f32]) -> Vec<u8> {
     bytes
 }
 
-/// What a format makes of numbers.
+/// Values after encoding and decoding.
 pub fn rounded(dtype: DType, x: &[f32]) -> Vec<f32> {
     let mut out = vec![0.0; x.len()];
     dequantize(dtype, &encoded(dtype, x), &mut out).expect("whole blocks");
     out
 }
 
-/// So many numbers in -1..1.
+/// `count` values in -1..1.
 pub fn numbers(random: &mut verbatim_graph::random::Random, count: usize) -> Vec<f32> {
     (0..count).map(|_| random.unit()).collect()
 }

@@ -262,7 +262,7 @@ fn a_path_through_other_cells_gives_what_the_pages_would() {
         let spec = KvSpec { kv_heads: 2, head_dim: [16, 24, 80][i % 3], k, v };
         let (natural, ks, vs) = memory(spec, 150, &mut random);
         for base in [0, 1, 50, 63, 64, 65, 120, 128, 149, 150] {
-            // The same keys below the base; those above lie all over two other pages, and NaN where the pages have them.
+            // The same keys below the base; those above are scattered over two other pages, and their cells in the sequence's pages are NaN.
             let tree = KvMemory::new(&[(spec, 6)]).expect("small");
             let layer = &tree.layers()[0];
             let mut cells = Vec::new();
@@ -283,7 +283,7 @@ fn a_path_through_other_cells_gives_what_the_pages_would() {
             for ((first, position), isa) in
                 SPANS.into_iter().flat_map(|span| Isa::supported().map(move |isa| (span, isa)))
             {
-                // Blocks that are all of the path need no page.
+                // Blocks that are entirely in the path need no page.
                 let pages: Vec<i32> =
                     (0..3).map(|block| if block * 64 < base as i32 { 3 - block } else { -1 }).collect();
                 let path = (base <= position).then_some(Path { base, cells: &cells });
