@@ -85,7 +85,7 @@ impl RecurrentMemory {
         bytes.checked_div(self.slots).unwrap_or(0)
     }
 
-    /// Stores what [`RecurrentMemory::read_slot`] gave of layers of this form.
+    /// Stores what [`RecurrentMemory::read_slot`] has read from layers of the same spec.
     pub(crate) fn write_slot(&mut self, layers: Range<usize>, slot: usize, mut from: &[u8]) {
         let slots = self.slots;
         let layers = self.layers[layers].iter_mut();

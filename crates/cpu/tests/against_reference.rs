@@ -17,7 +17,7 @@ const GRAPHS: u64 = 2000;
 
 /// How far a row may be off, over its largest element, where only sums are taken in another order, and where activations are
 /// rounded, which the reference does not do.
-const MOST: [f64; 2] = [5e-5, 0.05];
+const MAX_ERROR: [f64; 2] = [5e-5, 0.05];
 /// Where K and V are rounded, a sum that is off in its last bit may reach the next level. That is seldom.
 const ROUNDED: f64 = 0.1;
 /// A graph in which large values cancel, such as one through a single column, is further off: by this many times what the
@@ -27,7 +27,7 @@ const SHAKEN: [f32; 2] = [5e-7, 1.0 / 240.0];
 
 fn encoded(dtype: DType, x: &[f32]) -> Vec<u8> {
     let mut bytes = vec![0; dtype.row_bytes(x.len()).expect("whole blocks")];
-    quantize(dtype, x, &mut bytes).expect("small numbers");
+    quantize(dtype, x, &mut bytes).expect("small values");
     bytes
 }
 
@@ -78,7 +78,7 @@ fn random_graphs_agree_with_the_reference() {
             let class = usize::from(rounds_kv) + 2 * usize::from(activations);
             let off = furthest(&given, &wanted);
             counts[class] += 1;
-            let mut most = MOST[usize::from(activations)];
+            let mut most = MAX_ERROR[usize::from(activations)];
             if off > most && off <= ROUNDED && rounds_kv {
                 other_level += 1;
             } else if off > most {
@@ -209,8 +209,8 @@ fn fill_layer<B: Backend>(
     let fill = |input: InputBinding<'_>| match input.tag().name {
         tags::CELLS => input.i32_from(0..rows.rows as i32),
         _ => {
-            let numbers: Vec<f32> = (0..input.count()).map(|_| random.unit()).collect();
-            input.f32(&numbers)
+            let elements: Vec<f32> = (0..input.count()).map(|_| random.unit()).collect();
+            input.f32(&elements)
         }
     };
     let mut arena = B::Arena::default();
@@ -238,9 +238,9 @@ fn weights<B: Backend>(backend: &mut B, graph: &Graph, seed: u64) -> B::Weights 
                 (form(graph, id), value.dtype, [value.shape.rows.at(graph.bounds()), value.shape.cols])
             }
         };
-        let numbers: Vec<f32> = (0..rows * cols).map(|_| random.unit() * 0.3).collect();
+        let elements: Vec<f32> = (0..rows * cols).map(|_| random.unit() * 0.3).collect();
         let (rows, cols) = if form == WeightForm::Vector { (1, rows * cols) } else { (rows, cols) };
-        let bytes = encoded(dtype, &numbers);
+        let bytes = encoded(dtype, &elements);
         let source = WeightSource { form, dtype, rows, cols, bytes: &bytes, done: &|_| {} };
         backend.append_weight(&mut weights, source).expect("fits");
     }
@@ -323,9 +323,9 @@ fn matmuls_are_within_the_bounds_of_rounded_activations() {
             Op::MoeLinear { experts: EXPERTS, bias: false },
         ] {
             let experts = if matches!(op, Op::MoeLinear { .. }) { EXPERTS } else { 1 };
-            let numbers: Vec<f32> = (0..experts * N * K).map(|_| random.unit() * 0.3).collect();
-            let bytes = encoded(dtype, &numbers);
-            let mut decoded = vec![0.0; numbers.len()];
+            let elements: Vec<f32> = (0..experts * N * K).map(|_| random.unit() * 0.3).collect();
+            let bytes = encoded(dtype, &elements);
+            let mut decoded = vec![0.0; elements.len()];
             dequantize(dtype, &bytes, &mut decoded).expect("whole blocks");
             // Blocks of very different sizes.
             let size = [1.0, 0.01, 30.0];

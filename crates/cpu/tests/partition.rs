@@ -49,17 +49,18 @@ impl Net {
     }
 
     fn vector(&mut self, cols: usize) -> ValueId {
-        let numbers = self.random_values(cols);
-        self.weight(DType::F32, 1, cols, Weight::Vector(numbers))
+        let elements = self.random_values(cols);
+        self.weight(DType::F32, 1, cols, Weight::Vector(elements))
     }
 
     fn bytes(&mut self, dtype: DType, rows: usize, cols: usize) -> Vec<u8> {
-        let numbers = self.random_values(rows * cols);
+        let elements = self.random_values(rows * cols);
         let mut bytes = vec![0; rows * dtype.row_bytes(cols).expect("whole blocks")];
         match dtype {
-            DType::F32 => bytes
-                .copy_from_slice(&numbers.iter().flat_map(|number| number.to_le_bytes()).collect::<Vec<_>>()),
-            dtype => quantize(dtype, &numbers, &mut bytes).expect("finite"),
+            DType::F32 => {
+                bytes.copy_from_slice(&elements.iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<_>>())
+            }
+            dtype => quantize(dtype, &elements, &mut bytes).expect("finite"),
         }
         bytes
     }
@@ -207,8 +208,8 @@ fn run(executor: &mut Cpu, (graph, weights): &(Graph, Weights), rows: usize) -> 
             "sequences" => slot.i32_from((0..rows).map(|_| 0)),
             "pages" => slot.i32(&[0, 1]),
             _ => {
-                let numbers: Vec<f32> = (0..slot.count()).map(|_| random.unit()).collect();
-                slot.f32(&numbers)
+                let elements: Vec<f32> = (0..slot.count()).map(|_| random.unit()).collect();
+                slot.f32(&elements)
             }
         });
         let outputs =

@@ -50,7 +50,7 @@ fn weights(graph: &Graph, seed: u64) -> Weights {
     for (tag, id) in leaves {
         let value = graph.value(id);
         let (rows, cols) = (value.shape.rows.at(graph.bounds()), value.shape.cols);
-        let numbers: Vec<f32> = (0..rows * cols).map(|_| random.unit() * 0.3).collect();
+        let elements: Vec<f32> = (0..rows * cols).map(|_| random.unit() * 0.3).collect();
         let reader = graph.nodes().iter().find_map(|node| {
             let index = node.operands.iter().position(|&operand| operand == id)?;
             Some((node.op, index))
@@ -60,9 +60,9 @@ fn weights(graph: &Graph, seed: u64) -> Weights {
             let mut bytes = vec![0; rows * bytes_of_row];
             match value.dtype {
                 DType::F32 => {
-                    bytes.copy_from_slice(&numbers.iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<_>>())
+                    bytes.copy_from_slice(&elements.iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<_>>())
                 }
-                dtype => quantize(dtype, &numbers, &mut bytes).expect("finite"),
+                dtype => quantize(dtype, &elements, &mut bytes).expect("finite"),
             }
             bytes
         };
@@ -76,7 +76,7 @@ fn weights(graph: &Graph, seed: u64) -> Weights {
                     PackedExperts::pack_with(team, value.dtype, experts, rows, cols, &packed(), &|_| {});
                 Weight::Experts(experts.expect("fits"))
             }
-            _ => Weight::Vector(numbers),
+            _ => Weight::Vector(elements),
         };
     }
     Weights::new(items)

@@ -84,9 +84,9 @@ fn run(executor: &mut Cpu, graph: &Graph, state: &mut CpuState, positions: &[usi
                 "pages" => slot.i32_from((0..POSITIONS / PAGE_CELLS).map(|page| page as i32)),
                 name => {
                     let width = slot.count() / positions.len();
-                    let numbers: Vec<f32> =
+                    let elements: Vec<f32> =
                         positions.iter().flat_map(|&position| row(name, position, width)).collect();
-                    slot.f32(&numbers)
+                    slot.f32(&elements)
                 }
             })
             .expect("every input is known");

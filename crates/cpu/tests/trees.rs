@@ -13,7 +13,7 @@ use verbatim_simd::Isa;
 const ROWS: usize = 12;
 const OUT: Tag = Tag::new("out");
 
-/// A tree: of each row the row before it on its way, which is an earlier one, and its number on the way.
+/// A tree: the parent of each row, which is an earlier row, and its depth.
 struct Tree {
     parents: Vec<Option<usize>>,
 }

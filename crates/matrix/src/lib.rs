@@ -16,16 +16,16 @@ mod formats;
 mod kernel;
 mod kinds;
 mod layout;
+mod matmul;
 mod packed;
 mod peak;
-mod product;
 
 pub use activations::{activation_row_bytes, quantize_row, quantize_terms};
 pub use experts::PackedExperts;
 pub use layout::BLOCK_COLS;
-pub use packed::PackedMatrix;
-pub use peak::multiply_adds;
-pub use product::{
+pub use matmul::{
     Epilogue, ExpertPairs, Input, Residual, SharedOutput, chunk_groups, matmul, matmul_expert_groups,
     matmul_groups,
 };
+pub use packed::PackedMatrix;
+pub use peak::multiply_adds;

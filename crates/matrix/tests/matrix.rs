@@ -39,14 +39,14 @@ fn an_element_does_not_depend_on_width_threads_or_instruction_set() {
             let weights = Weights::new(dtype, shape);
             let rows = Activations::new(WIDTHS[WIDTHS.len() - 1], weights.cols);
             let expected: Vec<Vec<u32>> = (0..rows.tokens)
-                .map(|token| bits(&weights.product(Isa::scalar(), &mut Team::solo(), &rows.slice(token, 1))))
+                .map(|token| bits(&weights.matmul(Isa::scalar(), &mut Team::solo(), &rows.slice(token, 1))))
                 .collect();
             for threads in [1, 2, 3, 8] {
                 let mut team = Team::new(threads).unwrap();
                 for isa in Isa::supported() {
                     for tokens in WIDTHS {
                         let first = rows.tokens - tokens;
-                        let output = bits(&weights.product(isa, &mut team, &rows.slice(first, tokens)));
+                        let output = bits(&weights.matmul(isa, &mut team, &rows.slice(first, tokens)));
                         let expected = expected[first..].concat();
                         assert!(
                             output == expected,
@@ -70,9 +70,9 @@ fn a_prompt_of_512_tokens_is_the_same_as_its_tokens_one_by_one() {
         let weights = Weights::new(dtype, [33, 1536]);
         let rows = Activations::new(512, weights.cols);
         for isa in Isa::supported() {
-            let together = weights.product(isa, &mut team, &rows);
+            let together = weights.matmul(isa, &mut team, &rows);
             for (token, output) in together.chunks_exact(weights.rows).enumerate() {
-                let alone = weights.product(isa, &mut Team::solo(), &rows.slice(token, 1));
+                let alone = weights.matmul(isa, &mut Team::solo(), &rows.slice(token, 1));
                 assert_eq!(bits(output), bits(&alone), "{dtype} on {}, token {token}", isa.name());
             }
         }
@@ -90,7 +90,7 @@ fn products_agree_with_double_precision_on_the_same_operands() {
             let rows = Activations::new(3, weights.cols);
             let inputs =
                 if weights.packed.takes_quantized() { rows.dequantized() } else { rows.values.clone() };
-            let output = weights.product(Isa::best(), &mut Team::solo(), &rows);
+            let output = weights.matmul(Isa::best(), &mut Team::solo(), &rows);
             let decoded = weights.decoded();
             for (token, input) in inputs.chunks_exact(weights.cols).enumerate() {
                 for (row, decoded) in decoded.chunks_exact(weights.cols).enumerate() {
@@ -115,7 +115,7 @@ fn products_agree_with_double_precision_on_the_same_operands() {
 fn plain_weights_stay_accurate_on_long_rows() {
     let weights = Weights::new(DType::F32, [16, 4096]);
     let rows = Activations::new(2, 4096);
-    let output = weights.product(Isa::best(), &mut Team::solo(), &rows);
+    let output = weights.matmul(Isa::best(), &mut Team::solo(), &rows);
     let decoded = weights.decoded();
     for (index, &value) in output.iter().enumerate() {
         let (token, row) = (index / 16, index % 16);
@@ -136,9 +136,9 @@ fn any_bytes_are_weights_and_every_instruction_set_agrees_on_them() {
         let bytes: Vec<u8> = (0..20 * dtype.row_bytes(cols).unwrap()).map(|_| random.next() as u8).collect();
         let weights = Weights::from_bytes(dtype, [20, cols], bytes);
         let rows = Activations::new(5, cols);
-        let expected = weights.product(Isa::scalar(), &mut Team::solo(), &rows);
+        let expected = weights.matmul(Isa::scalar(), &mut Team::solo(), &rows);
         for isa in Isa::supported() {
-            let output = weights.product(isa, &mut Team::solo(), &rows);
+            let output = weights.matmul(isa, &mut Team::solo(), &rows);
             assert_eq!(bits(&output), bits(&expected), "{dtype} on {}", isa.name());
         }
     }
@@ -203,10 +203,10 @@ fn an_activation_that_is_not_finite_shows_in_its_token_and_in_no_other() {
         let weights = Weights::new(dtype, [17, 512]);
         for poison in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
             let mut rows = Activations::new(6, 512);
-            let clean = weights.product(Isa::best(), &mut Team::solo(), &rows);
+            let clean = weights.matmul(Isa::best(), &mut Team::solo(), &rows);
             rows.values[2 * 512 + 77] = poison;
             for isa in Isa::supported() {
-                let output = weights.product(isa, &mut Team::solo(), &rows);
+                let output = weights.matmul(isa, &mut Team::solo(), &rows);
                 for (token, (output, clean)) in output.chunks(17).zip(clean.chunks(17)).enumerate() {
                     if token == 2 {
                         assert!(
@@ -235,7 +235,7 @@ fn bias_and_residual_are_added_to_the_finished_sum_in_this_order() {
         let rows = Activations::new(7, 256);
         let (bias, residual) = (Random(3).floats(41), Random(4).floats(7 * 50));
         for isa in Isa::supported() {
-            let plain = weights.product(isa, &mut Team::solo(), &rows);
+            let plain = weights.matmul(isa, &mut Team::solo(), &rows);
             let expected = |index: usize, residual: &[f32]| {
                 plain[index] + bias[index % 41] + residual[index / 41 * 50 + index % 41]
             };
@@ -273,7 +273,7 @@ fn a_share_of_the_row_groups_writes_its_columns_only() {
     let weights = Weights::new(DType::Q5_0, [70, 64]);
     let rows = Activations::new(3, 64);
     for isa in Isa::supported() {
-        let whole = weights.product(isa, &mut Team::solo(), &rows);
+        let whole = weights.matmul(isa, &mut Team::solo(), &rows);
         let mut output = vec![-1.5; 3 * 70];
         rows.with_input(isa, &weights.packed, |input| {
             let output = SharedOutput::new(&mut output, 70);
@@ -299,7 +299,7 @@ fn tokens_that_choose_an_expert_get_what_they_would_alone_and_others_are_not_tou
         // The separate result of each part of each token, in either reading of the input.
         let parts = Activations::new(13 * USED, cols);
         for isa in Isa::supported() {
-            let expected = weights.product(isa, &mut Team::solo(), &parts);
+            let expected = weights.matmul(isa, &mut Team::solo(), &parts);
             for input_per_slot in [true, false] {
                 // The same values as rows of three parts, or as rows that are shared by three top-k slots.
                 let tokens = if input_per_slot { 13 } else { 13 * USED };
@@ -359,8 +359,8 @@ fn threads_pack_the_same_matrix_as_one() {
             PackedMatrix::pack_with(&mut Team::new(3).unwrap(), dtype, 100, 256, &alone.bytes, &|_| {})
                 .unwrap();
         let rows = Activations::new(2, 256);
-        let expected = alone.product(Isa::best(), &mut Team::solo(), &rows);
-        let output = Weights { packed: together, ..alone }.product(Isa::best(), &mut Team::solo(), &rows);
+        let expected = alone.matmul(Isa::best(), &mut Team::solo(), &rows);
+        let output = Weights { packed: together, ..alone }.matmul(Isa::best(), &mut Team::solo(), &rows);
         assert_eq!(bits(&output), bits(&expected), "{dtype}");
     }
 }
@@ -440,7 +440,7 @@ impl Weights {
         decoded
     }
 
-    fn product(&self, isa: Isa, team: &mut Team, rows: &Activations) -> Vec<f32> {
+    fn matmul(&self, isa: Isa, team: &mut Team, rows: &Activations) -> Vec<f32> {
         let mut output = vec![f32::NAN; rows.tokens * self.rows];
         rows.with_input(isa, &self.packed, |input| {
             matmul(team, isa, &self.packed, input, &mut output, self.rows, Epilogue::default());
@@ -502,7 +502,7 @@ fn activation_cases() -> Vec<(&'static str, Vec<f32>)> {
     vec![
         ("ordinary", ordinary.clone()),
         ("one outlier", one_outlier),
-        ("whole numbers", (0..320).map(|i| (i % 255) as f32 - 127.0).collect()),
+        ("integers", (0..320).map(|i| (i % 255) as f32 - 127.0).collect()),
         ("halves", (0..320).map(|i| (i % 253) as f32 / 2.0 - 63.0).collect()),
         ("zeros", vec![0.0; 32]),
         ("negative zeros", vec![-0.0; 32]),

@@ -1,4 +1,4 @@
-//! The search for scales: which scales and quants give a block the least squared error.
+//! The search for scales: the scales and quants of a block with the least squared error.
 //!
 //! A format has two discrete unknowns that depend on each other: the quants, and the scales, which are themselves stored as
 //! small integers times an f16 super-block scale `d` (and `dmin`). The searches have three steps.
@@ -10,7 +10,7 @@
 //! 3. *Refit*: solve for `d` with everything else fixed, and repeat step 2.
 //!
 //! The best state wins. Errors are unweighted squares, because there is no importance matrix.
-//! All sums have a fixed order, so that the same input gives the same bytes on every machine.
+//! All sums have a fixed order, so that the bytes are the same on every machine.
 
 use crate::bytes::round_to_half;
 use crate::legacy::inverse_or_zero;

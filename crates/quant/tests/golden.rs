@@ -90,6 +90,6 @@ fn bytes<'a>(golden: &SafeTensors<'a>, name: &str) -> &'a [u8] {
 }
 
 fn floats(golden: &SafeTensors, name: &str) -> Vec<f32> {
-    let (numbers, _) = bytes(golden, name).as_chunks::<4>();
-    numbers.iter().map(|number| f32::from_le_bytes(*number)).collect()
+    let (elements, _) = bytes(golden, name).as_chunks::<4>();
+    elements.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect()
 }

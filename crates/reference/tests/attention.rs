@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Case, assert_near, numbers};
+use common::{Case, assert_near, random_values};
 use verbatim_backend::{KvSpec, KvType, PAGE_CELLS, StateLayers};
 use verbatim_graph::random::Random;
 use verbatim_graph::{Attention, Op, Real, Shape};
@@ -30,18 +30,18 @@ fn attention() -> Attention {
 }
 
 /// Random values of all positions.
-struct Numbers {
+struct Values {
     q: Vec<f32>,
     k: Vec<f32>,
     v: Vec<f32>,
     sinks: Vec<f32>,
 }
 
-fn sequence() -> Numbers {
+fn sequence() -> Values {
     let mut random = Random(11);
-    let mut of = |count| numbers(&mut random, count);
+    let mut of = |count| random_values(&mut random, count);
     let width = KV_HEADS * HEAD_DIM;
-    Numbers {
+    Values {
         q: of(ROWS * HEADS * HEAD_DIM),
         k: of(POSITIONS * width),
         v: of(POSITIONS * width),
@@ -55,7 +55,7 @@ fn cell(position: usize) -> i32 {
 
 /// The step of the last positions. With paths, those from `base` on are in cells of page 1.
 fn run(attention: Attention, base: Option<usize>) -> Vec<Vec<f32>> {
-    let Numbers { q, k, v, sinks } = sequence();
+    let Values { q, k, v, sinks } = sequence();
     let width = KV_HEADS * HEAD_DIM;
     let spec = KvSpec { kv_heads: KV_HEADS, head_dim: HEAD_DIM, k: KvType::F32, v: KvType::F32 };
     let mut case = Case::new(ROWS);
@@ -86,7 +86,7 @@ fn run(attention: Attention, base: Option<usize>) -> Vec<Vec<f32>> {
 
 /// One head of a row.
 fn exact(attention: Attention, row: usize, head: usize) -> Vec<f64> {
-    let Numbers { q, k, v, sinks } = sequence();
+    let Values { q, k, v, sinks } = sequence();
     let position = POSITIONS - ROWS + row;
     let first = attention.window.map_or(0, |window| position + 1 - window);
     let kv_head = head / (HEADS / KV_HEADS);

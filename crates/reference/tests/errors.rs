@@ -119,9 +119,9 @@ fn there_may_be_fewer_rows_than_the_bounds_and_not_more() {
 fn inputs_are_filled_with_what_they_take() {
     let weights = weights();
     let program = program(&weights);
-    let with = |numbers: &[f32]| {
+    let with = |elements: &[f32]| {
         run(&program, ROWS, &weights, |input| match input.tag() {
-            X => input.f32(numbers),
+            X => input.f32(elements),
             _ => fill(input),
         })
     };

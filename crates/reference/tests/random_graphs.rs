@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{encoded, numbers};
+use common::{encoded, random_values};
 use verbatim_backend::{
     Backend, BindError, FilledInput, InputBinding, KvSpec, KvType, Outputs, PAGE_CELLS, RecurrentSpec,
     StateLayers, StateStore, WeightForm, WeightSource,
@@ -93,7 +93,7 @@ impl Step<'_> {
                 input.i32(&slots)
             }
             tags::CELLS => input.i32_from((0..count).map(own_cell)),
-            tags::X => input.f32(&numbers(&mut random, skipped + count)[skipped..]),
+            tags::X => input.f32(&random_values(&mut random, skipped + count)[skipped..]),
             _ => input.no_data(),
         }
     }
@@ -115,7 +115,7 @@ impl Step<'_> {
         let mut random = Random(self.seed ^ 5);
         for layer in 0..kv_layers {
             let head = |random: &mut Random, kind: KvType| {
-                let mut x = numbers(random, random::HEAD_DIM);
+                let mut x = random_values(random, random::HEAD_DIM);
                 x.resize(random::HEAD_DIM.next_multiple_of(kind.dtype().block_len()), 0.0);
                 encoded(kind.dtype(), &x)
             };
@@ -165,8 +165,8 @@ fn weights(graph: &Graph, seed: u64) -> Weights {
                 (form(graph, id), value.dtype, [value.shape.rows.at(graph.bounds()), value.shape.cols])
             }
         };
-        let numbers: Vec<f32> = (0..rows * cols).map(|_| random.unit() * 0.3).collect();
-        let bytes = encoded(dtype, &numbers);
+        let elements: Vec<f32> = (0..rows * cols).map(|_| random.unit() * 0.3).collect();
+        let bytes = encoded(dtype, &elements);
         let source = WeightSource { form, dtype, rows, cols, bytes: &bytes, done: &|_| {} };
         Reference.append_weight(&mut weights, source).expect("fits");
     }

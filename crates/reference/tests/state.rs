@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Case, assert_near, exact, numbers, rounded};
+use common::{Case, assert_near, exact, random_values, rounded};
 use verbatim_backend::{
     Backend, KShift, KvSpec, KvType, PAGE_CELLS, RecurrentSpec, StateLayers, StateMemoryError, StateStore,
 };
@@ -71,7 +71,7 @@ fn cells_hold_what_their_types_make_of_what_was_written() {
     let mut random = Random(31);
     for spec in specs() {
         let width = spec.kv_heads * spec.head_dim;
-        let (k, v) = (numbers(&mut random, 2 * width), numbers(&mut random, 2 * width));
+        let (k, v) = (random_values(&mut random, 2 * width), random_values(&mut random, 2 * width));
         let state = stored(spec, 2, &[100, 3], &k, &v);
         for (row, cell) in [100, 3].into_iter().enumerate() {
             let bytes = read(&state, &[cell]);
@@ -109,7 +109,7 @@ fn cells_and_pages_are_copied_as_they_are_stored() {
     for spec in specs() {
         let width = spec.kv_heads * spec.head_dim;
         let cells: Vec<i32> = (0..PAGE_CELLS as i32).collect();
-        let [k, v] = [0, 1].map(|_| numbers(&mut random, PAGE_CELLS * width));
+        let [k, v] = [0, 1].map(|_| random_values(&mut random, PAGE_CELLS * width));
         let mut state = stored(spec, 3, &cells, &k, &v);
         state.copy_page(&[0], 0, 2);
         let page = |page: usize| (page * PAGE_CELLS..(page + 1) * PAGE_CELLS).collect::<Vec<_>>();
@@ -170,7 +170,7 @@ fn k_shift_moves_keys_to_their_positions() {
     for (spec, hadamard) in specs().flat_map(|spec| [(spec, false), (spec, true)]) {
         let spec = KvSpec { head_dim: 80, ..spec };
         let width = spec.kv_heads * spec.head_dim;
-        let (k, v) = (numbers(&mut random, width), numbers(&mut random, width));
+        let (k, v) = (random_values(&mut random, width), random_values(&mut random, width));
         // The stored rows, and the rows read back, with keys before the Hadamard transform.
         let transform = |x: &[f32]| -> Vec<f32> {
             let head = |head: &[f32]| verbatim_reference::ops::hadamard::transform(head);

@@ -76,11 +76,11 @@ impl<G: Grid> BlockFormat for G {
     fn row_quants(block: &[u8], sub: usize) -> RowQuants {
         std::array::from_fn(|column| {
             let i = sub * BLOCK_COLS + column;
-            let number = usize::from(G::grid_index(block, i / G::POINT_COLS));
+            let grid_index = usize::from(G::grid_index(block, i / G::POINT_COLS));
             if !G::SIGNED {
-                return G::TABLE[(number & 2047) * 8 + i % 8] + (number >> 11 << 1) as u8;
+                return G::TABLE[(grid_index & 2047) * 8 + i % 8] + (grid_index >> 11 << 1) as u8;
             }
-            let quant = G::TABLE[number * G::POINT_COLS + i % G::POINT_COLS];
+            let quant = G::TABLE[grid_index * G::POINT_COLS + i % G::POINT_COLS];
             if G::signs(block, i / 8) >> (i % 8) & 1 == 0 { quant } else { quant.wrapping_neg() }
         })
     }
@@ -94,9 +94,9 @@ impl<G: Grid> BlockFormat for G {
         for (lane, block) in blocks.iter(Self::FILE_BYTES).enumerate() {
             let mut high_bits = 0u16;
             for (i, low) in low.chunks_exact_mut(GROUP_ROWS).enumerate() {
-                let number = G::grid_index(block, sub * points::<G>() + i);
-                low[lane] = number as u8;
-                high_bits |= (number >> 8) << (i * G::HIGH_WIDTH);
+                let grid_index = G::grid_index(block, sub * points::<G>() + i);
+                low[lane] = grid_index as u8;
+                high_bits |= (grid_index >> 8) << (i * G::HIGH_WIDTH);
             }
             high[lane * bytes..(lane + 1) * bytes].copy_from_slice(&high_bits.to_le_bytes()[..bytes]);
             if G::SIGNED {
@@ -153,16 +153,16 @@ impl<G: Grid> BlockFormat for G {
             let mut chunks = [simd.splat_byte(0); 8];
             for i in 0..points::<G>() {
                 let at = (i * G::HIGH_WIDTH) as u32;
-                let mut number = simd.widen_u8(quants.add(i * GROUP_ROWS + lane));
+                let mut grid_index = simd.widen_u8(quants.add(i * GROUP_ROWS + lane));
                 if G::HIGH_WIDTH > 0 {
-                    number = simd.or(number, simd.bits(high, at, table_bits::<G>(), 8));
+                    grid_index = simd.or(grid_index, simd.bits(high, at, table_bits::<G>(), 8));
                 }
                 if G::POINT_COLS == 4 {
-                    chunks[i] = simd.gather::<4>(table, number);
+                    chunks[i] = simd.gather::<4>(table, grid_index);
                     continue;
                 }
-                chunks[2 * i] = simd.gather::<8>(table, number);
-                chunks[2 * i + 1] = simd.gather::<8>(table.add(4), number);
+                chunks[2 * i] = simd.gather::<8>(table, grid_index);
+                chunks[2 * i + 1] = simd.gather::<8>(table.add(4), grid_index);
                 if !G::SIGNED {
                     let shift = simd.bits(high, at + 3, 1, 0);
                     let shift = simd.gather::<4>(SHIFTS.as_flattened().as_ptr(), shift);

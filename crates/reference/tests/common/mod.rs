@@ -9,7 +9,7 @@ use verbatim_reference::{Arena, Reference, State, Weights};
 pub const OUT: Tag = Tag::new("out");
 
 /// The values of an input.
-enum Numbers {
+enum Values {
     Floats(Vec<f32>),
     Integers(Vec<i32>),
 }
@@ -22,7 +22,7 @@ pub struct Case {
     weight_count: u32,
     state_count: u32,
     pub state: State,
-    inputs: Vec<Numbers>,
+    inputs: Vec<Values>,
 }
 
 impl Case {
@@ -42,7 +42,7 @@ impl Case {
     /// An input of all rows.
     pub fn floats(&mut self, x: &[f32]) -> ValueId {
         let shape = Shape::per_row(x.len() / self.rows.rows);
-        self.input(DType::F32, shape, Numbers::Floats(x.to_vec()))
+        self.input(DType::F32, shape, Values::Floats(x.to_vec()))
     }
 
     /// An input of all rows.
@@ -52,12 +52,12 @@ impl Case {
     }
 
     pub fn integers_of(&mut self, shape: Shape, x: &[i32]) -> ValueId {
-        self.input(DType::I32, shape, Numbers::Integers(x.to_vec()))
+        self.input(DType::I32, shape, Values::Integers(x.to_vec()))
     }
 
-    fn input(&mut self, dtype: DType, shape: Shape, numbers: Numbers) -> ValueId {
+    fn input(&mut self, dtype: DType, shape: Shape, elements: Values) -> ValueId {
         let tag = Tag::indexed("input", self.inputs.len() as u32);
-        self.inputs.push(numbers);
+        self.inputs.push(elements);
         self.builder.input(tag, dtype, shape).expect("a fresh tag")
     }
 
@@ -111,8 +111,8 @@ impl Case {
         let outputs = Reference
             .run(&program, &mut arena, self.rows, &self.weights, &mut self.state, |input| {
                 match &inputs[input.tag().index as usize] {
-                    Numbers::Floats(x) => input.f32(x),
-                    Numbers::Integers(x) => input.i32(x),
+                    Values::Floats(x) => input.f32(x),
+                    Values::Integers(x) => input.i32(x),
                 }
             })
             .expect("a run");
@@ -124,7 +124,7 @@ impl Case {
 
 pub fn encoded(dtype: DType, x: &[f32]) -> Vec<u8> {
     let mut bytes = vec![0; dtype.row_bytes(x.len()).expect("whole blocks")];
-    quantize(dtype, x, &mut bytes).expect("small numbers");
+    quantize(dtype, x, &mut bytes).expect("small values");
     bytes
 }
 
@@ -136,7 +136,7 @@ pub fn rounded(dtype: DType, x: &[f32]) -> Vec<f32> {
 }
 
 /// `count` values in -1..1.
-pub fn numbers(random: &mut verbatim_graph::random::Random, count: usize) -> Vec<f32> {
+pub fn random_values(random: &mut verbatim_graph::random::Random, count: usize) -> Vec<f32> {
     (0..count).map(|_| random.unit()).collect()
 }
 

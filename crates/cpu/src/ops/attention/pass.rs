@@ -72,16 +72,16 @@ fn tiles(
     mut take: impl FnMut(Tile<'_>),
 ) {
     let heads = rows[0].q.len() / head_dim;
-    let made = weights.chunks_mut(heads).zip(rescale.chunks_mut(heads));
-    for (row, (weights, rescale)) in rows.iter_mut().zip(made) {
+    let buffers = weights.chunks_mut(heads).zip(rescale.chunks_mut(heads));
+    for (row, (weights, rescale)) in rows.iter_mut().zip(buffers) {
         let keys = visible(row, start);
         if keys.is_empty() {
             continue;
         }
         let tiles =
             row.q.chunks(MAX_TILE * head_dim).zip(row.out.chunks_mut(MAX_TILE * (head_dim + PARTIAL_EXTRA)));
-        let made = weights.chunks_mut(MAX_TILE).zip(rescale.chunks_mut(MAX_TILE));
-        for ((q, partials), (weights, rescale)) in tiles.zip(made) {
+        let buffers = weights.chunks_mut(MAX_TILE).zip(rescale.chunks_mut(MAX_TILE));
+        for ((q, partials), (weights, rescale)) in tiles.zip(buffers) {
             // The first tile prefetches for all.
             let prefetcher = std::mem::replace(&mut prefetcher, Prefetcher::new(None));
             take(Tile { keys: keys.clone(), q, partials, weights, rescale, prefetcher });

@@ -200,7 +200,7 @@ fn a_window_keeps_the_blocks_where_they_are() {
     let spec = KvSpec { kv_heads: 1, head_dim: 16, k: KvType::F32, v: KvType::F32 };
     let (memory, ..) = memory(spec, 150, &mut Random(9));
     let q: Vec<f32> = (0..16).map(|i| i as f32 - 8.0).collect();
-    // Keys of weight exactly 0 and no keys at all give the same bits, if blocks begin at the same positions.
+    // With keys of weight exactly 0 the bits are the same as without them, if blocks begin at the same positions.
     let far = Span {
         layer: &memory.layers()[0],
         kv_head: 0,
