@@ -1,7 +1,7 @@
-//! A backend that runs `Embed`, `Add` and `Linear`, one row after the other, and refuses all other ops: what a new
-//! backend starts as. `docs/adding-a-backend.md` goes on from here.
+//! A backend that runs `Embed`, `Add` and `Linear`, one row after the other, and rejects all other ops: the start of a new
+//! backend. `docs/adding-a-backend.md` goes on from here.
 //!
-//! Weights are decoded to f32, each value has memory of its own, and there is no memory of sequences yet.
+//! Weights are decoded to f32, each value has its own buffer, and there is no sequence state yet.
 
 #![forbid(unsafe_code)]
 
@@ -10,7 +10,7 @@ use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use verbatim_backend::{
-    Backend, BindError, Filled, InputBinding, KShift, PackError, PrepareError, RunError, StateForm,
+    Backend, BindError, FilledInput, InputBinding, KShift, PackError, PrepareError, RunError, StateLayers,
     StateMemoryError, StateStore, WeightKind, WeightSource,
 };
 use verbatim_graph::{Def, Graph, Lifetime, Node, Op, OpRules, Placement, RowCounts, Shape, Tag, ValueId};
@@ -27,7 +27,7 @@ pub struct Weights {
 
 struct Weight {
     form: WeightKind,
-    /// As graphs say it: that of the file, and F32 for a vector.
+    /// The type in graphs: that of the file, and F32 for a vector.
     dtype: DType,
     rows: usize,
     cols: usize,
@@ -40,14 +40,14 @@ pub struct Program {
     weights_id: u64,
 }
 
-/// The values of a run, by [`ValueId::index`]: each in memory of its own, row by row.
+/// The values of a run, by [`ValueId::index`]: each in its own buffer, row by row.
 #[derive(Default)]
 pub struct Arena {
     floats: Vec<Vec<f32>>,
     integers: Vec<Vec<i32>>,
 }
 
-/// What a run has computed.
+/// The outputs of a run.
 pub struct Outputs<'a> {
     program: &'a Program,
     arena: &'a Arena,
@@ -118,15 +118,15 @@ impl Backend for ThreeOps {
         rows: RowCounts,
         weights: &Weights,
         _state: &mut NoState,
-        mut fill: impl FnMut(InputBinding<'_>) -> Result<Filled, BindError>,
+        mut fill: impl FnMut(InputBinding<'_>) -> Result<FilledInput, BindError>,
     ) -> Result<Outputs<'a>, RunError> {
         let graph = &program.graph;
         if program.weights_id != weights.id {
             return Err(RunError::OtherWeights);
         }
-        let most = graph.bounds();
-        if rows.rows > most.rows || rows.output_rows > most.output_rows {
-            return Err(BindError::TooManyRows { given: rows, most }.into());
+        let max = graph.bounds();
+        if rows.rows > max.rows || rows.output_rows > max.output_rows {
+            return Err(BindError::TooManyRows { given: rows, max }.into());
         }
         arena.floats = vec![Vec::new(); graph.values().len()];
         arena.integers = vec![Vec::new(); graph.values().len()];
@@ -214,7 +214,7 @@ impl Weight {
     }
 }
 
-/// A row of a value. A view is some columns of the value whose storage it lies in.
+/// A row of a value. A view is some columns of its base value.
 fn row_of<'a, T>(buffers: &'a [Vec<T>], graph: &Graph, id: ValueId, row: usize) -> &'a [T] {
     let (root, start) = graph.root(id);
     let stride = graph.value(root).shape.cols;
@@ -226,7 +226,7 @@ fn elements(graph: &Graph, id: ValueId, rows: RowCounts) -> usize {
     extent.at(rows) * cols
 }
 
-/// So many zeros; `None` if there is no memory for them.
+/// `len` zeros; `None` if the allocation fails.
 fn zeros<T: Copy + Default>(count: usize) -> Option<Vec<T>> {
     let mut zeros = Vec::new();
     zeros.try_reserve_exact(count).ok()?;
@@ -234,7 +234,7 @@ fn zeros<T: Copy + Default>(count: usize) -> Option<Vec<T>> {
     Some(zeros)
 }
 
-/// If the operand is a weight, it is in the table, of the form, type and shape that its op reads.
+/// Checks that an operand that is a weight is in the table, with the form, type and shape that its op reads.
 fn check_weight(graph: &Graph, node: &Node, operand: usize, weights: &Weights) -> Result<(), PrepareError> {
     let value = graph.value(node.operands[operand]);
     let (Lifetime::Weight, Def::Leaf(tag)) = (value.lifetime, value.def) else {
@@ -249,22 +249,22 @@ fn check_weight(graph: &Graph, node: &Node, operand: usize, weights: &Weights) -
     if wanted == found { Ok(()) } else { Err(PrepareError::Weight { tag, wanted, found }) }
 }
 
-/// What a panic says.
+/// The message of a panic.
 fn message(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
     text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no message".into())
 }
 
-/// Memory of sequences, of a backend that has no kernels for layers yet.
+/// Sequence state of a backend without layers.
 pub struct NoState;
 
 impl StateStore for NoState {
-    /// The letters "TO", and a version.
-    fn numerics(&self) -> u32 {
+    /// The letters "TO", and the numerics version.
+    fn numerics_version(&self) -> u32 {
         0x544f_0001
     }
 
-    fn append(&mut self, form: &StateForm) -> Result<(), StateMemoryError> {
+    fn append(&mut self, form: &StateLayers) -> Result<(), StateMemoryError> {
         match (form.kv.first(), form.recurrent.len()) {
             (Some(&(_, pages)), _) => Err(StateMemoryError::Kv { pages, layers: form.kv.len() }),
             (None, 0) => Ok(()),
@@ -297,7 +297,7 @@ mod tests {
 
     const SUM: Tag = Tag::new("sum");
 
-    /// Twice the products of a token's row with all rows of the table. The token's id is the second of two integers.
+    /// Twice the dot products of a token's row with all rows of the table. The token's id is the second of two integers.
     fn graph() -> Result<Graph, GraphError> {
         let mut b = Builder::new(RowCounts { rows: 4, output_rows: 0 });
         let pairs = b.input(Tag::new("pairs"), DType::I32, Shape::per_row(2))?;

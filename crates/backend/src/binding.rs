@@ -1,4 +1,4 @@
-//! Inputs of a run: each live one is handed out once, and only filling it gives the proof that a run asks for.
+//! Inputs of a run: each live one is handed out once, and only filling it returns the proof that a run asks for.
 
 use verbatim_graph::{RowCounts, Tag};
 use verbatim_quant::DType;
@@ -6,13 +6,13 @@ use verbatim_quant::DType;
 /// Why the inputs of a run could not be bound.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum BindError {
-    /// More rows than the program was made for.
-    #[error("{given:?} is more than the program's {most:?}")]
+    /// More rows than the program was compiled for.
+    #[error("{given:?} is more than the program's {max:?}")]
     TooManyRows {
         /// Rows asked for.
         given: RowCounts,
-        /// Rows that there may be.
-        most: RowCounts,
+        /// The maximum.
+        max: RowCounts,
     },
     /// An input was filled with the wrong number or type of elements.
     #[error("input {tag} takes {wanted} elements of {dtype}, not {given} of {given_dtype}")]
@@ -23,16 +23,16 @@ pub enum BindError {
         dtype: DType,
         /// Its elements.
         wanted: usize,
-        /// The type given.
+        /// The element type given.
         given_dtype: DType,
-        /// The number given.
+        /// How many elements were given.
         given: usize,
     },
-    /// The caller does not know how to fill this input.
-    #[error("nobody fills input {0}")]
-    Unknown(Tag),
+    /// The caller has no data for this input.
+    #[error("no data provided for input {0}")]
+    NoData(Tag),
     /// The arena could not be allocated.
-    #[error("no memory for {0} bytes of intermediate values")]
+    #[error("cannot allocate {0} bytes for intermediate values")]
     NoMemory(usize),
 }
 
@@ -45,15 +45,15 @@ pub struct InputBinding<'a> {
     bytes: &'a mut [u8],
 }
 
-/// The proof that an [`InputBinding`] was filled. Nothing else makes one:
+/// The proof that an [`InputBinding`] was filled. It cannot be constructed otherwise:
 ///
 /// ```compile_fail,E0423
 /// # use verbatim_backend::*;
-/// fn fill(_input: InputBinding<'_>) -> Result<Filled, BindError> {
-///     Ok(Filled(()))
+/// fn fill(_input: InputBinding<'_>) -> Result<FilledInput, BindError> {
+///     Ok(FilledInput(()))
 /// }
 /// ```
-pub struct Filled(());
+pub struct FilledInput(());
 
 impl<'a> InputBinding<'a> {
     /// For backends: an input of `count` elements that lies, or is staged, in `bytes`, four for each element.
@@ -81,7 +81,7 @@ impl InputBinding<'_> {
     ///
     /// # Errors
     /// Another type or number of elements, here and below.
-    pub fn i32(self, values: &[i32]) -> Result<Filled, BindError> {
+    pub fn i32(self, values: &[i32]) -> Result<FilledInput, BindError> {
         self.check(DType::I32, values.len())?;
         self.i32_from(values.iter().copied())
     }
@@ -90,7 +90,7 @@ impl InputBinding<'_> {
     ///
     /// # Errors
     /// As for [`InputBinding::i32`].
-    pub fn i32_from(self, values: impl IntoIterator<Item = i32>) -> Result<Filled, BindError> {
+    pub fn i32_from(self, values: impl IntoIterator<Item = i32>) -> Result<FilledInput, BindError> {
         self.fill(DType::I32, values.into_iter().map(i32::to_ne_bytes))
     }
 
@@ -98,7 +98,7 @@ impl InputBinding<'_> {
     ///
     /// # Errors
     /// As for [`InputBinding::i32`].
-    pub fn f32(self, values: &[f32]) -> Result<Filled, BindError> {
+    pub fn f32(self, values: &[f32]) -> Result<FilledInput, BindError> {
         self.check(DType::F32, values.len())?;
         self.f32_from(values.iter().copied())
     }
@@ -107,31 +107,31 @@ impl InputBinding<'_> {
     ///
     /// # Errors
     /// As for [`InputBinding::i32`].
-    pub fn f32_from(self, values: impl IntoIterator<Item = f32>) -> Result<Filled, BindError> {
+    pub fn f32_from(self, values: impl IntoIterator<Item = f32>) -> Result<FilledInput, BindError> {
         self.fill(DType::F32, values.into_iter().map(f32::to_ne_bytes))
     }
 
-    /// Says that the caller has nothing for this input.
+    /// Reports that the caller has no data for this input.
     ///
     /// # Errors
     /// Always.
-    pub fn unknown(self) -> Result<Filled, BindError> {
-        Err(BindError::Unknown(self.tag))
+    pub fn no_data(self) -> Result<FilledInput, BindError> {
+        Err(BindError::NoData(self.tag))
     }
 
     fn fill(
         self,
         given_dtype: DType,
         mut values: impl Iterator<Item = [u8; 4]>,
-    ) -> Result<Filled, BindError> {
+    ) -> Result<FilledInput, BindError> {
         self.check(given_dtype, self.count)?;
         let mut given = 0;
-        for (place, value) in self.bytes.as_chunks_mut::<4>().0.iter_mut().zip(values.by_ref()) {
-            *place = value;
+        for (element, value) in self.bytes.as_chunks_mut::<4>().0.iter_mut().zip(values.by_ref()) {
+            *element = value;
             given += 1;
         }
         self.check(given_dtype, given + values.count())?;
-        Ok(Filled(()))
+        Ok(FilledInput(()))
     }
 
     fn check(&self, given_dtype: DType, given: usize) -> Result<(), BindError> {

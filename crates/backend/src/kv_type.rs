@@ -3,14 +3,14 @@
 use verbatim_quant::DType;
 
 /// How K or V are stored. The types of fewer than sixteen bits are quantised in blocks of 32 elements along a head; a
-/// head's last block is filled up with zeros.
+/// head's last block is padded with zeros.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum KvType {
     /// As computed.
     F32,
-    /// Rounded to half precision.
+    /// Rounded to f16.
     F16,
-    /// Rounded to the upper half of an f32.
+    /// Rounded to bf16.
     Bf16,
     /// 8.5 bits an element: a scale and 8-bit quants.
     Q8_0,
@@ -76,7 +76,7 @@ impl KvType {
         }
     }
 
-    /// Bytes of a head of so many elements; `None` if the sizes overflow.
+    /// Bytes of a head of `head_dim` elements; `None` if the sizes overflow.
     pub fn head_bytes(self, head_dim: usize) -> Option<usize> {
         head_dim.div_ceil(self.dtype().block_len()).checked_mul(self.dtype().block_bytes())
     }

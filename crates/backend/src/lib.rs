@@ -1,18 +1,18 @@
 //! The contract between a backend and the crates above it.
 //!
 //! A [`Backend`] keeps weights in its own layout, lays out the memory of sequences ([`StateStore`]), turns a graph into a
-//! program and runs it. Nothing above may assume that a value is a host pointer: inputs are written through
+//! program and runs it. The crates above may not assume that a value is a host pointer: inputs are written through
 //! [`InputBinding`]s, outputs read through [`Outputs`], and the state of sequences is moved in batches by cell and page.
 //!
 //! **The order of use is fixed by types.** [`Backend::run`] hands every live input of the program to the caller once, as an
-//! [`InputBinding`] that only filling turns into a [`Filled`]: a run with an input missing cannot be written, and an input
-//! that nothing reads is never asked for (llama.cpp #25191). [`Backend::Outputs`] borrow the arena and the program, so the
-//! next run cannot start while somebody still reads (llama.cpp #29313).
+//! [`InputBinding`] that only filling turns into a [`FilledInput`]: forgetting an input does not compile, and an unused input
+//! is never asked for (llama.cpp #25191). [`Backend::Outputs`] borrow the arena and the program, so starting the next run
+//! while outputs are borrowed does not compile (llama.cpp #29313).
 //!
-//! **What each backend promises by itself** is the row contract: an output row has the same bits whatever the rows beside it,
-//! the step's width, and the number of threads. Between backends only tolerances hold.
+//! **Every backend guarantees** the row contract: the bits of an output row do not depend on the other rows of the step, on
+//! their count, or on the number of threads. Results of different backends agree only within tolerances.
 //!
-//! Invariants: this crate allocates no tensors and computes nothing; it names no backend.
+//! Invariants: this crate allocates no tensor memory and computes nothing; it depends on no concrete backend.
 
 mod binding;
 mod kv_type;
@@ -20,10 +20,10 @@ mod profile;
 mod state;
 mod weights;
 
-pub use binding::{BindError, Filled, InputBinding};
+pub use binding::{BindError, FilledInput, InputBinding};
 pub use kv_type::KvType;
-pub use profile::{KindTime, ProductWork, Products, Profile, Recorder};
-pub use state::{KShift, KvSpec, PAGE_CELLS, RecurrentSpec, StateForm, StateMemoryError, StateStore};
+pub use profile::{MatmulKind, MatmulWork, OpTime, Profile, Recorder};
+pub use state::{KShift, KvSpec, PAGE_CELLS, RecurrentSpec, StateLayers, StateMemoryError, StateStore};
 pub use verbatim_graph::WeightKind;
 pub use weights::{PackError, WeightSource};
 
@@ -31,20 +31,20 @@ use verbatim_graph::{Graph, Placement, RowCounts, Tag};
 
 /// A device, or a way to compute on one.
 pub trait Backend {
-    /// A growing table of weights, in the backend's layout. A graph's weight leaf with index i means the i-th.
+    /// A growing table of weights, in the backend's layout. A graph's weight leaf with index i refers to the i-th.
     type Weights;
-    /// A graph that is ready to run against one table of weights. Weights that are appended later do not disturb it.
+    /// A graph compiled against one table of weights. Weights that are appended later do not affect it.
     type Program;
-    /// Memory for the values of a run. One arena serves any number of programs, one at a time.
+    /// Memory for the values of a run. Any number of programs can share one arena, one run at a time.
     type Arena: Default;
     /// The KV cache and the recurrent states of sequences.
     type State: StateStore;
-    /// What a run has computed. The arena and the program stay borrowed until it has been read.
+    /// The outputs of a run. They borrow the arena and the program.
     type Outputs<'a>: Outputs
     where
         Self: 'a;
 
-    /// The backend and the instruction set or device that it runs on, in a word or two.
+    /// A short name of the backend and of the instruction set or device that it runs on.
     fn describe(&self) -> String;
 
     /// An empty table of weights.
@@ -53,17 +53,17 @@ pub trait Backend {
     /// Appends a weight to the table.
     ///
     /// # Errors
-    /// If the bytes are not those of the shape, the format is not one that can be computed with, or memory runs out.
+    /// If the number of bytes does not match the shape, the format is not supported, or an allocation fails.
     fn append_weight(
         &mut self,
         weights: &mut Self::Weights,
         weight: WeightSource<'_>,
     ) -> Result<(), PackError>;
 
-    /// Bytes that the weights take.
+    /// Memory used by the weights, in bytes.
     fn weight_bytes(&self, weights: &Self::Weights) -> usize;
 
-    /// Memory for sequences, without layers yet: [`StateStore::append`] adds them.
+    /// Sequence state without layers: [`StateStore::append`] adds them.
     fn new_state(&self) -> Self::State;
 
     /// Compiles a graph to a program.
@@ -75,8 +75,8 @@ pub trait Backend {
     /// Runs a program on `rows` rows. `fill` is called once for each live input, before anything is computed.
     ///
     /// # Errors
-    /// If an input is not filled as it should be, the weights are not those that the program was made for, there is no
-    /// memory, or a kernel fails. What the run was to write into the state is undefined then, and nothing else has changed.
+    /// If filling an input fails, the program was compiled for other weights, an allocation fails, or a kernel panics. On
+    /// error, the state that the run writes is undefined, and nothing else is modified.
     fn run<'a>(
         &mut self,
         program: &'a Self::Program,
@@ -84,7 +84,7 @@ pub trait Backend {
         rows: RowCounts,
         weights: &Self::Weights,
         state: &mut Self::State,
-        fill: impl FnMut(InputBinding<'_>) -> Result<Filled, BindError>,
+        fill: impl FnMut(InputBinding<'_>) -> Result<FilledInput, BindError>,
     ) -> Result<Self::Outputs<'a>, RunError>;
 
     /// Begins a new profile of the runs that follow, or ends recording and keeps what was recorded. A backend that cannot
@@ -98,40 +98,41 @@ pub trait Backend {
         None
     }
 
-    /// Makes `rounds` rounds of the kernels' own multiply-adds on operands in cache, on every thread at once; returns
-    /// how many operations that were, two for each, all threads together. `None` where there is no such measure.
-    fn multiply_adds(&mut self, products: Products, rounds: usize) -> Option<u64> {
-        let _ = (products, rounds);
+    /// Microbenchmarks peak multiply-add throughput: runs `rounds` rounds of the kernels' own multiply-adds on operands in
+    /// cache, on every thread at once. Returns the number of operations, two for each multiply-add, summed over all threads;
+    /// `None` if the backend has no such benchmark.
+    fn multiply_adds(&mut self, kind: MatmulKind, rounds: usize) -> Option<u64> {
+        let _ = (kind, rounds);
         None
     }
 }
 
-/// What a run has computed.
+/// The outputs of a run.
 pub trait Outputs {
     /// Rows of an output; `None` if the program has no such output.
     fn rows(&self, tag: Tag) -> Option<usize>;
 
-    /// One row of an output; `None` if there is no such output or row. A backend with memory of its own brings it here.
+    /// One row of an output; `None` if there is no such output or row. A backend with device memory copies it to host memory.
     fn row(&self, tag: Tag, row: usize) -> Option<&[f32]>;
 }
 
 /// Why a graph cannot be run on a backend with these weights.
 #[derive(Debug, thiserror::Error)]
 pub enum PrepareError {
-    /// The rewritten graph does not hold together.
+    /// The lowered graph is invalid.
     #[error(transparent)]
     Graph(#[from] verbatim_graph::GraphError),
-    /// No memory plan could be made.
+    /// Memory planning failed.
     #[error(transparent)]
     Plan(#[from] verbatim_plan::PlanError),
-    /// A weight is missing or of another form than the graph says.
+    /// A weight is missing, or its form, type or shape differs from the graph's.
     #[error("weight {tag}: the graph needs {wanted}, the model has {found}")]
     Weight {
         /// Which weight.
         tag: Tag,
-        /// What the graph says.
+        /// What the graph needs.
         wanted: String,
-        /// What there is.
+        /// What the table contains.
         found: String,
     },
     /// A value lives in memory that this backend does not have.
@@ -140,21 +141,21 @@ pub enum PrepareError {
     /// The backend has no kernel for an op.
     #[error("this backend cannot compute {0}")]
     Op(&'static str),
-    /// A head has more elements than the kernels are made for.
-    #[error("heads of {head_dim} elements are more than the {most} that the kernels support")]
+    /// A head has more elements than the kernels support.
+    #[error("heads of {head_dim} elements are more than the {max} that the kernels support")]
     HeadDim {
         /// Elements of a head.
         head_dim: usize,
-        /// The most there may be.
-        most: usize,
+        /// The maximum.
+        max: usize,
     },
-    /// A short convolution has more inputs than the kernels are made for.
-    #[error("convolutions over {kernel} inputs are longer than the {most} that the kernels support")]
+    /// A short convolution is over more inputs than the kernels support.
+    #[error("convolutions over {kernel} inputs are longer than the {max} that the kernels support")]
     ConvKernel {
-        /// Inputs of an output.
+        /// Inputs of one output element.
         kernel: usize,
-        /// The most there may be.
-        most: usize,
+        /// The maximum.
+        max: usize,
     },
 }
 
@@ -164,10 +165,10 @@ pub enum RunError {
     /// The inputs could not be bound.
     #[error(transparent)]
     Bind(#[from] BindError),
-    /// A kernel has panicked. The run's outputs are lost; the backend stays usable.
-    #[error("a kernel has failed: {0}")]
+    /// A kernel has panicked. The run has no outputs; the backend stays usable.
+    #[error("a kernel has panicked: {0}")]
     Panicked(String),
-    /// A program was run with weights that it was not made for.
+    /// The program was compiled for another table of weights.
     #[error("the program was prepared for other weights")]
     OtherWeights,
 }

@@ -1,18 +1,18 @@
 //! Where the time of runs goes, as thread 0 sees it.
 //!
-//! An op that is dealt out in tasks keeps thread 0 about as long as everyone; what it waits for the others is counted
-//! apart. The clock is read once after every op and once after every barrier.
+//! An op that is dealt out in tasks busies thread 0 about as long as the others; its barrier wait is reported separately.
+//! The clock is read once after every op and once after every barrier.
 
 use std::time::{Duration, Instant};
 use verbatim_quant::DType;
 
-/// More kinds than a model has: recording allocates nothing after the first run.
-const KINDS_MAX: usize = 64;
+/// More kinds of op than any model has, so that recording does not allocate.
+const MAX_OPS: usize = 64;
 
 /// What runs have taken, by kind of op. Empty until profiling is turned on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Profile {
-    kinds: Vec<KindTime>,
+    ops: Vec<OpTime>,
     runs: u64,
     waiting: Duration,
     total: Duration,
@@ -20,33 +20,33 @@ pub struct Profile {
 
 /// What the ops of one kind have taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct KindTime {
+pub struct OpTime {
     /// The op's name.
     pub op: &'static str,
-    /// For products, what they read and compute, all threads together.
-    pub product: Option<ProductWork>,
+    /// For matmuls, what they read and compute, summed over all threads.
+    pub matmul: Option<MatmulWork>,
     /// How often such an op was run.
     pub count: u64,
-    /// From its start to its end on thread 0, in sum.
+    /// Total time from start to end on thread 0.
     pub time: Duration,
 }
 
-/// What a product multiplies.
+/// The operand types of a matmul.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Products {
-    /// Quantised activations and weights: bytes.
-    Bytes,
-    /// Floats.
-    Floats,
+pub enum MatmulKind {
+    /// Quantised weights and activations: int8 dot products.
+    Int8,
+    /// Float weights and f32 activations.
+    F32,
 }
 
-/// The work of products.
+/// The work of matmuls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ProductWork {
+pub struct MatmulWork {
     /// Format of the weights.
     pub weights: DType,
-    /// What is multiplied.
-    pub products: Products,
+    /// The operand types.
+    pub kind: MatmulKind,
     /// Bytes of packed weights, each read once however many rows there are.
     pub weight_bytes: u64,
     /// Multiplications and additions.
@@ -55,8 +55,8 @@ pub struct ProductWork {
 
 impl Profile {
     /// The kinds of op that were run, in the order in which they first were.
-    pub fn kinds(&self) -> &[KindTime] {
-        &self.kinds
+    pub fn ops(&self) -> &[OpTime] {
+        &self.ops
     }
 
     /// Runs recorded.
@@ -64,36 +64,36 @@ impl Profile {
         self.runs
     }
 
-    /// What thread 0 has waited for other threads.
+    /// The time that thread 0 has waited at barriers.
     pub fn waiting(&self) -> Duration {
         self.waiting
     }
 
-    /// From the start to the end of the runs, in sum: ops, waiting, and waking the threads.
+    /// Total time of the runs: ops, barrier waits, and waking the threads.
     pub fn total(&self) -> Duration {
         self.total
     }
 
-    /// Forgets everything and makes room.
+    /// Clears the profile and reserves its memory.
     pub fn clear(&mut self) {
-        self.kinds.clear();
-        self.kinds.reserve(KINDS_MAX);
+        self.ops.clear();
+        self.ops.reserve(MAX_OPS);
         (self.runs, self.waiting, self.total) = (0, Duration::ZERO, Duration::ZERO);
     }
 
-    fn add(&mut self, op: &'static str, product: Option<ProductWork>, time: Duration) {
-        let format = |product: Option<ProductWork>| product.map(|product| product.weights);
-        let same = |kind: &&mut KindTime| kind.op == op && format(kind.product) == format(product);
-        match self.kinds.iter_mut().find(same) {
-            Some(kind) => {
-                kind.count += 1;
-                kind.time += time;
-                if let (Some(sum), Some(product)) = (&mut kind.product, product) {
-                    sum.weight_bytes += product.weight_bytes;
-                    sum.operations += product.operations;
+    fn add(&mut self, op: &'static str, matmul: Option<MatmulWork>, time: Duration) {
+        let format = |matmul: Option<MatmulWork>| matmul.map(|matmul| matmul.weights);
+        let same = |entry: &&mut OpTime| entry.op == op && format(entry.matmul) == format(matmul);
+        match self.ops.iter_mut().find(same) {
+            Some(entry) => {
+                entry.count += 1;
+                entry.time += time;
+                if let (Some(sum), Some(matmul)) = (&mut entry.matmul, matmul) {
+                    sum.weight_bytes += matmul.weight_bytes;
+                    sum.operations += matmul.operations;
                 }
             }
-            None => self.kinds.push(KindTime { op, product, count: 1, time }),
+            None => self.ops.push(OpTime { op, matmul, count: 1, time }),
         }
     }
 }
@@ -102,7 +102,7 @@ impl Profile {
 pub struct Recorder<'a> {
     profile: &'a mut Profile,
     start: Instant,
-    /// When the last thing that was recorded ended.
+    /// When the last recorded op or barrier ended.
     last: Instant,
 }
 
@@ -113,15 +113,15 @@ impl<'a> Recorder<'a> {
         Recorder { profile, start, last: start }
     }
 
-    /// What comes next starts now.
+    /// Restarts the clock: the next op starts now.
     pub fn resume(&mut self) {
         self.last = Instant::now();
     }
 
-    /// An op has ended. What `product` takes is not counted.
-    pub fn op(&mut self, op: &'static str, product: impl FnOnce() -> Option<ProductWork>) {
+    /// An op has ended. The time of the call of `matmul` is not counted.
+    pub fn op(&mut self, op: &'static str, matmul: impl FnOnce() -> Option<MatmulWork>) {
         let time = self.last.elapsed();
-        self.profile.add(op, product(), time);
+        self.profile.add(op, matmul(), time);
         self.resume();
     }
 

@@ -1,11 +1,11 @@
 //! The state of sequences between steps: K and V in pages of cells, recurrent states in slots.
 //!
-//! A backend owns bytes and their layout; the crate `state` above it owns meaning: which position is in which cell.
+//! A backend owns the bytes and their layout; the crate `state` above it knows which position is in which cell.
 
 use crate::KvType;
 use verbatim_graph::{DeltaHeads, RopeLayout, RopeTable};
 
-/// Cells of a page, and keys of a block of attention's fixed order. A multiple of the lanes of a vector.
+/// Cells of a page, and the attention block size. A multiple of the vector width.
 pub const PAGE_CELLS: usize = 64;
 
 /// The shape and types of one layer's K and V.
@@ -29,10 +29,10 @@ impl KvSpec {
     }
 }
 
-/// The form of one recurrent layer's state.
+/// The shape of one recurrent layer's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecurrentSpec {
-    /// Inputs that an output of the short convolution is computed from.
+    /// Kernel size of the short convolution.
     pub kernel: usize,
     /// Channels of the short convolution.
     pub channels: usize,
@@ -41,7 +41,7 @@ pub struct RecurrentSpec {
 }
 
 impl RecurrentSpec {
-    /// Bytes of one slot's values, which a backend may lay out with gaps; `None` if the sizes overflow.
+    /// Bytes of one slot's values, without the padding that a backend may add; `None` if the sizes overflow.
     pub fn slot_bytes(&self) -> Option<usize> {
         let DeltaHeads { value_heads, key_dim, value_dim, .. } = self.heads;
         let history = self.kernel.checked_sub(1)?.checked_mul(self.channels)?;
@@ -52,44 +52,43 @@ impl RecurrentSpec {
 
 /// Layers to be added to a [`StateStore`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct StateForm {
-    /// Attention layers: the form of their K and V, and the pages of each. A graph's state leaf `kv[i]` is the i-th of all.
+pub struct StateLayers {
+    /// Attention layers: the spec of their K and V, and the number of pages. A graph's state leaf `kv[i]` is the i-th attention
+    /// layer over all models.
     pub kv: Vec<(KvSpec, usize)>,
-    /// Recurrent layers. A graph's state leaves `conv[i]` and `delta[i]` are those of the i-th of all.
+    /// Recurrent layers. A graph's state leaves `conv[i]` and `delta[i]` are those of the i-th recurrent layer over all models.
     pub recurrent: Vec<RecurrentSpec>,
-    /// Slots of every recurrent layer.
+    /// Slots of each recurrent layer.
     pub slots: usize,
 }
 
-/// A K-shift: RoPE by the difference of two positions.
+/// A K-shift: RoPE of stored keys by a difference of positions.
 #[derive(Clone, Debug, PartialEq)]
 pub struct KShift {
-    /// The angles.
+    /// The RoPE angles.
     pub table: RopeTable,
-    /// The pairs.
+    /// Which elements form a rotated pair.
     pub layout: RopeLayout,
     /// The RoPE frequency factors, as the operand of [`verbatim_graph::Op::RopeTable`].
     pub freq_factors: Option<Vec<f32>>,
-    /// Positions that the keys move by; may be negative.
+    /// The number of positions to shift by; may be negative.
     pub positions: i32,
-    /// The keys are stored Hadamard-transformed ([`verbatim_graph::Op::Hadamard`]).
+    /// Whether the keys are stored Hadamard-transformed ([`verbatim_graph::Op::Hadamard`]).
     pub hadamard: bool,
 }
 
 /// The cache of all sequences in backend memory. Each attention layer has its own pages, numbered from 0, of [`PAGE_CELLS`] cells;
-/// each recurrent layer has as many slots as the others. Everything is called between runs.
+/// all recurrent layers have the same slot count. All functions are called between runs only.
 pub trait StateStore {
-    /// The version of the numbers that the backend computes. It is raised with every change that may change the bits of a
-    /// result, and no two backends share one; saved sequences carry it, because a state that other kernels continue would not
-    /// be what a fresh run gives.
-    fn numerics(&self) -> u32;
+    /// The numerics version: it is bumped with every change that may change the bits of a result, and no two backends share
+    /// one. Saved sequences contain it, because other kernels could not continue a state with the bits of a fresh run.
+    fn numerics_version(&self) -> u32;
 
-    /// Adds layers after those that are there, with zeroed memory. Where there are recurrent layers already, `slots` is as
-    /// many as they have.
+    /// Appends layers with zeroed memory. If there are recurrent layers already, `slots` must be their slot count.
     ///
     /// # Errors
-    /// If there is no memory for them. Nothing has changed then.
-    fn append(&mut self, form: &StateForm) -> Result<(), StateMemoryError>;
+    /// If the allocation fails. On error, nothing is modified.
+    fn append(&mut self, layers: &StateLayers) -> Result<(), StateMemoryError>;
 
     /// Copies a page of these layers as it is stored.
     fn copy_page(&mut self, layers: &[usize], from: usize, to: usize);
@@ -102,26 +101,26 @@ pub trait StateStore {
     /// depend on how a page is laid out.
     fn read_cells(&self, layer: usize, cells: &mut dyn Iterator<Item = usize>, out: &mut Vec<u8>);
 
-    /// Stores what [`StateStore::read_cells`] gave of cells of a layer of the same form.
+    /// Stores what [`StateStore::read_cells`] has read from a layer of the same spec.
     fn write_cells(&mut self, layer: usize, cells: &mut dyn Iterator<Item = usize>, from: &[u8]);
 
-    /// Bytes of a slot of these recurrent layers, as [`StateStore::read_slot`] gives them.
+    /// Bytes that [`StateStore::read_slot`] appends for a slot of these recurrent layers.
     fn slot_bytes(&self, layers: std::ops::Range<usize>) -> usize;
 
     /// Appends a slot of these recurrent layers to `out`.
     fn read_slot(&self, layers: std::ops::Range<usize>, slot: usize, out: &mut Vec<u8>);
 
-    /// Stores what [`StateStore::read_slot`] gave of layers of the same form.
+    /// Stores what [`StateStore::read_slot`] has read from layers of the same spec.
     fn write_slot(&mut self, layers: std::ops::Range<usize>, slot: usize, from: &[u8]);
 }
 
-/// Why there is no memory for sequences.
+/// Why sequence state could not be allocated.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum StateMemoryError {
-    /// Not for K and V.
+    /// The KV cache.
     #[error(
-        "no memory for {pages} pages of {PAGE_CELLS} positions of K and V ({layers} layers); use a smaller context, smaller \
-         types of K and V, or a smaller prefix cache"
+        "not enough memory for the KV cache ({pages} pages of {PAGE_CELLS} positions, {layers} layers); use a smaller \
+         context, smaller KV types, or a smaller prefix cache"
     )]
     Kv {
         /// Pages asked for.
@@ -129,8 +128,8 @@ pub enum StateMemoryError {
         /// Layers.
         layers: usize,
     },
-    /// Not for recurrent states.
-    #[error("no memory for {slots} recurrent states of {layers} layers; use fewer sequences")]
+    /// Recurrent state.
+    #[error("not enough memory for recurrent state ({slots} slots, {layers} layers); use fewer sequences")]
     Recurrent {
         /// Slots asked for.
         slots: usize,

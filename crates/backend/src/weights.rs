@@ -1,23 +1,23 @@
-//! Weights on their way from a file into a backend.
+//! Weights as they are passed from a file to a backend.
 
 use std::ops::Range;
 use verbatim_graph::WeightKind;
 use verbatim_quant::{DType, QuantError};
 
-/// One weight as a file has it.
+/// One weight as stored in a file.
 #[derive(Clone, Copy)]
 pub struct WeightSource<'a> {
     /// How it is used.
     pub form: WeightKind,
-    /// Its format.
+    /// Its data type in the file.
     pub dtype: DType,
-    /// Output features, of all experts together; 1 for a vector.
+    /// Output features, summed over all experts; 1 for a vector.
     pub rows: usize,
     /// Input features.
     pub cols: usize,
     /// The tensor's data.
     pub bytes: &'a [u8],
-    /// Called with ranges of `bytes` that are not needed any more, from any thread: together they are all of it.
+    /// Called, from any thread, with ranges of `bytes` that are no longer needed: the ranges cover `bytes` exactly once.
     pub done: &'a (dyn Fn(Range<usize>) + Sync),
 }
 
@@ -33,9 +33,9 @@ pub enum PackError {
         /// Input columns.
         cols: usize,
     },
-    /// The rows are not whole blocks.
+    /// The row length is not a multiple of the block size.
     #[error(
-        "rows of {cols} columns are not whole blocks of {dtype}, which have {block}; \
+        "a row of {cols} columns is not a multiple of the {dtype} block size, {block}; \
          the file is damaged or its format is misread"
     )]
     PartialBlock {
@@ -46,7 +46,7 @@ pub enum PackError {
         /// Columns of a block.
         block: usize,
     },
-    /// The bytes are not those of the shape.
+    /// The number of bytes does not match the shape.
     #[error("{rows} rows of {cols} {dtype} weights take {expected} bytes, not {actual}")]
     Size {
         /// The file's format.
@@ -57,14 +57,14 @@ pub enum PackError {
         cols: usize,
         /// Bytes given.
         actual: usize,
-        /// Bytes that the shape asks for; `usize::MAX` if more than memory can have.
+        /// Bytes of the shape; `usize::MAX` on overflow.
         expected: usize,
     },
-    /// The format holds no weights.
-    #[error("a weight matrix cannot be of type {0}")]
+    /// Not a weight format.
+    #[error("{0} is not a weight format")]
     NotWeights(DType),
-    /// Memory ran out.
-    #[error("no memory for {bytes} bytes of packed weights; free some or use a smaller model")]
+    /// The allocation failed.
+    #[error("cannot allocate {bytes} bytes for packed weights; free memory or use a smaller model")]
     OutOfMemory {
         /// Bytes asked for.
         bytes: usize,

@@ -45,7 +45,7 @@ const UNSAFE_FILES: [&str; 7] =
     ["simd/src/", "team/src/", "matrix/src/", "matrix/tests/", "cpu/src/", "cpu/tests/", "gguf/src/"];
 
 /// Words that the field does not use, each with its replacement. Whole words only.
-const WORDS: [(&str, &str); 46] = [
+const WORDS: [(&str, &str); 62] = [
     ("foretell", "predict"),
     ("helping of", "chunk"),
     ("BookRow", "CacheOpRow"),
@@ -92,6 +92,22 @@ const WORDS: [(&str, &str); 46] = [
     ("least_logit", "min_logit"),
     ("could not be had", "could not be fetched"),
     ("GOPS of bytes", "int8 GOPS"),
+    ("StateForm", "StateLayers"),
+    ("ProductWork", "MatmulWork"),
+    ("KindTime", "OpTime"),
+    ("Products::", "MatmulKind::"),
+    ("BindError::Unknown", "BindError::NoData"),
+    ("HAS_DOTS", "USES_INT8_DOT"),
+    ("DENSE_SUMS", "MATMUL_ACCUMULATORS"),
+    ("ATTENTION_SUMS", "ATTENTION_ACCUMULATORS"),
+    ("DenseWeights", "FloatWeights"),
+    ("dense_tile", "float_tile"),
+    ("quantize_planes", "quantize_terms"),
+    ("HEAD_PLANES", "LM_HEAD_TERMS"),
+    ("to_length", "l2_normalize"),
+    ("ExpertRows", "ExpertPairs"),
+    ("IQ1_SHIFT", "IQ1_DELTA"),
+    ("put_numbers", "put_elements"),
 ];
 
 /// Functions for which std uses the system libm, whose last bits vary by platform. The crate `libm` is the same everywhere.

@@ -6,7 +6,7 @@ use crate::state::CpuState;
 use crate::weights::{Weight, Weights};
 use std::sync::atomic::{AtomicU64, Ordering};
 use verbatim_backend::{
-    Backend, BindError, Filled, InputBinding, PackError, PrepareError, Products, Profile, RunError,
+    Backend, BindError, FilledInput, InputBinding, MatmulKind, PackError, PrepareError, Profile, RunError,
     WeightKind, WeightSource,
 };
 use verbatim_graph::{Graph, RowCounts};
@@ -72,7 +72,7 @@ impl Backend for Cpu {
         rows: RowCounts,
         weights: &Weights,
         state: &mut CpuState,
-        fill: impl FnMut(InputBinding<'_>) -> Result<Filled, BindError>,
+        fill: impl FnMut(InputBinding<'_>) -> Result<FilledInput, BindError>,
     ) -> Result<CpuOutputs<'a>, RunError> {
         self.run_bound(program.bind(arena, rows, fill)?, weights, state)
     }
@@ -85,10 +85,10 @@ impl Backend for Cpu {
         Some(Cpu::profile(self))
     }
 
-    fn multiply_adds(&mut self, products: Products, rounds: usize) -> Option<u64> {
+    fn multiply_adds(&mut self, kind: MatmulKind, rounds: usize) -> Option<u64> {
         let (isa, all) = (self.isa(), AtomicU64::new(0));
         self.team().run(|_| {
-            all.fetch_add(multiply_adds(isa, products, rounds), Ordering::Relaxed);
+            all.fetch_add(multiply_adds(isa, kind, rounds), Ordering::Relaxed);
         });
         Some(all.into_inner())
     }

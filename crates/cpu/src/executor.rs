@@ -1,15 +1,15 @@
-//! Runs programs: every thread walks the phases, does its part of each op, and meets the others at a barrier.
-#![allow(unsafe_code)] // Rows of the arena are handed to the threads that own them.
+//! Runs programs: every thread iterates over the phases, computes its part of each op, and then waits at a barrier.
+#![allow(unsafe_code)] // Each thread writes its own rows of the arena.
 
 mod attention;
 
-use crate::lower::HEAD_PLANES;
+use crate::lower::LM_HEAD_TERMS;
 use crate::op::CpuOp::{self, Model};
 use crate::ops::attention::Scratch;
 use crate::ops::recurrence::{self, Before, ConvWeights, DeltaRow, MAX_KEY_DIM};
 use crate::ops::{elementwise, experts, hadamard, norm, rope};
 use crate::partition;
-use crate::program::{Bound, CpuOutputs, CpuProgram, Matrix, Source, Step};
+use crate::program::{Bound, CpuOutputs, CpuProgram, Matrix, PreparedOp, Source};
 use crate::recurrent::{TILE_COLS, Tile};
 use crate::state::CpuState;
 use crate::weights::Weights;
@@ -17,30 +17,30 @@ use std::any::Any;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex};
-use verbatim_backend::{PrepareError, ProductWork, Products, Profile, Recorder, RunError};
+use verbatim_backend::{MatmulKind, MatmulWork, PrepareError, Profile, Recorder, RunError};
 use verbatim_graph::{DeltaHeads, Graph, Op, OpRules, RowCounts};
 use verbatim_matrix::{
-    Epilogue, ExpertRows, Input, OutputRows, Residual, chunk_groups, matmul_expert_groups, matmul_groups,
-    quantize_planes,
+    Epilogue, ExpertPairs, Input, Residual, SharedOutput, chunk_groups, matmul_expert_groups, matmul_groups,
+    quantize_terms,
 };
 use verbatim_plan::{PhaseRules, Plan};
 use verbatim_simd::{Isa, IsaError};
-use verbatim_team::{AlignedBytes, Context, Team, TeamError};
+use verbatim_team::{AlignedBytes, Team, TeamError, ThreadContext};
 
-/// What freed memory is overwritten with where tests ask for it: bytes that no longer make sense as a number.
+/// Freed memory is overwritten with this byte if tests request it: as f32, these bytes are NaN.
 const POISON: u8 = 0xff;
 
-/// Why the CPU backend could not be made.
+/// Why the CPU backend could not be created.
 #[derive(Debug, thiserror::Error)]
 pub enum CpuError {
-    /// The instruction set asked for cannot be used.
+    /// The requested instruction set cannot be used.
     #[error(transparent)]
     Isa(#[from] IsaError),
     /// The thread team could not be started.
     #[error(transparent)]
     Team(#[from] TeamError),
-    /// There is no memory for what each thread needs beside the arena.
-    #[error("no memory for the working space of {0} threads; use fewer")]
+    /// The per-thread scratch memory could not be allocated.
+    #[error("cannot allocate scratch memory for {0} threads; use fewer threads")]
     NoMemory(usize),
 }
 
@@ -48,7 +48,7 @@ pub enum CpuError {
 pub struct Cpu {
     isa: Isa,
     team: Team,
-    /// By thread; never waited for.
+    /// By thread; uncontended.
     scratch: Vec<Mutex<Scratch>>,
     poison: bool,
     is_profiling: bool,
@@ -56,7 +56,7 @@ pub struct Cpu {
 }
 
 impl Cpu {
-    /// The backend with this many threads, on the best instruction set or the one that `VERBATIM_ISA` names.
+    /// The backend with this many threads, on the best instruction set or the one in `VERBATIM_ISA`.
     pub fn new(threads: usize) -> Result<Cpu, CpuError> {
         Cpu::with_isa(threads, Isa::from_environment()?)
     }
@@ -94,12 +94,12 @@ impl Cpu {
         self.is_profiling = on;
     }
 
-    /// What the runs have taken since profiling was last turned on.
+    /// The profile of the runs since profiling was last turned on.
     pub fn profile(&self) -> &Profile {
         &self.profile
     }
 
-    /// Makes a program of a graph: rewritten for this backend, planned or found planned, and resolved.
+    /// Compiles a graph to a program: lowers it for this backend, plans it and resolves the weights.
     ///
     /// # Errors
     /// If the graph cannot be planned or the weights do not fit it.
@@ -108,7 +108,7 @@ impl Cpu {
         CpuProgram::new(Arc::new(plan), weights, self.poison)
     }
 
-    /// Like [`Cpu::prepare`], but with every value in memory of its own: a reference for tests.
+    /// Like [`Cpu::prepare`], but with a separate buffer for every value: a reference for tests.
     pub fn prepare_disjoint(&mut self, graph: &Graph, weights: &Weights) -> Result<CpuProgram, PrepareError> {
         let plan = Plan::disjoint(Arc::new(crate::lower::lower(graph, weights)?))?;
         CpuProgram::new(Arc::new(plan), weights, self.poison)
@@ -117,7 +117,7 @@ impl Cpu {
     /// Runs a program whose inputs are filled. Allocates nothing.
     ///
     /// # Errors
-    /// If the weights are not those the program was made for, or a thread has panicked.
+    /// If the program was compiled for other weights, or a thread has panicked.
     pub fn run_bound<'a>(
         &mut self,
         bound: Bound<'a>,
@@ -128,35 +128,35 @@ impl Cpu {
             return Err(RunError::OtherWeights);
         }
         let Bound { program, arena, rows } = bound;
-        for step in program.steps() {
-            step.tasks.reset();
+        for prepared in program.ops() {
+            prepared.tasks.reset();
         }
         let run = Run { isa: self.isa, arena, weights, state, rows, scratch: &self.scratch };
         let recorder = self.is_profiling.then(|| Mutex::new(Recorder::start(&mut self.profile)));
         let threads = &mut self.team;
         let work = AssertUnwindSafe(|| {
-            threads.run(|member| {
-                // Thread 0 alone records, so the lock is free.
-                let recorder = recorder.as_ref().filter(|_| member.index() == 0);
+            threads.run(|thread| {
+                // Only thread 0 records, so the lock is free.
+                let recorder = recorder.as_ref().filter(|_| thread.index() == 0);
                 let mut recorder = recorder.and_then(|recorder| recorder.try_lock().ok());
                 recorder.iter_mut().for_each(|recorder| recorder.resume());
-                for (phase, steps) in program.phases().iter().enumerate() {
-                    let steps = &program.steps()[steps.clone()];
+                for (phase, ops) in program.phases().iter().enumerate() {
+                    let ops = &program.ops()[ops.clone()];
                     match &mut recorder {
-                        None => steps.iter().for_each(|step| run.step(step, member)),
+                        None => ops.iter().for_each(|prepared| run.compute(prepared, thread)),
                         Some(recorder) => {
-                            for step in steps {
-                                run.step(step, member);
-                                recorder.op(step.op.name(), || run.product_work(step));
+                            for prepared in ops {
+                                run.compute(prepared, thread);
+                                recorder.op(prepared.op.name(), || run.matmul_work(prepared));
                             }
                         }
                     }
-                    member.barrier();
+                    thread.barrier();
                     if !program.poison_after(phase).is_empty() {
-                        if member.index() == 0 {
+                        if thread.index() == 0 {
                             run.poison(program.poison_after(phase));
                         }
-                        member.barrier();
+                        thread.barrier();
                     }
                     recorder.iter_mut().for_each(|recorder| recorder.barrier());
                 }
@@ -174,7 +174,7 @@ impl Cpu {
     }
 }
 
-/// Everything a thread needs for its part.
+/// Everything that a thread needs for its part of a run.
 struct Run<'a> {
     isa: Isa,
     arena: &'a AlignedBytes,
@@ -186,61 +186,61 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
-    fn step(&self, step: &Step, member: &Context<'_>) {
-        if step.op.splits_rows() {
-            let rows = step.rows.at(self.rows);
-            for (row, units) in partition::part(rows, step.units, member.index(), member.threads()) {
-                self.row(step, row, units);
+    fn compute(&self, prepared: &PreparedOp, thread: &ThreadContext<'_>) {
+        if prepared.op.splits_rows() {
+            let rows = prepared.rows.at(self.rows);
+            for (row, units) in partition::part(rows, prepared.units, thread.index(), thread.threads()) {
+                self.row(prepared, row, units);
             }
         } else {
-            self.tasks(step, member);
+            self.tasks(prepared, thread);
         }
     }
 
-    /// Some units of a row of an op that is split by rows.
-    fn row(&self, step: &Step, row: usize, units: Range<usize>) {
+    /// Computes some units of a row of an op that is split by rows.
+    fn row(&self, prepared: &PreparedOp, row: usize, units: Range<usize>) {
         let isa = self.isa;
-        // The part that these units are of so many columns, heads or bytes.
+        // The range of these units in `of` columns, heads or bytes.
         let part = |of: usize| -> Range<usize> {
-            let unit = of / step.units;
+            let unit = of / prepared.units;
             units.start * unit..units.end * unit
         };
-        // What may have been made in this phase is read by units, lest another thread is writing the rest.
+        // Values that this phase computes are read by units, since another thread may still be writing the rest.
         let operand = |i: usize| -> &[f32] {
-            let matrix = step.operands[i].matrix();
+            let matrix = prepared.operands[i].matrix();
             matrix.columns(self.arena, row, part(matrix.shape.cols))
         };
-        // The others are read whole: they are of earlier phases, or a row is one unit (see `partition`).
-        let whole = |i: usize| -> &[f32] { step.operands[i].matrix().row(self.arena, row) };
-        let index = |i: usize| -> usize { self.index(step.operands[i].matrix(), row) };
-        let vector = |i: usize| -> &[f32] { self.weights.vector(step.operands[i].weight()) };
-        let out_cols = || part(step.output.matrix().shape.cols);
+        // Other values are read by whole rows: they are from earlier phases, or a row is one unit (see `partition`).
+        let whole = |i: usize| -> &[f32] { prepared.operands[i].matrix().row(self.arena, row) };
+        let index = |i: usize| -> usize { self.index(prepared.operands[i].matrix(), row) };
+        let vector = |i: usize| -> &[f32] { self.weights.vector(prepared.operands[i].weight()) };
+        let out_cols = || part(prepared.output.matrix().shape.cols);
         let out = || -> &mut [f32] {
-            // SAFETY: within a phase one thread makes a unit of a row and reads what is made of it, and the plan lets
-            // nobody else use its bytes.
-            unsafe { step.output.matrix().columns_mut(self.arena, row, out_cols()) }
+            // SAFETY: within a phase one thread computes a unit of a row and everything that reads it, and by the plan no other
+            // value uses these bytes.
+            unsafe { prepared.output.matrix().columns_mut(self.arena, row, out_cols()) }
         };
-        match step.op {
+        match prepared.op {
             Model(Op::Embed { scale, has_embeddings }) => {
-                let id = step.operands[1].matrix().row::<i32>(self.arena, row)[0];
+                let id = prepared.operands[1].matrix().row::<i32>(self.arena, row)[0];
                 let out = out();
                 match usize::try_from(id) {
                     Err(_) if has_embeddings => out.copy_from_slice(whole(2)),
-                    _ => self.embed(step, index(1), scale.0, out),
+                    _ => self.embed(prepared, index(1), scale.0, out),
                 }
             }
             Model(Op::RmsNorm { eps, groups: 1 }) => {
                 norm::rms_norm(isa, whole(0), vector(1), eps.0, out_cols(), out());
             }
             Model(Op::RmsNorm { eps, groups }) => {
-                let size = step.output.matrix().shape.cols / groups;
+                let size = prepared.output.matrix().shape.cols / groups;
                 for (x, out) in operand(0).chunks_exact(size).zip(out().chunks_exact_mut(size)) {
                     norm::rms_norm(isa, x, vector(1), eps.0, 0..size, out);
                 }
             }
             Model(Op::RopeTable(_)) => {
-                let (frequencies, mscale) = &step.frequencies;
-                let position = step.operands[0].matrix().row::<i32>(self.arena, row)[0];
+                let (frequencies, mscale) = &prepared.frequencies;
+                let position = prepared.operands[0].matrix().row::<i32>(self.arena, row)[0];
                 rope::angles(position, frequencies, *mscale, out());
             }
             Model(Op::Rope { head_dim, layout, .. }) => {
@@ -248,9 +248,9 @@ impl Run<'_> {
             }
             Model(Op::Hadamard { head_dim, .. }) => hadamard::transform(isa, head_dim, operand(0), out()),
             Model(Op::KvWrite { kv_heads, .. }) => {
-                let layer = &self.state.kv.layers()[step.operands[0].state()];
-                // SAFETY: rows have cells of their own and one thread makes these heads of this one. What attends to them comes
-                // in a later phase.
+                let layer = &self.state.kv.layers()[prepared.operands[0].state()];
+                // SAFETY: each row has its own cell, and one thread writes these heads of this cell. Attention reads them in a
+                // later phase.
                 unsafe { layer.write(index(3), part(kv_heads).start, operand(1), operand(2)) };
             }
             Model(Op::Glu { activation }) => elementwise::glu(isa, activation, operand(0), operand(1), out()),
@@ -259,39 +259,39 @@ impl Run<'_> {
             Model(Op::Scale { factor }) => elementwise::scale(isa, factor.0, operand(0), out()),
             Model(Op::Softcap { cap }) => elementwise::softcap(isa, cap.0, operand(0), out()),
             Model(Op::GatherRows) => {
-                out().copy_from_slice(step.operands[0].matrix().row(self.arena, index(1)))
+                out().copy_from_slice(prepared.operands[0].matrix().row(self.arena, index(1)))
             }
-            CpuOp::Quantize { planes, .. } => {
-                let plane_bytes = step.output.matrix().shape.cols / planes;
-                let bytes = part(plane_bytes);
-                let mut parts: [&mut [u8]; HEAD_PLANES] = Default::default();
-                for (plane, part) in parts[..planes].iter_mut().enumerate() {
-                    let start = plane * plane_bytes;
+            CpuOp::Quantize { terms, .. } => {
+                let term_bytes = prepared.output.matrix().shape.cols / terms;
+                let bytes = part(term_bytes);
+                let mut parts: [&mut [u8]; LM_HEAD_TERMS] = Default::default();
+                for (term, part) in parts[..terms].iter_mut().enumerate() {
+                    let start = term * term_bytes;
                     let bytes = start + bytes.start..start + bytes.end;
-                    // SAFETY: as for `out`; planes do not overlap.
-                    *part = unsafe { step.output.matrix().columns_mut(self.arena, row, bytes) };
+                    // SAFETY: as for `out`; the terms do not overlap.
+                    *part = unsafe { prepared.output.matrix().columns_mut(self.arena, row, bytes) };
                 }
-                quantize_planes(isa, operand(0), &mut parts[..planes]);
+                quantize_terms(isa, operand(0), &mut parts[..terms]);
             }
             Model(Op::MoeTopK { gating, bias, .. }) => {
                 // SAFETY: as for `out`.
-                let chosen = unsafe { step.output.matrix().columns_mut(self.arena, row, out_cols()) };
+                let chosen = unsafe { prepared.output.matrix().columns_mut(self.arena, row, out_cols()) };
                 experts::top_k(gating, whole(0), bias.then(|| vector(1)), chosen);
             }
             Model(Op::MoeWeights(router)) => {
-                let chosen = step.operands[1].matrix().row(self.arena, row);
+                let chosen = prepared.operands[1].matrix().row(self.arena, row);
                 experts::router_weights(&router, whole(0), chosen, out());
             }
             CpuOp::AttentionMerge(attention) => {
                 // SAFETY: as for `out`.
-                unsafe { self.merge_attention(step, &attention, row, part(attention.heads)) }
+                unsafe { self.merge_attention(prepared, &attention, row, part(attention.heads)) }
             }
             Model(Op::MoeCombine) => experts::combine(isa, whole(0), whole(1), out_cols().start, out()),
             Model(Op::RowGate) => {
                 elementwise::scale(isa, recurrence::sigmoid(whole(0)[0]), operand(1), out())
             }
             Model(Op::HeadColumns { heads, start, cols }) => {
-                let width = step.operands[0].matrix().shape.cols / heads;
+                let width = prepared.operands[0].matrix().shape.cols / heads;
                 let (x, out) = (operand(0), out());
                 for head in 0..part(heads).len() {
                     out[head * cols..][..cols].copy_from_slice(&x[head * width + start..][..cols]);
@@ -308,45 +308,47 @@ impl Run<'_> {
             | CpuOp::QuantizedLinear { .. }
             | CpuOp::QuantizedMoeLinear { .. }
             | CpuOp::AttentionPartials { .. } => {
-                unreachable!("{} is not split by rows", step.op.name())
+                unreachable!("{} is not split by rows", prepared.op.name())
             }
         }
     }
 
-    fn embed(&self, step: &Step, id: usize, scale: f32, out: &mut [f32]) {
-        self.weights.matrix(step.operands[0].weight()).dequantize_row(id, out);
+    fn embed(&self, prepared: &PreparedOp, id: usize, scale: f32, out: &mut [f32]) {
+        self.weights.matrix(prepared.operands[0].weight()).dequantize_row(id, out);
         if scale != 1.0 {
             out.iter_mut().for_each(|x| *x *= scale);
         }
     }
 
-    /// This thread's part of an op that is handed out in chunks.
-    fn tasks(&self, step: &Step, member: &Context<'_>) {
-        match step.op {
+    /// This thread's part of an op that is divided in chunks.
+    fn tasks(&self, prepared: &PreparedOp, thread: &ThreadContext<'_>) {
+        match prepared.op {
             Model(Op::Linear { bias, residual }) | CpuOp::QuantizedLinear { bias, residual, .. } => {
-                self.linear(step, bias, residual, member);
+                self.linear(prepared, bias, residual, thread);
             }
-            Model(Op::Attention(attention)) => self.attention(step, &attention, member),
-            CpuOp::AttentionPartials { attention, .. } => self.attention_partials(step, &attention, member),
+            Model(Op::Attention(attention)) => self.attention(prepared, &attention, thread),
+            CpuOp::AttentionPartials { attention, .. } => {
+                self.attention_partials(prepared, &attention, thread)
+            }
             Model(Op::MoeLinear { experts, bias }) | CpuOp::QuantizedMoeLinear { experts, bias, .. } => {
-                self.expert_linear(step, experts, bias, member);
+                self.expert_linear(prepared, experts, bias, thread);
             }
             Model(Op::ShortConv { kernel }) => {
-                let tiles = step.output.matrix().shape.cols.div_ceil(TILE_COLS);
-                while let Some(taken) = step.tasks.take(1, tiles) {
-                    taken.for_each(|tile| self.short_conv(step, kernel, tile * TILE_COLS));
+                let tiles = prepared.output.matrix().shape.cols.div_ceil(TILE_COLS);
+                while let Some(taken) = prepared.tasks.take(1, tiles) {
+                    taken.for_each(|tile| self.short_conv(prepared, kernel, tile * TILE_COLS));
                 }
             }
             Model(Op::GatedDelta(heads)) => {
                 let tiles = heads.value_dim.div_ceil(TILE_COLS);
                 let tasks = heads.value_heads * tiles;
-                while let Some(taken) = step.tasks.take(1, tasks) {
+                while let Some(taken) = prepared.tasks.take(1, tasks) {
                     taken.for_each(|task| {
-                        self.gated_delta(step, heads, task / tiles, task % tiles * TILE_COLS);
+                        self.gated_delta(prepared, heads, task / tiles, task % tiles * TILE_COLS);
                     });
                 }
             }
-            Model(Op::LmHead) => unreachable!("lowered to a product"),
+            Model(Op::LmHead) => unreachable!("lowered to a matmul"),
             Model(
                 Op::Embed { .. }
                 | Op::RmsNorm { .. }
@@ -367,48 +369,48 @@ impl Run<'_> {
                 | Op::GatherRows,
             )
             | CpuOp::Quantize { .. }
-            | CpuOp::AttentionMerge(_) => unreachable!("{} is split by rows", step.op.name()),
+            | CpuOp::AttentionMerge(_) => unreachable!("{} is split by rows", prepared.op.name()),
         }
     }
 
-    fn linear(&self, step: &Step, bias: bool, residual: bool, member: &Context<'_>) {
-        let weights = self.weights.matrix(step.operands[1].weight());
-        let out = step.output.matrix();
+    fn linear(&self, prepared: &PreparedOp, bias: bool, residual: bool, thread: &ThreadContext<'_>) {
+        let weights = self.weights.matrix(prepared.operands[1].weight());
+        let out = prepared.output.matrix();
         let tokens = out.shape.rows.at(self.rows);
         if tokens == 0 {
             return;
         }
-        let input = self.product_input(step, tokens);
-        let residual = step.operands.last().filter(|_| residual).map(Source::matrix);
+        let input = self.matmul_input(prepared, tokens);
+        let residual = prepared.operands.last().filter(|_| residual).map(Source::matrix);
         let epilogue = Epilogue {
-            bias: bias.then(|| self.weights.vector(step.operands[2].weight())),
+            bias: bias.then(|| self.weights.vector(prepared.operands[2].weight())),
             residual: residual.map_or(Residual::None, |rows| Residual::Rows {
                 values: rows.rows(self.arena, tokens),
                 stride: rows.stride(),
             }),
         };
-        let output = self.product_output(out, tokens);
-        let (groups, threads) = (weights.row_groups(), member.threads());
-        while let Some(taken) = step.tasks.take_guided(threads, chunk_groups(groups, threads), groups) {
-            // SAFETY: the counter gives every group of columns to one thread only.
+        let output = self.matmul_output(out, tokens);
+        let (groups, threads) = (weights.row_groups(), thread.threads());
+        while let Some(taken) = prepared.tasks.take_guided(threads, chunk_groups(groups, threads), groups) {
+            // SAFETY: the counter hands out every group of columns to only one thread.
             unsafe { matmul_groups(self.isa, weights, input, &output, taken, epilogue) };
         }
     }
 
-    /// What the threads read and compute together for a step that is a product.
-    fn product_work(&self, step: &Step) -> Option<ProductWork> {
-        let (products, planes, experts) = match step.op {
-            Model(Op::Linear { .. }) => (Products::Floats, 1, false),
-            CpuOp::QuantizedLinear { planes, .. } => (Products::Bytes, planes, false),
-            Model(Op::MoeLinear { .. }) => (Products::Floats, 1, true),
-            CpuOp::QuantizedMoeLinear { .. } => (Products::Bytes, 1, true),
+    /// The work of a matmul, summed over all threads; `None` for other ops.
+    fn matmul_work(&self, prepared: &PreparedOp) -> Option<MatmulWork> {
+        let (kind, terms, experts) = match prepared.op {
+            Model(Op::Linear { .. }) => (MatmulKind::F32, 1, false),
+            CpuOp::QuantizedLinear { terms, .. } => (MatmulKind::Int8, terms, false),
+            Model(Op::MoeLinear { .. }) => (MatmulKind::F32, 1, true),
+            CpuOp::QuantizedMoeLinear { .. } => (MatmulKind::Int8, 1, true),
             _ => return None,
         };
-        let tokens = step.output.matrix().shape.rows.at(self.rows);
-        let weights = step.operands[1].weight();
+        let tokens = prepared.output.matrix().shape.rows.at(self.rows);
+        let weights = prepared.operands[1].weight();
         let (matrix, rows, weight_bytes) = if experts {
             let matrices = self.weights.experts(weights).matrices();
-            let chosen = step.operands[2].matrix();
+            let chosen = prepared.operands[2].matrix();
             let is_read = |expert: usize| {
                 (0..tokens).any(|row| chosen.row::<i32>(self.arena, row).contains(&(expert as i32)))
             };
@@ -417,100 +419,101 @@ impl Run<'_> {
             (&matrices[0], tokens * chosen.shape.cols, bytes)
         } else {
             let matrix = self.weights.matrix(weights);
-            (matrix, tokens * planes, if tokens > 0 { matrix.packed_bytes() } else { 0 })
+            (matrix, tokens * terms, if tokens > 0 { matrix.packed_bytes() } else { 0 })
         };
-        Some(ProductWork {
+        Some(MatmulWork {
             weights: matrix.dtype(),
-            products,
+            kind,
             weight_bytes: weight_bytes as u64,
             operations: (2 * rows * matrix.rows() * matrix.cols()) as u64,
         })
     }
 
-    fn product_input(&self, step: &Step, tokens: usize) -> Input<'_> {
-        let x = step.operands[0].matrix();
-        match step.op {
+    fn matmul_input(&self, prepared: &PreparedOp, tokens: usize) -> Input<'_> {
+        let x = prepared.operands[0].matrix();
+        match prepared.op {
             CpuOp::QuantizedLinear { .. } | CpuOp::QuantizedMoeLinear { .. } => Input::Quantized {
                 bytes: x.rows(self.arena, tokens),
                 stride_bytes: x.stride_bytes(),
                 tokens,
-                planes: if let CpuOp::QuantizedLinear { planes, .. } = step.op { planes } else { 1 },
+                terms: if let CpuOp::QuantizedLinear { terms, .. } = prepared.op { terms } else { 1 },
             },
             _ => Input::Floats { values: x.rows(self.arena, tokens), stride: x.stride(), tokens },
         }
     }
 
-    fn product_output(&self, out: &Matrix, tokens: usize) -> OutputRows<'_> {
-        // SAFETY: the plan keeps the output apart from the operands, and its rows of one step from all else.
+    fn matmul_output(&self, out: &Matrix, tokens: usize) -> SharedOutput<'_> {
+        // SAFETY: by the plan, the output overlaps neither the operands nor any other live value.
         unsafe {
             let start = self.arena.element_ptr(out.offset(), out.span(tokens));
-            OutputRows::from_raw(start, out.span(tokens), out.stride())
+            SharedOutput::from_raw(start, out.span(tokens), out.stride())
         }
     }
 
-    /// The products of chosen experts. Rows are gathered by expert, so that an expert's weights are read once.
-    fn expert_linear(&self, step: &Step, experts: usize, bias: bool, member: &Context<'_>) {
-        let matrices = self.weights.experts(step.operands[1].weight()).matrices();
-        let chosen = step.operands[2].matrix();
+    /// The matmuls of the selected experts. Rows are gathered by expert, so that an expert's weights are read once.
+    fn expert_linear(&self, prepared: &PreparedOp, experts: usize, bias: bool, thread: &ThreadContext<'_>) {
+        let matrices = self.weights.experts(prepared.operands[1].weight()).matrices();
+        let chosen = prepared.operands[2].matrix();
         let used = chosen.shape.cols;
-        let choices = step.output.matrix().shape.rows.at(self.rows) * used;
+        let pairs = prepared.output.matrix().shape.rows.at(self.rows) * used;
         let groups = matrices[0].row_groups();
-        // With few rows most experts are idle. Then it is choices that own the work: an expert's is done by the first.
-        let owners = choices.min(experts);
+        // With few rows most experts are idle, so the work is parallelised over (token, expert) pairs: the first pair of an expert
+        // computes all pairs of that expert.
+        let owners = pairs.min(experts);
         let expert_of = |owner: usize| {
             if owners == experts {
                 return Some(owner);
             }
-            let choice = |index: usize| chosen.row::<i32>(self.arena, index / used)[index % used];
-            let expert = choice(owner);
-            (0..owner).all(|earlier| choice(earlier) != expert).then_some(expert as usize)
+            let expert_id = |pair: usize| chosen.row::<i32>(self.arena, pair / used)[pair % used];
+            let expert = expert_id(owner);
+            (0..owner).all(|earlier| expert_id(earlier) != expert).then_some(expert as usize)
         };
         let units = owners * groups;
-        let (threads, most) = (member.threads(), chunk_groups(units, member.threads()).min(groups));
-        while let Some(taken) = step.tasks.take_guided(threads, most, units) {
+        let (threads, max) = (thread.threads(), chunk_groups(units, thread.threads()).min(groups));
+        while let Some(taken) = prepared.tasks.take_guided(threads, max, units) {
             let mut start = taken.start;
             while start < taken.end {
                 let owner = start / groups;
                 let end = taken.end.min((owner + 1) * groups);
                 if let Some(expert) = expert_of(owner) {
-                    self.one_expert(step, expert, bias, start - owner * groups..end - owner * groups);
+                    self.one_expert(prepared, expert, bias, start - owner * groups..end - owner * groups);
                 }
                 start = end;
             }
         }
     }
 
-    /// Some columns of one expert's product, for all rows that have chosen it.
-    fn one_expert(&self, step: &Step, expert: usize, bias: bool, groups: Range<usize>) {
-        /// ExpertRows computed at once; each pass over the weights serves so many.
+    /// Some columns of one expert's matmul, for all rows that use the expert.
+    fn one_expert(&self, prepared: &PreparedOp, expert: usize, bias: bool, groups: Range<usize>) {
+        /// (token, expert) pairs per pass over the weights.
         const BATCH: usize = 256;
-        let weights = &self.weights.experts(step.operands[1].weight()).matrices()[expert];
-        let out = step.output.matrix();
+        let weights = &self.weights.experts(prepared.operands[1].weight()).matrices()[expert];
+        let out = prepared.output.matrix();
         let tokens = out.shape.rows.at(self.rows);
-        let (input, output) = (self.product_input(step, tokens), self.product_output(out, tokens));
+        let (input, output) = (self.matmul_input(prepared, tokens), self.matmul_output(out, tokens));
         let bias = bias.then(|| {
-            let all = self.weights.vector(step.operands[3].weight());
+            let all = self.weights.vector(prepared.operands[3].weight());
             &all[expert * weights.rows()..][..weights.rows()]
         });
-        let chosen = step.operands[2].matrix();
+        let chosen = prepared.operands[2].matrix();
         let used = chosen.shape.cols;
-        let own_input = match step.op {
+        let input_per_slot = match prepared.op {
             CpuOp::QuantizedMoeLinear { k, .. } => k != weights.cols(),
-            _ => step.operands[0].matrix().shape.cols != weights.cols(),
+            _ => prepared.operands[0].matrix().shape.cols != weights.cols(),
         };
         let run = |list: &[u32]| {
-            let choices = ExpertRows { list, used, own_input };
-            // SAFETY: the counter gives these columns of this expert to one thread only, and a choice has one expert.
+            let pairs = ExpertPairs { list, experts_used: used, input_per_slot };
+            // SAFETY: the counter hands out these columns of this expert to only one thread, and a pair has one expert.
             unsafe {
-                matmul_expert_groups(self.isa, weights, input, &output, choices, groups.clone(), bias);
+                matmul_expert_groups(self.isa, weights, input, &output, pairs, groups.clone(), bias);
             }
         };
         let mut batch = [0u32; BATCH];
         let mut held = 0;
         for token in 0..tokens {
-            for (rank, &choice) in chosen.row::<i32>(self.arena, token).iter().enumerate() {
-                if choice as usize == expert {
-                    batch[held] = (token * used + rank) as u32;
+            for (slot, &id) in chosen.row::<i32>(self.arena, token).iter().enumerate() {
+                if id as usize == expert {
+                    batch[held] = (token * used + slot) as u32;
                     held += 1;
                 }
                 if held == BATCH {
@@ -523,11 +526,11 @@ impl Run<'_> {
     }
 
     /// Some channels of a short convolution, for all rows in order.
-    fn short_conv(&self, step: &Step, kernel: usize, channel: usize) {
-        let [x, weight, state, read, write] = &step.operands[..] else {
+    fn short_conv(&self, prepared: &PreparedOp, kernel: usize, channel: usize) {
+        let [x, weight, state, read, write] = &prepared.operands[..] else {
             unreachable!("a short convolution has five operands")
         };
-        let (x, out) = (x.matrix(), step.output.matrix());
+        let (x, out) = (x.matrix(), prepared.output.matrix());
         let layer = &self.state.recurrent.layers()[state.state()];
         let cols = TILE_COLS.min(x.shape.cols - channel);
         let weights = &self.weights.vector(weight.weight())[channel * kernel..][..cols * kernel];
@@ -535,15 +538,15 @@ impl Run<'_> {
         for row in 0..x.shape.rows.at(self.rows) {
             let (before, history) = self.advance(read, write, row, |slot| layer.history(slot, channel));
             let x: &[f32] = x.row(self.arena, row);
-            // SAFETY: one task makes these columns of all rows, and the plan lets nobody else use their bytes.
+            // SAFETY: one task computes these columns of all rows, and by the plan no other value uses their bytes.
             let out = unsafe { out.columns_mut(self.arena, row, channel..channel + cols) };
             recurrence::short_conv(self.isa, &weights, before, history, &x[channel..][..cols], out);
         }
     }
 
     /// Some value columns of one head of a delta net, for all rows in order.
-    fn gated_delta(&self, step: &Step, heads: DeltaHeads, head: usize, column: usize) {
-        let [qkv, alpha, beta, bias, rate, state, read, write] = &step.operands[..] else {
+    fn gated_delta(&self, prepared: &PreparedOp, heads: DeltaHeads, head: usize, column: usize) {
+        let [qkv, alpha, beta, bias, rate, state, read, write] = &prepared.operands[..] else {
             unreachable!("a delta net has eight operands")
         };
         let DeltaHeads { key_heads, key_dim, value_dim, .. } = heads;
@@ -561,8 +564,8 @@ impl Run<'_> {
         for row in 0..qkv.matrix().shape.rows.at(self.rows) {
             let (before, tile) = self.advance(read, write, row, |slot| layer.delta(slot, head, column));
             let x: &[f32] = qkv.matrix().row(self.arena, row);
-            recurrence::to_length(self.isa, &x[q_at..][..key_dim], query_length, q);
-            recurrence::to_length(self.isa, &x[keys + q_at..][..key_dim], 1.0, k);
+            recurrence::l2_normalize(self.isa, &x[q_at..][..key_dim], query_length, q);
+            recurrence::l2_normalize(self.isa, &x[keys + q_at..][..key_dim], 1.0, k);
             let row_of_head = DeltaRow {
                 q,
                 k,
@@ -570,13 +573,13 @@ impl Run<'_> {
                 decay: recurrence::decay(gate(alpha, row), bias, rate),
                 beta: recurrence::sigmoid(gate(beta, row)),
             };
-            // SAFETY: one task makes these columns of all rows, and the plan lets nobody else use their bytes.
-            let out = unsafe { step.output.matrix().columns_mut(self.arena, row, start..start + cols) };
+            // SAFETY: one task computes these columns of all rows, and by the plan no other value uses their bytes.
+            let out = unsafe { prepared.output.matrix().columns_mut(self.arena, row, start..start + cols) };
             recurrence::gated_delta(self.isa, &row_of_head, before, tile, out);
         }
     }
 
-    /// Where a row finds the state of a tile, and where it leaves it.
+    /// The state of a tile before a row, and where the row writes it.
     fn advance<'a>(
         &self,
         read: &Source,
@@ -586,8 +589,8 @@ impl Run<'_> {
     ) -> (Before<'a>, &'a mut [f32]) {
         let read = read.matrix().row::<i32>(self.arena, row)[0];
         let write = self.index(write.matrix(), row);
-        // SAFETY: one task advances this tile of every slot, row by row, and nobody else reads the state in this phase;
-        // the slot read is another one.
+        // SAFETY: one task advances this tile of every slot, row by row, and no other thread reads it in this phase; the slot
+        // that is read is a different one.
         let after = unsafe { tile(write).write() };
         match usize::try_from(read) {
             Err(_) => (Before::Zeros, after),
@@ -596,14 +599,14 @@ impl Run<'_> {
         }
     }
 
-    /// An index that the caller gave as an input.
+    /// An index from an input.
     fn index(&self, matrix: &Matrix, row: usize) -> usize {
         usize::try_from(matrix.row::<i32>(self.arena, row)[0]).expect("indices are not negative")
     }
 
     fn poison(&self, freed: &[(usize, usize)]) {
         for &(offset, bytes) in freed {
-            // SAFETY: called between two barriers, by one thread; and nobody needs these bytes any more.
+            // SAFETY: called between two barriers, by one thread; and no value is live in these bytes.
             unsafe { self.arena.write::<u8>(offset, bytes) }.fill(POISON);
         }
     }

@@ -1,14 +1,14 @@
-//! The CPU backend: lowering, K/V and recurrent memory, the kernels of all ops but products, and the executor.
+//! The CPU backend: lowering, the KV cache and recurrent state, the kernels of all ops except matmuls, and the executor.
 //!
-//! Below it lie [`verbatim_simd`], what kernels are written in; [`verbatim_team`], the threads and the memory that they share;
-//! and [`verbatim_matrix`], packed weights and their products.
+//! It depends on [`verbatim_simd`], the portable SIMD layer; [`verbatim_team`], the threads and the memory that they share;
+//! and [`verbatim_matrix`], packed weights and their matmuls.
 //!
 //! [`Cpu`] is a [`verbatim_backend::Backend`]. [`Cpu::prepare`] lowers a graph to this backend's ops ([`CpuOp`]), plans it and
-//! makes a [`CpuProgram`]; [`CpuProgram::bind`] fills its inputs in a [`CpuArena`]; [`Cpu::run_bound`] runs it on a
-//! [`verbatim_team::Team`] of threads and gives [`CpuOutputs`].
+//! compiles a [`CpuProgram`]; [`CpuProgram::bind`] fills its inputs in a [`CpuArena`]; [`Cpu::run_bound`] runs it on a
+//! [`verbatim_team::Team`] of threads and returns [`CpuOutputs`].
 //!
 //! Invariants: kernels allocate nothing; every reduction has one order, whatever the rows, threads or instruction set;
-//! `unsafe` is confined to vector instructions, the arena and the rows that threads share.
+//! `unsafe` is confined to SIMD, the arena and the rows that threads share.
 
 mod backend;
 mod executor;

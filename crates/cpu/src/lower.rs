@@ -1,16 +1,16 @@
-//! From a model's graph to the graph that this backend runs: sums folded into products, activations quantised once.
+//! From a model's graph to the graph that this backend runs: residual adds fused into matmuls, activations quantised once.
 
 use crate::op::CpuOp;
-use crate::ops::attention::{PARTIAL_EXTRA, most_splits};
+use crate::ops::attention::{PARTIAL_EXTRA, max_splits};
 use crate::weights::{Weight, Weights};
 use verbatim_backend::PAGE_CELLS;
 use verbatim_graph::{Attention, Builder, Def, Graph, GraphError, Lifetime, Op, ValueId};
 use verbatim_matrix::activation_row_bytes;
 
 /// Rewrites a graph for the CPU:
-/// - `Add` of a product and an earlier value becomes the product's residual;
-/// - the operand of a product with block-quantised weights is quantised, once for all its readers;
-/// - attention of few rows is made in parts, by range of positions, so that there is work for all threads.
+/// - `Add` of a matmul and an earlier value becomes the matmul's residual;
+/// - the operand of a matmul with block-quantised weights is quantised, once for all its consumers;
+/// - attention of few rows uses split-KV partials, so that there is work for all threads.
 pub(crate) fn lower(graph: &Graph, weights: &Weights) -> Result<Graph<CpuOp>, GraphError> {
     let mut lowering = Lowering {
         graph,
@@ -40,26 +40,26 @@ pub(crate) fn lower(graph: &Graph, weights: &Weights) -> Result<Graph<CpuOp>, Gr
     Ok(lowering.builder.finish())
 }
 
-/// The most rows of a step whose attention is made in parts. More rows are work enough for all threads.
-const PARTED_ROWS: usize = 16;
+/// Maximum number of rows with split-KV attention. More rows are enough work for all threads.
+const MAX_SPLIT_KV_ROWS: usize = 16;
 
-/// Planes of the activations that the output head reads, the most there are of any.
-pub(crate) const HEAD_PLANES: usize = 2;
+/// Int8 residual terms of the activations of the LM head; the maximum of all ops.
+pub(crate) const LM_HEAD_TERMS: usize = 2;
 
 struct Lowering<'a> {
     graph: &'a Graph,
     weights: &'a Weights,
     builder: Builder<CpuOp>,
     renamed: Vec<Option<ValueId>>,
-    /// (value, planes, its quantised form), both values of the new graph.
+    /// (value, terms, quantised value), both values of the new graph.
     quantized: Vec<(ValueId, usize, ValueId)>,
     residuals: Vec<Residual>,
 }
 
-/// A product whose only reader adds an earlier value to it.
+/// A matmul whose only consumer adds an earlier value to it.
 #[derive(Clone, Copy)]
 struct Residual {
-    product: ValueId,
+    matmul: ValueId,
     sum: ValueId,
     other: ValueId,
 }
@@ -73,13 +73,13 @@ fn residuals(graph: &Graph) -> Vec<Residual> {
     for id in graph.nodes().iter().flat_map(|node| node.operands.iter().copied()).chain(views) {
         readers[id.index()] += 1;
     }
-    let fits = |product: ValueId, sum: ValueId, other: ValueId| {
-        let value = graph.value(product);
+    let fits = |matmul: ValueId, sum: ValueId, other: ValueId| {
+        let value = graph.value(matmul);
         let Def::Node(node) = value.def else { return None };
         let linear = matches!(graph.nodes()[node.index()].op, Op::Linear { residual: false, .. });
-        let private = value.lifetime == Lifetime::Temp && readers[product.index()] == 1;
-        // The residual has to be there when the product is made; values are made in order.
-        (linear && private && other.index() < product.index()).then_some(Residual { product, sum, other })
+        let private = value.lifetime == Lifetime::Temp && readers[matmul.index()] == 1;
+        // The residual has to be computed before the matmul; values are computed in order.
+        (linear && private && other.index() < matmul.index()).then_some(Residual { matmul, sum, other })
     };
     let adds = graph.nodes().iter().filter(|node| matches!(node.op, Op::Add));
     adds.filter_map(|node| {
@@ -91,7 +91,7 @@ fn residuals(graph: &Graph) -> Vec<Residual> {
 
 impl Lowering<'_> {
     fn renamed(&self, id: ValueId) -> ValueId {
-        self.renamed[id.index()].expect("values are made before they are read")
+        self.renamed[id.index()].expect("values are computed before they are read")
     }
 
     fn leaf(
@@ -110,38 +110,38 @@ impl Lowering<'_> {
     }
 
     fn node(&mut self, node: usize, id: ValueId) -> Result<ValueId, GraphError> {
-        // A sum that was folded into its product is that product.
+        // A sum that was fused into its matmul is that matmul.
         if let Some(folded) = self.residuals.iter().find(|residual| residual.sum == id) {
-            return Ok(self.renamed(folded.product));
+            return Ok(self.renamed(folded.matmul));
         }
         let node = &self.graph.nodes()[node];
         let mut operands: Vec<ValueId> = node.operands.iter().map(|&operand| self.renamed(operand)).collect();
         if let Op::Attention(attention) = node.op
-            && let Some(cols) = self.part_cols(&attention, &operands)
+            && let Some(cols) = self.partial_cols(&attention, &operands)
         {
-            return self.attention_in_parts(attention, &operands, cols);
+            return self.split_kv_attention(attention, &operands, cols);
         }
         let quantized = matches!(node.op, Op::Linear { .. } | Op::LmHead | Op::MoeLinear { .. })
             && self.takes_quantized(node.operands[1]);
         let k = self.builder.shape(operands[0]).cols;
         if quantized {
-            let planes = if node.op == Op::LmHead { HEAD_PLANES } else { 1 };
-            operands[0] = self.quantize(operands[0], k, planes)?;
+            let terms = if node.op == Op::LmHead { LM_HEAD_TERMS } else { 1 };
+            operands[0] = self.quantize(operands[0], k, terms)?;
         }
         let op = match node.op {
             Op::Linear { bias, mut residual } => {
-                if let Some(found) = self.residuals.iter().find(|residual| residual.product == id) {
+                if let Some(found) = self.residuals.iter().find(|residual| residual.matmul == id) {
                     operands.push(self.renamed(found.other));
                     residual = true;
                 }
                 if quantized {
-                    CpuOp::QuantizedLinear { k, planes: 1, bias, residual }
+                    CpuOp::QuantizedLinear { k, terms: 1, bias, residual }
                 } else {
                     Op::Linear { bias, residual }.into()
                 }
             }
             Op::LmHead if quantized => {
-                CpuOp::QuantizedLinear { k, planes: HEAD_PLANES, bias: false, residual: false }
+                CpuOp::QuantizedLinear { k, terms: LM_HEAD_TERMS, bias: false, residual: false }
             }
             Op::LmHead => Op::Linear { bias: false, residual: false }.into(),
             Op::MoeLinear { experts, bias } if quantized => CpuOp::QuantizedMoeLinear { k, experts, bias },
@@ -150,48 +150,48 @@ impl Lowering<'_> {
         self.builder.apply(op, &operands)
     }
 
-    /// Columns of the parts of an attention that is to be made in parts.
-    fn part_cols(&self, attention: &Attention, operands: &[ValueId]) -> Option<usize> {
+    /// Columns of the partials, if this attention is to be split.
+    fn partial_cols(&self, attention: &Attention, operands: &[ValueId]) -> Option<usize> {
         let rows = self.builder.shape(operands[0]).rows.at(self.graph.bounds());
         let pages = self.builder.shape(operands[4]).cols;
         let path = if attention.paths { self.builder.shape(operands[6]).cols } else { 0 };
         let positions = pages.checked_mul(PAGE_CELLS)?.checked_add(path)?;
         let part_len = attention.head_dim.checked_add(PARTIAL_EXTRA)?;
         let cols =
-            most_splits(positions, attention.window).checked_mul(attention.heads)?.checked_mul(part_len)?;
-        (rows <= PARTED_ROWS).then_some(cols)
+            max_splits(positions, attention.window).checked_mul(attention.heads)?.checked_mul(part_len)?;
+        (rows <= MAX_SPLIT_KV_ROWS).then_some(cols)
     }
 
-    fn attention_in_parts(
+    fn split_kv_attention(
         &mut self,
         attention: Attention,
         operands: &[ValueId],
         cols: usize,
     ) -> Result<ValueId, GraphError> {
         let (operands, sinks) = operands.split_at(operands.len() - usize::from(attention.sinks));
-        let parts = CpuOp::AttentionPartials { attention: Attention { sinks: false, ..attention }, cols };
-        let parts = self.builder.apply(parts, operands)?;
-        self.builder.apply(CpuOp::AttentionMerge(attention), &[&[parts, operands[2]], sinks].concat())
+        let partials = CpuOp::AttentionPartials { attention: Attention { sinks: false, ..attention }, cols };
+        let partials = self.builder.apply(partials, operands)?;
+        self.builder.apply(CpuOp::AttentionMerge(attention), &[&[partials, operands[2]], sinks].concat())
     }
 
-    /// Whether products with this weight, as it is packed, take quantised activations.
+    /// Whether matmuls with this packed weight take quantised activations.
     fn takes_quantized(&self, weight: ValueId) -> bool {
         let Def::Leaf(tag) = self.graph.value(weight).def else { return false };
         match self.weights.items().get(tag.index as usize) {
             Some(Weight::Matrix(matrix)) => matrix.takes_quantized(),
             Some(Weight::Experts(experts)) => experts.takes_quantized(),
-            // Wrong weights are reported when the program is made.
+            // Wrong weights are reported when the program is compiled.
             Some(Weight::Vector(_)) | None => false,
         }
     }
 
-    fn quantize(&mut self, x: ValueId, k: usize, planes: usize) -> Result<ValueId, GraphError> {
-        if let Some(&(.., quantized)) = self.quantized.iter().find(|&&(of, p, _)| (of, p) == (x, planes)) {
+    fn quantize(&mut self, x: ValueId, k: usize, terms: usize) -> Result<ValueId, GraphError> {
+        if let Some(&(.., quantized)) = self.quantized.iter().find(|&&(of, p, _)| (of, p) == (x, terms)) {
             return Ok(quantized);
         }
-        let row_bytes = planes * activation_row_bytes(k);
-        let quantized = self.builder.apply(CpuOp::Quantize { row_bytes, planes }, &[x])?;
-        self.quantized.push((x, planes, quantized));
+        let row_bytes = terms * activation_row_bytes(k);
+        let quantized = self.builder.apply(CpuOp::Quantize { row_bytes, terms }, &[x])?;
+        self.quantized.push((x, terms, quantized));
         Ok(quantized)
     }
 }

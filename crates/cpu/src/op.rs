@@ -1,4 +1,4 @@
-//! The ops that this backend runs: those of models, and those that its lowering makes of them.
+//! The ops that this backend runs: model-level ops, and those that lowering produces.
 
 use verbatim_graph::{Attention, Op, OpRules, Operands, Shape, Value, WeightKind};
 use verbatim_quant::DType;
@@ -6,21 +6,21 @@ use verbatim_quant::DType;
 /// An op of a lowered graph. The doc comment of each variant gives its operands in order, then its result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CpuOp {
-    /// As models write it.
+    /// A model-level op.
     Model(Op),
-    /// (x f32 \[r, k\]) → i8 \[r, row_bytes\]: rows quantised in the layout of `matrix::activations`.
+    /// (x f32 \[r, k\]) → i8 \[r, row_bytes\]: rows quantised to int8 in the layout of `matrix::activations`.
     Quantize {
-        /// Bytes of one quantised row, all planes together.
+        /// Bytes of one quantised row, summed over its terms.
         row_bytes: usize,
-        /// Times that a row is quantised: the second plane holds what the first has left over.
-        planes: usize,
+        /// Int8 residual terms of a row: the second term is the quantised rounding error of the first.
+        terms: usize,
     },
     /// [`Op::Linear`] whose x is the result of [`CpuOp::Quantize`] over `k` elements.
     QuantizedLinear {
         /// Elements of a row of x before it was quantised.
         k: usize,
-        /// Planes of x.
-        planes: usize,
+        /// Residual terms of x.
+        terms: usize,
         /// A bias operand is given.
         bias: bool,
         /// A residual operand is given.
@@ -35,16 +35,16 @@ pub enum CpuOp {
         /// A bias operand is given.
         bias: bool,
     },
-    /// The first half of [`Op::Attention`], with its operands but for the sinks → f32 \[r, cols\]: what parts of the
-    /// positions that a row sees give by themselves.
+    /// The first half of [`Op::Attention`], with its operands except the sinks → f32 \[r, cols\]: the split-KV partials
+    /// (o, m, s) of each row; see `ops::attention`.
     AttentionPartials {
         /// The attention, without sinks.
         attention: Attention,
         /// Elements of a row of the result.
         cols: usize,
     },
-    /// The second half of [`Op::Attention`]. (parts f32 \[r, cols\], positions i32 \[r, 1\], then sinks f32 \[1, heads\] if
-    /// `sinks`) → f32 \[r, heads * head_dim\]: the parts put together.
+    /// The second half of [`Op::Attention`]. (partials f32 \[r, cols\], positions i32 \[r, 1\], then sinks f32 \[1, heads\] if
+    /// `sinks`) → f32 \[r, heads * head_dim\]: the merged partials.
     AttentionMerge(Attention),
 }
 
@@ -55,7 +55,7 @@ impl From<Op> for CpuOp {
 }
 
 impl CpuOp {
-    /// How it reads an operand that is a weight.
+    /// The form of an operand that is a weight.
     pub(crate) fn weight_kind(&self, operand: usize) -> WeightKind {
         match (*self, operand) {
             (CpuOp::Model(op), _) => op.weight_kind(operand),

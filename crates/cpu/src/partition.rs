@@ -1,45 +1,45 @@
 //! The partition of the rows of a phase's ops among threads.
 //!
-//! A step of few rows has fewer rows than threads, so rows are cut in *units*: equal parts of the columns, each of which
-//! an op makes without the others. A thread takes a run of the units of all rows: mostly whole rows where there are
-//! many, and a part of the only row of plain decoding.
+//! A step may have fewer rows than threads, so rows are cut in *units*: equal column slices, each of which an op computes
+//! independently. A thread takes a run of the units of all rows: mostly whole rows if there are many, and a part of the only
+//! row in single-sequence decoding.
 //!
-//! No barrier lies between the ops of a phase, so what one of them reads of another's result has to be made by the same
-//! thread. Ops along such an edge are cut in the same number of units, and their rows are as many; so their units go to
-//! the same threads. Unit u of the one may then read unit u of the other. If it needs more than that, both are one unit, and a
-//! thread makes whole rows. Values of earlier phases are finished and may be read whole.
+//! There is no barrier between the ops of a phase, so what an op reads of another op's result must have been computed by the
+//! same thread. Two ops with such a dependency have the same row count and are cut into the same number of column slices, so
+//! that their units go to the same threads: unit u of the one may read unit u of the other. If it needs more than that, both
+//! have one unit, and a thread computes whole rows. Values of earlier phases are complete and may be read whole.
 
 use crate::op::CpuOp;
 use crate::work::{Division, Units, Work, gcd};
 use std::ops::Range;
 use verbatim_graph::{Graph, Node};
 
-/// In how many units each node of a phase makes its rows.
+/// The number of units of a row, for each node of a phase.
 pub(crate) fn units(graph: &Graph<CpuOp>, phase: &[Node<CpuOp>]) -> Vec<usize> {
-    let mut units: Vec<usize> = phase.iter().map(|node| most_units(graph, node)).collect();
-    // Every change divides a number, so there is an end of them.
+    let mut units: Vec<usize> = phase.iter().map(|node| max_units(graph, node)).collect();
+    // Every change replaces a number by a divisor, so this terminates.
     let mut is_settled = false;
     while !is_settled {
         is_settled = true;
         for (reader, node) in phase.iter().enumerate() {
             for (i, &operand) in node.operands.iter().enumerate() {
                 let (root, _) = graph.root(operand);
-                let Some(maker) = phase[..reader].iter().position(|earlier| earlier.output == root) else {
+                let Some(producer) = phase[..reader].iter().position(|earlier| earlier.output == root) else {
                     continue;
                 };
-                // The units of a view are not those of its base.
+                // The units of a view differ from those of its base.
                 let is_local = operand == root && Work::of(&node.op).own_unit.contain(i);
-                let both = if is_local { gcd(units[maker], units[reader]) } else { 1 };
-                is_settled &= units[maker] == both && units[reader] == both;
-                (units[maker], units[reader]) = (both, both);
+                let both = if is_local { gcd(units[producer], units[reader]) } else { 1 };
+                is_settled &= units[producer] == both && units[reader] == both;
+                (units[producer], units[reader]) = (both, both);
             }
         }
     }
     units
 }
 
-/// In how many units a row of the result can be cut, each made without the others.
-fn most_units(graph: &Graph<CpuOp>, node: &Node<CpuOp>) -> usize {
+/// Maximum number of units of a row of the result, each computed independently.
+fn max_units(graph: &Graph<CpuOp>, node: &Node<CpuOp>) -> usize {
     let units = match Work::of(&node.op).division {
         Division::Rows(units) => units,
         Division::Chunks => Units::One,
@@ -48,7 +48,7 @@ fn most_units(graph: &Graph<CpuOp>, node: &Node<CpuOp>) -> usize {
     units.count(cols(node.output), cols(node.operands[0]))
 }
 
-/// A thread's part: rows, and of each the units that it makes. The parts of all threads are all units of all rows, each once.
+/// A thread's part: rows, and the units of each row. The parts of all threads cover all units of all rows exactly once.
 pub(crate) fn part(
     rows: usize,
     units: usize,
@@ -89,12 +89,12 @@ mod tests {
         b.apply(Op::RmsNorm { eps: Real(1e-5), groups }.into(), &[x, weight]).unwrap()
     }
 
-    fn quantize(b: &mut Builder<CpuOp>, x: ValueId, planes: usize) -> ValueId {
-        let row_bytes = planes * verbatim_matrix::activation_row_bytes(b.shape(x).cols);
-        b.apply(CpuOp::Quantize { row_bytes, planes }, &[x]).unwrap()
+    fn quantize(b: &mut Builder<CpuOp>, x: ValueId, terms: usize) -> ValueId {
+        let row_bytes = terms * verbatim_matrix::activation_row_bytes(b.shape(x).cols);
+        b.apply(CpuOp::Quantize { row_bytes, terms }, &[x]).unwrap()
     }
 
-    /// The units of all nodes, as one phase. Every value is kept: these graphs are of nodes that are not pruned.
+    /// The units of all nodes, as one phase. `kept` are outputs, so that no node is pruned.
     fn units_of(mut b: Builder<CpuOp>, kept: &[ValueId]) -> Vec<usize> {
         for (index, &value) in kept.iter().enumerate() {
             b.output(Tag::indexed("out", index as u32), value).unwrap();

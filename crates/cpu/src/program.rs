@@ -1,14 +1,14 @@
-//! Programs: a plan with its weights resolved, ready to run; and the typed way in and out of it.
+//! Programs: a plan with its weights resolved, ready to run; and the typestate API for a run.
 //!
-//! The order of use is fixed by types. [`CpuProgram::bind`] gives every live input to the caller's function once, as a
-//! [`InputBinding`] that can only be turned into a [`Filled`] by filling it: a [`Bound`] with an input missing cannot be
-//! made, and an input that nothing reads is never asked for. [`crate::Cpu::run_bound`] takes the [`Bound`] and returns
-//! [`CpuOutputs`], which keep the arena borrowed: the next run cannot start while somebody still reads.
+//! The order of use is fixed by types. [`CpuProgram::bind`] passes every live input to the caller's function once, as an
+//! [`InputBinding`] that only filling turns into a [`FilledInput`]: forgetting an input does not compile, and an unused input is
+//! never asked for. [`crate::Cpu::run_bound`] takes the [`Bound`] and returns [`CpuOutputs`], which borrow the arena: starting
+//! the next run while outputs are borrowed does not compile.
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # use verbatim_backend::Outputs; use verbatim_cpu::*; use verbatim_graph::*; use verbatim_quant::DType;
-//! # let mut b = Builder::new(Bounds { rows: 1, output_rows: 1 });
+//! # let mut b = Builder::new(RowCounts { rows: 1, output_rows: 1 });
 //! # let x = b.input(Tag::new("x"), DType::F32, Shape::per_row(2))?;
 //! # let y = b.apply(Op::Scale { factor: Real(2.0) }, &[x])?;
 //! # b.output(Tag::new("y"), y)?;
@@ -17,7 +17,7 @@
 //! # let mut cpu = Cpu::new(1)?;
 //! # let mut arena = CpuArena::default();
 //! let program = cpu.prepare(&graph, &weights)?;
-//! let rows = Bounds { rows: 1, output_rows: 1 };
+//! let rows = RowCounts { rows: 1, output_rows: 1 };
 //! let first = cpu.run_bound(program.bind(&mut arena, rows, |input| input.f32(&[1.0, 2.0]))?, &weights, &mut state)?;
 //! assert_eq!(first.row(Tag::new("y"), 0), Some(&[2.0, 4.0][..]));
 //! let second = cpu.run_bound(program.bind(&mut arena, rows, |input| input.f32(&[5.0, 6.0]))?, &weights, &mut state)?;
@@ -25,12 +25,12 @@
 //! # Ok(()) }
 //! ```
 //!
-//! The same, but for a look at the first outputs after the second run, does not compile:
+//! Reading the first outputs after the second run does not compile:
 //!
 //! ```compile_fail,E0499
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # use verbatim_backend::Outputs; use verbatim_cpu::*; use verbatim_graph::*; use verbatim_quant::DType;
-//! # let mut b = Builder::new(Bounds { rows: 1, output_rows: 1 });
+//! # let mut b = Builder::new(RowCounts { rows: 1, output_rows: 1 });
 //! # let x = b.input(Tag::new("x"), DType::F32, Shape::per_row(2))?;
 //! # let y = b.apply(Op::Scale { factor: Real(2.0) }, &[x])?;
 //! # b.output(Tag::new("y"), y)?;
@@ -39,19 +39,19 @@
 //! # let mut cpu = Cpu::new(1)?;
 //! # let mut arena = CpuArena::default();
 //! let program = cpu.prepare(&graph, &weights)?;
-//! let rows = Bounds { rows: 1, output_rows: 1 };
+//! let rows = RowCounts { rows: 1, output_rows: 1 };
 //! let first = cpu.run_bound(program.bind(&mut arena, rows, |input| input.f32(&[1.0, 2.0]))?, &weights, &mut state)?;
 //! let second = cpu.run_bound(program.bind(&mut arena, rows, |input| input.f32(&[5.0, 6.0]))?, &weights, &mut state)?;
 //! assert_eq!(first.row(Tag::new("y"), 0), Some(&[2.0, 4.0][..]));
 //! # Ok(()) }
 //! ```
 //!
-//! Nor does a run with an input left out, since nothing but filling an input binding makes a [`Filled`]:
+//! Nor does a run with a missing input, because only filling an input binding returns a [`FilledInput`]:
 //!
 //! ```compile_fail,E0423
 //! # use verbatim_backend::Outputs; use verbatim_cpu::*; use verbatim_graph::*;
 //! fn bind(program: &CpuProgram, arena: &mut CpuArena, rows: Bounds) {
-//!     let _ = program.bind(arena, rows, |_input| Ok(Filled(())));
+//!     let _ = program.bind(arena, rows, |_input| Ok(FilledInput(())));
 //! }
 //! ```
 #![allow(unsafe_code)] // Input bindings borrow disjoint parts of the arena.
@@ -62,15 +62,15 @@ use crate::partition;
 use crate::weights::{Weight, Weights};
 use std::ops::Range;
 use std::sync::Arc;
-use verbatim_backend::{BindError, Filled, InputBinding, Outputs, PrepareError};
+use verbatim_backend::{BindError, FilledInput, InputBinding, Outputs, PrepareError};
 use verbatim_graph::{
     Attention, Extent, Graph, Lifetime, Op, Placement, RowCounts, Shape, Tag, ValueId, WeightKind,
 };
 use verbatim_plan::Plan;
 use verbatim_quant::DType;
-use verbatim_team::{AlignedBytes, Plain, TaskCounter};
+use verbatim_team::{AlignedBytes, Pod, TaskCounter};
 
-/// The memory in which programs run. One arena serves any number of programs, one at a time.
+/// Memory for the values of a run. Any number of programs can share one arena, one run at a time.
 #[derive(Default)]
 pub struct CpuArena {
     bytes: Option<AlignedBytes>,
@@ -82,7 +82,7 @@ impl CpuArena {
         self.bytes.as_ref().map_or(0, AlignedBytes::len)
     }
 
-    /// Whether nothing was run yet.
+    /// Whether no program has run yet.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -96,7 +96,7 @@ impl CpuArena {
     }
 }
 
-/// A value's place in the arena, view included.
+/// The allocation of a value in the arena; also of a view.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Matrix {
     offset: usize,
@@ -106,12 +106,12 @@ pub(crate) struct Matrix {
 }
 
 impl Matrix {
-    pub(crate) fn row<'a, T: Plain>(&self, arena: &'a AlignedBytes, row: usize) -> &'a [T] {
+    pub(crate) fn row<'a, T: Pod>(&self, arena: &'a AlignedBytes, row: usize) -> &'a [T] {
         arena.read(self.offset + row * self.stride_bytes, self.shape.cols)
     }
 
-    /// Some columns of a row, where others of it may be written meanwhile.
-    pub(crate) fn columns<'a, T: Plain>(
+    /// Some columns of a row, whose other columns may be written concurrently.
+    pub(crate) fn columns<'a, T: Pod>(
         &self,
         arena: &'a AlignedBytes,
         row: usize,
@@ -121,15 +121,15 @@ impl Matrix {
     }
 
     /// # Safety
-    /// While the slice lives, nobody else may read or write these columns of the row.
+    /// While the slice lives, no other thread may read or write these columns of the row.
     #[allow(clippy::mut_from_ref)] // See `AlignedBytes`.
-    pub(crate) unsafe fn columns_mut<'a, T: Plain>(
+    pub(crate) unsafe fn columns_mut<'a, T: Pod>(
         &self,
         arena: &'a AlignedBytes,
         row: usize,
         cols: Range<usize>,
     ) -> &'a mut [T] {
-        // SAFETY: the caller's promise.
+        // SAFETY: the contract of this function.
         unsafe { arena.write(self.column_offset(row, &cols), cols.len()) }
     }
 
@@ -138,13 +138,13 @@ impl Matrix {
         self.offset + row * self.stride_bytes + cols.start * self.element_bytes
     }
 
-    /// All elements from the first of row 0 to the last of row `rows - 1`, whatever lies between the rows.
-    pub(crate) fn rows<'a, T: Plain>(&self, arena: &'a AlignedBytes, rows: usize) -> &'a [T] {
+    /// All elements from the first of row 0 to the last of row `rows - 1`, including those between the rows.
+    pub(crate) fn rows<'a, T: Pod>(&self, arena: &'a AlignedBytes, rows: usize) -> &'a [T] {
         debug_assert_eq!(size_of::<T>(), self.element_bytes);
         arena.read(self.offset, self.span(rows))
     }
 
-    /// Elements from one row to the next.
+    /// Row stride in elements.
     pub(crate) fn stride(&self) -> usize {
         self.stride_bytes / self.element_bytes
     }
@@ -163,7 +163,7 @@ impl Matrix {
     }
 }
 
-/// Where an operand is found.
+/// Where an operand is stored.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Source {
     Arena(Matrix),
@@ -182,7 +182,7 @@ impl Source {
     pub(crate) fn weight(&self) -> usize {
         match self {
             Source::Weight(index) => *index,
-            other => unreachable!("{other:?} is not a weight: checked when the program was made"),
+            other => unreachable!("{other:?} is not a weight: checked when the program was compiled"),
         }
     }
 
@@ -195,17 +195,17 @@ impl Source {
 }
 
 /// One op, ready to run.
-pub(crate) struct Step {
+pub(crate) struct PreparedOp {
     pub(crate) op: CpuOp,
     pub(crate) operands: Vec<Source>,
     pub(crate) output: Source,
     /// The rows that the work is split over.
     pub(crate) rows: Extent,
-    /// In how many units a row is cut, where the op is split by rows.
+    /// Units of a row, if the op is split by rows.
     pub(crate) units: usize,
     /// Frequencies and mscale, of [`Op::RopeTable`].
     pub(crate) frequencies: (Vec<f32>, f32),
-    /// Deals out the tasks of ops that are not split by rows.
+    /// Hands out the tasks of ops that are not split by rows.
     pub(crate) tasks: TaskCounter,
 }
 
@@ -215,10 +215,10 @@ struct Input {
     matrix: Matrix,
 }
 
-/// A graph planned and resolved against one model's weights.
+/// A graph, planned and compiled against one model's weights.
 pub struct CpuProgram {
     plan: Arc<Plan<CpuOp>>,
-    steps: Vec<Step>,
+    ops: Vec<PreparedOp>,
     inputs: Vec<Input>,
     outputs: Vec<(Tag, Matrix)>,
     /// By phase: (byte offset, bytes) that are free after it. Empty unless poisoning.
@@ -239,7 +239,7 @@ impl CpuProgram {
         check_weights(graph, weights)?;
         let units =
             plan.phases().iter().flat_map(|phase| partition::units(graph, &graph.nodes()[phase.clone()]));
-        let steps = graph.nodes().iter().zip(units).map(|(node, units)| {
+        let ops = graph.nodes().iter().zip(units).map(|(node, units)| {
             let operands: Vec<Source> = node.operands.iter().map(|&id| source(&plan, id)).collect();
             let frequencies = match node.op {
                 Model(Op::RopeTable(table)) => {
@@ -249,22 +249,22 @@ impl CpuProgram {
                 | CpuOp::AttentionPartials { attention: Attention { head_dim, .. }, .. }
                     if head_dim > attention::MAX_HEAD_DIM =>
                 {
-                    return Err(PrepareError::HeadDim { head_dim, most: attention::MAX_HEAD_DIM });
+                    return Err(PrepareError::HeadDim { head_dim, max: attention::MAX_HEAD_DIM });
                 }
                 Model(Op::GatedDelta(heads)) if heads.key_dim > recurrence::MAX_KEY_DIM => {
-                    let (head_dim, most) = (heads.key_dim, recurrence::MAX_KEY_DIM);
-                    return Err(PrepareError::HeadDim { head_dim, most });
+                    let (head_dim, max) = (heads.key_dim, recurrence::MAX_KEY_DIM);
+                    return Err(PrepareError::HeadDim { head_dim, max });
                 }
                 Model(Op::ShortConv { kernel }) if kernel > recurrence::MAX_KERNEL => {
-                    return Err(PrepareError::ConvKernel { kernel, most: recurrence::MAX_KERNEL });
+                    return Err(PrepareError::ConvKernel { kernel, max: recurrence::MAX_KERNEL });
                 }
                 _ => (Vec::new(), 1.0),
             };
             let output = source(&plan, node.output);
             let (rows, tasks) = (graph.rows(node), TaskCounter::new());
-            Ok(Step { op: node.op, operands, output, rows, units, frequencies, tasks })
+            Ok(PreparedOp { op: node.op, operands, output, rows, units, frequencies, tasks })
         });
-        let steps = steps.collect::<Result<_, _>>()?;
+        let ops = ops.collect::<Result<_, _>>()?;
         let inputs = graph.leaves(Lifetime::Input).map(|(tag, id)| Input {
             tag,
             dtype: graph.value(id).dtype,
@@ -274,23 +274,23 @@ impl CpuProgram {
         let outputs = graph.outputs().iter().map(|&(tag, id)| (tag, *source(&plan, id).matrix())).collect();
         let freed = |phase| plan.freed_after(phase).map(|(_, place)| (place.offset, place.bytes)).collect();
         let poison = if poison { (0..plan.phases().len()).map(freed).collect() } else { Vec::new() };
-        Ok(CpuProgram { steps, inputs, outputs, poison, weights_id: weights.id(), plan })
+        Ok(CpuProgram { ops, inputs, outputs, poison, weights_id: weights.id(), plan })
     }
 
-    /// The plan, with the graph as it is run.
+    /// The plan, with the lowered graph.
     pub fn plan(&self) -> &Arc<Plan<CpuOp>> {
         &self.plan
     }
 
-    pub(crate) fn steps(&self) -> &[Step] {
-        &self.steps
+    pub(crate) fn ops(&self) -> &[PreparedOp] {
+        &self.ops
     }
 
     pub(crate) fn phases(&self) -> &[Range<usize>] {
         self.plan.phases()
     }
 
-    /// What to overwrite after a phase; nothing outside test builds.
+    /// The memory to poison after a phase; empty outside test builds.
     pub(crate) fn poison_after(&self, phase: usize) -> &[(usize, usize)] {
         self.poison.get(phase).map_or(&[], Vec::as_slice)
     }
@@ -302,24 +302,24 @@ impl CpuProgram {
     /// Takes the arena for a run of `rows` rows and lets `fill` fill each live input, in place.
     ///
     /// # Errors
-    /// More rows than the program was made for, no memory, or whatever `fill` returns.
+    /// If there are more rows than the program was compiled for, an allocation fails, or `fill` returns an error.
     pub fn bind<'a>(
         &'a self,
         arena: &'a mut CpuArena,
         rows: RowCounts,
-        mut fill: impl FnMut(InputBinding<'_>) -> Result<Filled, BindError>,
+        mut fill: impl FnMut(InputBinding<'_>) -> Result<FilledInput, BindError>,
     ) -> Result<Bound<'a>, BindError> {
-        let most = self.plan.graph().bounds();
-        if rows.rows > most.rows || rows.output_rows > most.output_rows {
-            return Err(BindError::TooManyRows { given: rows, most });
+        let max = self.plan.graph().bounds();
+        if rows.rows > max.rows || rows.output_rows > max.output_rows {
+            return Err(BindError::TooManyRows { given: rows, max });
         }
         let arena = arena.at_least(self.plan.arena_bytes(Placement::Host))?;
         for input in &self.inputs {
             let count = input.matrix.shape.rows.at(rows) * input.matrix.shape.cols;
-            let bytes = input.dtype.row_bytes(count).expect("inputs have plain element types");
-            // SAFETY: the arena is borrowed mutably, and inputs are alive together, so the plan keeps them apart.
+            let bytes = input.dtype.row_bytes(count).expect("inputs are not quantised");
+            // SAFETY: the arena is borrowed mutably, and inputs have overlapping lifetimes, so their allocations are disjoint.
             let bytes = unsafe { arena.write(input.matrix.offset, bytes) };
-            let _: Filled = fill(InputBinding::new(input.tag, input.dtype, count, bytes))?;
+            let _: FilledInput = fill(InputBinding::new(input.tag, input.dtype, count, bytes))?;
         }
         Ok(Bound { program: self, arena, rows })
     }
@@ -336,8 +336,9 @@ fn source(plan: &Plan<CpuOp>, id: ValueId) -> Source {
         },
         Lifetime::Input | Lifetime::Temp | Lifetime::Output => {
             let (root, column) = graph.root(id);
-            let place = plan.allocations()[root.index()].expect("the checker saw a place for every root");
-            let bytes_of = |cols| value.dtype.row_bytes(cols).expect("plain element types in the arena");
+            let place = plan.allocations()[root.index()]
+                .expect("the checker has verified an allocation for every root");
+            let bytes_of = |cols| value.dtype.row_bytes(cols).expect("no quantised types in the arena");
             let stride_bytes = bytes_of(graph.value(root).shape.cols);
             let offset = place.offset + bytes_of(column);
             let element_bytes = value.dtype.block_bytes();
@@ -346,7 +347,7 @@ fn source(plan: &Plan<CpuOp>, id: ValueId) -> Source {
     }
 }
 
-/// Every weight that the graph reads is there, of the form that its op reads.
+/// Checks that every weight that the graph reads is in the table, in the form that its op reads.
 fn check_weights(graph: &Graph<CpuOp>, weights: &Weights) -> Result<(), PrepareError> {
     for node in graph.nodes() {
         for (i, &operand) in node.operands.iter().enumerate() {
@@ -385,7 +386,7 @@ pub struct Bound<'a> {
     pub(crate) rows: RowCounts,
 }
 
-/// What a run has computed. The arena stays borrowed until the last reader is done.
+/// The outputs of a run. They borrow the arena.
 pub struct CpuOutputs<'a> {
     program: &'a CpuProgram,
     arena: &'a AlignedBytes,

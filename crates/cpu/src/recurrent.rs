@@ -1,8 +1,8 @@
-//! The memory of recurrent layers: slots, each of which holds what all layers carry from one position to the next.
+//! The recurrent state, in slots: a slot is the state of all layers after one position.
 //!
-//! A step reads and writes slots by number, so which of them hold committed states and which hold those of positions in
-//! flight is for its caller to know. A slot's numbers lie in the tiles that the kernels work on: a tile of channels or of
-//! value columns is contiguous, and one thread goes through it.
+//! A step reads and writes slots by index; the caller tracks which of them hold committed states and which hold positions in
+//! flight. A slot is laid out in the tiles that the kernels work on: a tile of channels or of value columns is contiguous, and
+//! is processed by one thread.
 
 use std::ops::Range;
 use verbatim_backend::{RecurrentSpec, StateMemoryError};
@@ -13,12 +13,12 @@ use verbatim_team::AlignedBytes;
 /// Channels of a short convolution, or value columns of a delta head, that are advanced together.
 pub(crate) const TILE_COLS: usize = 4 * LANES;
 
-/// Numbers of the convolution's history; `None` if the sizes overflow.
+/// Elements of the convolution's history; `None` if the sizes overflow.
 fn history_len(spec: &RecurrentSpec) -> Option<usize> {
     spec.kernel.checked_sub(1)?.checked_mul(padded(spec.channels)?)
 }
 
-/// Numbers of the delta net's state.
+/// Elements of the delta net's state.
 fn delta_len(spec: &RecurrentSpec) -> Option<usize> {
     let DeltaHeads { value_heads, key_dim, value_dim, .. } = spec.heads;
     value_heads.checked_mul(key_dim)?.checked_mul(padded(value_dim)?)
@@ -44,17 +44,17 @@ pub(crate) struct RecurrentLayer {
 }
 
 impl RecurrentMemory {
-    /// Adds layers of `slots` states each. It is zeroed, and becomes resident as it is written.
+    /// Adds layers of `slots` states each. Their memory is zeroed, and becomes resident as it is written.
     ///
     /// # Errors
-    /// If there is no memory for so many.
+    /// If the allocation fails.
     pub(crate) fn append(&mut self, specs: &[RecurrentSpec], slots: usize) -> Result<(), StateMemoryError> {
         if specs.is_empty() {
             return Ok(());
         }
         assert!(
             self.layers.is_empty() || slots == self.slots,
-            "all recurrent layers have equally many slots"
+            "all recurrent layers have the same slot count"
         );
         let bytes = |len: Option<usize>| {
             AlignedBytes::zeroed(len?.checked_mul(slots)?.checked_mul(size_of::<f32>())?)
@@ -85,7 +85,7 @@ impl RecurrentMemory {
         bytes.checked_div(self.slots).unwrap_or(0)
     }
 
-    /// Stores what [`RecurrentMemory::read_slot`] gave of layers of this form.
+    /// Stores what [`RecurrentMemory::read_slot`] has read from layers of the same spec.
     pub(crate) fn write_slot(&mut self, layers: Range<usize>, slot: usize, mut from: &[u8]) {
         let slots = self.slots;
         let layers = self.layers[layers].iter_mut();
@@ -103,18 +103,18 @@ impl RecurrentMemory {
 }
 
 impl RecurrentLayer {
-    /// A tile of the convolution's history: for each of the last `kernel - 1` inputs, the channels from `channel` on.
+    /// A tile of the convolution's history: for each of the last `kernel - 1` inputs, the channels starting at `channel`.
     pub(crate) fn history(&self, slot: usize, channel: usize) -> Tile<'_> {
         let rows = self.spec.kernel - 1;
-        let len = history_len(&self.spec).expect("checked when the memory was made");
+        let len = history_len(&self.spec).expect("checked when the memory was allocated");
         tile(&self.history, slot * len + channel * rows, rows, self.spec.channels - channel)
     }
 
-    /// A tile of a head's state: for each element of a key, the value columns from `column` on.
+    /// A tile of a head's state: for each element of a key, the value columns starting at `column`.
     pub(crate) fn delta(&self, slot: usize, head: usize, column: usize) -> Tile<'_> {
         let DeltaHeads { key_dim, value_dim, .. } = self.spec.heads;
-        let len = delta_len(&self.spec).expect("checked when the memory was made");
-        let head_len = padded(value_dim).expect("checked when the memory was made") * key_dim;
+        let len = delta_len(&self.spec).expect("checked when the memory was allocated");
+        let head_len = padded(value_dim).expect("checked when the memory was allocated") * key_dim;
         tile(&self.delta, slot * len + head * head_len + column * key_dim, key_dim, value_dim - column)
     }
 }
@@ -124,7 +124,7 @@ fn tile(bytes: &AlignedBytes, start: usize, rows: usize, cols_left: usize) -> Ti
     Tile { bytes, start, len: rows * cols }
 }
 
-/// A part of a state that one thread goes through: rows of whole vectors, one after the other.
+/// A part of a state that one thread processes: consecutive rows of whole vectors.
 pub(crate) struct Tile<'a> {
     bytes: &'a AlignedBytes,
     start: usize,
@@ -132,7 +132,7 @@ pub(crate) struct Tile<'a> {
 }
 
 impl<'a> Tile<'a> {
-    /// The tile, for reading. Nobody may write it meanwhile.
+    /// The tile, for reading. No other thread may write it while the slice lives.
     pub(crate) fn read(&self) -> &'a [f32] {
         self.bytes.slice(self.start, self.len)
     }
@@ -140,11 +140,11 @@ impl<'a> Tile<'a> {
     /// The tile, for writing.
     ///
     /// # Safety
-    /// While the slice lives, nobody else may read or write the tile.
-    #[allow(unsafe_code)] // The op that advances a tile gives it to one thread.
+    /// While the slice lives, no other thread may read or write the tile.
+    #[allow(unsafe_code)] // Each tile is advanced by one thread.
     #[allow(clippy::mut_from_ref)] // See `AlignedBytes`.
     pub(crate) unsafe fn write(&self) -> &'a mut [f32] {
-        // SAFETY: the caller's promise.
+        // SAFETY: the contract of this function.
         unsafe { self.bytes.write(self.start * size_of::<f32>(), self.len) }
     }
 }

@@ -1,11 +1,11 @@
-//! All that sequences keep from one step to the next, behind the trait that every backend fulfils.
+//! The state of sequences between steps, behind the [`StateStore`] trait.
 
 use crate::kv::{KeyShifter, KvMemory};
 use crate::recurrent::RecurrentMemory;
 use std::ops::Range;
-use verbatim_backend::{KShift, StateForm, StateMemoryError, StateStore};
+use verbatim_backend::{KShift, StateLayers, StateMemoryError, StateStore};
 
-/// The version of the numbers that the kernels compute; see [`StateStore::numerics`].
+/// The numerics version of the kernels; see [`StateStore::numerics_version`].
 const NUMERICS: u32 = 3;
 
 /// K, V and recurrent states of all layers.
@@ -19,10 +19,10 @@ impl CpuState {
     /// Memory for these layers.
     ///
     /// # Errors
-    /// If there is none.
-    pub fn new(form: &StateForm) -> Result<CpuState, StateMemoryError> {
+    /// If the allocation fails.
+    pub fn new(layers: &StateLayers) -> Result<CpuState, StateMemoryError> {
         let mut state = CpuState::default();
-        state.append(form)?;
+        state.append(layers)?;
         Ok(state)
     }
 
@@ -38,16 +38,16 @@ impl CpuState {
 }
 
 impl StateStore for CpuState {
-    fn numerics(&self) -> u32 {
+    fn numerics_version(&self) -> u32 {
         NUMERICS
     }
 
-    fn append(&mut self, form: &StateForm) -> Result<(), StateMemoryError> {
-        let layers = self.kv.layers().len();
-        self.kv.append(&form.kv)?;
-        let appended = self.recurrent.append(&form.recurrent, form.slots);
+    fn append(&mut self, layers: &StateLayers) -> Result<(), StateMemoryError> {
+        let kv_layers = self.kv.layers().len();
+        self.kv.append(&layers.kv)?;
+        let appended = self.recurrent.append(&layers.recurrent, layers.slots);
         if appended.is_err() {
-            self.kv.truncate(layers);
+            self.kv.truncate(kv_layers);
         }
         appended
     }
@@ -73,7 +73,7 @@ impl StateStore for CpuState {
 
     fn write_cells(&mut self, layer: usize, cells: &mut dyn Iterator<Item = usize>, from: &[u8]) {
         let layer = &mut self.kv.layers_mut()[layer];
-        let bytes = layer.spec().cell_bytes().expect("checked when the memory was made");
+        let bytes = layer.spec().cell_bytes().expect("checked when the memory was allocated");
         // A cell may have no bytes at all.
         let mut from = from.chunks_exact(bytes.max(1));
         for cell in cells {

@@ -1,13 +1,13 @@
-//! A model's weights in the form that the kernels read.
+//! A model's weights in the layout that the kernels read.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use verbatim_matrix::{PackedExperts, PackedMatrix};
 
 /// One weight.
 pub enum Weight {
-    /// The right-hand side of products, and tables of rows: packed.
+    /// The right-hand side of a matmul, or an embedding table: packed.
     Matrix(PackedMatrix),
-    /// The right-hand sides of a mixture's products: packed, one for each expert.
+    /// The right-hand sides of an MoE matmul: packed, one for each expert.
     Experts(PackedExperts),
     /// Norm weights, biases, RoPE frequency factors.
     Vector(Vec<f32>),
@@ -24,7 +24,7 @@ impl Weight {
     }
 }
 
-/// All weights of a model. A graph's weight leaf with index i means the i-th.
+/// All weights of a model. A graph's weight leaf with index i refers to the i-th.
 pub struct Weights {
     id: u64,
     items: Vec<Weight>,
@@ -38,7 +38,7 @@ impl Default for Weights {
 }
 
 impl Weights {
-    /// Takes the weights over.
+    /// A table of these weights.
     pub fn new(items: Vec<Weight>) -> Weights {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         Weights { id: NEXT.fetch_add(1, Ordering::Relaxed), items }
@@ -49,7 +49,7 @@ impl Weights {
         &self.items
     }
 
-    /// Appends a weight. Programs that were made before keep their weights.
+    /// Appends a weight. Programs that were compiled before stay valid.
     pub fn push(&mut self, weight: Weight) {
         self.items.push(weight);
     }
@@ -64,7 +64,7 @@ impl Weights {
         self.items.iter().map(bytes).sum()
     }
 
-    /// Tells these weights from all others of the process.
+    /// A process-wide unique id of the table.
     pub(crate) fn id(&self) -> u64 {
         self.id
     }
@@ -72,21 +72,21 @@ impl Weights {
     pub(crate) fn matrix(&self, index: usize) -> &PackedMatrix {
         match &self.items[index] {
             Weight::Matrix(matrix) => matrix,
-            Weight::Experts(_) | Weight::Vector(_) => unreachable!("checked when the program was made"),
+            Weight::Experts(_) | Weight::Vector(_) => unreachable!("checked when the program was compiled"),
         }
     }
 
     pub(crate) fn experts(&self, index: usize) -> &PackedExperts {
         match &self.items[index] {
             Weight::Experts(experts) => experts,
-            Weight::Matrix(_) | Weight::Vector(_) => unreachable!("checked when the program was made"),
+            Weight::Matrix(_) | Weight::Vector(_) => unreachable!("checked when the program was compiled"),
         }
     }
 
     pub(crate) fn vector(&self, index: usize) -> &[f32] {
         match &self.items[index] {
             Weight::Vector(vector) => vector,
-            Weight::Matrix(_) | Weight::Experts(_) => unreachable!("checked when the program was made"),
+            Weight::Matrix(_) | Weight::Experts(_) => unreachable!("checked when the program was compiled"),
         }
     }
 }

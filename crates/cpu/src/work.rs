@@ -1,41 +1,41 @@
-//! How threads divide the work of an op, and what of its operands that needs: everything that planning and execution ask of
-//! an op, in one table. A new op is one arm here and one in [`executor`](crate::executor).
+//! How threads divide the work of an op, and which parts of its operands a part needs: all scheduling properties of an op, in
+//! one table. A new op is one arm here and one in [`executor`](crate::executor).
 
 use crate::op::CpuOp;
 use verbatim_graph::{Attention, Op};
 use verbatim_matrix::BLOCK_COLS;
 use verbatim_plan::PhaseRules;
 
-/// What is to be known of an op.
+/// The scheduling properties of an op.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Work {
     /// How it is divided.
     pub(crate) division: Division,
-    /// The operands of which making a row needs only the row at the same index. Of the others it may need any.
+    /// The operands of which computing a row needs only the row at the same index. Of the others it may need any row.
     pub(crate) own_row: Operands,
-    /// The operands of which making a unit needs only the unit at the same index. So none of them is read whole.
+    /// The operands of which computing a unit needs only the unit at the same index.
     pub(crate) own_unit: Operands,
 }
 
-/// Among what the threads divide an op.
+/// What the threads divide among them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Division {
-    /// Its rows, each of which can be cut in units that are made without the others (see [`partition`](crate::partition)).
+    /// Rows, each of which can be cut in independent units (see [`partition`](crate::partition)).
     Rows(Units),
-    /// Chunks of the columns or heads of all rows, which it hands out itself.
+    /// Chunks of the columns or heads of all rows, which the op hands out itself.
     Chunks,
 }
 
-/// In how many units a row can be cut. Any number that divides it will do, too.
+/// Maximum number of units of a row. Any divisor of it is valid, too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Units {
-    /// One: a thread makes whole rows.
+    /// One: a thread computes whole rows.
     One,
-    /// So many: heads or groups.
+    /// This many: heads or groups.
     Of(usize),
-    /// As many as there are cache lines in a row of the result.
+    /// The number of cache lines in a row of the result.
     CacheLines,
-    /// As many as the first operand has blocks.
+    /// The number of quantisation blocks of the first operand.
     Blocks,
 }
 
@@ -59,11 +59,11 @@ impl Operands {
     }
 }
 
-/// Columns of a cache line of f32: where rows are whole lines, threads write no line together.
+/// f32 columns of a cache line: if rows are whole lines, no two threads write to the same line.
 const LINE_COLS: usize = 16;
 
 impl Units {
-    /// The number, of a result of `cols` columns, whose first operand has `first_cols`.
+    /// The number of units, for a result of `cols` columns and a first operand of `first_cols` columns.
     pub(crate) fn count(self, cols: usize, first_cols: usize) -> usize {
         let count = match self {
             Units::One => 1,
@@ -80,7 +80,7 @@ pub(crate) fn gcd(a: usize, b: usize) -> usize {
 }
 
 impl Work {
-    /// An op whose rows are made each by itself; of a unit nothing is said.
+    /// An op whose rows are independent; no unit-level guarantee.
     const fn rows(units: Units) -> Work {
         Work { division: Division::Rows(units), own_row: Operands::All, own_unit: Operands::NONE }
     }
@@ -112,7 +112,7 @@ impl Work {
             Op::Glu { .. } | Op::Add | Op::Mul | Op::Scale { .. } | Op::Softcap { .. } => {
                 Work::rows(Units::CacheLines).own_unit(Operands::All)
             }
-            // The root mean square is that of all columns, or of a whole group.
+            // The root mean square is over all columns, or over a whole group.
             Op::RmsNorm { groups: 1, .. } => Work::rows(Units::CacheLines),
             Op::RmsNorm { groups, .. } => Work::rows(Units::Of(groups)).own_unit(Operands::Only(&[0])),
             Op::Rope { heads, .. } => Work::rows(Units::Of(heads)).own_unit(Operands::Only(&[0])),
@@ -135,7 +135,7 @@ impl Work {
         }
     }
 
-    /// Keys and values are any rows', and so are the pages; the query, its position and its path are the row's own.
+    /// K, V and the page table are read of any row; the query, its position and its path of the same row.
     fn attention(attention: Attention) -> Work {
         let own: &[usize] = if attention.paths { &[0, 2, 3, 5, 6] } else { &[0, 2, 3] };
         Work::chunks().own_row(Operands::Only(own))

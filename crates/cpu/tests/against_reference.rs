@@ -1,9 +1,9 @@
-//! The kernels against the reference backend, which computes every op as its definition says: over random graphs with the same
-//! weights, inputs and states, and products by themselves against bounds on what rounding activations can do.
+//! The kernels against the reference backend, which computes every op by its definition: over random graphs with the same
+//! weights, inputs and states, and single matmuls against bounds on the effect of rounding activations.
 
 use verbatim_backend::{
-    Backend, BindError, Filled, InputBinding, KvSpec, KvType, Outputs, PAGE_CELLS, RecurrentSpec, StateForm,
-    StateStore, WeightKind, WeightSource,
+    Backend, BindError, FilledInput, InputBinding, KvSpec, KvType, Outputs, PAGE_CELLS, RecurrentSpec,
+    StateLayers, StateStore, WeightKind, WeightSource,
 };
 use verbatim_cpu::Cpu;
 use verbatim_graph::random::{self, Random, tags};
@@ -11,23 +11,23 @@ use verbatim_graph::{Builder, Graph, Lifetime, Op, RowCounts, Shape, Tag, ValueI
 use verbatim_quant::{DType, dequantize, quantize};
 use verbatim_reference::Reference;
 
-/// As many pages as the page table of random graphs names.
+/// The number of pages in the page table of random graphs.
 const PAGES: usize = 4;
 const GRAPHS: u64 = 2000;
 
 /// How far a row may be off, over its largest element, where only sums are taken in another order, and where activations are
 /// rounded, which the reference does not do.
-const MOST: [f64; 2] = [5e-5, 0.05];
+const MAX_ERROR: [f64; 2] = [5e-5, 0.05];
 /// Where K and V are rounded, a sum that is off in its last bit may reach the next level. That is seldom.
 const ROUNDED: f64 = 0.1;
-/// A graph in which large numbers cancel, such as one through a single column, is further off: by this many times what the
+/// A graph in which large values cancel, such as one through a single column, is further off: by this many times what the
 /// reference's own results change if its inputs do by as much as is rounded.
 const SHAKES: f64 = 4.0;
 const SHAKEN: [f32; 2] = [5e-7, 1.0 / 240.0];
 
 fn encoded(dtype: DType, x: &[f32]) -> Vec<u8> {
     let mut bytes = vec![0; dtype.row_bytes(x.len()).expect("whole blocks")];
-    quantize(dtype, x, &mut bytes).expect("small numbers");
+    quantize(dtype, x, &mut bytes).expect("small values");
     bytes
 }
 
@@ -35,7 +35,7 @@ fn encoded(dtype: DType, x: &[f32]) -> Vec<u8> {
 #[derive(Clone, Copy, Default)]
 struct Rounds {
     activations: bool,
-    /// Something is chosen by numbers that may be off.
+    /// Whether experts are selected by values that may be off.
     chooses: bool,
     states: bool,
 }
@@ -78,7 +78,7 @@ fn random_graphs_agree_with_the_reference() {
             let class = usize::from(rounds_kv) + 2 * usize::from(activations);
             let off = furthest(&given, &wanted);
             counts[class] += 1;
-            let mut most = MOST[usize::from(activations)];
+            let mut most = MAX_ERROR[usize::from(activations)];
             if off > most && off <= ROUNDED && rounds_kv {
                 other_level += 1;
             } else if off > most {
@@ -132,7 +132,7 @@ fn run<B: Backend>(
     let recurrent = RecurrentSpec { kernel, channels, heads: random::DELTA };
     let spec = KvSpec { kv_heads: random::KV_HEADS, head_dim: random::HEAD_DIM, k, v };
     let kv_layers = layers(graph, &[tags::STATE]);
-    let form = StateForm {
+    let form = StateLayers {
         kv: vec![(spec, PAGES); kv_layers],
         recurrent: vec![recurrent; layers(graph, &[tags::CONV, tags::DELTA])],
         slots: random::SLOTS,
@@ -164,7 +164,7 @@ fn fill(
     random: &mut Random,
     rows: RowCounts,
     shake: &mut dyn FnMut() -> f32,
-) -> Result<Filled, BindError> {
+) -> Result<FilledInput, BindError> {
     let count = input.count();
     let mut below = |limit: usize| -> Vec<i32> { (0..count).map(|_| random.below(limit) as i32).collect() };
     match input.tag().name {
@@ -179,14 +179,14 @@ fn fill(
         tags::READ_SLOTS => {
             input.i32(&below(random::SLOTS + 1).iter().map(|slot| slot - 1).collect::<Vec<_>>())
         }
-        // Each row its own cell, as the sequence state gives them.
+        // Each row its own cell, as from the sequence state.
         tags::CELLS => input.i32_from((0..count as i32).map(|row| (row * 37 + 5) % 256)),
         tags::X => input.f32(&(0..count).map(|_| random.unit() * shake()).collect::<Vec<_>>()),
-        _ => input.unknown(),
+        _ => input.no_data(),
     }
 }
 
-/// Writes numbers into all cells of a layer, by the op that does.
+/// Writes random values into all cells of a layer, with the op.
 fn fill_layer<B: Backend>(
     backend: &mut B,
     weights: &B::Weights,
@@ -209,8 +209,8 @@ fn fill_layer<B: Backend>(
     let fill = |input: InputBinding<'_>| match input.tag().name {
         tags::CELLS => input.i32_from(0..rows.rows as i32),
         _ => {
-            let numbers: Vec<f32> = (0..input.count()).map(|_| random.unit()).collect();
-            input.f32(&numbers)
+            let elements: Vec<f32> = (0..input.count()).map(|_| random.unit()).collect();
+            input.f32(&elements)
         }
     };
     let mut arena = B::Arena::default();
@@ -223,7 +223,7 @@ fn layers(graph: &Graph, names: &[&str]) -> usize {
     states.map(|(tag, _)| tag.index as usize + 1).max().unwrap_or(0)
 }
 
-/// The form of each weight follows from its reader: the right-hand side of products and tables are matrices.
+/// The form of each weight follows from its reader: the right-hand side of matmuls and embedding tables are matrices.
 fn weights<B: Backend>(backend: &mut B, graph: &Graph, seed: u64) -> B::Weights {
     let leaves: Vec<(Tag, ValueId)> = graph.leaves(Lifetime::Weight).collect();
     let mut random = Random(seed ^ 2);
@@ -238,9 +238,9 @@ fn weights<B: Backend>(backend: &mut B, graph: &Graph, seed: u64) -> B::Weights 
                 (form(graph, id), value.dtype, [value.shape.rows.at(graph.bounds()), value.shape.cols])
             }
         };
-        let numbers: Vec<f32> = (0..rows * cols).map(|_| random.unit() * 0.3).collect();
+        let elements: Vec<f32> = (0..rows * cols).map(|_| random.unit() * 0.3).collect();
         let (rows, cols) = if form == WeightKind::Vector { (1, rows * cols) } else { (rows, cols) };
-        let bytes = encoded(dtype, &numbers);
+        let bytes = encoded(dtype, &elements);
         let source = WeightSource { form, dtype, rows, cols, bytes: &bytes, done: &|_| {} };
         backend.append_weight(&mut weights, source).expect("fits");
     }
@@ -266,14 +266,14 @@ fn stored_keys_and_values_are_equal() {
     for (index, k) in KvType::ALL.into_iter().enumerate() {
         let v = KvType::ALL[(index * 2 + 3) % 9];
         let spec = KvSpec { kv_heads: random::KV_HEADS, head_dim: random::HEAD_DIM, k, v };
-        let form = StateForm { kv: vec![(spec, PAGES)], ..StateForm::default() };
+        let form = StateLayers { kv: vec![(spec, PAGES)], ..StateLayers::default() };
         let stored = [stored(&mut cpu, &form), stored(&mut Reference, &form)];
         assert!(stored[0] == stored[1], "{} and {}", k.name(), v.name());
         assert_eq!(stored[0].len(), spec.cell_bytes().expect("small") * PAGES * PAGE_CELLS);
     }
 }
 
-fn stored<B: Backend>(backend: &mut B, form: &StateForm) -> Vec<u8> {
+fn stored<B: Backend>(backend: &mut B, form: &StateLayers) -> Vec<u8> {
     let (weights, mut state) = (backend.new_weights(), backend.new_state());
     state.append(form).expect("small");
     fill_layer(backend, &weights, &mut state, 0, 3);
@@ -282,7 +282,7 @@ fn stored<B: Backend>(backend: &mut B, form: &StateForm) -> Vec<u8> {
     bytes
 }
 
-/// The types that products with weights are tried with.
+/// The weight types of the matmul tests.
 const DTYPES: [DType; 18] = [
     DType::F32,
     DType::F16,
@@ -304,16 +304,16 @@ const DTYPES: [DType; 18] = [
     DType::IQ4_XS,
 ];
 
-/// Columns of the matrices: whole blocks of every type.
+/// Columns of the matrices: a multiple of the block size of every type.
 const K: usize = 512;
 const N: usize = 40;
 const ROWS: usize = 9;
 const EXPERTS: usize = 3;
 
 /// A block of 32 activations is stored as multiples of the best of scales that bring its peak to 120 or more steps. Its error
-/// is at most that of half a step everywhere: the root of 32 times peak / 240. A second plane stores what the first leaves.
+/// is at most that of half a step everywhere: the root of 32 times peak / 240. A second residual term stores the error of the first.
 #[test]
-fn products_are_within_what_rounding_activations_can_do() {
+fn matmuls_are_within_the_bounds_of_rounded_activations() {
     let mut cpu = Cpu::new(2).expect("a backend");
     let mut random = Random(9);
     for dtype in DTYPES {
@@ -323,21 +323,21 @@ fn products_are_within_what_rounding_activations_can_do() {
             Op::MoeLinear { experts: EXPERTS, bias: false },
         ] {
             let experts = if matches!(op, Op::MoeLinear { .. }) { EXPERTS } else { 1 };
-            let numbers: Vec<f32> = (0..experts * N * K).map(|_| random.unit() * 0.3).collect();
-            let bytes = encoded(dtype, &numbers);
-            let mut decoded = vec![0.0; numbers.len()];
+            let elements: Vec<f32> = (0..experts * N * K).map(|_| random.unit() * 0.3).collect();
+            let bytes = encoded(dtype, &elements);
+            let mut decoded = vec![0.0; elements.len()];
             dequantize(dtype, &bytes, &mut decoded).expect("whole blocks");
             // Blocks of very different sizes.
             let size = [1.0, 0.01, 30.0];
             let x: Vec<f32> = (0..ROWS * K).map(|i| random.unit() * size[i / 32 % 3]).collect();
             let given = product(&mut cpu, op, dtype, &bytes, &x);
             let wanted = product(&mut Reference, op, dtype, &bytes, &x);
-            let planes = if op == Op::LmHead { 2 } else { 1 };
+            let terms = if op == Op::LmHead { 2 } else { 1 };
             let (mut most, mut squares, mut expected) = (0f64, 0.0, 0.0);
             for (index, (given, wanted)) in given.iter().zip(&wanted).enumerate() {
                 let (row, column) = (index / N, index % N);
                 let weight = &decoded[(row % experts * N + column) * K..][..K];
-                let (bound, variance, sum) = bounds(planes, &x[row * K..][..K], weight);
+                let (bound, variance, sum) = bounds(terms, &x[row * K..][..K], weight);
                 let off = f64::from((given - wanted).abs());
                 // And sums are taken in another order.
                 assert!(off <= bound + 1e-6 * sum, "{dtype} {op:?}: {off:e}, at most {bound:e}");
@@ -352,15 +352,16 @@ fn products_are_within_what_rounding_activations_can_do() {
     }
 }
 
-/// What rounding in so many planes can do to a product; what its square is expected to be, and the sum of absolute products.
-fn bounds(planes: i32, x: &[f32], weight: &[f32]) -> (f64, f64, f64) {
+/// The maximum error of a dot product with activations rounded to `terms` residual terms; its expected square, and the sum of
+/// absolute products.
+fn bounds(terms: i32, x: &[f32], weight: &[f32]) -> (f64, f64, f64) {
     let (mut bound, mut variance, mut sum) = (0.0, 0.0, 0.0);
     for (x, weight) in x.chunks(32).zip(weight.chunks(32)) {
         let peak = x.iter().fold(0f64, |most, x| most.max(f64::from(x.abs())));
         let norm: f64 = weight.iter().map(|&w| f64::from(w).powi(2)).sum();
-        bound += peak * (32f64.sqrt() / 240.0).powi(planes) * norm.sqrt();
+        bound += peak * (32f64.sqrt() / 240.0).powi(terms) * norm.sqrt();
         // A step's rounding is spread evenly.
-        variance += (peak / 240f64.powi(planes)).powi(2) / 3.0 * norm;
+        variance += (peak / 240f64.powi(terms)).powi(2) / 3.0 * norm;
         sum += x.iter().zip(weight).map(|(x, w)| f64::from((x * w).abs())).sum::<f64>();
     }
     (bound, variance, sum)

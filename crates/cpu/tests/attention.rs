@@ -1,7 +1,7 @@
-//! Attention over long sequences: a row has the same bits alone and among others, in parts and in one piece, on any number
+//! Attention over long sequences: a row has the same bits alone and among others, with and without split-KV, on any number
 //! of threads and every instruction set.
 
-use verbatim_backend::{KvSpec, KvType, Outputs, PAGE_CELLS, StateForm};
+use verbatim_backend::{KvSpec, KvType, Outputs, PAGE_CELLS, StateLayers};
 use verbatim_cpu::{Cpu, CpuArena, CpuState, Weight, Weights};
 use verbatim_graph::random::Random;
 use verbatim_graph::{Attention, Builder, Graph, Op, Real, RowCounts, Shape, Tag};
@@ -9,7 +9,7 @@ use verbatim_quant::DType;
 use verbatim_simd::Isa;
 
 const HEAD_DIM: usize = 24;
-/// Pages of a sequence: several ranges of positions, the last one not whole.
+/// Pages of a sequence: several splits of positions, the last one partial.
 const PAGES: usize = 19;
 const POSITIONS: usize = PAGES * PAGE_CELLS;
 const SEQUENCES: usize = 2;
@@ -37,7 +37,7 @@ fn store(layer: Layer) -> Graph {
     b.finish()
 }
 
-/// Attends with at most so many rows.
+/// Attends with at most `rows` rows.
 fn attend(layer: Layer, rows: usize) -> Graph {
     let Layer { heads, kv_heads, window, sinks, .. } = layer;
     let mut b = Builder::new(RowCounts { rows, output_rows: 1 });
@@ -67,8 +67,8 @@ fn page(sequence: usize, block: usize) -> usize {
     (PAGES - 1 - block) * SEQUENCES + sequence
 }
 
-/// Numbers of one row of an input: the same wherever the row is computed.
-fn numbers(name: &str, (sequence, position): (usize, usize), width: usize) -> Vec<f32> {
+/// Values of one row of an input: the same in every step.
+fn row_values(name: &str, (sequence, position): (usize, usize), width: usize) -> Vec<f32> {
     let name = name.bytes().fold(7u64, |hash, byte| hash * 31 + u64::from(byte));
     let mut random = Random(name + ((sequence * POSITIONS + position) as u64) * 1_000_003);
     (0..width).map(|_| random.unit() * 2.0).collect()
@@ -111,7 +111,7 @@ impl Machine {
             })),
             name => {
                 let width = if name == "q" { layer.heads } else { layer.kv_heads } * HEAD_DIM;
-                slot.f32(&rows.iter().flat_map(|&row| numbers(name, row, width)).collect::<Vec<_>>())
+                slot.f32(&rows.iter().flat_map(|&row| row_values(name, row, width)).collect::<Vec<_>>())
             }
         });
         let bound = bound.expect("every input is known");
@@ -131,7 +131,7 @@ fn a_row_has_the_same_bits_at_every_width_on_every_number_of_threads_and_instruc
     ] {
         let spec = KvSpec { kv_heads: layer.kv_heads, head_dim: HEAD_DIM, k: layer.kind, v: layer.kind };
         let mut state =
-            CpuState::new(&StateForm { kv: vec![(spec, SEQUENCES * PAGES)], ..StateForm::default() })
+            CpuState::new(&StateLayers { kv: vec![(spec, SEQUENCES * PAGES)], ..StateLayers::default() })
                 .expect("small");
         let mut scalar = Machine::new(1, Isa::scalar(), layer);
         let store = store(layer);
@@ -140,7 +140,7 @@ fn a_row_has_the_same_bits_at_every_width_on_every_number_of_threads_and_instruc
         for rows in all.chunks(PAGE_CELLS) {
             scalar.run(layer, &store, &mut state, rows);
         }
-        // Rows of two sequences in turn, rows in order over the ends of blocks and ranges, and rows far apart.
+        // Rows of two sequences in turn, rows in order across the ends of blocks and splits, and rows far apart.
         let alternating: Vec<_> = (0..12).map(|i| (i % 2, 700 + i)).collect();
         let steps: Vec<Vec<(usize, usize)>> = vec![
             vec![(0, 0)],
@@ -166,7 +166,7 @@ fn a_row_has_the_same_bits_at_every_width_on_every_number_of_threads_and_instruc
                     let given = machine.run(layer, &graph, &mut state, &rows);
                     assert!(
                         given == wanted && !given.is_empty(),
-                        "{} heads, {bound} rows at most: {rows:?}",
+                        "{} heads, {bound} rows at max: {rows:?}",
                         layer.heads
                     );
                 }

@@ -1,6 +1,6 @@
 //! The records that `benches/instructions` keeps: how they are read, written and compared.
 
-#[allow(dead_code)] // What the benchmark alone uses.
+#[allow(dead_code)] // Only the benchmark uses the rest.
 #[path = "../benches/instructions/counts.rs"]
 mod counts;
 

@@ -1,7 +1,7 @@
-//! Steps of few rows on several threads, which share the columns of a row: bit for bit what one thread computes, of
+//! Steps of few rows on several threads, which share the columns of a row: bit for bit what one thread computes, for
 //! every op whose rows can be cut, at widths that threads and vectors divide and at others.
 
-use verbatim_backend::{KvSpec, KvType, Outputs, StateForm};
+use verbatim_backend::{KvSpec, KvType, Outputs, StateLayers};
 use verbatim_cpu::{Cpu, CpuArena, CpuState};
 use verbatim_cpu::{Weight, Weights};
 use verbatim_graph::random::Random;
@@ -16,7 +16,7 @@ const HEADS: usize = 6;
 const KV_HEADS: usize = 3;
 const HEAD_DIM: usize = 24;
 
-/// A graph with its weights; every value that is made is an output.
+/// A graph with its weights; every computed value is an output.
 struct Net {
     builder: Builder,
     weights: Vec<Weight>,
@@ -38,7 +38,7 @@ impl Net {
         self.input(name, DType::F32, Shape::per_row(cols))
     }
 
-    fn numbers(&mut self, count: usize) -> Vec<f32> {
+    fn random_values(&mut self, count: usize) -> Vec<f32> {
         (0..count).map(|_| self.random.unit()).collect()
     }
 
@@ -49,17 +49,18 @@ impl Net {
     }
 
     fn vector(&mut self, cols: usize) -> ValueId {
-        let numbers = self.numbers(cols);
-        self.weight(DType::F32, 1, cols, Weight::Vector(numbers))
+        let elements = self.random_values(cols);
+        self.weight(DType::F32, 1, cols, Weight::Vector(elements))
     }
 
     fn bytes(&mut self, dtype: DType, rows: usize, cols: usize) -> Vec<u8> {
-        let numbers = self.numbers(rows * cols);
+        let elements = self.random_values(rows * cols);
         let mut bytes = vec![0; rows * dtype.row_bytes(cols).expect("whole blocks")];
         match dtype {
-            DType::F32 => bytes
-                .copy_from_slice(&numbers.iter().flat_map(|number| number.to_le_bytes()).collect::<Vec<_>>()),
-            dtype => quantize(dtype, &numbers, &mut bytes).expect("finite"),
+            DType::F32 => {
+                bytes.copy_from_slice(&elements.iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<_>>())
+            }
+            dtype => quantize(dtype, &elements, &mut bytes).expect("finite"),
         }
         bytes
     }
@@ -91,7 +92,7 @@ impl Net {
         self.apply(Op::RmsNorm { eps: Real(1e-5), groups }, &[x, weight])
     }
 
-    /// A product with weights that read quantised activations, where a row is whole blocks of them.
+    /// A matmul with weights that take quantised activations, if the row length is a multiple of the block size.
     fn linear(&mut self, x: ValueId, rows: usize) -> ValueId {
         let cols = self.builder.shape(x).cols;
         let dtype = if cols.is_multiple_of(32) { DType::Q8_0 } else { DType::F32 };
@@ -104,7 +105,7 @@ impl Net {
     }
 }
 
-/// What works on each element by itself, after a norm and before products in one plane and in two.
+/// Elementwise ops, after a norm and before matmuls with one and with two residual terms.
 fn elements(cols: usize) -> (Graph, Weights) {
     let mut net = Net::new();
     let [x, y] = ["x", "y"].map(|name| net.floats(name, cols));
@@ -123,7 +124,7 @@ fn elements(cols: usize) -> (Graph, Weights) {
     net.finish()
 }
 
-/// What works on each head by itself: six heads of queries, three of K and V.
+/// Ops on each head: six heads of queries, three of K and V.
 fn heads() -> (Graph, Weights) {
     let mut net = Net::new();
     let x = net.floats("x", 96);
@@ -161,7 +162,7 @@ fn heads() -> (Graph, Weights) {
     net.finish()
 }
 
-/// A mixture of experts.
+/// MoE.
 fn experts(cols: usize) -> (Graph, Weights) {
     let mut net = Net::new();
     let x = net.floats("x", 96);
@@ -177,7 +178,7 @@ fn experts(cols: usize) -> (Graph, Weights) {
     net.finish()
 }
 
-/// Values that are needed whole, or by a view, in the phase that makes them.
+/// Values that are read whole, or through a view, in the phase that computes them.
 fn across(cols: usize) -> (Graph, Weights) {
     let mut net = Net::new();
     let [x, y] = ["x", "y"].map(|name| net.floats(name, cols));
@@ -195,7 +196,8 @@ fn across(cols: usize) -> (Graph, Weights) {
 fn run(executor: &mut Cpu, (graph, weights): &(Graph, Weights), rows: usize) -> Vec<u32> {
     let program = executor.prepare(graph, weights).expect("valid");
     let spec = KvSpec { kv_heads: KV_HEADS, head_dim: HEAD_DIM, k: KvType::Q8_0, v: KvType::F16 };
-    let mut state = CpuState::new(&StateForm { kv: vec![(spec, 2)], ..StateForm::default() }).expect("small");
+    let mut state =
+        CpuState::new(&StateLayers { kv: vec![(spec, 2)], ..StateLayers::default() }).expect("small");
     let mut arena = CpuArena::default();
     let mut random = Random(rows as u64);
     let mut bits = Vec::new();
@@ -206,8 +208,8 @@ fn run(executor: &mut Cpu, (graph, weights): &(Graph, Weights), rows: usize) -> 
             "sequences" => slot.i32_from((0..rows).map(|_| 0)),
             "pages" => slot.i32(&[0, 1]),
             _ => {
-                let numbers: Vec<f32> = (0..slot.count()).map(|_| random.unit()).collect();
-                slot.f32(&numbers)
+                let elements: Vec<f32> = (0..slot.count()).map(|_| random.unit()).collect();
+                slot.f32(&elements)
             }
         });
         let outputs =

@@ -1,7 +1,7 @@
-//! Planned execution, with freed memory poisoned, against execution with every value in memory of its own: bit for bit
+//! Planned execution, with freed memory poisoned, against execution with a separate buffer for every value: bit for bit
 //! the same outputs and states, over many random graphs, on one thread and on several.
 
-use verbatim_backend::{KvSpec, KvType, Outputs, PAGE_CELLS, RecurrentSpec, StateForm};
+use verbatim_backend::{KvSpec, KvType, Outputs, PAGE_CELLS, RecurrentSpec, StateLayers};
 use verbatim_cpu::{Cpu, CpuArena};
 use verbatim_cpu::{CpuProgram, CpuState, Weight, Weights};
 use verbatim_graph::random::{self, Random, tags};
@@ -10,7 +10,7 @@ use verbatim_matrix::{PackedExperts, PackedMatrix};
 use verbatim_quant::{DType, quantize};
 use verbatim_team::Team;
 
-/// As many pages as the page table of random graphs names.
+/// The number of pages in the page table of random graphs.
 const PAGES: usize = 4;
 
 #[test]
@@ -41,7 +41,7 @@ fn bounds(graph: &Graph, seed: u64) -> RowCounts {
     RowCounts { rows, output_rows: most.output_rows.min(rows) }
 }
 
-/// The form of each weight follows from its readers: the right-hand side of products and tables are matrices.
+/// The form of each weight follows from its readers: the right-hand side of matmuls and embedding tables are matrices.
 fn weights(graph: &Graph, seed: u64) -> Weights {
     let leaves: Vec<(Tag, verbatim_graph::ValueId)> = graph.leaves(Lifetime::Weight).collect();
     let last = leaves.iter().map(|(tag, _)| tag.index as usize).max().unwrap_or(0);
@@ -50,7 +50,7 @@ fn weights(graph: &Graph, seed: u64) -> Weights {
     for (tag, id) in leaves {
         let value = graph.value(id);
         let (rows, cols) = (value.shape.rows.at(graph.bounds()), value.shape.cols);
-        let numbers: Vec<f32> = (0..rows * cols).map(|_| random.unit() * 0.3).collect();
+        let elements: Vec<f32> = (0..rows * cols).map(|_| random.unit() * 0.3).collect();
         let reader = graph.nodes().iter().find_map(|node| {
             let index = node.operands.iter().position(|&operand| operand == id)?;
             Some((node.op, index))
@@ -60,9 +60,9 @@ fn weights(graph: &Graph, seed: u64) -> Weights {
             let mut bytes = vec![0; rows * bytes_of_row];
             match value.dtype {
                 DType::F32 => {
-                    bytes.copy_from_slice(&numbers.iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<_>>())
+                    bytes.copy_from_slice(&elements.iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<_>>())
                 }
-                dtype => quantize(dtype, &numbers, &mut bytes).expect("finite"),
+                dtype => quantize(dtype, &elements, &mut bytes).expect("finite"),
             }
             bytes
         };
@@ -76,7 +76,7 @@ fn weights(graph: &Graph, seed: u64) -> Weights {
                     PackedExperts::pack_with(team, value.dtype, experts, rows, cols, &packed(), &|_| {});
                 Weight::Experts(experts.expect("fits"))
             }
-            _ => Weight::Vector(numbers),
+            _ => Weight::Vector(elements),
         };
     }
     Weights::new(items)
@@ -110,7 +110,7 @@ fn run(
     let recurrent =
         vec![RecurrentSpec { kernel, channels, heads: random::DELTA }; layers(&[tags::CONV, tags::DELTA])];
     let kv = specs.iter().map(|&spec| (spec, PAGES)).collect();
-    let mut state = CpuState::new(&StateForm { kv, recurrent, slots: random::SLOTS }).expect("small");
+    let mut state = CpuState::new(&StateLayers { kv, recurrent, slots: random::SLOTS }).expect("small");
     let mut random = Random(seed ^ 3);
     let mut results = Vec::new();
     // The second run starts from the states that the first has left.
@@ -132,10 +132,10 @@ fn run(
                     tags::READ_SLOTS => {
                         slot.i32(&below(random::SLOTS + 1).iter().map(|slot| slot - 1).collect::<Vec<_>>())
                     }
-                    // Each row its own cell, as the sequence state gives them.
+                    // Each row its own cell, as from the sequence state.
                     tags::CELLS => slot.i32_from((0..count as i32).map(|row| (row * 37 + 5) % 256)),
                     tags::X => slot.f32(&(0..count).map(|_| random.unit()).collect::<Vec<_>>()),
-                    _ => slot.unknown(),
+                    _ => slot.no_data(),
                 }
             })
             .expect("every input is known");

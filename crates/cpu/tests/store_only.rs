@@ -1,7 +1,7 @@
-//! A pass that stores K and V without attending, as drafters that fill their cache from a prompt make one: nothing of what
-//! only attention reads is asked for, and what is stored is what a pass that attends would have stored.
+//! A pass that stores K and V without attending, as drafters that fill their cache from a prompt make one: inputs that only
+//! attention reads are not requested, and what is stored equals what a pass that attends would have stored.
 
-use verbatim_backend::{KvSpec, KvType, Outputs, PAGE_CELLS, StateForm};
+use verbatim_backend::{KvSpec, KvType, Outputs, PAGE_CELLS, StateLayers};
 use verbatim_cpu::{Cpu, CpuArena, CpuState, Weights};
 use verbatim_graph::random::Random;
 use verbatim_graph::{Attention, Builder, Graph, Lifetime, Op, Real, RowCounts, Shape, Tag, ValueId};
@@ -63,13 +63,13 @@ fn live(graph: &Graph) -> Vec<&'static str> {
     names
 }
 
-/// Numbers of a position: the same in every pass.
+/// Values of a position: the same in every pass.
 fn row(name: &str, position: usize, width: usize) -> Vec<f32> {
     let mut random = Random(position as u64 * 3 + name.len() as u64 + u64::from(name.as_bytes()[0]) * 99_991);
     (0..width).map(|_| random.unit()).collect()
 }
 
-/// Runs rows of these positions; the bits of what attention gives.
+/// Runs rows of these positions; the bits of the results of attention.
 fn run(executor: &mut Cpu, graph: &Graph, state: &mut CpuState, positions: &[usize]) -> Vec<u32> {
     let weights = Weights::new(Vec::new());
     let program = executor.prepare(graph, &weights).expect("valid");
@@ -84,9 +84,9 @@ fn run(executor: &mut Cpu, graph: &Graph, state: &mut CpuState, positions: &[usi
                 "pages" => slot.i32_from((0..POSITIONS / PAGE_CELLS).map(|page| page as i32)),
                 name => {
                     let width = slot.count() / positions.len();
-                    let numbers: Vec<f32> =
+                    let elements: Vec<f32> =
                         positions.iter().flat_map(|&position| row(name, position, width)).collect();
-                    slot.f32(&numbers)
+                    slot.f32(&elements)
                 }
             })
             .expect("every input is known");
@@ -110,7 +110,7 @@ fn what_a_pass_without_attention_stored_is_attended_to_by_the_next() {
     for (i, k) in KvType::ALL.into_iter().enumerate() {
         let spec = KvSpec { kv_heads: KV_HEADS, head_dim: HEAD_DIM, k, v: KvType::ALL[(i * 2 + 3) % 9] };
         let memory = || {
-            CpuState::new(&StateForm { kv: vec![(spec, POSITIONS / PAGE_CELLS)], ..StateForm::default() })
+            CpuState::new(&StateLayers { kv: vec![(spec, POSITIONS / PAGE_CELLS)], ..StateLayers::default() })
                 .expect("small")
         };
         let (mut apart, mut together) = (memory(), memory());

@@ -1,7 +1,7 @@
-//! Steps over trees of rows: every row gives the bits that the way down to it would give by itself, one row at a time and
-//! in the cells and slots that a plain sequence uses.
+//! Steps over trees of rows: every row has the bits of its root-to-row path run separately, one row at a time and in the
+//! cells and slots that a plain sequence uses.
 
-use verbatim_backend::{KvSpec, KvType, Outputs, PAGE_CELLS, RecurrentSpec, StateForm};
+use verbatim_backend::{KvSpec, KvType, Outputs, PAGE_CELLS, RecurrentSpec, StateLayers};
 use verbatim_cpu::{Cpu, CpuArena, CpuProgram};
 use verbatim_cpu::{CpuState, Weight, Weights};
 use verbatim_graph::random::Random;
@@ -9,11 +9,11 @@ use verbatim_graph::{Attention, Builder, DeltaHeads, Graph, Op, Real, RowCounts,
 use verbatim_quant::DType;
 use verbatim_simd::Isa;
 
-/// The most rows of a step, and cells of a path.
+/// Maximum number of rows of a step, and of cells of a path.
 const ROWS: usize = 12;
 const OUT: Tag = Tag::new("out");
 
-/// A tree: of each row the row before it on its way, which is an earlier one, and its number on the way.
+/// A tree: the parent of each row, which is an earlier row, and its depth.
 struct Tree {
     parents: Vec<Option<usize>>,
 }
@@ -42,7 +42,7 @@ impl Tree {
     }
 }
 
-fn numbers(random: &mut Random, count: usize) -> Vec<f32> {
+fn random_values(random: &mut Random, count: usize) -> Vec<f32> {
     (0..count).map(|_| random.unit()).collect()
 }
 
@@ -91,7 +91,7 @@ fn attention_graph(paths: bool, window: Option<usize>) -> Graph {
     b.finish()
 }
 
-/// What a step's rows are given.
+/// The inputs of a step's rows.
 struct Rows {
     /// q, k, v of each row.
     values: Vec<[Vec<f32>; 3]>,
@@ -124,13 +124,13 @@ fn attend(
                 "pages" => slot.i32(&[2, 0, 1]),
                 "bases" => slot.i32(&number(&rows.bases)),
                 "paths" => {
-                    // Cells after the row's own are never looked at.
+                    // Cells after the row's own are never read.
                     let padded = rows.paths.iter().flat_map(|path| {
                         number(path).into_iter().chain(std::iter::repeat(-1)).take(ROWS).collect::<Vec<_>>()
                     });
                     slot.i32_from(padded)
                 }
-                _ => slot.unknown(),
+                _ => slot.no_data(),
             }
         })
         .expect("every input is known");
@@ -138,7 +138,7 @@ fn attend(
     (0..count).map(|row| bits(outputs.row(OUT, row))).collect()
 }
 
-/// Where the sequence's pages have a position.
+/// The cell of a position in the sequence's pages.
 fn natural(position: usize) -> usize {
     [2, 0, 1][position / PAGE_CELLS] * PAGE_CELLS + position % PAGE_CELLS
 }
@@ -146,7 +146,7 @@ fn natural(position: usize) -> usize {
 #[test]
 fn every_row_of_a_tree_attends_to_its_own_way() {
     let mut random = Random(31);
-    let weights = Weights::new(vec![Weight::Vector(numbers(&mut random, HEADS))]);
+    let weights = Weights::new(vec![Weight::Vector(random_values(&mut random, HEADS))]);
     let mut executors: Vec<Cpu> =
         Isa::supported().map(|isa| Cpu::with_isa(2, isa).expect("an executor")).collect();
     let executors_count = executors.len();
@@ -157,10 +157,11 @@ fn every_row_of_a_tree_attends_to_its_own_way() {
             .map(|paths| executor.prepare(&attention_graph(paths, window), &weights).expect("valid"));
         let [k, v] = [0, 0].map(|_| KvType::ALL[random.below(KvType::ALL.len())]);
         let spec = KvSpec { kv_heads: KV_HEADS, head_dim: HEAD_DIM, k, v };
-        let memory =
-            || CpuState::new(&StateForm { kv: vec![(spec, PAGES)], ..StateForm::default() }).expect("small");
+        let memory = || {
+            CpuState::new(&StateLayers { kv: vec![(spec, PAGES)], ..StateLayers::default() }).expect("small")
+        };
         let mut values =
-            |_: usize| [HEADS, KV_HEADS, KV_HEADS].map(|heads| numbers(&mut random, heads * HEAD_DIM));
+            |_: usize| [HEADS, KV_HEADS, KV_HEADS].map(|heads| random_values(&mut random, heads * HEAD_DIM));
         // Committed positions, up to and across the edges of pages.
         let committed = [0, 1, 60, 63, 64, 100, 127, 128][round / 2 % 8];
         let prefix: Vec<[Vec<f32>; 3]> = (0..committed).map(&mut values).collect();
@@ -234,13 +235,14 @@ fn siblings_read_one_slot_and_any_row_may_read_what_an_earlier_one_wrote() {
     let mut random = Random(41);
     let channels = DELTA.columns().expect("small");
     let vectors = [channels * KERNEL, DELTA.value_heads, DELTA.value_heads];
-    let weights =
-        Weights::new(vectors.map(|len| Weight::Vector(numbers(&mut random, len))).into_iter().collect());
+    let weights = Weights::new(
+        vectors.map(|len| Weight::Vector(random_values(&mut random, len))).into_iter().collect(),
+    );
     let graph = recurrent_graph(channels);
     let mut executor = Cpu::new(2).expect("an executor");
     let program = executor.prepare(&graph, &weights).expect("valid");
     let spec = RecurrentSpec { kernel: KERNEL, channels, heads: DELTA };
-    let form = StateForm { recurrent: vec![spec], slots: ROWS + 1, ..StateForm::default() };
+    let form = StateLayers { recurrent: vec![spec], slots: ROWS + 1, ..StateLayers::default() };
     let memory = || CpuState::new(&form).expect("small");
     let mut run = |state: &mut CpuState, rows: &[&[Vec<f32>; 3]], read: &[i32], write: &[i32]| {
         let mut arena = CpuArena::default();
@@ -253,7 +255,7 @@ fn siblings_read_one_slot_and_any_row_may_read_what_an_earlier_one_wrote() {
                     "beta" => slot.f32(&value(2)),
                     "read" => slot.i32(read),
                     "write" => slot.i32(write),
-                    _ => slot.unknown(),
+                    _ => slot.no_data(),
                 }
             })
             .expect("every input is known");
@@ -262,10 +264,11 @@ fn siblings_read_one_slot_and_any_row_may_read_what_an_earlier_one_wrote() {
     };
     for _ in 0..200 {
         let tree = Tree::random(&mut random);
-        let mut values = || [channels, DELTA.value_heads, DELTA.value_heads].map(|n| numbers(&mut random, n));
+        let mut values =
+            || [channels, DELTA.value_heads, DELTA.value_heads].map(|n| random_values(&mut random, n));
         let before = values();
         let rows: Vec<[Vec<f32>; 3]> = (0..tree.rows()).map(|_| values()).collect();
-        // Slot 0 is what has been committed: roots read it, and nobody writes it.
+        // Slot 0 is what has been committed: roots read it, and no row writes it.
         let slot = |row: usize| (1 + row) as i32;
         let read: Vec<i32> = tree.parents.iter().map(|parent| parent.map_or(0, slot)).collect();
         let write: Vec<i32> = (0..tree.rows()).map(slot).collect();

@@ -1,9 +1,9 @@
-//! The one backend that was chosen, as a [`Backend`]: each call goes to it.
+//! Implements [`Backend`] by forwarding each call to the selected backend.
 
 use std::ops::Range;
 use verbatim_backend::{
-    Backend, BindError, Filled, InputBinding, KShift, Outputs, PackError, PrepareError, Products, Profile,
-    RunError, StateForm, StateMemoryError, StateStore, WeightSource,
+    Backend, BindError, FilledInput, InputBinding, KShift, MatmulKind, Outputs, PackError, PrepareError,
+    Profile, RunError, StateLayers, StateMemoryError, StateStore, WeightSource,
 };
 use verbatim_cpu::Cpu;
 use verbatim_graph::{Graph, RowCounts, Tag};
@@ -31,7 +31,7 @@ pub enum DeviceProgram {
     Reference(<Reference as Backend>::Program),
 }
 
-/// Memory for the values of runs on any of the backends: that of those that are not used stays empty.
+/// Memory for the values of runs on any of the backends: the arenas of unused backends stay empty.
 #[derive(Default)]
 pub struct DeviceArena {
     cpu: <Cpu as Backend>::Arena,
@@ -45,14 +45,14 @@ pub enum DeviceState {
     Reference(<Reference as Backend>::State),
 }
 
-/// What a run of one of the backends has computed.
+/// The outputs of a run of one of the backends.
 #[allow(missing_docs)]
 pub enum DeviceOutputs<'a> {
     Cpu(<Cpu as Backend>::Outputs<'a>),
     Reference(<Reference as Backend>::Outputs<'a>),
 }
 
-/// The same expression of whichever backend a value is of.
+/// Evaluates the same expression for the variant of either backend.
 macro_rules! each {
     ($kind:ident, $value:expr, $inner:ident => $result:expr) => {
         match $value {
@@ -62,8 +62,8 @@ macro_rules! each {
     };
 }
 
-/// Nothing that one device has made is ever given to another, but by a mistake in the code that does.
-const OF_ANOTHER: &str = "this was made by another backend";
+/// Mixing objects of two devices is a caller bug.
+const OF_ANOTHER: &str = "this object belongs to another backend";
 
 impl Backend for Device {
     type Weights = DeviceWeights;
@@ -131,7 +131,7 @@ impl Backend for Device {
         rows: RowCounts,
         weights: &DeviceWeights,
         state: &mut DeviceState,
-        fill: impl FnMut(InputBinding<'_>) -> Result<Filled, BindError>,
+        fill: impl FnMut(InputBinding<'_>) -> Result<FilledInput, BindError>,
     ) -> Result<DeviceOutputs<'a>, RunError> {
         match (self, program, weights, state) {
             (
@@ -164,8 +164,8 @@ impl Backend for Device {
         each!(Device, self, backend => Backend::profile(backend))
     }
 
-    fn multiply_adds(&mut self, products: Products, rounds: usize) -> Option<u64> {
-        each!(Device, self, backend => Backend::multiply_adds(backend, products, rounds))
+    fn multiply_adds(&mut self, kind: MatmulKind, rounds: usize) -> Option<u64> {
+        each!(Device, self, backend => Backend::multiply_adds(backend, kind, rounds))
     }
 }
 
@@ -180,12 +180,12 @@ impl Outputs for DeviceOutputs<'_> {
 }
 
 impl StateStore for DeviceState {
-    fn numerics(&self) -> u32 {
-        each!(DeviceState, self, state => state.numerics())
+    fn numerics_version(&self) -> u32 {
+        each!(DeviceState, self, state => state.numerics_version())
     }
 
-    fn append(&mut self, form: &StateForm) -> Result<(), StateMemoryError> {
-        each!(DeviceState, self, state => state.append(form))
+    fn append(&mut self, layers: &StateLayers) -> Result<(), StateMemoryError> {
+        each!(DeviceState, self, state => state.append(layers))
     }
 
     fn copy_page(&mut self, layers: &[usize], from: usize, to: usize) {

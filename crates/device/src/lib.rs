@@ -1,10 +1,10 @@
-//! The backends there are, and the choice of one at run time.
+//! Selects a backend at run time.
 //!
-//! A [`Device`] is whichever backend was chosen, and a [`Backend`](verbatim_backend::Backend) itself, so that nothing
-//! above has to be generic over the choice or to know what there is to choose from. Code that knows its backend, such as
-//! a test, uses that directly.
+//! A [`Device`] wraps the selected backend and implements [`Backend`](verbatim_backend::Backend) itself, so that the crates
+//! above need not be generic over the backend or know which backends exist. Code for one backend, such as a test, uses that
+//! backend directly.
 //!
-//! Invariant: the only crate above the backends that names them; it computes nothing.
+//! Invariant: the only crate that depends on concrete backends (tests aside); it computes nothing.
 
 mod dispatch;
 
@@ -15,13 +15,13 @@ use std::str::FromStr;
 use verbatim_cpu::{Cpu, CpuError};
 use verbatim_reference::Reference;
 
-/// The backends by name.
+/// The available backends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DeviceKind {
-    /// The processor, with its vector instructions and all its cores.
+    /// The CPU, with SIMD and multiple threads.
     #[default]
     Cpu,
-    /// The definition of every op in plain scalar code, on one thread: slow, to compare others with.
+    /// The definition of every op in scalar code, on one thread: slow, for comparison.
     Reference,
 }
 
@@ -44,9 +44,9 @@ impl fmt::Display for DeviceKind {
     }
 }
 
-/// A name that no backend has.
+/// An unknown backend name.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
-#[error("there is no backend {0}; there are {known}", known = DeviceKind::ALL.map(DeviceKind::name).join(" and "))]
+#[error("unknown backend {0}; available: {known}", known = DeviceKind::ALL.map(DeviceKind::name).join(", "))]
 pub struct UnknownDevice(String);
 
 impl FromStr for DeviceKind {
@@ -58,19 +58,19 @@ impl FromStr for DeviceKind {
     }
 }
 
-/// Why a backend cannot be used.
+/// Why a backend could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum DeviceError {
-    /// The CPU cannot.
+    /// From the CPU backend.
     #[error(transparent)]
     Cpu(#[from] CpuError),
 }
 
 impl Device {
-    /// Opens a backend. `threads` is how many compute, where the backend has threads.
+    /// Opens a backend. `threads` is the number of compute threads, for backends that have threads.
     ///
     /// # Errors
-    /// If it cannot be used on this machine.
+    /// If this machine does not support it.
     pub fn open(kind: DeviceKind, threads: usize) -> Result<Device, DeviceError> {
         match kind {
             DeviceKind::Cpu => Ok(Device::Cpu(Cpu::new(threads)?)),
@@ -89,7 +89,6 @@ mod tests {
             assert_eq!(kind.name().to_uppercase().parse(), Ok(kind));
         }
         let unknown = "abacus".parse::<DeviceKind>().expect_err("there is none");
-        let known = DeviceKind::ALL.map(DeviceKind::name).join(" and ");
-        assert_eq!(unknown.to_string(), format!("there is no backend abacus; there are {known}"));
+        assert_eq!(unknown.to_string(), "unknown backend abacus; available: cpu, reference");
     }
 }

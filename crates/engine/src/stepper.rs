@@ -2,7 +2,7 @@
 
 use crate::row::{Next, Row, RowError, RowInput, RowOutcome, RowOutcomes, StepError, StepOutputs, Want};
 use crate::{Hyperparameters, LoadOptions, MAX_ROWS, Sampler, SequenceId};
-use verbatim_backend::{Backend, BindError, Filled, InputBinding, Outputs, Profile, StateStore};
+use verbatim_backend::{Backend, BindError, FilledInput, InputBinding, Outputs, Profile, StateStore};
 use verbatim_graph::RowCounts;
 use verbatim_models::{HadamardKv, HiddenOutput, Model, ModelOffsets, StepShape, inputs, outputs};
 use verbatim_plan::{CacheStatistics, ProgramCache};
@@ -379,7 +379,7 @@ fn fill(
     run: &[usize],
     batch: &Batch,
     tables: &PageTables<'_>,
-) -> Result<Filled, BindError> {
+) -> Result<FilledInput, BindError> {
     let tag = input.tag();
     let group = tag.index as usize;
     let run_rows = || run.iter().map(|&row| &rows[row]);
@@ -404,7 +404,7 @@ fn fill(
                 RowInput::Token(_) => Either::Blank(std::iter::repeat_n(0.0, hidden)),
             }))
         }
-        _ => input.unknown(),
+        _ => input.no_data(),
     }
 }
 

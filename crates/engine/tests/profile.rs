@@ -4,7 +4,7 @@ mod common;
 
 use common::*;
 use std::time::{Duration, Instant};
-use verbatim_engine::{LoadOptions, Products, Row, RowInput, Want};
+use verbatim_engine::{LoadOptions, MatmulKind, Row, RowInput, Want};
 
 /// One step of so many rows that all want logits.
 fn step(engine: &mut Engine, rows: usize) {
@@ -32,13 +32,13 @@ fn a_profile_counts_every_node_and_no_more_than_the_time_that_passed() {
         let (_, program) = engine.programs().next().expect("one shape");
         let nodes = program.plan().graph().nodes().len() as u64;
         assert_eq!(profile.runs(), 4, "{model}");
-        assert_eq!(profile.kinds().iter().map(|kind| kind.count).sum::<u64>(), 4 * nodes, "{model}");
-        let ops: Duration = profile.kinds().iter().map(|kind| kind.time).sum();
+        assert_eq!(profile.ops().iter().map(|kind| kind.count).sum::<u64>(), 4 * nodes, "{model}");
+        let ops: Duration = profile.ops().iter().map(|kind| kind.time).sum();
         assert!(ops > Duration::ZERO && ops + profile.waiting() <= profile.total(), "{model}: {profile:?}");
         assert!(profile.total() <= wall, "{model}");
         engine.set_profiling(true);
         let profile = engine.profile().expect("the CPU has one");
-        assert!(profile.kinds().is_empty() && profile.runs() == 0, "{model}: begun anew");
+        assert!(profile.ops().is_empty() && profile.runs() == 0, "{model}: begun anew");
     }
 }
 
@@ -49,10 +49,10 @@ fn products_are_known_by_their_weights_and_their_work() {
         engine.set_profiling(true);
         step(&mut engine, rows);
         let profile = engine.profile().expect("the CPU has one");
-        let products = profile.kinds().iter().filter_map(|kind| kind.product);
+        let products = profile.ops().iter().filter_map(|kind| kind.matmul);
         let products: Vec<_> = products.collect();
-        assert!(products.iter().all(|product| product.products == Products::Floats), "an F32 model");
-        let sum = |of: fn(&verbatim_engine::ProductWork) -> u64| products.iter().map(of).sum::<u64>();
+        assert!(products.iter().all(|product| product.kind == MatmulKind::F32), "an F32 model");
+        let sum = |of: fn(&verbatim_engine::MatmulWork) -> u64| products.iter().map(of).sum::<u64>();
         (sum(|product| product.weight_bytes), sum(|product| product.operations))
     };
     let (one, five) = (work(1), work(5));

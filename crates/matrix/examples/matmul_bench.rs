@@ -1,4 +1,4 @@
-//! Speed of the matrix product: GB/s of weights at one token, and GOPS (two per weight and token) at many.
+//! Speed of the matmul: GB/s of weights at one token, and GOPS (two per weight and token) at many.
 //!
 //! `cargo run --release -p verbatim-matrix --example matmul_bench [threads]`
 
@@ -14,7 +14,7 @@ const FORMATS: [DType; 6] = [DType::Q4_1, DType::Q8_0, DType::Q4_K, DType::Q6_K,
 const SHAPES: [[usize; 2]; 2] = [[1536, 576], [2048, 2048]];
 const WIDTHS: [usize; 6] = [1, 2, 4, 8, 32, 256];
 
-/// Weights are taken from this many copies in turn, so that they come from memory as those of a model do.
+/// The number of copies of the weights that are used in turn, so that they are read from memory as with a model.
 const WEIGHT_POOL_BYTES: usize = 256 << 20;
 
 fn main() {
@@ -78,7 +78,7 @@ fn report(team: &mut Team, isa: Isa, dtype: DType, rows: usize, cols: usize) {
     println!("{pack_rate:>12.0}");
 }
 
-/// Of one product.
+/// Of one matmul.
 fn time(team: &mut Team, isa: Isa, pool: &[PackedMatrix], tokens: usize) -> Duration {
     let (rows, cols) = (pool[0].rows(), pool[0].cols());
     let values = values(tokens * cols);
@@ -88,7 +88,7 @@ fn time(team: &mut Team, isa: Isa, pool: &[PackedMatrix], tokens: usize) -> Dura
         quantize_row(isa, row, out);
     }
     let input = if pool[0].takes_quantized() {
-        Input::Quantized { bytes: &quantized, stride_bytes, tokens, planes: 1 }
+        Input::Quantized { bytes: &quantized, stride_bytes, tokens, terms: 1 }
     } else {
         Input::Floats { values: &values, stride: cols, tokens }
     };
@@ -99,7 +99,7 @@ fn time(team: &mut Team, isa: Isa, pool: &[PackedMatrix], tokens: usize) -> Dura
     })
 }
 
-/// The least of the means over slices of some 2 ms, so that what else runs on the machine counts little.
+/// The minimum of the means over slices of some 2 ms, so that other load on the machine matters little.
 fn best_time(mut work: impl FnMut(usize)) -> Duration {
     const SLICES: usize = 50;
     work(0);
@@ -127,7 +127,7 @@ fn read_bandwidth(team: &mut Team) -> f64 {
     WEIGHT_POOL_BYTES as f64 / time.as_secs_f64() / 1e9
 }
 
-/// Weights whose contents do not matter, with scales that are ordinary numbers.
+/// Arbitrary weights, with scales that are ordinary floats.
 fn weights(dtype: DType, rows: usize, cols: usize) -> Vec<u8> {
     let bytes = dtype.row_bytes(cols).expect("whole blocks") * rows;
     (0..bytes).map(|i| (i.wrapping_mul(0x9e37_79b9) >> 13) as u8 & 0x2f).collect()

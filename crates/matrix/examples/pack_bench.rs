@@ -27,7 +27,7 @@ fn main() {
     }
 }
 
-/// The best of three, in GB of the file per second; `None` if the type is not one of weights.
+/// The best of three, in GB of the file per second; `None` if it is not a weight format.
 fn rate(team: &mut Team, dtype: DType, rows: usize, bytes: &[u8]) -> Option<f64> {
     let mut best = f64::MAX;
     for _ in 0..3 {

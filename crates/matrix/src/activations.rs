@@ -8,15 +8,14 @@ pub const fn activation_row_bytes(cols: usize) -> usize {
     cols / BLOCK_COLS * size_of::<Q8Block>()
 }
 
-/// Quantises a row of activations for the products with block-format weights.
+/// Quantises a row of activations for matmuls with block-format weights.
 ///
-/// `row` holds a multiple of 32 values and `out` holds [`activation_row_bytes`] of that many bytes. Blocks
-/// are independent, so parts of a row at multiples of 32 can be quantised on their own. A block with a NaN or
-/// an infinity gets a NaN scale, which makes every product with it a NaN: garbage stays visible. A block
-/// without a value above 1e-30 counts as zeros.
+/// `row.len()` is a multiple of 32 and `out.len()` is [`activation_row_bytes`] of it. Blocks are independent, so parts of a
+/// row at multiples of 32 can be quantised separately. A block with a NaN or an infinity gets a NaN scale, so that every dot
+/// product with it is NaN: invalid values stay visible. A block whose peak is below 1e-30 becomes zeros.
 ///
 /// # Panics
-/// If the sizes are others than these.
+/// If the sizes differ from these.
 pub fn quantize_row(isa: Isa, row: &[f32], out: &mut [u8]) {
     assert!(
         row.len().is_multiple_of(BLOCK_COLS) && out.len() == activation_row_bytes(row.len()),
@@ -28,27 +27,27 @@ pub fn quantize_row(isa: Isa, row: &[f32], out: &mut [u8]) {
     dispatch(isa, QuantizeRow { row, out });
 }
 
-/// Residual quantisation: quantises a row once for each plane, and a plane after the first holds what the planes before it
-/// have left over. Each is as
-/// [`quantize_row`] writes it; their products add up to that of the row.
+/// Quantises a row into int8 residual terms: the first term is the quantised row, and each further term is the quantised
+/// rounding error of the terms before it. Each term is in the format of [`quantize_row`]; the dot product of the row is the
+/// sum of the terms' dot products.
 ///
 /// # Panics
 /// As [`quantize_row`].
-pub fn quantize_planes(isa: Isa, row: &[f32], planes: &mut [&mut [u8]]) {
-    if let [plane] = planes {
-        return quantize_row(isa, row, plane);
+pub fn quantize_terms(isa: Isa, row: &[f32], terms: &mut [&mut [u8]]) {
+    if let [term] = terms {
+        return quantize_row(isa, row, term);
     }
-    let plane_bytes = activation_row_bytes(row.len());
-    for plane in &*planes {
-        assert!(plane.len() == plane_bytes, "a plane of {} bytes, not {plane_bytes}", plane.len());
+    let term_bytes = activation_row_bytes(row.len());
+    for term in &*terms {
+        assert!(term.len() == term_bytes, "a term of {} bytes, not {term_bytes}", term.len());
     }
     for (index, values) in row.as_chunks::<BLOCK_COLS>().0.iter().enumerate() {
         let mut rest = *values;
-        for plane in &mut *planes {
-            let block = &mut plane[index * size_of::<Q8Block>()..][..size_of::<Q8Block>()];
+        for term in &mut *terms {
+            let block = &mut term[index * size_of::<Q8Block>()..][..size_of::<Q8Block>()];
             quantize_row(isa, &rest, block);
-            let (quants, numbers) = block.split_at(BLOCK_COLS);
-            let scale = f32::from_ne_bytes(numbers.as_chunks().0[0]);
+            let (quants, header) = block.split_at(BLOCK_COLS);
+            let scale = f32::from_ne_bytes(header.as_chunks().0[0]);
             for (value, quant) in rest.iter_mut().zip(quants) {
                 *value = f32::from(quant.cast_signed()).mul_add(-scale, *value);
             }
@@ -69,7 +68,7 @@ impl Kernel for QuantizeRow<'_> {
         let blocks = self.out.as_chunks_mut::<{ size_of::<Q8Block>() }>().0;
         for (values, out) in self.row.as_chunks::<BLOCK_COLS>().0.iter().zip(blocks) {
             let block = simd.quantize_q8(values);
-            // SAFETY: an unaligned write of as many bytes as `out` has, of a type without padding.
+            // SAFETY: an unaligned write of exactly `out.len()` bytes, of a type without padding.
             unsafe { out.as_mut_ptr().cast::<Q8Block>().write_unaligned(block) };
         }
     }

@@ -1,4 +1,4 @@
-//! The stacked matrices of a mixture of experts: one packed matrix per expert, all of one shape and format.
+//! The stacked matrices of an MoE layer: one packed matrix per expert, all of one shape and format.
 
 use std::ops::Range;
 
@@ -19,7 +19,7 @@ impl PackedExperts {
     /// as [`PackedMatrix::pack_with`] does.
     ///
     /// # Errors
-    /// If there are no experts, the bytes do not have the shape's size, or memory runs out.
+    /// If there are no experts, the number of bytes does not match the shape, or the allocation fails.
     pub fn pack_with(
         team: &mut Team,
         dtype: DType,
@@ -67,17 +67,17 @@ impl PackedExperts {
         self.matrices[0].cols()
     }
 
-    /// The format that the weights came in.
+    /// The weights' format in the file.
     pub fn dtype(&self) -> DType {
         self.matrices[0].dtype()
     }
 
-    /// Bytes that the packed weights take in memory.
+    /// Memory used by the packed weights, in bytes.
     pub fn packed_bytes(&self) -> usize {
         self.matrices.iter().map(PackedMatrix::packed_bytes).sum()
     }
 
-    /// Whether products take quantised activations, as [`PackedMatrix::takes_quantized`] says.
+    /// Whether matmuls take quantised activations; see [`PackedMatrix::takes_quantized`].
     pub fn takes_quantized(&self) -> bool {
         self.matrices[0].takes_quantized()
     }

@@ -1,9 +1,8 @@
-//! The tile: sixteen output rows by up to eight tokens, over all columns. Products are summed
-//! nowhere else, and so the home of the row contract.
+//! The matmul tile: sixteen output rows by up to eight tokens, over all columns. All sums over columns are here, so the row
+//! contract depends on this file alone.
 //!
-//! Written once over [`Simd`] and compiled per instruction set, weight format and number of tokens. A lane is
-//! an output row, so what one output element goes through is the same whatever the lane count and whatever
-//! tokens lie beside it.
+//! Written once over [`Simd`] and compiled per instruction set, weight format and number of tokens. Each SIMD lane
+//! accumulates one output element, so its order of operations depends neither on the number of lanes nor on the other tokens.
 
 use std::marker::PhantomData;
 
@@ -13,39 +12,39 @@ use verbatim_simd::{Kernel, Q8Block, Simd};
 
 /// One tile's operands.
 ///
-/// Pointers, because the threads of a product write to interleaved parts of one output, which no slice can
-/// say. Who makes a `Tile` vouches that they are valid as described while it runs, and that nothing else
-/// touches the outputs.
+/// Pointers, because the threads of a matmul write to interleaved parts of one output, which is not expressible as slices.
+/// The creator of a `Tile` guarantees that they are valid as described while it runs, and that no other thread accesses the
+/// outputs.
 pub(super) struct Tile {
-    /// The group's weights: the quants of a block format, or the numbers of a plain one.
+    /// The row group's weights: the quants of a block format, or float weights.
     pub weights: *const u8,
     /// The group's scales, of a block format.
     pub scales: *const u8,
     pub cols: usize,
     /// Tokens to compute, from 1 to the tile's `M`.
     pub tokens: usize,
-    /// Each token's row: `cols` values of f32, or `cols / 32` activation blocks. Tokens lie anywhere, since those of one
-    /// expert are scattered over the batch.
+    /// Each token's row: `cols` f32, or `cols / 32` activation blocks. The rows need not be contiguous, because the tokens of
+    /// one expert are scattered over the batch.
     pub inputs: [*const u8; MAX_TILE_TOKENS],
-    /// Where each token's first row goes.
+    /// The output of each token's first row.
     pub outputs: [*mut f32; MAX_TILE_TOKENS],
     /// Rows of the group that exist, from 1 to 16.
     pub rows: usize,
-    /// As many numbers as `rows`, or null.
+    /// `rows` elements, or null.
     pub bias: *const f32,
-    /// What to add to each token's first row, or null. May be `outputs`.
+    /// The residual of each token's first row, or null. May be `outputs`.
     pub residuals: [*const f32; MAX_TILE_TOKENS],
 }
 
-/// The most tokens of a tile on any instruction set.
+/// Maximum number of tokens of a tile on any instruction set.
 pub(super) const MAX_TILE_TOKENS: usize = 8;
 
-/// Weights that are numbers themselves, column by column, sixteen rows to a column.
-pub(super) trait DenseWeights: 'static {
-    /// Bytes of a number.
+/// Float weights (F32, F16, BF16), column by column, sixteen rows to a column.
+pub(super) trait FloatWeights: 'static {
+    /// Bytes of an element.
     const BYTES: usize;
     /// # Safety
-    /// `weights` points to `S::LANES` numbers.
+    /// `weights` points to `S::LANES` elements.
     unsafe fn load<S: Simd>(simd: S, weights: *const u8) -> S::Floats;
 }
 
@@ -54,7 +53,7 @@ pub(super) struct BlockTile<'a, F, const M: usize>(&'a Tile, PhantomData<F>);
 
 impl<F: BlockFormat, const M: usize> BlockTile<'_, F, M> {
     /// # Safety
-    /// As [`Tile`] says, of weights of the format.
+    /// See [`Tile`], of weights of the format.
     pub(super) unsafe fn new(tile: &Tile) -> BlockTile<'_, F, M> {
         BlockTile(tile, PhantomData)
     }
@@ -62,7 +61,7 @@ impl<F: BlockFormat, const M: usize> BlockTile<'_, F, M> {
 
 impl<F: BlockFormat, const M: usize> Kernel for BlockTile<'_, F, M> {
     type Output = ();
-    const HAS_DOTS: bool = true;
+    const USES_INT8_DOT: bool = true;
 
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
@@ -71,44 +70,43 @@ impl<F: BlockFormat, const M: usize> Kernel for BlockTile<'_, F, M> {
     }
 }
 
-/// [`dense_tile`], of weights of format `W`, with registers for `M` tokens.
-pub(super) struct DenseTile<'a, W, const M: usize>(&'a Tile, PhantomData<W>);
+/// [`float_tile`], of weights of format `W`, with registers for `M` tokens.
+pub(super) struct FloatTile<'a, W, const M: usize>(&'a Tile, PhantomData<W>);
 
-impl<W: DenseWeights, const M: usize> DenseTile<'_, W, M> {
+impl<W: FloatWeights, const M: usize> FloatTile<'_, W, M> {
     /// # Safety
-    /// As [`Tile`] says, of weights of the format.
-    pub(super) unsafe fn new(tile: &Tile) -> DenseTile<'_, W, M> {
-        DenseTile(tile, PhantomData)
+    /// See [`Tile`], of weights of the format.
+    pub(super) unsafe fn new(tile: &Tile) -> FloatTile<'_, W, M> {
+        FloatTile(tile, PhantomData)
     }
 }
 
-impl<W: DenseWeights, const M: usize> Kernel for DenseTile<'_, W, M> {
+impl<W: FloatWeights, const M: usize> Kernel for FloatTile<'_, W, M> {
     type Output = ();
 
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
         // SAFETY: as `new` asks.
-        unsafe { dense_tile::<S, W, M>(simd, self.0) }
+        unsafe { float_tile::<S, W, M>(simd, self.0) }
     }
 }
 
 /// A tile of a block format, with quantised activations.
 ///
-/// Contract, for every output element: blocks of 32 columns ascend; in each, the sum of the products of quants
-/// and activations is an exact integer, [`block_sum`] scales it, and one fused multiply-add takes it into the
-/// total.
+/// Contract, for every output element: blocks of 32 columns ascend; in each, the int8 dot product of quants and activations is
+/// an exact integer, [`block_sum`] scales it, and one fused multiply-add adds it to the total.
 ///
 /// # Safety
-/// As [`Tile`] says.
+/// See [`Tile`].
 #[inline(always)]
 unsafe fn block_tile<S: Simd, F: BlockFormat, const M: usize>(simd: S, tile: &Tile) {
     let file_blocks = tile.cols / (BLOCK_COLS * F::BLOCKS);
     let inputs = token_inputs::<M>(tile);
     prefetch_outputs::<S, M>(simd, tile);
     let (mut quants, mut scales, mut at_block) = (tile.weights, tile.scales, 0);
-    // SAFETY: the strides walk over the operands that the caller vouches for.
+    // SAFETY: the strides stay within the operands, which the caller guarantees to be valid.
     unsafe {
-        let mut totals = S::sixteen(|_| [simd.splat(0.0); M]);
+        let mut totals = S::x16(|_| [simd.splat(0.0); M]);
         for _ in 0..file_blocks {
             prefetch(simd, scales, F::SCALE_BYTES);
             for sub in 0..F::BLOCKS {
@@ -120,7 +118,7 @@ unsafe fn block_tile<S: Simd, F: BlockFormat, const M: usize>(simd: S, tile: &Ti
                     for (total, input) in totals.iter_mut().zip(inputs) {
                         let input = input.add(at_block);
                         let sum = block_sum::<S, F>(simd, weights, &coefficients, input);
-                        let scale = simd.splat(block_number(input, SCALE_AT));
+                        let scale = simd.splat(read_f32(input, SCALE_AT));
                         *total = simd.mul_add(sum, scale, *total);
                     }
                 }
@@ -133,11 +131,10 @@ unsafe fn block_tile<S: Simd, F: BlockFormat, const M: usize>(simd: S, tile: &Ti
     }
 }
 
-/// How far ahead of the weights in use others are prefetched.
+/// The prefetch distance, in bytes of weights.
 const PREFETCH_BYTES: usize = 4096;
 
-/// Prefetches the weights of a later block. The hardware's own prefetcher stops at every page and starts
-/// anew.
+/// Prefetches the weights of a later block. The hardware prefetcher stops at page boundaries.
 #[inline(always)]
 fn prefetch<S: Simd>(simd: S, weights: *const u8, bytes: usize) {
     for line in (0..bytes).step_by(64) {
@@ -145,8 +142,8 @@ fn prefetch<S: Simd>(simd: S, weights: *const u8, bytes: usize) {
     }
 }
 
-/// Prefetches the output cache lines. Stores leave a core in order, so one that had to wait for its line
-/// would hold up those of the next tile: a tenth of the time of short rows.
+/// Prefetches the output cache lines. Stores retire in order, so a store that waits for its line would delay the stores of
+/// the next tile: a tenth of the time with short rows.
 #[inline(always)]
 fn prefetch_outputs<S: Simd, const M: usize>(simd: S, tile: &Tile) {
     for output in &tile.outputs[..M] {
@@ -158,7 +155,7 @@ const SCALE_AT: usize = std::mem::offset_of!(Q8Block, scale);
 const SUM_AT: usize = std::mem::offset_of!(Q8Block, sum);
 const HALF_SUMS_AT: usize = std::mem::offset_of!(Q8Block, half_sums);
 
-/// The dot product of 32 weights and 32 activations, short of the activations' scale.
+/// The dot product of 32 weights and 32 activations, without the activations' scale.
 ///
 /// # Safety
 /// `input` points to an [`Q8Block`].
@@ -173,11 +170,11 @@ unsafe fn block_sum<S: Simd, F: BlockFormat>(
     // SAFETY: the offsets stay within the block.
     unsafe {
         if !F::HALVES {
-            let sum = block_number(input, SUM_AT);
+            let sum = read_f32(input, SUM_AT);
             let dot = simd.mul(d[0], simd.dot(weights, F::QUANT_MAX, F::OFFSET, input, sum));
             return if F::MINS { simd.mul_sub_from(m[0], simd.splat(sum), dot) } else { dot };
         }
-        let sums = [block_number(input, HALF_SUMS_AT), block_number(input, HALF_SUMS_AT + 4)];
+        let sums = [read_f32(input, HALF_SUMS_AT), read_f32(input, HALF_SUMS_AT + 4)];
         let [w0, w1, w2, w3, w4, w5, w6, w7] = weights;
         let first = simd.dot([w0, w1, w2, w3], F::QUANT_MAX, F::OFFSET, input, sums[0]);
         let second = simd.dot([w4, w5, w6, w7], F::QUANT_MAX, F::OFFSET, input.add(16), sums[1]);
@@ -191,38 +188,38 @@ unsafe fn block_sum<S: Simd, F: BlockFormat>(
 }
 
 #[inline(always)]
-unsafe fn block_number(block: *const u8, at: usize) -> f32 {
-    // SAFETY: the caller vouches for four bytes at `at`.
+unsafe fn read_f32(block: *const u8, at: usize) -> f32 {
+    // SAFETY: the caller guarantees four readable bytes at `at`.
     unsafe { block.add(at).cast::<f32>().read_unaligned() }
 }
 
-/// A tile of plain weights, with f32 activations.
+/// A tile of float weights, with f32 activations.
 ///
-/// Contract, for every output element: columns ascend in runs of 32 (the last may be shorter); in each run
-/// the even columns and the odd ones are two chains of fused multiply-adds from zero, and their sum is added
-/// to the total. Short chains keep the rounding error of long rows small.
+/// Contract, for every output element: columns ascend in runs of 32 (the last may be shorter); in each run the even columns
+/// and the odd columns are two chains of fused multiply-adds that start at zero, and their sum is added to the total. Short
+/// chains keep the rounding error of long rows small.
 ///
 /// # Safety
-/// As [`Tile`] says.
+/// See [`Tile`].
 #[inline(always)]
-unsafe fn dense_tile<S: Simd, W: DenseWeights, const M: usize>(simd: S, tile: &Tile) {
+unsafe fn float_tile<S: Simd, W: FloatWeights, const M: usize>(simd: S, tile: &Tile) {
     let inputs = token_inputs::<M>(tile);
     prefetch_outputs::<S, M>(simd, tile);
     let weights_stride = GROUP_ROWS * W::BYTES;
-    // SAFETY: the strides walk over the operands that the caller vouches for.
+    // SAFETY: the strides stay within the operands, which the caller guarantees to be valid.
     unsafe {
-        let zeros = S::sixteen(|_| [simd.splat(0.0); M]);
+        let zeros = S::x16(|_| [simd.splat(0.0); M]);
         let mut totals = zeros;
         for start in (0..tile.cols).step_by(BLOCK_COLS) {
             let end = tile.cols.min(start + BLOCK_COLS);
             prefetch(simd, tile.weights.add(start * weights_stride), BLOCK_COLS * weights_stride);
             let [mut even, mut odd] = [zeros; 2];
-            let multiply = |column: usize, chains: &mut S::Sixteen<[S::Floats; M]>| {
+            let multiply = |column: usize, chains: &mut S::X16<[S::Floats; M]>| {
                 let weights = tile.weights.add(column * weights_stride);
                 multiply_column::<S, W, M>(simd, weights, &inputs, column, chains);
             };
             // Side by side where registers hold both, so that few chains do not wait for themselves.
-            if 2 * M <= S::DENSE_SUMS / even.as_ref().len() {
+            if 2 * M <= S::MATMUL_ACCUMULATORS / even.as_ref().len() {
                 for column in (start..end).step_by(2) {
                     multiply(column, &mut even);
                     if column + 1 < end {
@@ -245,18 +242,18 @@ unsafe fn dense_tile<S: Simd, W: DenseWeights, const M: usize>(simd: S, tile: &T
     }
 }
 
-/// Takes one column of a row group into the chains of all its lanes, so that an input is read once for all of them.
+/// Adds one column of a row group to the chains of all its lanes, so that an input is read once for all lanes.
 #[inline(always)]
-unsafe fn multiply_column<S: Simd, W: DenseWeights, const M: usize>(
+unsafe fn multiply_column<S: Simd, W: FloatWeights, const M: usize>(
     simd: S,
     weights: *const u8,
     inputs: &[*const u8; M],
     column: usize,
-    chains: &mut S::Sixteen<[S::Floats; M]>,
+    chains: &mut S::X16<[S::Floats; M]>,
 ) {
-    // SAFETY: the caller vouches for the column of weights and of each input.
+    // SAFETY: the caller guarantees the column of weights and of each input.
     unsafe {
-        let mut of_lanes = S::sixteen(|_| simd.splat(0.0));
+        let mut of_lanes = S::x16(|_| simd.splat(0.0));
         for (lane, loaded) in of_lanes.as_mut().iter_mut().enumerate() {
             *loaded = W::load(simd, weights.add(lane * S::LANES * W::BYTES));
         }
@@ -275,13 +272,13 @@ fn token_inputs<const M: usize>(tile: &Tile) -> [*const u8; M] {
     std::array::from_fn(|m| tile.inputs[m.min(tile.tokens - 1)])
 }
 
-/// Adds bias and residual, in this order, and stores. Takes the totals by value: they are indexed here by what only the
-/// tile knows, and if it were them and not a copy, the loops before would have to keep them in memory.
+/// Adds bias and residual, in this order, and stores. Takes the totals by value: they are indexed dynamically here, and without
+/// the copy the loops before would have to keep them in memory.
 ///
 /// # Safety
-/// As [`Tile`] says.
+/// See [`Tile`].
 #[inline(always)]
-unsafe fn finish<S: Simd, const M: usize>(simd: S, tile: &Tile, totals: S::Sixteen<[S::Floats; M]>) {
+unsafe fn finish<S: Simd, const M: usize>(simd: S, tile: &Tile, totals: S::X16<[S::Floats; M]>) {
     for (totals, lane) in totals.as_ref().iter().zip((0..tile.rows).step_by(S::LANES)) {
         for (token, &total) in totals.iter().enumerate().take(tile.tokens) {
             // SAFETY: `lane` is below `rows` and `token` below `tokens`, so the pointers stay within the
@@ -317,9 +314,9 @@ unsafe fn finish<S: Simd, const M: usize>(simd: S, tile: &Tile, totals: S::Sixte
     }
 }
 
-/// Plain f32 weights.
+/// F32 weights.
 pub(super) struct F32;
-impl DenseWeights for F32 {
+impl FloatWeights for F32 {
     const BYTES: usize = 4;
     #[inline(always)]
     unsafe fn load<S: Simd>(simd: S, weights: *const u8) -> S::Floats {
@@ -328,9 +325,9 @@ impl DenseWeights for F32 {
     }
 }
 
-/// IEEE half precision.
+/// F16 weights.
 pub(super) struct F16;
-impl DenseWeights for F16 {
+impl FloatWeights for F16 {
     const BYTES: usize = 2;
     #[inline(always)]
     unsafe fn load<S: Simd>(simd: S, weights: *const u8) -> S::Floats {
@@ -339,9 +336,9 @@ impl DenseWeights for F16 {
     }
 }
 
-/// The upper half of an f32.
+/// BF16 weights.
 pub(super) struct BF16;
-impl DenseWeights for BF16 {
+impl FloatWeights for BF16 {
     const BYTES: usize = 2;
     #[inline(always)]
     unsafe fn load<S: Simd>(simd: S, weights: *const u8) -> S::Floats {

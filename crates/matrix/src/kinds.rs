@@ -3,8 +3,8 @@
 
 use verbatim_quant::DType;
 
-/// Gives a macro the names of all formats, after arguments of its own. A format's name is that of its [`DType`] and of the type
-/// that packs it: a [`BlockFormat`](crate::formats::BlockFormat) or a [`DenseWeights`](crate::kernel::DenseWeights).
+/// Calls a macro with its arguments and the names of all formats. A format's name is that of its [`DType`] and of the type that
+/// packs it: a [`BlockFormat`](crate::formats::BlockFormat) or a [`FloatWeights`](crate::kernel::FloatWeights).
 macro_rules! with_formats {
     ($use:ident $arguments:tt) => {
         $crate::kinds::$use! {
@@ -12,26 +12,26 @@ macro_rules! with_formats {
             block: [Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q2_K Q3_K Q4_K Q5_K Q6_K
                 IQ1_S IQ1_M IQ2_XXS IQ2_XS IQ2_S IQ3_XXS IQ3_S IQ4_NL IQ4_XS
                 MXFP4 NVFP4 TQ1_0 TQ2_0 Q1_0 Q2_0]
-            dense: [F32 F16 BF16]
+            float: [F32 F16 BF16]
         }
     };
 }
 
 macro_rules! define_kind {
-    (() block: [$($block:ident)*] dense: [$($dense:ident)*]) => {
-        /// What a matrix is packed as.
+    (() block: [$($block:ident)*] float: [$($float:ident)*]) => {
+        /// The packed format of a matrix.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub(crate) enum Kind {
             $($block,)*
-            $($dense,)*
+            $($float,)*
         }
 
         impl Kind {
-            /// The layout for a file format; `None` for types that are not weights.
+            /// The packed format of a file format; `None` if it is not a weight format.
             pub(crate) fn of(dtype: DType) -> Option<Kind> {
                 Some(match dtype {
                     $(DType::$block => Kind::$block,)*
-                    $(DType::$dense => Kind::$dense,)*
+                    $(DType::$float => Kind::$float,)*
                     DType::Q8_1 | DType::Q8_K | DType::F64 => return None,
                     DType::I8 | DType::I16 | DType::I32 | DType::I64 => return None,
                 })
@@ -41,25 +41,25 @@ macro_rules! define_kind {
 }
 
 macro_rules! match_kind {
-    (($kind:expr, $F:ident => $of_block:expr, $W:ident => $of_dense:expr)
-        block: [$($block:ident)*] dense: [$($dense:ident)*]) => {
+    (($kind:expr, $F:ident => $of_block:expr, $W:ident => $of_float:expr)
+        block: [$($block:ident)*] float: [$($float:ident)*]) => {
         match $kind {
             $($crate::kinds::Kind::$block => {
                 type $F = $crate::formats::$block;
                 $of_block
             })*
-            $($crate::kinds::Kind::$dense => {
-                type $W = $crate::kernel::$dense;
-                $of_dense
+            $($crate::kinds::Kind::$float => {
+                type $W = $crate::kernel::$float;
+                $of_float
             })*
         }
     };
 }
 
-/// Evaluates one expression with a type standing for the block format, or another for floating-point weights.
+/// Evaluates one expression with the type of the block format, or another with the type of the float weights.
 macro_rules! for_kind {
-    ($kind:expr, $F:ident => $of_block:expr, $W:ident => $of_dense:expr) => {
-        $crate::kinds::with_formats!(match_kind($kind, $F => $of_block, $W => $of_dense))
+    ($kind:expr, $F:ident => $of_block:expr, $W:ident => $of_float:expr) => {
+        $crate::kinds::with_formats!(match_kind($kind, $F => $of_block, $W => $of_float))
     };
 }
 

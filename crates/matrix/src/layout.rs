@@ -1,9 +1,9 @@
-//! How the quants of sixteen rows lie in memory.
+//! The memory layout of the quants of sixteen rows.
 //!
 //! A *chunk* is 64 bytes: four neighbouring columns of each of sixteen rows, row by row (byte `4 * row +
 //! column`). It is one AVX-512 register, two of AVX2 or four of NEON. A block of 32 columns is eight chunks of one-byte
-//! quants; narrower quants share chunks. Below, chunk numbers on the left are stored and those on the right are
-//! columns `4 * chunk ..`:
+//! quants; narrower quants share chunks. Below, a *stored chunk* is 64 bytes of memory, and *chunk* `c` is the quants of the
+//! columns `4 * c ..`:
 //!
 //! - 8 bits: stored chunk `c` is chunk `c`.
 //! - 4 bits: the low halves of stored chunk `c` are chunk `c`, the high halves chunk `c + 4`.
@@ -11,12 +11,12 @@
 //! - 1 bit: bit `c` of the one stored chunk is chunk `c`.
 //! - 6, 5 and 3 bits are 4 + 2, 4 + 1 and 2 + 1 bits, the low part first.
 
-use verbatim_simd::{Q8_COLS, Simd, TRANSPOSED_ROWS, Word, transpose};
+use verbatim_simd::{Bytes4, Q8_COLS, Simd, TRANSPOSED_ROWS, transpose};
 
 /// Rows that are interleaved.
 pub(super) const GROUP_ROWS: usize = TRANSPOSED_ROWS;
 
-/// Columns in a block, the unit in which activations are quantised and sums are taken.
+/// Columns of a block: activations are quantised, and integer sums taken, per block.
 pub const BLOCK_COLS: usize = Q8_COLS;
 
 /// Bytes of a chunk.
@@ -29,7 +29,7 @@ pub(super) const fn quant_bytes(bits: usize) -> usize {
 
 /// Writes the quants of sixteen rows as one block.
 #[inline(always)]
-pub(super) fn pack(bits: usize, rows: &[[Word; 8]; GROUP_ROWS], block: &mut [u8]) {
+pub(super) fn pack(bits: usize, rows: &[[Bytes4; 8]; GROUP_ROWS], block: &mut [u8]) {
     let mut chunks = [[[0; 4]; GROUP_ROWS]; 8];
     transpose(rows, &mut chunks);
     let (low_bits, high_bits) = split(bits);
@@ -40,37 +40,37 @@ pub(super) fn pack(bits: usize, rows: &[[Word; 8]; GROUP_ROWS], block: &mut [u8]
     }
 }
 
-/// A quant width as two that divide a byte.
+/// Splits a quant width into two that divide a byte.
 const fn split(bits: usize) -> (usize, usize) {
     match bits {
         3 => (2, 1),
         5 => (4, 1),
         6 => (4, 2),
-        whole => (whole, 0),
+        bits => (bits, 0),
     }
 }
 
-/// Writes `bits` bits of each quant, those from bit `from` on.
+/// Writes `bits` bits of each quant, starting at bit `from`.
 #[inline(always)]
-fn pack_part(bits: usize, chunks: &[[Word; GROUP_ROWS]; 8], from: usize, part: &mut [u8]) {
+fn pack_part(bits: usize, chunks: &[[Bytes4; GROUP_ROWS]; 8], from: usize, part: &mut [u8]) {
     let mask = u8::MAX >> (8 - bits);
     let stored_chunks = part.as_chunks_mut::<CHUNK_BYTES>().0;
     for (stored, bytes) in stored_chunks.iter_mut().enumerate() {
-        for nth in 0..8 / bits {
-            let chunk = chunks[chunk_at(bits, stored, nth)].as_flattened();
+        for field in 0..8 / bits {
+            let chunk = chunks[chunk_at(bits, stored, field)].as_flattened();
             for (byte, quant) in bytes.iter_mut().zip(chunk) {
-                let moved = ((quant >> from) & mask) << (nth * bits);
-                *byte = if nth == 0 { moved } else { *byte | moved };
+                let moved = ((quant >> from) & mask) << (field * bits);
+                *byte = if field == 0 { moved } else { *byte | moved };
             }
         }
     }
 }
 
-/// Writes 32 one-bit quants of each row, given as a number whose lowest bit is the first of them.
+/// Writes 32 one-bit quants of each row, given as a u32 whose lowest bit is the first quant.
 #[inline(always)]
 pub(super) fn pack_bits(rows: &[u32; GROUP_ROWS], block: &mut [u8]) {
     for (word, &row) in block.as_chunks_mut::<4>().0.iter_mut().zip(rows) {
-        // Bit 4 · chunk + column goes to bit 8 · column + chunk: the five bits of its number are rotated, by exchanging two of
+        // Bit 4 · chunk + column goes to bit 8 · column + chunk: the five bits of the bit index are rotated, by exchanging two of
         // them at a time.
         let exchanges = [(3, 0x0a0a_0a0a), (6, 0x00cc_00cc), (12, 0x0000_f0f0), (8, 0x0000_ff00)];
         let moved = exchanges.iter().fold(row, |bits, (up, which)| {
@@ -81,9 +81,9 @@ pub(super) fn pack_bits(rows: &[u32; GROUP_ROWS], block: &mut [u8]) {
     }
 }
 
-/// Writes the bytes of each row, as many of them as there is room for, to where all rows' bytes of one number are neighbours.
+/// Writes the first `bytes.len() / 16` bytes of each row, transposed: byte i of all rows is contiguous.
 #[inline(always)]
-pub(super) fn pack_bytes(rows: &[[Word; 4]; GROUP_ROWS], bytes: &mut [u8]) {
+pub(super) fn pack_bytes(rows: &[[Bytes4; 4]; GROUP_ROWS], bytes: &mut [u8]) {
     let mut words = [[[0; 4]; GROUP_ROWS]; 4];
     transpose(rows, &mut words);
     for (bytes, words) in bytes.chunks_mut(4 * GROUP_ROWS).zip(&words) {
@@ -95,18 +95,18 @@ pub(super) fn pack_bytes(rows: &[[Word; 4]; GROUP_ROWS], bytes: &mut [u8]) {
     }
 }
 
-/// The chunk that lies in the bits from `nth * bits` on of a stored chunk: the other way round than [`place`].
-const fn chunk_at(bits: usize, stored: usize, nth: usize) -> usize {
+/// The chunk that is stored in field `field` (the bits from `field * bits`) of a stored chunk: the inverse of [`bit_position`].
+const fn chunk_at(bits: usize, stored: usize, field: usize) -> usize {
     match bits {
-        4 => stored + 4 * nth,
-        2 => 4 * stored + nth,
-        1 => nth,
+        4 => stored + 4 * field,
+        2 => 4 * stored + field,
+        1 => field,
         _ => stored,
     }
 }
 
-/// Where a chunk of quants of `bits` bits is: the stored chunk, and the bit it starts at.
-const fn place(bits: usize, chunk: usize) -> (usize, usize) {
+/// The position of a chunk of quants of `bits` bits: the stored chunk, and its first bit.
+const fn bit_position(bits: usize, chunk: usize) -> (usize, usize) {
     match bits {
         4 => (chunk % 4, chunk / 4 * 4),
         2 => (chunk / 4, chunk % 4 * 2),
@@ -115,14 +115,14 @@ const fn place(bits: usize, chunk: usize) -> (usize, usize) {
     }
 }
 
-/// The one-byte quants of a block, for `S::LANES` rows from row `lane` on, chunk by chunk.
+/// The one-byte quants of a block, for `S::LANES` rows starting at row `lane`, chunk by chunk.
 ///
 /// # Safety
 /// `block` points to `quant_bytes(bits)` bytes, `lane + S::LANES` is at most 16.
 #[inline(always)]
 pub(super) unsafe fn unpack<S: Simd>(simd: S, bits: usize, block: *const u8, lane: usize) -> [S::Bytes; 8] {
     let (low_bits, high_bits) = split(bits);
-    // SAFETY: `place` gives stored chunks within the bytes that the caller vouches for.
+    // SAFETY: `bit_position` returns stored chunks within the bytes that the caller guarantees.
     unsafe {
         let mut quants = [simd.splat_byte(0); 8];
         for (chunk, quants) in quants.iter_mut().enumerate() {
@@ -146,7 +146,7 @@ unsafe fn part<S: Simd>(
     chunk: usize,
     to: usize,
 ) -> S::Bytes {
-    let (stored, from) = place(bits, chunk);
+    let (stored, from) = bit_position(bits, chunk);
     // SAFETY: as for `unpack`.
     unsafe {
         let bytes = simd.load_bytes(block.add(stored * CHUNK_BYTES + 4 * lane));

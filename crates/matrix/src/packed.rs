@@ -7,7 +7,7 @@ use verbatim_backend::PackError;
 use verbatim_quant::DType;
 
 use crate::formats::{BlockFormat, FileBlocks};
-use crate::kernel::DenseWeights;
+use crate::kernel::FloatWeights;
 use crate::kinds::{Kind, for_kind};
 use crate::layout::{BLOCK_COLS, GROUP_ROWS};
 use verbatim_simd::Scalar;
@@ -15,8 +15,8 @@ use verbatim_team::{AlignedBytes, TaskCounter, Team};
 
 /// A matrix of `rows` output rows and `cols` input columns, rows interleaved in groups of sixteen.
 ///
-/// Memory is that of the file, within 6 % for the formats in common use and 12 % for all others (rows are padded to
-/// a multiple of 16, and a row group to 64 bytes).
+/// It uses as much memory as the file, within 6 % for the common formats and 12 % for all others (rows are padded to a
+/// multiple of 16, and a row group to 64 bytes).
 pub struct PackedMatrix {
     dtype: DType,
     rows: usize,
@@ -25,7 +25,7 @@ pub struct PackedMatrix {
     storage: AlignedBytes,
 }
 
-/// How a row group of one matrix is laid out: first all quants (or plain weights), then all scales.
+/// How a row group of one matrix is laid out: first all quants (or float weights), then all scales.
 #[derive(Clone, Copy)]
 struct GroupLayout {
     kind: Kind,
@@ -54,13 +54,13 @@ impl PackedMatrix {
     /// Packs `bytes`, the row-major data of a GGUF tensor with `rows` rows of `cols` weights.
     ///
     /// # Errors
-    /// If the shape is empty, the bytes do not have the shape's size, or memory runs out.
+    /// If the shape is empty, the number of bytes does not match the shape, or the allocation fails.
     pub fn pack(dtype: DType, rows: usize, cols: usize, bytes: &[u8]) -> Result<PackedMatrix, PackError> {
         PackedMatrix::pack_with(&mut Team::solo(), dtype, rows, cols, bytes, &|_| {})
     }
 
     /// [`pack`](Self::pack) with a team of threads. Each calls `done` with the ranges of `bytes` that it has packed, so that
-    /// their memory can be given back while the rest is packed; together they are all of `bytes`.
+    /// their memory can be released while the rest is packed; the ranges cover `bytes` exactly once.
     ///
     /// # Errors
     /// As for `pack`.
@@ -92,31 +92,29 @@ impl PackedMatrix {
         self.rows.div_ceil(GROUP_ROWS)
     }
 
-    /// The format that the weights came in.
+    /// The weights' format in the file.
     pub fn dtype(&self) -> DType {
         self.dtype
     }
 
-    /// Bytes that the packed weights take in memory.
+    /// Memory used by the packed weights, in bytes.
     pub fn packed_bytes(&self) -> usize {
         self.storage.len()
     }
 
-    /// Whether products take activations quantised by [`quantize_row`](super::quantize_row); if not, they
-    /// take f32.
+    /// Whether matmuls take activations quantised by [`quantize_row`](super::quantize_row); if not, they take f32.
     pub fn takes_quantized(&self) -> bool {
         for_kind!(self.layout.kind, _F => true, _W => false)
     }
 
-    /// Decodes a row, to the same numbers as `verbatim_quant::dequantize` gives for the row's bytes in the
-    /// file.
+    /// Decodes a row, to the same values that `verbatim_quant::dequantize` returns for the row's bytes in the file.
     ///
     /// # Panics
-    /// If there is no such row, or `out` does not hold `cols` numbers.
+    /// If there is no such row, or `out.len()` is not `cols`.
     pub fn dequantize_row(&self, row: usize, out: &mut [f32]) {
         assert!(
             row < self.rows && out.len() == self.cols,
-            "dequantize_row: row {row} into {} numbers; the matrix has {} rows of {} columns",
+            "dequantize_row: row {row} into {} elements; the matrix has {} rows of {} columns",
             out.len(),
             self.rows,
             self.cols,
@@ -127,7 +125,7 @@ impl PackedMatrix {
         unsafe {
             for_kind!(self.layout.kind,
                 F => decode_blocks::<F>(weights, scales, lane, out),
-                W => decode_dense::<W>(weights, lane, out)
+                W => decode_floats::<W>(weights, lane, out)
             );
         }
     }
@@ -153,10 +151,10 @@ impl fmt::Debug for PackedMatrix {
     }
 }
 
-/// Bytes of the file that a thread packs before it says so and takes more.
+/// Bytes of the file that a thread packs before it calls `done` and takes more.
 const CHUNK_BYTES: usize = 512 << 10;
 
-/// A matrix as the file has it, with its size checked.
+/// A matrix as stored in the file, with its size checked.
 struct Source<'a> {
     dtype: DType,
     rows: usize,
@@ -204,7 +202,7 @@ impl<'a> Source<'a> {
         team.run(|_| {
             while let Some(taken) = counter.take(chunk, groups) {
                 for group in taken.clone() {
-                    // SAFETY: the counter gives every group to one thread only.
+                    // SAFETY: the counter hands out every group to only one thread.
                     let part = unsafe { parts.get(group) };
                     self.pack_group(layout, group, part);
                 }
@@ -226,14 +224,14 @@ impl<'a> Source<'a> {
         for_kind!(layout.kind,
             F => pack_blocks::<F>(rows, weights, scales),
             W => match W::BYTES {
-                2 => pack_dense::<2>(rows, weights),
-                _ => pack_dense::<4>(rows, weights),
+                2 => pack_floats::<2>(rows, weights),
+                _ => pack_floats::<4>(rows, weights),
             }
         );
     }
 }
 
-/// The row groups of a matrix under construction, to be given to different threads.
+/// The row groups of a matrix that is being packed, written by different threads.
 struct GroupParts<'a> {
     start: *mut u8,
     len: usize,
@@ -241,7 +239,7 @@ struct GroupParts<'a> {
     _storage: std::marker::PhantomData<&'a mut [u8]>,
 }
 
-// SAFETY: `get` gives disjoint parts, if its caller keeps to the contract.
+// SAFETY: `get` returns disjoint parts, which its contract guarantees.
 unsafe impl Sync for GroupParts<'_> {}
 
 impl<'a> GroupParts<'a> {
@@ -251,7 +249,7 @@ impl<'a> GroupParts<'a> {
     }
 
     /// # Safety
-    /// No group is asked for twice.
+    /// Each group is requested at most once.
     #[allow(clippy::mut_from_ref)] // The contract is what makes it exclusive.
     unsafe fn get(&self, group: usize) -> &'a mut [u8] {
         let at = group * self.group_bytes;
@@ -275,17 +273,17 @@ fn pack_blocks<F: BlockFormat>(rows: &[&[u8]], weights: &mut [u8], scales: &mut 
     }
 }
 
-/// Columns of plain weights that are transposed together: few enough that what is written stays in the first-level cache.
+/// Columns of float weights that are transposed together: few enough that the output stays in L1.
 const TILE_COLS: usize = 16;
 
-/// Packs up to sixteen rows of plain weights of so many bytes.
-fn pack_dense<const BYTES: usize>(rows: &[&[u8]], weights: &mut [u8]) {
+/// Packs up to sixteen rows of float weights of `BYTES` bytes.
+fn pack_floats<const BYTES: usize>(rows: &[&[u8]], weights: &mut [u8]) {
     let columns = weights.as_chunks_mut::<BYTES>().0.as_chunks_mut::<GROUP_ROWS>().0;
     for (tile, columns) in columns.chunks_mut(TILE_COLS).enumerate() {
         for (lane, row) in rows.iter().enumerate() {
-            let numbers = &row.as_chunks::<BYTES>().0[tile * TILE_COLS..];
-            for (column, number) in columns.iter_mut().zip(numbers) {
-                column[lane] = *number;
+            let elements = &row.as_chunks::<BYTES>().0[tile * TILE_COLS..];
+            for (column, element) in columns.iter_mut().zip(elements) {
+                column[lane] = *element;
             }
         }
     }
@@ -314,7 +312,7 @@ unsafe fn decode_blocks<F: BlockFormat>(weights: *const u8, scales: *const u8, l
 
 /// # Safety
 /// `weights` points to a row group of `W` with `out.len()` columns.
-unsafe fn decode_dense<W: DenseWeights>(weights: *const u8, lane: usize, out: &mut [f32]) {
+unsafe fn decode_floats<W: FloatWeights>(weights: *const u8, lane: usize, out: &mut [f32]) {
     for (column, out) in out.iter_mut().enumerate() {
         // SAFETY: column and lane are of the row group; `Scalar` runs everywhere.
         *out = unsafe { W::load(Scalar, weights.add((column * GROUP_ROWS + lane) * W::BYTES)) };
@@ -329,12 +327,12 @@ mod tests {
     use verbatim_graph::random::Random;
     use verbatim_quant::ALL;
 
-    /// Where a bit of the quant of a column is, the byte and the bit in it, as `layout` says in words.
-    fn place(bits: usize, row: usize, column: usize, bit: usize) -> (usize, usize) {
+    /// The position of a bit of a column's quant, byte and bit, as documented in `layout`.
+    fn bit_position(bits: usize, row: usize, column: usize, bit: usize) -> (usize, usize) {
         let low = match bits {
             3 => 2,
             5 | 6 => 4,
-            whole => whole,
+            bits => bits,
         };
         let (width, from, part) = if bit < low { (low, 0, 0) } else { (bits - low, low, quant_bytes(low)) };
         let chunk = column / 4;
@@ -347,7 +345,7 @@ mod tests {
         (part + 64 * stored + 4 * row + column % 4, above * width + bit - from)
     }
 
-    /// Puts the scales of one row's file block where they belong, one by one.
+    /// Writes the scales of one row's file block to their positions, one by one.
     fn place_scales<F: BlockFormat>(block: &[u8], lane: usize, scales: &mut [u8]) {
         let (halves, bytes) = scales.split_at_mut(F::HALF_SCALES * HALF_ROW);
         let given = F::row_scales(block);
@@ -367,7 +365,7 @@ mod tests {
                 let quants = &mut weights[(index * F::BLOCKS + sub) * F::QUANT_BYTES..][..F::QUANT_BYTES];
                 for (column, quant) in F::row_quants(block, sub).into_iter().enumerate() {
                     for bit in 0..F::BITS {
-                        let (byte, at) = place(F::BITS, lane, column, bit);
+                        let (byte, at) = bit_position(F::BITS, lane, column, bit);
                         quants[byte] |= (quant >> bit & 1) << at;
                     }
                 }
@@ -375,10 +373,10 @@ mod tests {
         }
     }
 
-    /// The same of plain weights, number by number.
-    fn place_dense(number_bytes: usize, row: &[u8], lane: usize, weights: &mut [u8]) {
-        for (column, number) in row.chunks_exact(number_bytes).enumerate() {
-            weights[(column * GROUP_ROWS + lane) * number_bytes..][..number_bytes].copy_from_slice(number);
+    /// The same for float weights, element by element.
+    fn place_floats(element_bytes: usize, row: &[u8], lane: usize, weights: &mut [u8]) {
+        for (column, element) in row.chunks_exact(element_bytes).enumerate() {
+            weights[(column * GROUP_ROWS + lane) * element_bytes..][..element_bytes].copy_from_slice(element);
         }
     }
 
@@ -403,7 +401,7 @@ mod tests {
                     let (weights, scales) = group.split_at_mut(layout.scales_at);
                     for_kind!(kind,
                         F => place_blocks::<F>(bytes, row % GROUP_ROWS, weights, scales),
-                        W => place_dense(W::BYTES, bytes, row % GROUP_ROWS, weights)
+                        W => place_floats(W::BYTES, bytes, row % GROUP_ROWS, weights)
                     );
                 }
                 assert!(matrix.storage.bytes_mut() == expected, "{rows} rows of {dtype}");
@@ -412,7 +410,7 @@ mod tests {
         assert_eq!(formats, 20);
     }
 
-    /// The quants of grids and trits, whose layouts are their own, as the kernels would read them.
+    /// The quants of grids and trits, which have their own layouts, as the kernels read them.
     fn kept_by_all_rows<F: BlockFormat>(matrix: &mut PackedMatrix, bytes: &[u8]) {
         let layout = matrix.layout;
         let row_bytes = bytes.len() / matrix.rows;

@@ -1,55 +1,55 @@
-//! How fast the kernels' products can be at most: the same instructions on operands that are at hand.
+//! Peak throughput of the matmul kernels: the same instructions on operands in registers and L1.
 
 use std::hint::black_box;
-use verbatim_backend::Products;
+use verbatim_backend::MatmulKind;
 use verbatim_simd::{Isa, Kernel, Simd, dispatch};
 
 /// Chunks of four bytes in a block, as in the kernels.
 const CHUNKS: usize = 8;
 /// Rows of activations, as in a tile.
 const TOKENS: usize = 4;
-/// Sums of floats that do not wait for each other: more than a multiply-add takes cycles, two of them started in each.
+/// Independent float accumulators: more than the FMA latency times two FMAs per cycle.
 const CHAINS: usize = 12;
 
-/// Makes `rounds` rounds of independent multiply-adds on this thread; returns how many operations, two for each.
-pub fn multiply_adds(isa: Isa, products: Products, rounds: usize) -> u64 {
-    let lanes = dispatch(isa, Peak { products, rounds });
-    let multiply_adds = match products {
-        Products::Bytes => TOKENS * CHUNKS * 4,
-        Products::Floats => CHAINS,
+/// Runs `rounds` rounds of independent multiply-adds on this thread; returns the number of operations, two for each.
+pub fn multiply_adds(isa: Isa, kind: MatmulKind, rounds: usize) -> u64 {
+    let lanes = dispatch(isa, Peak { kind, rounds });
+    let multiply_adds = match kind {
+        MatmulKind::Int8 => TOKENS * CHUNKS * 4,
+        MatmulKind::F32 => CHAINS,
     };
     (2 * multiply_adds * lanes) as u64 * rounds as u64
 }
 
-/// The loop of [`multiply_adds`]. Gives the lanes of a vector.
+/// The loop of [`multiply_adds`]. Returns the lanes of a vector.
 struct Peak {
-    products: Products,
+    kind: MatmulKind,
     rounds: usize,
 }
 
 impl Kernel for Peak {
     type Output = usize;
-    const HAS_DOTS: bool = true;
+    const USES_INT8_DOT: bool = true;
 
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) -> usize {
-        let Peak { products, rounds } = self;
-        match products {
-            Products::Bytes => {
+        let Peak { kind, rounds } = self;
+        match kind {
+            MatmulKind::Int8 => {
                 let activations = [[1u8; 4 * CHUNKS]; TOKENS];
                 let weights = [simd.splat_byte(black_box(3)); CHUNKS];
                 let mut sums = [simd.splat(0.0); TOKENS];
                 for _ in 0..rounds {
-                    // Read anew in every round, as in the kernels.
+                    // Loaded again in every round, as in the kernels.
                     for (sum, activations) in sums.iter_mut().zip(black_box(&activations)) {
-                        // SAFETY: it reads `4 * CHUNKS` activations, which is a row.
+                        // SAFETY: it reads `4 * CHUNKS` activations, which is one row.
                         let dot = unsafe { simd.dot::<CHUNKS>(weights, 15, 0, activations.as_ptr(), 0.0) };
                         *sum = simd.add(*sum, dot);
                     }
                 }
                 black_box(&sums);
             }
-            Products::Floats => {
+            MatmulKind::F32 => {
                 let (a, b) = (simd.splat(black_box(0.5)), simd.splat(black_box(0.25)));
                 let mut sums = [simd.splat(0.0); CHAINS];
                 for _ in 0..rounds {
@@ -70,9 +70,9 @@ mod tests {
 
     #[test]
     fn operations_are_counted_by_lane_and_round() {
-        assert_eq!(multiply_adds(Isa::scalar(), Products::Bytes, 3), 3 * 2 * 128);
+        assert_eq!(multiply_adds(Isa::scalar(), MatmulKind::Int8, 3), 3 * 2 * 128);
         for isa in Isa::supported() {
-            let [bytes, floats] = [Products::Bytes, Products::Floats].map(|of| multiply_adds(isa, of, 10));
+            let [bytes, floats] = [MatmulKind::Int8, MatmulKind::F32].map(|of| multiply_adds(isa, of, 10));
             assert_eq!(bytes * 12, floats * 128, "{}", isa.name());
         }
     }

@@ -1,15 +1,15 @@
-//! The matrix product: the row contract on every format, width, thread count and instruction set; exactness
+//! The matmul: the row contract on every format, width, thread count and instruction set; exactness
 //! of the packed weights; accuracy against double precision. Needs golden data: blocks of every format with
 //! sane scales.
 
-#![allow(unsafe_code)] // One test calls a thread's share of a product by itself.
+#![allow(unsafe_code)] // One test calls a thread's part of a matmul directly.
 
 use std::path::Path;
 
 use safetensors::SafeTensors;
 use verbatim_backend::PackError;
 use verbatim_matrix::{
-    Epilogue, ExpertRows, Input, OutputRows, PackedExperts, PackedMatrix, Residual, activation_row_bytes,
+    Epilogue, ExpertPairs, Input, PackedExperts, PackedMatrix, Residual, SharedOutput, activation_row_bytes,
     matmul, matmul_expert_groups, matmul_groups, quantize_row,
 };
 use verbatim_quant::{ALL, DType, dequantize};
@@ -39,14 +39,14 @@ fn an_element_does_not_depend_on_width_threads_or_instruction_set() {
             let weights = Weights::new(dtype, shape);
             let rows = Activations::new(WIDTHS[WIDTHS.len() - 1], weights.cols);
             let expected: Vec<Vec<u32>> = (0..rows.tokens)
-                .map(|token| bits(&weights.product(Isa::scalar(), &mut Team::solo(), &rows.slice(token, 1))))
+                .map(|token| bits(&weights.matmul(Isa::scalar(), &mut Team::solo(), &rows.slice(token, 1))))
                 .collect();
             for threads in [1, 2, 3, 8] {
                 let mut team = Team::new(threads).unwrap();
                 for isa in Isa::supported() {
                     for tokens in WIDTHS {
                         let first = rows.tokens - tokens;
-                        let output = bits(&weights.product(isa, &mut team, &rows.slice(first, tokens)));
+                        let output = bits(&weights.matmul(isa, &mut team, &rows.slice(first, tokens)));
                         let expected = expected[first..].concat();
                         assert!(
                             output == expected,
@@ -70,9 +70,9 @@ fn a_prompt_of_512_tokens_is_the_same_as_its_tokens_one_by_one() {
         let weights = Weights::new(dtype, [33, 1536]);
         let rows = Activations::new(512, weights.cols);
         for isa in Isa::supported() {
-            let together = weights.product(isa, &mut team, &rows);
+            let together = weights.matmul(isa, &mut team, &rows);
             for (token, output) in together.chunks_exact(weights.rows).enumerate() {
-                let alone = weights.product(isa, &mut Team::solo(), &rows.slice(token, 1));
+                let alone = weights.matmul(isa, &mut Team::solo(), &rows.slice(token, 1));
                 assert_eq!(bits(output), bits(&alone), "{dtype} on {}, token {token}", isa.name());
             }
         }
@@ -90,12 +90,12 @@ fn products_agree_with_double_precision_on_the_same_operands() {
             let rows = Activations::new(3, weights.cols);
             let inputs =
                 if weights.packed.takes_quantized() { rows.dequantized() } else { rows.values.clone() };
-            let output = weights.product(Isa::best(), &mut Team::solo(), &rows);
+            let output = weights.matmul(Isa::best(), &mut Team::solo(), &rows);
             let decoded = weights.decoded();
             for (token, input) in inputs.chunks_exact(weights.cols).enumerate() {
                 for (row, decoded) in decoded.chunks_exact(weights.cols).enumerate() {
                     let (exact, magnitude) = exact_dot(decoded, input);
-                    // Golden blocks of BF16 have numbers that overflow any sum.
+                    // Golden blocks of BF16 have values that overflow any sum.
                     if magnitude > f64::from(f32::MAX) {
                         continue;
                     }
@@ -115,7 +115,7 @@ fn products_agree_with_double_precision_on_the_same_operands() {
 fn plain_weights_stay_accurate_on_long_rows() {
     let weights = Weights::new(DType::F32, [16, 4096]);
     let rows = Activations::new(2, 4096);
-    let output = weights.product(Isa::best(), &mut Team::solo(), &rows);
+    let output = weights.matmul(Isa::best(), &mut Team::solo(), &rows);
     let decoded = weights.decoded();
     for (index, &value) in output.iter().enumerate() {
         let (token, row) = (index / 16, index % 16);
@@ -136,9 +136,9 @@ fn any_bytes_are_weights_and_every_instruction_set_agrees_on_them() {
         let bytes: Vec<u8> = (0..20 * dtype.row_bytes(cols).unwrap()).map(|_| random.next() as u8).collect();
         let weights = Weights::from_bytes(dtype, [20, cols], bytes);
         let rows = Activations::new(5, cols);
-        let expected = weights.product(Isa::scalar(), &mut Team::solo(), &rows);
+        let expected = weights.matmul(Isa::scalar(), &mut Team::solo(), &rows);
         for isa in Isa::supported() {
-            let output = weights.product(isa, &mut Team::solo(), &rows);
+            let output = weights.matmul(isa, &mut Team::solo(), &rows);
             assert_eq!(bits(&output), bits(&expected), "{dtype} on {}", isa.name());
         }
     }
@@ -203,10 +203,10 @@ fn an_activation_that_is_not_finite_shows_in_its_token_and_in_no_other() {
         let weights = Weights::new(dtype, [17, 512]);
         for poison in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
             let mut rows = Activations::new(6, 512);
-            let clean = weights.product(Isa::best(), &mut Team::solo(), &rows);
+            let clean = weights.matmul(Isa::best(), &mut Team::solo(), &rows);
             rows.values[2 * 512 + 77] = poison;
             for isa in Isa::supported() {
-                let output = weights.product(isa, &mut Team::solo(), &rows);
+                let output = weights.matmul(isa, &mut Team::solo(), &rows);
                 for (token, (output, clean)) in output.chunks(17).zip(clean.chunks(17)).enumerate() {
                     if token == 2 {
                         assert!(
@@ -235,7 +235,7 @@ fn bias_and_residual_are_added_to_the_finished_sum_in_this_order() {
         let rows = Activations::new(7, 256);
         let (bias, residual) = (Random(3).floats(41), Random(4).floats(7 * 50));
         for isa in Isa::supported() {
-            let plain = weights.product(isa, &mut Team::solo(), &rows);
+            let plain = weights.matmul(isa, &mut Team::solo(), &rows);
             let expected = |index: usize, residual: &[f32]| {
                 plain[index] + bias[index % 41] + residual[index / 41 * 50 + index % 41]
             };
@@ -273,11 +273,11 @@ fn a_share_of_the_row_groups_writes_its_columns_only() {
     let weights = Weights::new(DType::Q5_0, [70, 64]);
     let rows = Activations::new(3, 64);
     for isa in Isa::supported() {
-        let whole = weights.product(isa, &mut Team::solo(), &rows);
+        let whole = weights.matmul(isa, &mut Team::solo(), &rows);
         let mut output = vec![-1.5; 3 * 70];
         rows.with_input(isa, &weights.packed, |input| {
-            let output = OutputRows::new(&mut output, 70);
-            // SAFETY: nothing else uses the output.
+            let output = SharedOutput::new(&mut output, 70);
+            // SAFETY: no other thread uses the output.
             unsafe { matmul_groups(isa, &weights.packed, input, &output, 1..3, Epilogue::default()) };
         });
         for (index, value) in output.into_iter().enumerate() {
@@ -296,29 +296,29 @@ fn tokens_that_choose_an_expert_get_what_they_would_alone_and_others_are_not_tou
         let [rows, cols] = shape;
         let weights = Weights::new(dtype, shape);
         let bias = Random(5).floats(rows);
-        // What each part of each token would give by itself, in either reading of the input.
+        // The separate result of each part of each token, in either reading of the input.
         let parts = Activations::new(13 * USED, cols);
         for isa in Isa::supported() {
-            let expected = weights.product(isa, &mut Team::solo(), &parts);
-            for own_input in [true, false] {
-                // The same numbers as rows of three parts, or as rows that are shared by three choices.
-                let tokens = if own_input { 13 } else { 13 * USED };
-                let row = if own_input { USED * cols } else { cols };
+            let expected = weights.matmul(isa, &mut Team::solo(), &parts);
+            for input_per_slot in [true, false] {
+                // The same values as rows of three parts, or as rows that are shared by three top-k slots.
+                let tokens = if input_per_slot { 13 } else { 13 * USED };
+                let row = if input_per_slot { USED * cols } else { cols };
                 let input = Activations { tokens, cols: row, values: parts.values.clone() };
                 for list in lists {
                     let mut output = vec![-1.5; tokens * USED * rows];
                     input.with_input(isa, &weights.packed, |input| {
-                        let output = OutputRows::new(&mut output, USED * rows);
-                        let choices = ExpertRows { list, used: USED, own_input };
+                        let output = SharedOutput::new(&mut output, USED * rows);
+                        let pairs = ExpertPairs { list, experts_used: USED, input_per_slot };
                         let bias = Some(&bias[..]);
-                        // SAFETY: nothing else uses the output.
+                        // SAFETY: no other thread uses the output.
                         unsafe {
-                            matmul_expert_groups(isa, &weights.packed, input, &output, choices, 0..2, bias);
+                            matmul_expert_groups(isa, &weights.packed, input, &output, pairs, 0..2, bias);
                         }
                     });
                     for (index, value) in output.into_iter().enumerate() {
                         let (choice, column) = (index / rows, index % rows);
-                        let part = if own_input { choice } else { choice / USED };
+                        let part = if input_per_slot { choice } else { choice / USED };
                         let wanted = if list.contains(&(choice as u32)) {
                             expected[part * rows + column] + bias[column]
                         } else {
@@ -359,8 +359,8 @@ fn threads_pack_the_same_matrix_as_one() {
             PackedMatrix::pack_with(&mut Team::new(3).unwrap(), dtype, 100, 256, &alone.bytes, &|_| {})
                 .unwrap();
         let rows = Activations::new(2, 256);
-        let expected = alone.product(Isa::best(), &mut Team::solo(), &rows);
-        let output = Weights { packed: together, ..alone }.product(Isa::best(), &mut Team::solo(), &rows);
+        let expected = alone.matmul(Isa::best(), &mut Team::solo(), &rows);
+        let output = Weights { packed: together, ..alone }.matmul(Isa::best(), &mut Team::solo(), &rows);
         assert_eq!(bits(&output), bits(&expected), "{dtype}");
     }
 }
@@ -385,7 +385,7 @@ fn matrices_that_cannot_be_are_refused_in_words() {
     };
     assert!(
         refusal(DType::Q4_K, 2, 300, 500)
-            .contains("rows of 300 columns are not whole blocks of Q4_K, which have 256")
+            .contains("a row of 300 columns is not a multiple of the Q4_K block size, 256")
     );
     assert!(refusal(DType::Q8_0, 2, 64, 100).contains("take 136 bytes, not 100"));
     assert!(refusal(DType::F32, 0, 64, 0).contains("empty"));
@@ -394,7 +394,7 @@ fn matrices_that_cannot_be_are_refused_in_words() {
     assert!(matches!(too_large, Err(PackError::Size { expected: usize::MAX, .. })), "{too_large:?}");
 }
 
-// What the tests are made of.
+// Test helpers.
 
 /// Every type that holds weights.
 fn every_format() -> Vec<DType> {
@@ -404,7 +404,7 @@ fn every_format() -> Vec<DType> {
 /// A single short row, a ragged last group, and a shape of a small model.
 fn shapes(dtype: DType) -> [[usize; 2]; 4] {
     let block = dtype.block_len();
-    // Plain types take any number of columns.
+    // Float types take any number of columns.
     let least = if block == 1 { 37 } else { block.max(32) };
     [[1, least], [17, 576usize.next_multiple_of(block)], [31, 2 * block.max(32)], [48, 1536]]
 }
@@ -418,7 +418,7 @@ struct Weights {
 }
 
 impl Weights {
-    /// Made of golden blocks in random order.
+    /// Golden blocks in random order.
     fn new(dtype: DType, [rows, cols]: [usize; 2]) -> Weights {
         let blocks = golden_blocks(dtype);
         let blocks: Vec<&[u8]> = blocks.chunks_exact(dtype.block_bytes()).collect();
@@ -440,7 +440,7 @@ impl Weights {
         decoded
     }
 
-    fn product(&self, isa: Isa, team: &mut Team, rows: &Activations) -> Vec<f32> {
+    fn matmul(&self, isa: Isa, team: &mut Team, rows: &Activations) -> Vec<f32> {
         let mut output = vec![f32::NAN; rows.tokens * self.rows];
         rows.with_input(isa, &self.packed, |input| {
             matmul(team, isa, &self.packed, input, &mut output, self.rows, Epilogue::default());
@@ -474,7 +474,7 @@ impl Activations {
         for (row, out) in self.values.chunks_exact(self.cols).zip(bytes.chunks_exact_mut(stride_bytes)) {
             quantize_row(isa, row, out);
         }
-        then(Input::Quantized { bytes: &bytes, stride_bytes, tokens: self.tokens, planes: 1 });
+        then(Input::Quantized { bytes: &bytes, stride_bytes, tokens: self.tokens, terms: 1 });
     }
 
     fn dequantized(&self) -> Vec<f32> {
@@ -502,7 +502,7 @@ fn activation_cases() -> Vec<(&'static str, Vec<f32>)> {
     vec![
         ("ordinary", ordinary.clone()),
         ("one outlier", one_outlier),
-        ("whole numbers", (0..320).map(|i| (i % 255) as f32 - 127.0).collect()),
+        ("integers", (0..320).map(|i| (i % 255) as f32 - 127.0).collect()),
         ("halves", (0..320).map(|i| (i % 253) as f32 / 2.0 - 63.0).collect()),
         ("zeros", vec![0.0; 32]),
         ("negative zeros", vec![-0.0; 32]),
@@ -523,7 +523,7 @@ fn golden_blocks(dtype: DType) -> Vec<u8> {
     let tensors = SafeTensors::deserialize(&file).unwrap();
     match tensors.tensor(&format!("{}.bytes", dtype.name())) {
         Ok(tensor) => tensor.data().to_vec(),
-        // Plain types the file may lack.
+        // Float types may be missing in the file.
         Err(_) if dtype == DType::F32 => {
             Random(1).floats(4096).into_iter().flat_map(|value| value.to_le_bytes()).collect()
         }
@@ -550,7 +550,7 @@ fn bits(values: &[f32]) -> Vec<u32> {
     values.iter().map(|value| if value.is_nan() { f32::NAN.to_bits() } else { value.to_bits() }).collect()
 }
 
-/// A small generator (SplitMix64), so that every run tests the same numbers.
+/// A small generator (SplitMix64), so that every run tests the same values.
 struct Random(u64);
 
 impl Random {
@@ -561,7 +561,7 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// Close to normally distributed: sums of uniform numbers.
+    /// Close to normally distributed: sums of uniform values.
     fn floats(&mut self, count: usize) -> Vec<f32> {
         let uniform = |random: &mut Random| (random.next() >> 40) as f32 / (1u32 << 24) as f32 - 0.5;
         (0..count).map(|_| (0..6).map(|_| uniform(self)).sum::<f32>() * std::f32::consts::SQRT_2).collect()

@@ -2,27 +2,27 @@
 
 use half::f16;
 
-/// The half-precision number at byte `at`.
+/// The f16 at byte `at`.
 pub(crate) fn half_at(block: &[u8], at: usize) -> f32 {
     f16::from_le_bytes([block[at], block[at + 1]]).to_f32()
 }
 
-/// Writes `value`, rounded to nearest even, as a half-precision number at byte `at`.
+/// Writes `value`, rounded to nearest even, as f16 at byte `at`.
 pub(crate) fn put_half(block: &mut [u8], at: usize, value: f32) {
     block[at..at + 2].copy_from_slice(&f16::from_f32(value).to_le_bytes());
 }
 
-/// `value` as the half-precision field of a block will hold it.
+/// `value` rounded to f16, as a block stores it.
 pub(crate) fn round_to_half(value: f32) -> f32 {
     f16::from_f32(value).to_f32()
 }
 
-/// The 16-bit number at byte `at`.
+/// The u16 at byte `at`.
 pub(crate) fn u16_at(block: &[u8], at: usize) -> u16 {
     u16::from_le_bytes([block[at], block[at + 1]])
 }
 
-/// The 32-bit number at byte `at`.
+/// The u32 at byte `at`.
 pub(crate) fn u32_at(block: &[u8], at: usize) -> u32 {
     u32::from_le_bytes([block[at], block[at + 1], block[at + 2], block[at + 3]])
 }
@@ -35,7 +35,7 @@ pub(crate) fn signed(byte: u8) -> f32 {
 /// Quant `i` of an array of `BITS`-bit quants stored in bit planes: `WIDTH` bytes hold the quants of `WIDTH` consecutive elements
 /// in their lowest bits, those of the next `WIDTH` elements in the bits above, and so on until the bytes are full.
 ///
-/// Every format here is such an array, or two (some bits in one, the rest in another).
+/// The quants of every format are one such array, or two (some bits in one, the rest in the other).
 pub(crate) fn quant<const BITS: usize, const WIDTH: usize>(bytes: &[u8], i: usize) -> u8 {
     let (byte, shift) = plane_position(BITS, WIDTH, i);
     bytes[byte] >> shift & (0xff >> (8 - BITS))

@@ -3,9 +3,9 @@ use std::fmt;
 /// Defines the types, each by its name, GGUF id, elements of a block and bytes of a block.
 macro_rules! dtypes {
     ($($name:ident = $id:literal: $elements:literal in $bytes:literal;)*) => {
-        /// How the elements of a tensor are stored: the plain types and every block format that GGUF files name.
+        /// How the elements of a tensor are stored: the unquantised types and every block format of GGUF.
         ///
-        /// The numbers are the on-disk type ids of the GGUF format.
+        /// The discriminants are the on-disk type ids of the GGUF format.
         #[allow(non_camel_case_types)]
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         #[repr(u32)]
@@ -18,14 +18,14 @@ macro_rules! dtypes {
         pub const ALL: [DType; [$($id),*].len()] = [$(DType::$name),*];
 
         impl DType {
-            /// The name that files and tools of the field use, such as `Q4_K`.
+            /// The name that GGUF tools use, such as `Q4_K`.
             pub const fn name(self) -> &'static str {
                 match self {
                     $(DType::$name => stringify!($name),)*
                 }
             }
 
-            /// Elements in one block (1 for the plain types).
+            /// Elements in one block (1 for the unquantised types).
             pub const fn block_len(self) -> usize {
                 match self {
                     $(DType::$name => $elements,)*
@@ -96,7 +96,7 @@ impl DType {
         ALL.into_iter().find(|t| t.name().eq_ignore_ascii_case(name))
     }
 
-    /// Bytes of a row of `cols` elements; `None` if `cols` is not whole blocks or the product overflows.
+    /// Bytes of a row of `cols` elements; `None` if `cols` is not a multiple of the block size or the size overflows.
     pub fn row_bytes(self, cols: usize) -> Option<usize> {
         if cols.is_multiple_of(self.block_len()) {
             (cols / self.block_len()).checked_mul(self.block_bytes())

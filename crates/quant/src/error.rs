@@ -1,6 +1,6 @@
 use crate::DType;
 
-/// Why a conversion between block bytes and `f32` was refused. Nothing has been written when one is returned.
+/// Why a conversion between block bytes and `f32` was refused. On error, nothing is written.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum QuantError {
     /// The type holds integers, doubles or intermediate sums, not model weights.
@@ -10,42 +10,42 @@ pub enum QuantError {
         dtype: DType,
     },
     /// The type can be read but not written.
-    #[error("there is no quantiser to {dtype}: choose one of {}", names(writable))]
+    #[error("cannot quantise to {dtype}: choose one of {}", names(writable))]
     NoQuantizer {
         /// The refused type.
         dtype: DType,
         /// Those that can be written.
         writable: Vec<DType>,
     },
-    /// The elements do not fill whole blocks.
-    #[error("{elements} elements are not whole {dtype} blocks: give a multiple of {}", dtype.block_len())]
+    /// The number of elements is not a multiple of the block size.
+    #[error("{elements} elements are not a multiple of the {dtype} block size, {}", dtype.block_len())]
     PartialBlock {
         /// The block format.
         dtype: DType,
         /// Elements given.
         elements: usize,
     },
-    /// The byte buffer does not have the size that the number of elements asks for.
+    /// The size of the byte buffer does not match the number of elements.
     #[error("{elements} elements of {dtype} take {expected} bytes, but the byte buffer has {actual}")]
     WrongByteCount {
         /// The block format.
         dtype: DType,
         /// Elements given.
         elements: usize,
-        /// Bytes that they take.
+        /// Bytes of these elements.
         expected: usize,
         /// Bytes in the buffer.
         actual: usize,
     },
     /// The input of a quantiser has a NaN or an infinity.
-    #[error("element {index} is {value}: only finite numbers can be quantised; check the source weights")]
+    #[error("element {index} is {value}: only finite values can be quantised; check the source weights")]
     NotFinite {
         /// Position in the input.
         index: usize,
         /// The NaN or infinity.
         value: f32,
     },
-    /// The input of a quantiser has a number whose block scale would overflow its half-precision field.
+    /// The input of a quantiser has a value whose block scale would overflow f16.
     #[error(
         "element {index} is {value}, beyond ±{limit}, the range of {dtype}: use F32 or BF16 for this tensor"
     )]
@@ -54,9 +54,9 @@ pub enum QuantError {
         dtype: DType,
         /// Position in the input.
         index: usize,
-        /// The number there.
+        /// The value there.
         value: f32,
-        /// The largest magnitude that the format takes.
+        /// The largest magnitude of the format.
         limit: f32,
     },
 }

@@ -1,8 +1,8 @@
-//! Four-bit floating point with a shared scale: MXFP4 (one power of two per 32) and NVFP4 (one E4M3 number per 16).
+//! Four-bit floating point with a shared scale: MXFP4 (one power of two per 32) and NVFP4 (one E4M3 scale per 16).
 
 use crate::bytes::{put_quant, quant};
 
-/// The sixteen E2M1 numbers, doubled so that they are whole. Source: OCP Microscaling Formats specification 1.0.
+/// The sixteen E2M1 values, doubled so that they are integers. Source: OCP Microscaling Formats specification 1.0.
 const E2M1_DOUBLED: [f32; 16] =
     [0.0, 1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 0.0, -1.0, -2.0, -3.0, -4.0, -6.0, -8.0, -12.0];
 
@@ -21,7 +21,7 @@ pub(crate) fn decode_nvfp4(block: &[u8; 36], out: &mut [f32; 64]) {
     }
 }
 
-/// The power of two goes by the largest magnitude alone, so that it lands on the top binade of E2M1 (4 to 6).
+/// The power of two depends only on the largest magnitude, so that it lands on the top binade of E2M1 (4 to 6).
 pub(crate) fn encode_mxfp4(input: &[f32; 32], block: &mut [u8; 17]) {
     let largest = input.iter().fold(0.0f32, |most, x| most.max(x.abs()));
     let biased_exponent = (largest.to_bits() >> 23) as u8;
@@ -52,7 +52,7 @@ fn half_of_e8m0(exponent: u8) -> f32 {
     }
 }
 
-/// Half of an E4M3 number without its sign, whose one NaN reads as 0.
+/// Half of an E4M3 value without its sign; its one NaN becomes 0.
 fn half_of_e4m3(byte: u8) -> f32 {
     if byte == 0x7f {
         return 0.0;

@@ -1,7 +1,7 @@
-//! The point sets ("grids") of the IQ formats: which combinations of magnitudes a group of 4 or 8 elements may take.
+//! The grids of the IQ formats: the combinations of magnitudes that a group of 4 or 8 elements can have.
 //!
 //! They are constants of the file format. Source: `gguf/quants.py` of the `gguf` package 0.19 (MIT), which has the
-//! grids of ggml in the same packed form, here as numbers: one `u16` per point, element 0 in the lowest bits.
+//! grids of ggml in the same packed form, here as one `u16` per point, element 0 in the lowest bits.
 
 /// Eight elements of two bits each: an index into `levels` for each of the eight.
 pub(crate) fn unpack_8(point: u16, levels: &[f32; 4]) -> [f32; 8] {

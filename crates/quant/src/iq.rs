@@ -1,5 +1,5 @@
-//! The IQ formats. IQ4_NL and IQ4_XS index sixteen unevenly spaced levels; the others store groups of 4 or 8 elements
-//! as a point of a [grid](crate::grids) of magnitudes, with the signs beside it.
+//! The IQ formats. IQ4_NL and IQ4_XS index a codebook of sixteen non-linear levels; the others store groups of 4 or 8
+//! elements as the index of a point in a [grid](crate::grids) of magnitudes, and the signs separately.
 
 use crate::bytes::{half_at, put_half, put_quant, quant, round_to_half, u16_at, u32_at};
 use crate::grids::{self, unpack_4, unpack_8};
@@ -10,14 +10,14 @@ use crate::search::{self, LEN, Levels};
 const IQ4_LEVELS: [f32; 16] = [
     -127.0, -104.0, -83.0, -65.0, -49.0, -35.0, -22.0, -10.0, 1.0, 13.0, 25.0, 38.0, 53.0, 69.0, 89.0, 113.0,
 ];
-// Two bits could name a fourth level; no grid does.
+// Two bits could index a fourth level; no grid point does.
 const IQ2_LEVELS: [f32; 4] = [8.0, 25.0, 43.0, f32::NAN];
 const IQ3_XXS_LEVELS: [f32; 8] = [4.0, 12.0, 20.0, 28.0, 36.0, 44.0, 52.0, 62.0];
 const IQ3_S_LEVELS: [f32; 8] = [1.0, 3.0, 5.0, 7.0, 9.0, 11.0, 13.0, 15.0];
 const IQ1_LEVELS: [f32; 4] = [-1.0, 0.0, 1.0, f32::NAN];
 
-/// What the IQ1 types add to or subtract from every element of a group.
-const IQ1_SHIFT: f32 = 0.125;
+/// Added to or subtracted from every element of a group of the IQ1 types.
+const IQ1_DELTA: f32 = 0.125;
 
 /// IQ4_NL: `d: f16, qs: [u8; 16]`.
 pub(crate) fn decode_iq4_nl(block: &[u8; 18], out: &mut [f32; 32]) {
@@ -27,7 +27,7 @@ pub(crate) fn decode_iq4_nl(block: &[u8; 18], out: &mut [f32; 32]) {
     }
 }
 
-/// IQ4_XS: `d: f16, scales_h: u16, scales_l: [u8; 4], qs: [u8; 128]`; a scale is 6 bits, less 32.
+/// IQ4_XS: `d: f16, scales_h: u16, scales_l: [u8; 4], qs: [u8; 128]`; a scale is 6 bits, minus 32.
 pub(crate) fn decode_iq4_xs(block: &[u8; 136], out: &mut [f32; LEN]) {
     let d = half_at(block, 0);
     for (sub, out) in out.as_chunks_mut::<32>().0.iter_mut().enumerate() {
@@ -39,7 +39,7 @@ pub(crate) fn decode_iq4_xs(block: &[u8; 136], out: &mut [f32; LEN]) {
     }
 }
 
-/// IQ2_XXS: `d: f16`, then per 32 elements `points: [u8; 4]` and a word of four 7-bit signs and a 4-bit scale.
+/// IQ2_XXS: `d: f16`, then per 32 elements `grid_indices: [u8; 4]` and a word of four 7-bit signs and a 4-bit scale.
 pub(crate) fn decode_iq2_xxs(block: &[u8; 66], out: &mut [f32; LEN]) {
     let d = half_at(block, 0);
     for (group, out) in out.as_chunks_mut::<8>().0.iter_mut().enumerate() {
@@ -51,7 +51,7 @@ pub(crate) fn decode_iq2_xxs(block: &[u8; 66], out: &mut [f32; LEN]) {
     }
 }
 
-/// IQ2_XS: `d: f16, points_and_signs: [u16; 32]` (9 and 7 bits), `scales: [u8; 8]` (4 bits per 16 elements).
+/// IQ2_XS: `d: f16, grid_indices_and_signs: [u16; 32]` (9 and 7 bits), `scales: [u8; 8]` (4 bits per 16 elements).
 pub(crate) fn decode_iq2_xs(block: &[u8; 74], out: &mut [f32; LEN]) {
     let d = half_at(block, 0);
     for (group, out) in out.as_chunks_mut::<8>().0.iter_mut().enumerate() {
@@ -62,7 +62,7 @@ pub(crate) fn decode_iq2_xs(block: &[u8; 74], out: &mut [f32; LEN]) {
     }
 }
 
-/// IQ2_S: `d: f16, points_low: [u8; 32], signs: [u8; 32], points_high: [u8; 8], scales: [u8; 8]`.
+/// IQ2_S: `d: f16, grid_indices_low: [u8; 32], signs: [u8; 32], grid_indices_high: [u8; 8], scales: [u8; 8]`.
 pub(crate) fn decode_iq2_s(block: &[u8; 82], out: &mut [f32; LEN]) {
     let d = half_at(block, 0);
     for (group, out) in out.as_chunks_mut::<8>().0.iter_mut().enumerate() {
@@ -72,7 +72,7 @@ pub(crate) fn decode_iq2_s(block: &[u8; 82], out: &mut [f32; LEN]) {
     }
 }
 
-/// IQ3_XXS: `d: f16, points: [u8; 64]`, then per 32 elements a word of four 7-bit signs and a 4-bit scale.
+/// IQ3_XXS: `d: f16, grid_indices: [u8; 64]`, then per 32 elements a word of four 7-bit signs and a 4-bit scale.
 pub(crate) fn decode_iq3_xxs(block: &[u8; 98], out: &mut [f32; LEN]) {
     let d = half_at(block, 0);
     for (group, out) in out.as_chunks_mut::<8>().0.iter_mut().enumerate() {
@@ -84,7 +84,7 @@ pub(crate) fn decode_iq3_xxs(block: &[u8; 98], out: &mut [f32; LEN]) {
     }
 }
 
-/// IQ3_S: `d: f16, points_low: [u8; 64], points_high: [u8; 8], signs: [u8; 32], scales: [u8; 4]`.
+/// IQ3_S: `d: f16, grid_indices_low: [u8; 64], grid_indices_high: [u8; 8], signs: [u8; 32], scales: [u8; 4]`.
 pub(crate) fn decode_iq3_s(block: &[u8; 110], out: &mut [f32; LEN]) {
     let d = half_at(block, 0);
     for (group, out) in out.as_chunks_mut::<8>().0.iter_mut().enumerate() {
@@ -97,20 +97,20 @@ pub(crate) fn decode_iq3_s(block: &[u8; 110], out: &mut [f32; LEN]) {
     }
 }
 
-/// IQ1_S: `d: f16, points_low: [u8; 32]`, then per 32 elements a word of four 3-bit high parts, a 3-bit scale and the
-/// sign of the shift.
+/// IQ1_S: `d: f16, grid_indices_low: [u8; 32]`, then per 32 elements a word of four 3-bit high parts, a 3-bit scale and the
+/// sign of the delta.
 pub(crate) fn decode_iq1_s(block: &[u8; 50], out: &mut [f32; LEN]) {
     let d = half_at(block, 0);
     for (group, out) in out.as_chunks_mut::<8>().0.iter_mut().enumerate() {
         let word = u16_at(block, 34 + group / 4 * 2);
         let scale = d * f32::from(2 * (word >> 12 & 7) + 1);
-        let shift = if word & 0x8000 == 0 { IQ1_SHIFT } else { -IQ1_SHIFT };
+        let delta = if word & 0x8000 == 0 { IQ1_DELTA } else { -IQ1_DELTA };
         let index = usize::from(block[2 + group]) | usize::from(word >> (3 * (group % 4)) & 7) << 8;
-        *out = unpack_8(grids::IQ1[index], &IQ1_LEVELS).map(|level| scale * (level + shift));
+        *out = unpack_8(grids::IQ1[index], &IQ1_LEVELS).map(|level| scale * (level + delta));
     }
 }
 
-/// IQ1_M: `points_low: [u8; 32], high: [u8; 16]` (per group 3 bits of point and the sign of the shift),
+/// IQ1_M: `grid_indices_low: [u8; 32], high: [u8; 16]` (per group 3 bits of grid index and the sign of the delta),
 /// `scales: [u16; 4]` (3 bits per 16 elements; the four bits above make up `d`, lowest quarter first).
 pub(crate) fn decode_iq1_m(block: &[u8; 56], out: &mut [f32; LEN]) {
     let words = [48, 50, 52, 54].map(|at| u16_at(block, at));
@@ -120,9 +120,9 @@ pub(crate) fn decode_iq1_m(block: &[u8; 56], out: &mut [f32; LEN]) {
         let pair = group / 2;
         let scale = d * f32::from(2 * (words[pair / 4] >> (3 * (pair % 4)) & 7) + 1);
         let high = quant::<4, 1>(&block[32..], group);
-        let shift = if high & 8 == 0 { IQ1_SHIFT } else { -IQ1_SHIFT };
+        let delta = if high & 8 == 0 { IQ1_DELTA } else { -IQ1_DELTA };
         let index = usize::from(block[group]) | usize::from(high & 7) << 8;
-        *out = unpack_8(grids::IQ1[index], &IQ1_LEVELS).map(|level| scale * (level + shift));
+        *out = unpack_8(grids::IQ1[index], &IQ1_LEVELS).map(|level| scale * (level + delta));
     }
 }
 
@@ -149,14 +149,14 @@ pub(crate) fn encode_iq4_xs(input: &[f32; LEN], block: &mut [u8; 136]) {
     }
 }
 
-/// [`IQ4_LEVELS`] for the search.
+/// [`IQ4_LEVELS`] as levels of the search.
 struct Iq4;
 
 impl Levels for Iq4 {
     const LOWEST: f32 = IQ4_LEVELS[0];
     const HIGHEST: f32 = IQ4_LEVELS[15];
 
-    /// Climbs all fifteen steps without a branch: vector code, unlike a binary search.
+    /// Visits all fifteen steps without a branch: unlike a binary search, this is vectorised.
     fn nearest(value: f32) -> f32 {
         let mut level = IQ4_LEVELS[0];
         for step in IQ4_LEVELS.windows(2) {
@@ -195,7 +195,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_grid_names_the_fourth_of_three_levels() {
+    fn no_grid_point_has_the_fourth_of_three_levels() {
         let points = [&grids::IQ2_XXS[..], &grids::IQ2_XS, &grids::IQ2_S, &grids::IQ1].concat();
         assert_eq!(points.len(), 256 + 512 + 1024 + 2048);
         assert!(points.iter().all(|point| point & point >> 1 & 0x5555 == 0));

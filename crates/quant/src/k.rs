@@ -1,11 +1,11 @@
-//! The K formats: super-blocks of 256 elements whose sub-blocks have scales of 4 to 8 bits in units of a half-precision
-//! number.
+//! The K formats: super-blocks of 256 elements whose sub-blocks have scales of 4 to 8 bits in units of an f16 super-block
+//! scale.
 //!
 //! Q2_K, Q4_K and Q5_K have a scale and a min per sub-block, `d * scale * q - dmin * min`; Q3_K and Q6_K have
 //! a signed scale only, `d * scale * q`.
 
 use crate::bytes::{half_at, put_half, put_quant, quant, signed};
-use crate::search::{self, LEN, Whole};
+use crate::search::{self, IntLevels, LEN};
 
 /// Q2_K: `scales: [u8; 16]` (low half scale, high half min), `qs: [u8; 64], d: f16, dmin: f16`.
 pub(crate) fn decode_q2_k(block: &[u8; 84], out: &mut [f32; LEN]) {
@@ -19,7 +19,7 @@ pub(crate) fn decode_q2_k(block: &[u8; 84], out: &mut [f32; LEN]) {
     }
 }
 
-/// Q3_K: `hmask: [u8; 32], qs: [u8; 64], scales: [u8; 12], d: f16`; a quant is 3 bits, less 4.
+/// Q3_K: `hmask: [u8; 32], qs: [u8; 64], scales: [u8; 12], d: f16`; a quant is 3 bits, minus 4.
 pub(crate) fn decode_q3_k(block: &[u8; 110], out: &mut [f32; LEN]) {
     let d = half_at(block, 108);
     for (sub, out) in out.as_chunks_mut::<16>().0.iter_mut().enumerate() {
@@ -58,7 +58,7 @@ pub(crate) fn decode_q5_k(block: &[u8; 176], out: &mut [f32; LEN]) {
     }
 }
 
-/// Q6_K: `ql: [u8; 128], qh: [u8; 64], scales: [i8; 16], d: f16`; a quant is 6 bits, less 32.
+/// Q6_K: `ql: [u8; 128], qh: [u8; 64], scales: [i8; 16], d: f16`; a quant is 6 bits, minus 32.
 pub(crate) fn decode_q6_k(block: &[u8; 210], out: &mut [f32; LEN]) {
     let d = half_at(block, 208);
     for (sub, out) in out.as_chunks_mut::<16>().0.iter_mut().enumerate() {
@@ -85,7 +85,7 @@ pub(crate) fn encode_q2_k(input: &[f32; LEN], block: &mut [u8; 84]) {
 }
 
 pub(crate) fn encode_q3_k(input: &[f32; LEN], block: &mut [u8; 110]) {
-    let found = search::symmetric::<Whole<-4, 3>, 16, 16>(input, 31.0);
+    let found = search::symmetric::<IntLevels<-4, 3>, 16, 16>(input, 31.0);
     block.fill(0);
     for i in 0..LEN {
         let q = (found.levels[i] + 4.0) as u8;
@@ -124,7 +124,7 @@ pub(crate) fn encode_q5_k(input: &[f32; LEN], block: &mut [u8; 176]) {
 }
 
 pub(crate) fn encode_q6_k(input: &[f32; LEN], block: &mut [u8; 210]) {
-    let found = search::symmetric::<Whole<-32, 31>, 16, 16>(input, 127.0);
+    let found = search::symmetric::<IntLevels<-32, 31>, 16, 16>(input, 127.0);
     block.fill(0);
     for i in 0..LEN {
         let q = (found.levels[i] + 32.0) as u8;

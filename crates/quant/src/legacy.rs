@@ -1,7 +1,7 @@
-//! The first generation: blocks of 32 with one half-precision scale, and in the `_1` types a min.
+//! The first generation: blocks of 32 with one f16 scale, and in the `_1` types a min.
 //!
 //! Value of quant `q`: `d * (q - bias)` for Q4_0, Q5_0 and Q8_0; `d * q + m` for Q4_1 and Q5_1. The low halves of the
-//! 4 low bits are elements 0..16, the high halves elements 16..32. The quantisers give the same bytes as ggml's.
+//! 4 low bits are elements 0..16, the high halves elements 16..32. The quantisers write the same bytes as ggml's.
 
 use crate::bytes::{half_at, put_half, put_quant, quant, signed};
 
@@ -84,7 +84,7 @@ pub(crate) fn encode_q8_0(input: &[f32; LEN], block: &mut [u8; 34]) {
     }
 }
 
-/// `1 / scale`, or 0 for a scale so small that the quotient is not a number to calculate with.
+/// `1 / scale`, or 0 for a scale so small that the quotient overflows.
 pub(crate) fn inverse_or_zero(scale: f32) -> f32 {
     let inverse = 1.0 / scale;
     if inverse.is_finite() { inverse } else { 0.0 }
@@ -110,7 +110,7 @@ fn truncate(value: f32, largest: u8) -> u8 {
     (value as u8).min(largest)
 }
 
-/// Code `i` of the fields `fifth_bits: u32, low: [u8; 16]`.
+/// Quant `i` of the fields `fifth_bits: u32, low: [u8; 16]`.
 fn five_bits(fields: &[u8], i: usize) -> u8 {
     quant::<4, 16>(&fields[4..], i) | quant::<1, 1>(fields, i) << 4
 }

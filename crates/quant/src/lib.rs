@@ -1,15 +1,15 @@
 //! Block formats: bytes to `f32` and back; the scalar reference for every kernel.
 //!
-//! A *block format* stores a fixed number of elements in a fixed number of bytes: a few bits for each and one or more
-//! scales for all. [`dequantize`] reads every weight format that GGUF files have, and the order of its products is
-//! part of the contract: kernels and other engines are compared with it bit for bit. [`quantize`] writes the formats
+//! A *block format* stores a fixed number of elements in a fixed number of bytes: a few bits per element and one or
+//! more scales. [`dequantize`] reads every weight format of GGUF, and the order of its multiplications is part of the
+//! contract: kernels and other engines are compared with it bit for bit. [`quantize`] writes the formats
 //! that need no calibration data.
 //!
 //! One module per family: `plain`, `legacy` (Q4_0 to Q8_0), `k`, `iq` (with its `grids`), `ternary`, `fp4`.
 //! Both functions are pure, allocate nothing, and never panic.
 
 #![forbid(unsafe_code)]
-// Codes, levels and outputs are parallel arrays: an index says so better than zipped iterators do.
+// Quants, levels and outputs are parallel arrays: an index is clearer than zipped iterators.
 #![allow(clippy::needless_range_loop)]
 
 mod bytes;
@@ -27,12 +27,12 @@ mod ternary;
 pub use dtype::{ALL, DType};
 pub use error::QuantError;
 
-/// Decodes `bytes`, whole blocks of `dtype`, into `out`.
+/// Decodes `bytes`, blocks of `dtype`, into `out`.
 ///
-/// Any bytes are valid blocks: a scale that is NaN or infinite gives elements that are so.
+/// Any bytes are valid blocks: a scale that is NaN or infinite results in elements that are.
 ///
 /// # Errors
-/// If `dtype` is not a weight format, `out` is not whole blocks, or `bytes` has not the size that `out` asks for.
+/// If `dtype` is not a weight format, `out.len()` is not a multiple of the block size, or the size of `bytes` does not match `out`.
 pub fn dequantize(dtype: DType, bytes: &[u8], out: &mut [f32]) -> Result<(), QuantError> {
     check_sizes(dtype, bytes.len(), out.len())?;
     match dtype {
@@ -71,15 +71,15 @@ pub fn dequantize(dtype: DType, bytes: &[u8], out: &mut [f32]) -> Result<(), Qua
     Ok(())
 }
 
-/// Encodes `input`, whole blocks of finite numbers, into `out`.
+/// Encodes `input`, finite elements in multiples of the block size, into `out`.
 ///
-/// The result depends on nothing but the block's own elements, so rows and parts of rows can be encoded in parallel.
-/// It is the same on every machine. The legacy, ternary and MXFP4 formats give the bytes that ggml's quantiser gives;
-/// the K and IQ4 formats search for the scales with the least squared error.
+/// A block depends only on its own elements, so rows and parts of rows can be encoded in parallel. The result is the same on
+/// every machine. For the legacy, ternary and MXFP4 formats the bytes are those of ggml's quantiser; for the K and IQ4 formats
+/// the quantiser searches for the scales with the least squared error.
 ///
 /// # Errors
-/// If `dtype` has no quantiser (see [`can_quantize`]), `input` is not whole blocks, `out` has not the size that
-/// `input` asks for, or an element is not finite or too large for the format.
+/// If `dtype` has no quantiser (see [`can_quantize`]), `input.len()` is not a multiple of the block
+/// size, the size of `out` does not match `input`, or an element is not finite or too large for the format.
 pub fn quantize(dtype: DType, input: &[f32], out: &mut [u8]) -> Result<(), QuantError> {
     encode(dtype, input, out).unwrap_or_else(|| {
         let writable = ALL.into_iter().filter(|&dtype| can_quantize(dtype)).collect();
@@ -102,8 +102,8 @@ fn encode(dtype: DType, input: &[f32], out: &mut [u8]) -> Option<Result<(), Quan
         DType::Q4_0 => encode_blocks(dtype, 8.0 * HALF_MAX, input, out, legacy::encode_q4_0),
         DType::Q5_0 => encode_blocks(dtype, 16.0 * HALF_MAX, input, out, legacy::encode_q5_0),
         DType::Q8_0 => encode_blocks(dtype, 127.0 * HALF_MAX, input, out, legacy::encode_q8_0),
-        // In all others the largest magnitude is itself a field, or could become one (the K types would take larger
-        // numbers, but weights that large are a mistake).
+        // In all others the largest magnitude is itself a field, or could become one (the K types could store larger values, but
+        // weights that large are a mistake).
         DType::Q4_1 => encode_blocks(dtype, HALF_MAX, input, out, legacy::encode_q4_1),
         DType::Q5_1 => encode_blocks(dtype, HALF_MAX, input, out, legacy::encode_q5_1),
         DType::TQ1_0 => encode_blocks(dtype, HALF_MAX, input, out, ternary::encode_tq1_0),
@@ -123,7 +123,7 @@ fn encode(dtype: DType, input: &[f32], out: &mut [u8]) -> Option<Result<(), Quan
     })
 }
 
-/// The largest half-precision number.
+/// The largest f16.
 const HALF_MAX: f32 = 65504.0;
 
 fn check_sizes(dtype: DType, actual: usize, elements: usize) -> Result<(), QuantError> {

@@ -1,4 +1,4 @@
-//! The plain types, one number per "block": F32, F16, BF16. All little-endian.
+//! The unquantised types, one element per "block": F32, F16, BF16. All little-endian.
 
 use half::{bf16, f16};
 

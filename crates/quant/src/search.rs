@@ -1,16 +1,16 @@
-//! The search for scales: which scales and quants give a block the least squared error.
+//! The search for scales: the scales and quants of a block with the least squared error.
 //!
-//! A format leaves two discrete choices that depend on each other: the quants, and the scales, which are themselves
-//! stored as small whole numbers of a half-precision unit. The searches go in three steps.
+//! A format has two discrete unknowns that depend on each other: the quants, and the scales, which are themselves stored as
+//! small integers times an f16 super-block scale `d` (and `dmin`). The searches have three steps.
 //!
 //! 1. *Fit*: each sub-block gets its own best real-valued scale. For some trial scales around the one that just spans
-//!    its range, round to quants, and solve for the scale that suits these quants best.
-//! 2. *Settle*: a unit is set by the largest of these scales, and each sub-block takes the best of the whole numbers next
-//!    to its scale in that unit, by the true error.
-//! 3. *Refit*: solve for the unit with everything else fixed, and settle again.
+//!    its range, round to quants, and solve for the least-squares scale of these quants.
+//! 2. *Coordinate step*: `d` follows from the largest of these scales, and each sub-block takes the integer scale next to its
+//!    real-valued one that has the least actual error.
+//! 3. *Refit*: solve for `d` with everything else fixed, and repeat step 2.
 //!
-//! The best state seen wins. Errors are plain squares: without calibration data no element is known to matter more.
-//! All sums have a fixed order, so that the same input gives the same bytes on every machine.
+//! The best state wins. Errors are unweighted squares, because there is no importance matrix.
+//! All sums have a fixed order, so that the bytes are the same on every machine.
 
 use crate::bytes::round_to_half;
 use crate::legacy::inverse_or_zero;
@@ -18,18 +18,18 @@ use crate::legacy::inverse_or_zero;
 /// Elements of a super-block.
 pub(crate) const LEN: usize = 256;
 
-/// Trial scales of a line: the range of the elements is divided by the largest quant, and then by the numbers from 0.9 below
-/// it to 0.78 above it.
-const LINE_TRIALS: usize = 16;
+/// Trial scales of an affine sub-block: the range of the elements is divided by the largest quant, and then by values from 0.9
+/// below it to 0.78 above it.
+const AFFINE_TRIALS: usize = 16;
 
 /// Trial scales of a symmetric block: the one that just spans the range, and then that one divided by 0.77, 0.80 … 1.13.
-const SCALE_TRIALS: usize = 14;
+const SYMMETRIC_TRIALS: usize = 14;
 
-/// Whole numbers that the largest sub-block scale may start from, as parts of the largest one that can be stored.
-/// From a lower start there is room above for the steps that follow.
+/// Start values of the largest sub-block scale, as fractions of the largest integer that can be stored. A lower start leaves
+/// room for the steps that follow to increase it.
 const STARTS: [f32; 3] = [1.0, 0.97, 0.94];
 
-/// How often the unit is solved for again. Three times more would gain 0.2 % at most.
+/// How often `d` is refitted. Three more refits would reduce the error by at most 0.2 %.
 const REFITS: usize = 2;
 
 /// A super-block of the types with mins: element `i` is `d * scales[s] * quants[i] - dmin * mins[s]`, where `s` is
@@ -49,9 +49,9 @@ pub(crate) struct Symmetric<const SUBS: usize> {
     pub(crate) levels: [f32; LEN],
 }
 
-/// What the quants of a symmetric type stand for.
+/// The levels (codebook) of a symmetric type.
 pub(crate) trait Levels {
-    /// The lowest level, which is also the one of largest magnitude.
+    /// The lowest level, which is also the level of largest magnitude.
     const LOWEST: f32;
     /// The highest level.
     const HIGHEST: f32;
@@ -59,10 +59,10 @@ pub(crate) trait Levels {
     fn nearest(value: f32) -> f32;
 }
 
-/// The whole numbers `LOW..=HIGH`.
-pub(crate) struct Whole<const LOW: i8, const HIGH: i8>;
+/// The integers `LOW..=HIGH`.
+pub(crate) struct IntLevels<const LOW: i8, const HIGH: i8>;
 
-impl<const LOW: i8, const HIGH: i8> Levels for Whole<LOW, HIGH> {
+impl<const LOW: i8, const HIGH: i8> Levels for IntLevels<LOW, HIGH> {
     const LOWEST: f32 = LOW as f32;
     const HIGHEST: f32 = HIGH as f32;
 
@@ -71,24 +71,25 @@ impl<const LOW: i8, const HIGH: i8> Levels for Whole<LOW, HIGH> {
     }
 }
 
-/// Searches quants `0..=Q_MAX` and scales and mins `0..=unit_max` for `SUBS` sub-blocks of `SUB` elements.
+/// Searches quants `0..=Q_MAX` and scales and mins `0..=scale_max` for `SUBS` sub-blocks of `SUB` elements.
 pub(crate) fn affine<const SUBS: usize, const SUB: usize, const Q_MAX: u8>(
     input: &[f32; LEN],
-    unit_max: f32,
+    scale_max: f32,
 ) -> Affine<SUBS> {
-    // A min is what is subtracted, so a block that is all above zero could not use it. Its mirror image can, and
-    // negative units turn the image back.
+    // A min is subtracted and not negative, so a block of positive elements cannot use it. Its negation can, and negative `d` and
+    // `dmin` restore the sign.
     if input.iter().all(|x| *x > 0.0) {
-        let mirrored = affine::<SUBS, SUB, Q_MAX>(&input.map(|x| -x), unit_max);
+        let mirrored = affine::<SUBS, SUB, Q_MAX>(&input.map(|x| -x), scale_max);
         return Affine { d: -mirrored.d, dmin: -mirrored.dmin, ..mirrored };
     }
     let subs = sub_blocks::<SUBS, SUB>(input);
-    let fitted = subs.map(fit_line::<SUB, Q_MAX>);
-    let mut best = LineUnits { d: 0.0, dmin: 0.0, lines: [Line::ZERO; SUBS], error: f32::INFINITY };
+    let fitted = subs.map(fit_scale_min::<SUB, Q_MAX>);
+    let mut best =
+        AffineScales { d: 0.0, dmin: 0.0, scale_mins: [ScaleMin::ZERO; SUBS], error: f32::INFINITY };
     for start in STARTS {
-        let mut trial = LineUnits::new(&fitted, start * unit_max, unit_max);
+        let mut trial = AffineScales::new(&fitted, start * scale_max, scale_max);
         for _ in 0..=REFITS {
-            trial.settle::<SUB, Q_MAX>(&subs, unit_max);
+            trial.coordinate_step::<SUB, Q_MAX>(&subs, scale_max);
             if trial.error < best.error {
                 best = trial;
             }
@@ -97,24 +98,24 @@ pub(crate) fn affine<const SUBS: usize, const SUB: usize, const Q_MAX: u8>(
     }
     let mut quants = [0; LEN];
     for i in 0..LEN {
-        quants[i] = best.lines[i / SUB].times(best.d, best.dmin).quantizer::<Q_MAX>()(input[i]) as u8;
+        quants[i] = best.scale_mins[i / SUB].times(best.d, best.dmin).quantizer::<Q_MAX>()(input[i]) as u8;
     }
-    let scales = best.lines.map(|line| line.scale as u8);
-    let mins = best.lines.map(|line| line.min as u8);
+    let scales = best.scale_mins.map(|scale_min| scale_min.scale as u8);
+    let mins = best.scale_mins.map(|scale_min| scale_min.min as u8);
     Affine { d: best.d, dmin: best.dmin, scales, mins, quants }
 }
 
-/// Searches scales `-unit_max - 1 ..= unit_max` for `SUBS` sub-blocks of `SUB` elements of the levels `L`.
+/// Searches scales `-scale_max - 1 ..= scale_max` for `SUBS` sub-blocks of `SUB` elements of the levels `L`.
 pub(crate) fn symmetric<L: Levels, const SUBS: usize, const SUB: usize>(
     input: &[f32; LEN],
-    unit_max: f32,
+    scale_max: f32,
 ) -> Symmetric<SUBS> {
     let subs = sub_blocks::<SUBS, SUB>(input);
     let fitted = subs.map(fit_scale::<L, SUB>);
-    let mut best = ScaleUnits { d: 0.0, scales: [0.0; SUBS], error: f32::INFINITY };
-    let mut trial = ScaleUnits::new(&fitted, unit_max);
+    let mut best = SymmetricScales { d: 0.0, scales: [0.0; SUBS], error: f32::INFINITY };
+    let mut trial = SymmetricScales::new(&fitted, scale_max);
     for _ in 0..=REFITS {
-        trial.settle::<L, SUB>(&subs, unit_max);
+        trial.coordinate_step::<L, SUB>(&subs, scale_max);
         if trial.error < best.error {
             best = trial;
         }
@@ -132,14 +133,14 @@ pub(crate) fn fit_scale<L: Levels, const SUB: usize>(input: &[f32; SUB]) -> f32 
     let extreme = largest_by_magnitude(input);
     let (mut best_gain, mut best_scale) = (0.0, extreme / L::LOWEST);
     for side in [L::LOWEST, L::HIGHEST] {
-        for trial in 0..SCALE_TRIALS {
+        for trial in 0..SYMMETRIC_TRIALS {
             let factor = if trial == 0 { 1.0 } else { 0.74 + 0.03 * trial as f32 };
             let inverse = side * factor * inverse_or_zero(extreme);
             let [xl, ll] = sums(input, |x| {
                 let level = L::nearest(x * inverse);
                 [x * level, level * level]
             });
-            // The squared error is sum(x^2) less this.
+            // The squared error is sum(x^2) minus this.
             let gain = xl * xl / ll;
             if gain > best_gain {
                 (best_gain, best_scale) = (gain, xl / ll);
@@ -149,21 +150,21 @@ pub(crate) fn fit_scale<L: Levels, const SUB: usize>(input: &[f32; SUB]) -> f32 
     best_scale
 }
 
-/// A sub-block of the affine types: `scale * quant - min`, in real numbers or in whole units.
+/// The scale and min of an affine sub-block, `scale * quant - min`: real-valued, or integers in units of `d` and `dmin`.
 #[derive(Clone, Copy)]
-struct Line {
+struct ScaleMin {
     scale: f32,
     min: f32,
 }
 
-impl Line {
-    const ZERO: Line = Line { scale: 0.0, min: 0.0 };
+impl ScaleMin {
+    const ZERO: ScaleMin = ScaleMin { scale: 0.0, min: 0.0 };
 
-    fn times(self, d: f32, dmin: f32) -> Line {
-        Line { scale: d * self.scale, min: dmin * self.min }
+    fn times(self, d: f32, dmin: f32) -> ScaleMin {
+        ScaleMin { scale: d * self.scale, min: dmin * self.min }
     }
 
-    /// The function from an element to its quant, a whole number.
+    /// The function from an element to its quant, an integer.
     fn quantizer<const Q_MAX: u8>(self) -> impl Fn(f32) -> f32 {
         quantizer::<Q_MAX>(self.min, inverse_or_zero(self.scale))
     }
@@ -182,23 +183,23 @@ fn quantizer<const Q_MAX: u8>(min: f32, inverse_scale: f32) -> impl Fn(f32) -> f
     move |x| round((x + min) * inverse_scale).clamp(0.0, f32::from(Q_MAX))
 }
 
-/// The real-valued line with the least squared error for one sub-block; neither of its numbers is negative.
-fn fit_line<const SUB: usize, const Q_MAX: u8>(input: &[f32; SUB]) -> Line {
+/// The real-valued scale and min with the least squared error for one sub-block; neither is negative.
+fn fit_scale_min<const SUB: usize, const Q_MAX: u8>(input: &[f32; SUB]) -> ScaleMin {
     let q_max = f32::from(Q_MAX);
     let least = input.iter().copied().fold(0.0, f32::min);
     let most = input.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let n = SUB as f32;
     let [sum_x] = sums(input, |x| [x]);
-    let mut best = Line { scale: (most - least) / q_max, min: -least };
+    let mut best = ScaleMin { scale: (most - least) / q_max, min: -least };
     let mut best_gain = f32::NEG_INFINITY;
-    for trial in 0..LINE_TRIALS {
+    for trial in 0..AFFINE_TRIALS {
         let steps = if trial == 0 { q_max } else { q_max - 1.02 + 0.12 * trial as f32 };
         let quantize = quantizer::<Q_MAX>(-least, steps * inverse_or_zero(most - least));
         let [sum_q, sum_qq, sum_xq] = sums(input, |x| {
             let q = quantize(x);
             [q, q * q, x * q]
         });
-        // The sums of quants are whole and small, so this is exact: it is zero when all quants are the same.
+        // The sums of quants are small integers, so this is exact: it is zero if all quants are equal.
         let determinant = n * sum_qq - sum_q * sum_q;
         if determinant <= 0.0 {
             continue;
@@ -208,50 +209,57 @@ fn fit_line<const SUB: usize, const Q_MAX: u8>(input: &[f32; SUB]) -> Line {
         if min < 0.0 {
             (scale, min) = (sum_xq / sum_qq, 0.0);
         }
-        // The squared error is sum(x^2) less this.
+        // The squared error is sum(x^2) minus this.
         let gain = scale * sum_xq - min * sum_x;
         if gain > best_gain && scale > 0.0 {
-            (best_gain, best) = (gain, Line { scale, min });
+            (best_gain, best) = (gain, ScaleMin { scale, min });
         }
     }
     best
 }
 
-/// The lines of a super-block in whole numbers of two units, and the squared error that they make.
+/// The integer scales and mins of a super-block with `d` and `dmin`, and their squared error.
 #[derive(Clone, Copy)]
-struct LineUnits<const SUBS: usize> {
+struct AffineScales<const SUBS: usize> {
     d: f32,
     dmin: f32,
-    lines: [Line; SUBS],
+    scale_mins: [ScaleMin; SUBS],
     error: f32,
 }
 
-impl<const SUBS: usize> LineUnits<SUBS> {
-    /// Units in which the largest scale and the largest min are `start`, and `fitted` rounded to them.
-    fn new(fitted: &[Line; SUBS], start: f32, unit_max: f32) -> Self {
-        let largest = |of: fn(&Line) -> f32| fitted.iter().map(of).fold(0.0, f32::max);
-        let d = round_to_half(largest(|line| line.scale) / start);
-        let dmin = round_to_half(largest(|line| line.min) / start);
-        let whole = |real: f32, unit: f32| round(real * inverse_or_zero(unit)).clamp(0.0, unit_max);
-        let lines = fitted.map(|line| Line { scale: whole(line.scale, d), min: whole(line.min, dmin) });
-        LineUnits { d, dmin, lines, error: f32::INFINITY }
+impl<const SUBS: usize> AffineScales<SUBS> {
+    /// `d` and `dmin` such that the largest scale and the largest min are `start`, and `fitted` rounded to integers.
+    fn new(fitted: &[ScaleMin; SUBS], start: f32, scale_max: f32) -> Self {
+        let largest = |of: fn(&ScaleMin) -> f32| fitted.iter().map(of).fold(0.0, f32::max);
+        let d = round_to_half(largest(|scale_min| scale_min.scale) / start);
+        let dmin = round_to_half(largest(|scale_min| scale_min.min) / start);
+        let integer = |real: f32, d: f32| round(real * inverse_or_zero(d)).clamp(0.0, scale_max);
+        let scale_mins = fitted.map(|scale_min| ScaleMin {
+            scale: integer(scale_min.scale, d),
+            min: integer(scale_min.min, dmin),
+        });
+        AffineScales { d, dmin, scale_mins, error: f32::INFINITY }
     }
 
-    /// Moves each line to the best of its nine neighbours.
-    fn settle<const SUB: usize, const Q_MAX: u8>(&mut self, subs: &[&[f32; SUB]; SUBS], unit_max: f32) {
+    /// Replaces each scale and min by the best of its nine neighbours.
+    fn coordinate_step<const SUB: usize, const Q_MAX: u8>(
+        &mut self,
+        subs: &[&[f32; SUB]; SUBS],
+        scale_max: f32,
+    ) {
         self.error = 0.0;
-        for (sub, line) in subs.iter().zip(&mut self.lines) {
-            let middle = *line;
+        for (sub, scale_min) in subs.iter().zip(&mut self.scale_mins) {
+            let middle = *scale_min;
             let mut least = f32::INFINITY;
             for scale_step in [0.0, -1.0, 1.0] {
                 for min_step in [0.0, -1.0, 1.0] {
-                    let neighbour = Line {
-                        scale: (middle.scale + scale_step).clamp(0.0, unit_max),
-                        min: (middle.min + min_step).clamp(0.0, unit_max),
+                    let neighbour = ScaleMin {
+                        scale: (middle.scale + scale_step).clamp(0.0, scale_max),
+                        min: (middle.min + min_step).clamp(0.0, scale_max),
                     };
                     let error = neighbour.times(self.d, self.dmin).error::<SUB, Q_MAX>(sub);
                     if error < least {
-                        (least, *line) = (error, neighbour);
+                        (least, *scale_min) = (error, neighbour);
                     }
                 }
             }
@@ -259,21 +267,21 @@ impl<const SUBS: usize> LineUnits<SUBS> {
         }
     }
 
-    /// Solves for the units, with the lines and the quants that go with them fixed. Leaves them if that has no answer.
+    /// Solves for `d` and `dmin`, with the scales, mins and their quants fixed. Keeps them if there is no solution.
     fn refit<const SUB: usize, const Q_MAX: u8>(&mut self, subs: &[&[f32; SUB]; SUBS]) {
-        // Normal equations for x = d * a - dmin * b, with a = scale * quant and b = min, in units.
+        // Normal equations for x = d * a - dmin * b, with a = scale * quant and b = min, as integers.
         let (mut aa, mut ab, mut bb, mut xa, mut xb) = (0.0, 0.0, 0.0, 0.0, 0.0);
-        for (sub, line) in subs.iter().zip(&self.lines) {
-            let quantize = line.times(self.d, self.dmin).quantizer::<Q_MAX>();
+        for (sub, scale_min) in subs.iter().zip(&self.scale_mins) {
+            let quantize = scale_min.times(self.d, self.dmin).quantizer::<Q_MAX>();
             let [sum_x, sum_q, sum_qq, sum_xq] = sums(sub, |x| {
                 let q = quantize(x);
                 [x, q, q * q, x * q]
             });
-            aa += line.scale * line.scale * sum_qq;
-            ab += line.scale * line.min * sum_q;
-            bb += line.min * line.min * SUB as f32;
-            xa += line.scale * sum_xq;
-            xb += line.min * sum_x;
+            aa += scale_min.scale * scale_min.scale * sum_qq;
+            ab += scale_min.scale * scale_min.min * sum_q;
+            bb += scale_min.min * scale_min.min * SUB as f32;
+            xa += scale_min.scale * sum_xq;
+            xb += scale_min.min * sum_x;
         }
         let determinant = aa * bb - ab * ab;
         if determinant > 0.0 {
@@ -285,30 +293,30 @@ impl<const SUBS: usize> LineUnits<SUBS> {
     }
 }
 
-/// The scales of a super-block in whole numbers of a unit, and the squared error that they make.
+/// The integer scales of a super-block with `d`, and their squared error.
 #[derive(Clone, Copy)]
-struct ScaleUnits<const SUBS: usize> {
+struct SymmetricScales<const SUBS: usize> {
     d: f32,
     scales: [f32; SUBS],
     error: f32,
 }
 
-impl<const SUBS: usize> ScaleUnits<SUBS> {
-    /// A unit in which the scale of largest magnitude is the extreme whole number, and `fitted` rounded to it.
-    fn new(fitted: &[f32; SUBS], unit_max: f32) -> Self {
-        let d = round_to_half(largest_by_magnitude(fitted) / (-unit_max - 1.0));
-        let scales = fitted.map(|scale| round(scale * inverse_or_zero(d)).clamp(-unit_max - 1.0, unit_max));
-        ScaleUnits { d, scales, error: f32::INFINITY }
+impl<const SUBS: usize> SymmetricScales<SUBS> {
+    /// `d` such that the scale of largest magnitude is the extreme integer, and `fitted` rounded to integers.
+    fn new(fitted: &[f32; SUBS], scale_max: f32) -> Self {
+        let d = round_to_half(largest_by_magnitude(fitted) / (-scale_max - 1.0));
+        let scales = fitted.map(|scale| round(scale * inverse_or_zero(d)).clamp(-scale_max - 1.0, scale_max));
+        SymmetricScales { d, scales, error: f32::INFINITY }
     }
 
-    /// Moves each scale to the best of its three neighbours.
-    fn settle<L: Levels, const SUB: usize>(&mut self, subs: &[&[f32; SUB]; SUBS], unit_max: f32) {
+    /// Replaces each scale by the best of its three neighbours.
+    fn coordinate_step<L: Levels, const SUB: usize>(&mut self, subs: &[&[f32; SUB]; SUBS], scale_max: f32) {
         self.error = 0.0;
-        for (sub, whole) in subs.iter().zip(&mut self.scales) {
-            let middle = *whole;
+        for (sub, best) in subs.iter().zip(&mut self.scales) {
+            let middle = *best;
             let mut least = f32::INFINITY;
             for step in [0.0, -1.0, 1.0] {
-                let neighbour = (middle + step).clamp(-unit_max - 1.0, unit_max);
+                let neighbour = (middle + step).clamp(-scale_max - 1.0, scale_max);
                 let scale = self.d * neighbour;
                 let inverse = inverse_or_zero(scale);
                 let [error] = sums(sub, |x| {
@@ -316,14 +324,14 @@ impl<const SUBS: usize> ScaleUnits<SUBS> {
                     [difference * difference]
                 });
                 if error < least {
-                    (least, *whole) = (error, neighbour);
+                    (least, *best) = (error, neighbour);
                 }
             }
             self.error += least;
         }
     }
 
-    /// Solves for the unit, with the scales and the levels that go with them fixed. Leaves it if all are zero.
+    /// Solves for `d`, with the scales and their levels fixed. Keeps it if all are zero.
     fn refit<L: Levels, const SUB: usize>(&mut self, subs: &[&[f32; SUB]; SUBS]) {
         let (mut xa, mut aa) = (0.0, 0.0);
         for (sub, scale) in subs.iter().zip(self.scales) {
@@ -369,9 +377,9 @@ fn sums<const SUB: usize, const TERMS: usize>(
     lanes.map(|lanes| lanes.iter().sum())
 }
 
-/// Rounds to nearest even; from magnitude 2^22 on only to a float nearby, which is as good before a clamp.
-/// Unlike `f32::round_ties_even` it needs baseline instructions only, and so becomes vector code everywhere.
+/// Rounds to nearest even; from magnitude 2^22 only to a nearby float, which is good enough before a clamp.
+/// Unlike `f32::round_ties_even` it needs only baseline instructions, so that it is vectorised on every target.
 fn round(value: f32) -> f32 {
-    const TO_WHOLE: f32 = 12_582_912.0; // 1.5 * 2^23, whose last bit is worth 1
-    value + TO_WHOLE - TO_WHOLE
+    const TO_INTEGER: f32 = 12_582_912.0; // 1.5 * 2^23, whose last bit has the value 1
+    value + TO_INTEGER - TO_INTEGER
 }

@@ -26,7 +26,7 @@ pub(crate) fn decode_tq1_0(block: &[u8; 54], out: &mut [f32; LEN]) {
     }
 }
 
-/// TQ2_0: `qs: [u8; 64], d: f16`; each 32 bytes hold four planes of 32 elements, two bits each.
+/// TQ2_0: `qs: [u8; 64], d: f16`; each 32 bytes hold four bit planes of 32 elements, two bits each.
 pub(crate) fn decode_tq2_0(block: &[u8; 66], out: &mut [f32; LEN]) {
     let d = half_at(block, 64);
     for i in 0..LEN {

@@ -63,7 +63,7 @@ fn the_searching_quantisers_are_no_worse_than_llama_cpp() {
             let at = row * ROW..(row + 1) * ROW;
             let ours = rms_error(&ours[at.clone()], &input[at.clone()]);
             let theirs = rms_error(&theirs[at.clone()], &input[at.clone()]);
-            // A row of one number only shows how luckily half precision rounds the scale.
+            // The error of a constant row depends only on how f16 rounds the scale.
             let is_constant = input[at.clone()].iter().all(|x| *x == input[at.start]);
             let rounding = if is_constant { f64::from(input[at.start].abs()) / 4096.0 } else { 0.0 };
             assert!(
@@ -90,6 +90,6 @@ fn bytes<'a>(golden: &SafeTensors<'a>, name: &str) -> &'a [u8] {
 }
 
 fn floats(golden: &SafeTensors, name: &str) -> Vec<f32> {
-    let (numbers, _) = bytes(golden, name).as_chunks::<4>();
-    numbers.iter().map(|number| f32::from_le_bytes(*number)).collect()
+    let (elements, _) = bytes(golden, name).as_chunks::<4>();
+    elements.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect()
 }

@@ -4,7 +4,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use verbatim_quant::{ALL, DType, QuantError, can_quantize, dequantize, quantize};
 
-/// Elements that are whole blocks of every type.
+/// A multiple of the block size of every type.
 const LEN: usize = 256;
 
 /// The formats with a quantiser, and the bound on the root mean square error of a round trip in units of the largest
@@ -199,14 +199,14 @@ fn round_trip(dtype: DType, row: &[f32]) -> Vec<f32> {
     decoded
 }
 
-/// A row of zeros with one other number, at 77.
+/// A row of zeros with one other value, at 77.
 fn quantize_with(dtype: DType, value: f32) -> Result<(), QuantError> {
     let mut row = [0.0; LEN];
     row[77] = value;
     quantize(dtype, &row, &mut vec![0; dtype.row_bytes(LEN).unwrap()])
 }
 
-/// The largest magnitude that the quantiser takes, as its error tells.
+/// The largest magnitude that the quantiser accepts, from its error.
 fn limit(dtype: DType) -> f32 {
     match quantize_with(dtype, f32::MAX) {
         Err(QuantError::OutOfRange { limit, .. }) => limit,

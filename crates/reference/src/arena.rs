@@ -1,21 +1,21 @@
-//! The values of a run: a buffer for each, held until its last reader has read it.
+//! The values of a run: a buffer for each, freed after its last use.
 
 use crate::memory::zeros;
 use verbatim_backend::BindError;
 use verbatim_graph::{Graph, RowCounts, ValueId};
 use verbatim_quant::DType;
 
-/// Memory for the values of a run. It serves any number of programs, one at a time.
+/// Memory for the values of a run. Any number of programs can share one arena, one run at a time.
 #[derive(Default)]
 pub struct Arena {
-    /// By value of the graph. Only values that are no views have a buffer.
+    /// By value of the graph. Views have no buffer.
     buffers: Vec<Buffer>,
 }
 
 /// The elements of a value, row by row.
 #[derive(Default)]
 pub(crate) enum Buffer {
-    /// Not made yet, not needed any more, or never there: views, weights and states.
+    /// Not computed yet, freed, or not stored here: views, weights and states.
     #[default]
     Empty,
     F32(Vec<f32>),
@@ -23,7 +23,7 @@ pub(crate) enum Buffer {
 }
 
 impl Arena {
-    /// Forgets the last run and makes room for this graph's values.
+    /// Drops the values of the last run and resizes for this graph's values.
     pub(crate) fn reset(&mut self, graph: &Graph) {
         self.buffers.clear();
         self.buffers.resize_with(graph.values().len(), Buffer::default);
@@ -55,15 +55,15 @@ impl Arena {
 }
 
 impl Buffer {
-    /// Zeros for a value of which there are so many rows.
+    /// Zeros for a value, with the row counts `rows`.
     pub(crate) fn zeros(graph: &Graph, id: ValueId, rows: RowCounts) -> Result<Buffer, BindError> {
         let value = graph.value(id);
-        // The bounds' sizes were checked when the graph was built, and there are no more rows than they say.
+        // The sizes for the graph's bounds were checked when it was built, and `rows` is within the bounds.
         let count = value.shape.rows.at(rows) * value.shape.cols;
         let buffer = match value.dtype {
             DType::F32 => zeros(count).map(Buffer::F32),
             DType::I32 => zeros(count).map(Buffer::I32),
-            other => unreachable!("only ops that backends make give or take values of {other}"),
+            other => unreachable!("model-level ops have no values of {other}"),
         };
         buffer.ok_or(BindError::NoMemory(4 * count))
     }
@@ -71,14 +71,14 @@ impl Buffer {
     pub(crate) fn f32_mut(&mut self) -> &mut [f32] {
         match self {
             Buffer::F32(elements) => elements,
-            Buffer::I32(_) | Buffer::Empty => unreachable!("made for an op that gives floats"),
+            Buffer::I32(_) | Buffer::Empty => unreachable!("allocated for an op that returns floats"),
         }
     }
 
     pub(crate) fn i32_mut(&mut self) -> &mut [i32] {
         match self {
             Buffer::I32(elements) => elements,
-            Buffer::F32(_) | Buffer::Empty => unreachable!("made for an op that gives integers"),
+            Buffer::F32(_) | Buffer::Empty => unreachable!("allocated for an op that returns integers"),
         }
     }
 

@@ -1,8 +1,8 @@
-//! The reference backend: every op as its definition says, in scalar f32, one small function for each.
+//! The reference backend: every op by its definition, in scalar f32, one small function for each.
 //!
-//! It is what the kernels of other backends are compared with, and where reading about an op starts: the modules of [`ops`]
-//! are meant to be checked against the papers. Weights stay in the file's format; a product decodes one weight row at a time
-//! and uses it for all rows of the step. There is nothing else that makes it fast.
+//! The kernels of other backends are compared with it, and it is the place to look up what an op computes: the modules of
+//! [`ops`] are meant to be checked against the papers. Weights stay in the file's format; a matmul decodes one weight row at a
+//! time and uses it for all rows of the step. That is the only optimisation.
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -23,8 +23,8 @@
 //! ```
 //!
 //! Invariants: an output row is computed from its own operands in one order, so its bits depend neither on the other rows nor
-//! on how many there are; ops are pure functions of slices, and only `state` and `weights` know formats; a new op does not
-//! compile until it is computed or refused here; no `unsafe`, no threads.
+//! on their count; ops are pure functions of slices, and only `state` and `weights` know formats; adding an op is a compile
+//! error until it is handled or rejected here; no `unsafe`, no threads.
 
 #![forbid(unsafe_code)]
 
@@ -43,7 +43,7 @@ pub use state::State;
 pub use weights::Weights;
 
 use verbatim_backend::{
-    Backend, BindError, Filled, InputBinding, PackError, PrepareError, RunError, WeightSource,
+    Backend, BindError, FilledInput, InputBinding, PackError, PrepareError, RunError, WeightSource,
 };
 use verbatim_graph::{Graph, RowCounts};
 
@@ -89,7 +89,7 @@ impl Backend for Reference {
         rows: RowCounts,
         weights: &Weights,
         state: &mut State,
-        fill: impl FnMut(InputBinding<'_>) -> Result<Filled, BindError>,
+        fill: impl FnMut(InputBinding<'_>) -> Result<FilledInput, BindError>,
     ) -> Result<Outputs<'a>, RunError> {
         run::run(program, arena, rows, weights, state, fill)
     }

@@ -1,6 +1,6 @@
-//! Memory whose absence is an answer and not the end of the process.
+//! Allocation that returns `None` on failure instead of aborting.
 
-/// So many zeros; `None` if there is no memory for them.
+/// `len` zeros; `None` if the allocation fails.
 pub(crate) fn zeros<T: Copy + Default>(len: usize) -> Option<Vec<T>> {
     let mut zeros = Vec::new();
     zeros.try_reserve_exact(len).ok()?;

@@ -1,4 +1,4 @@
-//! Programs: a graph that was checked, and when each of its values is read last.
+//! Programs: a checked graph, and the last use of each of its values.
 
 use crate::weights::{Weight, Weights};
 use verbatim_backend::PrepareError;
@@ -7,7 +7,7 @@ use verbatim_graph::{Def, Extent, Graph, Lifetime, Node, Placement, Tag, ValueId
 /// A graph that can be run against one table of weights.
 pub struct Program {
     graph: Graph,
-    /// By node: the values that nobody reads after it.
+    /// By node: the values that no later node reads.
     freed: Vec<Vec<ValueId>>,
     weights_id: u64,
 }
@@ -44,14 +44,14 @@ impl Program {
 
 /// By node: the values that are read there for the last time, and that the caller does not read.
 fn freed(graph: &Graph) -> Vec<Vec<ValueId>> {
-    let mut last_reader = vec![None; graph.values().len()];
+    let mut last_use = vec![None; graph.values().len()];
     for (index, node) in graph.nodes().iter().enumerate() {
         for &operand in &node.operands {
-            last_reader[graph.root(operand).0.index()] = Some(index);
+            last_use[graph.root(operand).0.index()] = Some(index);
         }
     }
     let mut freed = vec![Vec::new(); graph.nodes().len()];
-    for (index, reader) in last_reader.into_iter().enumerate() {
+    for (index, reader) in last_use.into_iter().enumerate() {
         let is_free = matches!(graph.values()[index].lifetime, Lifetime::Input | Lifetime::Temp);
         if let Some(reader) = reader.filter(|_| is_free) {
             freed[reader].push(ValueId::new(index));
@@ -60,7 +60,7 @@ fn freed(graph: &Graph) -> Vec<Vec<ValueId>> {
     freed
 }
 
-/// If the operand is a weight, it is in the table, of the form, type and shape that its op reads.
+/// Checks that an operand that is a weight is in the table, with the form, type and shape that its op reads.
 fn check_weight(graph: &Graph, node: &Node, operand: usize, weights: &Weights) -> Result<(), PrepareError> {
     let value = graph.value(node.operands[operand]);
     let (Lifetime::Weight, Def::Leaf(tag), Extent::Fixed(rows)) =

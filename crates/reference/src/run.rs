@@ -4,16 +4,16 @@ use crate::arena::{Arena, Buffer, Rows};
 use crate::memory::zeros;
 use crate::ops::attention::Path;
 use crate::ops::recurrence::DeltaGates;
-use crate::ops::{attention, elementwise, experts, hadamard, norm, products, recurrence, rope};
+use crate::ops::{attention, elementwise, experts, hadamard, matmul, norm, recurrence, rope};
 use crate::program::Program;
 use crate::state::State;
 use crate::weights::{Matrix, Weights};
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use verbatim_backend::{BindError, Filled, InputBinding, RunError};
+use verbatim_backend::{BindError, FilledInput, InputBinding, RunError};
 use verbatim_graph::{Attention, Def, DeltaHeads, Graph, Lifetime, Node, Op, RowCounts, Tag};
 
-/// What a run has computed.
+/// The outputs of a run.
 pub struct Outputs<'a> {
     program: &'a Program,
     arena: &'a Arena,
@@ -37,18 +37,18 @@ pub(crate) fn run<'a>(
     rows: RowCounts,
     weights: &Weights,
     state: &mut State,
-    fill: impl FnMut(InputBinding<'_>) -> Result<Filled, BindError>,
+    fill: impl FnMut(InputBinding<'_>) -> Result<FilledInput, BindError>,
 ) -> Result<Outputs<'a>, RunError> {
     if program.weights_id() != weights.id() {
         return Err(RunError::OtherWeights);
     }
-    let most = program.graph().bounds();
-    if rows.rows > most.rows || rows.output_rows > most.output_rows {
-        return Err(BindError::TooManyRows { given: rows, most }.into());
+    let max = program.graph().bounds();
+    if rows.rows > max.rows || rows.output_rows > max.output_rows {
+        return Err(BindError::TooManyRows { given: rows, max }.into());
     }
     arena.reset(program.graph());
     bind(program.graph(), arena, rows, fill)?;
-    // Ops panic on indices that are beyond what they index, which come from the caller.
+    // Ops panic on out-of-range indices, which come from the caller.
     let work = AssertUnwindSafe(|| nodes(program, arena, rows, weights, state));
     catch_unwind(work).map_err(|panic| RunError::Panicked(message(&*panic)))??;
     Ok(Outputs { program, arena, rows })
@@ -63,7 +63,7 @@ fn bind(
     graph: &Graph,
     arena: &mut Arena,
     rows: RowCounts,
-    mut fill: impl FnMut(InputBinding<'_>) -> Result<Filled, BindError>,
+    mut fill: impl FnMut(InputBinding<'_>) -> Result<FilledInput, BindError>,
 ) -> Result<(), BindError> {
     for (tag, id) in graph.leaves(Lifetime::Input) {
         let value = graph.value(id);
@@ -90,15 +90,15 @@ fn nodes(
             Some(_) => Buffer::Empty,
             None => Buffer::zeros(graph, node.output, rows)?,
         };
-        Step { graph, node, arena, rows, weights }.compute(state, &mut out);
+        NodeContext { graph, node, arena, rows, weights }.compute(state, &mut out);
         arena.put(node.output, out);
         program.freed_after(index).iter().for_each(|&id| arena.free(id));
     }
     Ok(())
 }
 
-/// One node and what it reads.
-struct Step<'a> {
+/// One node and its inputs.
+struct NodeContext<'a> {
     graph: &'a Graph,
     node: &'a Node,
     arena: &'a Arena,
@@ -106,14 +106,14 @@ struct Step<'a> {
     weights: &'a Weights,
 }
 
-impl<'a> Step<'a> {
-    /// Computes the node's result into `out`, which holds zeros; a state's next version is left in `state`.
+impl<'a> NodeContext<'a> {
+    /// Computes the node's result into `out`, which holds zeros; states are updated in `state`.
     fn compute(&self, state: &mut State, out: &mut Buffer) {
         let [a, b] = [0, 1].map(|i| move |row: usize| self.f32(i).row(row));
         match self.node.op {
             Op::Embed { scale, has_embeddings } => {
                 let table = self.matrix(0);
-                let embed = |row| products::table_row(table, self.index(1, row));
+                let embed = |row| matmul::table_row(table, self.index(1, row));
                 self.f32_rows(out, |row| match self.i32(1).row(row)[0] {
                     ..0 if has_embeddings => self.f32(2).row(row).to_vec(),
                     _ => elementwise::scale(&embed(row), scale.0),
@@ -125,9 +125,9 @@ impl<'a> Step<'a> {
             Op::Linear { bias, residual } => {
                 let residual = residual.then(|| self.f32(2 + usize::from(bias)));
                 let bias = bias.then(|| self.vector(2));
-                products::linear(self.f32(0), self.matrix(1), bias, residual, out.f32_mut());
+                matmul::linear(self.f32(0), self.matrix(1), bias, residual, out.f32_mut());
             }
-            Op::LmHead => products::linear(self.f32(0), self.matrix(1), None, None, out.f32_mut()),
+            Op::LmHead => matmul::linear(self.f32(0), self.matrix(1), None, None, out.f32_mut()),
             Op::RopeTable(table) => {
                 let freq_factors = (self.node.operands.len() == 2).then(|| self.vector(1));
                 let frequencies = rope::frequencies(&table, freq_factors);
@@ -152,7 +152,7 @@ impl<'a> Step<'a> {
             Op::MoeLinear { experts, bias } => {
                 let (x, weight, chosen) = (self.f32(0), self.matrix(1), self.i32(2));
                 let bias = bias.then(|| self.vector(3));
-                products::expert_linear(experts, x, weight, chosen, bias, out.f32_mut());
+                matmul::expert_linear(experts, x, weight, chosen, bias, out.f32_mut());
             }
             Op::MoeCombine => self.f32_rows(out, |row| experts::weighted_sum(a(row), b(row))),
             Op::RowGate => {
@@ -229,20 +229,20 @@ impl<'a> Step<'a> {
 
     fn f32(&self, operand: usize) -> Rows<'a, f32> {
         let rows = self.arena.f32(self.graph, self.node.operands[operand], self.rows);
-        rows.expect("the shape rules ask for floats, made by an earlier node")
+        rows.expect("the shape rules require floats, computed by an earlier node")
     }
 
     fn i32(&self, operand: usize) -> Rows<'a, i32> {
         let rows = self.arena.i32(self.graph, self.node.operands[operand], self.rows);
-        rows.expect("the shape rules ask for integers, made by an earlier node")
+        rows.expect("the shape rules require integers, computed by an earlier node")
     }
 
-    /// A row's number, such as its cell, where the caller gives one that is not negative.
+    /// A row's index, such as its cell; never negative.
     fn index(&self, operand: usize, row: usize) -> usize {
         usize::try_from(self.i32(operand).row(row)[0]).expect("indices are not negative")
     }
 
-    /// A row's slot; `None` where there is no state before the row.
+    /// A row's slot; `None` if there is no state before the row.
     fn slot(&self, operand: usize, row: usize) -> Option<usize> {
         usize::try_from(self.i32(operand).row(row)[0]).ok()
     }
@@ -264,7 +264,7 @@ impl<'a> Step<'a> {
 
     fn state(&self, operand: usize) -> usize {
         let tag = self.graph.state(self.node.operands[operand]);
-        tag.expect("the builder asks for a state").index as usize
+        tag.expect("the builder requires a state").index as usize
     }
 
     /// Fills the result row by row.

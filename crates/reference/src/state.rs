@@ -1,6 +1,6 @@
 //! The state of sequences: K and V as bytes of their type, recurrent states as f32.
 //!
-//! A cell is contiguous: the keys of all heads, then the values of all heads, just as [`StateStore::read_cells`] gives them. A
+//! A cell is contiguous: the keys of all heads, then the values of all heads, in the format of [`StateStore::read_cells`]. A
 //! slot is, layer by layer, the short convolution's history and the delta net's state.
 
 use crate::memory::zeros;
@@ -8,11 +8,11 @@ use crate::ops::{hadamard, rope};
 use half::{bf16, f16};
 use std::ops::Range;
 use verbatim_backend::{
-    KShift, KvSpec, KvType, PAGE_CELLS, RecurrentSpec, StateForm, StateMemoryError, StateStore,
+    KShift, KvSpec, KvType, PAGE_CELLS, RecurrentSpec, StateLayers, StateMemoryError, StateStore,
 };
 use verbatim_quant::{dequantize, quantize};
 
-/// "RE", and the version of the numbers that this backend computes.
+/// "RE", and the numerics version.
 const NUMERICS: u32 = 0x5245_0001;
 
 /// The KV cache and the recurrent states of sequences.
@@ -37,19 +37,19 @@ impl State {
 }
 
 impl StateStore for State {
-    fn numerics(&self) -> u32 {
+    fn numerics_version(&self) -> u32 {
         NUMERICS
     }
 
-    fn append(&mut self, form: &StateForm) -> Result<(), StateMemoryError> {
-        let pages = form.kv.iter().map(|&(_, pages)| pages).max().unwrap_or(0);
-        let kv: Option<Vec<_>> = form.kv.iter().map(|&(spec, pages)| KvLayer::new(spec, pages)).collect();
-        let kv = kv.ok_or(StateMemoryError::Kv { pages, layers: form.kv.len() })?;
-        let slots = form.slots;
+    fn append(&mut self, layers: &StateLayers) -> Result<(), StateMemoryError> {
+        let pages = layers.kv.iter().map(|&(_, pages)| pages).max().unwrap_or(0);
+        let kv: Option<Vec<_>> = layers.kv.iter().map(|&(spec, pages)| KvLayer::new(spec, pages)).collect();
+        let kv = kv.ok_or(StateMemoryError::Kv { pages, layers: layers.kv.len() })?;
+        let slots = layers.slots;
         let recurrent: Option<Vec<_>> =
-            form.recurrent.iter().map(|&spec| RecurrentLayer::new(spec, slots)).collect();
+            layers.recurrent.iter().map(|&spec| RecurrentLayer::new(spec, slots)).collect();
         let recurrent =
-            recurrent.ok_or(StateMemoryError::Recurrent { slots, layers: form.recurrent.len() })?;
+            recurrent.ok_or(StateMemoryError::Recurrent { slots, layers: layers.recurrent.len() })?;
         self.kv.extend(kv);
         self.recurrent.extend(recurrent);
         Ok(())
@@ -96,21 +96,21 @@ impl StateStore for State {
     }
 
     fn slot_bytes(&self, layers: Range<usize>) -> usize {
-        let numbers = |layer: &RecurrentLayer| layer.history_len() + layer.delta_len();
-        self.recurrent[layers].iter().map(numbers).sum::<usize>() * size_of::<f32>()
+        let elements = |layer: &RecurrentLayer| layer.history_len() + layer.delta_len();
+        self.recurrent[layers].iter().map(elements).sum::<usize>() * size_of::<f32>()
     }
 
     fn read_slot(&self, layers: Range<usize>, slot: usize, out: &mut Vec<u8>) {
         for layer in &self.recurrent[layers] {
-            let numbers = layer.history(slot).iter().chain(layer.delta(slot));
-            out.extend(numbers.flat_map(|x| x.to_le_bytes()));
+            let elements = layer.history(slot).iter().chain(layer.delta(slot));
+            out.extend(elements.flat_map(|x| x.to_le_bytes()));
         }
     }
 
     fn write_slot(&mut self, layers: Range<usize>, slot: usize, from: &[u8]) {
-        let mut numbers = from.as_chunks().0.iter().map(|&bytes| f32::from_le_bytes(bytes));
+        let mut elements = from.as_chunks().0.iter().map(|&bytes| f32::from_le_bytes(bytes));
         for layer in &mut self.recurrent[layers] {
-            let mut next = |_: &f32| numbers.next().expect("the bytes of every number");
+            let mut next = |_: &f32| elements.next().expect("the bytes of every element");
             let history: Vec<f32> = layer.history(slot).iter().map(&mut next).collect();
             let delta: Vec<f32> = layer.delta(slot).iter().map(&mut next).collect();
             layer.history_mut(slot).copy_from_slice(&history);
@@ -127,7 +127,7 @@ pub(crate) struct KvLayer {
 }
 
 impl KvLayer {
-    /// Zeroed pages; `None` if there is no memory for so many.
+    /// Zeroed pages; `None` if the allocation fails.
     fn new(spec: KvSpec, pages: usize) -> Option<KvLayer> {
         let bytes = spec.cell_bytes()?.checked_mul(PAGE_CELLS)?.checked_mul(pages)?;
         Some(KvLayer { spec, bytes: zeros(bytes)? })
@@ -179,7 +179,7 @@ impl KvLayer {
     }
 
     fn cell_bytes(&self) -> usize {
-        self.spec.cell_bytes().expect("counted when the memory was made")
+        self.spec.cell_bytes().expect("checked when the memory was allocated")
     }
 
     fn cell(&self, cell: usize) -> Range<usize> {
@@ -200,7 +200,7 @@ impl KvLayer {
 }
 
 fn head_bytes(kind: KvType, head_dim: usize) -> usize {
-    kind.head_bytes(head_dim).expect("counted when the memory was made")
+    kind.head_bytes(head_dim).expect("checked when the memory was allocated")
 }
 
 /// One head as it is stored. A quantised block with an element that is not finite, or too large for its scale, becomes NaN.
@@ -227,10 +227,11 @@ fn encode(kind: KvType, head: &[f32]) -> Vec<u8> {
     }
 }
 
-/// The elements of a head that is stored in these bytes.
+/// The elements of a stored head.
 fn decode(kind: KvType, head_dim: usize, bytes: &[u8]) -> Vec<f32> {
     let mut head = vec![0.0; head_dim.next_multiple_of(kind.dtype().block_len())];
-    dequantize(kind.dtype(), bytes, &mut head).expect("whole blocks of a format that can be decoded");
+    dequantize(kind.dtype(), bytes, &mut head)
+        .expect("a multiple of the block size, of a type that can be decoded");
     head.truncate(head_dim);
     head
 }
@@ -245,9 +246,9 @@ pub(crate) struct RecurrentLayer {
 }
 
 impl RecurrentLayer {
-    /// Zeroed slots; `None` if there is no memory for so many.
+    /// Zeroed slots; `None` if the allocation fails.
     fn new(spec: RecurrentSpec, slots: usize) -> Option<RecurrentLayer> {
-        // No part is larger than the whole.
+        // The parts cannot overflow if the total does not.
         spec.slot_bytes()?.checked_mul(slots)?;
         let empty = RecurrentLayer { spec, history: Vec::new(), delta: Vec::new() };
         let (history, delta) = (zeros(slots * empty.history_len())?, zeros(slots * empty.delta_len())?);
@@ -272,12 +273,12 @@ impl RecurrentLayer {
         &mut self.delta[slot * len..][..len]
     }
 
-    /// Numbers of a slot's history.
+    /// Elements of a slot's history.
     pub(crate) fn history_len(&self) -> usize {
         (self.spec.kernel - 1) * self.spec.channels
     }
 
-    /// Numbers of a slot's delta net.
+    /// Elements of a slot's delta net state.
     pub(crate) fn delta_len(&self) -> usize {
         self.spec.heads.value_heads * self.spec.heads.key_dim * self.spec.heads.value_dim
     }

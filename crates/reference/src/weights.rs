@@ -1,11 +1,11 @@
-//! Weights as the file has them: matrices in its own blocks, vectors decoded.
+//! Weights in the file's format: matrices in their blocks, vectors decoded.
 
 use crate::memory::zeros;
 use std::sync::atomic::{AtomicU64, Ordering};
 use verbatim_backend::{PackError, WeightKind, WeightSource};
 use verbatim_quant::{DType, dequantize};
 
-/// A growing table of weights. A graph's weight leaf with index i means the i-th.
+/// A growing table of weights. A graph's weight leaf with index i refers to the i-th.
 pub struct Weights {
     id: u64,
     items: Vec<Weight>,
@@ -13,15 +13,15 @@ pub struct Weights {
 
 /// One weight.
 pub(crate) enum Weight {
-    /// The right-hand side of products, or a table of rows.
+    /// The right-hand side of a matmul, or an embedding table.
     Matrix(Matrix),
-    /// The right-hand sides of so many experts, one below the other.
+    /// One matrix per expert, stacked by rows.
     Experts(usize, Matrix),
     /// Norm weights, biases, frequency factors.
     Vector(Vec<f32>),
 }
 
-/// A matrix in the blocks of its file.
+/// A matrix in the file's format.
 pub(crate) struct Matrix {
     dtype: DType,
     rows: usize,
@@ -35,7 +35,7 @@ impl Weights {
         Weights { id: NEXT.fetch_add(1, Ordering::Relaxed), items: Vec::new() }
     }
 
-    /// Tells this table from all others of the process.
+    /// A process-wide unique id of the table.
     pub(crate) fn id(&self) -> u64 {
         self.id
     }
@@ -47,7 +47,7 @@ impl Weights {
     pub(crate) fn append(&mut self, source: WeightSource<'_>) -> Result<(), PackError> {
         let weight = match source.form {
             WeightKind::Matrix => Weight::Matrix(Matrix::copy(&source, source.rows)?),
-            // Rows that are no whole number of matrices are not the size of the bytes.
+            // If the rows are not a multiple of the experts, the size check fails.
             WeightKind::Experts(experts) => {
                 let rows = source.rows.checked_div(experts).unwrap_or(0) * experts;
                 Weight::Experts(experts, Matrix::copy(&source, rows)?)
@@ -70,14 +70,14 @@ impl Weights {
     pub(crate) fn matrix(&self, index: usize) -> &Matrix {
         match &self.items[index] {
             Weight::Matrix(matrix) | Weight::Experts(_, matrix) => matrix,
-            Weight::Vector(_) => unreachable!("checked when the program was made"),
+            Weight::Vector(_) => unreachable!("checked when the program was compiled"),
         }
     }
 
     pub(crate) fn vector(&self, index: usize) -> &[f32] {
         match &self.items[index] {
             Weight::Vector(vector) => vector,
-            Weight::Matrix(_) | Weight::Experts(..) => unreachable!("checked when the program was made"),
+            Weight::Matrix(_) | Weight::Experts(..) => unreachable!("checked when the program was compiled"),
         }
     }
 }
@@ -91,7 +91,7 @@ impl Weight {
         }
     }
 
-    /// The type that a graph gives the weight: a vector was decoded.
+    /// The type of the weight in a graph: vectors are decoded to F32.
     pub(crate) fn dtype(&self) -> DType {
         match self {
             Weight::Matrix(matrix) | Weight::Experts(_, matrix) => matrix.dtype,
@@ -126,7 +126,7 @@ impl Matrix {
         self.cols
     }
 
-    /// Decodes a row into `out`, which has its columns.
+    /// Decodes a row into `out`, of `cols` elements.
     pub(crate) fn decode_row(&self, row: usize, out: &mut [f32]) {
         let row_bytes = self.bytes.len() / self.rows;
         let bytes = &self.bytes[row * row_bytes..][..row_bytes];

@@ -2,8 +2,8 @@
 
 mod common;
 
-use common::{Case, assert_near, numbers};
-use verbatim_backend::{KvSpec, KvType, PAGE_CELLS, StateForm};
+use common::{Case, assert_near, random_values};
+use verbatim_backend::{KvSpec, KvType, PAGE_CELLS, StateLayers};
 use verbatim_graph::random::Random;
 use verbatim_graph::{Attention, Op, Real, Shape};
 
@@ -29,19 +29,19 @@ fn attention() -> Attention {
     }
 }
 
-/// Numbers of all positions.
-struct Numbers {
+/// Random values of all positions.
+struct Values {
     q: Vec<f32>,
     k: Vec<f32>,
     v: Vec<f32>,
     sinks: Vec<f32>,
 }
 
-fn sequence() -> Numbers {
+fn sequence() -> Values {
     let mut random = Random(11);
-    let mut of = |count| numbers(&mut random, count);
+    let mut of = |count| random_values(&mut random, count);
     let width = KV_HEADS * HEAD_DIM;
-    Numbers {
+    Values {
         q: of(ROWS * HEADS * HEAD_DIM),
         k: of(POSITIONS * width),
         v: of(POSITIONS * width),
@@ -55,11 +55,11 @@ fn cell(position: usize) -> i32 {
 
 /// The step of the last positions. With paths, those from `base` on are in cells of page 1.
 fn run(attention: Attention, base: Option<usize>) -> Vec<Vec<f32>> {
-    let Numbers { q, k, v, sinks } = sequence();
+    let Values { q, k, v, sinks } = sequence();
     let width = KV_HEADS * HEAD_DIM;
     let spec = KvSpec { kv_heads: KV_HEADS, head_dim: HEAD_DIM, k: KvType::F32, v: KvType::F32 };
     let mut case = Case::new(ROWS);
-    let mut state = case.layer(&StateForm { kv: vec![(spec, 3)], ..StateForm::default() });
+    let mut state = case.layer(&StateLayers { kv: vec![(spec, 3)], ..StateLayers::default() });
     let path_cell = |position: usize| PAGE_CELLS as i32 + ((position * 17) % PAGE_CELLS) as i32;
     // Every step writes as many positions as it has rows; all but the last ones only write.
     for start in (0..POSITIONS).step_by(ROWS) {
@@ -86,7 +86,7 @@ fn run(attention: Attention, base: Option<usize>) -> Vec<Vec<f32>> {
 
 /// One head of a row.
 fn exact(attention: Attention, row: usize, head: usize) -> Vec<f64> {
-    let Numbers { q, k, v, sinks } = sequence();
+    let Values { q, k, v, sinks } = sequence();
     let position = POSITIONS - ROWS + row;
     let first = attention.window.map_or(0, |window| position + 1 - window);
     let kv_head = head / (HEADS / KV_HEADS);

@@ -1,11 +1,11 @@
-//! What is refused, and in which words.
+//! Rejected inputs, and the error messages.
 
 mod common;
 
 use common::OUT;
 use std::sync::Mutex;
 use verbatim_backend::{
-    Backend, BindError, Filled, InputBinding, Outputs, PackError, PrepareError, RunError, WeightKind,
+    Backend, BindError, FilledInput, InputBinding, Outputs, PackError, PrepareError, RunError, WeightKind,
     WeightSource,
 };
 use verbatim_graph::{Builder, Graph, Op, Placement, Real, RowCounts, Shape, Tag};
@@ -16,7 +16,7 @@ const X: Tag = Tag::new("x");
 const IDS: Tag = Tag::new("ids");
 const ROWS: RowCounts = RowCounts { rows: 3, output_rows: 2 };
 
-/// Two output rows of a product with weight 1, a 2 by 4 matrix.
+/// Two output rows of a matmul with weight 1, a 2 by 4 matrix.
 fn graph() -> Graph {
     let mut b = Builder::new(ROWS);
     let x = b.input(X, DType::F32, Shape::per_row(4)).expect("fresh");
@@ -53,19 +53,19 @@ fn run(
     program: &Program,
     rows: RowCounts,
     weights: &Weights,
-    fill: impl FnMut(InputBinding<'_>) -> Result<Filled, BindError>,
+    fill: impl FnMut(InputBinding<'_>) -> Result<FilledInput, BindError>,
 ) -> Result<Vec<usize>, RunError> {
     let (mut arena, mut state) = (Arena::default(), Reference.new_state());
     let outputs = Reference.run(program, &mut arena, rows, weights, &mut state, fill)?;
     Ok(vec![outputs.rows(OUT).expect("an output")])
 }
 
-fn fill(input: InputBinding<'_>) -> Result<Filled, BindError> {
+fn fill(input: InputBinding<'_>) -> Result<FilledInput, BindError> {
     let count = input.count();
     match input.tag() {
         X => input.f32(&vec![1.0; count]),
         IDS => input.i32(&vec![0; count]),
-        _ => input.unknown(),
+        _ => input.no_data(),
     }
 }
 
@@ -111,7 +111,7 @@ fn there_may_be_fewer_rows_than_the_bounds_and_not_more() {
         let given = RowCounts { rows, output_rows };
         let error = run(&program, given, &weights, fill).expect_err("too many");
         let RunError::Bind(error) = error else { panic!("{error}") };
-        assert_eq!(error, BindError::TooManyRows { given, most: ROWS });
+        assert_eq!(error, BindError::TooManyRows { given, max: ROWS });
     }
 }
 
@@ -119,9 +119,9 @@ fn there_may_be_fewer_rows_than_the_bounds_and_not_more() {
 fn inputs_are_filled_with_what_they_take() {
     let weights = weights();
     let program = program(&weights);
-    let with = |numbers: &[f32]| {
+    let with = |elements: &[f32]| {
         run(&program, ROWS, &weights, |input| match input.tag() {
-            X => input.f32(numbers),
+            X => input.f32(elements),
             _ => fill(input),
         })
     };
@@ -130,8 +130,8 @@ fn inputs_are_filled_with_what_they_take() {
         let error = with(&vec![1.0; count]).expect_err("the wrong number").to_string();
         assert_eq!(error, format!("input x[0] takes 12 elements of F32, not {count} of F32"));
     }
-    let error = run(&program, ROWS, &weights, |input| input.unknown()).expect_err("unknown").to_string();
-    assert_eq!(error, "nobody fills input x[0]");
+    let error = run(&program, ROWS, &weights, |input| input.no_data()).expect_err("unknown").to_string();
+    assert_eq!(error, "no data provided for input x[0]");
 }
 
 #[test]
@@ -185,7 +185,7 @@ fn bytes_that_are_not_those_of_the_shape_are_no_weight() {
             assert!(matches!(error, PackError::NotWeights(of) if of == dtype));
         }
     }
-    // Three rows are not two experts'.
+    // Three rows are not a multiple of two experts.
     let error = refused(Experts(2), DType::F32, 3, 1, 12);
     assert!(matches!(error, PackError::Size { rows: 2, actual: 12, expected: 8, .. }));
     let error = refused(Vector, DType::F32, 1, 8, 31);

@@ -1,21 +1,21 @@
-//! Mixtures of experts: choice, weights, products, sum.
+//! MoE: top-k, weights, matmuls, combine.
 
 mod common;
 
-use common::{Case, assert_near, numbers, rounded};
+use common::{Case, assert_near, random_values, rounded};
 use verbatim_graph::random::Random;
 use verbatim_graph::{Gating, Op, Real, Router, ValueId};
 use verbatim_quant::DType;
 
-/// The experts chosen by one row. Their numbers are made visible by products with matrices that hold them.
+/// The experts selected by one row. Their ids become visible through matmuls with matrices that contain them.
 fn chosen(gating: Gating, logits: &[f32], bias: Option<&[f32]>, used: usize) -> Vec<f32> {
     let experts = logits.len();
     let mut case = Case::new(1);
     let mut operands = vec![case.floats(logits)];
     operands.extend(bias.map(|bias| case.vector(bias)));
     let chosen = case.apply(Op::MoeTopK { used, gating, bias: bias.is_some() }, &operands);
-    let numbers: Vec<f32> = (0..experts).map(|expert| expert as f32).collect();
-    let operands = [case.floats(&[1.0]), case.experts(DType::F32, experts, 1, &numbers), chosen];
+    let elements: Vec<f32> = (0..experts).map(|expert| expert as f32).collect();
+    let operands = [case.floats(&[1.0]), case.experts(DType::F32, experts, 1, &elements), chosen];
     case.run(Op::MoeLinear { experts, bias: false }, &operands).remove(0)
 }
 
@@ -68,14 +68,14 @@ fn weights_are_scores_normalised_and_scaled() {
 fn products_of_chosen_experts() {
     let (experts, n, k, rows, used) = (3, 4, 32, 2, 2);
     let mut random = Random(9);
-    let weight = numbers(&mut random, experts * n * k);
-    let bias = numbers(&mut random, experts * n);
+    let weight = random_values(&mut random, experts * n * k);
+    let bias = random_values(&mut random, experts * n);
     let chosen = [2i32, 0, 0, 1];
     for dtype in [DType::F32, DType::Q8_0] {
         let decoded = rounded(dtype, &weight);
         // One x for all experts, and a part for each.
         for parts in [1, used] {
-            let x = numbers(&mut random, rows * parts * k);
+            let x = random_values(&mut random, rows * parts * k);
             let mut case = Case::new(rows);
             let operands: Vec<ValueId> = vec![
                 case.floats(&x),

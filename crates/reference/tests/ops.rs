@@ -1,8 +1,8 @@
-//! Each op against its definition in f64, or against numbers that can be checked by hand.
+//! Each op against its definition in f64, or against values that can be checked by hand.
 
 mod common;
 
-use common::{Case, assert_near, exact, numbers, rounded};
+use common::{Case, assert_near, exact, random_values, rounded};
 use verbatim_graph::random::Random;
 use verbatim_graph::{Activation, Op, Real, Shape};
 use verbatim_quant::DType;
@@ -46,8 +46,8 @@ fn product(x: &[f32], weight: &[f32], row: usize) -> f64 {
 fn products_with_bias_and_residual() {
     let mut random = Random(1);
     let (k, n) = (256, 5);
-    let (x, weight) = (numbers(&mut random, 3 * k), numbers(&mut random, n * k));
-    let (bias, residual) = (numbers(&mut random, n), numbers(&mut random, 3 * n));
+    let (x, weight) = (random_values(&mut random, 3 * k), random_values(&mut random, n * k));
+    let (bias, residual) = (random_values(&mut random, n), random_values(&mut random, 3 * n));
     for dtype in [DType::F32, DType::BF16, DType::Q4_0, DType::Q6_K] {
         let decoded = rounded(dtype, &weight);
         for (with_bias, with_residual) in [(false, false), (true, false), (false, true), (true, true)] {
@@ -88,12 +88,12 @@ fn hadamard_is_sylvesters_matrix_and_its_own_inverse() {
     let out = case.run(Op::Hadamard { heads: 2, head_dim: 4 }, &[x]);
     assert_eq!(out[0], [7.5, -2.5, -4.5, 1.5, 0.5, 0.5, -0.5, -0.5]);
 
-    let numbers = numbers(&mut Random(3), 3 * 96);
+    let elements = random_values(&mut Random(3), 3 * 96);
     let mut case = Case::new(1);
-    let x = case.floats(&numbers);
+    let x = case.floats(&elements);
     let once = case.apply(Op::Hadamard { heads: 3, head_dim: 96 }, &[x]);
     let twice = case.run(Op::Hadamard { heads: 3, head_dim: 96 }, &[once]);
-    assert_near(&twice[0], &exact(&numbers), 1e-6);
+    assert_near(&twice[0], &exact(&elements), 1e-6);
 }
 
 #[test]

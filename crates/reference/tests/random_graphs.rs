@@ -1,18 +1,18 @@
-//! The row contract, over random graphs: a step gives the bits that its rows give one at a time, or in any chunks.
+//! The row contract, over random graphs: a step returns the same bits as its rows one at a time, or in any chunks.
 
 mod common;
 
-use common::{encoded, numbers};
+use common::{encoded, random_values};
 use verbatim_backend::{
-    Backend, BindError, Filled, InputBinding, KvSpec, KvType, Outputs, PAGE_CELLS, RecurrentSpec, StateForm,
-    StateStore, WeightKind, WeightSource,
+    Backend, BindError, FilledInput, InputBinding, KvSpec, KvType, Outputs, PAGE_CELLS, RecurrentSpec,
+    StateLayers, StateStore, WeightKind, WeightSource,
 };
 use verbatim_graph::random::{self, Random, tags};
 use verbatim_graph::{Extent, Graph, Lifetime, Op, RowCounts, Tag, ValueId};
 use verbatim_quant::DType;
 use verbatim_reference::{Arena, Program, Reference, State, Weights};
 
-/// The pages of the page table are read only, those after them written only: what a row writes no other row of the step sees.
+/// The pages of the page table are read only, those after them written only: what a row writes no other row of the step reads.
 const READ_PAGES: usize = 4;
 const WRITE_PAGES: usize = 2;
 
@@ -33,7 +33,7 @@ fn rows_together_and_one_at_a_time_give_the_same_bits() {
     }
 }
 
-/// The rows of a graph, whose numbers depend on the seed.
+/// The rows of a graph, whose values depend on the seed.
 struct Step<'a> {
     graph: &'a Graph,
     program: &'a Program,
@@ -64,8 +64,8 @@ impl Step<'_> {
         (outputs, bytes(self.graph, &state))
     }
 
-    /// The numbers of the rows from `first` on, of an input.
-    fn fill(&self, input: InputBinding<'_>, first: usize) -> Result<Filled, BindError> {
+    /// The values of an input, for the rows starting at `first`.
+    fn fill(&self, input: InputBinding<'_>, first: usize) -> Result<FilledInput, BindError> {
         let (tag, count) = (input.tag(), input.count());
         let (_, id) = self.graph.leaves(Lifetime::Input).find(|(other, _)| *other == tag).expect("a leaf");
         let shape = self.graph.value(id).shape;
@@ -76,7 +76,7 @@ impl Step<'_> {
             let all: Vec<i32> = (0..skipped + count).map(|_| random.below(limit) as i32).collect();
             all[skipped..].to_vec()
         };
-        // Each row has cells of its own in which to write.
+        // Each row writes to its own cells.
         let own_cell =
             |row: usize| (READ_PAGES * PAGE_CELLS + (first + row) * 16 + tag.index as usize % 16) as i32;
         match tag.name {
@@ -93,19 +93,19 @@ impl Step<'_> {
                 input.i32(&slots)
             }
             tags::CELLS => input.i32_from((0..count).map(own_cell)),
-            tags::X => input.f32(&numbers(&mut random, skipped + count)[skipped..]),
-            _ => input.unknown(),
+            tags::X => input.f32(&random_values(&mut random, skipped + count)[skipped..]),
+            _ => input.no_data(),
         }
     }
 
-    /// The states of the graph's layers, with numbers in all cells that may be read.
+    /// The states of the graph's layers, with random values in all cells that may be read.
     fn state(&self) -> State {
         let kind = |choice: u64| KvType::ALL[(self.seed >> choice) as usize % KvType::ALL.len()];
         let spec = KvSpec { kv_heads: random::KV_HEADS, head_dim: random::HEAD_DIM, k: kind(0), v: kind(2) };
         let [channels, kernel] = random::CONV;
         let recurrent = RecurrentSpec { kernel, channels, heads: random::DELTA };
         let kv_layers = layers(self.graph, &[tags::STATE]);
-        let form = StateForm {
+        let form = StateLayers {
             kv: vec![(spec, READ_PAGES + WRITE_PAGES); kv_layers],
             recurrent: vec![recurrent; layers(self.graph, &[tags::CONV, tags::DELTA])],
             slots: random::SLOTS,
@@ -115,7 +115,7 @@ impl Step<'_> {
         let mut random = Random(self.seed ^ 5);
         for layer in 0..kv_layers {
             let head = |random: &mut Random, kind: KvType| {
-                let mut x = numbers(random, random::HEAD_DIM);
+                let mut x = random_values(random, random::HEAD_DIM);
                 x.resize(random::HEAD_DIM.next_multiple_of(kind.dtype().block_len()), 0.0);
                 encoded(kind.dtype(), &x)
             };
@@ -149,7 +149,7 @@ fn bytes(graph: &Graph, state: &State) -> Vec<u8> {
     bytes
 }
 
-/// The form of each weight follows from its reader: the right-hand side of products and tables are matrices.
+/// The form of each weight follows from its reader: the right-hand side of matmuls and embedding tables are matrices.
 fn weights(graph: &Graph, seed: u64) -> Weights {
     let leaves: Vec<(Tag, ValueId)> = graph.leaves(Lifetime::Weight).collect();
     let last = leaves.iter().map(|(tag, _)| tag.index).max().unwrap_or(0);
@@ -165,8 +165,8 @@ fn weights(graph: &Graph, seed: u64) -> Weights {
                 (form(graph, id), value.dtype, [value.shape.rows.at(graph.bounds()), value.shape.cols])
             }
         };
-        let numbers: Vec<f32> = (0..rows * cols).map(|_| random.unit() * 0.3).collect();
-        let bytes = encoded(dtype, &numbers);
+        let elements: Vec<f32> = (0..rows * cols).map(|_| random.unit() * 0.3).collect();
+        let bytes = encoded(dtype, &elements);
         let source = WeightSource { form, dtype, rows, cols, bytes: &bytes, done: &|_| {} };
         Reference.append_weight(&mut weights, source).expect("fits");
     }

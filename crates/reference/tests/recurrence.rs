@@ -2,8 +2,8 @@
 
 mod common;
 
-use common::{Case, assert_near, exact, numbers};
-use verbatim_backend::{RecurrentSpec, StateForm};
+use common::{Case, assert_near, exact, random_values};
+use verbatim_backend::{RecurrentSpec, StateLayers};
 use verbatim_graph::random::Random;
 use verbatim_graph::{DeltaHeads, Op};
 
@@ -14,9 +14,9 @@ const READ: [i32; 6] = [-1, -1, 0, 2, 1, 2];
 const WRITE: [i32; 6] = [0, 2, 1, 2, 0, 2];
 const ROWS: usize = 6;
 
-fn form(kernel: usize) -> StateForm {
+fn form(kernel: usize) -> StateLayers {
     let spec = RecurrentSpec { kernel, channels: CHANNELS, heads: HEADS };
-    StateForm { kv: Vec::new(), recurrent: vec![spec], slots: 3 }
+    StateLayers { kv: Vec::new(), recurrent: vec![spec], slots: 3 }
 }
 
 /// The rows of a sequence.
@@ -28,7 +28,8 @@ fn rows_of(sequence: usize) -> impl Iterator<Item = usize> {
 fn a_short_convolution_sees_the_last_inputs_of_its_sequence() {
     let mut random = Random(21);
     for kernel in [1, 2, 3, 4] {
-        let (x, weight) = (numbers(&mut random, ROWS * CHANNELS), numbers(&mut random, CHANNELS * kernel));
+        let (x, weight) =
+            (random_values(&mut random, ROWS * CHANNELS), random_values(&mut random, CHANNELS * kernel));
         let mut case = Case::new(ROWS);
         let operands = [
             case.floats(&x),
@@ -86,9 +87,9 @@ fn advance(states: &mut [f64], qkv: &[f64], [alpha, beta, bias, rate]: [&[f64]; 
 fn the_gated_delta_rule_agrees_with_the_definition() {
     let mut random = Random(22);
     let (columns, gates) = (HEADS.columns().expect("small"), HEADS.value_heads);
-    let qkv = numbers(&mut random, ROWS * columns);
-    let [alpha, beta] = [0, 1].map(|_| numbers(&mut random, ROWS * gates));
-    let (bias, rate) = (numbers(&mut random, gates), [-0.1, -0.5, -1.0, -4.0]);
+    let qkv = random_values(&mut random, ROWS * columns);
+    let [alpha, beta] = [0, 1].map(|_| random_values(&mut random, ROWS * gates));
+    let (bias, rate) = (random_values(&mut random, gates), [-0.1, -0.5, -1.0, -4.0]);
     let mut case = Case::new(ROWS);
     let operands = [
         case.floats(&qkv),

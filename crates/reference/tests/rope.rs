@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Case, assert_near, numbers};
+use common::{Case, assert_near, random_values};
 use verbatim_graph::random::Random;
 use verbatim_graph::{Op, Real, RopeLayout, RopeScaling, RopeTable};
 
@@ -95,7 +95,7 @@ fn yarn_ramps_between_what_it_leaves_and_what_it_stretches() {
 #[test]
 fn pairs_are_rotated_and_the_rest_stays() {
     // Heads of five: two pairs, and an element that stays.
-    let x = numbers(&mut Random(5), 10);
+    let x = random_values(&mut Random(5), 10);
     let (fast, slow) = (7f64, 7.0 * f64::from(0.01f32));
     for (layout, pairs) in [(RopeLayout::Interleaved, [(0, 1), (2, 3)]), (RopeLayout::NeoX, [(0, 2), (1, 3)])]
     {

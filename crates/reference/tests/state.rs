@@ -2,16 +2,16 @@
 
 mod common;
 
-use common::{Case, assert_near, exact, numbers, rounded};
+use common::{Case, assert_near, exact, random_values, rounded};
 use verbatim_backend::{
-    Backend, KShift, KvSpec, KvType, PAGE_CELLS, RecurrentSpec, StateForm, StateMemoryError, StateStore,
+    Backend, KShift, KvSpec, KvType, PAGE_CELLS, RecurrentSpec, StateLayers, StateMemoryError, StateStore,
 };
 use verbatim_graph::random::Random;
 use verbatim_graph::{DeltaHeads, Op, Real, RopeLayout, RopeScaling, RopeTable};
 use verbatim_quant::dequantize;
 use verbatim_reference::{Reference, State};
 
-/// Every type of K with another of V, and heads that are whole blocks and that are not.
+/// Every type of K with another of V, and head sizes that are and are not multiples of the block size.
 fn specs() -> impl Iterator<Item = KvSpec> {
     let kinds = KvType::ALL.into_iter().enumerate();
     kinds.flat_map(|(i, k)| {
@@ -22,8 +22,8 @@ fn specs() -> impl Iterator<Item = KvSpec> {
     })
 }
 
-fn kv(spec: KvSpec, pages: usize) -> StateForm {
-    StateForm { kv: vec![(spec, pages)], ..StateForm::default() }
+fn kv(spec: KvSpec, pages: usize) -> StateLayers {
+    StateLayers { kv: vec![(spec, pages)], ..StateLayers::default() }
 }
 
 /// A state of one layer in whose cells these rows of K and V were stored.
@@ -56,7 +56,7 @@ fn decoded(spec: KvSpec, bytes: &[u8]) -> [Vec<f32>; 2] {
     [heads(k, &bytes[..k_bytes]), heads(v, &bytes[k_bytes..])]
 }
 
-/// What a type makes of a row of heads, each filled up with zeros to whole blocks.
+/// What a type makes of a row of heads, each padded with zeros to a multiple of the block size.
 fn rounded_heads(kind: KvType, head_dim: usize, x: &[f32]) -> Vec<f32> {
     let heads = x.chunks(head_dim).flat_map(|head| {
         let mut padded = head.to_vec();
@@ -71,7 +71,7 @@ fn cells_hold_what_their_types_make_of_what_was_written() {
     let mut random = Random(31);
     for spec in specs() {
         let width = spec.kv_heads * spec.head_dim;
-        let (k, v) = (numbers(&mut random, 2 * width), numbers(&mut random, 2 * width));
+        let (k, v) = (random_values(&mut random, 2 * width), random_values(&mut random, 2 * width));
         let state = stored(spec, 2, &[100, 3], &k, &v);
         for (row, cell) in [100, 3].into_iter().enumerate() {
             let bytes = read(&state, &[cell]);
@@ -109,14 +109,14 @@ fn cells_and_pages_are_copied_as_they_are_stored() {
     for spec in specs() {
         let width = spec.kv_heads * spec.head_dim;
         let cells: Vec<i32> = (0..PAGE_CELLS as i32).collect();
-        let [k, v] = [0, 1].map(|_| numbers(&mut random, PAGE_CELLS * width));
+        let [k, v] = [0, 1].map(|_| random_values(&mut random, PAGE_CELLS * width));
         let mut state = stored(spec, 3, &cells, &k, &v);
         state.copy_page(&[0], 0, 2);
         let page = |page: usize| (page * PAGE_CELLS..(page + 1) * PAGE_CELLS).collect::<Vec<_>>();
         assert_eq!(read(&state, &page(0)), read(&state, &page(2)));
         assert!(read(&state, &page(1)).iter().all(|&byte| byte == 0));
 
-        // In the order given: what the first move brings is moved on by the second.
+        // In the order given: the second move copies what the first has stored.
         let moved = read(&state, &[7]);
         state.move_cells(&[0], &[(7, 70), (70, 71), (8, 7)], None);
         assert_eq!(read(&state, &[70]), moved);
@@ -148,7 +148,7 @@ fn only_the_layers_that_are_named_are_changed() {
     assert_eq!([0, 1, 64].map(|cell| of(1, cell)), [true, false, true]);
 }
 
-/// A row of heads of 80 elements, the first 48 of each rotated by so many positions; pairs are half of that apart.
+/// A row of heads of 80 elements, the first 48 of each rotated by a number of positions; pairs are half of that apart.
 fn rotated(x: &[f32], positions: f64, freq_factors: &[f32]) -> Vec<f64> {
     let mut out = exact(x);
     for head in out.chunks_mut(80) {
@@ -170,8 +170,8 @@ fn k_shift_moves_keys_to_their_positions() {
     for (spec, hadamard) in specs().flat_map(|spec| [(spec, false), (spec, true)]) {
         let spec = KvSpec { head_dim: 80, ..spec };
         let width = spec.kv_heads * spec.head_dim;
-        let (k, v) = (numbers(&mut random, width), numbers(&mut random, width));
-        // What the layer is given, and what is found in it, in the form in which keys have positions.
+        let (k, v) = (random_values(&mut random, width), random_values(&mut random, width));
+        // The stored rows, and the rows read back, with keys before the Hadamard transform.
         let transform = |x: &[f32]| -> Vec<f32> {
             let head = |head: &[f32]| verbatim_reference::ops::hadamard::transform(head);
             if hadamard { x.chunks(80).flat_map(head).collect() } else { x.to_vec() }
@@ -199,10 +199,10 @@ fn k_shift_moves_keys_to_their_positions() {
     }
 }
 
-fn recurrent(layers: usize, slots: usize) -> StateForm {
+fn recurrent(layers: usize, slots: usize) -> StateLayers {
     let heads = DeltaHeads { key_heads: 1, value_heads: 2, key_dim: 3, value_dim: 4 };
     let spec = |layer| RecurrentSpec { kernel: 4, channels: 5 + layer, heads };
-    StateForm { kv: Vec::new(), recurrent: (0..layers).map(spec).collect(), slots }
+    StateLayers { kv: Vec::new(), recurrent: (0..layers).map(spec).collect(), slots }
 }
 
 #[test]
@@ -249,5 +249,5 @@ fn what_cannot_be_counted_or_held_is_refused_and_changes_nothing() {
 
 #[test]
 fn the_numbers_are_no_other_backends() {
-    assert_eq!(Reference.new_state().numerics(), 0x5245_0001);
+    assert_eq!(Reference.new_state().numerics_version(), 0x5245_0001);
 }

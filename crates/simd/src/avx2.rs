@@ -1,4 +1,4 @@
-//! AVX2 with FMA and F16C: eight lanes. With AVX-VNNI, `vpdpbusd` makes the products of bytes; without it they go through
+//! AVX2 with FMA and F16C: eight lanes. With AVX-VNNI, int8 dot products use `vpdpbusd`; without it, `maddubs` with
 //! 16-bit sums that cannot saturate.
 
 use std::arch::x86_64::*;
@@ -14,12 +14,12 @@ pub(crate) struct EightLanes<const VNNI: bool>(());
 pub(crate) type Avx2 = EightLanes<false>;
 pub(crate) type AvxVnni = EightLanes<true>;
 
-/// What an i16 lane can hold, in units of the largest |activation|.
+/// The maximum of an i16 lane, in units of the largest |activation|.
 const I16_ROOM: usize = i16::MAX as usize / 127;
 
 impl<const VNNI: bool> EightLanes<VNNI> {
     /// # Safety
-    /// The machine has the instructions.
+    /// The CPU supports the instructions.
     pub(crate) const unsafe fn assumed() -> Self {
         EightLanes(())
     }
@@ -37,34 +37,34 @@ fn on_avx_vnni<K: Kernel>(kernel: K) -> K::Output {
     kernel.run(EightLanes::<true>(()))
 }
 
-// SAFETY (of every `unsafe` below): a token exists only where the machine has been found to have the instructions; the
-// callers of `Simd` vouch for the pointers, and all loads and stores are unaligned ones.
+// SAFETY (of every `unsafe` below): a witness exists only if the CPU supports the instructions; the callers of
+// `Simd` guarantee that the pointers are valid, and all loads and stores are unaligned.
 impl<const VNNI: bool> Simd for EightLanes<VNNI> {
     const LANES: usize = 8;
     const TILE_TOKENS: usize = 8;
-    const DENSE_SUMS: usize = 12;
+    const MATMUL_ACCUMULATORS: usize = 12;
     // Twelve of the sixteen registers. Some may be spilled; eight, which are not, were slower, since keys and values are then
     // walked in narrower strips.
-    const ATTENTION_SUMS: usize = 6;
+    const ATTENTION_ACCUMULATORS: usize = 6;
     type Floats = __m256;
     type Bytes = __m256i;
     type Bytes16 = __m128i;
-    type Sixteen<T: Copy> = [T; 2];
+    type X16<T: Copy> = [T; 2];
 
     #[inline(always)]
-    fn sixteen<T: Copy>(mut make: impl FnMut(usize) -> T) -> [T; 2] {
+    fn x16<T: Copy>(mut make: impl FnMut(usize) -> T) -> [T; 2] {
         [make(0), make(1)]
     }
 
     #[inline(always)]
     fn vectorize<K: Kernel>(self, kernel: K) -> K::Output {
         // SAFETY: as above.
-        unsafe { if VNNI && K::HAS_DOTS { on_avx_vnni(kernel) } else { on_avx2(kernel) } }
+        unsafe { if VNNI && K::USES_INT8_DOT { on_avx_vnni(kernel) } else { on_avx2(kernel) } }
     }
 
     #[inline(always)]
     fn prefetch(self, address: *const u8) {
-        // SAFETY: a prefetch does not fault, wherever it points.
+        // SAFETY: a prefetch does not fault, whatever the address.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(address.cast()) }
     }
 
@@ -115,7 +115,7 @@ impl<const VNNI: bool> Simd for EightLanes<VNNI> {
             let low = _mm256_and_si256(_mm256_srl_epi32(a, _mm_cvtsi32_si128(from.cast_signed())), mask);
             _mm256_sll_epi32(low, _mm_cvtsi32_si128(to.cast_signed()))
         }}
-        fn to_floats(self, numbers: __m256i) -> __m256 { _mm256_cvtepi32_ps(numbers) }
+        fn to_floats(self, ints: __m256i) -> __m256 { _mm256_cvtepi32_ps(ints) }
         fn widen16(self, bytes: __m128i) -> [__m256; 2] {
             [bytes, _mm_unpackhi_epi64(bytes, bytes)].map(|x| _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(x)))
         }
@@ -149,9 +149,9 @@ impl<const VNNI: bool> Simd for EightLanes<VNNI> {
     }
 
     #[inline(always)]
-    unsafe fn gather<const STRIDE: i32>(self, table: *const u8, numbers: __m256i) -> __m256i {
+    unsafe fn gather<const STRIDE: i32>(self, table: *const u8, ints: __m256i) -> __m256i {
         // SAFETY: as above.
-        unsafe { _mm256_i32gather_epi32::<STRIDE>(table.cast(), numbers) }
+        unsafe { _mm256_i32gather_epi32::<STRIDE>(table.cast(), ints) }
     }
 
     #[inline(always)]
@@ -186,7 +186,7 @@ impl<const VNNI: bool> Simd for EightLanes<VNNI> {
 /// Σ weight · activation.
 #[inline(always)]
 unsafe fn dot_vnni<const N: usize>(weights: [__m256i; N], activations: *const u8) -> __m256i {
-    // SAFETY: the caller vouches for AVX-VNNI and for `4 * N` readable activations.
+    // SAFETY: the caller guarantees AVX-VNNI and `4 * N` readable activations.
     unsafe {
         let mut total = _mm256_setzero_si256();
         for (chunk, weights) in weights.into_iter().enumerate() {
@@ -205,7 +205,7 @@ unsafe fn dot_narrow<const N: usize>(
     activations: *const u8,
 ) -> __m256i {
     let pair_sums = I16_ROOM / (2 * usize::from(weight_max));
-    // SAFETY: the caller vouches for AVX2 and for `4 * N` readable activations.
+    // SAFETY: the caller guarantees AVX2 and `4 * N` readable activations.
     unsafe {
         let mut total = _mm256_setzero_si256();
         let mut narrow = _mm256_setzero_si256();
@@ -225,7 +225,7 @@ unsafe fn dot_narrow<const N: usize>(
 /// 2 · 128 · 127 < 2^15.
 #[inline(always)]
 unsafe fn dot_wide<const N: usize>(weights: [__m256i; N], activations: *const u8) -> __m256i {
-    // SAFETY: the caller vouches for AVX2 and for `4 * N` readable activations.
+    // SAFETY: the caller guarantees AVX2 and `4 * N` readable activations.
     unsafe {
         let mut total = _mm256_setzero_si256();
         for (chunk, weights) in weights.into_iter().enumerate() {
@@ -241,6 +241,6 @@ unsafe fn dot_wide<const N: usize>(weights: [__m256i; N], activations: *const u8
 /// The same four signed bytes in every lane.
 #[inline(always)]
 unsafe fn splat_four(bytes: *const u8) -> __m256i {
-    // SAFETY: the caller vouches for AVX2 and for four readable bytes.
+    // SAFETY: the caller guarantees AVX2 and four readable bytes.
     unsafe { _mm256_set1_epi32(bytes.cast::<i32>().read_unaligned()) }
 }

@@ -12,7 +12,7 @@ pub(crate) struct Avx512(());
 
 impl Avx512 {
     /// # Safety
-    /// The machine has the instructions.
+    /// The CPU supports the instructions.
     pub(crate) const unsafe fn assumed() -> Self {
         Avx512(())
     }
@@ -30,20 +30,20 @@ fn first(count: usize) -> __mmask16 {
     if count >= 16 { u16::MAX } else { (1 << count) - 1 }
 }
 
-// SAFETY (of every `unsafe` below): a token exists only where the machine has been found to have the instructions; the
-// callers of `Simd` vouch for the pointers, and all loads and stores are unaligned ones.
+// SAFETY (of every `unsafe` below): a witness exists only if the CPU supports the instructions; the callers of
+// `Simd` guarantee that the pointers are valid, and all loads and stores are unaligned.
 impl Simd for Avx512 {
     const LANES: usize = 16;
     const TILE_TOKENS: usize = 8;
-    const DENSE_SUMS: usize = 24;
-    const ATTENTION_SUMS: usize = 16;
+    const MATMUL_ACCUMULATORS: usize = 24;
+    const ATTENTION_ACCUMULATORS: usize = 16;
     type Floats = __m512;
     type Bytes = __m512i;
     type Bytes16 = __m128i;
-    type Sixteen<T: Copy> = [T; 1];
+    type X16<T: Copy> = [T; 1];
 
     #[inline(always)]
-    fn sixteen<T: Copy>(mut make: impl FnMut(usize) -> T) -> [T; 1] {
+    fn x16<T: Copy>(mut make: impl FnMut(usize) -> T) -> [T; 1] {
         [make(0)]
     }
 
@@ -55,7 +55,7 @@ impl Simd for Avx512 {
 
     #[inline(always)]
     fn prefetch(self, address: *const u8) {
-        // SAFETY: a prefetch does not fault, wherever it points.
+        // SAFETY: a prefetch does not fault, whatever the address.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(address.cast()) }
     }
 
@@ -104,7 +104,7 @@ impl Simd for Avx512 {
             let low = _mm512_and_si512(_mm512_srl_epi32(a, _mm_cvtsi32_si128(from.cast_signed())), mask);
             _mm512_sll_epi32(low, _mm_cvtsi32_si128(to.cast_signed()))
         }}
-        fn to_floats(self, numbers: __m512i) -> __m512 { _mm512_cvtepi32_ps(numbers) }
+        fn to_floats(self, ints: __m512i) -> __m512 { _mm512_cvtepi32_ps(ints) }
         fn widen16(self, bytes: __m128i) -> [__m512; 1] { [_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes))] }
         fn quantize_q8(self, values: &[f32; 32]) -> Q8Block { quantize(values) }
     }
@@ -137,9 +137,9 @@ impl Simd for Avx512 {
     }
 
     #[inline(always)]
-    unsafe fn gather<const STRIDE: i32>(self, table: *const u8, numbers: __m512i) -> __m512i {
+    unsafe fn gather<const STRIDE: i32>(self, table: *const u8, ints: __m512i) -> __m512i {
         // SAFETY: as above.
-        unsafe { _mm512_i32gather_epi32::<STRIDE>(numbers, table.cast()) }
+        unsafe { _mm512_i32gather_epi32::<STRIDE>(ints, table.cast()) }
     }
 
     #[inline(always)]

@@ -1,10 +1,10 @@
-//! `fmaf`, which `f32::mul_add` calls where no instruction does its work, for Windows programs linked with mingw-w64: theirs
-//! rounds the product as well, and gives another last bit in one case of three.
+//! `fmaf`, which `f32::mul_add` calls without hardware FMA, for Windows programs linked with mingw-w64: the mingw-w64 version
+//! rounds the product as well, so that the last bit differs in one case of three.
 
 #[cfg(all(windows, target_env = "gnu"))]
 mod symbol {
     /// a * b + c, rounded once.
-    // SAFETY: it has the name, the type and the meaning of C's function, so whoever calls that may call this.
+    // SAFETY: it has the name, the type and the semantics of C's function, so every caller of that may call this.
     #[unsafe(no_mangle)]
     extern "C" fn fmaf(a: f32, b: f32, c: f32) -> f32 {
         libm::fmaf(a, b, c)

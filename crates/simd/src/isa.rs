@@ -1,7 +1,7 @@
-//! Which instruction set the kernels use: found at run time, or forced by `VERBATIM_ISA`.
+//! Which instruction set the kernels use: detected at run time, or forced by `VERBATIM_ISA`.
 //!
-//! The choice is about speed alone. Every kernel gives the same bits on every
-//! instruction set, because each lane runs the scalar order of operations on its own output.
+//! The choice affects only speed. Every kernel produces the same bits on every instruction set, because each lane runs the
+//! scalar order of operations on its own output.
 
 #[cfg(target_arch = "aarch64")]
 use std::arch::is_aarch64_feature_detected;
@@ -12,9 +12,9 @@ use thiserror::Error;
 /// The environment variable that forces an instruction set.
 pub const ISA_VARIABLE: &str = "VERBATIM_ISA";
 
-/// An instruction set that this machine has.
+/// An instruction set that this CPU supports.
 ///
-/// A value can only be got from a run-time check, so holding one is the proof that its kernels may be called.
+/// A value is obtained only from a run-time check, so it is a witness that kernels of this instruction set may be called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Isa(Level);
 
@@ -26,47 +26,47 @@ pub(crate) enum Level {
     /// AVX2 with FMA and F16C: every x86-64 desktop and server since about 2015.
     #[cfg(target_arch = "x86_64")]
     Avx2,
-    /// AVX2 with the byte products of AVX-VNNI: Alder Lake, Arrow Lake, Zen 5 and later.
+    /// AVX2 with the int8 dot products of AVX-VNNI: Alder Lake, Arrow Lake, Zen 5 and later.
     #[cfg(target_arch = "x86_64")]
     AvxVnni,
     /// AVX-512 F, BW, VL, DQ and VNNI: Ice Lake, Zen 4 and later. Older AVX-512 machines use `Avx2`.
     #[cfg(target_arch = "x86_64")]
     Avx512,
-    /// What every 64-bit Arm has: Cortex-A72 (Raspberry Pi 4) and the like.
+    /// Baseline AArch64: Cortex-A72 (Raspberry Pi 4) and the like.
     #[cfg(target_arch = "aarch64")]
     Neon,
-    /// NEON with byte products of equal signs (FEAT_DotProd): Cortex-A76, Neoverse N1, Apple A11 and M1, and later.
+    /// NEON with the int8 dot product SDOT (FEAT_DotProd): Cortex-A76, Neoverse N1, Apple A11 and M1, and later.
     #[cfg(target_arch = "aarch64")]
     DotProd,
-    /// The same with byte products of unlike signs (FEAT_I8MM): Cortex-A510, Neoverse V1, Apple A15 and M2, and later.
+    /// The same with the mixed-sign dot product USDOT (FEAT_I8MM): Cortex-A510, Neoverse V1, Apple A15 and M2, and later.
     #[cfg(target_arch = "aarch64")]
     I8mm,
 }
 
-/// Every instruction set by the name that `VERBATIM_ISA` takes, whether or not this build has it.
+/// The values of `VERBATIM_ISA`, including those that this build does not support.
 const NAMES: [&str; 7] = ["scalar", "avx2", "avxvnni", "avx512", "neon", "dotprod", "i8mm"];
 
 /// Why an instruction set cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum IsaError {
-    /// The name is none that the project knows.
+    /// Unknown name.
     #[error(
         "{ISA_VARIABLE}={0:?} is not an instruction set; use scalar, avx2, avxvnni, avx512, \
          neon, dotprod or i8mm, or leave it unset"
     )]
     Unknown(String),
-    /// The name is known but the machine, or the architecture of this build, lacks it.
+    /// The name is known, but this CPU or the architecture of this build does not support it.
     #[error(
-        "{ISA_VARIABLE}={0} is not supported by this machine, which has: {1}; leave it unset to use the best"
+        "{ISA_VARIABLE}={0} is not supported by this CPU, which supports: {1}; leave it unset to use the best"
     )]
     Unsupported(String, String),
 }
 
 impl Isa {
-    /// The instruction set to use: the one that `VERBATIM_ISA` names, or the best that the machine has.
+    /// The instruction set to use: the value of `VERBATIM_ISA`, or the best that the CPU supports.
     ///
     /// # Errors
-    /// If the variable holds an unknown name or one that this machine does not support.
+    /// If the value is unknown or this CPU does not support it.
     pub fn from_environment() -> Result<Isa, IsaError> {
         match std::env::var(ISA_VARIABLE) {
             Ok(name) if !name.is_empty() => Isa::named(&name),
@@ -78,7 +78,7 @@ impl Isa {
     /// The instruction set called `scalar`, `avx2`, `avxvnni`, `avx512`, `neon`, `dotprod` or `i8mm`.
     ///
     /// # Errors
-    /// If the name is unknown or this machine does not support it.
+    /// If the name is unknown or this CPU does not support it.
     pub fn named(name: &str) -> Result<Isa, IsaError> {
         if !NAMES.contains(&name) {
             return Err(IsaError::Unknown(name.to_owned()));
@@ -89,22 +89,22 @@ impl Isa {
         })
     }
 
-    /// The fastest instruction set that this machine has.
+    /// The fastest instruction set that this CPU supports.
     pub fn best() -> Isa {
         Isa::supported().last().unwrap_or_else(Isa::scalar)
     }
 
-    /// The reference, which every machine has.
+    /// The reference, which every CPU supports.
     pub fn scalar() -> Isa {
         Isa(Level::Scalar)
     }
 
-    /// Every instruction set that this machine has, slowest first.
+    /// Every instruction set that this CPU supports, slowest first.
     pub fn supported() -> impl Iterator<Item = Isa> {
         LEVELS.into_iter().filter(|level| level.is_supported()).map(Isa)
     }
 
-    /// The name that `VERBATIM_ISA` takes.
+    /// Its name, as in `VERBATIM_ISA`.
     pub fn name(self) -> &'static str {
         match self.0 {
             Level::Scalar => "scalar",
@@ -186,7 +186,7 @@ mod tests {
         for name in NAMES {
             if !Isa::supported().any(|isa| isa.name() == name) {
                 let message = Isa::named(name).unwrap_err().to_string();
-                assert!(message.contains("which has: scalar"), "{message}");
+                assert!(message.contains("which supports: scalar"), "{message}");
             }
         }
     }

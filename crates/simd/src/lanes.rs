@@ -1,4 +1,4 @@
-//! Sixteen f32 lanes on every instruction set, for the ops that work along a row, with the functions that they need.
+//! Sixteen f32 lanes on every instruction set, for row-wise kernels (norm, RoPE, elementwise), with the functions they need.
 
 use crate::simd::Simd;
 
@@ -6,16 +6,16 @@ use crate::simd::Simd;
 pub const LANES: usize = 16;
 
 /// Sixteen f32.
-pub type F32x16<S> = <S as Simd>::Sixteen<<S as Simd>::Floats>;
+pub type F32x16<S> = <S as Simd>::X16<<S as Simd>::Floats>;
 
-/// Arithmetic on sixteen lanes, in as many vectors as that takes.
+/// Arithmetic on sixteen lanes, in `16 / LANES` vectors.
 #[derive(Clone, Copy, Debug)]
 pub struct Lanes<S>(pub S);
 
 impl<S: Simd> Lanes<S> {
     #[inline(always)]
     fn map(self, x: F32x16<S>, operation: impl Fn(S::Floats) -> S::Floats) -> F32x16<S> {
-        S::sixteen(|i| operation(x.as_ref()[i]))
+        S::x16(|i| operation(x.as_ref()[i]))
     }
 
     #[inline(always)]
@@ -25,7 +25,7 @@ impl<S: Simd> Lanes<S> {
         b: F32x16<S>,
         operation: impl Fn(S::Floats, S::Floats) -> S::Floats,
     ) -> F32x16<S> {
-        S::sixteen(|i| operation(a.as_ref()[i], b.as_ref()[i]))
+        S::x16(|i| operation(a.as_ref()[i], b.as_ref()[i]))
     }
 
     #[inline(always)]
@@ -36,53 +36,53 @@ impl<S: Simd> Lanes<S> {
         c: F32x16<S>,
         operation: impl Fn(S::Floats, S::Floats, S::Floats) -> S::Floats,
     ) -> F32x16<S> {
-        S::sixteen(|i| operation(a.as_ref()[i], b.as_ref()[i], c.as_ref()[i]))
+        S::x16(|i| operation(a.as_ref()[i], b.as_ref()[i], c.as_ref()[i]))
     }
 
-    /// Prefetches the cache line of an address, wherever it points.
+    /// Prefetches the cache line of an address, which need not be valid.
     #[inline(always)]
     pub fn prefetch(self, address: *const u8) {
         self.0.prefetch(address);
     }
 
-    /// The same number in all lanes.
+    /// The same value in all lanes.
     #[inline(always)]
     pub fn splat(self, x: f32) -> F32x16<S> {
-        S::sixteen(|_| self.0.splat(x))
+        S::x16(|_| self.0.splat(x))
     }
 
-    /// Sixteen numbers from memory.
+    /// Loads sixteen f32.
     #[inline(always)]
     pub fn load(self, from: &[f32; LANES]) -> F32x16<S> {
-        // SAFETY: the vectors are the sixteen numbers.
-        S::sixteen(|i| unsafe { self.0.load_f32(from.as_ptr().add(i * S::LANES).cast()) })
+        // SAFETY: the vectors cover exactly the sixteen elements.
+        S::x16(|i| unsafe { self.0.load_f32(from.as_ptr().add(i * S::LANES).cast()) })
     }
 
-    /// Sixteen half-precision floats, widened exactly.
+    /// Loads sixteen f16, widened exactly.
     #[inline(always)]
     pub fn load_f16(self, from: &[u16; LANES]) -> F32x16<S> {
-        // SAFETY: the vectors are the sixteen numbers.
-        S::sixteen(|i| unsafe { self.0.load_f16(from.as_ptr().add(i * S::LANES).cast()) })
+        // SAFETY: the vectors cover exactly the sixteen elements.
+        S::x16(|i| unsafe { self.0.load_f16(from.as_ptr().add(i * S::LANES).cast()) })
     }
 
-    /// Sixteen upper halves of f32.
+    /// Loads sixteen bf16, widened exactly.
     #[inline(always)]
     pub fn load_bf16(self, from: &[u16; LANES]) -> F32x16<S> {
-        // SAFETY: the vectors are the sixteen numbers.
-        S::sixteen(|i| unsafe { self.0.load_bf16(from.as_ptr().add(i * S::LANES).cast()) })
+        // SAFETY: the vectors cover exactly the sixteen elements.
+        S::x16(|i| unsafe { self.0.load_bf16(from.as_ptr().add(i * S::LANES).cast()) })
     }
 
-    /// Signed bytes as numbers.
+    /// Signed bytes as f32.
     #[inline(always)]
     pub fn widen(self, bytes: S::Bytes16) -> F32x16<S> {
         self.0.widen16(bytes)
     }
 
-    /// Writes sixteen numbers.
+    /// Stores sixteen f32.
     #[inline(always)]
     pub fn store(self, x: F32x16<S>, to: &mut [f32; LANES]) {
-        // SAFETY: the vectors are the sixteen numbers.
-        S::sixteen(|i| unsafe { self.0.store(to.as_mut_ptr().add(i * S::LANES), x.as_ref()[i]) });
+        // SAFETY: the vectors cover exactly the sixteen elements.
+        S::x16(|i| unsafe { self.0.store(to.as_mut_ptr().add(i * S::LANES), x.as_ref()[i]) });
     }
 
     /// a + b.
@@ -127,13 +127,13 @@ impl<S: Simd> Lanes<S> {
         self.map2(a, b, |a, b| self.0.min(a, b))
     }
 
-    /// To the nearest whole number, ties to even. |x| is below 2^31.
+    /// To the nearest integer, ties to even. |x| is below 2^31.
     #[inline(always)]
     pub fn round(self, x: F32x16<S>) -> F32x16<S> {
         self.map(x, |x| self.0.round(x))
     }
 
-    /// Two to the power of whole numbers from -126 to 127.
+    /// Two to the power of integers from -126 to 127.
     #[inline(always)]
     pub fn pow2(self, n: F32x16<S>) -> F32x16<S> {
         self.map(n, |n| self.0.pow2(n))
@@ -159,10 +159,10 @@ impl<S: Simd> Lanes<S> {
 
     #[inline(always)]
     fn select_first(self, count: usize, a: F32x16<S>, b: F32x16<S>) -> F32x16<S> {
-        S::sixteen(|i| self.0.select_first(count.saturating_sub(i * S::LANES), a.as_ref()[i], b.as_ref()[i]))
+        S::x16(|i| self.0.select_first(count.saturating_sub(i * S::LANES), a.as_ref()[i], b.as_ref()[i]))
     }
 
-    /// Up to sixteen elements, the missing ones 0.
+    /// Loads up to sixteen elements; the missing ones are 0.
     #[inline(always)]
     pub fn load_part(self, from: &[f32]) -> F32x16<S> {
         if let Ok(whole) = from.try_into() {
@@ -173,7 +173,7 @@ impl<S: Simd> Lanes<S> {
         self.load(&whole)
     }
 
-    /// The first lanes, as many as `to` has.
+    /// Stores the first `to.len()` lanes.
     #[inline(always)]
     pub fn store_part(self, x: F32x16<S>, to: &mut [f32]) {
         if let Ok(whole) = to.try_into() {
@@ -231,7 +231,7 @@ impl<S: Simd> Lanes<S> {
         let half = self.round(self.mul(n, self.splat(0.5)));
         let y = self.mul(self.mul(p, self.pow2(half)), self.pow2(self.sub(n, half)));
         let y = self.keep_if_ge(x, self.splat(-87.3), y);
-        // keep_if_ge gives 0 for a NaN: put it back.
+        // keep_if_ge returns 0 for a NaN: put it back.
         self.add(y, self.sub(clamped, clamped))
     }
 
@@ -264,7 +264,7 @@ impl<S: Simd> Lanes<S> {
     }
 }
 
-/// The larger; b if either is a NaN. What [`Lanes::max`] does in each lane.
+/// The larger; b if either is a NaN. The same as [`Lanes::max`] in each lane.
 #[inline(always)]
 pub fn larger(a: f32, b: f32) -> f32 {
     if a > b { a } else { b }
@@ -347,7 +347,7 @@ mod tests {
 
     #[test]
     fn operations_are_the_same_everywhere_even_on_extremes() {
-        let numbers = [
+        let values = [
             0.0,
             -0.0,
             0.5,
@@ -366,12 +366,12 @@ mod tests {
             8_388_609.0,
         ];
         for (first, second) in (0..LANES * LANES).map(|i| (i / LANES, i % LANES)) {
-            // Every number meets every other.
-            let turned = |by: usize| array::from_fn(|i| numbers[(i + by) % LANES]);
+            // All pairs of values.
+            let turned = |by: usize| array::from_fn(|i| values[(i + by) % LANES]);
             let (b, c) = (turned(first), turned(second));
-            let reference = dispatch(Isa::scalar(), Operations([&numbers, &b, &c]));
+            let reference = dispatch(Isa::scalar(), Operations([&values, &b, &c]));
             for isa in Isa::supported() {
-                let results = dispatch(isa, Operations([&numbers, &b, &c]));
+                let results = dispatch(isa, Operations([&values, &b, &c]));
                 for (operation, (got, expected)) in results.iter().zip(&reference).enumerate() {
                     assert_same(got, expected, &format!("operation {operation} on {}", isa.name()));
                 }
@@ -393,10 +393,10 @@ mod tests {
     #[test]
     fn every_number_of_sixteen_bits_is_widened_the_same_everywhere() {
         for start in (0..=u16::MAX).step_by(LANES) {
-            let numbers = array::from_fn(|i| start + i as u16);
-            let reference = dispatch(Isa::scalar(), Halves(&numbers));
+            let values = array::from_fn(|i| start + i as u16);
+            let reference = dispatch(Isa::scalar(), Halves(&values));
             for isa in Isa::supported() {
-                for (got, expected) in dispatch(isa, Halves(&numbers)).iter().zip(&reference) {
+                for (got, expected) in dispatch(isa, Halves(&values)).iter().zip(&reference) {
                     assert_same(got, expected, isa.name());
                 }
             }

@@ -1,12 +1,12 @@
-//! One SIMD layer for all kernels: operations of a vector of f32 or of bytes, on every instruction set.
+//! A portable SIMD layer for all kernels: operations on vectors of f32 or of bytes, on every instruction set.
 //!
-//! A kernel is a [`Kernel`], written once over [`Simd`]; [`dispatch`] runs it on the instruction set that an [`Isa`] stands
-//! for. A value of a type that implements `Simd` is a *token*: it exists only where the machine has been found to have the
-//! instructions, so operations on registers are safe functions. What takes a pointer is `unsafe` because of the pointer.
+//! A kernel implements [`Kernel`], once, over [`Simd`]; [`dispatch`] runs it on the instruction set of an [`Isa`]. A value of
+//! a type that implements `Simd` is a *witness*: it exists only if the CPU supports the instructions, so operations on
+//! registers are safe functions. Functions that take a pointer are `unsafe` because of the pointer.
 //!
-//! A lane is one output. Kernels never add across lanes, except by the fixed trees of [`Lanes::sum`] and [`Lanes::largest`],
-//! so one lane of [`Scalar`], eight of AVX2 or NEON and sixteen of AVX-512 run the same operations in the same order on the
-//! same numbers, and give the same bits. (Of a NaN only that it is one is promised: sign and payload are the machine's.)
+//! Each SIMD lane accumulates one output element. Kernels never add across lanes, except by the fixed trees of [`Lanes::sum`]
+//! and [`Lanes::largest`], so one lane of [`Scalar`], eight of AVX2 or NEON and sixteen of AVX-512 run the same operations in
+//! the same order on the same values, and produce the same bits. (Sign and payload of a NaN are unspecified.)
 #![allow(unsafe_code)] // Vector instructions, and operands by pointer.
 
 #[cfg(target_arch = "x86_64")]
@@ -30,7 +30,7 @@ pub use lanes::{F32x16, LANES, Lanes, larger};
 pub use q8::{Q8_COLS, Q8Block};
 pub use scalar::Scalar;
 pub use simd::{Kernel, Simd};
-pub use transpose::{TRANSPOSED_ROWS, Word, transpose};
+pub use transpose::{Bytes4, TRANSPOSED_ROWS, transpose};
 
 #[cfg(target_arch = "x86_64")]
 use self::{avx2::Avx2, avx2::AvxVnni, avx512::Avx512};
@@ -41,7 +41,7 @@ use isa::Level;
 /// Runs a kernel on an instruction set.
 #[inline]
 pub fn dispatch<K: Kernel>(isa: Isa, kernel: K) -> K::Output {
-    // SAFETY: an `Isa` of a level exists only where the machine has been found to support it.
+    // SAFETY: an `Isa` of a level exists only if the CPU supports it.
     unsafe {
         match isa.level() {
             Level::Scalar => Scalar.vectorize(kernel),

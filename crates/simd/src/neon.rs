@@ -1,5 +1,5 @@
-//! NEON: eight lanes in two registers. The products of bytes are `usdot` where the machine has it, or `sdot`, or else
-//! 16-bit products that are added in pairs; all else is what every 64-bit Arm has.
+//! NEON: eight lanes in two registers. Int8 dot products use `usdot` if the CPU supports it, or `sdot`, or else
+//! 16-bit multiplications with pairwise sums; everything else is baseline AArch64.
 
 use std::arch::aarch64::*;
 use std::arch::asm;
@@ -13,41 +13,41 @@ pub(crate) type Neon = EightLanes<Widening>;
 pub(crate) type DotProd = EightLanes<Sdot>;
 pub(crate) type I8mm = EightLanes<Usdot>;
 
-/// Registers of four lanes: the weights of so many rows and the sums of four tokens fit the 32 that there are.
+/// Registers of four lanes: the weights of this many rows and the accumulators of four tokens fit in the 32 registers.
 const R: usize = 2;
 
-/// Eight lanes, with the byte products of `P`.
+/// Eight lanes, with the int8 dot product of `P`.
 #[derive(Clone, Copy)]
 pub(crate) struct EightLanes<P>(PhantomData<P>);
 
 impl<P> EightLanes<P> {
     /// # Safety
-    /// The machine has the instructions of `P`.
+    /// The CPU supports the instructions of `P`.
     pub(crate) const unsafe fn assumed() -> Self {
         EightLanes(PhantomData)
     }
 }
 
-/// How bytes are multiplied.
+/// How int8 dot products are computed.
 pub(crate) trait ByteProducts: Copy + 'static {
-    /// The largest weight that is multiplied as it is. From larger ones, 128 is taken first.
+    /// The largest weight that is multiplied directly. If weights can be larger, 128 is subtracted first.
     const WEIGHT_MAX: u8;
 
     /// Adds to each lane the products of its row's weights, in four columns of each of four registers, with sixteen
     /// activations.
     ///
     /// # Safety
-    /// The machine has the instructions.
+    /// The CPU supports the instructions.
     unsafe fn add(total: int32x4_t, weights: [uint8x16_t; 4], activations: int8x16_t) -> int32x4_t;
 
-    /// [`Simd::vectorize`] of a kernel with byte products.
+    /// [`Simd::vectorize`] of a kernel with int8 dot products.
     ///
     /// # Safety
-    /// The machine has the instructions.
+    /// The CPU supports the instructions.
     unsafe fn vectorize<K: Kernel>(kernel: K) -> K::Output;
 }
 
-/// Products of 16 bits.
+/// 16-bit multiplications.
 #[derive(Clone, Copy)]
 pub(crate) struct Widening;
 
@@ -57,8 +57,8 @@ fn on_neon<K: Kernel>(kernel: K) -> K::Output {
     kernel.run(EightLanes::<Widening>(PhantomData))
 }
 
-// SAFETY (of every `unsafe` here and below): a token exists only where the machine has been found to have the instructions;
-// the callers of `Simd` vouch for the pointers, and loads and stores have no alignment.
+// SAFETY (of every `unsafe` here and below): a witness exists only if the CPU supports the instructions; the
+// callers of `Simd` guarantee that the pointers are valid, and loads and stores have no alignment.
 impl ByteProducts for Widening {
     const WEIGHT_MAX: u8 = 127;
 
@@ -81,7 +81,7 @@ impl ByteProducts for Widening {
     }
 }
 
-/// Each lane and the products of its four bytes. The sum of two is at most 2 · 128 · 127 < 2^15.
+/// Adds to each lane the products of its four bytes. The sum of two products is at most 2 · 128 · 127 < 2^15.
 #[inline(always)]
 unsafe fn add_widened(total: int32x4_t, weights: uint8x16_t, activations: int32x4_t) -> int32x4_t {
     // SAFETY: as above.
@@ -117,7 +117,7 @@ macro_rules! four_dots {
     }};
 }
 
-/// Both signed: FEAT_DotProd.
+/// `sdot`, both operands signed: FEAT_DotProd.
 #[derive(Clone, Copy)]
 pub(crate) struct Sdot;
 
@@ -143,7 +143,7 @@ impl ByteProducts for Sdot {
     }
 }
 
-/// Unsigned weights and signed activations: FEAT_I8MM.
+/// `usdot`, unsigned weights and signed activations: FEAT_I8MM.
 #[derive(Clone, Copy)]
 pub(crate) struct Usdot;
 
@@ -175,28 +175,28 @@ type Bytes = [uint8x16_t; R];
 impl<P: ByteProducts> Simd for EightLanes<P> {
     const LANES: usize = 4 * R;
     const TILE_TOKENS: usize = 4;
-    const DENSE_SUMS: usize = 24 / R;
+    const MATMUL_ACCUMULATORS: usize = 24 / R;
     // Sixteen of the 32 registers: with 24, keys and factors do not fit beside them.
-    const ATTENTION_SUMS: usize = 4;
+    const ATTENTION_ACCUMULATORS: usize = 4;
     type Floats = Floats;
     type Bytes = Bytes;
     type Bytes16 = uint8x16_t;
-    type Sixteen<T: Copy> = [T; 16 / (4 * R)];
+    type X16<T: Copy> = [T; 16 / (4 * R)];
 
     #[inline(always)]
-    fn sixteen<T: Copy>(mut make: impl FnMut(usize) -> T) -> Self::Sixteen<T> {
+    fn x16<T: Copy>(mut make: impl FnMut(usize) -> T) -> Self::X16<T> {
         [make(0), make(1)]
     }
 
     #[inline(always)]
     fn vectorize<K: Kernel>(self, kernel: K) -> K::Output {
         // SAFETY: as above.
-        unsafe { if K::HAS_DOTS { P::vectorize(kernel) } else { on_neon(kernel) } }
+        unsafe { if K::USES_INT8_DOT { P::vectorize(kernel) } else { on_neon(kernel) } }
     }
 
     #[inline(always)]
     fn prefetch(self, address: *const u8) {
-        // SAFETY: a prefetch does not fault, wherever it points.
+        // SAFETY: a prefetch does not fault, whatever the address.
         unsafe {
             asm!("prfm pldl1keep, [{}]", in(reg) address.addr(), options(nomem, nostack, preserves_flags))
         };
@@ -214,7 +214,7 @@ impl<P: ByteProducts> Simd for EightLanes<P> {
         fn mul_sub_from(self, a: Floats, b: Floats, c: Floats) -> Floats {
             array::from_fn(|i| vfmsq_f32(c[i], a[i], b[i]))
         }
-        // `fmax` and `fmin` give a NaN for a NaN on either side; the trait asks for b.
+        // `fmax` and `fmin` return NaN if either operand is NaN; the trait requires b.
         fn max(self, a: Floats, b: Floats) -> Floats {
             array::from_fn(|i| vbslq_f32(vcgtq_f32(a[i], b[i]), a[i], b[i]))
         }
@@ -260,8 +260,8 @@ impl<P: ByteProducts> Simd for EightLanes<P> {
                 vreinterpretq_u8_u32(vshlq_u32(low, vdupq_n_s32(to.cast_signed())))
             })
         }
-        fn to_floats(self, numbers: Bytes) -> Floats {
-            numbers.map(|numbers| vcvtq_f32_u32(vreinterpretq_u32_u8(numbers)))
+        fn to_floats(self, ints: Bytes) -> Floats {
+            ints.map(|ints| vcvtq_f32_u32(vreinterpretq_u32_u8(ints)))
         }
 
         fn load16(self, from: &[u8; 16]) -> uint8x16_t { vld1q_u8(from.as_ptr()) }
@@ -322,13 +322,13 @@ impl<P: ByteProducts> Simd for EightLanes<P> {
     }
 
     #[inline(always)]
-    unsafe fn gather<const STRIDE: i32>(self, table: *const u8, numbers: Bytes) -> Bytes {
+    unsafe fn gather<const STRIDE: i32>(self, table: *const u8, ints: Bytes) -> Bytes {
         // SAFETY: as above.
-        numbers.map(|numbers| unsafe {
+        ints.map(|ints| unsafe {
             let mut words = [0; 4];
-            vst1q_u32(words.as_mut_ptr(), vreinterpretq_u32_u8(numbers));
-            let words = words
-                .map(|number| table.add(number as usize * STRIDE as usize).cast::<u32>().read_unaligned());
+            vst1q_u32(words.as_mut_ptr(), vreinterpretq_u32_u8(ints));
+            let words =
+                words.map(|index| table.add(index as usize * STRIDE as usize).cast::<u32>().read_unaligned());
             vreinterpretq_u8_u32(vld1q_u32(words.as_ptr()))
         })
     }

@@ -12,20 +12,20 @@ use crate::simd::{Kernel, Simd};
 #[derive(Clone, Copy, Debug)]
 pub struct Scalar;
 
-// SAFETY (of every `unsafe` below): the callers of `Simd` vouch for the pointers, and all reads and writes are unaligned
-// ones.
+// SAFETY (of every `unsafe` below): the callers of `Simd` guarantee that the pointers are valid, and all reads and
+// writes are unaligned.
 impl Simd for Scalar {
     const LANES: usize = 1;
     const TILE_TOKENS: usize = 1;
-    const DENSE_SUMS: usize = 1;
-    const ATTENTION_SUMS: usize = 4;
+    const MATMUL_ACCUMULATORS: usize = 1;
+    const ATTENTION_ACCUMULATORS: usize = 4;
     type Floats = f32;
     type Bytes = [u8; 4];
     type Bytes16 = [u8; 16];
-    type Sixteen<T: Copy> = [T; 16];
+    type X16<T: Copy> = [T; 16];
 
     #[inline(always)]
-    fn sixteen<T: Copy>(make: impl FnMut(usize) -> T) -> [T; 16] {
+    fn x16<T: Copy>(make: impl FnMut(usize) -> T) -> [T; 16] {
         array::from_fn(make)
     }
 
@@ -199,15 +199,15 @@ impl Simd for Scalar {
     }
 
     #[inline(always)]
-    unsafe fn gather<const STRIDE: i32>(self, table: *const u8, numbers: [u8; 4]) -> [u8; 4] {
-        let number = u32::from_le_bytes(numbers) as usize;
+    unsafe fn gather<const STRIDE: i32>(self, table: *const u8, ints: [u8; 4]) -> [u8; 4] {
+        let index = u32::from_le_bytes(ints) as usize;
         // SAFETY: as above.
-        unsafe { table.add(number * STRIDE as usize).cast::<[u8; 4]>().read() }
+        unsafe { table.add(index * STRIDE as usize).cast::<[u8; 4]>().read() }
     }
 
     #[inline(always)]
-    fn to_floats(self, numbers: [u8; 4]) -> f32 {
-        u32::from_le_bytes(numbers) as f32
+    fn to_floats(self, ints: [u8; 4]) -> f32 {
+        u32::from_le_bytes(ints) as f32
     }
 
     #[inline(always)]

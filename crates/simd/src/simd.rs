@@ -1,57 +1,57 @@
-//! The operations that kernels are written in.
+//! The SIMD operations that kernels are written in.
 
 use crate::q8::Q8Block;
 
 /// Work to be run on the chosen instruction set.
 pub trait Kernel {
-    /// What it gives.
+    /// The result.
     type Output;
 
     /// Whether it uses [`Simd::dot`], itself or in a kernel that it runs by [`Simd::vectorize`]. If not, instruction sets that
-    /// differ in the products of bytes alone share one compiled form of it.
-    const HAS_DOTS: bool = false;
+    /// differ only in their int8 dot products share one compiled version of it.
+    const USES_INT8_DOT: bool = false;
 
     /// Does the work. Must be `#[inline(always)]`, and so must all that it calls with `simd`: only what is inlined into the
     /// function of [`Simd::vectorize`] is compiled for the instruction set.
     fn run<S: Simd>(self, simd: S) -> Self::Output;
 }
 
-/// Vectors of [`LANES`](Self::LANES) lanes. A value is the proof that the machine has the instructions.
+/// Vectors of [`LANES`](Self::LANES) lanes. A value is a witness that the CPU supports the instructions.
 ///
 /// # Safety
-/// Of the functions that take a pointer: it must be valid for what is read or written, [`LANES`](Self::LANES) elements unless
-/// the function says otherwise. No alignment is asked for.
+/// For the functions that take a pointer: it must be valid for the elements read or written, [`LANES`](Self::LANES) of them
+/// unless documented otherwise. No alignment is required.
 pub trait Simd: Copy + 'static {
     /// Lanes of one vector: a divisor of 16.
     const LANES: usize;
-    /// The most tokens of one tile of a matrix product with quantised weights. The weights stay in registers while they
-    /// pass; sums that find no room there are in the first-level cache.
+    /// Maximum number of tokens of a matmul tile with quantised weights. The weights stay in registers for all tokens of a
+    /// tile; accumulators that do not fit spill to L1.
     const TILE_TOKENS: usize;
-    /// Vectors of sums that registers have room for beside the operands of floating-point weights.
-    const DENSE_SUMS: usize;
-    /// Sums of sixteen lanes that stay in registers beside the keys or values that are added to them.
-    const ATTENTION_SUMS: usize;
+    /// Accumulator vectors of a matmul with float weights that fit in registers beside the operands.
+    const MATMUL_ACCUMULATORS: usize;
+    /// Sixteen-lane accumulators of attention that fit in registers beside the keys or values.
+    const ATTENTION_ACCUMULATORS: usize;
 
     /// One f32 per lane.
     type Floats: Copy;
-    /// Four bytes per lane. For a matrix product these are four neighbouring columns of the lane's row; the operations that
-    /// say so take them as one little-endian number.
+    /// Four bytes per lane. For a matmul these are four neighbouring columns of the lane's row; some operations interpret them
+    /// as one little-endian u32.
     type Bytes: Copy;
     /// Sixteen bytes, whatever `LANES` is.
     type Bytes16: Copy;
-    /// An array with an element for every `LANES` of sixteen lanes.
-    type Sixteen<T: Copy>: Copy + AsRef<[T]> + AsMut<[T]>;
+    /// An array of `16 / LANES` elements: one for each vector of sixteen lanes.
+    type X16<T: Copy>: Copy + AsRef<[T]> + AsMut<[T]>;
 
-    /// The array of what `make` gives for each index. Not a loop, which would keep vectors in memory.
-    fn sixteen<T: Copy>(make: impl FnMut(usize) -> T) -> Self::Sixteen<T>;
+    /// The array of `make(i)` for each index. Unrolled, because a loop would keep the vectors in memory.
+    fn x16<T: Copy>(make: impl FnMut(usize) -> T) -> Self::X16<T>;
 
-    /// Runs a kernel in a function of its own that is compiled for this instruction set.
+    /// Runs a kernel in a separate function that is compiled for this instruction set.
     fn vectorize<K: Kernel>(self, kernel: K) -> K::Output;
 
     /// Prefetches the cache line of an address, which need not be valid.
     fn prefetch(self, address: *const u8);
 
-    /// The same number in all lanes.
+    /// The same value in all lanes.
     fn splat(self, value: f32) -> Self::Floats;
     /// a + b.
     fn add(self, a: Self::Floats, b: Self::Floats) -> Self::Floats;
@@ -69,9 +69,9 @@ pub trait Simd: Copy + 'static {
     fn max(self, a: Self::Floats, b: Self::Floats) -> Self::Floats;
     /// The smaller; b if either is a NaN.
     fn min(self, a: Self::Floats, b: Self::Floats) -> Self::Floats;
-    /// To the nearest whole number, ties to even. |x| is below 2^31.
+    /// To the nearest integer, ties to even. |x| is below 2^31.
     fn round(self, x: Self::Floats) -> Self::Floats;
-    /// Two to the power of whole numbers from -126 to 127.
+    /// Two to the power of integers from -126 to 127.
     fn pow2(self, n: Self::Floats) -> Self::Floats;
     /// x where a >= b, else 0 (also where a or b is a NaN).
     fn keep_if_ge(self, a: Self::Floats, b: Self::Floats, x: Self::Floats) -> Self::Floats;
@@ -81,12 +81,12 @@ pub trait Simd: Copy + 'static {
     /// # Safety
     /// See [`Simd`].
     unsafe fn load_f32(self, values: *const u8) -> Self::Floats;
-    /// Half-precision floats, widened exactly.
+    /// f16, widened exactly.
     ///
     /// # Safety
     /// See [`Simd`].
     unsafe fn load_f16(self, values: *const u8) -> Self::Floats;
-    /// Upper halves of f32.
+    /// bf16, widened exactly.
     ///
     /// # Safety
     /// See [`Simd`].
@@ -108,7 +108,7 @@ pub trait Simd: Copy + 'static {
     /// # Safety
     /// See [`Simd`]: `4 * LANES` bytes.
     unsafe fn load_bytes(self, bytes: *const u8) -> Self::Bytes;
-    /// The same byte everywhere.
+    /// The same byte in every position.
     fn splat_byte(self, byte: u8) -> Self::Bytes;
     /// a & b.
     fn and(self, a: Self::Bytes, b: Self::Bytes) -> Self::Bytes;
@@ -123,29 +123,29 @@ pub trait Simd: Copy + 'static {
     /// The negative of each byte of `a` where the byte of `which` is 1, and the byte itself where that is 0.
     fn negate(self, a: Self::Bytes, which: Self::Bytes) -> Self::Bytes;
 
-    /// A byte per lane, as a number.
+    /// A byte per lane, as u32.
     ///
     /// # Safety
     /// See [`Simd`].
     unsafe fn widen_u8(self, values: *const u8) -> Self::Bytes;
-    /// Two bytes per lane, as a number.
+    /// Two bytes per lane, as u32.
     ///
     /// # Safety
     /// See [`Simd`].
     unsafe fn widen_u16(self, values: *const u8) -> Self::Bytes;
-    /// `count` bits of each number from bit `from` on, moved to bit `to`.
+    /// `count` bits of each u32, starting at bit `from`, moved to bit `to`.
     fn bits(self, a: Self::Bytes, from: u32, count: u32, to: u32) -> Self::Bytes;
-    /// The four bytes at `table + STRIDE * number` for each lane; `STRIDE` is 4 or 8.
+    /// The four bytes at `table + STRIDE * index` for each lane; `STRIDE` is 4 or 8.
     ///
     /// # Safety
     /// All of them must be readable.
-    unsafe fn gather<const STRIDE: i32>(self, table: *const u8, numbers: Self::Bytes) -> Self::Bytes;
-    /// Each number as f32; all are below 2^24.
-    fn to_floats(self, numbers: Self::Bytes) -> Self::Floats;
+    unsafe fn gather<const STRIDE: i32>(self, table: *const u8, indices: Self::Bytes) -> Self::Bytes;
+    /// Each u32 as f32; all are below 2^24.
+    fn to_floats(self, ints: Self::Bytes) -> Self::Floats;
 
     /// The exact value of Σ (weight − offset) · activation over `4 * N` columns, where `sum` is the exact sum of the
-    /// activations, which are from −127 to 127, and no weight is above `weight_max`. All of it stays below 2^24 and so is
-    /// exact in f32, whatever the order.
+    /// activations, which are from −127 to 127, and no weight is above `weight_max`. Every partial sum is below 2^24 and
+    /// therefore exact in f32, in any order.
     ///
     /// # Safety
     /// `activations` points to `4 * N` signed bytes.
@@ -177,7 +177,7 @@ pub trait Simd: Copy + 'static {
     /// All bits where a and b are equal, none elsewhere.
     fn equal16(self, a: Self::Bytes16, b: Self::Bytes16) -> Self::Bytes16;
     /// Sixteen signed bytes, as f32.
-    fn widen16(self, bytes: Self::Bytes16) -> Self::Sixteen<Self::Floats>;
+    fn widen16(self, bytes: Self::Bytes16) -> Self::X16<Self::Floats>;
 
     /// Quantises 32 activations.
     fn quantize_q8(self, values: &[f32; 32]) -> Q8Block;
@@ -190,7 +190,7 @@ macro_rules! intrinsics {
         $(
             #[inline(always)]
             fn $name($self $(, $argument: $kind)*) -> $output {
-                // SAFETY: a token exists only where the machine has been found to have its instructions.
+                // SAFETY: the witness exists only if the CPU supports the instructions.
                 unsafe { $body }
             }
         )*
@@ -199,7 +199,7 @@ macro_rules! intrinsics {
         $(
             #[inline(always)]
             unsafe fn $name($self $(, $argument: $kind)*) -> $output {
-                // SAFETY: as above, and the caller vouches for the pointer; loads and stores are unaligned ones.
+                // SAFETY: as above, and the caller guarantees that the pointer is valid; loads and stores are unaligned.
                 unsafe { $body }
             }
         )*

@@ -5,7 +5,7 @@ use crate::pool::Pool;
 use crate::spec::SLOTS_PER_SEQUENCE;
 use crate::{AppendError, Group, LayerSpec, OwnerId, SequenceId, State, StateError, pages_for};
 use std::ops::Range;
-use verbatim_backend::{KvSpec, PAGE_CELLS, RecurrentSpec, StateForm, StateMemoryError, StateStore};
+use verbatim_backend::{KvSpec, PAGE_CELLS, RecurrentSpec, StateLayers, StateMemoryError, StateStore};
 
 impl<S: StateStore> State<S> {
     /// A model's attention layers among all: the first is `kv[start]` in its graphs.
@@ -101,7 +101,7 @@ impl<S: StateStore> State<S> {
         let sized = |layer: &LayerSpec| (layer.kv, pages(layer.window).expect("every window has a group"));
         let kv: Vec<(KvSpec, usize)> = layers.iter().map(sized).collect();
         let slot_count = slots.as_ref().unwrap_or(&self.slots).len();
-        self.store.append(&StateForm { kv, recurrent: recurrent.clone(), slots: slot_count })?;
+        self.store.append(&StateLayers { kv, recurrent: recurrent.clone(), slots: slot_count })?;
 
         if let Some(slots) = slots {
             (self.slots, self.cache_slots) = (slots, cache_slots);

@@ -175,7 +175,7 @@ impl<S: StateStore> State<S> {
         let sequence = self.sequence(id)?;
         let (target, committed) = (OwnerId::TARGET, sequence.committed());
         let mut out = Vec::new();
-        out.extend(self.store.numerics().to_le_bytes());
+        out.extend(self.store.numerics_version().to_le_bytes());
         self.save_identity(target, &mut out);
         put(&mut out, committed);
         sequence.tokens.iter().for_each(|token| out.extend(token.to_le_bytes()));
@@ -293,7 +293,7 @@ impl<S: StateStore> State<S> {
     }
 
     fn read<'a>(&self, reader: &mut Reader<'a>) -> Result<Read<'a>, RestoreError> {
-        let (found, wanted) = (reader.u32()?, self.store.numerics());
+        let (found, wanted) = (reader.u32()?, self.store.numerics_version());
         if found != wanted {
             return Err(RestoreError::OtherNumerics { found, wanted });
         }

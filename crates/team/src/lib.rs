@@ -1,10 +1,10 @@
-//! A persistent team of threads, and the memory that its threads fill together.
+//! A persistent thread pool, and the memory that its threads write concurrently.
 //!
 //! [`Team`] runs one closure on all threads, with barriers between phases and a [`TaskCounter`] that hands out chunks of
-//! work. [`AlignedBytes`] is what they write to through a shared reference: it says what keeps that sound.
+//! work. They write to [`AlignedBytes`] through a shared reference; its documentation states why that is sound.
 
 mod memory;
 mod team;
 
-pub use memory::{AlignedBytes, Plain, physical_bytes};
-pub use team::{Context, MAX_THREADS, TaskCounter, Team, TeamError};
+pub use memory::{AlignedBytes, Pod, physical_bytes};
+pub use team::{MAX_THREADS, TaskCounter, Team, TeamError, ThreadContext};

@@ -1,20 +1,20 @@
-//! Aligned memory that several threads fill at once: the one place where bytes become numbers.
+//! Aligned memory that several threads write concurrently: the only place where bytes are reinterpreted as elements.
 #![allow(unsafe_code)] // Allocation, and shared writes that the plan's phases keep apart.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ptr::NonNull;
 
-/// Alignment of every allocation: a cache line, and the widest vector.
+/// Alignment of every allocation: the size of a cache line and of the widest vector.
 const ALIGNMENT: usize = 64;
 
-/// The size of a huge page, and from which on it pays to ask for them.
+/// The size of a huge page, and the minimum size for which they are requested.
 const HUGE_PAGE_BYTES: usize = 2 << 20;
 
 /// Zeroed bytes at a 64-byte boundary.
 ///
-/// Threads write through a shared reference. What keeps that sound is the memory plan: within a phase each byte has
-/// at most one writer and no reader but that thread, and a barrier separates phases. Every element type used here
-/// (u8, u16, i32, f32) is valid for all bit patterns.
+/// Threads write through a shared reference. That is sound because of the memory plan: within a phase each byte has at most
+/// one writer, and no other thread reads it; a barrier separates phases. Every element type used here (u8, u16, i32, f32) is
+/// valid for all bit patterns.
 pub struct AlignedBytes {
     allocated: NonNull<u8>,
     layout: Layout,
@@ -22,33 +22,33 @@ pub struct AlignedBytes {
     len: usize,
 }
 
-// SAFETY: the bytes are owned, and concurrent use is restricted as the type's documentation says.
+// SAFETY: the bytes are owned, and concurrent access is restricted as documented for the type.
 unsafe impl Send for AlignedBytes {}
 // SAFETY: as above.
 unsafe impl Sync for AlignedBytes {}
 
-/// Numbers that memory may be read as: any bits are valid, and there is no padding.
+/// Plain old data: element types that memory may be reinterpreted as.
 ///
 /// # Safety
-/// Both must be so.
-pub unsafe trait Plain: Copy {}
-// SAFETY: a number without padding, of which all bits are valid.
-unsafe impl Plain for u8 {}
-// SAFETY: a number without padding, of which all bits are valid.
-unsafe impl Plain for u16 {}
-// SAFETY: a number without padding, of which all bits are valid.
-unsafe impl Plain for i32 {}
-// SAFETY: a number without padding, of which all bits are valid.
-unsafe impl Plain for f32 {}
+/// All bit patterns must be valid, and the type must have no padding.
+pub unsafe trait Pod: Copy {}
+// SAFETY: a primitive without padding, valid for all bit patterns.
+unsafe impl Pod for u8 {}
+// SAFETY: a primitive without padding, valid for all bit patterns.
+unsafe impl Pod for u16 {}
+// SAFETY: a primitive without padding, valid for all bit patterns.
+unsafe impl Pod for i32 {}
+// SAFETY: a primitive without padding, valid for all bit patterns.
+unsafe impl Pod for f32 {}
 
 impl AlignedBytes {
-    /// `None` if there is no memory for so many bytes.
+    /// Zeroed memory of `len` bytes; `None` if the allocation fails.
     pub fn zeroed(len: usize) -> Option<AlignedBytes> {
         AlignedBytes::aligned(len, ALIGNMENT)
     }
 
-    /// [`zeroed`](Self::zeroed), on huge pages where the system gives them. For what is read from end to end, like a matrix:
-    /// small pages cost it translation misses. What is filled bit by bit, like a KV cache, would take more memory on them.
+    /// [`zeroed`](Self::zeroed), on huge pages if the system provides them. For memory that is read sequentially, like a matrix:
+    /// with small pages that costs TLB misses. Memory that fills up gradually, like a KV cache, would use more RAM with them.
     pub fn zeroed_on_huge_pages(len: usize) -> Option<AlignedBytes> {
         if len < HUGE_PAGE_BYTES {
             return AlignedBytes::zeroed(len);
@@ -58,9 +58,9 @@ impl AlignedBytes {
         Some(bytes)
     }
 
-    /// Aligned by hand within a larger allocation: the system's allocator takes zeroed pages as they are for small alignments
-    /// only, and writes every byte for larger ones. So pages become resident where threads first write to them, and those
-    /// beyond the bytes never do.
+    /// Aligned by hand within a larger allocation: the system's allocator uses fresh zeroed pages for small alignments only, and
+    /// writes every byte for larger ones. This way pages become resident when a thread first writes to them, and those beyond
+    /// `len` never do.
     fn aligned(len: usize, alignment: usize) -> Option<AlignedBytes> {
         let layout = Layout::from_size_align(len.checked_add(alignment)?, 16).ok()?;
         // SAFETY: the layout is not empty.
@@ -76,7 +76,7 @@ impl AlignedBytes {
         self.start.as_ptr()
     }
 
-    /// How many bytes.
+    /// The number of bytes.
     pub fn len(&self) -> usize {
         self.len
     }
@@ -86,15 +86,15 @@ impl AlignedBytes {
         self.len == 0
     }
 
-    /// All bytes, of which the caller is the only user.
+    /// All bytes, borrowed exclusively.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         // SAFETY: all of the allocation, initialised by `alloc_zeroed`, and borrowed mutably.
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
     }
 
-    /// Elements `start..start + count`, for reading. Whoever writes has vouched that nobody reads meanwhile.
+    /// Elements `start..start + count`, for reading. Every writer has guaranteed that no other thread reads what it writes.
     #[inline]
-    pub fn slice<T: Plain>(&self, start: usize, count: usize) -> &[T] {
+    pub fn slice<T: Pod>(&self, start: usize, count: usize) -> &[T] {
         self.check::<T>(start, count);
         // SAFETY: in bounds, aligned (see `check`), initialised by `alloc_zeroed`, and not written meanwhile.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr().cast::<T>().add(start), count) }
@@ -103,86 +103,91 @@ impl AlignedBytes {
     /// Writes one element.
     ///
     /// # Safety
-    /// Nobody else may read or write it meanwhile.
+    /// No other thread may read or write it during the call.
     #[inline]
-    pub unsafe fn put<T: Plain>(&self, index: usize, value: T) {
+    pub unsafe fn put<T: Pod>(&self, index: usize, value: T) {
         self.check::<T>(index, 1);
-        // SAFETY: in bounds and aligned (see `check`); the caller is its only user.
+        // SAFETY: in bounds and aligned (see `check`); the caller guarantees exclusive access.
         unsafe { self.start.as_ptr().cast::<T>().add(index).write(value) }
     }
 
-    /// Writes elements from the element `start` on.
+    /// Writes elements, starting at element `start`.
     ///
     /// # Safety
-    /// Nobody else may read or write them meanwhile.
+    /// No other thread may read or write them during the call.
     #[inline]
-    pub unsafe fn put_all<T: Plain>(&self, start: usize, values: &[T]) {
+    pub unsafe fn put_all<T: Pod>(&self, start: usize, values: &[T]) {
         self.check::<T>(start, values.len());
-        // SAFETY: in bounds and aligned (see `check`); the caller is their only user, so `values` lies elsewhere.
+        // SAFETY: in bounds and aligned (see `check`); the caller guarantees exclusive access, so `values` does not
+        // overlap them.
         unsafe {
             let to = self.start.as_ptr().cast::<T>().add(start);
             std::ptr::copy_nonoverlapping(values.as_ptr(), to, values.len());
         }
     }
 
-    /// `count` elements from the byte offset `offset`, for reading.
+    /// `count` elements at the byte offset `offset`, for reading.
     #[inline]
-    pub fn read<T: Plain>(&self, offset: usize, count: usize) -> &[T] {
+    pub fn read<T: Pod>(&self, offset: usize, count: usize) -> &[T] {
         debug_assert!(offset.is_multiple_of(size_of::<T>()));
         self.slice(offset / size_of::<T>(), count)
     }
 
-    /// `count` elements from the byte offset `offset`, for writing.
+    /// `count` elements at the byte offset `offset`, for writing.
     ///
     /// # Safety
-    /// While the slice lives, nobody else may read or write these bytes.
+    /// While the slice lives, no other thread may read or write these bytes.
     #[inline]
-    #[allow(clippy::mut_from_ref)] // The type's documentation says what keeps the references apart.
-    pub unsafe fn write<T: Plain>(&self, offset: usize, count: usize) -> &mut [T] {
+    #[allow(clippy::mut_from_ref)] // See the documentation of the type.
+    pub unsafe fn write<T: Pod>(&self, offset: usize, count: usize) -> &mut [T] {
         debug_assert!(offset.is_multiple_of(size_of::<T>()));
         self.check::<T>(offset / size_of::<T>(), count);
-        // SAFETY: in bounds and aligned (see `check`), initialised, and the caller is the only user.
+        // SAFETY: in bounds and aligned (see `check`), initialised, and the caller guarantees exclusive access.
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr().add(offset).cast::<T>(), count) }
     }
 
-    /// Where `count` elements from the byte offset `offset` lie. What may be done with them is for the user to argue.
-    pub fn element_ptr<T: Plain>(&self, offset: usize, count: usize) -> *mut T {
+    /// A pointer to `count` elements at the byte offset `offset`. The caller must justify each access.
+    pub fn element_ptr<T: Pod>(&self, offset: usize, count: usize) -> *mut T {
         debug_assert!(offset.is_multiple_of(size_of::<T>()));
         self.check::<T>(offset / size_of::<T>(), count);
         // SAFETY: in bounds (see `check`).
         unsafe { self.start.as_ptr().add(offset).cast() }
     }
 
-    /// Bounds, always: a wrong index must stop here and not in somebody else's memory. Alignment follows, since the
-    /// start is aligned for every type and elements are counted in whole ones.
+    /// Checks bounds in all builds: a wrong index must panic here and not access other memory. Alignment follows, because the
+    /// start is aligned for every type and offsets are multiples of the element size.
     #[inline]
-    fn check<T: Plain>(&self, start: usize, count: usize) {
+    fn check<T: Pod>(&self, start: usize, count: usize) {
         let end = start.checked_add(count).and_then(|end| end.checked_mul(size_of::<T>()));
-        assert!(end.is_some_and(|end| end <= self.len), "{start}+{count} is beyond {} bytes", self.len);
+        assert!(
+            end.is_some_and(|end| end <= self.len),
+            "elements {start}+{count} are out of bounds of {} bytes",
+            self.len
+        );
     }
 }
 
 impl Drop for AlignedBytes {
     fn drop(&mut self) {
-        // SAFETY: allocated with this layout, and nobody can hold a borrow any more.
+        // SAFETY: allocated with this layout, and no borrow is left.
         unsafe { dealloc(self.allocated.as_ptr(), self.layout) }
     }
 }
 
 #[cfg(target_os = "linux")]
 fn advise_huge_pages(start: NonNull<u8>, len: usize) {
-    // SAFETY: the range is allocated, and the advice does not change what it holds. A refusal costs only speed.
+    // SAFETY: the range is allocated, and the advice does not change its contents. A failure costs only speed.
     unsafe { libc::madvise(start.as_ptr().cast(), len, libc::MADV_HUGEPAGE) };
 }
 
 #[cfg(not(target_os = "linux"))]
 fn advise_huge_pages(_start: NonNull<u8>, _len: usize) {}
 
-/// Bytes of the machine's memory, where the system tells.
+/// Bytes of physical memory, if the system reports it.
 pub fn physical_bytes() -> Option<usize> {
     #[cfg(unix)]
     {
-        // SAFETY: only reads two numbers of the system.
+        // SAFETY: only reads two system parameters.
         let (pages, page_bytes) =
             unsafe { (libc::sysconf(libc::_SC_PHYS_PAGES), libc::sysconf(libc::_SC_PAGESIZE)) };
         usize::try_from(pages).ok()?.checked_mul(usize::try_from(page_bytes).ok()?).filter(|&bytes| bytes > 0)
@@ -199,7 +204,7 @@ mod tests {
     fn elements_of_every_type_are_found_where_they_were_put() {
         let bytes = AlignedBytes::zeroed(256).expect("256 bytes");
         assert_eq!(bytes.slice::<u8>(0, 256), [0; 256]);
-        // SAFETY: nobody else uses the bytes.
+        // SAFETY: no other thread uses the bytes.
         unsafe {
             bytes.put(3, 1.5f32);
             bytes.put(20, 7u16);
@@ -208,7 +213,7 @@ mod tests {
         assert_eq!(bytes.slice::<u8>(60, 4), [0, 1, 2, 0]);
         assert_eq!(bytes.slice::<f32>(3, 1), [1.5]);
         assert_eq!(bytes.read::<u16>(40, 1), [7]);
-        // SAFETY: nobody else uses the bytes.
+        // SAFETY: no other thread uses the bytes.
         unsafe { bytes.write::<i32>(128, 2) }.copy_from_slice(&[-1, 5]);
         assert_eq!(bytes.read::<i32>(128, 2), [-1, 5]);
         assert!(bytes.start.addr().get().is_multiple_of(64));

@@ -1,12 +1,11 @@
-//! A persistent team of threads for work that comes in bursts of microseconds.
+//! A persistent thread pool for work that comes in bursts of microseconds.
 //!
-//! [`Team::run`] calls one closure on every thread, the caller's included, and returns when all are done.
-//! Inside, [`Context::barrier`] separates phases, and a [`TaskCounter`] hands out pieces of work so that
-//! uneven cores end together. Waiting threads spin for some microseconds, since the next piece of work is
-//! usually that near, and then sleep, so that a busy machine is not made busier. Nothing is allocated per
-//! run.
+//! [`Team::run`] calls one closure on every thread, the caller's included, and returns when all calls have returned.
+//! Inside, [`ThreadContext::barrier`] separates phases, and a [`TaskCounter`] hands out tasks so that cores of different
+//! speed finish together. Waiting threads spin for some microseconds, because the next work usually arrives within that
+//! time, and then sleep, so that they do not load a busy machine. A run allocates nothing.
 //!
-//! Two threads that meet at a barrier see all that the other wrote before it.
+//! A barrier synchronises: writes before it are visible to all threads after it.
 #![allow(unsafe_code)] // A run lends its closure to threads that outlive it, and waits until they are done.
 
 use std::any::Any;
@@ -21,31 +20,31 @@ use self::sync::{
     spin_loop,
 };
 
-/// A caller and its helpers.
+/// A thread pool: the calling thread and its workers.
 pub struct Team {
     shared: Arc<Shared>,
     workers: Vec<JoinHandle<()>>,
 }
 
-/// Why there is no team.
+/// Why a team could not be created.
 #[derive(Debug, Error)]
 pub enum TeamError {
-    /// Nobody to work, or more than any machine has.
-    #[error("a team of {0} threads cannot be; choose from 1 to {MAX_THREADS}")]
+    /// The number of threads is out of range.
+    #[error("cannot create {0} threads; choose from 1 to {MAX_THREADS}")]
     Size(usize),
-    /// The system gave no more threads.
+    /// The system could not start a thread.
     #[error("the system refused thread {index} of {threads}; use fewer threads")]
     Spawn {
         /// The thread that could not be started.
         index: usize,
-        /// The team's size.
+        /// The number of threads of the team.
         threads: usize,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
 }
 
-/// The most threads a team can have.
+/// Maximum number of threads.
 pub const MAX_THREADS: usize = 1024;
 
 impl Team {
@@ -67,12 +66,12 @@ impl Team {
         Ok(team)
     }
 
-    /// The caller alone.
+    /// A team of only the calling thread.
     pub fn solo() -> Team {
         Team { shared: Arc::new(Shared::new(1)), workers: Vec::new() }
     }
 
-    /// How many threads a run has.
+    /// The number of threads of a run.
     pub fn threads(&self) -> usize {
         self.shared.threads
     }
@@ -82,11 +81,11 @@ impl Team {
     /// # Panics
     /// If a call panics, the threads that wait for it at a barrier are released, all calls end, and the
     /// (first) panic continues here. The team stays usable.
-    pub fn run(&mut self, job: impl Fn(&Context<'_>) + Sync) {
+    pub fn run(&mut self, job: impl Fn(&ThreadContext<'_>) + Sync) {
         let shared = &*self.shared;
         if shared.threads > 1 {
             let finished = shared.finished.generation();
-            // SAFETY: this function does not return before every worker has called `job` and said so.
+            // SAFETY: this function does not return before every worker has returned from `job` and signalled it.
             unsafe { shared.publish(&job) };
             shared.call(&job, 0);
             shared.finished.wait(finished, shared.spins);
@@ -104,32 +103,32 @@ impl Team {
 impl Drop for Team {
     fn drop(&mut self) {
         self.shared.is_stopping.store(true, Ordering::Release);
-        self.shared.start.open();
+        self.shared.start.signal();
         for worker in self.workers.drain(..) {
-            // A worker catches every panic of its jobs, so there is none to pass on.
+            // A worker catches every panic of its jobs, so `join` returns none.
             let _ = worker.join();
         }
     }
 }
 
-/// A thread's view of a run.
-pub struct Context<'a> {
+/// The context of one thread in a run.
+pub struct ThreadContext<'a> {
     index: usize,
     shared: &'a Shared,
 }
 
-impl Context<'_> {
-    /// This thread's number; the caller of [`Team::run`] is 0.
+impl ThreadContext<'_> {
+    /// This thread's index; the caller of [`Team::run`] is 0.
     pub fn index(&self) -> usize {
         self.index
     }
 
-    /// How many threads the run has.
+    /// The number of threads of the run.
     pub fn threads(&self) -> usize {
         self.shared.threads
     }
 
-    /// Waits until every thread of the run is here. All must pass the same barriers.
+    /// Waits until every thread of the run has arrived. All threads must pass the same barriers.
     ///
     /// # Panics
     /// Unwinds, silently, if another thread's call has panicked.
@@ -138,7 +137,7 @@ impl Context<'_> {
     }
 }
 
-/// Hands out `0..end` in chunks, each to one taker. Results must not depend on who takes what.
+/// Hands out `0..end` in chunks, each to one consumer. Results must not depend on which thread takes which chunk.
 #[derive(Debug, Default)]
 pub struct TaskCounter(AtomicUsize);
 
@@ -154,11 +153,11 @@ impl TaskCounter {
         (start < end).then(|| start..end.min(start.saturating_add(chunk)))
     }
 
-    /// The next of `0..end`: as many as `most`, and towards the end ever fewer, so that `takers` threads end together.
-    pub fn take_guided(&self, takers: usize, most: usize, end: usize) -> Option<Range<usize>> {
+    /// The next chunk of `0..end`: up to `max`, shrinking towards the end, so that `consumers` threads finish together.
+    pub fn take_guided(&self, consumers: usize, max: usize, end: usize) -> Option<Range<usize>> {
         let mut start = self.0.load(Ordering::Relaxed);
         while start < end {
-            let taken = start..start + ((end - start) / (2 * takers)).clamp(1, most.max(1));
+            let taken = start..start + ((end - start) / (2 * consumers)).clamp(1, max.max(1));
             match self.0.compare_exchange_weak(start, taken.end, Ordering::Relaxed, Ordering::Relaxed) {
                 Ok(_) => return Some(taken),
                 Err(now) => start = now,
@@ -167,28 +166,28 @@ impl TaskCounter {
         None
     }
 
-    /// Starts over. A barrier must lie between this and the takers before and after.
+    /// Starts over. There must be a barrier between this call and any `take` before and after.
     pub fn reset(&self) {
         self.0.store(0, Ordering::Relaxed);
     }
 }
 
-type Job<'a> = dyn Fn(&Context<'_>) + Sync + 'a;
+type Job<'a> = dyn Fn(&ThreadContext<'_>) + Sync + 'a;
 
 struct Shared {
     threads: usize,
-    /// How often a waiting thread looks before it sleeps.
+    /// How often a waiting thread polls before it sleeps.
     spins: u32,
-    /// Opens once per run, and once to stop.
-    start: Gate,
+    /// Signalled once per run, and once to stop.
+    start: EventCount,
     job: JobCell,
     is_stopping: AtomicBool,
     barrier: Barrier,
-    /// Workers that have not ended the run.
+    /// Workers that have not finished the run.
     running: AtomicUsize,
-    /// Opens when the last one has.
-    finished: Gate,
-    /// What the run is to pass on.
+    /// Signalled by the last worker that finishes.
+    finished: EventCount,
+    /// The first panic of a run, to be resumed by the caller.
     panic: Mutex<Option<Box<dyn Any + Send>>>,
 }
 
@@ -197,34 +196,34 @@ impl Shared {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         Shared {
             threads,
-            // With fewer cores than threads, who spins keeps the one it waits for from running.
+            // With fewer cores than threads, a spinning thread can keep the thread that it waits for from running.
             spins: if threads <= cores { SPINS } else { 0 },
-            start: Gate::new(),
+            start: EventCount::new(),
             job: JobCell::new(),
             is_stopping: AtomicBool::new(false),
             barrier: Barrier::new(),
             running: AtomicUsize::new(0),
-            finished: Gate::new(),
+            finished: EventCount::new(),
             panic: Mutex::new(None),
         }
     }
 
-    /// Gives the workers their job.
+    /// Publishes a job to the workers.
     ///
     /// # Safety
-    /// No worker has a job, and `job` lives until `finished` opens.
+    /// No worker is running a job, and `job` lives until `finished` is signalled.
     unsafe fn publish(&self, job: &Job<'_>) {
         let job: *const Job<'_> = job;
-        // SAFETY: only the lifetime changes, and the caller vouches for that.
+        // SAFETY: only the lifetime changes, and the caller guarantees that it is long enough.
         let job = unsafe { std::mem::transmute::<*const Job<'_>, *const Job<'static>>(job) };
         // SAFETY: the workers read it only between `start` and `finished`.
         unsafe { self.job.set(job) };
         self.running.store(self.threads - 1, Ordering::Relaxed);
-        self.start.open();
+        self.start.signal();
     }
 
     fn work(&self, index: usize) {
-        // A run does not end without this thread, so the gate opens exactly once between two looks.
+        // A run does not end without this thread, so there is exactly one signal between two waits.
         let mut generation = 0;
         loop {
             self.start.wait(generation, self.spins);
@@ -232,16 +231,16 @@ impl Shared {
             if self.is_stopping.load(Ordering::Acquire) {
                 return;
             }
-            // SAFETY: `start` has opened, so a job is published, and it lives until `finished` opens.
+            // SAFETY: `start` was signalled, so a job is published, and it lives until `finished` is signalled.
             self.call(unsafe { &*self.job.get() }, index);
             if self.running.fetch_sub(1, Ordering::AcqRel) == 1 {
-                self.finished.open();
+                self.finished.signal();
             }
         }
     }
 
     fn call(&self, job: &Job<'_>, index: usize) {
-        let context = Context { index, shared: self };
+        let context = ThreadContext { index, shared: self };
         if let Err(panic) = catch_unwind(AssertUnwindSafe(|| job(&context))) {
             if !panic.is::<Abandoned>() {
                 lock(&self.panic).get_or_insert(panic);
@@ -256,64 +255,68 @@ struct Abandoned;
 
 struct Barrier {
     arrived: AtomicUsize,
-    gate: Gate,
+    event: EventCount,
     is_abandoned: AtomicBool,
 }
 
 impl Barrier {
     fn new() -> Barrier {
-        Barrier { arrived: AtomicUsize::new(0), gate: Gate::new(), is_abandoned: AtomicBool::new(false) }
+        Barrier {
+            arrived: AtomicUsize::new(0),
+            event: EventCount::new(),
+            is_abandoned: AtomicBool::new(false),
+        }
     }
 
     fn wait(&self, threads: usize, spins: u32) {
-        // Read first: the gate cannot open before this thread has arrived, unless the barrier is abandoned;
-        // and who sees the generation after that also sees the flag.
-        let generation = self.gate.generation();
+        // Read first: the event is not signalled before this thread has arrived, unless the barrier is abandoned; and a thread
+        // that sees the generation of that signal also sees the flag.
+        let generation = self.event.generation();
         self.leave_if_abandoned();
         if self.arrived.fetch_add(1, Ordering::AcqRel) + 1 == threads {
             self.arrived.store(0, Ordering::Relaxed);
-            self.gate.open();
+            self.event.signal();
         } else {
-            self.gate.wait(generation, spins);
+            self.event.wait(generation, spins);
         }
         self.leave_if_abandoned();
     }
 
     fn leave_if_abandoned(&self) {
         if self.is_abandoned.load(Ordering::Relaxed) {
-            // Not `panic!`: the panic that counts has been reported.
+            // Not `panic!`: the original panic has been reported.
             resume_unwind(Box::new(Abandoned));
         }
     }
 
     fn abandon(&self) {
         self.is_abandoned.store(true, Ordering::Relaxed);
-        self.gate.open();
+        self.event.signal();
     }
 
-    /// Only while nobody is in a run.
+    /// Call only while no thread is in a run.
     fn reset(&self) {
         self.arrived.store(0, Ordering::Relaxed);
         self.is_abandoned.store(false, Ordering::Relaxed);
     }
 }
 
-/// Something to wait at until it opens; it closes again at once.
-struct Gate {
-    /// How often it has opened, wrapping.
+/// An event count: a thread reads the generation and then waits until it has changed.
+struct EventCount {
+    /// The number of signals, wrapping.
     generation: AtomicUsize,
     sleepers: AtomicUsize,
     lock: Mutex<()>,
-    opened: Condvar,
+    signalled: Condvar,
 }
 
-impl Gate {
-    fn new() -> Gate {
-        Gate {
+impl EventCount {
+    fn new() -> EventCount {
+        EventCount {
             generation: AtomicUsize::new(0),
             sleepers: AtomicUsize::new(0),
             lock: Mutex::new(()),
-            opened: Condvar::new(),
+            signalled: Condvar::new(),
         }
     }
 
@@ -321,7 +324,7 @@ impl Gate {
         self.generation.load(Ordering::Acquire)
     }
 
-    /// Waits until the gate has opened since `generation` was read.
+    /// Waits until there was a signal after `generation` was read.
     fn wait(&self, generation: usize, spins: u32) {
         for _ in 0..spins {
             if self.generation() != generation {
@@ -331,28 +334,28 @@ impl Gate {
         }
         let mut guard = lock(&self.lock);
         self.sleepers.fetch_add(1, Ordering::Relaxed);
-        // Against the fence of `open`: either this thread sees the new generation, or `open` sees the
+        // Pairs with the fence of `signal`: either this thread sees the new generation, or `signal` sees the
         // sleeper.
         fence(Ordering::SeqCst);
         while self.generation() == generation {
-            guard = self.opened.wait(guard).unwrap_or_else(PoisonError::into_inner);
+            guard = self.signalled.wait(guard).unwrap_or_else(PoisonError::into_inner);
         }
         self.sleepers.fetch_sub(1, Ordering::Relaxed);
     }
 
-    fn open(&self) {
+    fn signal(&self) {
         self.generation.fetch_add(1, Ordering::Release);
         fence(Ordering::SeqCst);
         if self.sleepers.load(Ordering::Relaxed) > 0 {
-            // A sleeper holds the lock from its last look to its sleep, so with the lock taken none is in
+            // A sleeper holds the lock from its last check until it sleeps, so once the lock was taken, no thread is in
             // between.
             drop(lock(&self.lock));
-            self.opened.notify_all();
+            self.signalled.notify_all();
         }
     }
 }
 
-/// Locks; a panic cannot leave the few words behind these locks half written.
+/// Locks, ignoring poison: a panic cannot leave the data behind these locks half written.
 fn lock<T>(mutex: &Mutex<T>) -> sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -378,10 +381,10 @@ mod sync {
         std::thread::Builder::new().name(name).spawn(work)
     }
 
-    /// Where the job of a run is put for the workers.
+    /// The job of a run, shared with the workers.
     pub(super) struct JobCell(UnsafeCell<Option<*const super::Job<'static>>>);
 
-    // SAFETY: the callers of `get` and `set` order them.
+    // SAFETY: the contracts of `get` and `set` exclude concurrent access.
     unsafe impl Sync for JobCell {}
     // SAFETY: the job behind the pointer is `Sync`.
     unsafe impl Send for JobCell {}
@@ -392,16 +395,16 @@ mod sync {
         }
 
         /// # Safety
-        /// Nothing else uses the cell at the same time.
+        /// No other thread uses the cell at the same time.
         pub(super) unsafe fn set(&self, job: *const super::Job<'static>) {
-            // SAFETY: as the caller says.
+            // SAFETY: the caller guarantees it.
             unsafe { *self.0.get() = Some(job) }
         }
 
         /// # Safety
-        /// Nothing sets the cell at the same time.
+        /// No other thread sets the cell at the same time.
         pub(super) unsafe fn get(&self) -> *const super::Job<'static> {
-            // SAFETY: as the caller says.
+            // SAFETY: the caller guarantees it.
             unsafe { *self.0.get() }.expect("a run publishes its job before it starts")
         }
     }
@@ -439,12 +442,12 @@ mod sync {
         }
 
         pub(super) unsafe fn set(&self, job: *const super::Job<'static>) {
-            // SAFETY: loom checks that nothing else uses the cell.
+            // SAFETY: loom checks that no other thread uses the cell.
             self.0.with_mut(|cell| unsafe { *cell = Some(job) });
         }
 
         pub(super) unsafe fn get(&self) -> *const super::Job<'static> {
-            // SAFETY: loom checks that nothing sets the cell.
+            // SAFETY: loom checks that no other thread sets the cell.
             self.0.with(|cell| unsafe { *cell }).expect("a run publishes its job before it starts")
         }
     }
@@ -462,7 +465,7 @@ mod model {
         model.check(move || test(&mut Team::new(threads).unwrap()));
     }
 
-    /// Each thread writes its cell, and after the barrier reads its neighbour's: loom objects to any race.
+    /// Each thread writes its cell, and after the barrier reads its neighbour's: loom reports any race.
     fn exchange(team: &mut Team) {
         let threads = team.threads();
         let cells: Vec<_> = (0..threads).map(|_| Racy(loom::cell::UnsafeCell::new(0))).collect();

@@ -31,7 +31,7 @@ fn ten_thousand_barriers_hold_with_more_threads_than_cores() {
             for phase in 1..=BARRIERS {
                 phases[context.index()].store(phase, Relaxed);
                 context.barrier();
-                // Nobody is behind, and nobody can be more than one phase ahead.
+                // No thread is behind, and none can be more than one phase ahead.
                 for other in &phases {
                     let other = other.load(Relaxed);
                     assert!(other == phase || other == phase + 1, "phase {phase} sees {other}");
@@ -112,7 +112,7 @@ fn a_panic_comes_back_to_the_caller_and_the_team_lives_on() {
                     if context.index() == culprit {
                         std::panic::panic_any(culprit);
                     }
-                    // The others would wait here for ever.
+                    // The other threads would wait here forever.
                     context.barrier();
                     context.barrier();
                 });

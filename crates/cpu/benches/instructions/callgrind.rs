@@ -1,6 +1,6 @@
 //! Runs this program under callgrind and reads the counts.
 //!
-//! Callgrind is told to count within [`measured`] alone and to write the count out at every return from it, so one run gives
+//! Callgrind is told to count only within [`measured`] and to write the count out at every return from it, so one run writes
 //! one numbered file per kernel, in the order in which the child prints the kernels' names.
 
 use std::path::Path;
@@ -20,7 +20,7 @@ const WRITE_AFTER: &str = "--dump-after=*callgrind::measured";
 #[inline(never)]
 pub(crate) fn measured(kernel: &mut dyn FnMut()) {
     kernel();
-    // Something after the call, lest it become a jump: callgrind would see no return from that.
+    // Prevents a tail call, from which callgrind would see no return.
     std::hint::black_box(());
 }
 

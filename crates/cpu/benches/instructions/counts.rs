@@ -1,4 +1,4 @@
-//! Records of how many instructions each kernel takes, and what is to be said of new counts.
+//! Records of how many instructions each kernel takes, and the comparison with new counts.
 //!
 //! A count hardly depends on the machine or on what else runs on it, so it can be held to a few per cent where a time cannot.
 //! It does depend on the compiler, which a record therefore names.
@@ -6,11 +6,11 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// How far a count may be from the record, in per cent, before something is said.
+/// How far a count may be from the record, in per cent, before it is reported.
 pub const TOLERANCE_PERCENT: u64 = 3;
 
 /// Instruction counts of kernels, in the order in which they are measured. As text: a line for the compiler, then a line
-/// of name and count for each kernel; empty lines and lines that begin with `#` mean nothing.
+/// of name and count for each kernel; empty lines and lines that begin with `#` are ignored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
     /// What `rustc --version` prints.
@@ -27,7 +27,7 @@ pub enum RecordError {
         "the record does not say which compiler it is of: its first line should be `compiler: rustc 1.…`"
     )]
     NoCompiler,
-    /// A line is not a name and a number.
+    /// A line is not a name and a count.
     #[error("line {0} of the record should be a kernel's name and its instruction count")]
     Line(usize),
 }
@@ -82,7 +82,7 @@ pub struct Comparison {
 }
 
 impl Comparison {
-    /// What the two counts say.
+    /// The comparison of the two counts.
     pub fn change(&self) -> Change {
         match (self.recorded, self.measured) {
             (None, _) => Change::New,

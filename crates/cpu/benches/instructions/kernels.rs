@@ -2,7 +2,7 @@
 
 use std::hint::black_box;
 
-use verbatim_backend::{KvSpec, KvType, PAGE_CELLS, StateForm};
+use verbatim_backend::{KvSpec, KvType, PAGE_CELLS, StateLayers};
 use verbatim_cpu::{Cpu, CpuArena, CpuState, Weight, Weights};
 use verbatim_graph::{
     Activation, Attention, Builder, Gating, Graph, Op, Real, RopeLayout, Router, RowCounts, Shape, Tag,
@@ -32,13 +32,13 @@ const WIDTHS: [usize; 3] = [1, 8, 64];
 const PRODUCT_ROWS: usize = 64;
 const COLS: usize = 1024;
 
-/// Rows of the kernels along rows.
+/// Rows of the row-wise kernels.
 const ROWS: usize = 64;
 
 const HEADS: usize = 8;
 const KV_HEADS: usize = 2;
 const HEAD_DIM: usize = 64;
-/// Positions that attention sees.
+/// Positions that attention covers.
 const KEYS: usize = 1024;
 
 const VOCABULARY: usize = 32_768;
@@ -66,7 +66,7 @@ pub(crate) fn run_all() {
     }
 }
 
-/// The first call is for what is done once.
+/// The first call is a warm-up for one-time work.
 fn count(name: &str, kernel: &mut dyn FnMut()) {
     kernel();
     measured(kernel);
@@ -83,7 +83,7 @@ fn product(isa: Isa, dtype: DType, tokens: usize) {
         quantize_row(isa, row, out);
     }
     let input = if matrix.takes_quantized() {
-        Input::Quantized { bytes: &quantized, stride_bytes, tokens, planes: 1 }
+        Input::Quantized { bytes: &quantized, stride_bytes, tokens, terms: 1 }
     } else {
         Input::Floats { values: &values, stride: COLS, tokens }
     };
@@ -98,8 +98,9 @@ fn product(isa: Isa, dtype: DType, tokens: usize) {
 /// K and V of all positions are stored, which counts for the quantisation of K and V; then the last position attends.
 fn attention(kv: KvType) {
     let spec = KvSpec { kv_heads: KV_HEADS, head_dim: HEAD_DIM, k: kv, v: kv };
-    let mut state = CpuState::new(&StateForm { kv: vec![(spec, KEYS / PAGE_CELLS)], ..StateForm::default() })
-        .expect("small");
+    let mut state =
+        CpuState::new(&StateLayers { kv: vec![(spec, KEYS / PAGE_CELLS)], ..StateLayers::default() })
+            .expect("small");
 
     let mut builder = Builder::new(RowCounts { rows: KEYS, output_rows: 1 });
     let cache = builder.state(Tag::new("kv")).expect("a fresh name");
@@ -184,7 +185,7 @@ fn finish(mut builder: Builder, out: ValueId) -> Graph {
     builder.finish()
 }
 
-/// Counts a run of a graph, without what it takes to prepare it and to fill its inputs.
+/// Counts a run of a graph, without preparing it and filling its inputs.
 fn run(name: &str, graph: &Graph, rows: usize, state: &mut CpuState, weights: Vec<Weight>) {
     let mut executor = Cpu::new(1).expect("an executor");
     let weights = Weights::new(weights);
@@ -215,7 +216,7 @@ fn run(name: &str, graph: &Graph, rows: usize, state: &mut CpuState, weights: Ve
     });
 }
 
-/// Weights whose contents do not matter, with scales that are ordinary numbers.
+/// Arbitrary weights, with scales that are ordinary floats.
 fn weights(dtype: DType, bytes: usize) -> Vec<u8> {
     let mask = if dtype == DType::F16 { 0x3b } else { 0x2f };
     (0..bytes).map(|i| (i.wrapping_mul(0x9e37_79b9) >> 13) as u8 & mask).collect()

@@ -106,7 +106,7 @@ fn record_path(isa: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../bench/instructions/{isa}.txt"))
 }
 
-/// What the compiler calls itself.
+/// The version string of the compiler.
 fn compiler() -> io::Result<String> {
     let output = Command::new("rustc").arg("--version").output()?;
     Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())

@@ -1,5 +1,5 @@
 //! K and V of one layer: cells and pages are written, read, copied and moved.
-#![allow(unsafe_code)] // Threads store the heads of their rows at once.
+#![allow(unsafe_code)] // Several threads store the heads of their rows concurrently.
 
 use super::layout::{Block, HeadLayout, Piece};
 use crate::ops::{hadamard, rope};
@@ -9,11 +9,11 @@ use verbatim_backend::{KShift, KvSpec, KvType, PAGE_CELLS};
 use verbatim_graph::RopeLayout;
 use verbatim_quant::{DType, dequantize, quantize};
 use verbatim_simd::Isa;
-use verbatim_team::{AlignedBytes, Plain};
+use verbatim_team::{AlignedBytes, Pod};
 
 /// Elements of a quantised block.
 const BLOCK_LEN: usize = 32;
-/// The most bytes of a quantised block.
+/// Maximum number of bytes of a quantised block.
 const BLOCK_BYTES: usize = 34;
 
 /// K and V of one layer.
@@ -56,7 +56,7 @@ impl KeyShifter {
 }
 
 impl KvLayer {
-    /// Zeroed pages; `None` if there is no memory for so many.
+    /// Zeroed pages; `None` if the allocation fails.
     pub(super) fn new(spec: KvSpec, pages: usize) -> Option<KvLayer> {
         let KvSpec { kv_heads, head_dim, k, v } = spec;
         let of = |kind, transposed| {
@@ -65,7 +65,7 @@ impl KvLayer {
         Some(KvLayer { spec, pages, k: of(k, true)?, v: of(v, false)? })
     }
 
-    /// The layer's form.
+    /// The layer's shape and types.
     pub fn spec(&self) -> KvSpec {
         self.spec
     }
@@ -95,40 +95,40 @@ impl KvLayer {
         self.v.read_cell(cell, out);
     }
 
-    /// Stores what [`KvLayer::read_cell`] gave of a layer of this form.
+    /// Stores what [`KvLayer::read_cell`] has read from a layer of the same spec.
     pub fn write_cell(&mut self, cell: usize, from: &[u8]) {
         let (k, v) = from.split_at(self.k.cell_bytes());
-        assert_eq!(v.len(), self.v.cell_bytes(), "the bytes of a cell of another form");
+        assert_eq!(v.len(), self.v.cell_bytes(), "the bytes of a cell of another spec");
         self.k.write_cell(cell, k);
         self.v.write_cell(cell, v);
     }
 
-    /// Copies a cell to another position's: its K is rotated there, if the layer's keys depend on their position. K of a type
-    /// that rounds is rounded once more; V is copied as it is stored.
+    /// Copies a cell to the cell of another position: with a K-shift, its K is rotated to that position. K of a type that rounds
+    /// is rounded once more; V is copied as it is stored.
     pub(crate) fn move_cell(&mut self, from: usize, to: usize, shift: Option<&KeyShifter>) {
         self.copy_cell(from, to);
         if let Some(shift) = shift {
             let k = shift.apply(self.spec.head_dim, self.k.decode(to));
-            // SAFETY: the layer is borrowed for this.
+            // SAFETY: the layer is borrowed mutably.
             unsafe { self.k.put(to, 0, &k) };
         }
     }
 
-    /// Stores one row's K and V in a cell: those of the heads from `head` on, as many as are given. A quantised block with an
-    /// element that is not finite, or too large for its scale, becomes NaN.
+    /// Stores one row's K and V in a cell: the given heads, starting at `head`. A quantised block with an element that is not
+    /// finite, or too large for its scale, becomes NaN.
     ///
     /// # Safety
-    /// Nobody else may read or write these heads of the cell meanwhile. Different cells, and different heads of one, may be
-    /// written by different threads at once.
+    /// No other thread may read or write these heads of the cell during the call. Different threads may write different cells,
+    /// or different heads of one cell, at once.
     pub(crate) unsafe fn write(&self, cell: usize, head: usize, k: &[f32], v: &[f32]) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the contract of this function.
         unsafe {
             self.k.put(cell, head, k);
             self.v.put(cell, head, v);
         }
     }
 
-    /// The same, of tests that have one thread.
+    /// The same, for single-threaded tests.
     #[cfg(test)]
     pub(crate) fn write_alone(&self, cell: usize, k: &[f32], v: &[f32]) {
         // SAFETY: no test reads or writes on another thread.
@@ -221,32 +221,33 @@ impl HeadPages {
         }
     }
 
-    /// A cell's numbers, all heads.
+    /// A cell's elements, all heads.
     pub(crate) fn decode(&self, cell: usize) -> Vec<f32> {
         let (layout, dtype) = (&self.layout, self.layout.kind().dtype());
         let mut bytes = Vec::new();
         self.read_cell(cell, &mut bytes);
-        let mut numbers = Vec::new();
+        let mut elements = Vec::new();
         let mut head = vec![0.0; layout.head_dim().next_multiple_of(dtype.block_len())];
         for bytes in bytes.chunks_exact(layout.cell_bytes()) {
-            dequantize(dtype, bytes, &mut head).expect("whole blocks of a type that can be decoded");
-            numbers.extend_from_slice(&head[..layout.head_dim()]);
+            dequantize(dtype, bytes, &mut head)
+                .expect("a multiple of the block size, of a type that can be decoded");
+            elements.extend_from_slice(&head[..layout.head_dim()]);
         }
-        numbers
+        elements
     }
 
-    /// Stores a cell's numbers of the heads from `first` on.
+    /// Stores a cell's elements of the heads starting at `first`.
     ///
     /// # Safety
-    /// Of this and the functions that it calls: nobody else may read or write these heads of the cell meanwhile.
+    /// Of this and the functions that it calls: no other thread may read or write these heads of the cell during the call.
     unsafe fn put(&self, cell: usize, first: usize, x: &[f32]) {
         let slot = cell % PAGE_CELLS;
         for (head, x) in (first..).zip(x.chunks_exact(self.layout.head_dim())) {
             let start = self.start(cell / PAGE_CELLS, head);
-            // SAFETY: the caller's promise.
+            // SAFETY: the contract of this function.
             unsafe {
                 match self.layout.kind() {
-                    KvType::F32 => self.put_numbers(start, slot, 0, x),
+                    KvType::F32 => self.put_elements(start, slot, 0, x),
                     KvType::F16 => self.put_halves(start, slot, x, |x, bits| {
                         bits.reinterpret_cast_mut::<f16>().convert_from_f32_slice(x);
                     }),
@@ -259,8 +260,8 @@ impl HeadPages {
         }
     }
 
-    /// Stores elements from `first` on of the head that begins at byte `start` of a page.
-    unsafe fn put_numbers<T: Plain>(&self, start: usize, slot: usize, first: usize, x: &[T]) {
+    /// Stores elements, starting at `first`, of the head that begins at byte `start` of a page.
+    unsafe fn put_elements<T: Pod>(&self, start: usize, slot: usize, first: usize, x: &[T]) {
         let start = start / size_of::<T>() + self.layout.element(first, slot);
         // SAFETY: as for `put`.
         unsafe {
@@ -271,7 +272,7 @@ impl HeadPages {
         }
     }
 
-    /// Rounds a head to numbers of two bytes and stores them.
+    /// Rounds a head to a two-byte float type and stores it.
     unsafe fn put_halves(&self, start: usize, slot: usize, x: &[f32], round: impl Fn(&[f32], &mut [u16])) {
         const AT_ONCE: usize = 64;
         for (i, x) in x.chunks(AT_ONCE).enumerate() {
@@ -279,16 +280,16 @@ impl HeadPages {
             let bits = &mut bits[..x.len()];
             round(x, bits);
             // SAFETY: as for `put`.
-            unsafe { self.put_numbers(start, slot, i * AT_ONCE, bits) };
+            unsafe { self.put_elements(start, slot, i * AT_ONCE, bits) };
         }
     }
 
     unsafe fn put_blocks(&self, dtype: DType, start: usize, slot: usize, x: &[f32]) {
         for (block, x) in x.chunks(BLOCK_LEN).enumerate() {
-            let (mut numbers, mut bytes) = ([0.0; BLOCK_LEN], [0; BLOCK_BYTES]);
-            numbers[..x.len()].copy_from_slice(x);
+            let (mut padded, mut bytes) = ([0.0; BLOCK_LEN], [0; BLOCK_BYTES]);
+            padded[..x.len()].copy_from_slice(x);
             let bytes = &mut bytes[..dtype.block_bytes()];
-            if quantize(dtype, &numbers, bytes).is_err() {
+            if quantize(dtype, &padded, bytes).is_err() {
                 bytes.fill(0);
                 bytes[..2].copy_from_slice(&f16::NAN.to_le_bytes());
             }
@@ -307,11 +308,11 @@ mod tests {
     use verbatim_graph::random::Random;
     use verbatim_graph::{Real, RopeTable};
 
-    fn numbers(random: &mut Random, count: usize) -> Vec<f32> {
+    fn random_values(random: &mut Random, count: usize) -> Vec<f32> {
         (0..count).map(|_| random.unit()).collect()
     }
 
-    /// Every type of K with every other of V, and heads that are whole blocks and that are not.
+    /// Every type of K with every other of V, and head sizes that are and are not multiples of the block size.
     fn specs() -> impl Iterator<Item = KvSpec> {
         let kinds = KvType::ALL.into_iter().enumerate();
         kinds.flat_map(|(i, k)| {
@@ -324,7 +325,7 @@ mod tests {
         })
     }
 
-    /// What the type makes of a row.
+    /// A row after quantisation and dequantisation.
     fn rounded(kind: KvType, head_dim: usize, x: &[f32]) -> Vec<f32> {
         let dtype = kind.dtype();
         let mut out = Vec::new();
@@ -332,7 +333,7 @@ mod tests {
             let mut padded = head.to_vec();
             padded.resize(head_dim.next_multiple_of(dtype.block_len()), 0.0);
             let mut bytes = vec![0; dtype.row_bytes(padded.len()).expect("whole blocks")];
-            quantize(dtype, &padded, &mut bytes).expect("small numbers");
+            quantize(dtype, &padded, &mut bytes).expect("small values");
             dequantize(dtype, &bytes, &mut padded).expect("whole blocks");
             out.extend_from_slice(&padded[..head_dim]);
         }
@@ -350,7 +351,7 @@ mod tests {
             for i in 0..cells {
                 let cell = i * 37 % cells;
                 let width = spec.kv_heads * spec.head_dim;
-                rows[cell] = (numbers(&mut random, width), numbers(&mut random, width));
+                rows[cell] = (random_values(&mut random, width), random_values(&mut random, width));
                 layer.write_alone(cell, &rows[cell].0, &rows[cell].1);
             }
             for (cell, (k, v)) in rows.iter().enumerate() {
@@ -367,7 +368,7 @@ mod tests {
             let mut memory = KvMemory::new(&[(spec, 3)]).expect("small");
             let layer = &mut memory.layers_mut()[0];
             for cell in 0..PAGE_CELLS {
-                let [k, v] = [0, 1].map(|_| numbers(&mut random, spec.kv_heads * spec.head_dim));
+                let [k, v] = [0, 1].map(|_| random_values(&mut random, spec.kv_heads * spec.head_dim));
                 layer.write_alone(cell, &k, &v);
             }
             let read = |layer: &KvLayer, cell: usize| {
@@ -417,7 +418,7 @@ mod tests {
         for (spec, transformed) in specs().flat_map(|spec| [(spec, false), (spec, true)]) {
             let spec = KvSpec { head_dim: 96, ..spec };
             let width = spec.kv_heads * spec.head_dim;
-            let (k, v) = (numbers(&mut random, width), numbers(&mut random, width));
+            let (k, v) = (random_values(&mut random, width), random_values(&mut random, width));
             let transform = |x: &[f32]| {
                 let mut out = x.to_vec();
                 if transformed {

@@ -1,15 +1,15 @@
-//! Where the bytes of one head lie in a page.
+//! The layout of the bytes of one head in a page.
 //!
 //! A head is cut in blocks: of 32 elements for the quantised types, the whole head for the others. A block has *headers* (its
-//! scale, and in the `_1` types its min) and *quants*: bytes of a quantised block in the order of the GGUF format,
-//! or numbers. A page holds for each block first the headers, each of them for all cells, and then the quants: of K each
-//! quant for all cells, of V each cell's quants together.
+//! scale, and in the `_1` types its min) and *quants*: the bytes of a quantised block in the order of the GGUF format, or
+//! float elements. A page holds for each block first the headers, each of them for all cells, and then the quants: of K each
+//! quant byte for all cells, of V each cell's quants together.
 
 use std::ops::Range;
 use verbatim_backend::{KvType, PAGE_CELLS};
 use verbatim_team::AlignedBytes;
 
-/// Bytes of a header, a half-precision number.
+/// Bytes of a header, an f16.
 const HEADER_BYTES: usize = 2;
 
 /// The layout of a head's K or V.
@@ -17,7 +17,7 @@ const HEADER_BYTES: usize = 2;
 pub(crate) struct HeadLayout {
     kind: KvType,
     head_dim: usize,
-    /// Quants lie in planes over all cells: K.
+    /// Whether each quant byte is stored for all cells together: K.
     transposed: bool,
     blocks: usize,
     /// Of a block.
@@ -27,18 +27,18 @@ pub(crate) struct HeadLayout {
     quant_bytes: usize,
 }
 
-/// Bytes that lie together in a page and in a cell as it is stored by itself.
+/// Bytes that are contiguous in a page and in a serialised cell.
 #[derive(Clone, Copy)]
 pub(crate) struct Piece {
-    /// Where they lie in the head's bytes of a cell, in the order of the GGUF format.
+    /// Their offset in the head's bytes of a cell, in the order of the GGUF format.
     pub(crate) in_cell: usize,
-    /// Where those of the page's first cell lie.
+    /// Their offset in the page, for the page's first cell.
     in_page: usize,
     pub(crate) bytes: usize,
 }
 
 impl Piece {
-    /// Where those of a page's cell lie.
+    /// Their offset in the page, for a cell of the page.
     pub(crate) fn at(&self, slot: usize) -> usize {
         self.in_page + slot * self.bytes
     }
@@ -90,12 +90,12 @@ impl HeadLayout {
         self.cell_bytes() * PAGE_CELLS
     }
 
-    /// Where the element of a cell lies, in elements; only for the types that are not quantised.
+    /// The index of a cell's element in the page; only for the types that are not quantised.
     pub(crate) fn element(&self, element: usize, slot: usize) -> usize {
         if self.transposed { element * PAGE_CELLS + slot } else { slot * self.head_dim + element }
     }
 
-    /// From one element of a cell to the next, in elements; only for the types that are not quantised.
+    /// The stride between the elements of a cell, in elements; only for the types that are not quantised.
     pub(crate) fn stride(&self) -> usize {
         if self.transposed { PAGE_CELLS } else { 1 }
     }
@@ -127,13 +127,13 @@ impl HeadLayout {
         }
     }
 
-    /// The head's page that begins at a byte of `bytes`.
+    /// One head of a page, which starts at byte `start` of `bytes`.
     pub(crate) fn view<'a>(&self, bytes: &'a AlignedBytes, start: usize) -> Block<'a> {
-        let numbers = self.head_dim * PAGE_CELLS;
+        let elements = self.head_dim * PAGE_CELLS;
         match self.kind {
-            KvType::F32 => Block::F32(bytes.read(start, numbers)),
-            KvType::F16 => Block::F16(bytes.read(start, numbers)),
-            KvType::Bf16 => Block::Bf16(bytes.read(start, numbers)),
+            KvType::F32 => Block::F32(bytes.read(start, elements)),
+            KvType::F16 => Block::F16(bytes.read(start, elements)),
+            KvType::Bf16 => Block::Bf16(bytes.read(start, elements)),
             kind => Block::Quantized(Quantized {
                 kind,
                 bytes: bytes.read(start, self.page_bytes()),
@@ -155,15 +155,15 @@ pub(crate) enum Block<'a> {
 }
 
 impl Block<'_> {
-    /// Where its bytes lie.
+    /// The address range of its bytes.
     pub(crate) fn addresses(&self) -> Range<*const u8> {
-        fn cast<T>(numbers: &[T]) -> Range<*const u8> {
-            let Range { start, end } = numbers.as_ptr_range();
+        fn cast<T>(elements: &[T]) -> Range<*const u8> {
+            let Range { start, end } = elements.as_ptr_range();
             start.cast()..end.cast()
         }
         match self {
-            Block::F32(numbers) => cast(numbers),
-            Block::F16(numbers) | Block::Bf16(numbers) => cast(numbers),
+            Block::F32(elements) => cast(elements),
+            Block::F16(elements) | Block::Bf16(elements) => cast(elements),
             Block::Quantized(page) => cast(page.bytes),
         }
     }
@@ -176,9 +176,9 @@ pub(crate) struct Quantized<'a> {
     bytes: &'a [u8],
     /// The same bytes.
     halves: &'a [u16],
-    /// Bytes of all cells' headers of a block.
+    /// Bytes of a block's headers, all cells.
     quants_at: usize,
-    /// Bytes of all cells of a block.
+    /// Bytes of a block, all cells.
     block_bytes: usize,
 }
 

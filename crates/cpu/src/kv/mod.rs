@@ -1,8 +1,8 @@
-//! The memory of K and V: pages of cells, laid out for the attention kernel.
+//! The KV cache memory: pages of cells, laid out for the attention kernel.
 //!
 //! A page holds [`PAGE_CELLS`] cells. Within a page, a KV head's keys are transposed (element by element over all
-//! cells), so that lanes of a vector are keys and a score needs no sum across lanes; its values lie cell by cell, so that
-//! lanes are elements of the result. Different cells share no byte, so several threads may write several cells at once.
+//! cells), so that lanes of a vector are keys and a score needs no sum across lanes; its values are stored cell by cell, so
+//! that lanes are elements of the result. Different cells share no byte, so several threads may write different cells at once.
 
 mod layer;
 mod layout;
@@ -14,29 +14,28 @@ pub(crate) use layout::{Block, Quantized};
 use verbatim_backend::{KvSpec, PAGE_CELLS, StateMemoryError};
 use verbatim_team::physical_bytes;
 
-/// K and V of all layers. Each layer has pages of its own, numbered from 0; which position lies where is for the caller to
-/// know.
+/// K and V of all layers. Each layer has its own pages, numbered from 0; the caller maps positions to cells.
 #[derive(Default)]
 pub struct KvMemory {
     layers: Vec<KvLayer>,
 }
 
 impl KvMemory {
-    /// Memory for so many pages of each layer. It is zeroed, and becomes resident as it is written.
+    /// Memory for the given number of pages of each layer. It is zeroed, and becomes resident as it is written.
     ///
     /// # Errors
-    /// If there is no memory for so many.
+    /// If the allocation fails.
     pub fn new(layers: &[(KvSpec, usize)]) -> Result<KvMemory, StateMemoryError> {
         let mut memory = KvMemory::default();
         memory.append(layers)?;
         Ok(memory)
     }
 
-    /// Adds layers after those that are there.
+    /// Appends layers.
     pub(crate) fn append(&mut self, layers: &[(KvSpec, usize)]) -> Result<(), StateMemoryError> {
         let pages = layers.iter().map(|&(_, pages)| pages).max().unwrap_or(0);
         let error = StateMemoryError::Kv { pages, layers: layers.len() };
-        // Zeroed memory is promised freely and runs out later, when another program may be the one to pay for it.
+        // The system overcommits zeroed memory: without this check, memory would run out later, possibly in another process.
         let here = self.layers.iter().map(|layer| (layer.spec(), layer.pages()));
         let bytes = here.chain(layers.iter().copied()).try_fold(0usize, |sum, (spec, pages)| {
             sum.checked_add(spec.cell_bytes()?.checked_mul(pages.checked_mul(PAGE_CELLS)?)?)
@@ -50,7 +49,7 @@ impl KvMemory {
         Ok(())
     }
 
-    /// Takes back layers that were appended last.
+    /// Removes the layers that were appended last.
     pub(crate) fn truncate(&mut self, layers: usize) {
         self.layers.truncate(layers);
     }

@@ -1,4 +1,4 @@
-//! Ops that work on each element of a row by itself.
+//! Elementwise ops.
 
 use verbatim_graph::Activation;
 use verbatim_simd::{F32x16, Isa, Kernel, LANES, Lanes, Simd, dispatch};
@@ -23,7 +23,7 @@ pub(crate) fn add(isa: Isa, a: &[f32], b: &[f32], out: &mut [f32]) {
 
 /// `out = a * b`.
 pub(crate) fn mul(isa: Isa, a: &[f32], b: &[f32], out: &mut [f32]) {
-    dispatch(isa, Binary { a, b, out, function: Product });
+    dispatch(isa, Binary { a, b, out, function: Multiply });
 }
 
 /// `out = x * factor`.
@@ -36,7 +36,7 @@ pub(crate) fn softcap(isa: Isa, cap: f32, x: &[f32], out: &mut [f32]) {
     dispatch(isa, Binary { a: x, b: x, out, function: Softcap(cap) });
 }
 
-/// A function of two numbers, in lanes.
+/// An elementwise function of two operands.
 trait Function: Copy {
     fn of<S: Simd>(self, l: Lanes<S>, a: F32x16<S>, b: F32x16<S>) -> F32x16<S>;
 }
@@ -77,9 +77,9 @@ impl Function for Sum {
 }
 
 #[derive(Clone, Copy)]
-struct Product;
+struct Multiply;
 
-impl Function for Product {
+impl Function for Multiply {
     #[inline(always)]
     fn of<S: Simd>(self, l: Lanes<S>, a: F32x16<S>, b: F32x16<S>) -> F32x16<S> {
         l.mul(a, b)
@@ -154,10 +154,10 @@ struct ClampedSwiglu {
 impl Function for ClampedSwiglu {
     #[inline(always)]
     fn of<S: Simd>(self, l: Lanes<S>, a: F32x16<S>, b: F32x16<S>) -> F32x16<S> {
-        // The bound comes first: of a NaN and a bound, `min` and `max` take the second operand.
-        let (most, least) = (l.splat(self.limit), l.splat(-self.limit));
-        let a = l.min(most, a);
-        let b = l.max(least, l.min(most, b));
+        // The bound is the first operand: if either is NaN, `min` and `max` return the second.
+        let (upper, lower) = (l.splat(self.limit), l.splat(-self.limit));
+        let a = l.min(upper, a);
+        let b = l.max(lower, l.min(upper, b));
         let e = l.exp(l.mul(a, l.splat(-self.alpha)));
         l.mul(l.div(a, l.add(l.splat(1.0), e)), l.add(b, l.splat(1.0)))
     }

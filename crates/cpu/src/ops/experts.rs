@@ -1,14 +1,14 @@
-//! Mixtures of experts: routing (top-k and weights), and combining their outputs.
+//! MoE: routing (top-k and weights), and combining the outputs of the experts.
 
 use crate::ops::recurrence::sigmoid;
 use verbatim_graph::{Gating, Router};
 use verbatim_simd::{Isa, Kernel, LANES, Lanes, Simd, dispatch};
 
-/// The numbers of the `chosen.len()` largest logits (or scores plus bias), best first; of equals the lower number.
-/// A NaN is below everything, so that there are always as many different experts as asked for.
+/// The expert ids of the `chosen.len()` largest logits (or scores plus bias), largest first; of equals the lower id first.
+/// NaN counts as -∞, so that there are always `chosen.len()` different experts.
 pub(crate) fn top_k(gating: Gating, logits: &[f32], bias: Option<&[f32]>, chosen: &mut [i32]) {
     let Some(bias) = bias else {
-        // Both kinds of score grow with the logit, which tells apart even what rounds to equal scores.
+        // Both kinds of score are monotonic in the logit, and distinct logits may round to equal scores.
         return largest(|expert| logits[expert], logits.len(), chosen);
     };
     let denominator = softmax_denominator(logits);
@@ -19,7 +19,7 @@ pub(crate) fn top_k(gating: Gating, logits: &[f32], bias: Option<&[f32]>, chosen
     largest(|expert| score(expert) + bias[expert], logits.len(), chosen);
 }
 
-/// Insertion into the list of the best so far. Experts come in ascending order, so an equal never overtakes.
+/// Insertion into the sorted list of the largest so far. Experts are visited in ascending order, so ties keep the lower id.
 fn largest(score: impl Fn(usize) -> f32, experts: usize, chosen: &mut [i32]) {
     let mut scores = [0f32; verbatim_graph::MAX_EXPERTS_USED];
     let mut held = 0;
@@ -29,14 +29,14 @@ fn largest(score: impl Fn(usize) -> f32, experts: usize, chosen: &mut [i32]) {
             continue;
         }
         held = (held + 1).min(chosen.len());
-        let mut place = held - 1;
-        while place > 0 && scores[place - 1] < new {
-            scores[place] = scores[place - 1];
-            chosen[place] = chosen[place - 1];
-            place -= 1;
+        let mut slot = held - 1;
+        while slot > 0 && scores[slot - 1] < new {
+            scores[slot] = scores[slot - 1];
+            chosen[slot] = chosen[slot - 1];
+            slot -= 1;
         }
-        scores[place] = new;
-        chosen[place] = expert as i32;
+        scores[slot] = new;
+        chosen[slot] = expert as i32;
     }
 }
 
@@ -52,7 +52,7 @@ pub(crate) fn router_weights(router: &Router, logits: &[f32], chosen: &[i32], we
     let logit = |&expert: &i32| f64::from(logits[expert as usize]);
     match router.gating {
         Gating::Softmax => {
-            // Over the chosen alone the denominator of all experts cancels out.
+            // With normalisation over the chosen experts, the denominator over all experts cancels out.
             let (most, total) = if router.normalize {
                 let most = chosen.iter().map(logit).fold(f64::NEG_INFINITY, f64::max);
                 (most, chosen.iter().map(|expert| libm::exp(logit(expert) - most)).sum())
@@ -79,7 +79,7 @@ pub(crate) fn router_weights(router: &Router, logits: &[f32], chosen: &[i32], we
     }
 }
 
-/// Columns from `start` on of Σ weight · part, in the order of the parts.
+/// Columns of Σ weight · part, starting at `start`; the sum is in the order of the parts.
 pub(crate) fn combine(isa: Isa, x: &[f32], weights: &[f32], start: usize, out: &mut [f32]) {
     dispatch(isa, MoeCombine { x, weights, start, out });
 }

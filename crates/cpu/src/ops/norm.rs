@@ -6,14 +6,14 @@ use verbatim_simd::{Isa, Kernel, LANES, Lanes, Simd, dispatch};
 /// Some columns of the root-mean-square norm (arXiv 1910.07467) of one group: `x / sqrt(mean(x²) + eps) * weight`.
 /// `x` and `weight` have the same length; `out` takes `cols` of them.
 pub(crate) fn rms_norm(isa: Isa, x: &[f32], weight: &[f32], eps: f32, cols: Range<usize>, out: &mut [f32]) {
-    dispatch(isa, RmsNorm { x, normed: &x[cols.clone()], weight: &weight[cols], eps, out });
+    dispatch(isa, RmsNorm { x, normalized: &x[cols.clone()], weight: &weight[cols], eps, out });
 }
 
 struct RmsNorm<'a> {
     x: &'a [f32],
-    /// The columns of `x` that are wanted.
-    normed: &'a [f32],
-    /// As many.
+    /// The columns of `x` to normalise.
+    normalized: &'a [f32],
+    /// Their weights.
     weight: &'a [f32],
     eps: f32,
     out: &'a mut [f32],
@@ -38,7 +38,7 @@ impl Kernel for RmsNorm<'_> {
         let mean = l.sum(squares) / self.x.len() as f32;
         let scale = l.splat(1.0 / (mean + self.eps).sqrt());
 
-        let (chunks, rest) = self.normed.as_chunks::<LANES>();
+        let (chunks, rest) = self.normalized.as_chunks::<LANES>();
         let (weights, weight_rest) = self.weight.as_chunks::<LANES>();
         let (outs, out_rest) = self.out.as_chunks_mut::<LANES>();
         for ((chunk, weight), out) in chunks.iter().zip(weights).zip(outs) {

@@ -7,14 +7,14 @@
 use crate::recurrent::TILE_COLS;
 use verbatim_simd::{Isa, Kernel, LANES, Lanes, Simd, dispatch};
 
-/// The most inputs of a short convolution.
+/// Maximum kernel size of a short convolution.
 pub(crate) const MAX_KERNEL: usize = 16;
-/// The most elements of a key.
+/// Maximum key size.
 pub(crate) const MAX_KEY_DIM: usize = 512;
-/// Added to the sum of squares when queries and keys are brought to length 1, as in the published models.
-const LENGTH_EPS: f32 = 1e-6;
+/// Added to the sum of squares when queries and keys are L2-normalised, as in the published models.
+const L2_NORM_EPS: f32 = 1e-6;
 
-/// Where a tile's state is before a row; afterwards it is where the row writes.
+/// A tile's state before a row.
 pub(crate) enum Before<'a> {
     /// There is no row before: all zeros.
     Zeros,
@@ -24,14 +24,14 @@ pub(crate) enum Before<'a> {
     InPlace,
 }
 
-/// The weights of a tile's channels: for each of the `kernel` inputs, oldest first, one number per channel.
+/// The weights of a tile's channels: for each of the `kernel` inputs, oldest first, one element per channel.
 pub(crate) struct ConvWeights {
     coefficients: [[f32; TILE_COLS]; MAX_KERNEL],
     kernel: usize,
 }
 
 impl ConvWeights {
-    /// Transposes the weights of some channels, `kernel` numbers each.
+    /// Transposes the weights of some channels, `kernel` elements each.
     pub(crate) fn new(kernel: usize, weights: &[f32]) -> ConvWeights {
         let mut coefficients = [[0.0; TILE_COLS]; MAX_KERNEL];
         for (channel, weights) in weights.chunks_exact(kernel).enumerate() {
@@ -43,7 +43,7 @@ impl ConvWeights {
     }
 }
 
-/// `out = silu(Σ weight · input)` for a tile of channels, the row's own inputs `x` last. The history moves on by one.
+/// `out = silu(Σ weight · input)` for a tile of channels, the row's own inputs `x` last. The history is shifted by one input.
 pub(crate) fn short_conv(
     isa: Isa,
     weights: &ConvWeights,
@@ -98,7 +98,7 @@ impl Kernel for ShortConv<'_> {
     }
 }
 
-/// How much of a head's state is kept at a row: `exp(rate · softplus(alpha + bias))`.
+/// The decay factor of a head's state at a row: `exp(rate · softplus(alpha + bias))`.
 pub(crate) fn decay(alpha: f32, bias: f32, rate: f32) -> f32 {
     let x = f64::from(alpha + bias);
     let softplus = if x > 30.0 { x } else { libm::log1p(libm::exp(x)) };
@@ -111,17 +111,17 @@ pub(crate) fn sigmoid(x: f32) -> f32 {
 }
 
 /// `out = x / √(Σ x² + 1e-6) · factor`.
-pub(crate) fn to_length(isa: Isa, x: &[f32], factor: f32, out: &mut [f32]) {
-    dispatch(isa, ToLength { x, factor, out });
+pub(crate) fn l2_normalize(isa: Isa, x: &[f32], factor: f32, out: &mut [f32]) {
+    dispatch(isa, L2Normalize { x, factor, out });
 }
 
-struct ToLength<'a> {
+struct L2Normalize<'a> {
     x: &'a [f32],
     factor: f32,
     out: &'a mut [f32],
 }
 
-impl Kernel for ToLength<'_> {
+impl Kernel for L2Normalize<'_> {
     type Output = ();
 
     #[inline(always)]
@@ -132,7 +132,7 @@ impl Kernel for ToLength<'_> {
             let x = l.load_part(x);
             squares = l.mul_add(x, x, squares);
         }
-        let scale = l.splat(1.0 / (l.sum(squares) + LENGTH_EPS).sqrt());
+        let scale = l.splat(1.0 / (l.sum(squares) + L2_NORM_EPS).sqrt());
         for (x, out) in self.x.chunks(LANES).zip(self.out.chunks_mut(LANES)) {
             l.store_part(l.mul(l.mul(l.load_part(x), scale), l.splat(self.factor)), out);
         }
@@ -141,15 +141,15 @@ impl Kernel for ToLength<'_> {
 
 /// One row of one head, for a tile of value columns.
 pub(crate) struct DeltaRow<'a> {
-    /// The query, of length 1 / √key_dim.
+    /// The query, L2-normalised and divided by √key_dim.
     pub(crate) q: &'a [f32],
-    /// The key, of length 1.
+    /// The key, L2-normalised.
     pub(crate) k: &'a [f32],
     /// The tile's part of the value; at most [`TILE_COLS`].
     pub(crate) v: &'a [f32],
     /// Factor on the state.
     pub(crate) decay: f32,
-    /// How much of the difference between v and what the state has for k is written.
+    /// The factor of the update, v minus the state's value for k.
     pub(crate) beta: f32,
 }
 
@@ -193,7 +193,7 @@ impl<const N: usize> Kernel for GatedDelta<'_, N> {
         let DeltaRow { q, k, v, decay, beta } = *self.row;
         let (decay, beta) = (l.splat(decay), l.splat(beta));
         let (state, _) = self.state.as_chunks_mut::<LANES>();
-        // What the decayed state holds for the key.
+        // kᵀS, with the decayed S.
         let mut held = [l.splat(0.0); N];
         match self.from {
             None => {
@@ -242,19 +242,19 @@ mod tests {
     use super::*;
     use verbatim_graph::random::Random;
 
-    fn numbers(random: &mut Random, count: usize) -> Vec<f32> {
+    fn random_values(random: &mut Random, count: usize) -> Vec<f32> {
         (0..count).map(|_| random.unit()).collect()
     }
 
     /// The definition in f64: S is key_dim by value_dim.
     fn exact(state: &mut [f64], row: &DeltaRow<'_>) -> Vec<f64> {
         let cols = row.v.len();
-        let number = f64::from;
-        state.iter_mut().for_each(|s| *s *= number(row.decay));
-        let (q, k) = (|i: usize| number(row.q[i]), |i: usize| number(row.k[i]));
+        let wide = f64::from;
+        state.iter_mut().for_each(|s| *s *= wide(row.decay));
+        let (q, k) = (|i: usize| wide(row.q[i]), |i: usize| wide(row.k[i]));
         for c in 0..cols {
             let held: f64 = (0..row.k.len()).map(|i| k(i) * state[i * cols + c]).sum();
-            let change = number(row.beta) * (number(row.v[c]) - held);
+            let change = wide(row.beta) * (wide(row.v[c]) - held);
             (0..row.k.len()).for_each(|i| state[i * cols + c] += k(i) * change);
         }
         (0..cols).map(|c| (0..row.k.len()).map(|i| q(i) * state[i * cols + c]).sum()).collect()
@@ -270,9 +270,9 @@ mod tests {
                 Isa::supported().map(|isa| (isa, vec![9.0; len])).collect();
             for step in 0..20 {
                 let (mut q, mut k) = (vec![0.0; key_dim], vec![0.0; key_dim]);
-                to_length(Isa::best(), &numbers(&mut random, key_dim), 0.25, &mut q);
-                to_length(Isa::best(), &numbers(&mut random, key_dim), 1.0, &mut k);
-                let v = numbers(&mut random, cols);
+                l2_normalize(Isa::best(), &random_values(&mut random, key_dim), 0.25, &mut q);
+                l2_normalize(Isa::best(), &random_values(&mut random, key_dim), 1.0, &mut k);
+                let v = random_values(&mut random, cols);
                 let (decay, beta) = (decay(random.unit(), 0.1, -0.7), sigmoid(random.unit()));
                 let row = DeltaRow { q: &q, k: &k, v: &v, decay, beta };
                 let wanted = exact(&mut reference, &row);
@@ -301,9 +301,9 @@ mod tests {
     fn the_convolution_sees_its_last_inputs() {
         let mut random = Random(3);
         for (kernel, channels) in [(4, 64), (4, 40), (2, 7), (1, 16)] {
-            let weights = numbers(&mut random, kernel * channels);
+            let weights = random_values(&mut random, kernel * channels);
             let coefficients = ConvWeights::new(kernel, &weights);
-            let inputs: Vec<Vec<f32>> = (0..9).map(|_| numbers(&mut random, channels)).collect();
+            let inputs: Vec<Vec<f32>> = (0..9).map(|_| random_values(&mut random, channels)).collect();
             for isa in Isa::supported() {
                 let mut history = vec![7.0; (kernel - 1) * channels.next_multiple_of(LANES)];
                 for (t, x) in inputs.iter().enumerate() {

@@ -1,10 +1,10 @@
-//! Rotary position embeddings (arXiv 2104.09864): the table of angles of a row, and its use on heads.
+//! Rotary position embeddings (arXiv 2104.09864): the angles of a row, and the rotation of heads.
 
 use verbatim_graph::{RopeLayout, RopeScaling, RopeTable};
 
-/// The angle per position of each rotated pair, and the factor on cosines and sines.
+/// The angle per position of each rotated pair, and the factor of cosines and sines.
 ///
-/// Computed once when a program is made: one frequency per pair, in f32 as the models were trained with.
+/// Computed once when a program is compiled: one frequency per pair, in f32 as the models were trained with.
 pub(crate) fn frequencies(table: &RopeTable, freq_factors: Option<&[f32]>) -> (Vec<f32>, f32) {
     let pairs = table.rotary_dim / 2;
     let base = f64::from(table.base.0);
@@ -43,7 +43,7 @@ pub(crate) fn frequencies(table: &RopeTable, freq_factors: Option<&[f32]>) -> (V
 pub(crate) fn angles(position: i32, frequencies: &[f32], mscale: f32, out: &mut [f32]) {
     let (cosines, sines) = out.split_at_mut(frequencies.len());
     for ((cosine, sine), frequency) in cosines.iter_mut().zip(sines).zip(frequencies) {
-        // The product is rounded to f32, as everywhere in the field; the functions themselves are taken in f64.
+        // The angle is rounded to f32, as in other implementations; sine and cosine are computed in f64.
         let (s, c) = libm::sincos(f64::from(position as f32 * frequency));
         *cosine = c as f32 * mscale;
         *sine = s as f32 * mscale;

@@ -4,7 +4,7 @@ use std::fmt::Write;
 use std::time::Duration;
 
 use serde::Serialize;
-use verbatim_engine::{KindTime, Products, Profile};
+use verbatim_engine::{MatmulKind, OpTime, Profile};
 
 use super::{Peaks, Test};
 
@@ -54,7 +54,7 @@ impl Breakdown {
     pub fn new(test: Test, profile: &Profile, peaks: &Peaks) -> Breakdown {
         let total = profile.total();
         let share = |time: Duration| time.as_secs_f64() / total.max(Duration::from_nanos(1)).as_secs_f64();
-        let mut kinds = profile.kinds().to_vec();
+        let mut kinds = profile.ops().to_vec();
         kinds.sort_by_key(|kind| std::cmp::Reverse(kind.time));
         let mut parts: Vec<OpTime> = kinds
             .iter()
@@ -109,18 +109,18 @@ impl Breakdown {
 pub(super) const WAITING: &str = "waiting for threads";
 pub(super) const STARTING: &str = "starting a step";
 
-fn name(kind: &KindTime) -> String {
-    kind.product.map_or_else(|| kind.op.to_owned(), |product| format!("{} {:?}", kind.op, product.weights))
+fn name(kind: &OpTime) -> String {
+    kind.matmul.map_or_else(|| kind.op.to_owned(), |product| format!("{} {:?}", kind.op, product.weights))
 }
 
-fn rate(kind: &KindTime, peaks: &Peaks) -> Option<MatmulRate> {
-    let product = kind.product?;
-    // Per nanosecond, which is 10^9 per second.
+fn rate(kind: &OpTime, peaks: &Peaks) -> Option<MatmulRate> {
+    let product = kind.matmul?;
+    // Per nanosecond, which is 10^9 a second.
     let per_ns = |amount: u64| amount as f64 / kind.time.as_nanos().max(1) as f64;
     let (gb_per_s, gops) = (per_ns(product.weight_bytes), per_ns(product.operations));
-    let peak_gops = match product.products {
-        Products::Bytes => peaks.byte_gops,
-        Products::Floats => peaks.float_gops,
+    let peak_gops = match product.kind {
+        MatmulKind::Int8 => peaks.byte_gops,
+        MatmulKind::F32 => peaks.float_gops,
     };
     Some(MatmulRate {
         gb_per_s,

@@ -6,7 +6,7 @@ use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
-use verbatim_engine::{Backend, Products};
+use verbatim_engine::{Backend, MatmulKind};
 
 use super::BenchError;
 
@@ -36,8 +36,8 @@ impl Peaks {
     pub fn measure<B: Backend>(threads: usize, backend: &mut B) -> Result<Peaks, BenchError> {
         Ok(Peaks {
             read_gb_per_s: read_gb_per_s(threads)?,
-            byte_gops: gops(backend, Products::Bytes),
-            float_gops: gops(backend, Products::Floats),
+            byte_gops: gops(backend, MatmulKind::Int8),
+            float_gops: gops(backend, MatmulKind::F32),
         })
     }
 }
@@ -59,7 +59,7 @@ fn read_gb_per_s(threads: usize) -> Result<f64, BenchError> {
     Ok((words * threads * size_of::<u64>()) as f64 / seconds / 1e9)
 }
 
-fn gops<B: Backend>(backend: &mut B, products: Products) -> f64 {
+fn gops<B: Backend>(backend: &mut B, products: MatmulKind) -> f64 {
     let mut pass = |rounds: usize| -> Option<(f64, Duration)> {
         let start = Instant::now();
         let operations = backend.multiply_adds(products, rounds)?;

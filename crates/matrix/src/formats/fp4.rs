@@ -6,11 +6,11 @@ use super::{BlockFormat, Coefficients, HALF_ROW, RowQuants, RowScales, offset_12
 use verbatim_quant::DType;
 use verbatim_simd::Simd;
 
-/// The sixteen E2M1 numbers of MXFP4 and NVFP4, doubled so that they are whole.
+/// The sixteen E2M1 values of MXFP4 and NVFP4, doubled so that they are integers.
 const E2M1_DOUBLED: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
 
-/// Four-bit floating point with a power of two per 32 columns. Packed: the power as a bfloat16, which holds
-/// every one.
+/// Four-bit floating point with a power of two per 32 columns. Packed: the power as a bf16, which can
+/// represent every one.
 pub(crate) struct MXFP4;
 impl BlockFormat for MXFP4 {
     const DTYPE: DType = DType::MXFP4;
@@ -35,13 +35,13 @@ impl BlockFormat for MXFP4 {
 
     #[inline(always)]
     unsafe fn coefficients<S: Simd>(simd: S, scales: *const u8, lane: usize, _sub: usize) -> Coefficients<S> {
-        // SAFETY: as the trait asks.
+        // SAFETY: the contract of the trait.
         unsafe { Coefficients::one(simd, simd.load_bf16(scales.add(2 * lane))) }
     }
 }
 
-/// Four-bit floating point with a small floating-point scale per 16 columns. Packed: the scales as
-/// half-precision numbers, which hold every one.
+/// Four-bit floating point with a small floating-point scale per 16 columns. Packed: the scales as f16,
+/// which can represent every one.
 pub(crate) struct NVFP4;
 impl BlockFormat for NVFP4 {
     const DTYPE: DType = DType::NVFP4;
@@ -63,7 +63,7 @@ impl BlockFormat for NVFP4 {
 
     #[inline(always)]
     unsafe fn coefficients<S: Simd>(simd: S, scales: *const u8, lane: usize, sub: usize) -> Coefficients<S> {
-        // SAFETY: as the trait asks.
+        // SAFETY: the contract of the trait.
         unsafe {
             let scales = scales.add(2 * sub * HALF_ROW + 2 * lane);
             Coefficients::halves(simd, [simd.load_f16(scales), simd.load_f16(scales.add(HALF_ROW))])
@@ -71,8 +71,8 @@ impl BlockFormat for NVFP4 {
     }
 }
 
-/// Half of an E4M3 number (the levels are doubled) without its sign; its one NaN reads as 0. Both formats have their exponent
-/// above their mantissa, so that adding to the exponent is all it takes, but for subnormal numbers.
+/// Half of an E4M3 value (the levels are doubled) without its sign; its one NaN becomes 0. Both formats have their exponent
+/// above their mantissa, so adding to the exponent converts all but subnormal values.
 #[inline(always)]
 fn half_of_e4m3(byte: u8) -> f16 {
     match u16::from(byte & 0x7f) {

@@ -1,12 +1,12 @@
-//! The formats whose weights are points of a grid: IQ1, IQ2 and IQ3. A point gives the magnitudes of four or eight
-//! columns at once; a scale of 16 or 32 columns and, but for IQ1, a sign for each column complete them.
+//! The formats whose weights are points of a grid: IQ1, IQ2 and IQ3. A grid point is the magnitudes of four or eight columns;
+//! a scale of 16 or 32 columns and, except for IQ1, a sign for each column complete them.
 //!
-//! They stay about as small as in the file: the kernel looks the points up. Packed quants of 32 columns are, one after the
-//! other and each for all sixteen rows: the low byte of each point's number; the bits above it, of all points together in
-//! one or two bytes, where there are any; the signs as one-bit quants.
+//! They stay about as small as in the file: the kernel looks the points up by grid index. Packed quants of 32 columns are, one
+//! after the other and each for all sixteen rows: the low byte of each grid index; the high bits of all grid indices together
+//! in one or two bytes, if there are any; the signs as one-bit quants.
 //!
-//! Every weight is exactly `d · (2 · scale + 1) · UNIT` times a whole number below 64, and so is each of these factors in
-//! f32: what a product gives does not depend on how it is factored.
+//! Every weight is exactly `d · (2 · scale + 1) · UNIT` times an integer below 64, and each of these factors is exact in f32:
+//! a dot product does not depend on how the weights are factored.
 
 use verbatim_quant::{DType, grids};
 
@@ -16,39 +16,39 @@ use verbatim_simd::Simd;
 
 /// One of these formats. File blocks have 256 columns.
 pub(crate) trait Grid: 'static {
-    /// Columns of a point: 4 or 8.
+    /// Columns of a grid point: 4 or 8.
     const POINT_COLS: usize;
-    /// Bits that each point has in the array of high bits: 0, 1, 2 or 4.
+    /// Bits of each grid index in the array of high bits: 0, 1, 2 or 4.
     const HIGH_WIDTH: usize = 0;
-    /// Whether a sign per column is there. If not, bit 11 of a point's number is set where its shift is positive.
+    /// Whether there is a sign per column. If not, bit 11 of a grid index is set if its delta is positive.
     const SIGNED: bool = true;
     /// Columns that share a scale: 16 or 32.
     const SCALE_COLS: usize;
-    /// What turns `d · (2 · scale + 1)` into the weight of a column whose point says 1.
+    /// The factor from `d · (2 · scale + 1)` to the weight of a column of magnitude 1.
     const UNIT: f32;
     /// The format.
     const DTYPE: DType;
-    /// The quants of each point, [`POINT_COLS`](Self::POINT_COLS) bytes for each of the numbers that a point can have.
+    /// The quants of each point, [`POINT_COLS`](Self::POINT_COLS) bytes per grid index.
     const TABLE: &'static [u8];
 
-    /// The number of a point of a file block; below 256, and `HIGH_WIDTH` bits more.
-    fn point(block: &[u8], point: usize) -> u16;
+    /// A grid index of a file block, of 8 + `HIGH_WIDTH` bits.
+    fn grid_index(block: &[u8], point: usize) -> u16;
     /// The signs of eight columns, a bit each, set for minus.
     fn signs(_block: &[u8], _eight: usize) -> u8 {
         0
     }
     /// A scale, of four bits.
     fn scale(block: &[u8], index: usize) -> u8;
-    /// The half-precision number that all scales are multiplied by.
+    /// The bytes of `d`, the f16 factor of all scales.
     fn d(block: &[u8]) -> [u8; 2] {
         [block[0], block[1]]
     }
 }
 
-/// What quants are above the numbers they stand for, where there are signs.
+/// The offset of the quants of formats with signs.
 const SIGNED_OFFSET: u8 = 128;
 
-/// The same without: quants are 8 · (level + 1), and 2 more for a positive shift, for weights in units of an eighth.
+/// The offset without signs: quants are 8 · (level + 1), plus 2 for a positive delta; weights are in units of an eighth.
 const SHIFTED_OFFSET: u8 = 9;
 
 /// Points of a block.
@@ -65,8 +65,7 @@ impl<G: Grid> BlockFormat for G {
     const BITS: usize = 8;
     const QUANT_MAX: u8 = if G::SIGNED { u8::MAX } else { 18 };
     const OFFSET: u8 = if G::SIGNED { SIGNED_OFFSET } else { SHIFTED_OFFSET };
-    // Of those with a scale per 32 columns, too, each half is scaled by itself, which is the order that the sums have
-    // always been taken in.
+    // Formats with a scale per 32 columns, too, scale each half separately: the order of the sums is part of the contract.
     const HALVES: bool = true;
     const DTYPE: DType = G::DTYPE;
     const QUANT_BYTES: usize =
@@ -77,11 +76,11 @@ impl<G: Grid> BlockFormat for G {
     fn row_quants(block: &[u8], sub: usize) -> RowQuants {
         std::array::from_fn(|column| {
             let i = sub * BLOCK_COLS + column;
-            let number = usize::from(G::point(block, i / G::POINT_COLS));
+            let grid_index = usize::from(G::grid_index(block, i / G::POINT_COLS));
             if !G::SIGNED {
-                return G::TABLE[(number & 2047) * 8 + i % 8] + (number >> 11 << 1) as u8;
+                return G::TABLE[(grid_index & 2047) * 8 + i % 8] + (grid_index >> 11 << 1) as u8;
             }
-            let quant = G::TABLE[number * G::POINT_COLS + i % G::POINT_COLS];
+            let quant = G::TABLE[grid_index * G::POINT_COLS + i % G::POINT_COLS];
             if G::signs(block, i / 8) >> (i % 8) & 1 == 0 { quant } else { quant.wrapping_neg() }
         })
     }
@@ -95,9 +94,9 @@ impl<G: Grid> BlockFormat for G {
         for (lane, block) in blocks.iter(Self::FILE_BYTES).enumerate() {
             let mut high_bits = 0u16;
             for (i, low) in low.chunks_exact_mut(GROUP_ROWS).enumerate() {
-                let number = G::point(block, sub * points::<G>() + i);
-                low[lane] = number as u8;
-                high_bits |= (number >> 8) << (i * G::HIGH_WIDTH);
+                let grid_index = G::grid_index(block, sub * points::<G>() + i);
+                low[lane] = grid_index as u8;
+                high_bits |= (grid_index >> 8) << (i * G::HIGH_WIDTH);
             }
             high[lane * bytes..(lane + 1) * bytes].copy_from_slice(&high_bits.to_le_bytes()[..bytes]);
             if G::SIGNED {
@@ -121,7 +120,7 @@ impl<G: Grid> BlockFormat for G {
 
     #[inline(always)]
     unsafe fn coefficients<S: Simd>(simd: S, scales: *const u8, lane: usize, sub: usize) -> Coefficients<S> {
-        // SAFETY: as the trait asks.
+        // SAFETY: the contract of the trait.
         unsafe {
             let d = simd.load_f16(scales.add(2 * lane));
             let pairs = scales.add(HALF_ROW + lane);
@@ -143,7 +142,7 @@ impl<G: Grid> BlockFormat for G {
     unsafe fn quants<S: Simd>(simd: S, quants: *const u8, lane: usize) -> [S::Bytes; 8] {
         const { assert!(G::TABLE.len() >= G::POINT_COLS << (8 + table_bits::<G>())) };
         let table = G::TABLE.as_ptr();
-        // SAFETY: the parts are within `QUANT_BYTES`, and a point's number is below the number of entries of the table.
+        // SAFETY: the parts are within `QUANT_BYTES`, and a grid index is below the number of entries of the table.
         unsafe {
             let high = quants.add(points::<G>() * GROUP_ROWS + lane * high_bytes::<G>());
             let high = match high_bytes::<G>() {
@@ -154,16 +153,16 @@ impl<G: Grid> BlockFormat for G {
             let mut chunks = [simd.splat_byte(0); 8];
             for i in 0..points::<G>() {
                 let at = (i * G::HIGH_WIDTH) as u32;
-                let mut number = simd.widen_u8(quants.add(i * GROUP_ROWS + lane));
+                let mut grid_index = simd.widen_u8(quants.add(i * GROUP_ROWS + lane));
                 if G::HIGH_WIDTH > 0 {
-                    number = simd.or(number, simd.bits(high, at, table_bits::<G>(), 8));
+                    grid_index = simd.or(grid_index, simd.bits(high, at, table_bits::<G>(), 8));
                 }
                 if G::POINT_COLS == 4 {
-                    chunks[i] = simd.gather::<4>(table, number);
+                    chunks[i] = simd.gather::<4>(table, grid_index);
                     continue;
                 }
-                chunks[2 * i] = simd.gather::<8>(table, number);
-                chunks[2 * i + 1] = simd.gather::<8>(table.add(4), number);
+                chunks[2 * i] = simd.gather::<8>(table, grid_index);
+                chunks[2 * i + 1] = simd.gather::<8>(table.add(4), grid_index);
                 if !G::SIGNED {
                     let shift = simd.bits(high, at + 3, 1, 0);
                     let shift = simd.gather::<4>(SHIFTS.as_flattened().as_ptr(), shift);
@@ -183,12 +182,12 @@ impl<G: Grid> BlockFormat for G {
     }
 }
 
-/// Bits above the low byte that say which entry of the table a point is.
+/// The mask of the high bits of a grid index.
 const fn table_bits<G: Grid>() -> u32 {
     if G::SIGNED { G::HIGH_WIDTH as u32 } else { 3 }
 }
 
-/// What is added to the quants of a point for either sign of its shift. Their bit 1 is clear.
+/// Added to the quants of a point for either sign of its delta. Their bit 1 is clear.
 static SHIFTS: [[u8; 4]; 2] = [[0; 4], [2; 4]];
 
 /// Quants of points of eight columns, two bits each.
@@ -215,7 +214,7 @@ const fn fours<const N: usize>(points: &[u16; N], quants: [u8; 8]) -> [[u8; 4]; 
 
 const IQ2_LEVELS: [u8; 4] = [128 + 8, 128 + 25, 128 + 43, 0];
 static IQ2_XXS_POINTS: [[u8; 8]; 256] = eights(&grids::IQ2_XXS, IQ2_LEVELS);
-// Two bits of a number are above the low byte where one would do: as IQ2_S has it, so that a block's make a byte.
+// Two high bits per grid index although one would do: as in IQ2_S, so that those of a block fill a byte.
 static IQ2_XS_POINTS: [[[u8; 8]; 512]; 2] = [eights(&grids::IQ2_XS, IQ2_LEVELS); 2];
 static IQ2_S_POINTS: [[u8; 8]; 1024] = eights(&grids::IQ2_S, IQ2_LEVELS);
 static IQ3_XXS_POINTS: [[u8; 4]; 256] =
@@ -228,7 +227,7 @@ static IQ1_POINTS: [[u8; 8]; 2048] = eights(&grids::IQ1, [0, 8, 16, 0]);
 #[inline(always)]
 fn eight_signs(bits: u32) -> u8 {
     let seven = (bits & 127) as u8;
-    // Bit i of the constant says whether the number i has an odd number of bits.
+    // Bit i of the constant is the parity of i.
     let odd = 0x6996u16 >> ((seven ^ seven >> 4) & 15) & 1;
     seven | (odd as u8) << 7
 }
@@ -248,7 +247,7 @@ impl Grid for IQ2_XXS {
     const TABLE: &'static [u8] = IQ2_XXS_POINTS.as_flattened();
 
     #[inline(always)]
-    fn point(block: &[u8], point: usize) -> u16 {
+    fn grid_index(block: &[u8], point: usize) -> u16 {
         block[2 + point / 4 * 8 + point % 4].into()
     }
 
@@ -274,7 +273,7 @@ impl Grid for IQ2_XS {
     const TABLE: &'static [u8] = IQ2_XS_POINTS.as_flattened().as_flattened();
 
     #[inline(always)]
-    fn point(block: &[u8], point: usize) -> u16 {
+    fn grid_index(block: &[u8], point: usize) -> u16 {
         u16_at(block, 2 + 2 * point) & 511
     }
 
@@ -300,7 +299,7 @@ impl Grid for IQ2_S {
     const TABLE: &'static [u8] = IQ2_S_POINTS.as_flattened();
 
     #[inline(always)]
-    fn point(block: &[u8], point: usize) -> u16 {
+    fn grid_index(block: &[u8], point: usize) -> u16 {
         u16::from(block[2 + point]) | u16::from(plane_quant::<2, 1>(&block[66..], point)) << 8
     }
 
@@ -325,7 +324,7 @@ impl Grid for IQ3_XXS {
     const TABLE: &'static [u8] = IQ3_XXS_POINTS.as_flattened();
 
     #[inline(always)]
-    fn point(block: &[u8], point: usize) -> u16 {
+    fn grid_index(block: &[u8], point: usize) -> u16 {
         block[2 + point].into()
     }
 
@@ -351,7 +350,7 @@ impl Grid for IQ3_S {
     const TABLE: &'static [u8] = IQ3_S_POINTS.as_flattened();
 
     #[inline(always)]
-    fn point(block: &[u8], point: usize) -> u16 {
+    fn grid_index(block: &[u8], point: usize) -> u16 {
         u16::from(block[2 + point]) | u16::from(plane_quant::<1, 1>(&block[66..], point)) << 8
     }
 
@@ -378,7 +377,7 @@ impl Grid for IQ1_S {
     const TABLE: &'static [u8] = IQ1_POINTS.as_flattened();
 
     #[inline(always)]
-    fn point(block: &[u8], point: usize) -> u16 {
+    fn grid_index(block: &[u8], point: usize) -> u16 {
         let word = u16_at(block, 34 + point / 4 * 2);
         let positive = u16::from(word & 0x8000 == 0);
         u16::from(block[2 + point]) | (word >> (3 * (point % 4)) & 7) << 8 | positive << 11
@@ -402,7 +401,7 @@ impl Grid for IQ1_M {
     const TABLE: &'static [u8] = IQ1_POINTS.as_flattened();
 
     #[inline(always)]
-    fn point(block: &[u8], point: usize) -> u16 {
+    fn grid_index(block: &[u8], point: usize) -> u16 {
         // The shift's bit is set for minus.
         let high = plane_quant::<4, 1>(&block[32..], point) ^ 8;
         u16::from(block[point]) | u16::from(high) << 8

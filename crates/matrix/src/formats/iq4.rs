@@ -1,4 +1,4 @@
-//! Four bits that name a level of a table.
+//! Four bits that index a codebook.
 
 use super::{
     BlockFormat, Coefficients, HALF_ROW, Q4_0, RowQuants, RowScales, half_at, offset_128, plane_quant,
@@ -8,7 +8,7 @@ use crate::layout::GROUP_ROWS;
 use verbatim_quant::DType;
 use verbatim_simd::Simd;
 
-/// Four bits that name a level of a fixed table, `d · level`.
+/// Four bits that index a fixed codebook, `d · level`.
 pub(crate) struct IQ4_NL;
 impl BlockFormat for IQ4_NL {
     const DTYPE: DType = DType::IQ4_NL;
@@ -52,7 +52,7 @@ impl BlockFormat for IQ4_XS {
 
     #[inline(always)]
     unsafe fn coefficients<S: Simd>(simd: S, scales: *const u8, lane: usize, sub: usize) -> Coefficients<S> {
-        // SAFETY: as the trait asks.
+        // SAFETY: the contract of the trait.
         unsafe {
             let d = simd.load_f16(scales.add(2 * lane));
             let scale = simd.load_i8(scales.add(HALF_ROW + sub * GROUP_ROWS + lane));

@@ -1,4 +1,4 @@
-//! The K formats: 256 columns to a block, whose scales are small numbers themselves.
+//! The K formats: blocks of 256 columns, whose scales are small integers.
 
 use super::{
     BlockFormat, Coefficients, HALF_ROW, RowQuants, RowScales, half_at, joined, plane_quants, u32_at,
@@ -30,7 +30,7 @@ impl BlockFormat for Q4_K {
 
     #[inline(always)]
     unsafe fn coefficients<S: Simd>(simd: S, scales: *const u8, lane: usize, sub: usize) -> Coefficients<S> {
-        // SAFETY: as the trait asks.
+        // SAFETY: the contract of the trait.
         unsafe {
             let d = simd.load_f16(scales.add(2 * lane));
             let dmin = simd.load_f16(scales.add(HALF_ROW + 2 * lane));
@@ -53,7 +53,7 @@ fn six_bit_pairs(block: &[u8]) -> [u8; 16] {
     (u128::from(first) | u128::from(last) << 64).to_le_bytes()
 }
 
-/// The bytes of two words by turns.
+/// Interleaves the bytes of two words.
 #[inline(always)]
 fn alternating(even: u32, odd: u32) -> u64 {
     let apart = |word: u32| {
@@ -85,7 +85,7 @@ impl BlockFormat for Q5_K {
 
     #[inline(always)]
     unsafe fn coefficients<S: Simd>(simd: S, scales: *const u8, lane: usize, sub: usize) -> Coefficients<S> {
-        // SAFETY: as the trait asks.
+        // SAFETY: the contract of the trait.
         unsafe { Q4_K::coefficients(simd, scales, lane, sub) }
     }
 }
@@ -93,7 +93,7 @@ impl BlockFormat for Q5_K {
 /// Two signed byte scales per block in units of `d`: the packed form of Q3_K, Q6_K.
 #[inline(always)]
 unsafe fn signed_halves<S: Simd>(simd: S, scales: *const u8, lane: usize, sub: usize) -> Coefficients<S> {
-    // SAFETY: the caller vouches for `HALF_ROW + 16 * GROUP_ROWS` bytes and the instruction set.
+    // SAFETY: the caller guarantees `HALF_ROW + 16 * GROUP_ROWS` bytes and the instruction set.
     unsafe {
         let d = simd.load_f16(scales.add(2 * lane));
         let subs = scales.add(HALF_ROW + 2 * sub * GROUP_ROWS + lane);
@@ -127,7 +127,7 @@ impl BlockFormat for Q6_K {
 
     #[inline(always)]
     unsafe fn coefficients<S: Simd>(simd: S, scales: *const u8, lane: usize, sub: usize) -> Coefficients<S> {
-        // SAFETY: as the trait asks.
+        // SAFETY: the contract of the trait.
         unsafe { signed_halves(simd, scales, lane, sub) }
     }
 }
@@ -163,7 +163,7 @@ impl BlockFormat for Q3_K {
 
     #[inline(always)]
     unsafe fn coefficients<S: Simd>(simd: S, scales: *const u8, lane: usize, sub: usize) -> Coefficients<S> {
-        // SAFETY: as the trait asks.
+        // SAFETY: the contract of the trait.
         unsafe { signed_halves(simd, scales, lane, sub) }
     }
 }
@@ -194,7 +194,7 @@ impl BlockFormat for Q2_K {
 
     #[inline(always)]
     unsafe fn coefficients<S: Simd>(simd: S, scales: *const u8, lane: usize, sub: usize) -> Coefficients<S> {
-        // SAFETY: as the trait asks.
+        // SAFETY: the contract of the trait.
         unsafe {
             let d = simd.load_f16(scales.add(2 * lane));
             let dmin = simd.load_f16(scales.add(HALF_ROW + 2 * lane));

@@ -1,4 +1,4 @@
-//! The formats of 32 columns to a block: four, five and eight bits.
+//! The formats with blocks of 32 columns: four, five and eight bits.
 
 use super::{
     BlockFormat, Coefficients, FileBlocks, HALF_ROW, RowQuants, RowScales, half_at, joined, negated,
@@ -42,7 +42,7 @@ impl BlockFormat for Q4_1 {
 
     #[inline(always)]
     unsafe fn coefficients<S: Simd>(simd: S, scales: *const u8, lane: usize, _sub: usize) -> Coefficients<S> {
-        // SAFETY: as the trait asks.
+        // SAFETY: the contract of the trait.
         unsafe {
             let scales = scales.add(2 * lane);
             Coefficients::affine(simd.load_f16(scales), simd.load_f16(scales.add(HALF_ROW)))
@@ -108,7 +108,7 @@ impl BlockFormat for Q5_1 {
 
     #[inline(always)]
     unsafe fn coefficients<S: Simd>(simd: S, scales: *const u8, lane: usize, sub: usize) -> Coefficients<S> {
-        // SAFETY: as the trait asks.
+        // SAFETY: the contract of the trait.
         unsafe { Q4_1::coefficients(simd, scales, lane, sub) }
     }
 }

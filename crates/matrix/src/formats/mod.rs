@@ -1,9 +1,9 @@
-//! The block formats: how the quants and scales of each lie in a file, how its scales lie when packed, and the
-//! numbers that turn integer sums into a dot product.
+//! The block formats: the layout of quants and scales in a file, the layout of packed scales, and the coefficients that turn
+//! integer sums into a dot product.
 //!
-//! Every format is one of two forms, `d · (q − OFFSET)` or `d · q − m`, with an unsigned quant `q` and with
+//! Every format has one of two formulas, `d · (q − OFFSET)` or `d · q − m`, with an unsigned quant `q` and with
 //! `d` and `m` per 32 columns or per 16 ([`BlockFormat::HALVES`]). A new format is one `impl` in the file of its family,
-//! under the name that it has in [`DType`](verbatim_quant::DType), and that name in the list of `kinds.rs`.
+//! under its name in [`DType`](verbatim_quant::DType), and that name in the list of `kinds.rs`.
 //!
 //! Sources: the format definitions of ggml (`ggml-common.h`) and the OCP Microscaling specification 1.0
 //! (MXFP4); the decoders of `verbatim-quant` are the reference that the tests compare with.
@@ -27,17 +27,17 @@ pub(super) use k::*;
 pub(super) use legacy::*;
 pub(super) use ternary::*;
 
-/// What a packed block format is made of. A *file block* is `32 * BLOCKS` columns of one row.
+/// A packed block format. A *file block* is `32 * BLOCKS` columns of one row.
 pub(super) trait BlockFormat: 'static {
     /// The format in files.
     const DTYPE: DType;
     /// Bits of a quant: 1, 2, 3, 4, 5, 6 or 8.
     const BITS: usize;
-    /// What the quants stand for, if not for themselves.
+    /// The values of the quants, if they are indices of a codebook.
     const CODEBOOK: Option<[u8; 16]> = None;
-    /// What is taken from a quant to make it signed; 0 in the form with mins.
+    /// Subtracted from a quant to make it signed; 0 in the formula with mins.
     const OFFSET: u8;
-    /// Whether `m` is there.
+    /// Whether there are mins, `m`.
     const MINS: bool = false;
     /// Whether scales are per 16 columns, not 32.
     const HALVES: bool = false;
@@ -46,13 +46,13 @@ pub(super) trait BlockFormat: 'static {
     const BLOCKS: usize = Self::DTYPE.block_len() / BLOCK_COLS;
     /// Bytes of a file block.
     const FILE_BYTES: usize = Self::DTYPE.block_bytes();
-    /// Where the scale of a file block is, if one half-precision number is all that it has.
+    /// The offset of a file block's scale, if it has a single f16 scale.
     const SCALE_AT: usize = 0;
     /// Bytes of the packed quants of 32 columns, all sixteen rows together.
     const QUANT_BYTES: usize = quant_bytes(Self::BITS);
-    /// Half-precision numbers of a file block's scales. They lie first, each of all sixteen rows.
+    /// The number of f16 scales of a file block. They come first, each for all sixteen rows.
     const HALF_SCALES: usize = 1;
-    /// Bytes of a file block's scales, after them in the same way.
+    /// The number of one-byte scales of a file block. They follow, each for all sixteen rows.
     const BYTE_SCALES: usize = 0;
     /// Bytes of the packed scales of a file block, all sixteen rows together.
     const SCALE_BYTES: usize = HALF_ROW * Self::HALF_SCALES + GROUP_ROWS * Self::BYTE_SCALES;
@@ -89,17 +89,17 @@ pub(super) trait BlockFormat: 'static {
             layout::pack_bytes(&rows, bytes);
         }
     }
-    /// The scales of `S::LANES` rows from `lane` on, for block `sub` of a file block.
+    /// The scales of `S::LANES` rows starting at `lane`, for block `sub` of a file block.
     ///
     /// # Safety
     /// `scales` points to `SCALE_BYTES` bytes.
     #[inline(always)]
     unsafe fn coefficients<S: Simd>(simd: S, scales: *const u8, lane: usize, _sub: usize) -> Coefficients<S> {
-        // SAFETY: as this function asks.
+        // SAFETY: the contract of this function.
         unsafe { Coefficients::one(simd, simd.load_f16(scales.add(2 * lane))) }
     }
 
-    /// No quant stands for more than this.
+    /// The maximum value of a quant.
     const QUANT_MAX: u8 = match Self::CODEBOOK {
         Some(_) => u8::MAX,
         None => u8::MAX >> (8 - Self::BITS),
@@ -111,7 +111,7 @@ pub(super) trait BlockFormat: 'static {
     /// `quants` points to the packed quants of one block.
     #[inline(always)]
     unsafe fn quants<S: Simd>(simd: S, quants: *const u8, lane: usize) -> [S::Bytes; 8] {
-        // SAFETY: as this function asks.
+        // SAFETY: the contract of this function.
         unsafe {
             let mut quants = unpack(simd, Self::BITS, quants, lane);
             if let Some(table) = &Self::CODEBOOK {
@@ -127,7 +127,7 @@ pub(super) trait BlockFormat: 'static {
 /// The quants of 32 columns of one row.
 pub(super) type RowQuants = [u8; BLOCK_COLS];
 
-/// The scales of one row of a file block. A format has the first so many of each.
+/// The scales of one row of a file block. A format uses the first `HALF_SCALES` and `BYTE_SCALES` of them.
 #[derive(Clone, Copy)]
 pub(super) struct RowScales {
     pub halves: [[u8; 2]; 4],
@@ -135,7 +135,7 @@ pub(super) struct RowScales {
 }
 
 impl RowScales {
-    /// Scales that are these, given as bytes of half-precision numbers and as bytes.
+    /// Scales from the bytes of f16 values and from bytes.
     #[inline(always)]
     pub fn new<const HALVES: usize, const BYTES: usize>(
         halves: [[u8; 2]; HALVES],
@@ -148,7 +148,7 @@ impl RowScales {
     }
 }
 
-/// One file block of each row of a group, at the same place in all of them. The last group may have less than sixteen rows.
+/// One file block of each row of a group, at the same offset in all of them. The last group may have fewer than sixteen rows.
 #[derive(Clone, Copy)]
 pub(super) struct FileBlocks<'a> {
     pub rows: &'a [&'a [u8]],
@@ -187,12 +187,12 @@ impl<S: Simd> Coefficients<S> {
     }
 }
 
-/// Bytes of one half-precision number per row of a group.
+/// Bytes of one f16 per row of a group.
 pub(super) const HALF_ROW: usize = 2 * GROUP_ROWS;
 
-/// Where quant `i` of an array of `BITS`-bit quants in planes is, its byte and its lowest bit: `WIDTH` bytes hold `WIDTH`
+/// The position of quant `i`, byte and lowest bit, in an array of `BITS`-bit quants in bit planes: `WIDTH` bytes hold `WIDTH`
 /// neighbours in their lowest bits, the next `WIDTH` in the bits above those, and so on until the bytes are full. Every
-/// quant array of every format is one.
+/// quant array of every format has this layout.
 #[inline(always)]
 const fn plane_place<const BITS: usize, const WIDTH: usize>(i: usize) -> (usize, usize) {
     let elements = WIDTH * (8 / BITS);
@@ -212,7 +212,7 @@ pub(super) fn plane_quants<const BITS: usize, const WIDTH: usize>(bytes: &[u8], 
     let mut quants = [0; BLOCK_COLS];
     let mask = u8::MAX >> (8 - BITS);
     if WIDTH == 1 {
-        // Four quants are a run of bits. Moved up three times, the run has each at the bottom of a byte.
+        // Four quants are a run of bits. Shifted up three times, each of them is in the lowest bits of a byte.
         let bytes = &bytes[sub * (4 * BITS)..][..4 * BITS];
         for (i, quants) in quants.as_chunks_mut::<4>().0.iter_mut().enumerate() {
             let run = u32::from(bytes[i * BITS / 2] >> (4 * i * BITS % 8));
@@ -232,7 +232,7 @@ pub(super) fn plane_quants<const BITS: usize, const WIDTH: usize>(bytes: &[u8], 
     quants
 }
 
-/// Quants whose bits from `low_bits` on are stored apart.
+/// Joins quants whose bits above `low_bits` are stored separately.
 #[inline(always)]
 fn joined(low_bits: usize, mut low: RowQuants, high: RowQuants) -> RowQuants {
     for (quant, high) in low.iter_mut().zip(high) {
@@ -241,25 +241,24 @@ fn joined(low_bits: usize, mut low: RowQuants, high: RowQuants) -> RowQuants {
     low
 }
 
-/// The bytes of the half-precision number at `at`.
+/// The bytes of the f16 at `at`.
 #[inline(always)]
 fn half_at(block: &[u8], at: usize) -> [u8; 2] {
     [block[at], block[at + 1]]
 }
 
-/// The half-precision number whose two bytes are given, times −1: formats that *add* a min store it so,
-/// and one form serves both signs.
+/// The negated f16 of these bytes: for formats that *add* a min, so that one formula covers both signs.
 fn negated(half: [u8; 2]) -> [u8; 2] {
     [half[0], half[1] ^ 0x80]
 }
 
-/// Four bytes as a number.
+/// Four bytes as a u32.
 #[inline(always)]
 pub(super) fn u32_at(block: &[u8], at: usize) -> u32 {
     u32::from_le_bytes([block[at], block[at + 1], block[at + 2], block[at + 3]])
 }
 
-/// Levels with a sign as bytes from 0 on, as the kernels take them.
+/// Signed levels plus 128, as the unsigned bytes that the kernels take.
 const fn offset_128(levels: [i8; 16]) -> [u8; 16] {
     let mut quants = [0; 16];
     let mut i = 0;

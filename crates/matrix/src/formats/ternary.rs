@@ -99,7 +99,7 @@ impl BlockFormat for TQ1_0 {
     #[inline(always)]
     unsafe fn quants<S: Simd>(simd: S, quants: *const u8, lane: usize) -> [S::Bytes; 8] {
         let table = TRITS.as_flattened().as_ptr();
-        // SAFETY: as the trait asks; a byte is below the number of entries, which are of eight bytes.
+        // SAFETY: the contract of the trait; a byte is below the number of entries, which are of eight bytes.
         unsafe {
             let mut chunks = [simd.splat_byte(0); 8];
             for k in 0..7 {

@@ -5,7 +5,7 @@ use super::elementwise::softcap;
 use verbatim_backend::PAGE_CELLS;
 use verbatim_graph::Attention;
 
-/// Cells that the positions from `base` on lie in, instead of the pages.
+/// The cells of the positions >= `base`, instead of the pages.
 #[derive(Clone, Copy)]
 pub struct Path<'a> {
     /// The position of the first cell.
@@ -14,7 +14,7 @@ pub struct Path<'a> {
     pub cells: &'a [i32],
 }
 
-/// The cells of the positions that a row sees, in their order.
+/// The cells of the positions that a row attends to, in ascending order.
 pub fn cells(window: Option<usize>, position: usize, pages: &[i32], path: Option<Path<'_>>) -> Vec<usize> {
     let first = window.map_or(0, |window| (position + 1).saturating_sub(window));
     let cell = |position: usize| match path {
@@ -26,16 +26,16 @@ pub fn cells(window: Option<usize>, position: usize, pages: &[i32], path: Option
     (first..=position).map(cell).collect()
 }
 
-fn index(number: i32) -> usize {
-    usize::try_from(number).expect("a page or cell of the sequence")
+fn index(id: i32) -> usize {
+    usize::try_from(id).expect("a page or cell of the sequence")
 }
 
-/// All query heads of a row. `key` and `value` give the i-th of `seen` keys and values of a KV head; query heads share
+/// All query heads of a row. `key` and `value` return the i-th of `visible` keys and values of a KV head; query heads share
 /// them in runs of heads / kv_heads (arXiv 2305.13245).
 pub fn attention(
     attention: &Attention,
     q: &[f32],
-    seen: usize,
+    visible: usize,
     key: impl Fn(usize, usize) -> Vec<f32>,
     value: impl Fn(usize, usize) -> Vec<f32>,
     sinks: Option<&[f32]>,
@@ -43,8 +43,8 @@ pub fn attention(
     let group = attention.heads / attention.kv_heads;
     let mut out = Vec::with_capacity(q.len());
     for (kv_head, queries) in q.chunks_exact(group * attention.head_dim).enumerate() {
-        let keys: Vec<Vec<f32>> = (0..seen).map(|i| key(i, kv_head)).collect();
-        let values: Vec<Vec<f32>> = (0..seen).map(|i| value(i, kv_head)).collect();
+        let keys: Vec<Vec<f32>> = (0..visible).map(|i| key(i, kv_head)).collect();
+        let values: Vec<Vec<f32>> = (0..visible).map(|i| value(i, kv_head)).collect();
         for (head, q) in (kv_head * group..).zip(queries.chunks_exact(attention.head_dim)) {
             let scores: Vec<f32> = keys.iter().map(|k| score(attention, q, k)).collect();
             let weights = softmax_with_sink(&scores, sinks.map(|sinks| sinks[head]));

@@ -1,4 +1,4 @@
-//! Ops on each element of a row by itself, and ops that only move elements.
+//! Elementwise ops, and ops that only move elements.
 
 use verbatim_graph::Activation;
 
@@ -17,7 +17,7 @@ pub fn mul(a: &[f32], b: &[f32]) -> Vec<f32> {
     a.iter().zip(b).map(|(a, b)| a * b).collect()
 }
 
-/// cap · tanh(x / cap) of one number.
+/// cap · tanh(x / cap).
 pub fn softcap(x: f32, cap: f32) -> f32 {
     cap * (x / cap).tanh()
 }
@@ -57,7 +57,7 @@ fn at_most(x: f32, limit: f32) -> f32 {
     if x > limit { limit } else { x }
 }
 
-/// The columns `start..start + cols` of each of so many equal parts of a row.
+/// The columns `start..start + cols` of each of the `heads` equal parts of a row.
 pub fn head_columns(x: &[f32], heads: usize, start: usize, cols: usize) -> Vec<f32> {
     x.chunks_exact(x.len() / heads).flat_map(|head| &head[start..start + cols]).copied().collect()
 }

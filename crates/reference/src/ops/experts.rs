@@ -1,4 +1,4 @@
-//! Mixtures of experts: routing, weights and combine.
+//! MoE: routing, weights and combine.
 
 use super::elementwise::sigmoid;
 use verbatim_graph::{Gating, Router};
@@ -18,27 +18,27 @@ fn scores(gating: Gating, logits: &[f32]) -> Vec<f32> {
     }
 }
 
-/// The `used` experts with the largest logits, or scores plus bias, best first; of equals the one with the lower number.
+/// The `used` experts with the largest logits, or scores plus bias, largest first; of equals the lower id first.
 pub fn top_experts(used: usize, gating: Gating, logits: &[f32], bias: Option<&[f32]>) -> Vec<i32> {
-    let mut merit = match bias {
-        // Scores grow with the logit, so they are not needed.
+    let mut score = match bias {
+        // Scores are monotonic in the logit, so they are not needed.
         None => logits.to_vec(),
         Some(bias) => scores(gating, logits).iter().zip(bias).map(|(score, bias)| score + bias).collect(),
     };
-    // A NaN is below everything.
-    merit.iter_mut().filter(|merit| merit.is_nan()).for_each(|merit| *merit = f32::NEG_INFINITY);
+    // NaN counts as -∞.
+    score.iter_mut().filter(|score| score.is_nan()).for_each(|score| *score = f32::NEG_INFINITY);
     let mut experts: Vec<usize> = (0..logits.len()).collect();
-    // The sort is stable: equals stay in the order of their numbers.
-    experts.sort_by(|&a, &b| merit[b].partial_cmp(&merit[a]).expect("no merit is NaN"));
+    // The sort is stable: equals stay in the order of their ids.
+    experts.sort_by(|&a, &b| score[b].partial_cmp(&score[a]).expect("no score is NaN"));
     experts[..used].iter().map(|&expert| expert as i32).collect()
 }
 
-/// The weight of each chosen expert: its score, over the sum of the chosen ones' if they are normalised, times the scale.
+/// The weight of each selected expert: its score, divided by the sum of the selected scores if normalised, times the scale.
 pub fn expert_weights(router: &Router, logits: &[f32], chosen: &[i32]) -> Vec<f32> {
     let of_chosen = |all: &[f32]| chosen.iter().map(|&expert| all[expert as usize]).collect::<Vec<f32>>();
     let weights = match (router.gating, router.normalize) {
         (gating, false) => of_chosen(&scores(gating, logits)),
-        // What the other experts add to the denominator cancels out, and this way the sum cannot be 0.
+        // The other experts' part of the denominator cancels out, and this way the sum cannot be 0.
         (Gating::Softmax, true) => softmax(&of_chosen(logits)),
         (Gating::Sigmoid, true) => {
             let scores = of_chosen(&scores(Gating::Sigmoid, logits));

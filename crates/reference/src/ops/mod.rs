@@ -1,12 +1,12 @@
-//! One file per family of ops. A function computes one row, or one head of it, as the op's definition in
-//! [`verbatim_graph::Op`] says; only products look at all rows of a step, to decode a weight row once.
+//! One file per family of ops. A function computes one row, or one head of it, by the op's definition in
+//! [`verbatim_graph::Op`]; only matmuls process all rows of a step together, to decode a weight row once.
 
 pub mod attention;
 pub mod elementwise;
 pub mod experts;
 pub mod hadamard;
+pub mod matmul;
 pub mod norm;
-pub mod products;
 pub mod recurrence;
 pub mod rope;
 

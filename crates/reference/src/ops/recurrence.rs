@@ -4,11 +4,11 @@ use super::dot;
 use super::elementwise::{sigmoid, silu};
 use verbatim_graph::DeltaHeads;
 
-/// Added to the sum of squares when queries and keys are brought to length 1, as in the published models.
-const LENGTH_EPS: f32 = 1e-6;
+/// Added to the sum of squares when queries and keys are L2-normalised, as in the published models.
+const L2_NORM_EPS: f32 = 1e-6;
 
 /// silu of each channel's last `kernel` inputs times its `kernel` weights, oldest first. `history` holds, for each of the
-/// `kernel - 1` inputs before the row's own, all channels; it moves on by one.
+/// `kernel - 1` inputs before the row's own, all channels; it is shifted by one input.
 pub fn short_conv(kernel: usize, weight: &[f32], history: &mut Vec<f32>, x: &[f32]) -> Vec<f32> {
     let channels = x.len();
     history.extend_from_slice(x);
@@ -21,16 +21,16 @@ pub fn short_conv(kernel: usize, weight: &[f32], history: &mut Vec<f32>, x: &[f3
     out
 }
 
-/// The gates of one row of a gated delta net, `value_heads` numbers each.
+/// The gates of one row of a gated delta net, `value_heads` elements each.
 #[derive(Clone, Copy)]
 pub struct DeltaGates<'a> {
-    /// With `bias` and `rate`, how much of the state is kept.
+    /// With `bias` and `rate`, the decay factor of the state.
     pub alpha: &'a [f32],
-    /// How much is written of what a value differs by from what the state holds for its key.
+    /// The factor of the update, the value minus the state's value for its key.
     pub beta: &'a [f32],
     /// Added to `alpha`; a weight.
     pub bias: &'a [f32],
-    /// Factor on the softplus; a weight, negative.
+    /// The factor of the softplus; a weight, negative.
     pub rate: &'a [f32],
 }
 
@@ -43,8 +43,8 @@ pub fn gated_delta(heads: DeltaHeads, qkv: &[f32], gates: DeltaGates<'_>, states
     let mut out = Vec::with_capacity(value_heads * value_dim);
     for (head, state) in states.chunks_exact_mut(key_dim * value_dim).enumerate() {
         let key_head = head % key_heads * key_dim;
-        let q = of_length_1(&queries[key_head..][..key_dim]).map(|q| q / (key_dim as f32).sqrt());
-        let k = of_length_1(&keys[key_head..][..key_dim]);
+        let q = l2_normalized(&queries[key_head..][..key_dim]).map(|q| q / (key_dim as f32).sqrt());
+        let k = l2_normalized(&keys[key_head..][..key_dim]);
         let v = &values[head * value_dim..][..value_dim];
         let decay = (gates.rate[head] * softplus(gates.alpha[head] + gates.bias[head])).exp();
         let beta = sigmoid(gates.beta[head]);
@@ -74,8 +74,8 @@ fn transposed_times(state: &[f32], x: &[f32], cols: usize) -> Vec<f32> {
     sum
 }
 
-fn of_length_1(x: &[f32]) -> impl Iterator<Item = f32> {
-    let length = (dot(x, x) + LENGTH_EPS).sqrt();
+fn l2_normalized(x: &[f32]) -> impl Iterator<Item = f32> {
+    let length = (dot(x, x) + L2_NORM_EPS).sqrt();
     x.iter().map(move |x| x / length)
 }
 

@@ -20,7 +20,7 @@ fn stretched(table: &RopeTable, i: usize, trained: f64) -> f64 {
         // The frequency factors are an operand.
         RopeScaling::Long { .. } => trained,
         RopeScaling::Yarn { factor, original_context, beta_fast, beta_slow, whole_pairs, .. } => {
-            // Section 3.2 of arXiv 2309.00071: fast pairs are left alone, slow ones are stretched, with a ramp between.
+            // Section 3.2 of arXiv 2309.00071: fast pairs are unchanged, slow ones are stretched, with a ramp between.
             let first = pair_of(table, original_context, beta_fast.0);
             let last = pair_of(table, original_context, beta_slow.0);
             let (first, last) = if whole_pairs { (first.floor(), last.ceil()) } else { (first, last) };
@@ -32,7 +32,7 @@ fn stretched(table: &RopeTable, i: usize, trained: f64) -> f64 {
     }
 }
 
-/// The pair, not a whole number, that turns so many times over the context of training: i for which
+/// The pair, as a real number, that makes this many rotations over the training context: i for which
 /// context · base^(-2i / rotary_dim) = 2π · rotations.
 fn pair_of(table: &RopeTable, context: usize, rotations: f32) -> f64 {
     let angle = TAU * f64::from(rotations);
@@ -51,7 +51,7 @@ pub fn mscale(scaling: RopeScaling) -> f32 {
 
 /// The cosines of all angles of a position, then the sines.
 pub fn angles(position: i32, frequencies: &[f32], mscale: f32) -> Vec<f32> {
-    // An angle is rounded to f32, as everywhere in the field; at large positions its functions depend on that.
+    // An angle is rounded to f32, as in other implementations; at large positions sine and cosine depend on that.
     let angles = frequencies.iter().map(|frequency| f64::from(position as f32 * frequency));
     let cosines = angles.clone().map(|angle| angle.cos() as f32 * mscale);
     let sines = angles.map(|angle| angle.sin() as f32 * mscale);

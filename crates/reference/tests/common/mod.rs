@@ -1,20 +1,20 @@
-//! One op at a time: a graph is built from numbers and run.
+//! One op at a time: a graph is built from values and run.
 #![allow(dead_code)] // Each test binary uses a part.
 
-use verbatim_backend::{Backend, Outputs, StateForm, StateStore, WeightKind, WeightSource};
+use verbatim_backend::{Backend, Outputs, StateLayers, StateStore, WeightKind, WeightSource};
 use verbatim_graph::{Builder, Lifetime, Op, Placement, RowCounts, Shape, Tag, ValueId};
 use verbatim_quant::{DType, dequantize, quantize};
 use verbatim_reference::{Arena, Reference, State, Weights};
 
 pub const OUT: Tag = Tag::new("out");
 
-/// The numbers of an input.
-enum Numbers {
+/// The values of an input.
+enum Values {
     Floats(Vec<f32>),
     Integers(Vec<i32>),
 }
 
-/// A graph being built, with the numbers of its leaves.
+/// A graph being built, with the values of its leaves.
 pub struct Case {
     pub builder: Builder,
     rows: RowCounts,
@@ -22,11 +22,11 @@ pub struct Case {
     weight_count: u32,
     state_count: u32,
     pub state: State,
-    inputs: Vec<Numbers>,
+    inputs: Vec<Values>,
 }
 
 impl Case {
-    /// A step of so many rows, all of them output rows.
+    /// A step of `rows` rows, all of them output rows.
     pub fn new(rows: usize) -> Case {
         Case::with_output_rows(rows, rows)
     }
@@ -42,7 +42,7 @@ impl Case {
     /// An input of all rows.
     pub fn floats(&mut self, x: &[f32]) -> ValueId {
         let shape = Shape::per_row(x.len() / self.rows.rows);
-        self.input(DType::F32, shape, Numbers::Floats(x.to_vec()))
+        self.input(DType::F32, shape, Values::Floats(x.to_vec()))
     }
 
     /// An input of all rows.
@@ -52,12 +52,12 @@ impl Case {
     }
 
     pub fn integers_of(&mut self, shape: Shape, x: &[i32]) -> ValueId {
-        self.input(DType::I32, shape, Numbers::Integers(x.to_vec()))
+        self.input(DType::I32, shape, Values::Integers(x.to_vec()))
     }
 
-    fn input(&mut self, dtype: DType, shape: Shape, numbers: Numbers) -> ValueId {
+    fn input(&mut self, dtype: DType, shape: Shape, elements: Values) -> ValueId {
         let tag = Tag::indexed("input", self.inputs.len() as u32);
-        self.inputs.push(numbers);
+        self.inputs.push(elements);
         self.builder.input(tag, dtype, shape).expect("a fresh tag")
     }
 
@@ -84,7 +84,7 @@ impl Case {
     }
 
     /// The next layer's state.
-    pub fn layer(&mut self, form: &StateForm) -> ValueId {
+    pub fn layer(&mut self, form: &StateLayers) -> ValueId {
         self.state.append(form).expect("small");
         let tag = Tag::indexed("state", self.state_count);
         self.state_count += 1;
@@ -95,7 +95,7 @@ impl Case {
         self.builder.apply(op, operands).expect("the shape rule is kept")
     }
 
-    /// The rows of what the op makes of the operands.
+    /// The rows of the op's result.
     pub fn run(&mut self, op: Op, operands: &[ValueId]) -> Vec<Vec<f32>> {
         let value = self.apply(op, operands);
         self.builder.output(OUT, value).expect("a computed value");
@@ -111,8 +111,8 @@ impl Case {
         let outputs = Reference
             .run(&program, &mut arena, self.rows, &self.weights, &mut self.state, |input| {
                 match &inputs[input.tag().index as usize] {
-                    Numbers::Floats(x) => input.f32(x),
-                    Numbers::Integers(x) => input.i32(x),
+                    Values::Floats(x) => input.f32(x),
+                    Values::Integers(x) => input.i32(x),
                 }
             })
             .expect("a run");
@@ -124,19 +124,19 @@ impl Case {
 
 pub fn encoded(dtype: DType, x: &[f32]) -> Vec<u8> {
     let mut bytes = vec![0; dtype.row_bytes(x.len()).expect("whole blocks")];
-    quantize(dtype, x, &mut bytes).expect("small numbers");
+    quantize(dtype, x, &mut bytes).expect("small values");
     bytes
 }
 
-/// What a format makes of numbers.
+/// Values after encoding and decoding.
 pub fn rounded(dtype: DType, x: &[f32]) -> Vec<f32> {
     let mut out = vec![0.0; x.len()];
     dequantize(dtype, &encoded(dtype, x), &mut out).expect("whole blocks");
     out
 }
 
-/// So many numbers in -1..1.
-pub fn numbers(random: &mut verbatim_graph::random::Random, count: usize) -> Vec<f32> {
+/// `count` values in -1..1.
+pub fn random_values(random: &mut verbatim_graph::random::Random, count: usize) -> Vec<f32> {
     (0..count).map(|_| random.unit()).collect()
 }
 

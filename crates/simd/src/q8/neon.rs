@@ -73,12 +73,12 @@ fn sum_each(s: [float32x4_t; 8]) -> [float32x4_t; 2] {
 #[target_feature(enable = "neon")]
 fn first_of_largest(scores: [float32x4_t; 2]) -> usize {
     let largest = vdupq_n_f32(vmaxvq_f32(vmaxq_f32(scores[0], scores[1])));
-    let numbers = [0, 1, 2, 3u32];
+    let indices = [0, 1, 2, 3u32];
     // SAFETY: the array has the four values of the vector.
-    let numbers = unsafe { vld1q_u32(numbers.as_ptr()) };
-    let numbers = [numbers, vaddq_u32(numbers, vdupq_n_u32(4))];
-    // All bits where a score is not the largest: above every number.
-    let [low, high] = array::from_fn(|i| vornq_u32(numbers[i], vceqq_f32(scores[i], largest)));
+    let indices = unsafe { vld1q_u32(indices.as_ptr()) };
+    let indices = [indices, vaddq_u32(indices, vdupq_n_u32(4))];
+    // All bits where a score is not the largest: above every index.
+    let [low, high] = array::from_fn(|i| vornq_u32(indices[i], vceqq_f32(scores[i], largest)));
     vminvq_u32(vminq_u32(low, high)) as usize % TRIALS.len()
 }
 

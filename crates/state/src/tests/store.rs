@@ -1,7 +1,9 @@
 //! A store that keeps bytes and nothing else.
 
 use std::ops::Range;
-use verbatim_backend::{KShift, KvSpec, PAGE_CELLS, RecurrentSpec, StateForm, StateMemoryError, StateStore};
+use verbatim_backend::{
+    KShift, KvSpec, PAGE_CELLS, RecurrentSpec, StateLayers, StateMemoryError, StateStore,
+};
 
 /// The most bytes that there is memory for.
 const MEMORY: usize = 1 << 30;
@@ -33,11 +35,11 @@ impl PlainStore {
 }
 
 impl StateStore for PlainStore {
-    fn numerics(&self) -> u32 {
+    fn numerics_version(&self) -> u32 {
         7
     }
 
-    fn append(&mut self, form: &StateForm) -> Result<(), StateMemoryError> {
+    fn append(&mut self, form: &StateLayers) -> Result<(), StateMemoryError> {
         if !form.recurrent.is_empty() && !self.recurrent.is_empty() {
             assert_eq!(form.slots, self.slots, "as many slots as there are");
         }

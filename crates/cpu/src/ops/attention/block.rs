@@ -1,6 +1,6 @@
-//! The two kernels over one head of a block of positions: its keys become weights, and its values are added with them.
+//! The two kernels over one head of a block of positions: keys to softmax weights, and the weighted sum of the values.
 
-use super::decode::Numbers;
+use super::decode::Floats;
 use super::shape::{PARTIAL_EXTRA, Scores};
 use crate::kv::Block;
 use std::ops::Range;
@@ -10,8 +10,8 @@ use verbatim_simd::{F32x16, Kernel, LANES, Lanes, Simd, larger};
 /// Vectors of keys in a block.
 const KEY_VECTORS: usize = PAGE_CELLS / LANES;
 
-/// Bytes that are read soon, called for a few lines at a time while others are computed with. The hardware's own prefetcher
-/// stops at every page of memory, and one head of a block is a few of these at most.
+/// Prefetches bytes that are read next, a few cache lines at a time during other computations. The hardware prefetcher stops at
+/// page boundaries, and one head of a block is at most a few memory pages.
 #[derive(Clone)]
 pub(super) struct Prefetcher {
     next: *const u8,
@@ -22,15 +22,14 @@ impl Prefetcher {
     /// Bytes of a cache line.
     const LINE: usize = 64;
 
-    /// What lies at these addresses; nothing if there is no block.
+    /// Prefetches a block; nothing if there is none.
     pub(super) fn new(block: Option<Block<'_>>) -> Prefetcher {
         let Range { start, end } =
             block.map_or(std::ptr::null()..std::ptr::null(), |block| block.addresses());
         Prefetcher { next: start, end }
     }
 
-    /// Calls for the next lines. In a loop that takes `WIDE` vectors at once there is a call for each `WIDE / 2` lines that a
-    /// block of half-precision numbers has.
+    /// Prefetches the next lines: `WIDE / 2` in each iteration of a loop over `WIDE` vectors, which covers a block of f16.
     #[inline(always)]
     fn prefetch<S: Simd, const WIDE: usize>(&mut self, l: Lanes<S>) {
         for _ in 0..WIDE.div_ceil(2) {
@@ -42,19 +41,19 @@ impl Prefetcher {
     }
 }
 
-/// Query heads of a row, as many as there are factors, and what a block makes of them.
+/// Query heads of a row, `rescale.len()` of them, and their results for a block.
 pub(super) struct Tile<'a> {
-    /// Keys of the block that the row sees: one at least.
+    /// Keys of the block that the row attends to: at least one.
     pub(super) keys: Range<usize>,
     /// `head_dim` elements of each query head.
     pub(super) q: &'a [f32],
     /// The query heads' partials so far.
     pub(super) partials: &'a mut [f32],
-    /// Weights of the block's keys, by query head; 0 for keys that are not seen.
+    /// Weights of the block's keys, by query head; 0 for masked keys.
     pub(super) weights: &'a mut [[f32; PAGE_CELLS]],
     /// Factors on the results so far, by query head.
     pub(super) rescale: &'a mut [f32],
-    /// What is read after the block's keys, or values.
+    /// Prefetches what is read after the block's keys, or values.
     pub(super) prefetcher: Prefetcher,
 }
 
@@ -62,7 +61,7 @@ pub(super) struct Tile<'a> {
 pub(super) struct Weigh<'a, const T: usize> {
     pub(super) tile: Tile<'a>,
     /// The block's keys, transposed.
-    pub(super) k: Numbers<'a>,
+    pub(super) k: Floats<'a>,
     pub(super) head_dim: usize,
     pub(super) scores: &'a Scores<'a>,
 }
@@ -77,8 +76,8 @@ impl<const T: usize> Kernel for Weigh<'_, T> {
             self;
         let weights: &mut [_; T] = weights.first_chunk_mut().expect("a tile of T heads");
         match k {
-            Numbers::F32(k) => score::<S, F32, T>(l, q, k, scores.scale, &keys, prefetcher, weights),
-            Numbers::F16(k) => score::<S, F16, T>(l, q, k, scores.scale, &keys, prefetcher, weights),
+            Floats::F32(k) => score::<S, F32, T>(l, q, k, scores.scale, &keys, prefetcher, weights),
+            Floats::F16(k) => score::<S, F16, T>(l, q, k, scores.scale, &keys, prefetcher, weights),
         }
         if let Some(cap) = scores.softcap {
             weights.iter_mut().for_each(|scores| cap_scores(l, cap, scores));
@@ -95,7 +94,7 @@ impl<const T: usize> Kernel for Weigh<'_, T> {
 pub(super) struct AddValues<'a, const T: usize> {
     pub(super) tile: Tile<'a>,
     /// The block's values, row by row.
-    pub(super) v: Numbers<'a>,
+    pub(super) v: Floats<'a>,
     pub(super) head_dim: usize,
 }
 
@@ -110,14 +109,14 @@ impl<const T: usize> Kernel for AddValues<'_, T> {
         let rescale = *rescale.first_chunk().expect("a tile of T heads");
         let weights: BlockWeights<'_, T> = BlockWeights { weights, keys, rescale };
         match self.v {
-            Numbers::F32(v) => add_values::<S, F32, T>(l, &weights, v, self.head_dim, prefetcher, partials),
-            Numbers::F16(v) => add_values::<S, F16, T>(l, &weights, v, self.head_dim, prefetcher, partials),
+            Floats::F32(v) => add_values::<S, F32, T>(l, &weights, v, self.head_dim, prefetcher, partials),
+            Floats::F16(v) => add_values::<S, F16, T>(l, &weights, v, self.head_dim, prefetcher, partials),
         }
     }
 }
 
-/// How elements become f32.
-trait Number {
+/// A stored float type, and its conversion to f32.
+trait FloatType {
     type Element;
     fn load<S: Simd>(l: Lanes<S>, from: &[Self::Element; LANES]) -> F32x16<S>;
     fn one(element: &Self::Element) -> f32;
@@ -126,7 +125,7 @@ trait Number {
 struct F32;
 struct F16;
 
-impl Number for F32 {
+impl FloatType for F32 {
     type Element = f32;
     #[inline(always)]
     fn load<S: Simd>(l: Lanes<S>, from: &[f32; LANES]) -> F32x16<S> {
@@ -138,7 +137,7 @@ impl Number for F32 {
     }
 }
 
-impl Number for F16 {
+impl FloatType for F16 {
     type Element = u16;
     #[inline(always)]
     fn load<S: Simd>(l: Lanes<S>, from: &[u16; LANES]) -> F32x16<S> {
@@ -150,9 +149,9 @@ impl Number for F16 {
     }
 }
 
-/// Scaled scores of the vectors of keys that some of `seen` are in, for `T` query heads. The others are left as they are.
+/// Computes the scaled scores of the keys `seen`, in whole vectors, for `T` query heads. Other scores are not written.
 #[inline(always)]
-fn score<S: Simd, N: Number, const T: usize>(
+fn score<S: Simd, N: FloatType, const T: usize>(
     l: Lanes<S>,
     q: &[f32],
     k: &[N::Element],
@@ -161,8 +160,8 @@ fn score<S: Simd, N: Number, const T: usize>(
     prefetcher: Prefetcher,
     scores: &mut [[f32; PAGE_CELLS]; T],
 ) {
-    // As many vectors of keys at once as have sums in registers for all query heads.
-    match const { S::ATTENTION_SUMS / T } {
+    // As many vectors of keys at once as have accumulators in registers for all query heads.
+    match const { S::ATTENTION_ACCUMULATORS / T } {
         0 | 1 => score_keys::<S, N, T, 1>(l, q, k, scale, seen, prefetcher, scores),
         2 | 3 => score_keys::<S, N, T, 2>(l, q, k, scale, seen, prefetcher, scores),
         _ => score_keys::<S, N, T, 4>(l, q, k, scale, seen, prefetcher, scores),
@@ -170,7 +169,7 @@ fn score<S: Simd, N: Number, const T: usize>(
 }
 
 #[inline(always)]
-fn score_keys<S: Simd, N: Number, const T: usize, const WIDE: usize>(
+fn score_keys<S: Simd, N: FloatType, const T: usize, const WIDE: usize>(
     l: Lanes<S>,
     q: &[f32],
     k: &[N::Element],
@@ -223,16 +222,16 @@ fn softmax_step<S: Simd>(
     total: &mut f32,
 ) -> f32 {
     let vectors = scores.as_chunks_mut::<LANES>().0;
-    let mut most = l.splat(f32::NEG_INFINITY);
+    let mut max = l.splat(f32::NEG_INFINITY);
     for (i, scores) in vectors.iter_mut().enumerate() {
-        // What lies in cells that the query does not see must not matter, not even as a NaN.
+        // The contents of masked cells must have no effect, not even a NaN.
         let masked = l.keep_first(keys.end.saturating_sub(i * LANES), l.load(scores), f32::NEG_INFINITY);
         let masked = l.drop_first(keys.start.saturating_sub(i * LANES), masked, f32::NEG_INFINITY);
-        most = l.max(masked, most);
+        max = l.max(masked, max);
         l.store(masked, scores);
     }
     let before = *largest;
-    *largest = larger(l.largest(most), before);
+    *largest = larger(l.largest(max), before);
     let shift = l.splat(*largest);
     let mut sum = l.splat(0.0);
     for scores in vectors {
@@ -245,17 +244,17 @@ fn softmax_step<S: Simd>(
     rescale
 }
 
-/// What a block's values are added with.
+/// The factors of a block's values.
 struct BlockWeights<'a, const T: usize> {
     weights: &'a [[f32; PAGE_CELLS]; T],
-    /// Keys that are seen.
+    /// Keys that are not masked.
     keys: Range<usize>,
     /// Factors on what was accumulated before.
     rescale: [f32; T],
 }
 
 #[inline(always)]
-fn add_values<S: Simd, N: Number, const T: usize>(
+fn add_values<S: Simd, N: FloatType, const T: usize>(
     l: Lanes<S>,
     weights: &BlockWeights<'_, T>,
     v: &[N::Element],
@@ -263,8 +262,8 @@ fn add_values<S: Simd, N: Number, const T: usize>(
     prefetcher: Prefetcher,
     partials: &mut [f32],
 ) {
-    // As many vectors of a head at once as have sums in registers for all query heads.
-    match const { S::ATTENTION_SUMS / T } {
+    // As many vectors of a head at once as have accumulators in registers for all query heads.
+    match const { S::ATTENTION_ACCUMULATORS / T } {
         0 | 1 => add_vectors::<S, N, T, 1>(l, weights, v, head_dim, prefetcher, partials),
         2 | 3 => add_vectors::<S, N, T, 2>(l, weights, v, head_dim, prefetcher, partials),
         _ => add_vectors::<S, N, T, 4>(l, weights, v, head_dim, prefetcher, partials),
@@ -272,7 +271,7 @@ fn add_values<S: Simd, N: Number, const T: usize>(
 }
 
 #[inline(always)]
-fn add_vectors<S: Simd, N: Number, const T: usize, const WIDE: usize>(
+fn add_vectors<S: Simd, N: FloatType, const T: usize, const WIDE: usize>(
     l: Lanes<S>,
     weights: &BlockWeights<'_, T>,
     v: &[N::Element],
@@ -300,7 +299,7 @@ fn add_vectors<S: Simd, N: Number, const T: usize, const WIDE: usize>(
 }
 
 #[inline(always)]
-fn add_columns<S: Simd, N: Number, const T: usize, const WIDE: usize>(
+fn add_columns<S: Simd, N: FloatType, const T: usize, const WIDE: usize>(
     l: Lanes<S>,
     weights: &BlockWeights<'_, T>,
     v: &[N::Element],
@@ -310,10 +309,10 @@ fn add_columns<S: Simd, N: Number, const T: usize, const WIDE: usize>(
     partials: &mut [f32],
 ) {
     let BlockWeights { weights, keys, rescale } = weights;
-    let place = |t: usize| t * (head_dim + PARTIAL_EXTRA) + start;
+    let offset = |t: usize| t * (head_dim + PARTIAL_EXTRA) + start;
     let mut sums = [[l.splat(0.0); WIDE]; T];
     for t in 0..T {
-        let out = partials[place(t)..][..WIDE * LANES].as_chunks::<LANES>().0;
+        let out = partials[offset(t)..][..WIDE * LANES].as_chunks::<LANES>().0;
         for n in 0..WIDE {
             sums[t][n] = l.mul(l.load(&out[n]), l.splat(rescale[t]));
         }
@@ -331,7 +330,7 @@ fn add_columns<S: Simd, N: Number, const T: usize, const WIDE: usize>(
         }
     }
     for t in 0..T {
-        let out = partials[place(t)..][..WIDE * LANES].as_chunks_mut::<LANES>().0;
+        let out = partials[offset(t)..][..WIDE * LANES].as_chunks_mut::<LANES>().0;
         for n in 0..WIDE {
             l.store(sums[t][n], &mut out[n]);
         }

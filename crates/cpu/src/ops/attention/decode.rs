@@ -1,7 +1,7 @@
-//! Stored K and V as numbers that the loops over a block multiply with.
+//! Decodes stored K and V to floats for the loops over a block.
 //!
-//! Types that one instruction widens are read where they lie. The others are decoded into a block that stays in the
-//! first-level cache, once for all query heads.
+//! Types that one instruction widens are read in place. The others are decoded into a buffer that stays in L1, once for all
+//! query heads.
 
 use crate::kv::{Block, Quantized};
 use std::ops::Range;
@@ -10,30 +10,30 @@ use verbatim_simd::{F32x16, Isa, Kernel, LANES, Lanes, Simd, dispatch};
 
 /// One head of a block of positions: K transposed, V row by row.
 #[derive(Clone, Copy)]
-pub(super) enum Numbers<'a> {
+pub(super) enum Floats<'a> {
     F32(&'a [f32]),
     F16(&'a [u16]),
 }
 
-/// The vectors of keys that some of `keys` are in, as numbers; of the others only that they can be read is promised.
+/// The keys `keys` as floats, in whole vectors; the other lanes are unspecified.
 pub(super) fn keys<'a>(
     isa: Isa,
     block: Block<'a>,
     head_dim: usize,
     keys: &Range<usize>,
     room: &'a mut [f32],
-) -> Numbers<'a> {
+) -> Floats<'a> {
     decode::<true>(isa, block, head_dim, keys, room)
 }
 
-/// The values of `keys` as numbers; of the others only that they can be read is promised.
+/// The values of the keys `keys` as floats; the other values are unspecified.
 pub(super) fn values<'a>(
     isa: Isa,
     block: Block<'a>,
     head_dim: usize,
     keys: &Range<usize>,
     room: &'a mut [f32],
-) -> Numbers<'a> {
+) -> Floats<'a> {
     decode::<false>(isa, block, head_dim, keys, room)
 }
 
@@ -44,12 +44,12 @@ fn decode<'a, const IS_K: bool>(
     head_dim: usize,
     keys: &Range<usize>,
     room: &'a mut [f32],
-) -> Numbers<'a> {
+) -> Floats<'a> {
     let out = &mut room[..head_dim * PAGE_CELLS];
     match block {
-        Block::F32(numbers) => return Numbers::F32(numbers),
-        Block::F16(numbers) => return Numbers::F16(numbers),
-        Block::Bf16(numbers) => dispatch(isa, Widen { numbers, out: &mut *out }),
+        Block::F32(elements) => return Floats::F32(elements),
+        Block::F16(elements) => return Floats::F16(elements),
+        Block::Bf16(elements) => dispatch(isa, Widen { elements, out: &mut *out }),
         Block::Quantized(page) => {
             let (keys, out) = (keys.clone(), &mut *out);
             match page.kind {
@@ -64,11 +64,11 @@ fn decode<'a, const IS_K: bool>(
             }
         }
     }
-    Numbers::F32(out)
+    Floats::F32(out)
 }
 
 struct Widen<'a> {
-    numbers: &'a [u16],
+    elements: &'a [u16],
     out: &'a mut [f32],
 }
 
@@ -78,18 +78,18 @@ impl Kernel for Widen<'_> {
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
         let l = Lanes(simd);
-        // Whole vectors: a page has many cells.
-        let numbers = self.numbers.as_chunks::<LANES>().0;
-        for (numbers, out) in numbers.iter().zip(self.out.as_chunks_mut::<LANES>().0) {
-            l.store(l.load_bf16(numbers), out);
+        // Whole vectors, because the number of cells of a page is a multiple of the lanes.
+        let elements = self.elements.as_chunks::<LANES>().0;
+        for (elements, out) in elements.iter().zip(self.out.as_chunks_mut::<LANES>().0) {
+            l.store(l.load_bf16(elements), out);
         }
     }
 }
 
 /// Decodes blocks of 32 elements of `BITS` bits with `HEADERS` headers, of K or of V.
 ///
-/// With one header an element is `quant * scale`, with two `quant * scale + min`. The product is exact (a scale has 11
-/// bits, a quant at most 8), so one rounding at most is left, and fused or not it is that of
+/// With one header an element is `quant * scale`, with two `quant * scale + min`. The multiplication is exact (a scale has 11
+/// bits, a quant at most 8), so there is at most one rounding, and with or without FMA the result is that of
 /// [`verbatim_quant::dequantize`].
 struct Decode<'a, const BITS: usize, const HEADERS: usize, const IS_K: bool> {
     page: Quantized<'a>,
@@ -100,11 +100,11 @@ struct Decode<'a, const BITS: usize, const HEADERS: usize, const IS_K: bool> {
 
 /// Elements of a block.
 const BLOCK_LEN: usize = 32;
-/// Elements in the lower halves of a block's quants of 4 bits; as many are in the upper halves.
+/// Elements in the low nibbles of a block's 4-bit quants; the same number are in the high nibbles.
 const HALF: usize = BLOCK_LEN / 2;
-/// What quants of 4 bits stand for.
-const CENTRED: [i8; 16] = [-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7];
-const COUNTED: [i8; 16] = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15];
+/// The values of 4-bit quants.
+const SIGNED_NIBBLES: [i8; 16] = [-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7];
+const UNSIGNED_NIBBLES: [i8; 16] = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15];
 /// IQ4_NL's levels.
 const LEVELS: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
 
@@ -115,9 +115,9 @@ impl<const BITS: usize, const HEADERS: usize, const IS_K: bool> Kernel for Decod
     fn run<S: Simd>(self, simd: S) {
         let l = Lanes(simd);
         let levels = match self.page.kind {
-            KvType::Q4_0 => CENTRED,
+            KvType::Q4_0 => SIGNED_NIBBLES,
             KvType::Iq4Nl => LEVELS,
-            _ => COUNTED,
+            _ => UNSIGNED_NIBBLES,
         };
         let levels = simd.load16(&levels.map(i8::cast_unsigned));
         let cells = self.keys.start / LANES..self.keys.end.div_ceil(LANES);
@@ -141,8 +141,8 @@ impl<const BITS: usize, const HEADERS: usize, const IS_K: bool> Kernel for Decod
                     let keys = self.keys.start.max(cells * LANES)..self.keys.end.min((cells + 1) * LANES);
                     for key in keys {
                         let headers = headers.map(|header| l.splat(header[key % LANES]));
-                        let lower = number(l, block.value(key, 0), headers);
-                        let upper = number(l, block.value(key, 1), headers);
+                        let lower = dequantize(l, block.value(key, 0), headers);
+                        let upper = dequantize(l, block.value(key, 1), headers);
                         let out = &mut self.out[key * self.head_dim + start..][..elements];
                         if let Ok(out) = <&mut [f32; BLOCK_LEN]>::try_from(&mut *out) {
                             let (halves, _) = out.as_chunks_mut::<HALF>();
@@ -172,12 +172,12 @@ fn decode_keys<S: Simd, const BITS: usize, const HEADERS: usize>(
     for (i, row) in rows.iter_mut().enumerate().take(HALF) {
         let quants = block.keys(half, i, cells);
         let l = Lanes(block.simd);
-        l.store(number(l, quants, headers), &mut row.as_chunks_mut::<LANES>().0[cells]);
+        l.store(dequantize(l, quants, headers), &mut row.as_chunks_mut::<LANES>().0[cells]);
     }
 }
 
 #[inline(always)]
-fn number<S: Simd, const HEADERS: usize>(
+fn dequantize<S: Simd, const HEADERS: usize>(
     l: Lanes<S>,
     quants: S::Bytes16,
     headers: [F32x16<S>; HEADERS],
@@ -186,7 +186,7 @@ fn number<S: Simd, const HEADERS: usize>(
     if HEADERS == 1 { l.mul(quants, headers[0]) } else { l.mul_add(quants, headers[0], headers[HEADERS - 1]) }
 }
 
-/// The quants of a block: all cells of a page.
+/// The quants of a block, for all cells of a page.
 struct QuantBlock<'a, S: Simd, const BITS: usize, const HEADERS: usize> {
     simd: S,
     quants: &'a [u8],
@@ -196,24 +196,24 @@ struct QuantBlock<'a, S: Simd, const BITS: usize, const HEADERS: usize> {
 impl<S: Simd, const BITS: usize, const HEADERS: usize> QuantBlock<'_, S, BITS, HEADERS> {
     /// Bytes of a cell's quants.
     const BYTES: usize = BITS * BLOCK_LEN / 8;
-    /// Bytes before the four low bits of quants of five bits: the fifth bits.
+    /// The offset of the low nibbles: 5-bit quants have their fifth bits first.
     const LOW: usize = if BITS == 5 { 4 } else { 0 };
 
     /// The quants of the `i`-th element of the lower or the upper half of the block, of sixteen keys.
     #[inline(always)]
     fn keys(&self, half: usize, i: usize, cells: usize) -> S::Bytes16 {
         let simd = self.simd;
-        let plane = |byte: usize| {
-            let planes = self.quants.as_chunks::<PAGE_CELLS>().0;
-            simd.load16(&planes[byte].as_chunks::<LANES>().0[cells])
+        let of_cells = |byte: usize| {
+            let bytes = self.quants.as_chunks::<PAGE_CELLS>().0;
+            simd.load16(&bytes[byte].as_chunks::<LANES>().0[cells])
         };
         match BITS {
-            8 => plane(half * HALF + i),
+            8 => of_cells(half * HALF + i),
             5 => {
-                let nibbles = self.nibbles(plane(Self::LOW + i), half);
-                self.five_bits(nibbles, plane(2 * half + i / 8), simd.splat16(1 << (i % 8)))
+                let nibbles = self.nibbles(of_cells(Self::LOW + i), half);
+                self.five_bits(nibbles, of_cells(2 * half + i / 8), simd.splat16(1 << (i % 8)))
             }
-            _ => simd.look_up16(self.levels, self.nibbles(plane(i), half)),
+            _ => simd.look_up16(self.levels, self.nibbles(of_cells(i), half)),
         }
     }
 
@@ -239,7 +239,7 @@ impl<S: Simd, const BITS: usize, const HEADERS: usize> QuantBlock<'_, S, BITS, H
         if half == 0 { self.simd.low_nibbles16(bytes) } else { self.simd.high_nibbles16(bytes) }
     }
 
-    /// Quants of five bits, less 16 where there is no min. The fifth is set where `fifths` has the bit of `bits`.
+    /// 5-bit quants, minus 16 for types without a min. The fifth bit is set if `fifths` has the bit of `bits`.
     #[inline(always)]
     fn five_bits(&self, nibbles: S::Bytes16, fifths: S::Bytes16, bits: S::Bytes16) -> S::Bytes16 {
         let simd = self.simd;

@@ -1,16 +1,15 @@
-//! Putting together what the splits of positions give to one query head.
+//! Merges the split-KV partials of one query head.
 //!
-//! From nothing, or from a sink, which is a split before all others whose one key has weight 1 and no value, every partial
-//! (m, s, o) takes (M, S, O) in ascending order to
+//! (M, S, O) starts as (-∞, 0, 0), or as (sink, 1, 0). Every partial (m, s, o), in ascending order of the splits, updates it:
 //!
-//! M' = max(m, M), a = exp(M - M'), b = exp(m - M'), S' = S a + s b, O' = O a + o b,
+//! M' = max(m, M), a = exp(M - M'), b = exp(m - M'), S' = fma(S, a, s * b), O' = fma(o, b, O * a),
 //!
-//! where of each sum the second product is rounded first for S and last, with the sum, for O. The result is O / S.
+//! where fma(x, y, z) is x * y + z, rounded once. The result is O / S.
 
 use super::shape::PARTIAL_EXTRA;
 use verbatim_simd::{Isa, Kernel, LANES, Lanes, Simd, dispatch, larger};
 
-/// What the splits so far have given to a query head, beside its result.
+/// M and S of the splits so far; O is the result.
 #[derive(Clone, Copy)]
 pub(super) struct Sum {
     /// M.
@@ -33,7 +32,7 @@ impl Sum {
         dispatch(isa, Merge { sum: self, partial, out });
     }
 
-    /// Makes the result final.
+    /// Divides the result by S.
     pub(super) fn normalize(&self, out: &mut [f32]) {
         out.iter_mut().for_each(|x| *x /= self.total);
     }

@@ -9,11 +9,11 @@ use std::ops::Range;
 use verbatim_backend::PAGE_CELLS;
 use verbatim_simd::{Isa, dispatch};
 
-/// Query heads of a row that a kernel takes at once.
+/// Maximum number of query heads of a row per kernel call.
 const MAX_TILE: usize = 4;
 
-/// The partials of one split, for rows that see something of it and have at most [`MAX_QUERIES`] query heads together, each
-/// as many as the others. Sinks are left out.
+/// Computes the partials of one split, without sinks, for rows that overlap it. All rows have the same number of query heads,
+/// together at most [`MAX_QUERIES`].
 pub(crate) fn attend_split(
     isa: Isa,
     keys: &KvView<'_>,
@@ -23,7 +23,7 @@ pub(crate) fn attend_split(
     rows: &mut [Row<'_>],
 ) {
     let head_dim = keys.head_dim();
-    let PassScratch { gathered, numbers, weights } = scratch;
+    let PassScratch { gathered, decoded, weights } = scratch;
     let mut rescale = [1f32; MAX_QUERIES];
     for partial in rows.iter_mut().flat_map(|row| row.out.chunks_exact_mut(head_dim + PARTIAL_EXTRA)) {
         partial.fill(0.0);
@@ -31,10 +31,12 @@ pub(crate) fn attend_split(
     }
     let end = rows.iter().map(|row| row.position + 1).max().unwrap_or(0).min((split + 1) * SPLIT);
     for start in (split * SPLIT..end).step_by(PAGE_CELLS) {
-        let seen = rows.iter().map(|row| seen(row, start)).filter(|keys| !keys.is_empty());
-        let Some(seen) = seen.reduce(|a, b| a.start.min(b.start)..a.end.max(b.end)) else { continue };
-        let (k, v) = keys.block(start, &seen, gathered);
-        let k = decode::keys(isa, k, head_dim, &seen, numbers);
+        let visible_keys = rows.iter().map(|row| visible(row, start)).filter(|keys| !keys.is_empty());
+        let Some(visible_keys) = visible_keys.reduce(|a, b| a.start.min(b.start)..a.end.max(b.end)) else {
+            continue;
+        };
+        let (k, v) = keys.block(start, &visible_keys, gathered);
+        let k = decode::keys(isa, k, head_dim, &visible_keys, decoded);
         let prefetcher = Prefetcher::new(Some(v));
         tiles(rows, start, head_dim, weights, &mut rescale, prefetcher, |tile| match tile.rescale.len() {
             1 => dispatch(isa, Weigh::<1> { tile, k, head_dim, scores }),
@@ -42,7 +44,7 @@ pub(crate) fn attend_split(
             3 => dispatch(isa, Weigh::<3> { tile, k, head_dim, scores }),
             _ => dispatch(isa, Weigh::<MAX_TILE> { tile, k, head_dim, scores }),
         });
-        let v = decode::values(isa, v, head_dim, &seen, numbers);
+        let v = decode::values(isa, v, head_dim, &visible_keys, decoded);
         let next = Some(start + PAGE_CELLS).filter(|&next| next < end);
         let prefetcher = Prefetcher::new(next.and_then(|next| keys.keys_in_page(next)));
         tiles(rows, start, head_dim, weights, &mut rescale, prefetcher, |tile| match tile.rescale.len() {
@@ -54,12 +56,12 @@ pub(crate) fn attend_split(
     }
 }
 
-/// The keys that a row sees of the block that begins at `start`.
-fn seen(row: &Row<'_>, start: usize) -> Range<usize> {
+/// The keys of the block at `start` that a row attends to.
+fn visible(row: &Row<'_>, start: usize) -> Range<usize> {
     row.first.max(start) - start..(row.position + 1).clamp(start, start + PAGE_CELLS) - start
 }
 
-/// Calls `take` with the query heads of every row that sees something of a block, a few at a time.
+/// Calls `take` with the query heads of every row that overlaps a block, up to [`MAX_TILE`] at a time.
 fn tiles(
     rows: &mut [Row<'_>],
     start: usize,
@@ -70,16 +72,16 @@ fn tiles(
     mut take: impl FnMut(Tile<'_>),
 ) {
     let heads = rows[0].q.len() / head_dim;
-    let made = weights.chunks_mut(heads).zip(rescale.chunks_mut(heads));
-    for (row, (weights, rescale)) in rows.iter_mut().zip(made) {
-        let keys = seen(row, start);
+    let buffers = weights.chunks_mut(heads).zip(rescale.chunks_mut(heads));
+    for (row, (weights, rescale)) in rows.iter_mut().zip(buffers) {
+        let keys = visible(row, start);
         if keys.is_empty() {
             continue;
         }
         let tiles =
             row.q.chunks(MAX_TILE * head_dim).zip(row.out.chunks_mut(MAX_TILE * (head_dim + PARTIAL_EXTRA)));
-        let made = weights.chunks_mut(MAX_TILE).zip(rescale.chunks_mut(MAX_TILE));
-        for ((q, partials), (weights, rescale)) in tiles.zip(made) {
+        let buffers = weights.chunks_mut(MAX_TILE).zip(rescale.chunks_mut(MAX_TILE));
+        for ((q, partials), (weights, rescale)) in tiles.zip(buffers) {
             // The first tile prefetches for all.
             let prefetcher = std::mem::replace(&mut prefetcher, Prefetcher::new(None));
             take(Tile { keys: keys.clone(), q, partials, weights, rescale, prefetcher });

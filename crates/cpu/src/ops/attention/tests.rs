@@ -167,8 +167,8 @@ fn ranges_agree_with_f64_and_come_out_of_parts_as_out_of_one_piece() {
 fn a_window_sees_no_more_ranges_than_its_length_allows() {
     for window in [1, 2, SPLIT, SPLIT + 1, SPLIT + 2, 700] {
         let most = (0..5 * SPLIT).map(|end| splits((end.saturating_sub(window - 1), end)).len()).max();
-        assert!(most.expect("some") <= most_splits(5 * SPLIT, Some(window)), "{window}");
-        assert_eq!(most_splits(5 * SPLIT, None), 5);
+        assert!(most.expect("some") <= max_splits(5 * SPLIT, Some(window)), "{window}");
+        assert_eq!(max_splits(5 * SPLIT, None), 5);
     }
 }
 
@@ -200,7 +200,7 @@ fn a_window_keeps_the_blocks_where_they_are() {
     let spec = KvSpec { kv_heads: 1, head_dim: 16, k: KvType::F32, v: KvType::F32 };
     let (memory, ..) = memory(spec, 150, &mut Random(9));
     let q: Vec<f32> = (0..16).map(|i| i as f32 - 8.0).collect();
-    // Keys of weight exactly 0 and no keys at all give the same bits, if blocks begin at the same positions.
+    // With keys of weight exactly 0 the bits are the same as without them, if blocks begin at the same positions.
     let far = Span {
         layer: &memory.layers()[0],
         kv_head: 0,
@@ -262,7 +262,7 @@ fn a_path_through_other_cells_gives_what_the_pages_would() {
         let spec = KvSpec { kv_heads: 2, head_dim: [16, 24, 80][i % 3], k, v };
         let (natural, ks, vs) = memory(spec, 150, &mut random);
         for base in [0, 1, 50, 63, 64, 65, 120, 128, 149, 150] {
-            // The same keys below the base; those above lie all over two other pages, and NaN where the pages have them.
+            // The same keys below the base; those above are scattered over two other pages, and their cells in the sequence's pages are NaN.
             let tree = KvMemory::new(&[(spec, 6)]).expect("small");
             let layer = &tree.layers()[0];
             let mut cells = Vec::new();
@@ -283,7 +283,7 @@ fn a_path_through_other_cells_gives_what_the_pages_would() {
             for ((first, position), isa) in
                 SPANS.into_iter().flat_map(|span| Isa::supported().map(move |isa| (span, isa)))
             {
-                // Blocks that are all of the path need no page.
+                // Blocks that are entirely in the path need no page.
                 let pages: Vec<i32> =
                     (0..3).map(|block| if block * 64 < base as i32 { 3 - block } else { -1 }).collect();
                 let path = (base <= position).then_some(Path { base, cells: &cells });

@@ -1,4 +1,4 @@
-//! Where the keys and values of a query lie.
+//! Locates the keys and values of a query.
 
 use super::shape::STORED_BYTES;
 use crate::kv::{Block, KvLayer};
@@ -12,7 +12,7 @@ pub(crate) struct KvView<'a> {
     pub(crate) kv_head: usize,
     /// The sequence's pages, by block of positions.
     pub(crate) pages: &'a [i32],
-    /// The positions that are not in the pages.
+    /// The positions that are not in the pages, but in the cells of a tree path.
     pub(crate) path: Option<Path<'a>>,
 }
 
@@ -26,7 +26,7 @@ impl<'a> KvView<'a> {
         usize::try_from(self.pages[position / PAGE_CELLS]).expect("a page of the sequence")
     }
 
-    /// K and V of the block of positions that begins at `start`, of which `seen` are needed.
+    /// K and V of the block of positions that begins at `start`, of which `seen` are read.
     pub(super) fn block<'g>(
         &self,
         start: usize,
@@ -45,25 +45,25 @@ impl<'a> KvView<'a> {
         }
     }
 
-    /// The keys of the block that begins at `start`, if they lie in a page.
+    /// The keys of the block that begins at `start`, if they are in a page.
     pub(super) fn keys_in_page(&self, start: usize) -> Option<Block<'a>> {
         let page = usize::try_from(*self.pages.get(start / PAGE_CELLS)?).ok()?;
         self.path.is_none().then(|| self.layer.k().block(page, self.kv_head))
     }
 }
 
-/// Where the positions from `base` on lie: the cells of one of the ways down a tree of rows in flight.
+/// The cells of the positions >= `base`: those of one root-to-row path in the tree of rows in flight.
 #[derive(Clone, Copy)]
 pub(crate) struct Path<'a> {
     /// The first position of the path.
     pub(crate) base: usize,
-    /// Cells of the positions from `base` on.
+    /// Cells of the positions >= `base`.
     pub(crate) cells: &'a [i32],
 }
 
 impl Path<'_> {
-    /// K and V of the keys `seen` of the block of positions that begins at `start`, brought together as a page would hold
-    /// them.
+    /// K and V of the keys `seen` of the block of positions that begins at `start`, gathered in the layout of a
+    /// page.
     fn gather<'g>(
         &self,
         keys: &KvView<'_>,

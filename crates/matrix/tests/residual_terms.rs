@@ -1,9 +1,10 @@
-//! Activations in two planes: products nearly as exact as with f32 activations, with the same bits at every width and on
-//! every instruction set.
+//! Activations in two int8 residual terms: matmuls nearly as accurate as with f32 activations, with the same bits at every
+//! batch size and on every instruction set.
 
 use verbatim_graph::random::Random;
 use verbatim_matrix::{
-    Epilogue, Input, OutputRows, PackedMatrix, Residual, activation_row_bytes, matmul_groups, quantize_planes,
+    Epilogue, Input, PackedMatrix, Residual, SharedOutput, activation_row_bytes, matmul_groups,
+    quantize_terms,
 };
 use verbatim_quant::{DType, dequantize, quantize};
 use verbatim_simd::Isa;
@@ -12,20 +13,20 @@ const ROWS: usize = 37;
 const COLS: usize = 512;
 const TOKENS: usize = 11;
 
-fn product(isa: Isa, weights: &PackedMatrix, planes: usize, x: &[f32], residual: Option<&[f32]>) -> Vec<f32> {
-    let stride_bytes = planes * activation_row_bytes(COLS);
+fn output(isa: Isa, weights: &PackedMatrix, terms: usize, x: &[f32], residual: Option<&[f32]>) -> Vec<f32> {
+    let stride_bytes = terms * activation_row_bytes(COLS);
     let tokens = x.len() / COLS;
     let mut bytes = vec![0; tokens * stride_bytes];
     for (row, out) in x.chunks(COLS).zip(bytes.chunks_mut(stride_bytes)) {
-        let mut planes: Vec<&mut [u8]> = out.chunks_mut(activation_row_bytes(COLS)).collect();
-        quantize_planes(isa, row, &mut planes);
+        let mut terms: Vec<&mut [u8]> = out.chunks_mut(activation_row_bytes(COLS)).collect();
+        quantize_terms(isa, row, &mut terms);
     }
     let mut out = vec![0.0; tokens * ROWS];
-    let output = OutputRows::new(&mut out, ROWS);
+    let output = SharedOutput::new(&mut out, ROWS);
     let residual = residual.map_or(Residual::None, |values| Residual::Rows { values, stride: ROWS });
-    let input = Input::Quantized { bytes: &bytes, stride_bytes, tokens, planes };
+    let input = Input::Quantized { bytes: &bytes, stride_bytes, tokens, terms };
     let groups = 0..weights.row_groups();
-    // SAFETY: `out` is borrowed by this call alone.
+    // SAFETY: `out` is borrowed mutably, by this call only.
     #[allow(unsafe_code)]
     unsafe {
         matmul_groups(isa, weights, input, &output, groups, Epilogue { bias: None, residual })
@@ -36,8 +37,10 @@ fn product(isa: Isa, weights: &PackedMatrix, planes: usize, x: &[f32], residual:
 #[test]
 fn two_planes_are_nearly_exact_and_independent_of_width_and_instruction_set() {
     let mut random = Random(9);
-    let mut numbers = |count: usize| -> Vec<f32> { (0..count).map(|_| random.unit().powi(3)).collect() };
-    let (plain, x, residual) = (numbers(ROWS * COLS), numbers(TOKENS * COLS), numbers(TOKENS * ROWS));
+    let mut random_values =
+        |count: usize| -> Vec<f32> { (0..count).map(|_| random.unit().powi(3)).collect() };
+    let (plain, x, residual) =
+        (random_values(ROWS * COLS), random_values(TOKENS * COLS), random_values(TOKENS * ROWS));
     for dtype in [DType::Q4_1, DType::Q8_0, DType::Q4_K, DType::Q6_K] {
         let mut bytes = vec![0; ROWS * dtype.row_bytes(COLS).expect("whole blocks")];
         quantize(dtype, &plain, &mut bytes).expect("finite");
@@ -52,16 +55,16 @@ fn two_planes_are_nearly_exact_and_independent_of_width_and_instruction_set() {
             let square = |i: usize| (f64::from(given[i]) - exact(i / ROWS, i % ROWS)).powi(2);
             ((0..given.len()).map(square).sum::<f64>() / given.len() as f64).sqrt()
         };
-        let one = product(Isa::scalar(), &weights, 1, &x, None);
-        let two = product(Isa::scalar(), &weights, 2, &x, None);
+        let one = output(Isa::scalar(), &weights, 1, &x, None);
+        let two = output(Isa::scalar(), &weights, 2, &x, None);
         assert!(error(&two) * 100.0 < error(&one), "{dtype}: {:e} {:e}", error(&two), error(&one));
 
-        let reference = product(Isa::scalar(), &weights, 2, &x, Some(&residual));
+        let reference = output(Isa::scalar(), &weights, 2, &x, Some(&residual));
         for isa in Isa::supported() {
-            assert_eq!(product(isa, &weights, 2, &x, Some(&residual)), reference, "{dtype} {}", isa.name());
+            assert_eq!(output(isa, &weights, 2, &x, Some(&residual)), reference, "{dtype} {}", isa.name());
             for token in 0..TOKENS {
                 let (x, residual) = (&x[token * COLS..][..COLS], &residual[token * ROWS..][..ROWS]);
-                let alone = product(isa, &weights, 2, x, Some(residual));
+                let alone = output(isa, &weights, 2, x, Some(residual));
                 assert_eq!(alone, reference[token * ROWS..][..ROWS], "{dtype} {} token {token}", isa.name());
             }
         }

@@ -1,4 +1,4 @@
-//! Products with weights. A weight row is decoded once and used for all rows of the step.
+//! Matmuls with weights. A weight row is decoded once and used for all rows of the step.
 
 use super::dot;
 use crate::arena::Rows;
@@ -36,7 +36,7 @@ pub(crate) fn linear(
     }
 }
 
-/// For each chosen expert x, or its own part of x, times the expert's rows of the weight, plus the expert's part of the bias.
+/// For each selected expert x, or the part of x for its top-k slot, times the expert's rows of the weight, plus the expert's bias.
 /// `out` is \[r, used * n\].
 pub(crate) fn expert_linear(
     experts: usize,
@@ -47,22 +47,22 @@ pub(crate) fn expert_linear(
     out: &mut [f32],
 ) {
     let (k, n, used) = (weight.cols(), weight.rows() / experts, chosen.cols());
-    let has_own_part = x.cols() != k;
+    let has_part_per_slot = x.cols() != k;
     let mut weight_row = vec![0.0; k];
     for expert in 0..experts {
-        let ranks = |row: usize| (0..used).filter(move |&rank| chosen.row(row)[rank] as usize == expert);
-        let choices: Vec<(usize, usize)> =
-            (0..x.count()).flat_map(|row| ranks(row).map(move |rank| (row, rank))).collect();
-        if choices.is_empty() {
+        let slots = |row: usize| (0..used).filter(move |&slot| chosen.row(row)[slot] as usize == expert);
+        let pairs: Vec<(usize, usize)> =
+            (0..x.count()).flat_map(|row| slots(row).map(move |slot| (row, slot))).collect();
+        if pairs.is_empty() {
             continue;
         }
         for column in 0..n {
             let stacked = expert * n + column;
             weight.decode_row(stacked, &mut weight_row);
-            for &(row, rank) in &choices {
-                let part = if has_own_part { rank * k } else { 0 };
+            for &(row, slot) in &pairs {
+                let part = if has_part_per_slot { slot * k } else { 0 };
                 let sum = dot(&x.row(row)[part..][..k], &weight_row);
-                out[(row * used + rank) * n + column] = sum + bias.map_or(0.0, |bias| bias[stacked]);
+                out[(row * used + slot) * n + column] = sum + bias.map_or(0.0, |bias| bias[stacked]);
             }
         }
     }
