@@ -24,7 +24,7 @@ pub fn run(arguments: &[String], out: &mut dyn Write) -> Result<(), Box<dyn Erro
 
     let tokens = tokenizer.encode(text, Special::Ignore, true);
     let sequence = stepper.begin()?;
-    let want = Want { next: Next::LogProbs, ..Want::NOTHING };
+    let want = Want { next: Next::LogProbs, ..Want::NONE };
     let mut scores = Vec::new();
     // A row is one token at one position. All rows of a step are computed together.
     for (inputs, targets) in tokens.chunks(MAX_ROWS).zip(tokens[1..].chunks(MAX_ROWS)) {

@@ -7,7 +7,8 @@ use std::io::Write;
 use std::sync::Arc;
 use verbatim_cpu::Cpu;
 use verbatim_engine::{
-    Engine, EngineOptions, Event, LoadOptions, ModelText, Prompt, Request, Sampling, SessionOptions, Stepper,
+    Engine, EngineOptions, Event, LoadOptions, Prompt, Request, Sampling, SessionOptions, Stepper,
+    TextProcessor,
 };
 use verbatim_gguf::GgufFile;
 use verbatim_text::{Special, Tokenizer};
@@ -26,8 +27,8 @@ pub fn run(arguments: &[String], out: &mut dyn Write) -> Result<(), Box<dyn Erro
     let model = GgufFile::open(model)?;
     let tokenizer = Arc::new(Tokenizer::from_gguf(model.metadata())?);
     let stepper = Stepper::load(Cpu::new(2)?, &model, &LoadOptions::default())?;
-    let text_side = ModelText { tokenizer: Arc::clone(&tokenizer), template: None };
-    let engine = Engine::start(stepper, text_side, EngineOptions::default())?;
+    let text_processor = TextProcessor { tokenizer: Arc::clone(&tokenizer), template: None };
+    let engine = Engine::start(stepper, text_processor, EngineOptions::default())?;
 
     // If there is no file yet, the session begins empty.
     let session = engine.open_session(SessionOptions { shift_keep: None, file: Some(file.into()) })?;

@@ -24,7 +24,7 @@ use verbatim_text::Tokenizer;
 
 /// What a model has besides its weights: the way from text to tokens and back.
 #[derive(Clone, Debug)]
-pub struct ModelText {
+pub struct TextProcessor {
     /// The tokenizer.
     pub tokenizer: Arc<Tokenizer>,
     /// Source of the chat template, if the model has one. A broken one does harm to conversations alone.
@@ -37,12 +37,12 @@ pub struct EngineOptions {
     /// What clients call the model.
     pub model_name: String,
     /// Capacity of a request's event channel. A request pauses while it is full.
-    pub events_ahead: usize,
+    pub event_buffer: usize,
 }
 
 impl Default for EngineOptions {
     fn default() -> Self {
-        EngineOptions { model_name: "model".to_owned(), events_ahead: 256 }
+        EngineOptions { model_name: "model".to_owned(), event_buffer: 256 }
     }
 }
 
@@ -53,7 +53,7 @@ pub struct Engine(Arc<Handle>);
 
 #[derive(Debug)]
 struct Handle {
-    line: Line,
+    commands: CommandSender,
     thread: Option<JoinHandle<()>>,
     format: ChatFormat,
     options: EngineOptions,
@@ -62,8 +62,8 @@ struct Handle {
 
 /// How clients reach the thread.
 #[derive(Clone, Debug)]
-struct Line {
-    commands: Sender<Command>,
+struct CommandSender {
+    sender: Sender<Command>,
     shared: Arc<Shared>,
 }
 
@@ -81,7 +81,7 @@ enum Command {
     Save(SessionId, PathBuf, Sections, Reply<()>),
     Close(SessionId, Reply<()>),
     /// A client has read events that a request waited for, or has cancelled.
-    Look,
+    Wake,
     Stop,
 }
 
@@ -90,10 +90,10 @@ type Sections = Vec<(String, Vec<u8>)>;
 
 type Reply<T> = SyncSender<Result<T, SessionError>>;
 
-impl Line {
+impl CommandSender {
     /// Sends a command. One that comes too late is dropped, which its client sees from its reply.
     fn send(&self, command: Command) {
-        let _ = self.commands.send(command);
+        let _ = self.sender.send(command);
     }
 
     /// Why the engine has stopped. Waits for the thread's last few instructions: only for whoever knows that it is ending.
@@ -109,7 +109,7 @@ impl Engine {
     /// If the system gives no thread.
     pub fn start<B>(
         stepper: Stepper<B>,
-        text: ModelText,
+        text: TextProcessor,
         options: EngineOptions,
     ) -> Result<Engine, EngineError>
     where
@@ -132,31 +132,32 @@ impl Engine {
         options: EngineOptions,
         context: usize,
     ) -> Result<Engine, EngineError> {
-        let (commands, to_do) = mpsc::channel();
+        let (sender, to_do) = mpsc::channel();
         let shared = Arc::new(Shared::default());
-        let line = Line { commands, shared: Arc::clone(&shared) };
+        let commands = CommandSender { sender, shared: Arc::clone(&shared) };
         let thread = std::thread::Builder::new().name("engine".to_owned()).spawn(move || {
             let worked = catch_unwind(AssertUnwindSafe(|| work(&to_do, &shared)));
-            let cause =
-                worked.err().map_or_else(|| "its last handle was dropped".to_owned(), |panic| fault(&*panic));
+            let cause = worked
+                .err()
+                .map_or_else(|| "its last handle was dropped".to_owned(), |panic| panic_message(&*panic));
             let _ = shared.ended.set(cause);
         })?;
-        Ok(Engine(Arc::new(Handle { line, thread: Some(thread), format, options, context })))
+        Ok(Engine(Arc::new(Handle { commands, thread: Some(thread), format, options, context })))
     }
 
     /// Submits a request. Requests are computed first come, first served.
     ///
     /// The prompt becomes tokens here, on the caller's thread. What is wrong with the request is told by the answer.
-    pub fn submit(&self, request: Request) -> Answer {
-        let (sender, events) = mpsc::sync_channel(self.0.options.events_ahead.max(1));
-        let line = self.0.line.clone();
+    pub fn submit(&self, request: Request) -> EventStream {
+        let (sender, events) = mpsc::sync_channel(self.0.options.event_buffer.max(1));
+        let commands = self.0.commands.clone();
         let signals = Arc::new(Signals::default());
         let mut outbox = Outbox { events: sender, pending: VecDeque::new(), signals: Arc::clone(&signals) };
         match Task::of(request, &self.0.format) {
-            Ok(task) => line.send(Command::Submit(Job { task, outbox })),
+            Ok(task) => commands.send(Command::Submit(Job { task, outbox })),
             Err(error) => outbox.put(Event::Failed(error)),
         }
-        Answer { events, guard: CancelOnDrop(Canceller { signals, line }), is_over: false }
+        EventStream { events, guard: CancelOnDrop(Canceller { signals, commands }), is_over: false }
     }
 
     /// Opens a session. It occupies one of the engine's sequences until it is closed.
@@ -190,8 +191,8 @@ impl Engine {
 
     fn call<T>(&self, command: impl FnOnce(Reply<T>) -> Command) -> Result<T, SessionError> {
         let (reply, replied) = mpsc::sync_channel(1);
-        self.0.line.send(command(reply));
-        replied.recv().unwrap_or_else(|_| Err(self.0.line.stopped().into()))
+        self.0.commands.send(command(reply));
+        replied.recv().unwrap_or_else(|_| Err(self.0.commands.stopped().into()))
     }
 
     /// The most positions of a sequence.
@@ -222,15 +223,15 @@ impl Engine {
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        self.line.shared.stopping.store(true, Ordering::Relaxed);
-        self.line.send(Command::Stop);
+        self.commands.shared.stopping.store(true, Ordering::Relaxed);
+        self.commands.send(Command::Stop);
         // A panic was caught and reported before.
         let _ = self.thread.take().map(JoinHandle::join);
     }
 }
 
 /// What a panic says, for those who wait.
-fn fault(panic: &(dyn Any + Send)) -> String {
+fn panic_message(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().map(String::as_str);
     let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no reason given");
     format!("this is a bug, please report it: {text}")
@@ -238,7 +239,7 @@ fn fault(panic: &(dyn Any + Send)) -> String {
 
 /// The events of one request, as they come. Dropping it cancels the request.
 #[derive(Debug)]
-pub struct Answer {
+pub struct EventStream {
     // Dropped before the guard, whose cancelling then finds that nobody reads.
     events: Receiver<Event>,
     guard: CancelOnDrop,
@@ -258,7 +259,7 @@ impl Drop for CancelOnDrop {
 #[derive(Clone, Debug)]
 pub struct Canceller {
     signals: Arc<Signals>,
-    line: Line,
+    commands: CommandSender,
 }
 
 /// What the two ends of a request tell each other besides events.
@@ -273,11 +274,11 @@ impl Canceller {
     /// Ends the request after the step under way. Its answer finishes with [`FinishReason::Cancelled`], unless it is over.
     pub fn cancel(&self) {
         self.signals.cancelled.store(true, Ordering::Relaxed);
-        self.line.send(Command::Look);
+        self.commands.send(Command::Wake);
     }
 }
 
-impl Answer {
+impl EventStream {
     /// Ends the request after the step under way. What was computed until then comes, then [`FinishReason::Cancelled`].
     pub fn cancel(&self) {
         self.guard.0.cancel();
@@ -289,7 +290,7 @@ impl Answer {
     }
 }
 
-impl Iterator for Answer {
+impl Iterator for EventStream {
     type Item = Event;
 
     /// Waits for the next event; `None` after the request has finished or failed.
@@ -299,10 +300,10 @@ impl Iterator for Answer {
         }
         let event = match self.events.recv() {
             Ok(event) => event,
-            Err(_) => Event::Failed(self.guard.0.line.stopped().into()),
+            Err(_) => Event::Failed(self.guard.0.commands.stopped().into()),
         };
         if self.guard.0.signals.waiting.swap(false, Ordering::SeqCst) {
-            self.guard.0.line.send(Command::Look);
+            self.guard.0.commands.send(Command::Wake);
         }
         self.is_over = matches!(event, Event::Finished { .. } | Event::Failed(_));
         Some(event)
@@ -328,7 +329,7 @@ impl Outbox {
         self.flush();
     }
 
-    /// Sends what there is room for. Whether that was all; else the client's next read sends [`Command::Look`].
+    /// Sends what there is room for. Whether that was all; else the client's next read sends [`Command::Wake`].
     fn flush(&mut self) -> bool {
         while let Some(event) = self.pending.pop_front() {
             match self.events.try_send(event) {
@@ -397,20 +398,20 @@ impl<'a, B: Backend> Worker<'a, B> {
 
     /// Works until it is told to stop.
     fn serve(mut self, commands: &Receiver<Command>) {
-        while self.obey(commands) {
+        while self.process_commands(commands) {
             self.work();
         }
     }
 
     /// Does what it was told. Waits for a command where there is nothing to compute. `false` when it is told to stop.
-    fn obey(&mut self, commands: &Receiver<Command>) -> bool {
+    fn process_commands(&mut self, commands: &Receiver<Command>) -> bool {
         loop {
             let command = if self.can_work() { commands.try_recv().ok() } else { commands.recv().ok() };
             match command {
                 // The handle sends a command before it goes, so no command means that there is none yet.
                 None => return true,
                 Some(Command::Stop) => return false,
-                Some(Command::Look) => {}
+                Some(Command::Wake) => {}
                 Some(Command::Submit(job)) => self.waiting.push_back(job),
                 Some(Command::Open(options, reply)) => drop(reply.send(self.open(&options))),
                 Some(Command::Save(id, path, sections, reply)) => {

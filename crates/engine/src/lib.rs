@@ -26,15 +26,15 @@ mod session;
 mod stepper;
 
 pub use chat::{ChatError, ChatFormat, Message, Role};
-pub use engine::{Answer, Canceller, Engine, EngineOptions, ModelText};
+pub use engine::{Canceller, Engine, EngineOptions, EventStream, TextProcessor};
 pub use error::EngineError;
-pub use load::{LoadError, check};
+pub use load::{LoadError, read_hyperparameters};
 pub use options::{DraftOptions, LoadOptions};
 pub use request::{Event, FinishReason, GenerationStats, Prompt, Request, RequestError, Sampling};
 pub use row::{Next, Row, RowError, RowInput, StepError, StepOutputs, Want};
 pub use sequences::SaveError;
 pub use session::{OpenedSession, RestoredSession, SessionError, SessionId, SessionOptions};
-pub use stepper::{Sequences, Stepper};
+pub use stepper::{SequenceMemory, Stepper};
 pub use verbatim_backend::{
     Backend, KindTime, KvType, Outputs, PAGE_CELLS, ProductWork, Products, Profile, StateMemoryError,
 };
@@ -42,8 +42,8 @@ pub use verbatim_models::{HiddenOutput, Hyperparameters, ModelError};
 pub use verbatim_plan::Statistics;
 pub use verbatim_sample::{LogSoftmax, Sampler};
 pub use verbatim_state::{
-    BatchError, CHECKPOINTS, Extension, OwnerId, RestoreError, Restored, Saved, SavedError, SequenceId,
-    StateError,
+    BatchError, CHECKPOINTS, ModelId, RestoreError, Restored, SavedFile, SavedFileError, SequenceExtension,
+    SequenceId, StateError,
 };
 
 /// The most rows of one step.

@@ -1,14 +1,14 @@
 //! Loading: a model understood, its weights in the backend's layout, memory for its sequences; and drafts appended to it.
 
 use crate::read_ahead::ReadAhead;
-use crate::stepper::{Loaded, Sequences, Stepper};
+use crate::stepper::{Loaded, SequenceMemory, Stepper};
 use crate::{DraftOptions, LoadOptions, MAX_ROWS};
 use sha2::{Digest as _, Sha256};
 use verbatim_backend::{Backend, KvSpec, KvType, PackError, RecurrentSpec, StateMemoryError, WeightSource};
 use verbatim_gguf::{GgufError, GgufFile, Tensor};
 use verbatim_models::{Base, HadamardKv, Hyperparameters, KeyRope, KvShape, Model, ModelError, WeightSpec};
 use verbatim_quant::{QuantError, dequantize};
-use verbatim_state::{AppendError, Digest, LayerSpec, OwnerId, OwnerSpec, RopeKind, State, StateSpec};
+use verbatim_state::{AppendError, Digest, LayerSpec, ModelId, ModelSpec, RopeKind, State, StateSpec};
 
 /// Sequences longer than this are not made unless asked for, whatever the model was trained for.
 const DEFAULT_CONTEXT: usize = 8192;
@@ -45,18 +45,18 @@ pub enum LoadError {
     #[error(transparent)]
     Memory(#[from] StateMemoryError),
     /// A context that the model cannot have.
-    #[error("a context of {0} positions is not possible; it must be from 1 to {most}", most = MOST_CONTEXT)]
+    #[error("a context of {0} positions is not possible; it must be from 1 to {most}", most = MAX_CONTEXT)]
     Context(usize),
 }
 
 /// Positions are i32 in graphs.
-const MOST_CONTEXT: usize = 1 << 30;
+const MAX_CONTEXT: usize = 1 << 30;
 
 /// Checks whether a file is a model that can be run; returns its hyperparameters. Reads no weights.
 ///
 /// # Errors
 /// What is wrong with it, and where.
-pub fn check(file: &GgufFile) -> Result<Hyperparameters, ModelError> {
+pub fn read_hyperparameters(file: &GgufFile) -> Result<Hyperparameters, ModelError> {
     verbatim_models::open(file).map(|model| model.hyperparameters().clone())
 }
 
@@ -68,22 +68,22 @@ impl<B: Backend> Stepper<B> {
     pub fn load(mut backend: B, file: &GgufFile, options: &LoadOptions) -> Result<Stepper<B>, LoadError> {
         let model = verbatim_models::open(file)?;
         let context = options.context.unwrap_or(model.hyperparameters().context.min(DEFAULT_CONTEXT));
-        if context == 0 || context > MOST_CONTEXT {
+        if context == 0 || context > MAX_CONTEXT {
             return Err(LoadError::Context(context));
         }
-        let spec = state_spec(options, context);
-        let form = CacheForm { k: options.k, v: options.v, hadamard: options.hadamard };
-        let owner = owner_spec(file, &*model, context, form)?;
+        let sizes = state_spec(options, context);
+        let format = KvFormat { k: options.k, v: options.v, hadamard: options.hadamard };
+        let spec = model_spec(file, &*model, context, format)?;
         // Memory first: it may not suffice, and weights take long.
-        let mut state = State::new(backend.new_state(), spec, owner.clone())?;
+        let mut state = State::new(backend.new_state(), sizes, spec.clone())?;
         let mut weights = backend.new_weights();
         append_weights(&mut backend, &mut weights, file, &*model)?;
         // Quick now that the file has been read.
-        let identity = identity(file);
-        state.identify(OwnerId::TARGET, identity);
-        let state = Sequences { state, hadamard: vec![form.hadamard()] };
-        let target = Loaded { model, base: Base::default(), owner, identity };
-        Ok(Stepper::of(backend, weights, target, state, *options))
+        let digest = model_digest(file);
+        state.set_model_digest(ModelId::TARGET, digest);
+        let memory = SequenceMemory { state, hadamard: vec![format.hadamard()] };
+        let target = Loaded { model, base: Base::default(), spec, digest };
+        Ok(Stepper::of(backend, weights, target, memory, *options))
     }
 
     /// Loads a draft: its weights come after those of the models before it, its layers become more layers of every sequence.
@@ -91,56 +91,56 @@ impl<B: Backend> Stepper<B> {
     ///
     /// # Errors
     /// If the file is no model that can be run, memory does not suffice, or sequences have begun.
-    pub fn append_model(&mut self, file: &GgufFile, options: &DraftOptions) -> Result<OwnerId, LoadError> {
+    pub fn append_model(&mut self, file: &GgufFile, options: &DraftOptions) -> Result<ModelId, LoadError> {
         let model = verbatim_models::open(file)?;
-        let form = CacheForm { k: options.k, v: options.v, hadamard: options.hadamard };
-        let owner = owner_spec(file, &*model, self.context(), form)?;
+        let format = KvFormat { k: options.k, v: options.v, hadamard: options.hadamard };
+        let spec = model_spec(file, &*model, self.context(), format)?;
         let base = self.models.iter().fold(Base::default(), |base, loaded| Base {
             weights: base.weights + loaded.model.weights().len() as u32,
-            kv: base.kv + loaded.owner.layers.len() as u32,
-            recurrent: base.recurrent + loaded.owner.recurrent.len() as u32,
+            kv: base.kv + loaded.spec.layers.len() as u32,
+            recurrent: base.recurrent + loaded.spec.recurrent.len() as u32,
         });
-        let id = self.sequences.state.append_owner(owner.clone())?;
+        let id = self.memory.state.append_model(spec.clone())?;
         append_weights(&mut self.backend, &mut self.weights, file, &*model)?;
-        let identity = identity(file);
-        self.sequences.state.identify(id, identity);
-        self.sequences.hadamard.push(form.hadamard());
-        self.models.push(Loaded { model, base, owner, identity });
+        let digest = model_digest(file);
+        self.memory.state.set_model_digest(id, digest);
+        self.memory.hadamard.push(format.hadamard());
+        self.models.push(Loaded { model, base, spec, digest });
         Ok(id)
     }
 
     /// Sequences of the same models, as many and as long as the present ones, but with K and V of other types: for
-    /// [`Stepper::swap_sequences`].
+    /// [`Stepper::swap_memory`].
     ///
     /// # Errors
     /// If there is no memory for them.
-    pub fn other_sequences(&self, k: KvType, v: KvType, hadamard: bool) -> Result<Sequences<B>, LoadError> {
-        let form = CacheForm { k, v, hadamard };
-        let mut owners = self.models.iter().map(|loaded| OwnerSpec {
-            layers: loaded.owner.layers.iter().map(|layer| form.of_layer(layer)).collect(),
-            recurrent: loaded.owner.recurrent.clone(),
+    pub fn new_memory(&self, k: KvType, v: KvType, hadamard: bool) -> Result<SequenceMemory<B>, LoadError> {
+        let format = KvFormat { k, v, hadamard };
+        let mut specs = self.models.iter().map(|loaded| ModelSpec {
+            layers: loaded.spec.layers.iter().map(|layer| format.of_layer(layer)).collect(),
+            recurrent: loaded.spec.recurrent.clone(),
         });
-        let target = owners.next().expect("there is a target");
+        let target = specs.next().expect("there is a target");
         let spec = state_spec(&self.options, self.context());
         let mut state = State::new(self.backend.new_state(), spec, target)?;
-        state.identify(OwnerId::TARGET, self.models[0].identity);
-        for (owner, loaded) in owners.zip(&self.models[1..]) {
-            let id = state.append_owner(owner)?;
-            state.identify(id, loaded.identity);
+        state.set_model_digest(ModelId::TARGET, self.models[0].digest);
+        for (spec, loaded) in specs.zip(&self.models[1..]) {
+            let id = state.append_model(spec)?;
+            state.set_model_digest(id, loaded.digest);
         }
-        Ok(Sequences { state, hadamard: vec![form.hadamard(); self.models.len()] })
+        Ok(SequenceMemory { state, hadamard: vec![format.hadamard(); self.models.len()] })
     }
 }
 
 /// How K and V are stored.
 #[derive(Clone, Copy)]
-struct CacheForm {
+struct KvFormat {
     k: KvType,
     v: KvType,
     hadamard: bool,
 }
 
-impl CacheForm {
+impl KvFormat {
     fn hadamard(self) -> HadamardKv {
         HadamardKv {
             keys: self.hadamard && self.k.is_quantized(),
@@ -165,26 +165,26 @@ fn state_spec(options: &LoadOptions, context: usize) -> StateSpec {
 }
 
 /// What a model keeps of each sequence.
-fn owner_spec(
+fn model_spec(
     file: &GgufFile,
     model: &dyn Model,
     context: usize,
-    form: CacheForm,
-) -> Result<OwnerSpec, LoadError> {
-    let layers = model.kv_shapes(context).into_iter().map(|shape| layer_spec(file, model, shape, form));
+    format: KvFormat,
+) -> Result<ModelSpec, LoadError> {
+    let layers = model.kv_shapes(context).into_iter().map(|shape| layer_spec(file, model, shape, format));
     let recurrent = model.recurrent_shapes().into_iter().map(|shape| RecurrentSpec {
         kernel: shape.kernel,
         channels: shape.channels(),
         heads: shape.heads,
     });
-    Ok(OwnerSpec { layers: layers.collect::<Result<_, LoadError>>()?, recurrent: recurrent.collect() })
+    Ok(ModelSpec { layers: layers.collect::<Result<_, LoadError>>()?, recurrent: recurrent.collect() })
 }
 
 fn layer_spec(
     file: &GgufFile,
     model: &dyn Model,
     shape: KvShape,
-    form: CacheForm,
+    format: KvFormat,
 ) -> Result<LayerSpec, LoadError> {
     let KvShape { kv_heads, head_dim, window, rope } = shape;
     let rope = match rope {
@@ -194,8 +194,8 @@ fn layer_spec(
             RopeKind::Rope { table, layout, freq_factors: freq_factors.transpose()? }
         }
     };
-    let kv = KvSpec { kv_heads, head_dim, k: form.k, v: form.v };
-    Ok(LayerSpec { kv, window, rope, hadamard: form.hadamard().keys })
+    let kv = KvSpec { kv_heads, head_dim, k: format.k, v: format.v };
+    Ok(LayerSpec { kv, window, rope, hadamard: format.hadamard().keys })
 }
 
 /// Appends a model's weights to the table, reading ahead in the file and releasing what has been packed.
@@ -225,7 +225,7 @@ const IDENTITY_CHUNK: usize = 1 << 12;
 /// Identifies a model by its metadata, and the name, type, shape and some bytes of every tensor. Reading all would take as
 /// long as loading; files that differ in their weights differ all over them. Quick once the file has been read, and slow before:
 /// a disk finds scattered bytes no faster than whole tensors.
-fn identity(file: &GgufFile) -> Digest {
+fn model_digest(file: &GgufFile) -> Digest {
     let mut hash = Sha256::new();
     for (key, value) in file.metadata().iter() {
         hash.update(format!("{key}={value:?};"));

@@ -45,7 +45,7 @@ pub struct Want<'a> {
 pub enum Next<'a> {
     /// Nothing.
     #[default]
-    Nothing,
+    None,
     /// The token itself.
     Token(&'a Sampler),
     /// The log-probabilities of all tokens.
@@ -56,7 +56,7 @@ pub enum Next<'a> {
 
 impl<'a> Want<'a> {
     /// Nothing: the row only becomes part of its sequence.
-    pub const NOTHING: Want<'static> = Want { next: Next::Nothing, hidden: &[] };
+    pub const NONE: Want<'static> = Want { next: Next::None, hidden: &[] };
     /// The logits of the token after it.
     pub const LOGITS: Want<'static> = Want { next: Next::Logits, hidden: &[] };
 
@@ -67,11 +67,11 @@ impl<'a> Want<'a> {
 
     /// The logits, if that holds.
     pub fn logits_if(wanted: bool) -> Want<'static> {
-        if wanted { Want::LOGITS } else { Want::NOTHING }
+        if wanted { Want::LOGITS } else { Want::NONE }
     }
 
     pub(crate) fn wants_logits(&self) -> bool {
-        self.next != Next::Nothing
+        self.next != Next::None
     }
 }
 
@@ -99,7 +99,7 @@ pub enum RowError {
     Batch(#[from] BatchError),
     /// The draft would attend to positions that it has not computed.
     #[error("the draft has not computed the positions before {start}, which KV index {kv_index} sees")]
-    Unfilled {
+    DraftNotComputed {
         /// The row's KV index.
         kv_index: usize,
         /// The start of the contiguous range that it has computed up to the row.

@@ -1,6 +1,9 @@
 //! The stepper's sequences: their transactions, prefix cache and files.
 
-use crate::{Extension, OwnerId, RestoreError, Restored, Saved, SavedError, SequenceId, StateError, Stepper};
+use crate::{
+    ModelId, RestoreError, Restored, SavedFile, SavedFileError, SequenceExtension, SequenceId, StateError,
+    Stepper,
+};
 use std::fs;
 use std::io::{self, BufWriter};
 use std::ops::Range;
@@ -27,7 +30,7 @@ pub enum SaveError {
         /// The file.
         path: String,
         /// Why.
-        error: SavedError,
+        error: SavedFileError,
     },
     /// The file has no sequence of this name.
     #[error("{path} holds no sequence of a {section}")]
@@ -56,7 +59,7 @@ impl<B: Backend> Stepper<B> {
     /// # Errors
     /// If all are in use.
     pub fn begin(&mut self) -> Result<SequenceId, StateError> {
-        self.sequences.state.begin()
+        self.memory.state.begin()
     }
 
     /// Fills an empty sequence with the longest prefix of `tokens` in the prefix cache; returns its length. Leave out the last token if
@@ -65,7 +68,7 @@ impl<B: Backend> Stepper<B> {
     /// # Errors
     /// If the sequence is not empty.
     pub fn resume_prefix(&mut self, sequence: SequenceId, tokens: &[u32]) -> Result<usize, StateError> {
-        self.sequences.state.resume_prefix(sequence, tokens)
+        self.memory.state.resume_prefix(sequence, tokens)
     }
 
     /// Ends a sequence. Its KV cache stays in the prefix cache as long as there is room.
@@ -73,23 +76,27 @@ impl<B: Backend> Stepper<B> {
     /// # Errors
     /// If it does not exist; or a bug, found when the last sequence ends.
     pub fn end(&mut self, sequence: SequenceId) -> Result<(), StateError> {
-        self.sequences.state.end(sequence)
+        self.memory.state.end(sequence)
     }
 
     /// Attaches an extension, which follows every change of the sequence.
     ///
     /// # Errors
     /// If the sequence does not exist.
-    pub fn attach(&mut self, sequence: SequenceId, extension: Box<dyn Extension>) -> Result<(), StateError> {
-        self.sequences.state.attach(sequence, extension)
+    pub fn attach(
+        &mut self,
+        sequence: SequenceId,
+        extension: Box<dyn SequenceExtension>,
+    ) -> Result<(), StateError> {
+        self.memory.state.attach(sequence, extension)
     }
 
     /// The extensions that were attached to a sequence.
     ///
     /// # Errors
     /// If the sequence does not exist.
-    pub fn extensions(&self, sequence: SequenceId) -> Result<&[Box<dyn Extension>], StateError> {
-        self.sequences.state.extensions(sequence)
+    pub fn extensions(&self, sequence: SequenceId) -> Result<&[Box<dyn SequenceExtension>], StateError> {
+        self.memory.state.extensions(sequence)
     }
 
     /// Positions that a sequence has committed.
@@ -97,7 +104,7 @@ impl<B: Backend> Stepper<B> {
     /// # Errors
     /// If it does not exist.
     pub fn len(&self, sequence: SequenceId) -> Result<usize, StateError> {
-        self.sequences.state.len(sequence)
+        self.memory.state.len(sequence)
     }
 
     /// Whether a sequence has committed nothing.
@@ -105,7 +112,7 @@ impl<B: Backend> Stepper<B> {
     /// # Errors
     /// If it does not exist.
     pub fn is_empty(&self, sequence: SequenceId) -> Result<bool, StateError> {
-        self.sequences.state.is_empty(sequence)
+        self.memory.state.is_empty(sequence)
     }
 
     /// The tokens that a sequence has committed.
@@ -113,7 +120,7 @@ impl<B: Backend> Stepper<B> {
     /// # Errors
     /// If it does not exist.
     pub fn tokens(&self, sequence: SequenceId) -> Result<&[u32], StateError> {
-        self.sequences.state.tokens(sequence)
+        self.memory.state.tokens(sequence)
     }
 
     /// Reserves a chain of `count` positions in flight; returns the first KV index.
@@ -121,7 +128,7 @@ impl<B: Backend> Stepper<B> {
     /// # Errors
     /// As for [`verbatim_state::State::append`].
     pub fn append(&mut self, sequence: SequenceId, count: usize) -> Result<usize, StateError> {
-        self.sequences.state.append(sequence, count).map(|kv_indices| kv_indices.start)
+        self.memory.state.append(sequence, count).map(|kv_indices| kv_indices.start)
     }
 
     /// Reserves a tree of positions in flight; returns the first KV index. Parents are indices among the positions in flight; `None`
@@ -134,7 +141,7 @@ impl<B: Backend> Stepper<B> {
         sequence: SequenceId,
         parents: &[Option<usize>],
     ) -> Result<usize, StateError> {
-        self.sequences.state.append_tree(sequence, parents).map(|kv_indices| kv_indices.start)
+        self.memory.state.append_tree(sequence, parents).map(|kv_indices| kv_indices.start)
     }
 
     /// Commits the first `count` positions in flight and drops the others.
@@ -142,7 +149,7 @@ impl<B: Backend> Stepper<B> {
     /// # Errors
     /// As for [`verbatim_state::State::commit_path`].
     pub fn commit(&mut self, sequence: SequenceId, count: usize) -> Result<(), StateError> {
-        self.sequences.state.commit(sequence, count)
+        self.memory.state.commit(sequence, count)
     }
 
     /// Commits a path of positions in flight, given by their indices among those in flight, and drops the others.
@@ -150,7 +157,7 @@ impl<B: Backend> Stepper<B> {
     /// # Errors
     /// As for [`verbatim_state::State::commit_path`].
     pub fn commit_path(&mut self, sequence: SequenceId, path: &[usize]) -> Result<(), StateError> {
-        self.sequences.state.commit_path(sequence, path)
+        self.memory.state.commit_path(sequence, path)
     }
 
     /// Drops the positions in flight.
@@ -158,13 +165,13 @@ impl<B: Backend> Stepper<B> {
     /// # Errors
     /// If the sequence does not exist.
     pub fn rollback(&mut self, sequence: SequenceId) -> Result<(), StateError> {
-        self.sequences.state.rollback(sequence)
+        self.memory.state.rollback(sequence)
     }
 
     /// Whether the model has recurrent layers. Its sequences can be truncated to 0 only, and of more than [`crate::CHECKPOINTS`] positions
     /// in flight, only one of the last so many can be the last that is committed.
     pub fn is_recurrent(&self) -> bool {
-        self.sequences.state.is_recurrent()
+        self.memory.state.is_recurrent()
     }
 
     /// Removes all positions of a sequence from `len` on.
@@ -172,7 +179,7 @@ impl<B: Backend> Stepper<B> {
     /// # Errors
     /// If the state needed to continue from there is gone ([`verbatim_state::State::truncate`]).
     pub fn truncate(&mut self, sequence: SequenceId, len: usize) -> Result<(), StateError> {
-        self.sequences.state.truncate(sequence, len)
+        self.memory.state.truncate(sequence, len)
     }
 
     /// A copy of a sequence; they share memory until one of them writes.
@@ -180,7 +187,7 @@ impl<B: Backend> Stepper<B> {
     /// # Errors
     /// If no sequence is free, or positions are in flight.
     pub fn fork(&mut self, sequence: SequenceId) -> Result<SequenceId, StateError> {
-        self.sequences.state.fork(sequence)
+        self.memory.state.fork(sequence)
     }
 
     /// Whether the model supports a context shift.
@@ -188,23 +195,23 @@ impl<B: Backend> Stepper<B> {
     /// # Errors
     /// Why not.
     pub fn can_shift(&self) -> Result<(), StateError> {
-        self.sequences.state.can_shift()
+        self.memory.state.can_shift()
     }
 
     /// The last contiguous range of committed positions that a model has computed. All of them for the target.
     ///
     /// # Errors
     /// If the sequence does not exist.
-    pub fn filled(&self, sequence: SequenceId, owner: OwnerId) -> Result<Range<usize>, StateError> {
-        self.sequences.state.filled(sequence, owner)
+    pub fn computed_range(&self, sequence: SequenceId, model: ModelId) -> Result<Range<usize>, StateError> {
+        self.memory.state.computed_range(sequence, model)
     }
 
     /// Positions removed by [`Stepper::remove_and_shift`].
     ///
     /// # Errors
     /// If it does not exist.
-    pub fn removed(&self, sequence: SequenceId) -> Result<usize, StateError> {
-        self.sequences.state.removed(sequence)
+    pub fn removed_count(&self, sequence: SequenceId) -> Result<usize, StateError> {
+        self.memory.state.removed_count(sequence)
     }
 
     /// Context shift: removes positions from the middle of a sequence and moves those after them down. Returns how many are left.
@@ -216,17 +223,17 @@ impl<B: Backend> Stepper<B> {
         sequence: SequenceId,
         positions: Range<usize>,
     ) -> Result<usize, StateError> {
-        self.sequences.state.remove_and_shift(sequence, positions)
+        self.memory.state.remove_and_shift(sequence, positions)
     }
 
     /// Bytes in the prefix cache that no sequence uses.
     pub fn cached_bytes(&self) -> usize {
-        self.sequences.state.cached_bytes()
+        self.memory.state.cached_bytes()
     }
 
     /// Clears the prefix cache.
     pub fn clear_cache(&mut self) {
-        self.sequences.state.clear_cache();
+        self.memory.state.clear_cache();
     }
 
     /// Whether the cache metadata is consistent.
@@ -234,15 +241,15 @@ impl<B: Backend> Stepper<B> {
     /// # Errors
     /// What is inconsistent.
     pub fn integrity(&self) -> Result<(), String> {
-        self.sequences.state.integrity()
+        self.memory.state.integrity()
     }
 
-    /// A sequence's state as bytes, for a section of a [`Saved`] file.
+    /// A sequence's state as bytes, for a section of a [`SavedFile`] file.
     ///
     /// # Errors
     /// If it does not exist.
     pub fn save(&self, sequence: SequenceId) -> Result<Vec<u8>, StateError> {
-        self.sequences.state.save(sequence)
+        self.memory.state.save(sequence)
     }
 
     /// A new sequence from what [`Stepper::save`] gave, with the given extensions attached and loaded.
@@ -252,9 +259,9 @@ impl<B: Backend> Stepper<B> {
     pub fn restore(
         &mut self,
         saved: &[u8],
-        extensions: Vec<Box<dyn Extension>>,
+        extensions: Vec<Box<dyn SequenceExtension>>,
     ) -> Result<Restored, RestoreError> {
-        self.sequences.state.restore(saved, extensions)
+        self.memory.state.restore(saved, extensions)
     }
 
     /// Writes a sequence to a file, with sections of the caller's: all of it or, if that fails, nothing.
@@ -267,7 +274,7 @@ impl<B: Backend> Stepper<B> {
         others: Vec<(&str, Vec<u8>)>,
         path: &Path,
     ) -> Result<(), SaveError> {
-        let mut saved = Saved::default();
+        let mut saved = SavedFile::default();
         saved.add(TARGET, self.save(sequence)?);
         others.into_iter().for_each(|(name, bytes)| saved.add(name, bytes));
         let io = |error| SaveError::Io { path: path.display().to_string(), error };
@@ -289,7 +296,7 @@ impl<B: Backend> Stepper<B> {
     ///
     /// # Errors
     /// If the file cannot be read, is not whole, or does not fit this engine.
-    pub fn restore_file(&mut self, path: &Path) -> Result<(Restored, Saved), SaveError> {
+    pub fn restore_file(&mut self, path: &Path) -> Result<(Restored, SavedFile), SaveError> {
         let name = path.display().to_string();
         let io = |error| SaveError::Io { path: name.clone(), error };
         // What is no file may have no end.
@@ -297,7 +304,7 @@ impl<B: Backend> Stepper<B> {
             return Err(io(io::Error::other("this is not a regular file")));
         }
         let bytes = fs::read(path).map_err(io)?;
-        let saved = Saved::read(&bytes).map_err(|error| SaveError::File { path: name.clone(), error })?;
+        let saved = SavedFile::read(&bytes).map_err(|error| SaveError::File { path: name.clone(), error })?;
         let section = saved.section(TARGET);
         let section = section.ok_or(SaveError::NoSection { path: name.clone(), section: TARGET.into() })?;
         let restored = self.restore(section, Vec::new());

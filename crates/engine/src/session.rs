@@ -1,7 +1,7 @@
 //! A session: a sequence that stays from request to request, its token history, and its file.
 
 use crate::error::EngineError;
-use crate::{Sampler, SaveError, Saved, SequenceId, StateError, StepError, Stepper};
+use crate::{Sampler, SaveError, SavedFile, SequenceId, StateError, StepError, Stepper};
 use std::path::{Path, PathBuf};
 use verbatim_backend::Backend;
 
@@ -37,7 +37,7 @@ pub struct OpenedSession {
 pub struct RestoredSession {
     /// Positions in the context.
     pub positions: usize,
-    sections: Saved,
+    sections: SavedFile,
 }
 
 impl RestoredSession {
@@ -132,7 +132,7 @@ impl Session {
         let sequence = restored.sequence;
         let (tokens, rest) = sections.section(HISTORY).unwrap_or_default().as_chunks::<4>();
         let history: Vec<u32> = tokens.iter().map(|token| u32::from_le_bytes(*token)).collect();
-        let fits = match stepper.removed(sequence)? {
+        let fits = match stepper.removed_count(sequence)? {
             0 => stepper.tokens(sequence)? == history,
             removed => stepper.len(sequence)? + removed == history.len(),
         };
@@ -187,12 +187,12 @@ impl Session {
     ) -> Result<usize, StateError> {
         let most = prompt.len() - 1;
         let common = self.history.iter().zip(prompt).take_while(|(a, b)| a == b).count().min(most);
-        match stepper.removed(self.sequence)? {
+        match stepper.removed_count(self.sequence)? {
             0 if stepper.is_empty(self.sequence)? => self.resume_from(stepper, &prompt[..most])?,
             0 => match stepper.truncate(self.sequence, common) {
                 Ok(()) => self.history.truncate(common),
                 // The session cannot continue from there; the prefix cache may have an earlier point.
-                Err(StateError::CannotGoBack { .. }) => {
+                Err(StateError::CannotTruncate { .. }) => {
                     stepper.end(self.sequence)?;
                     self.sequence = stepper.begin()?;
                     self.resume_from(stepper, &prompt[..most])?;
@@ -230,7 +230,7 @@ impl Session {
     ) -> Result<Option<u32>, StepError> {
         let sampled = stepper.advance(self.sequence, tokens, sampler, should_continue);
         // Whatever happened, the history follows what was committed.
-        let committed = stepper.len(self.sequence)? + stepper.removed(self.sequence)?;
+        let committed = stepper.len(self.sequence)? + stepper.removed_count(self.sequence)?;
         let added = committed.saturating_sub(self.history.len());
         self.history.extend_from_slice(&tokens[..added.min(tokens.len())]);
         sampled

@@ -6,7 +6,7 @@ use verbatim_backend::{Backend, BindError, Filled, InputBinding, Outputs, Profil
 use verbatim_graph::Bounds;
 use verbatim_models::{Base, HadamardKv, HiddenOutput, Model, StepShape, inputs, outputs};
 use verbatim_plan::{ProgramCache, Statistics};
-use verbatim_state::{Batch, Digest, OwnerId, OwnerSpec, PageTables, State};
+use verbatim_state::{Batch, Digest, ModelId, ModelSpec, PageTables, State};
 
 /// Models with their weights, the sequences that they share, and the memory to run steps in. The first model is the target;
 /// others are drafts: more layers of the same sequences.
@@ -15,15 +15,15 @@ pub struct Stepper<B: Backend> {
     pub(crate) weights: B::Weights,
     /// By owner.
     pub(crate) models: Vec<Loaded>,
-    pub(crate) sequences: Sequences<B>,
+    pub(crate) memory: SequenceMemory<B>,
     pub(crate) options: LoadOptions,
     programs: ProgramCache<ProgramKey, B::Program>,
     arena: B::Arena,
     scratch: Scratch,
 }
 
-/// Sequences without the models that compute them; see [`Stepper::swap_sequences`].
-pub struct Sequences<B: Backend> {
+/// Sequences without the models that compute them; see [`Stepper::swap_memory`].
+pub struct SequenceMemory<B: Backend> {
     pub(crate) state: State<B::State>,
     /// By owner.
     pub(crate) hadamard: Vec<HadamardKv>,
@@ -34,14 +34,14 @@ pub(crate) struct Loaded {
     pub(crate) model: Box<dyn Model>,
     pub(crate) base: Base,
     /// What it keeps of each sequence.
-    pub(crate) owner: OwnerSpec,
-    pub(crate) identity: Digest,
+    pub(crate) spec: ModelSpec,
+    pub(crate) digest: Digest,
 }
 
 /// What programs are made for: all that varies in the shapes of one stepper's steps.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 struct ProgramKey {
-    owner: usize,
+    model: usize,
     bounds: Option<Bounds>,
     embeddings: bool,
     path: usize,
@@ -57,9 +57,9 @@ struct ProgramKey {
 struct Scratch {
     key: ProgramKey,
     batch: Batch,
-    /// Sequence and KV index of the rows of `asked`.
+    /// Sequence and KV index of the rows of `requested`.
     kv_indices: Vec<(SequenceId, usize)>,
-    asked: Vec<usize>,
+    requested: Vec<usize>,
     /// Rows of the run, by their index in the step.
     run: Vec<usize>,
     /// By row of the step.
@@ -71,14 +71,14 @@ impl<B: Backend> Stepper<B> {
         backend: B,
         weights: B::Weights,
         model: Loaded,
-        sequences: Sequences<B>,
+        memory: SequenceMemory<B>,
         options: LoadOptions,
     ) -> Stepper<B> {
         Stepper {
             backend,
             weights,
             models: vec![model],
-            sequences,
+            memory,
             options,
             programs: ProgramCache::default(),
             arena: B::Arena::default(),
@@ -93,7 +93,7 @@ impl<B: Backend> Stepper<B> {
 
     /// The most positions of a sequence.
     pub fn context(&self) -> usize {
-        self.sequences.state.context()
+        self.memory.state.context()
     }
 
     /// Bytes of all weights in memory.
@@ -131,12 +131,12 @@ impl<B: Backend> Stepper<B> {
         self.programs.iter().filter_map(|(key, program)| Some((key.bounds?, program)))
     }
 
-    /// Replaces the sequences, and returns the old ones. The new ones come from [`Stepper::other_sequences`].
-    pub fn swap_sequences(&mut self, sequences: Sequences<B>) -> Sequences<B> {
-        std::mem::replace(&mut self.sequences, sequences)
+    /// Replaces the sequences, and returns the old ones. The new ones come from [`Stepper::new_memory`].
+    pub fn swap_memory(&mut self, memory: SequenceMemory<B>) -> SequenceMemory<B> {
+        std::mem::replace(&mut self.memory, memory)
     }
 
-    /// Computes rows with the target: stores the K and V of each in its cell and gives what was asked for.
+    /// Computes rows with the target: stores the K and V of each in its cell and gives what was requested for.
     ///
     /// A row attends to the positions on its path up to its own; those must be committed, or in flight and computed in this step or
     /// an earlier one. The rows of a sequence come in ascending order of their KV indices. A sequence whose rows cannot be computed
@@ -146,7 +146,7 @@ impl<B: Backend> Stepper<B> {
     /// If there are no rows or too many, or the run fails. Then these KV indices and their descendants count as not computed;
     /// committed positions are unaffected.
     pub fn step(&mut self, rows: &[Row<'_>]) -> Result<StepOutputs<'_, B::Outputs<'_>>, StepError> {
-        self.step_with(OwnerId::TARGET, rows)
+        self.step_with(ModelId::TARGET, rows)
     }
 
     /// As [`Stepper::step`], with the model of an owner: the target, or a draft that was appended.
@@ -155,36 +155,36 @@ impl<B: Backend> Stepper<B> {
     /// As for [`Stepper::step`].
     pub fn step_with(
         &mut self,
-        owner: OwnerId,
+        model: ModelId,
         rows: &[Row<'_>],
     ) -> Result<StepOutputs<'_, B::Outputs<'_>>, StepError> {
         if rows.is_empty() || rows.len() > MAX_ROWS {
             return Err(StepError::RowCount(rows.len()));
         }
-        self.arrange(owner, rows);
+        self.validate_rows(model, rows);
         if self.scratch.run.is_empty() {
             return Ok(StepOutputs { run: None, outcomes: &self.scratch.outcomes });
         }
-        let count = self.set_key(owner, rows);
-        let Stepper { backend, weights, models, sequences, programs, arena, scratch, .. } = self;
-        let state = &mut sequences.state;
-        let Scratch { key, batch, kv_indices, asked, run, outcomes } = scratch;
+        let count = self.set_key(model, rows);
+        let Stepper { backend, weights, models, memory, programs, arena, scratch, .. } = self;
+        let state = &mut memory.state;
+        let Scratch { key, batch, kv_indices, requested, run, outcomes } = scratch;
         let program = programs.get_or_make(key, || {
-            let Loaded { model, base, .. } = &models[owner.index()];
-            let graph = model.build(&key.shape(*base, state.windows(), count))?;
+            let loaded = &models[model.index()];
+            let graph = loaded.model.build(&key.shape(loaded.base, state.windows(), count))?;
             let program = backend.prepare(&graph, weights)?;
             Ok::<_, StepError>((graph, program))
         })?;
         // Until the run has succeeded, these rows and their descendants count as not computed.
-        state.begin_compute(owner, batch.kept.iter().map(|&kept| kv_indices[kept]))?;
-        let (store, tables) = state.for_run();
+        state.begin_compute(model, batch.accepted_rows.iter().map(|&accepted| kv_indices[accepted]))?;
+        let (store, tables) = state.store_and_page_tables();
         let run_outputs = backend
             .run(program, arena, count, weights, store, |input| fill(input, rows, run, batch, &tables))?;
-        let computed = batch.kept.iter().map(|&kept| {
-            let ((sequence, kv_index), row) = (kv_indices[kept], asked[kept]);
+        let computed = batch.accepted_rows.iter().map(|&accepted| {
+            let ((sequence, kv_index), row) = (kv_indices[accepted], requested[accepted]);
             (sequence, kv_index, rows[row].token())
         });
-        state.computed(owner, computed)?;
+        state.computed(model, computed)?;
         let mut output_rows = 0..;
         for (index, &row) in run.iter().enumerate() {
             let Row { sequence, want, .. } = rows[row];
@@ -193,7 +193,7 @@ impl<B: Backend> Stepper<B> {
             if let (Next::Token(sampler), Some(output_row)) = (want.next, output_row) {
                 let logits = run_outputs.row(outputs::LOGITS, output_row as usize).unwrap_or_default();
                 // Noise is keyed by how many tokens there were, also those that are no longer there: it must not repeat.
-                let position = state.removed(sequence)? as u64 + batch.positions[index] as u64 + 1;
+                let position = state.removed_count(sequence)? as u64 + batch.positions[index] as u64 + 1;
                 token = sampler.sample(logits, position);
                 if token.is_none() {
                     outcomes.refuse_row(row, RowError::AllNan);
@@ -206,10 +206,10 @@ impl<B: Backend> Stepper<B> {
     }
 
     /// Finds which rows can be computed, and where each reads and writes.
-    fn arrange(&mut self, owner: OwnerId, rows: &[Row<'_>]) {
-        let hyperparameters = self.models[owner.index()].model.hyperparameters();
+    fn validate_rows(&mut self, model: ModelId, rows: &[Row<'_>]) {
+        let hyperparameters = self.models[model.index()].model.hyperparameters();
         let Hyperparameters { vocabulary, hidden, .. } = *hyperparameters;
-        let Scratch { batch, kv_indices, asked, run, outcomes, .. } = &mut self.scratch;
+        let Scratch { batch, kv_indices, requested, run, outcomes, .. } = &mut self.scratch;
         outcomes.begin(rows.len());
         for (index, row) in rows.iter().enumerate() {
             match row.input {
@@ -222,29 +222,29 @@ impl<B: Backend> Stepper<B> {
                 RowInput::Token(_) | RowInput::Embedding(_) => {}
             }
         }
-        let state = &self.sequences.state;
-        look_up_rows(state, owner, rows, outcomes, kv_indices, asked, batch);
+        let state = &self.memory.state;
+        look_up_rows(state, model, rows, outcomes, kv_indices, requested, batch);
         // Attention hides no positions yet, and the cells of those that a draft has not filled hold anything.
-        if owner != OwnerId::TARGET && batch.starts.iter().any(|&start| start > 0) {
-            let layers = &self.models[owner.index()].owner.layers;
-            for (index, &kept) in batch.kept.iter().enumerate() {
-                let (start, position) = (batch.starts[index] as usize, batch.positions[index] as usize);
-                if layers.iter().any(|layer| layer.first_seen(position) < start) {
+        if model != ModelId::TARGET && batch.valid_from.iter().any(|&start| start > 0) {
+            let layers = &self.models[model.index()].spec.layers;
+            for (index, &accepted) in batch.accepted_rows.iter().enumerate() {
+                let (start, position) = (batch.valid_from[index] as usize, batch.positions[index] as usize);
+                if layers.iter().any(|layer| layer.first_visible(position) < start) {
                     outcomes.refuse(
                         rows,
-                        asked[kept],
-                        RowError::Unfilled { kv_index: kv_indices[kept].1, start },
+                        requested[accepted],
+                        RowError::DraftNotComputed { kv_index: kv_indices[accepted].1, start },
                     );
                 }
             }
-            look_up_rows(state, owner, rows, outcomes, kv_indices, asked, batch);
+            look_up_rows(state, model, rows, outcomes, kv_indices, requested, batch);
         }
         run.clear();
-        run.extend(batch.kept.iter().map(|&kept| asked[kept]));
+        run.extend(batch.accepted_rows.iter().map(|&accepted| requested[accepted]));
     }
 
     /// Sets the key of the step's program; returns the rows of the run.
-    fn set_key(&mut self, owner: OwnerId, rows: &[Row<'_>]) -> Bounds {
+    fn set_key(&mut self, model: ModelId, rows: &[Row<'_>]) -> Bounds {
         let Scratch { key, batch, run, .. } = &mut self.scratch;
         let mut count = Bounds { rows: run.len(), output_rows: 0 };
         key.embeddings = false;
@@ -260,12 +260,12 @@ impl<B: Backend> Stepper<B> {
             }
         }
         key.hidden_outputs.sort_unstable();
-        key.owner = owner.index();
+        key.model = model.index();
         key.bounds = Some(Bounds { rows: bucket(count.rows), output_rows: bucket(count.output_rows) });
         key.path = batch.path;
-        key.page_table = self.sequences.state.page_table_shape();
-        key.context = self.sequences.state.context();
-        key.hadamard = self.sequences.hadamard[owner.index()];
+        key.page_table = self.memory.state.page_table_shape();
+        key.context = self.memory.state.context();
+        key.hadamard = self.memory.hadamard[model.index()];
         count
     }
 
@@ -289,10 +289,10 @@ impl<B: Backend> Stepper<B> {
             let is_last = chunks.peek().is_none();
             let sampled = self.advance_chunk(sequence, chunk, is_last.then_some(sampler));
             if sampled.is_err() {
-                self.sequences.state.rollback(sequence)?;
+                self.memory.state.rollback(sequence)?;
             }
             let sampled = sampled?;
-            self.sequences.state.commit(sequence, chunk.len())?;
+            self.memory.state.commit(sequence, chunk.len())?;
             if is_last {
                 return Ok(sampled);
             }
@@ -307,14 +307,14 @@ impl<B: Backend> Stepper<B> {
         tokens: &[u32],
         sampler: Option<&Sampler>,
     ) -> Result<Option<u32>, StepError> {
-        let start = self.sequences.state.append(sequence, tokens.len())?.start;
-        let blank = Row { sequence, kv_index: 0, input: RowInput::Token(0), want: Want::NOTHING };
+        let start = self.memory.state.append(sequence, tokens.len())?.start;
+        let blank = Row { sequence, kv_index: 0, input: RowInput::Token(0), want: Want::NONE };
         let mut rows = [blank; MAX_ROWS];
         for (i, (row, &token)) in rows.iter_mut().zip(tokens).enumerate() {
             *row = Row { kv_index: start + i, input: RowInput::Token(token), ..blank };
         }
         let last = tokens.len() - 1;
-        rows[last].want = sampler.map_or(Want::NOTHING, Want::token);
+        rows[last].want = sampler.map_or(Want::NONE, Want::token);
         let outputs = self.step(&rows[..tokens.len()])?;
         Ok(outputs.token(last)?)
     }
@@ -348,22 +348,22 @@ impl Row<'_> {
 /// Looks up where the rows that are not refused yet read and write, and refuses those that the state refuses.
 fn look_up_rows<S: StateStore>(
     state: &State<S>,
-    owner: OwnerId,
+    model: ModelId,
     rows: &[Row<'_>],
     outcomes: &mut RowOutcomes,
     kv_indices: &mut Vec<(SequenceId, usize)>,
-    asked: &mut Vec<usize>,
+    requested: &mut Vec<usize>,
     batch: &mut Batch,
 ) {
     kv_indices.clear();
-    asked.clear();
+    requested.clear();
     for (index, row) in rows.iter().enumerate().filter(|&(index, _)| !outcomes.is_refused(index)) {
         kv_indices.push((row.sequence, row.kv_index));
-        asked.push(index);
+        requested.push(index);
     }
-    state.batch(owner, kv_indices, batch);
+    state.batch(model, kv_indices, batch);
     for (kv_index, error) in batch.refused.drain(..) {
-        outcomes.refuse(rows, asked[kv_index], error.into());
+        outcomes.refuse(rows, requested[kv_index], error.into());
     }
 }
 
@@ -389,7 +389,7 @@ fn fill(
         inputs::SEQUENCES => input.i32(&batch.sequences),
         inputs::READ_SLOTS => input.i32(&batch.read_slots),
         inputs::WRITE_SLOTS => input.i32(&batch.write_slots),
-        inputs::BASES => input.i32(&batch.bases),
+        inputs::BASES => input.i32(&batch.tree_starts),
         inputs::OUTPUT_ROWS => {
             let wanting = run_rows().enumerate().filter(|(_, row)| row.want.wants_logits());
             input.i32_from(wanting.map(|(index, _)| index as i32))

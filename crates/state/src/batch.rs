@@ -1,7 +1,7 @@
 //! The batch of a step: where each row reads and writes, looked up for all of them in one pass.
 
 use crate::sequence::Sequence;
-use crate::{OwnerId, SequenceId, State};
+use crate::{ModelId, SequenceId, State};
 use verbatim_backend::{PAGE_CELLS, StateStore};
 
 /// Why a row cannot be computed in this step.
@@ -29,7 +29,7 @@ pub enum BatchError {
     #[error(
         "the draft has no state to compute KV index {kv_index} from: it has not computed the position before"
     )]
-    NotFilled {
+    NoDraftState {
         /// The KV index.
         kv_index: usize,
     },
@@ -39,22 +39,22 @@ pub enum BatchError {
 #[derive(Debug, Default)]
 pub struct Batch {
     /// Indices into the rows given, of those that can be computed, in order.
-    pub kept: Vec<usize>,
+    pub accepted_rows: Vec<usize>,
     /// Of each sequence that cannot be computed: the row at fault, and why. All rows of that sequence are left out.
     pub refused: Vec<(usize, BatchError)>,
     /// The position of each row that is kept; here and below one for each of those.
     pub positions: Vec<i32>,
     /// The sequence's row in the page tables.
     pub sequences: Vec<i32>,
-    /// The state slot before the row; -1 if there is none or the owner has no recurrent layers.
+    /// The state slot before the row; -1 if there is none or the model has no recurrent layers.
     pub read_slots: Vec<i32>,
-    /// The state slot after the row; -1 if the owner has no recurrent layers.
+    /// The state slot after the row; -1 if the model has no recurrent layers.
     pub write_slots: Vec<i32>,
     /// Positions that are read from pages; those after are on the row's path. One more than the row's position where it
     /// has no path.
-    pub bases: Vec<i32>,
-    /// The start of the contiguous range that the owner has filled up to the row; it must not read before. 0 for the target.
-    pub starts: Vec<i32>,
+    pub tree_starts: Vec<i32>,
+    /// The start of the contiguous range that the model has computed up to the row; it must not read before. 0 for the target.
+    pub valid_from: Vec<i32>,
     /// The cell that the row writes, by KV cache group.
     pub cells: Vec<Vec<i32>>,
     /// The most cells of a row's path, rounded up to a power of two; 0 where all rows are of chains.
@@ -62,7 +62,7 @@ pub struct Batch {
     /// The cells of each row's path, [`Batch::path`] of them padded with 0, by KV cache group.
     pub paths: Vec<Vec<i32>>,
     /// Rows were kept of a sequence that was then refused.
-    kept_some_of_refused: bool,
+    accepted_some_of_refused: bool,
     scratch: Scratch,
 }
 
@@ -71,16 +71,16 @@ pub struct Batch {
 struct Scratch {
     pass: u64,
     /// By the sequence's index.
-    sequences: Vec<Seen>,
+    sequences: Vec<Visited>,
     /// By slot: the position in flight that writes it last.
     writers: Vec<(u64, usize)>,
 }
 
 #[derive(Debug, Default)]
-struct Seen {
+struct Visited {
     pass: u64,
     is_refused: bool,
-    /// The last row's index among those in flight, and where the positions begin that the owner has filled up to it.
+    /// The last row's index among those in flight, and where the positions begin that the model has computed up to it.
     last: (usize, usize),
     /// Of a tree in flight all rows so far: the pass, and the same start. Of a chain the last row tells enough.
     rows: Vec<(u64, usize)>,
@@ -88,18 +88,18 @@ struct Seen {
 
 impl Scratch {
     #[inline]
-    fn seen(&self, id: SequenceId) -> Option<&Seen> {
-        self.sequences.get(id.index).filter(|seen| seen.pass == self.pass)
+    fn visited(&self, id: SequenceId) -> Option<&Visited> {
+        self.sequences.get(id.index).filter(|visited| visited.pass == self.pass)
     }
 
     /// The start of the filled range at this position in flight, if it is a row of the step.
     #[inline]
     fn row(&self, id: SequenceId, index: usize) -> Option<usize> {
-        let seen = self.seen(id)?;
-        if seen.last.0 == index {
-            return Some(seen.last.1);
+        let visited = self.visited(id)?;
+        if visited.last.0 == index {
+            return Some(visited.last.1);
         }
-        let &(pass, start) = seen.rows.get(index)?;
+        let &(pass, start) = visited.rows.get(index)?;
         (pass == self.pass).then_some(start)
     }
 
@@ -113,10 +113,10 @@ impl Scratch {
     #[inline]
     fn add(&mut self, id: SequenceId, is_chain: bool, index: usize, start: usize, slot: Option<i32>) {
         let pass = self.pass;
-        let seen = self.begin(id);
-        seen.last = (index, start);
+        let visited = self.begin(id);
+        visited.last = (index, start);
         if !is_chain {
-            *entry(&mut seen.rows, index) = (pass, start);
+            *entry(&mut visited.rows, index) = (pass, start);
         }
         if let Some(slot) = slot.and_then(|slot| usize::try_from(slot).ok()) {
             *entry(&mut self.writers, slot) = (pass, index);
@@ -129,12 +129,12 @@ impl Scratch {
     }
 
     #[inline]
-    fn begin(&mut self, id: SequenceId) -> &mut Seen {
-        let seen = entry(&mut self.sequences, id.index);
-        if seen.pass != self.pass {
-            (seen.pass, seen.is_refused, seen.last) = (self.pass, false, (0, 0));
+    fn begin(&mut self, id: SequenceId) -> &mut Visited {
+        let visited = entry(&mut self.sequences, id.index);
+        if visited.pass != self.pass {
+            (visited.pass, visited.is_refused, visited.last) = (self.pass, false, (0, 0));
         }
-        seen
+        visited
     }
 }
 
@@ -150,15 +150,15 @@ fn entry<T: Default>(entries: &mut Vec<T>, index: usize) -> &mut T {
 impl Batch {
     #[inline]
     fn clear(&mut self, groups: usize) {
-        self.kept.clear();
+        self.accepted_rows.clear();
         self.refused.clear();
         for values in [
             &mut self.positions,
             &mut self.sequences,
             &mut self.read_slots,
             &mut self.write_slots,
-            &mut self.bases,
-            &mut self.starts,
+            &mut self.tree_starts,
+            &mut self.valid_from,
         ] {
             values.clear();
         }
@@ -167,29 +167,29 @@ impl Batch {
             values.iter_mut().for_each(Vec::clear);
         }
         self.path = 0;
-        self.kept_some_of_refused = false;
+        self.accepted_some_of_refused = false;
     }
 }
 
 impl<S: StateStore> State<S> {
-    /// Looks up where the rows `(sequence, kv_index)` of a step of this owner read and write. A sequence one of whose rows
+    /// Looks up where the rows `(sequence, kv_index)` of a step of this model read and write. A sequence one of whose rows
     /// cannot be computed is left out as a whole, and the others are as they are without it. Once the buffers have grown
     /// nothing is allocated.
-    pub fn batch(&self, owner: OwnerId, rows: &[(SequenceId, usize)], batch: &mut Batch) {
+    pub fn batch(&self, model: ModelId, rows: &[(SequenceId, usize)], batch: &mut Batch) {
         batch.clear(self.groups.len());
-        self.keep_all(owner, rows, batch);
-        if batch.kept_some_of_refused {
+        self.accept_rows(model, rows, batch);
+        if batch.accepted_some_of_refused {
             // Anew, without those that are refused now.
             let refused = std::mem::take(&mut batch.refused);
             batch.clear(self.groups.len());
             batch.refused = refused;
-            self.keep_all(owner, rows, batch);
+            self.accept_rows(model, rows, batch);
         }
         // What is the same for all rows is not looked up for each.
-        let kept = batch.kept.len();
-        batch.starts.resize(kept, 0);
-        batch.read_slots.resize(kept, -1);
-        batch.write_slots.resize(kept, -1);
+        let accepted = batch.accepted_rows.len();
+        batch.valid_from.resize(accepted, 0);
+        batch.read_slots.resize(accepted, -1);
+        batch.write_slots.resize(accepted, -1);
         if batch.path > 0 {
             batch.path = batch.path.next_power_of_two();
             self.look_up_paths(rows, batch);
@@ -197,14 +197,14 @@ impl<S: StateStore> State<S> {
     }
 
     /// Keeps every row that can be computed and whose sequence is not refused.
-    fn keep_all(&self, owner: OwnerId, rows: &[(SequenceId, usize)], batch: &mut Batch) {
+    fn accept_rows(&self, model: ModelId, rows: &[(SequenceId, usize)], batch: &mut Batch) {
         batch.scratch.pass += 1;
         for &(row, error) in &batch.refused {
             if error != BatchError::NoSuchSequence {
                 batch.scratch.refuse(rows[row].0);
             }
         }
-        let is_recurrent = self.owners[owner.0].is_recurrent();
+        let is_recurrent = self.models[model.0].is_recurrent();
         for (row, &(id, kv_index)) in rows.iter().enumerate() {
             // The id of one that has ended may be that of another by now: it is refused by itself.
             let Ok(sequence) = self.sequence(id) else {
@@ -213,21 +213,21 @@ impl<S: StateStore> State<S> {
                 }
                 continue;
             };
-            if batch.scratch.seen(id).is_some_and(|seen| seen.is_refused) {
+            if batch.scratch.visited(id).is_some_and(|visited| visited.is_refused) {
                 continue;
             }
-            match self.check_row(owner, id, sequence, kv_index, &batch.scratch) {
+            match self.check_row(model, id, sequence, kv_index, &batch.scratch) {
                 Ok((index, start)) => {
                     let slot = sequence.flight[index].slot.filter(|_| is_recurrent);
                     let is_chain = sequence.is_chain();
                     batch.scratch.add(id, is_chain, index, start, slot);
-                    if owner != OwnerId::TARGET {
-                        batch.starts.push(start as i32);
+                    if model != ModelId::TARGET {
+                        batch.valid_from.push(start as i32);
                     }
-                    self.keep(row, id, sequence, index, is_chain, is_recurrent, batch);
+                    self.accept_row(row, id, sequence, index, is_chain, is_recurrent, batch);
                 }
                 Err(error) => {
-                    batch.kept_some_of_refused |= batch.scratch.seen(id).is_some();
+                    batch.accepted_some_of_refused |= batch.scratch.visited(id).is_some();
                     batch.scratch.refuse(id);
                     batch.refused.push((row, error));
                 }
@@ -236,10 +236,10 @@ impl<S: StateStore> State<S> {
     }
 
     /// Whether a row can be computed after those of its step before it: its index among those in flight, and where the positions
-    /// begin that the owner has then filled.
+    /// begin that the model has then filled.
     fn check_row(
         &self,
-        owner: OwnerId,
+        model: ModelId,
         id: SequenceId,
         sequence: &Sequence,
         kv_index: usize,
@@ -247,17 +247,19 @@ impl<S: StateStore> State<S> {
     ) -> Result<(usize, usize), BatchError> {
         let index = kv_index.checked_sub(sequence.committed()).filter(|&index| index < sequence.flight.len());
         let index = index.ok_or(BatchError::NotInFlight { kv_index })?;
-        let seen = scratch.seen(id);
-        if seen.is_some_and(|seen| seen.last.0 >= index) {
+        let visited = scratch.visited(id);
+        if visited.is_some_and(|visited| visited.last.0 >= index) {
             return Err(BatchError::Order { kv_index });
         }
-        let (is_recurrent, is_draft) = (self.owners[owner.0].is_recurrent(), owner != OwnerId::TARGET);
+        let (is_recurrent, is_draft) = (self.models[model.0].is_recurrent(), model != ModelId::TARGET);
         let row = &sequence.flight[index];
         let position = sequence.committed() + row.depth;
         let Some(parent) = row.parent else {
-            return match sequence.filled_before_flight(owner) {
+            return match sequence.computed_before_flight(model) {
                 Some(start) => Ok((index, start)),
-                None if is_draft && is_recurrent && position > 0 => Err(BatchError::NotFilled { kv_index }),
+                None if is_draft && is_recurrent && position > 0 => {
+                    Err(BatchError::NoDraftState { kv_index })
+                }
                 None => Ok((index, position)),
             };
         };
@@ -271,16 +273,16 @@ impl<S: StateStore> State<S> {
         }
         // Nor may one that the parent follows: the parent would have to be computed again, too.
         let is_stale =
-            seen.is_some() && sequence.path_up(parent).any(|ancestor| scratch.row(id, ancestor).is_some());
-        if sequence.flight[parent].computed.contains(owner) && !is_stale {
-            match is_recurrent && !sequence.flight[parent].kept.contains(owner) {
+            visited.is_some() && sequence.path_up(parent).any(|ancestor| scratch.row(id, ancestor).is_some());
+        if sequence.flight[parent].computed_by.contains(model) && !is_stale {
+            match is_recurrent && !sequence.flight[parent].state_valid_for.contains(model) {
                 true => Err(BatchError::Order { kv_index }),
-                false => Ok((index, sequence.start(owner, parent))),
+                false => Ok((index, sequence.start(model, parent))),
             }
         } else if !is_draft {
             Err(BatchError::Order { kv_index })
         } else if is_recurrent {
-            Err(BatchError::NotFilled { kv_index })
+            Err(BatchError::NoDraftState { kv_index })
         } else {
             Ok((index, position))
         }
@@ -289,7 +291,7 @@ impl<S: StateStore> State<S> {
     /// Keeps a row: adds what is looked up of it, but for its path.
     #[inline]
     #[allow(clippy::too_many_arguments)] // What was found on the way here is not looked up again.
-    fn keep(
+    fn accept_row(
         &self,
         row: usize,
         id: SequenceId,
@@ -299,14 +301,14 @@ impl<S: StateStore> State<S> {
         is_recurrent: bool,
         batch: &mut Batch,
     ) {
-        batch.kept.push(row);
+        batch.accepted_rows.push(row);
         let row = &sequence.flight[index];
         let (committed, kv_index) = (sequence.committed(), sequence.committed() + index);
         let path = if is_chain { 0 } else { row.depth + 1 };
         batch.path = batch.path.max(path);
         batch.positions.push((committed + row.depth) as i32);
         batch.sequences.push(id.index as i32);
-        batch.bases.push((committed + row.depth + 1 - path) as i32);
+        batch.tree_starts.push((committed + row.depth + 1 - path) as i32);
         if is_recurrent {
             let before = row.parent.map_or(sequence.slot, |parent| sequence.flight[parent].slot);
             batch.read_slots.push(before.unwrap_or(-1));
@@ -318,7 +320,7 @@ impl<S: StateStore> State<S> {
     }
 
     fn look_up_paths(&self, rows: &[(SequenceId, usize)], batch: &mut Batch) {
-        for &row in &batch.kept {
+        for &row in &batch.accepted_rows {
             let (id, kv_index) = rows[row];
             let Ok(sequence) = self.sequence(id) else { continue };
             let committed = sequence.committed();

@@ -32,12 +32,12 @@ pub enum StateError {
     #[error("sequence {0} does not exist")]
     NoSuchSequence(usize),
     /// More positions are to be in flight than a step has rows.
-    #[error("{wanted} positions in flight are more than the {most} that one may have; commit first")]
+    #[error("{wanted} positions in flight are more than the {max} that one may have; commit first")]
     TooManyInFlight {
         /// Positions that would be in flight.
         wanted: usize,
         /// Positions that may be.
-        most: usize,
+        max: usize,
     },
     /// A position in flight follows one that is not there.
     #[error(
@@ -85,7 +85,7 @@ pub enum StateError {
     #[error(
         "the sequence cannot go back from position {committed} to {wanted}: a {why}; begin a new one and compute again"
     )]
-    CannotGoBack {
+    CannotTruncate {
         /// Positions to keep.
         wanted: usize,
         /// Positions committed.

@@ -1,7 +1,7 @@
 //! Per-sequence state of other crates: a detokenizer, a grammar, penalties, an n-gram index.
 
 /// State that another crate keeps per sequence. It is committed, reset, forked, saved and restored with the sequence.
-pub trait Extension: Send {
+pub trait SequenceExtension: Send {
     /// Names the extension in saved states.
     fn name(&self) -> &'static str;
 
@@ -12,9 +12,9 @@ pub trait Extension: Send {
     fn reset(&mut self, tokens: &[u32]);
 
     /// The same state, for a fork of the sequence.
-    fn fork(&self) -> Box<dyn Extension>;
+    fn fork(&self) -> Box<dyn SequenceExtension>;
 
-    /// Writes what [`Extension::load`] needs to `out`.
+    /// Writes what [`SequenceExtension::load`] needs to `out`.
     fn save(&self, out: &mut Vec<u8>);
 
     /// Loads what an extension of this name has saved.

@@ -2,7 +2,7 @@
 
 use crate::prefix::Pools;
 use crate::sequence::InFlight;
-use crate::{CHECKPOINTS, OwnerSet, SequenceId, State, StateError, pages_for};
+use crate::{CHECKPOINTS, ModelSet, SequenceId, State, StateError, pages_for};
 use std::ops::Range;
 use verbatim_backend::{PAGE_CELLS, StateStore};
 
@@ -53,13 +53,13 @@ impl<S: StateStore> State<S> {
             return Err(StateError::ContextFull { wanted, context: self.context });
         }
         let wanted = sequence.flight.len() + count;
-        if wanted > self.most_in_flight {
-            return Err(StateError::TooManyInFlight { wanted, most: self.most_in_flight });
+        if wanted > self.max_in_flight {
+            return Err(StateError::TooManyInFlight { wanted, max: self.max_in_flight });
         }
         // Which slot a position has depends on how many are in flight, unless all are kept apart.
         let is_fresh_chain = is_chain && wanted == count;
         if self.has_slots() && !is_fresh_chain && count > 0 && wanted > CHECKPOINTS {
-            return Err(StateError::TooManyInFlight { wanted, most: CHECKPOINTS });
+            return Err(StateError::TooManyInFlight { wanted, max: CHECKPOINTS });
         }
         Ok(())
     }
@@ -81,26 +81,27 @@ impl<S: StateStore> State<S> {
         // a page: prefix-cache hits may resume from there.
         let shared = count.saturating_sub(CHECKPOINTS);
         let ends_page = |index: &usize| (start + index + 1).is_multiple_of(PAGE_CELLS);
-        let kept = if self.cache_slots > 0 { (0..shared).rfind(ends_page) } else { None };
+        let page_end = if self.cache_slots > 0 { (0..shared).rfind(ends_page) } else { None };
         let mut common = None;
         for index in 0..count {
             let slot = match common {
                 _ if !self.has_slots() => None,
-                _ if index > shared || Some(index) == kept => Some(self.take_slot()),
+                _ if index > shared || Some(index) == page_end => Some(self.take_slot()),
                 None => Some(self.take_slot()),
                 Some(slot) => {
                     self.slots.acquire(slot);
                     Some(slot)
                 }
             };
-            if index <= shared && Some(index) != kept {
+            if index <= shared && Some(index) != page_end {
                 common = slot;
             }
             let sequence = self.sequence_mut(id)?;
             let parent = parent(index);
             let depth = parent.map_or(0, |parent| sequence.flight[parent].depth + 1);
-            let (computed, kept) = (OwnerSet::default(), OwnerSet::default());
-            let row = InFlight { parent, depth, token: None, computed, slot, kept, is_stale: false };
+            let (computed_by, state_valid_for) = (ModelSet::default(), ModelSet::default());
+            let row =
+                InFlight { parent, depth, token: None, computed_by, slot, state_valid_for, is_stale: false };
             sequence.flight.push(row);
         }
         self.shrink_cache();

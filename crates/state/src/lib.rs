@@ -3,12 +3,12 @@
 //! **A sequence grows in transactions.** [`State::append`] (a chain) or [`State::append_tree`] reserves KV slots for positions
 //! in flight, steps store their K and V, and [`State::commit`] or [`State::commit_path`] keeps those along one path;
 //! [`State::rollback`] drops them all. None of this touches committed positions, so a step that fails, or draft tokens that are
-//! rejected, leave a sequence unchanged. State that other crates keep per sequence takes part as an [`Extension`].
+//! rejected, leave a sequence unchanged. State that other crates keep per sequence takes part as an [`SequenceExtension`].
 //!
 //! **A step** calls [`State::batch`] to find where its rows read and write, then [`State::begin_compute`], runs, and calls
 //! [`State::computed`] if the run has succeeded.
 //!
-//! **A draft model is more layers of the same sequences** ([`State::append_owner`]). It shares KV indices, pages, slots and
+//! **A draft model is more layers of the same sequences** ([`State::append_model`]). It shares KV indices, pages, slots and
 //! transactions with the target, so a rollback cannot miss the draft. [`State::filled`] gives the committed positions that a draft
 //! has computed in each sequence; it never reads others. A draft never blocks the target: positions that its window or its
 //! recurrent state cannot keep are no longer filled.
@@ -31,7 +31,7 @@ mod extension;
 mod grow;
 mod integrity;
 mod layers;
-mod owner;
+mod model;
 mod pool;
 mod prefix;
 mod resume;
@@ -45,15 +45,15 @@ mod tests;
 
 pub use batch::{Batch, BatchError};
 pub use error::StateError;
-pub use extension::Extension;
-pub use owner::{AppendError, Digest, OwnerId, OwnerSpec};
+pub use extension::SequenceExtension;
+pub use model::{AppendError, Digest, ModelId, ModelSpec};
 pub use run::PageTables;
-pub use saved::{RestoreError, Restored, Saved, SavedError};
+pub use saved::{RestoreError, Restored, SavedFile, SavedFileError};
 pub use sequence::NOT_A_TOKEN;
 pub use spec::{CHECKPOINTS, LayerSpec, RopeKind, StateSpec, pages_for};
 pub use verbatim_backend::StateMemoryError;
 
-use owner::{Owner, OwnerSet};
+use model::{ModelLayers, ModelSet};
 use pool::Pool;
 use prefix::{Pools, PrefixTree};
 use sequence::Sequence;
@@ -81,8 +81,8 @@ struct Group {
     window: Option<usize>,
     /// Their indices among the attention layers.
     layers: Vec<usize>,
-    /// The owners of its layers.
-    owners: OwnerSet,
+    /// The models of its layers.
+    models: ModelSet,
     /// \[sequence, block of positions\] → page; -1 where there is none.
     table: Vec<i32>,
     /// The most pages that only the prefix tree may reference.
@@ -92,8 +92,8 @@ struct Group {
 /// The state of all sequences.
 pub struct State<S> {
     store: S,
-    owners: Vec<Owner>,
-    /// All owners' layers.
+    models: Vec<ModelLayers>,
+    /// All models' layers.
     layers: Vec<LayerSpec>,
     recurrent: Vec<RecurrentSpec>,
     groups: Vec<Group>,
@@ -105,7 +105,7 @@ pub struct State<S> {
     pages: usize,
     cache_bytes: usize,
     context: usize,
-    most_in_flight: usize,
+    max_in_flight: usize,
     sequences: Vec<Option<Sequence>>,
     generation: u64,
     tree: PrefixTree,
@@ -116,11 +116,11 @@ impl<S: StateStore> State<S> {
     ///
     /// # Errors
     /// If there is no memory for so many pages, or for the recurrent states of so many sequences.
-    pub fn new(store: S, spec: StateSpec, target: OwnerSpec) -> Result<State<S>, StateMemoryError> {
+    pub fn new(store: S, spec: StateSpec, target: ModelSpec) -> Result<State<S>, StateMemoryError> {
         let StateSpec { sequences, context, in_flight, pages, cache_bytes } = spec;
         let mut state = State {
             store,
-            owners: Vec::new(),
+            models: Vec::new(),
             layers: Vec::new(),
             recurrent: Vec::new(),
             groups: Vec::new(),
@@ -130,24 +130,24 @@ impl<S: StateStore> State<S> {
             pages,
             cache_bytes,
             context,
-            most_in_flight: in_flight,
+            max_in_flight: in_flight,
             sequences: (0..sequences).map(|_| None).collect(),
             generation: 0,
             tree: PrefixTree::new([0; 32]),
         };
-        state.add_owner(target)?;
+        state.add_model(target)?;
         Ok(state)
     }
 
-    /// Sets an owner's digest: of the model and its adapters. A saved sequence can be restored only where the digest is the same. This is
+    /// Sets a model's digest: of the model and its adapters. A saved sequence can be restored only where the digest is the same. This is
     /// separate from [`State::new`] because hashing may take long and is pointless if memory does not suffice.
     ///
     /// # Panics
-    /// If a sequence has begun, or there is no such owner.
-    pub fn identify(&mut self, owner: OwnerId, digest: Digest) {
+    /// If a sequence has begun, or there is no such model.
+    pub fn set_model_digest(&mut self, model: ModelId, digest: Digest) {
         assert!(self.is_unused(), "identified too late");
-        self.owners[owner.0].digest = digest;
-        if owner == OwnerId::TARGET {
+        self.models[model.0].digest = digest;
+        if model == ModelId::TARGET {
             self.tree = PrefixTree::new(digest);
         }
     }
@@ -188,10 +188,10 @@ impl<S: StateStore> State<S> {
 
     /// Whether the target has recurrent layers. Its sequences can then be truncated to 0 only.
     pub fn is_recurrent(&self) -> bool {
-        self.owners[OwnerId::TARGET.0].is_recurrent()
+        self.models[ModelId::TARGET.0].is_recurrent()
     }
 
-    /// Whether any owner has recurrent layers.
+    /// Whether any model has recurrent layers.
     fn has_slots(&self) -> bool {
         !self.recurrent.is_empty()
     }
@@ -211,7 +211,7 @@ impl<S: StateStore> State<S> {
         self.generation += 1;
         let generation = self.generation;
         self.sequences[index] =
-            Some(Sequence::new(generation, self.groups.len(), self.owners.len() - 1, self.context));
+            Some(Sequence::new(generation, self.groups.len(), self.models.len() - 1, self.context));
         Ok(SequenceId { index, generation })
     }
 
@@ -221,7 +221,7 @@ impl<S: StateStore> State<S> {
     /// If there is no such sequence; or if it was the last and the cache metadata is inconsistent ([`State::integrity`]).
     pub fn end(&mut self, id: SequenceId) -> Result<(), StateError> {
         self.rollback(id)?;
-        self.keep_tail(id);
+        self.cache_tail(id);
         self.release_from(id, 0);
         if let Some(Sequence { slot: Some(slot), .. }) = self.sequences[id.index].take() {
             self.slots.release(slot);
@@ -237,7 +237,11 @@ impl<S: StateStore> State<S> {
     ///
     /// # Errors
     /// If there is no such sequence.
-    pub fn attach(&mut self, id: SequenceId, mut extension: Box<dyn Extension>) -> Result<(), StateError> {
+    pub fn attach(
+        &mut self,
+        id: SequenceId,
+        mut extension: Box<dyn SequenceExtension>,
+    ) -> Result<(), StateError> {
         let sequence = self.sequence_mut(id)?;
         extension.reset(&sequence.tokens);
         sequence.extensions.push(extension);
@@ -245,7 +249,7 @@ impl<S: StateStore> State<S> {
     }
 
     /// The extensions that were attached to a sequence, in order.
-    pub fn extensions(&self, id: SequenceId) -> Result<&[Box<dyn Extension>], StateError> {
+    pub fn extensions(&self, id: SequenceId) -> Result<&[Box<dyn SequenceExtension>], StateError> {
         self.sequence(id).map(|sequence| &sequence.extensions[..])
     }
 
@@ -265,7 +269,7 @@ impl<S: StateStore> State<S> {
     }
 
     /// Positions removed by [`State::remove_and_shift`].
-    pub fn removed(&self, id: SequenceId) -> Result<usize, StateError> {
+    pub fn removed_count(&self, id: SequenceId) -> Result<usize, StateError> {
         self.sequence(id).map(|sequence| sequence.removed)
     }
 

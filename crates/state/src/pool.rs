@@ -88,14 +88,14 @@ impl Pool {
         &self,
         what: &str,
         held: impl Iterator<Item = i32>,
-        kept: impl Iterator<Item = i32>,
+        in_tree: impl Iterator<Item = i32>,
     ) -> Result<(), String> {
         let mut counts = vec![0u32; self.len()];
         let mut trees = vec![0u32; self.len()];
         for id in held {
             *counts.get_mut(id as usize).ok_or_else(|| format!("there is no {what} {id}"))? += 1;
         }
-        for id in kept {
+        for id in in_tree {
             *trees.get_mut(id as usize).ok_or_else(|| format!("there is no {what} {id}"))? += 1;
         }
         for &id in &self.free {
@@ -140,8 +140,8 @@ mod tests {
         }
         pool.release(1);
         assert_eq!((pool.len(), pool.free(), pool.cached()), (5, 2, 1));
-        let verdict = |pool: &Pool, held: &[i32], kept: &[i32]| {
-            pool.check("page", held.iter().copied(), kept.iter().copied())
+        let verdict = |pool: &Pool, held: &[i32], in_tree: &[i32]| {
+            pool.check("page", held.iter().copied(), in_tree.iter().copied())
         };
         assert_eq!(verdict(&pool, &[0, 0, 2], &[1, 2]), Ok(()));
         let wrong: [(&[i32], &[i32], &str); 8] = [
@@ -154,8 +154,8 @@ mod tests {
             (&[0, 2], &[0, 1, 2], "page 0 has 2 references, 1 of them by the tree, not (2, false)"),
             (&[0, 0, 2, 2], &[1], "page 2 has 2 references, 0 of them by the tree, not (2, true)"),
         ];
-        for (held, kept, what) in wrong {
-            assert_eq!(verdict(&pool, held, kept), Err(what.to_owned()));
+        for (held, in_tree, what) in wrong {
+            assert_eq!(verdict(&pool, held, in_tree), Err(what.to_owned()));
         }
         let free = pool.free.pop();
         assert_eq!(verdict(&pool, &[0, 0, 2], &[1, 2]), Err("2 pages are unused and 1 are free".to_owned()));

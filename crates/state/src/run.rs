@@ -15,7 +15,7 @@ impl<'a> PageTables<'a> {
 
 impl<S: StateStore> State<S> {
     /// The backend's memory, for a run, and the page tables that are among its inputs.
-    pub fn for_run(&mut self) -> (&mut S, PageTables<'_>) {
+    pub fn store_and_page_tables(&mut self) -> (&mut S, PageTables<'_>) {
         (&mut self.store, PageTables(&self.groups))
     }
 }

@@ -2,7 +2,7 @@
 //! `seq_rm` and `seq_add`). The moved K and V still depend on the removed tokens, so the result is not that of the remaining
 //! tokens alone.
 
-use crate::{LayerSpec, OwnerId, RopeKind, SequenceId, State, StateError, pages_for};
+use crate::{LayerSpec, ModelId, RopeKind, SequenceId, State, StateError, pages_for};
 use std::ops::Range;
 use verbatim_backend::{KShift, PAGE_CELLS, StateStore};
 
@@ -43,8 +43,11 @@ impl<S: StateStore> State<S> {
         }
         let left = committed - (end - start);
         for (group, span) in self.groups.iter().zip(&sequence.spans) {
-            let seen = group.first_seen(left);
-            if group.owners.contains(OwnerId::TARGET) && seen < start && seen < span.whole_from {
+            let first_visible = group.first_visible(left);
+            if group.models.contains(ModelId::TARGET)
+                && first_visible < start
+                && first_visible < span.valid_from
+            {
                 return Err(StateError::CannotShift(
                     "the sliding window would need positions that it has left",
                 ));
@@ -58,18 +61,18 @@ impl<S: StateStore> State<S> {
         }
         let Some(sequence) = &mut self.sequences[id.index] else { return Ok(left) };
         sequence.tokens.drain(start..end);
-        sequence.exact_prefix_len = sequence.exact_prefix_len.min(start);
-        sequence.chain.truncate(start / PAGE_CELLS);
+        sequence.cacheable_len = sequence.cacheable_len.min(start);
+        sequence.page_digests.truncate(start / PAGE_CELLS);
         sequence.removed += end - start;
         let moved = |at: usize| if at <= start { at } else { at.max(end) - (end - start) };
-        for filled in &mut sequence.filled {
-            *filled = moved(filled.start)..moved(filled.end);
+        for computed in &mut sequence.computed_ranges {
+            *computed = moved(computed.start)..moved(computed.end);
         }
         for extension in &mut sequence.extensions {
             extension.reset(&sequence.tokens);
         }
-        self.lose_states(id);
-        self.clip_filled(id);
+        self.invalidate_states(id);
+        self.clip_computed(id);
         self.shrink_cache();
         Ok(left)
     }
@@ -82,9 +85,9 @@ impl<S: StateStore> State<S> {
         removed: &Range<usize>,
         left: usize,
     ) -> Range<usize> {
-        let whole_from = self.sequence(id).map_or(0, |sequence| sequence.spans[group].whole_from);
-        let first = removed.start.max(self.groups[group].first_seen(left));
-        first.max(whole_from.saturating_sub(removed.len()))..left
+        let valid_from = self.sequence(id).map_or(0, |sequence| sequence.spans[group].valid_from);
+        let first = removed.start.max(self.groups[group].first_visible(left));
+        first.max(valid_from.saturating_sub(removed.len()))..left
     }
 
     /// Whether a sequence has a page of its own for a block.
@@ -123,22 +126,22 @@ impl<S: StateStore> State<S> {
             self.store.move_cells(&layers, &moves, shift.as_ref());
         }
         // Pages that were copied, that lie after the end, or that the window has left.
-        let seen = self.groups[group].first_seen(left) / PAGE_CELLS;
+        let first_visible = self.groups[group].first_visible(left) / PAGE_CELLS;
         for (block, &page) in before.iter().enumerate().filter(|&(_, &page)| page >= 0) {
             let now = self.groups[group].table[row + block];
             if now != page {
                 self.pools[group].release(page);
-            } else if block < seen || block >= written.end {
+            } else if block < first_visible || block >= written.end {
                 self.pools[group].release(page);
                 self.groups[group].table[row + block] = -1;
             }
         }
         if let Some(sequence) = &mut self.sequences[id.index] {
             let span = &mut sequence.spans[group];
-            span.first = span.first.min(written.start).max(seen);
+            span.first = span.first.min(written.start).max(first_visible);
             span.end = written.end;
             // Of what comes after the removed positions, only what is still seen was moved.
-            span.whole_from = if first > start { first } else { span.whole_from.min(first) };
+            span.valid_from = if first > start { first } else { span.valid_from.min(first) };
         }
     }
 }

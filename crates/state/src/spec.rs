@@ -39,13 +39,13 @@ pub struct LayerSpec {
 
 impl LayerSpec {
     /// The first position that a row at `position` sees.
-    pub fn first_seen(&self, position: usize) -> usize {
-        first_seen(self.window, position)
+    pub fn first_visible(&self, position: usize) -> usize {
+        first_visible(self.window, position)
     }
 }
 
 /// The first position that the one at `position` sees through a window.
-pub(crate) fn first_seen(window: Option<usize>, position: usize) -> usize {
+pub(crate) fn first_visible(window: Option<usize>, position: usize) -> usize {
     window.map_or(0, |window| (position + 1).saturating_sub(window))
 }
 

@@ -14,7 +14,8 @@ pub use report::{Divergence, Format, Report, Subject};
 use std::ops::Range;
 
 use verbatim_engine::{
-    Backend, LogSoftmax, MAX_ROWS, Row, RowInput, SequenceId, Sequences, StateError, StepError, Stepper, Want,
+    Backend, LogSoftmax, MAX_ROWS, Row, RowInput, SequenceId, SequenceMemory, StateError, StepError, Stepper,
+    Want,
 };
 
 /// Rows of a step that want logits: the logits of so many rows are in memory at a time.
@@ -130,13 +131,13 @@ impl<'a> Chunks<'a> {
 /// Computes the chunks one after the other and tells `progress` how far it has come, after each. Stops, with what there
 /// is, if `should_continue` returns false between steps.
 ///
-/// With a `reference`, sequences of the same stepper ([`Stepper::other_sequences`]), every chunk is computed there too.
+/// With a `reference`, sequences of the same stepper ([`Stepper::new_memory`]), every chunk is computed there too.
 ///
 /// # Errors
 /// If a step fails or gives no distribution.
 pub fn evaluate<B: Backend>(
     stepper: &mut Stepper<B>,
-    reference: Option<Sequences<B>>,
+    reference: Option<SequenceMemory<B>>,
     chunks: &Chunks<'_>,
     progress: &mut dyn FnMut(&Evaluation),
     should_continue: &mut dyn FnMut() -> bool,
@@ -157,7 +158,7 @@ pub fn evaluate<B: Backend>(
 /// What chunks are computed with.
 struct Run<'a, B: Backend> {
     stepper: &'a mut Stepper<B>,
-    reference: Option<Sequences<B>>,
+    reference: Option<SequenceMemory<B>>,
     rows: Vec<Row<'static>>,
 }
 
@@ -226,9 +227,9 @@ impl<B: Backend> Run<'_, B> {
     /// Runs `work` on the reference's sequences; `None` if there are none.
     fn on_reference<T>(&mut self, work: impl FnOnce(&mut Self) -> T) -> Option<T> {
         let reference = self.reference.take()?;
-        let own = self.stepper.swap_sequences(reference);
+        let own = self.stepper.swap_memory(reference);
         let result = work(self);
-        self.reference = Some(self.stepper.swap_sequences(own));
+        self.reference = Some(self.stepper.swap_memory(own));
         Some(result)
     }
 

@@ -1,4 +1,4 @@
-//! Owners of layers: the target and its drafts. A draft is more layers of the same sequences.
+//! Models of layers: the target and its drafts. A draft is more layers of the same sequences.
 
 use crate::spec::LayerSpec;
 use std::ops::Range;
@@ -7,18 +7,18 @@ use verbatim_backend::{RecurrentSpec, StateMemoryError};
 /// Identifies a model, or a model and a prefix.
 pub type Digest = [u8; 32];
 
-/// The most owners of one [`State`](crate::State).
-pub(crate) const MOST_OWNERS: usize = u32::BITS as usize;
+/// The most models of one [`State`](crate::State).
+pub(crate) const MAX_MODELS: usize = u32::BITS as usize;
 
 /// Names a model whose layers a [`State`](crate::State) has: the target, or a draft.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct OwnerId(pub(crate) usize);
+pub struct ModelId(pub(crate) usize);
 
-impl OwnerId {
+impl ModelId {
     /// The model whose text the sequences are.
-    pub const TARGET: OwnerId = OwnerId(0);
+    pub const TARGET: ModelId = ModelId(0);
 
-    /// Its number, in the order in which the owners were added.
+    /// Its number, in the order in which the models were added.
     #[inline]
     pub fn index(self) -> usize {
         self.0
@@ -27,7 +27,7 @@ impl OwnerId {
 
 /// The layers of one model.
 #[derive(Clone, Debug, Default)]
-pub struct OwnerSpec {
+pub struct ModelSpec {
     /// The attention layers.
     pub layers: Vec<LayerSpec>,
     /// The recurrent layers.
@@ -48,66 +48,66 @@ pub enum AppendError {
     Memory(#[from] StateMemoryError),
 }
 
-/// A set of owners.
+/// A set of models.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct OwnerSet(u32);
+pub(crate) struct ModelSet(u32);
 
-impl OwnerSet {
-    pub(crate) const DRAFTS: OwnerSet = OwnerSet(!1);
+impl ModelSet {
+    pub(crate) const DRAFTS: ModelSet = ModelSet(!1);
 
     #[inline]
-    pub(crate) fn of(owner: OwnerId) -> OwnerSet {
-        OwnerSet(1 << owner.0)
+    pub(crate) fn of(model: ModelId) -> ModelSet {
+        ModelSet(1 << model.0)
     }
 
     #[inline]
-    pub(crate) fn contains(self, owner: OwnerId) -> bool {
-        self.0 >> owner.0 & 1 == 1
+    pub(crate) fn contains(self, model: ModelId) -> bool {
+        self.0 >> model.0 & 1 == 1
     }
 
     #[inline]
-    pub(crate) fn insert(&mut self, owner: OwnerId) {
-        self.0 |= 1 << owner.0;
+    pub(crate) fn insert(&mut self, model: ModelId) {
+        self.0 |= 1 << model.0;
     }
 
     #[inline]
-    pub(crate) fn remove(&mut self, owner: OwnerId) {
-        self.0 &= !(1 << owner.0);
+    pub(crate) fn remove(&mut self, model: ModelId) {
+        self.0 &= !(1 << model.0);
     }
 
     /// Whether all of these are in it.
-    pub(crate) fn contains_all(self, others: OwnerSet) -> bool {
-        others.without(self) == OwnerSet::default()
+    pub(crate) fn contains_all(self, others: ModelSet) -> bool {
+        others.without(self) == ModelSet::default()
     }
 
     pub(crate) fn is_empty(self) -> bool {
-        self == OwnerSet::default()
+        self == ModelSet::default()
     }
 
-    pub(crate) fn union(self, others: OwnerSet) -> OwnerSet {
-        OwnerSet(self.0 | others.0)
+    pub(crate) fn union(self, others: ModelSet) -> ModelSet {
+        ModelSet(self.0 | others.0)
     }
 
-    pub(crate) fn intersection(self, others: OwnerSet) -> OwnerSet {
-        OwnerSet(self.0 & others.0)
+    pub(crate) fn intersection(self, others: ModelSet) -> ModelSet {
+        ModelSet(self.0 & others.0)
     }
 
     #[inline]
-    pub(crate) fn without(self, others: OwnerSet) -> OwnerSet {
-        OwnerSet(self.0 & !others.0)
+    pub(crate) fn without(self, others: ModelSet) -> ModelSet {
+        ModelSet(self.0 & !others.0)
     }
 }
 
-impl FromIterator<OwnerId> for OwnerSet {
-    fn from_iter<T: IntoIterator<Item = OwnerId>>(owners: T) -> OwnerSet {
-        let mut set = OwnerSet::default();
-        owners.into_iter().for_each(|owner| set.insert(owner));
+impl FromIterator<ModelId> for ModelSet {
+    fn from_iter<T: IntoIterator<Item = ModelId>>(models: T) -> ModelSet {
+        let mut set = ModelSet::default();
+        models.into_iter().for_each(|model| set.insert(model));
         set
     }
 }
 
 /// One model's layers among all.
-pub(crate) struct Owner {
+pub(crate) struct ModelLayers {
     /// Among all attention layers.
     pub(crate) layers: Range<usize>,
     /// Among all recurrent layers.
@@ -116,7 +116,7 @@ pub(crate) struct Owner {
     pub(crate) digest: Digest,
 }
 
-impl Owner {
+impl ModelLayers {
     /// Whether there are recurrent layers.
     #[inline]
     pub(crate) fn is_recurrent(&self) -> bool {
