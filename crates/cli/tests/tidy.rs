@@ -45,7 +45,7 @@ const UNSAFE_FILES: [&str; 7] =
     ["simd/src/", "team/src/", "matrix/src/", "matrix/tests/", "cpu/src/", "cpu/tests/", "gguf/src/"];
 
 /// Words that the field does not use, each with what it says. Whole words only.
-const WORDS: [(&str, &str); 36] = [
+const WORDS: [(&str, &str); 58] = [
     ("foretell", "predict"),
     ("helping of", "chunk"),
     ("BookRow", "CacheOpRow"),
@@ -82,6 +82,28 @@ const WORDS: [(&str, &str); 36] = [
     ("layers that recur", "recurrent layers"),
     ("layers that attend", "attention layers"),
     ("bookkeeping", "cache metadata"),
+    ("OwnerId", "ModelId"),
+    ("OwnerSpec", "ModelSpec"),
+    ("OwnerSet", "ModelSet"),
+    ("append_owner", "append_model"),
+    ("CannotGoBack", "CannotTruncate"),
+    ("OtherForm", "OtherKvFormat"),
+    ("CacheForm", "KvFormat"),
+    ("first_seen", "first_visible"),
+    ("release_unseen", "release_out_of_window"),
+    ("whole_from", "valid_from"),
+    ("whole_pages", "valid_pages"),
+    ("exact_prefix_len", "cacheable_len"),
+    ("keep_full_pages", "cache_full_pages"),
+    ("filled_before_flight", "computed_before_flight"),
+    ("clip_filled", "clip_computed"),
+    ("drafts_that_filled", "drafts_that_computed"),
+    ("most_in_flight", "max_in_flight"),
+    ("SavedError", "SavedFileError"),
+    ("ModelText", "TextProcessor"),
+    ("events_ahead", "event_buffer"),
+    ("other_sequences", "new_memory"),
+    ("swap_sequences", "swap_memory"),
 ];
 
 /// Functions that std takes from the system, where their last bits differ from one to the next: `libm` has them the same for all.

@@ -1,4 +1,4 @@
-//! Continues a text, and prints the answer as it comes.
+//! Continues a text and streams the answer.
 //!
 //! `cargo run --release -p verbatim-engine --example complete -- MODEL.gguf "Once upon a time"`
 
@@ -15,7 +15,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     run(&arguments, &mut std::io::stdout())
 }
 
-/// Does what the command line says: a model and a text.
+/// Runs the example with these arguments: a model and a text.
 pub fn run(arguments: &[String], out: &mut dyn Write) -> Result<(), Box<dyn Error>> {
     let [model, text] = arguments else { return Err("usage: complete MODEL TEXT".into()) };
     let file = GgufFile::open(model)?;
@@ -25,7 +25,7 @@ pub fn run(arguments: &[String], out: &mut dyn Write) -> Result<(), Box<dyn Erro
         tokenizer: Arc::new(Tokenizer::new(&vocabulary)?),
         template: vocabulary.chat_template,
     };
-    // From here on a thread of its own has the model. Clones of the engine may send requests from any other.
+    // From here on, the engine's own thread owns the model. Clones of the engine can send requests from any thread.
     let engine = Engine::start(stepper, text_processor, EngineOptions::default())?;
     let answer = engine.submit(Request { max_tokens: Some(64), ..Request::new(Prompt::Text(text.clone())) });
     write!(out, "{text}")?;

@@ -1,4 +1,4 @@
-//! A text that goes on from process to process: run it again with the same file, and nothing is computed twice.
+//! Continues a text across processes: run it again with the same file, and nothing is recomputed.
 //!
 //! `cargo run --release -p verbatim-engine --example session -- MODEL.gguf FILE "Once upon a time"`
 
@@ -13,7 +13,7 @@ use verbatim_engine::{
 use verbatim_gguf::GgufFile;
 use verbatim_text::{Special, Tokenizer};
 
-/// What the client keeps in the session's file: every token so far, the last one, which the model has not seen, included.
+/// The client's own section in the session's file: all tokens so far, including the last one, which was not computed yet.
 const TOKENS: &str = "tokens";
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -21,7 +21,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     run(&arguments, &mut std::io::stdout())
 }
 
-/// Does what the command line says: a model, a file and a text.
+/// Runs the example with these arguments: a model, a file and a text.
 pub fn run(arguments: &[String], out: &mut dyn Write) -> Result<(), Box<dyn Error>> {
     let [model, file, text] = arguments else { return Err("usage: session MODEL FILE TEXT".into()) };
     let model = GgufFile::open(model)?;

@@ -1,4 +1,5 @@
-//! Loading: a model understood, its weights in the backend's layout, memory for its sequences; and drafts appended to it.
+//! Loading: parses and validates a model, packs its weights into the backend's layout, and allocates memory for its sequences.
+//! Drafts are appended the same way.
 
 use crate::read_ahead::ReadAhead;
 use crate::stepper::{Loaded, SequenceMemory, Stepper};
@@ -10,13 +11,13 @@ use verbatim_models::{Base, HadamardKv, Hyperparameters, KeyRope, KvShape, Model
 use verbatim_quant::{QuantError, dequantize};
 use verbatim_state::{AppendError, Digest, LayerSpec, ModelId, ModelSpec, RopeKind, State, StateSpec};
 
-/// Sequences longer than this are not made unless asked for, whatever the model was trained for.
+/// The default maximum context, even if the model was trained for more.
 const DEFAULT_CONTEXT: usize = 8192;
 
 /// Why a model could not be loaded.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
-    /// The file is not a model that can be run.
+    /// The file is not a supported model.
     #[error(transparent)]
     Model(#[from] ModelError),
     /// A tensor is missing.
@@ -27,7 +28,7 @@ pub enum LoadError {
     Pack {
         /// The tensor.
         name: String,
-        /// Why.
+        /// The error.
         error: PackError,
     },
     /// A vector could not be decoded.
@@ -35,27 +36,27 @@ pub enum LoadError {
     Decode {
         /// The tensor.
         name: String,
-        /// Why.
+        /// The error.
         error: QuantError,
     },
     /// A draft's layers cannot be appended.
     #[error(transparent)]
     Append(#[from] AppendError),
-    /// No memory for the sequences.
+    /// Not enough memory for the sequences.
     #[error(transparent)]
     Memory(#[from] StateMemoryError),
-    /// A context that the model cannot have.
-    #[error("a context of {0} positions is not possible; it must be from 1 to {most}", most = MAX_CONTEXT)]
+    /// The context size is out of range.
+    #[error("context size {0} is out of range (1 to {MAX_CONTEXT})")]
     Context(usize),
 }
 
 /// Positions are i32 in graphs.
 const MAX_CONTEXT: usize = 1 << 30;
 
-/// Checks whether a file is a model that can be run; returns its hyperparameters. Reads no weights.
+/// Returns the hyperparameters of a model file. Validates the file, but reads no weights.
 ///
 /// # Errors
-/// What is wrong with it, and where.
+/// If the file is not a supported model.
 pub fn read_hyperparameters(file: &GgufFile) -> Result<Hyperparameters, ModelError> {
     verbatim_models::open(file).map(|model| model.hyperparameters().clone())
 }
@@ -64,7 +65,7 @@ impl<B: Backend> Stepper<B> {
     /// Loads a model as the target. The file is not needed afterwards.
     ///
     /// # Errors
-    /// If the file is no model that can be run, or memory does not suffice.
+    /// If the file is not a supported model, or there is not enough memory.
     pub fn load(mut backend: B, file: &GgufFile, options: &LoadOptions) -> Result<Stepper<B>, LoadError> {
         let model = verbatim_models::open(file)?;
         let context = options.context.unwrap_or(model.hyperparameters().context.min(DEFAULT_CONTEXT));
@@ -74,11 +75,11 @@ impl<B: Backend> Stepper<B> {
         let sizes = state_spec(options, context);
         let format = KvFormat { k: options.k, v: options.v, hadamard: options.hadamard };
         let spec = model_spec(file, &*model, context, format)?;
-        // Memory first: it may not suffice, and weights take long.
+        // Memory first: this may fail, and weights take long to load.
         let mut state = State::new(backend.new_state(), sizes, spec.clone())?;
         let mut weights = backend.new_weights();
         append_weights(&mut backend, &mut weights, file, &*model)?;
-        // Quick now that the file has been read.
+        // Fast now that the file is in the page cache.
         let digest = model_digest(file);
         state.set_model_digest(ModelId::TARGET, digest);
         let memory = SequenceMemory { state, hadamard: vec![format.hadamard()] };
@@ -86,11 +87,11 @@ impl<B: Backend> Stepper<B> {
         Ok(Stepper::of(backend, weights, target, memory, *options))
     }
 
-    /// Loads a draft: its weights come after those of the models before it, its layers become more layers of every sequence.
-    /// [`Stepper::step_with`] computes them.
+    /// Loads a draft: its weights follow those of earlier models, and its layers become more layers of every sequence.
+    /// [`Stepper::step_with`] computes rows with it.
     ///
     /// # Errors
-    /// If the file is no model that can be run, memory does not suffice, or sequences have begun.
+    /// If the file is not a supported model, there is not enough memory, or sequences have begun.
     pub fn append_model(&mut self, file: &GgufFile, options: &DraftOptions) -> Result<ModelId, LoadError> {
         let model = verbatim_models::open(file)?;
         let format = KvFormat { k: options.k, v: options.v, hadamard: options.hadamard };
@@ -109,11 +110,10 @@ impl<B: Backend> Stepper<B> {
         Ok(id)
     }
 
-    /// Sequences of the same models, as many and as long as the present ones, but with K and V of other types: for
-    /// [`Stepper::swap_memory`].
+    /// New memory with the same sequence count and context, but other KV cache types, for [`Stepper::swap_memory`].
     ///
     /// # Errors
-    /// If there is no memory for them.
+    /// If there is not enough memory.
     pub fn new_memory(&self, k: KvType, v: KvType, hadamard: bool) -> Result<SequenceMemory<B>, LoadError> {
         let format = KvFormat { k, v, hadamard };
         let mut specs = self.models.iter().map(|loaded| ModelSpec {
@@ -164,7 +164,7 @@ fn state_spec(options: &LoadOptions, context: usize) -> StateSpec {
     }
 }
 
-/// What a model keeps of each sequence.
+/// The per-sequence state of a model.
 fn model_spec(
     file: &GgufFile,
     model: &dyn Model,
@@ -218,13 +218,13 @@ fn append_weights<B: Backend>(
     Ok(())
 }
 
-/// Bytes of each tensor that are hashed for a model's identity, evenly spread.
-const IDENTITY_BYTES: usize = 1 << 16;
-const IDENTITY_CHUNK: usize = 1 << 12;
+/// Number of bytes of each tensor that are hashed for the model's digest, evenly spread.
+const DIGEST_BYTES: usize = 1 << 16;
+const DIGEST_CHUNK: usize = 1 << 12;
 
-/// Identifies a model by its metadata, and the name, type, shape and some bytes of every tensor. Reading all would take as
-/// long as loading; files that differ in their weights differ all over them. Quick once the file has been read, and slow before:
-/// a disk finds scattered bytes no faster than whole tensors.
+/// The digest of a model: its metadata, and the name, type, shape and some bytes of every tensor. Hashing all bytes would take as
+/// long as loading, and files with different weights differ almost everywhere. Fast only once the file is in the page cache: a
+/// disk reads scattered bytes no faster than complete tensors.
 fn model_digest(file: &GgufFile) -> Digest {
     let mut hash = Sha256::new();
     for (key, value) in file.metadata().iter() {
@@ -233,9 +233,9 @@ fn model_digest(file: &GgufFile) -> Digest {
     for tensor in file.iter_tensors() {
         let (info, data) = (tensor.info(), tensor.data());
         hash.update(format!("{} {} {:?};", info.name(), info.dtype(), info.dims()));
-        let stride = data.len().div_ceil(IDENTITY_BYTES / IDENTITY_CHUNK).max(IDENTITY_CHUNK);
+        let stride = data.len().div_ceil(DIGEST_BYTES / DIGEST_CHUNK).max(DIGEST_CHUNK);
         for (i, part) in data.chunks(stride).enumerate() {
-            hash.update(&part[..part.len().min(IDENTITY_CHUNK)]);
+            hash.update(&part[..part.len().min(DIGEST_CHUNK)]);
             tensor.release(i * stride..i * stride + part.len());
         }
     }

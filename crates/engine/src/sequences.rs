@@ -1,4 +1,4 @@
-//! The stepper's sequences: their transactions, prefix cache and files.
+//! Operations on the stepper's sequences: transactions, prefix cache and files.
 
 use crate::{
     ModelId, RestoreError, Restored, SavedFile, SavedFileError, SequenceExtension, SequenceId, StateError,
@@ -10,10 +10,10 @@ use std::ops::Range;
 use std::path::Path;
 use verbatim_backend::Backend;
 
-/// The section of a file in which an engine keeps its sequence.
+/// The section of a file with the sequence's state.
 const TARGET: &str = "target";
 
-/// Why a sequence was not saved or restored. Nothing has changed then.
+/// Why a sequence was not saved or restored. Nothing was modified.
 #[derive(Debug, thiserror::Error)]
 pub enum SaveError {
     /// The file cannot be read or written.
@@ -21,31 +21,31 @@ pub enum SaveError {
     Io {
         /// The file.
         path: String,
-        /// Why.
+        /// The error.
         error: io::Error,
     },
-    /// The file holds no saved sequences.
+    /// The file is not a valid file of saved sequences.
     #[error("{path}: {error}")]
     File {
         /// The file.
         path: String,
-        /// Why.
+        /// The error.
         error: SavedFileError,
     },
-    /// The file has no sequence of this name.
-    #[error("{path} holds no sequence of a {section}")]
+    /// The file has no section with this name.
+    #[error("{path} has no `{section}` section")]
     NoSection {
         /// The file.
         path: String,
-        /// What was looked for.
+        /// The name.
         section: String,
     },
-    /// The sequence does not fit.
+    /// The sequence cannot be restored here.
     #[error("{path}: {error}")]
     Restore {
         /// The file.
         path: String,
-        /// Why.
+        /// The error.
         error: RestoreError,
     },
     /// The sequence does not exist.
@@ -57,13 +57,13 @@ impl<B: Backend> Stepper<B> {
     /// A new, empty sequence.
     ///
     /// # Errors
-    /// If all are in use.
+    /// If all sequences are in use.
     pub fn begin(&mut self) -> Result<SequenceId, StateError> {
         self.memory.state.begin()
     }
 
-    /// Fills an empty sequence with the longest prefix of `tokens` in the prefix cache; returns its length. Leave out the last token if
-    /// its logits are wanted: a prefix-cache hit has none.
+    /// Resumes an empty sequence from the longest prefix of `tokens` in the prefix cache; returns its length. Leave out the last token
+    /// if you need its logits: a prefix-cache hit has none.
     ///
     /// # Errors
     /// If the sequence is not empty.
@@ -74,12 +74,12 @@ impl<B: Backend> Stepper<B> {
     /// Ends a sequence. Its KV cache stays in the prefix cache as long as there is room.
     ///
     /// # Errors
-    /// If it does not exist; or a bug, found when the last sequence ends.
+    /// If it does not exist; or, when the last sequence ends, if the cache metadata is inconsistent (a bug).
     pub fn end(&mut self, sequence: SequenceId) -> Result<(), StateError> {
         self.memory.state.end(sequence)
     }
 
-    /// Attaches an extension, which follows every change of the sequence.
+    /// Attaches an extension, which is notified of every change to the sequence's tokens.
     ///
     /// # Errors
     /// If the sequence does not exist.
@@ -99,7 +99,7 @@ impl<B: Backend> Stepper<B> {
         self.memory.state.extensions(sequence)
     }
 
-    /// Positions that a sequence has committed.
+    /// Number of committed positions of a sequence.
     ///
     /// # Errors
     /// If it does not exist.
@@ -107,7 +107,7 @@ impl<B: Backend> Stepper<B> {
         self.memory.state.len(sequence)
     }
 
-    /// Whether a sequence has committed nothing.
+    /// Whether a sequence has no committed positions.
     ///
     /// # Errors
     /// If it does not exist.
@@ -115,7 +115,7 @@ impl<B: Backend> Stepper<B> {
         self.memory.state.is_empty(sequence)
     }
 
-    /// The tokens that a sequence has committed.
+    /// The committed tokens of a sequence.
     ///
     /// # Errors
     /// If it does not exist.
@@ -168,8 +168,8 @@ impl<B: Backend> Stepper<B> {
         self.memory.state.rollback(sequence)
     }
 
-    /// Whether the model has recurrent layers. Its sequences can be truncated to 0 only, and of more than [`crate::CHECKPOINTS`] positions
-    /// in flight, only one of the last so many can be the last that is committed.
+    /// Whether the model has recurrent layers. Its sequences can only be truncated to 0, and a commit must be empty or drop fewer than
+    /// [`crate::CHECKPOINTS`] positions in flight.
     pub fn is_recurrent(&self) -> bool {
         self.memory.state.is_recurrent()
     }
@@ -182,7 +182,7 @@ impl<B: Backend> Stepper<B> {
         self.memory.state.truncate(sequence, len)
     }
 
-    /// A copy of a sequence; they share memory until one of them writes.
+    /// A copy of a sequence; the two share memory until one of them writes to it.
     ///
     /// # Errors
     /// If no sequence is free, or positions are in flight.
@@ -206,7 +206,7 @@ impl<B: Backend> Stepper<B> {
         self.memory.state.computed_range(sequence, model)
     }
 
-    /// Positions removed by [`Stepper::remove_and_shift`].
+    /// Number of positions removed by [`Stepper::remove_and_shift`].
     ///
     /// # Errors
     /// If it does not exist.
@@ -214,7 +214,8 @@ impl<B: Backend> Stepper<B> {
         self.memory.state.removed_count(sequence)
     }
 
-    /// Context shift: removes positions from the middle of a sequence and moves those after them down. Returns how many are left.
+    /// Context shift: removes positions from the middle of a sequence and moves those after them down. Returns the number of
+    /// remaining positions.
     ///
     /// # Errors
     /// As for [`verbatim_state::State::remove_and_shift`].
@@ -239,7 +240,7 @@ impl<B: Backend> Stepper<B> {
     /// Whether the cache metadata is consistent.
     ///
     /// # Errors
-    /// What is inconsistent.
+    /// A description of the inconsistency.
     pub fn integrity(&self) -> Result<(), String> {
         self.memory.state.integrity()
     }
@@ -252,10 +253,10 @@ impl<B: Backend> Stepper<B> {
         self.memory.state.save(sequence)
     }
 
-    /// A new sequence from what [`Stepper::save`] gave, with the given extensions attached and loaded.
+    /// A new sequence from the bytes of [`Stepper::save`], with the given extensions attached and loaded.
     ///
     /// # Errors
-    /// If it does not fit this engine, is malformed, or there is no room.
+    /// If it was saved with another model or configuration, is malformed, or there is no room.
     pub fn restore(
         &mut self,
         saved: &[u8],
@@ -264,7 +265,7 @@ impl<B: Backend> Stepper<B> {
         self.memory.state.restore(saved, extensions)
     }
 
-    /// Writes a sequence to a file, with sections of the caller's: all of it or, if that fails, nothing.
+    /// Atomically writes a sequence to a file, with the caller's own sections.
     ///
     /// # Errors
     /// If the sequence does not exist or the file cannot be written.
@@ -278,7 +279,7 @@ impl<B: Backend> Stepper<B> {
         saved.add(TARGET, self.save(sequence)?);
         others.into_iter().for_each(|(name, bytes)| saved.add(name, bytes));
         let io = |error| SaveError::Io { path: path.display().to_string(), error };
-        // Symlinks are followed. Written to a temporary file in the same folder, readable by its owner only, then renamed.
+        // Symlinks are followed. Written to a temporary file in the same folder, readable only by its owner, then renamed.
         let target = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
         let folder =
             target.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
@@ -295,13 +296,13 @@ impl<B: Backend> Stepper<B> {
     /// A new sequence from a file that [`Stepper::save_file`] has written, and the file's sections.
     ///
     /// # Errors
-    /// If the file cannot be read, is not whole, or does not fit this engine.
+    /// If the file cannot be read, is truncated or corrupt, or was saved with another model or configuration.
     pub fn restore_file(&mut self, path: &Path) -> Result<(Restored, SavedFile), SaveError> {
         let name = path.display().to_string();
         let io = |error| SaveError::Io { path: name.clone(), error };
-        // What is no file may have no end.
+        // Reading a device or pipe may never end.
         if !fs::metadata(path).map_err(io)?.is_file() {
-            return Err(io(io::Error::other("this is not a regular file")));
+            return Err(io(io::Error::other("not a regular file")));
         }
         let bytes = fs::read(path).map_err(io)?;
         let saved = SavedFile::read(&bytes).map_err(|error| SaveError::File { path: name.clone(), error })?;

@@ -1,4 +1,4 @@
-//! The stepper: models over shared sequences, and the step over rows that is the unit of all work.
+//! The stepper: models over shared sequences, and the step over rows, the unit of all work.
 
 use crate::row::{Next, Row, RowError, RowInput, RowOutcome, RowOutcomes, StepError, StepOutputs, Want};
 use crate::{Hyperparameters, LoadOptions, MAX_ROWS, Sampler, SequenceId};
@@ -13,7 +13,7 @@ use verbatim_state::{Batch, Digest, ModelId, ModelSpec, PageTables, State};
 pub struct Stepper<B: Backend> {
     pub(crate) backend: B,
     pub(crate) weights: B::Weights,
-    /// By owner.
+    /// By [`ModelId`].
     pub(crate) models: Vec<Loaded>,
     pub(crate) memory: SequenceMemory<B>,
     pub(crate) options: LoadOptions,
@@ -22,23 +22,23 @@ pub struct Stepper<B: Backend> {
     scratch: Scratch,
 }
 
-/// Sequences without the models that compute them; see [`Stepper::swap_memory`].
+/// The KV cache, recurrent states and metadata of all sequences, without the models. [`Stepper::swap_memory`] exchanges it.
 pub struct SequenceMemory<B: Backend> {
     pub(crate) state: State<B::State>,
-    /// By owner.
+    /// By [`ModelId`].
     pub(crate) hadamard: Vec<HadamardKv>,
 }
 
-/// A model whose weights are in the table.
+/// A model whose weights are loaded.
 pub(crate) struct Loaded {
     pub(crate) model: Box<dyn Model>,
     pub(crate) base: Base,
-    /// What it keeps of each sequence.
+    /// Its per-sequence state.
     pub(crate) spec: ModelSpec,
     pub(crate) digest: Digest,
 }
 
-/// What programs are made for: all that varies in the shapes of one stepper's steps.
+/// The key of a compiled program: everything that varies in the shapes of one stepper's steps.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 struct ProgramKey {
     model: usize,
@@ -46,19 +46,20 @@ struct ProgramKey {
     embeddings: bool,
     path: usize,
     hidden_outputs: Vec<HiddenOutput>,
-    /// The state that is in use: it may be swapped.
+    /// Properties of the current [`SequenceMemory`], which may be swapped.
     page_table: [usize; 2],
     context: usize,
     hadamard: HadamardKv,
 }
 
-/// What a step keeps from one to the next, so that it allocates nothing.
+/// Buffers that are reused from step to step, so that a step allocates nothing.
 #[derive(Default)]
 struct Scratch {
     key: ProgramKey,
     batch: Batch,
-    /// Sequence and KV index of the rows of `requested`.
+    /// Sequence and KV index of the rows in `requested`.
     kv_indices: Vec<(SequenceId, usize)>,
+    /// Rows of the step that are not refused, by their index in the step.
     requested: Vec<usize>,
     /// Rows of the run, by their index in the step.
     run: Vec<usize>,
@@ -91,7 +92,7 @@ impl<B: Backend> Stepper<B> {
         self.models[0].model.hyperparameters()
     }
 
-    /// The most positions of a sequence.
+    /// Maximum number of positions of a sequence.
     pub fn context(&self) -> usize {
         self.memory.state.context()
     }
@@ -111,7 +112,7 @@ impl<B: Backend> Stepper<B> {
         &mut self.backend
     }
 
-    /// Begins a new profile of the steps that follow, or ends recording and keeps what was recorded.
+    /// Starts a new profile, or stops recording and keeps the profile.
     pub fn set_profiling(&mut self, on: bool) {
         self.backend.set_profiling(on);
     }
@@ -121,26 +122,26 @@ impl<B: Backend> Stepper<B> {
         self.backend.profile()
     }
 
-    /// Programs made, which is when memory is planned, and reused.
+    /// How many programs were compiled (which includes memory planning) and reused.
     pub fn statistics(&self) -> Statistics {
         self.programs.statistics()
     }
 
-    /// The cached programs, and the bounds on the rows of each.
+    /// The cached programs, each with its maximum row counts.
     pub fn programs(&self) -> impl Iterator<Item = (Bounds, &B::Program)> {
         self.programs.iter().filter_map(|(key, program)| Some((key.bounds?, program)))
     }
 
-    /// Replaces the sequences, and returns the old ones. The new ones come from [`Stepper::new_memory`].
+    /// Replaces the memory of all sequences and returns the old one. The new one comes from [`Stepper::new_memory`].
     pub fn swap_memory(&mut self, memory: SequenceMemory<B>) -> SequenceMemory<B> {
         std::mem::replace(&mut self.memory, memory)
     }
 
-    /// Computes rows with the target: stores the K and V of each in its cell and gives what was requested for.
+    /// Computes rows with the target: stores K and V of each row in its cell and returns the wanted outputs.
     ///
     /// A row attends to the positions on its path up to its own; those must be committed, or in flight and computed in this step or
-    /// an earlier one. The rows of a sequence come in ascending order of their KV indices. A sequence whose rows cannot be computed
-    /// is left out, alone: [`StepOutputs::row`] says why.
+    /// an earlier one. The rows of a sequence are in ascending order of their KV indices. If a sequence has an invalid row, only that
+    /// sequence is skipped: [`StepOutputs::row`] returns the error.
     ///
     /// # Errors
     /// If there are no rows or too many, or the run fails. Then these KV indices and their descendants count as not computed;
@@ -149,7 +150,7 @@ impl<B: Backend> Stepper<B> {
         self.step_with(ModelId::TARGET, rows)
     }
 
-    /// As [`Stepper::step`], with the model of an owner: the target, or a draft that was appended.
+    /// As [`Stepper::step`], with the given model: the target, or a draft that was appended.
     ///
     /// # Errors
     /// As for [`Stepper::step`].
@@ -192,7 +193,7 @@ impl<B: Backend> Stepper<B> {
             let mut token = None;
             if let (Next::Token(sampler), Some(output_row)) = (want.next, output_row) {
                 let logits = run_outputs.row(outputs::LOGITS, output_row as usize).unwrap_or_default();
-                // Noise is keyed by how many tokens there were, also those that are no longer there: it must not repeat.
+                // Noise is keyed by the absolute position, including tokens removed by a context shift, so that it never repeats.
                 let position = state.removed_count(sequence)? as u64 + batch.positions[index] as u64 + 1;
                 token = sampler.sample(logits, position);
                 if token.is_none() {
@@ -205,7 +206,7 @@ impl<B: Backend> Stepper<B> {
         Ok(StepOutputs { run: Some(run_outputs), outcomes })
     }
 
-    /// Finds which rows can be computed, and where each reads and writes.
+    /// Finds which rows can be computed, and looks up where each reads and writes.
     fn validate_rows(&mut self, model: ModelId, rows: &[Row<'_>]) {
         let hyperparameters = self.models[model.index()].model.hyperparameters();
         let Hyperparameters { vocabulary, hidden, .. } = *hyperparameters;
@@ -224,7 +225,7 @@ impl<B: Backend> Stepper<B> {
         }
         let state = &self.memory.state;
         look_up_rows(state, model, rows, outcomes, kv_indices, requested, batch);
-        // Attention hides no positions yet, and the cells of those that a draft has not filled hold anything.
+        // Attention has no lower-bound mask yet, and cells that a draft has not computed hold garbage.
         if model != ModelId::TARGET && batch.valid_from.iter().any(|&start| start > 0) {
             let layers = &self.models[model.index()].spec.layers;
             for (index, &accepted) in batch.accepted_rows.iter().enumerate() {
@@ -243,7 +244,7 @@ impl<B: Backend> Stepper<B> {
         run.extend(batch.accepted_rows.iter().map(|&accepted| requested[accepted]));
     }
 
-    /// Sets the key of the step's program; returns the rows of the run.
+    /// Sets the key of the step's program; returns the row counts of the run.
     fn set_key(&mut self, model: ModelId, rows: &[Row<'_>]) -> Bounds {
         let Scratch { key, batch, run, .. } = &mut self.scratch;
         let mut count = Bounds { rows: run.len(), output_rows: 0 };
@@ -270,7 +271,7 @@ impl<B: Backend> Stepper<B> {
     }
 
     /// Computes tokens of a sequence, in steps of at most [`MAX_ROWS`], and samples the next token. `None` if `should_continue`
-    /// returned false between steps; what was computed until then stays.
+    /// returned false between steps; completed steps stay committed.
     ///
     /// # Errors
     /// As for [`Stepper::step`], and if the rows are refused. The steps before the failing one stay committed.
@@ -300,7 +301,7 @@ impl<B: Backend> Stepper<B> {
         Err(StepError::RowCount(0))
     }
 
-    /// Computes tokens of one step; samples the next one if there is a sampler.
+    /// Computes tokens in one step; samples the next one if there is a sampler.
     fn advance_chunk(
         &mut self,
         sequence: SequenceId,
@@ -345,7 +346,7 @@ impl Row<'_> {
     }
 }
 
-/// Looks up where the rows that are not refused yet read and write, and refuses those that the state refuses.
+/// Looks up where the rows that are not refused yet read and write; refuses those for which the lookup fails.
 fn look_up_rows<S: StateStore>(
     state: &State<S>,
     model: ModelId,
@@ -367,12 +368,12 @@ fn look_up_rows<S: StateStore>(
     }
 }
 
-/// The bound on a number of rows: the next power of two.
+/// Rounds a row count up to a power of two.
 fn bucket(rows: usize) -> usize {
     if rows == 0 { 0 } else { rows.next_power_of_two() }
 }
 
-/// Fills an input. `run` are the rows of the run, by their index in the step.
+/// Fills an input of the run. `run` are the rows of the run, by their index in the step.
 fn fill(
     input: InputBinding<'_>,
     rows: &[Row<'_>],
@@ -408,7 +409,7 @@ fn fill(
     }
 }
 
-/// The numbers of an embedding, or as many that nobody reads.
+/// The elements of an embedding, or padding that is not read.
 enum Either<A, B> {
     Given(A),
     Blank(B),
@@ -419,8 +420,8 @@ impl<A: Iterator<Item = f32>, B: Iterator<Item = f32>> Iterator for Either<A, B>
 
     fn next(&mut self) -> Option<f32> {
         match self {
-            Either::Given(numbers) => numbers.next(),
-            Either::Blank(numbers) => numbers.next(),
+            Either::Given(values) => values.next(),
+            Either::Blank(values) => values.next(),
         }
     }
 }

@@ -119,7 +119,7 @@ fn what_a_state_cannot_give_is_refused() {
     let back = StateError::CannotTruncate {
         wanted: 2,
         committed: 3,
-        why: "recurrent model keeps no state of earlier positions",
+        why: "a recurrent model keeps no state of earlier positions",
     };
     assert_eq!(engine.truncate(sequence, 2), Err(back));
     engine.truncate(sequence, 0).expect("from the start");

@@ -1,4 +1,4 @@
-//! The batch of a step: where each row reads and writes, looked up for all of them in one pass.
+//! The batch of a step: where each row reads and writes, looked up for all rows in one pass.
 
 use crate::sequence::Sequence;
 use crate::{ModelId, SequenceId, State};
@@ -7,7 +7,7 @@ use verbatim_backend::{PAGE_CELLS, StateStore};
 /// Why a row cannot be computed in this step.
 #[derive(Debug, Clone, Copy, thiserror::Error, PartialEq, Eq)]
 pub enum BatchError {
-    /// The sequence has ended or never was.
+    /// The sequence has ended or never existed.
     #[error("the sequence does not exist")]
     NoSuchSequence,
     /// The row's KV index is not in flight.
@@ -16,7 +16,7 @@ pub enum BatchError {
         /// The KV index.
         kv_index: usize,
     },
-    /// The row comes before the one that it follows, or again.
+    /// The row is out of order or duplicated.
     #[error(
         "KV index {kv_index} is out of order: the rows of a sequence come in ascending order, each after the one that it \
          follows, or once that is computed"
@@ -25,7 +25,7 @@ pub enum BatchError {
         /// The KV index.
         kv_index: usize,
     },
-    /// The draft has not computed what comes before, and it carries a state from position to position.
+    /// The draft is recurrent and has not computed the previous position.
     #[error(
         "the draft has no state to compute KV index {kv_index} from: it has not computed the position before"
     )]
@@ -38,11 +38,11 @@ pub enum BatchError {
 /// Where the rows of a step read and write; reused from step to step.
 #[derive(Debug, Default)]
 pub struct Batch {
-    /// Indices into the rows given, of those that can be computed, in order.
+    /// Indices of the rows that can be computed, in order.
     pub accepted_rows: Vec<usize>,
-    /// Of each sequence that cannot be computed: the row at fault, and why. All rows of that sequence are left out.
+    /// For each sequence that cannot be computed: the failing row and the error. All rows of that sequence are skipped.
     pub refused: Vec<(usize, BatchError)>,
-    /// The position of each row that is kept; here and below one for each of those.
+    /// The position of each accepted row. This and the following have one entry per accepted row.
     pub positions: Vec<i32>,
     /// The sequence's row in the page tables.
     pub sequences: Vec<i32>,
@@ -50,29 +50,30 @@ pub struct Batch {
     pub read_slots: Vec<i32>,
     /// The state slot after the row; -1 if the model has no recurrent layers.
     pub write_slots: Vec<i32>,
-    /// Positions that are read from pages; those after are on the row's path. One more than the row's position where it
-    /// has no path.
+    /// The first position on the row's tree path; earlier positions are read through the page table. The row's position + 1 for a
+    /// chain, which has no tree path.
     pub tree_starts: Vec<i32>,
-    /// The start of the contiguous range that the model has computed up to the row; it must not read before. 0 for the target.
+    /// The start of the contiguous range that the model has computed up to the row; the row must not attend to earlier positions.
+    /// 0 for the target.
     pub valid_from: Vec<i32>,
     /// The cell that the row writes, by KV cache group.
     pub cells: Vec<Vec<i32>>,
-    /// The most cells of a row's path, rounded up to a power of two; 0 where all rows are of chains.
+    /// Cells of the longest tree path, rounded up to a power of two; 0 if all rows are in chains.
     pub path: usize,
-    /// The cells of each row's path, [`Batch::path`] of them padded with 0, by KV cache group.
+    /// The cells of each row's tree path, padded with 0 to [`Batch::path`], by KV cache group.
     pub paths: Vec<Vec<i32>>,
-    /// Rows were kept of a sequence that was then refused.
+    /// Rows of a sequence were accepted before the sequence was refused.
     accepted_some_of_refused: bool,
     scratch: Scratch,
 }
 
-/// What a pass knows of the step's rows so far. Entries count only if they carry the pass's number, so nothing is cleared.
+/// The rows that a pass has visited so far. Entries are valid only if their `pass` is current, so nothing needs to be cleared.
 #[derive(Debug, Default)]
 struct Scratch {
     pass: u64,
     /// By the sequence's index.
     sequences: Vec<Visited>,
-    /// By slot: the position in flight that writes it last.
+    /// By slot: the pass, and the last position in flight that writes it.
     writers: Vec<(u64, usize)>,
 }
 
@@ -80,9 +81,9 @@ struct Scratch {
 struct Visited {
     pass: u64,
     is_refused: bool,
-    /// The last row's index among those in flight, and where the positions begin that the model has computed up to it.
+    /// The last row's index among the positions in flight, and the start of the range that the model has computed up to it.
     last: (usize, usize),
-    /// Of a tree in flight all rows so far: the pass, and the same start. Of a chain the last row tells enough.
+    /// For a tree, all visited rows: the pass, and the same start. For a chain, the last row is enough.
     rows: Vec<(u64, usize)>,
 }
 
@@ -92,7 +93,7 @@ impl Scratch {
         self.sequences.get(id.index).filter(|visited| visited.pass == self.pass)
     }
 
-    /// The start of the filled range at this position in flight, if it is a row of the step.
+    /// The start of the computed range up to this position in flight, if the pass has visited it.
     #[inline]
     fn row(&self, id: SequenceId, index: usize) -> Option<usize> {
         let visited = self.visited(id)?;
@@ -138,7 +139,7 @@ impl Scratch {
     }
 }
 
-/// The entry of this index, with as many before it as it takes.
+/// The entry at this index; grows the vector if needed.
 #[inline]
 fn entry<T: Default>(entries: &mut Vec<T>, index: usize) -> &mut T {
     if entries.len() <= index {
@@ -172,20 +173,19 @@ impl Batch {
 }
 
 impl<S: StateStore> State<S> {
-    /// Looks up where the rows `(sequence, kv_index)` of a step of this model read and write. A sequence one of whose rows
-    /// cannot be computed is left out as a whole, and the others are as they are without it. Once the buffers have grown
-    /// nothing is allocated.
+    /// Looks up where the rows `(sequence, kv_index)` of a step of this model read and write. If a row cannot be computed, all rows
+    /// of its sequence are skipped; other sequences are unaffected. Once the buffers have grown, nothing is allocated.
     pub fn batch(&self, model: ModelId, rows: &[(SequenceId, usize)], batch: &mut Batch) {
         batch.clear(self.groups.len());
         self.accept_rows(model, rows, batch);
         if batch.accepted_some_of_refused {
-            // Anew, without those that are refused now.
+            // Again, without the sequences that are refused now.
             let refused = std::mem::take(&mut batch.refused);
             batch.clear(self.groups.len());
             batch.refused = refused;
             self.accept_rows(model, rows, batch);
         }
-        // What is the same for all rows is not looked up for each.
+        // Values that are the same for all rows.
         let accepted = batch.accepted_rows.len();
         batch.valid_from.resize(accepted, 0);
         batch.read_slots.resize(accepted, -1);
@@ -196,7 +196,7 @@ impl<S: StateStore> State<S> {
         }
     }
 
-    /// Keeps every row that can be computed and whose sequence is not refused.
+    /// Accepts every row that can be computed and whose sequence is not refused.
     fn accept_rows(&self, model: ModelId, rows: &[(SequenceId, usize)], batch: &mut Batch) {
         batch.scratch.pass += 1;
         for &(row, error) in &batch.refused {
@@ -206,7 +206,7 @@ impl<S: StateStore> State<S> {
         }
         let is_recurrent = self.models[model.0].is_recurrent();
         for (row, &(id, kv_index)) in rows.iter().enumerate() {
-            // The id of one that has ended may be that of another by now: it is refused by itself.
+            // The index of an ended sequence may be reused by now, so only this id is refused.
             let Ok(sequence) = self.sequence(id) else {
                 if !batch.refused.iter().any(|&(refused, _)| rows[refused].0 == id) {
                     batch.refused.push((row, BatchError::NoSuchSequence));
@@ -235,8 +235,8 @@ impl<S: StateStore> State<S> {
         }
     }
 
-    /// Whether a row can be computed after those of its step before it: its index among those in flight, and where the positions
-    /// begin that the model has then filled.
+    /// Checks that a row can be computed after the previous rows of the step. Returns its index among the positions in flight, and
+    /// the start of the range that the model will have computed up to it.
     fn check_row(
         &self,
         model: ModelId,
@@ -263,7 +263,7 @@ impl<S: StateStore> State<S> {
                 None => Ok((index, position)),
             };
         };
-        // A row that shares the memory of the parent's state may not come between.
+        // No row that shares the parent's slot may come in between.
         let slot = sequence.flight[parent].slot;
         if is_recurrent && scratch.writer(slot).is_some_and(|writer| writer != parent) {
             return Err(BatchError::Order { kv_index });
@@ -271,7 +271,7 @@ impl<S: StateStore> State<S> {
         if let Some(start) = scratch.row(id, parent) {
             return Ok((index, start));
         }
-        // Nor may one that the parent follows: the parent would have to be computed again, too.
+        // Nor an ancestor of the parent: the parent would have to be recomputed too.
         let is_stale =
             visited.is_some() && sequence.path_up(parent).any(|ancestor| scratch.row(id, ancestor).is_some());
         if sequence.flight[parent].computed_by.contains(model) && !is_stale {
@@ -288,9 +288,9 @@ impl<S: StateStore> State<S> {
         }
     }
 
-    /// Keeps a row: adds what is looked up of it, but for its path.
+    /// Accepts a row and looks up everything except its tree path.
     #[inline]
-    #[allow(clippy::too_many_arguments)] // What was found on the way here is not looked up again.
+    #[allow(clippy::too_many_arguments)] // Values that the caller has already looked up.
     fn accept_row(
         &self,
         row: usize,

@@ -1,4 +1,4 @@
-//! The end of a transaction: commit one path of the positions in flight, or roll back. And truncation and forks.
+//! The end of a transaction: commits one path of the positions in flight, or rolls back. Also truncation and forks.
 
 use crate::prefix::{CachedEntry, Pools, digest_after};
 use crate::sequence::{InFlight, Sequence, Span};
@@ -23,8 +23,8 @@ impl<S: StateStore> State<S> {
     /// Commits a path of positions in flight, given by their indices among those in flight, and drops the others.
     ///
     /// # Errors
-    /// If they are no path or were not computed; for a recurrent model, also if the state after the last one was overwritten.
-    /// Nothing has changed then.
+    /// If they are not a path or were not computed; for a recurrent model, also if the state after the last one was overwritten.
+    /// On error, nothing is modified.
     pub fn commit_path(&mut self, id: SequenceId, path: &[usize]) -> Result<(), StateError> {
         self.commit_along(id, path.len(), &|index| path[index])
     }
@@ -61,7 +61,7 @@ impl<S: StateStore> State<S> {
         Ok(())
     }
 
-    /// Whether positions can be committed; gives the slot with the recurrent state after the last.
+    /// Checks that the path can be committed; returns the slot with the recurrent state after its last position.
     fn check_commit(
         &self,
         id: SequenceId,
@@ -89,7 +89,7 @@ impl<S: StateStore> State<S> {
         Ok(sequence.flight[last].slot)
     }
 
-    /// A draft whose later position overwrote the slot of the position that is now the last has lost its state there.
+    /// Clears the computed ranges of recurrent drafts that have overwritten the state after the new last position.
     fn invalidate_overwritten_states(&mut self, id: SequenceId, last: &InFlight) {
         let Some(sequence) = &mut self.sequences[id.index] else { return };
         let committed = sequence.committed();
@@ -104,7 +104,7 @@ impl<S: StateStore> State<S> {
         }
     }
 
-    /// Releases the slots of dropped positions in flight; keeps the buffer.
+    /// Releases the slots of dropped positions in flight; reuses the buffer.
     fn drop_flight(&mut self, id: SequenceId, mut flight: Vec<InFlight>) {
         flight.drain(..).filter_map(|row| row.slot).for_each(|slot| self.slots.release(slot));
         if let Some(sequence) = &mut self.sequences[id.index] {
@@ -127,21 +127,21 @@ impl<S: StateStore> State<S> {
     /// Removes all positions from `len` on, and those in flight.
     ///
     /// # Errors
-    /// If positions stay and the next one would need state that is gone: a recurrent state, or cells that a sliding window has left.
-    /// Nothing has changed then.
+    /// If `len` is not 0 and state needed to continue is gone: a recurrent state, or cells that have slid out of the window.
+    /// On error, nothing is modified.
     pub fn truncate(&mut self, id: SequenceId, len: usize) -> Result<(), StateError> {
         let sequence = self.sequence(id)?;
         let committed = sequence.committed();
         if len > 0 && len < committed {
             let refuse = |why| Err(StateError::CannotTruncate { wanted: len, committed, why });
             if self.is_recurrent() {
-                return refuse("recurrent model keeps no state of earlier positions");
+                return refuse("a recurrent model keeps no state of earlier positions");
             }
-            let unseen = |(group, span): (&Group, &Span)| {
+            let out_of_window = |(group, span): (&Group, &Span)| {
                 group.models.contains(ModelId::TARGET) && group.first_visible(len) < span.valid_from
             };
-            if self.groups.iter().zip(&sequence.spans).any(unseen) {
-                return refuse("window has left the positions before it");
+            if self.groups.iter().zip(&sequence.spans).any(out_of_window) {
+                return refuse("the positions before it have slid out of the window");
             }
         }
         self.rollback(id)?;
@@ -167,7 +167,7 @@ impl<S: StateStore> State<S> {
         Ok(())
     }
 
-    /// A copy of a sequence. Pages and states are shared until one of the two writes.
+    /// A copy of a sequence. Pages and states are shared until one of the two sequences writes to them.
     ///
     /// # Errors
     /// If no sequence is free, or positions are in flight.
@@ -193,7 +193,7 @@ impl<S: StateStore> State<S> {
         }
         slot.into_iter().for_each(|slot| self.slots.acquire(slot));
         let sequence = self.sequence_mut(fork)?;
-        // Into the reserved capacity, so that the fork does not allocate as it grows.
+        // Extends the reserved buffers, so that the fork does not allocate as it grows.
         sequence.tokens.extend(tokens);
         sequence.page_digests.extend(page_digests);
         (sequence.computed_ranges, sequence.cacheable_len) = (computed_ranges, cacheable_len);
@@ -212,15 +212,15 @@ impl<S: StateStore> State<S> {
             let committed = sequence.committed();
             let cell =
                 |index| self.cell(id, group, committed + index).expect("positions in flight have cells");
-            // In ascending order, so that nothing is written before it was read.
+            // In ascending order, so that no cell is overwritten before it is read.
             let moved = (0..len).filter(|&index| index != path(index));
             let moves: Vec<_> = moved.map(|index| (cell(path(index)), cell(index))).collect();
             self.store.move_cells(&self.groups[group].layers, &moves, None);
         }
     }
 
-    /// Adds the pages that have become full to the prefix tree, with the states that `state_after` has. Where the tree has an equal
-    /// page that at least the same drafts have computed, the sequence uses that one from now on.
+    /// Adds newly full pages to the prefix tree, with the recurrent states from `state_after`. If the tree already has an equal page
+    /// that at least the same drafts have computed, the sequence switches to that page.
     fn cache_full_pages(&mut self, id: SequenceId, state_after: &dyn Fn(usize) -> Option<CachedEntry>) {
         let row = id.index * self.blocks();
         let is_recurrent = self.is_recurrent();
@@ -235,7 +235,7 @@ impl<S: StateStore> State<S> {
                 Some(digest) => {
                     let last = &sequence.tokens[(block - 1) * PAGE_CELLS..][..PAGE_CELLS];
                     match self.tree.look_up(&digest, last) {
-                        // What came before was evicted, so nobody could find this.
+                        // The prefix was evicted, so this page could not be found.
                         None => continue,
                         found => found,
                     }
@@ -251,7 +251,7 @@ impl<S: StateStore> State<S> {
             for ((group, pool), (own, cached)) in self.groups.iter_mut().zip(&mut self.pools).zip(pages) {
                 if let (Some(own), Some(cached)) = (*own, *cached)
                     && own.id != cached.id
-                    // Not where the sequence would lose what a draft has computed, be it a part of the page.
+                    // Not if the sequence would lose positions that a draft has computed, even a part of the page.
                     && cached.computed_by.contains_all(drafts.intersection(group.models))
                 {
                     pool.acquire(cached.id);
@@ -283,7 +283,7 @@ impl<S: StateStore> State<S> {
         let state = self.last_state(sequence);
         let mut pools = Pools { pages: &mut self.pools, slots: &mut self.slots };
         if rest.is_empty() {
-            // Only the state may be new; the page is there.
+            // The page is in the tree already; only the state may be new.
             if let (Some(node), Some(state)) = (parent, state) {
                 let (before, tokens) = (self.tree.node(node).parent, self.tree.node(node).tokens.clone());
                 let none = vec![None; self.groups.len()];
@@ -292,7 +292,7 @@ impl<S: StateStore> State<S> {
             return;
         }
         let own = valid_pages(&self.groups, sequence, row, full * PAGE_CELLS..len);
-        // A page that is in the tree already belongs to a node with other tokens, or more.
+        // A page that is in the tree already belongs to a node with other or more tokens.
         let is_there = |(pool, page): (&crate::Pool, &Option<CachedEntry>)| {
             page.is_some_and(|page| pool.in_tree(page.id))
         };
@@ -320,7 +320,7 @@ impl<S: StateStore> State<S> {
                 span.end -= 1;
                 pool.release(std::mem::replace(&mut group.table[row + span.end], -1));
             }
-            // Only of drafts alone may positions be missing before those that go.
+            // Positions before `valid_from` can only be missing in groups without the target.
             span.valid_from = span.valid_from.min(positions);
             if span.first == span.end {
                 let block = positions / PAGE_CELLS;
@@ -329,7 +329,7 @@ impl<S: StateStore> State<S> {
         }
     }
 
-    /// Gives back the pages that no position to come sees.
+    /// Releases the pages that no future position attends to.
     pub(crate) fn release_out_of_window(&mut self, id: SequenceId) {
         let row = id.index * self.blocks();
         let Some(sequence) = &mut self.sequences[id.index] else { return };
@@ -344,7 +344,7 @@ impl<S: StateStore> State<S> {
         }
     }
 
-    /// Evicts what the tree holds beyond its share of memory.
+    /// Evicts pages and slots until the tree is within its memory limit.
     pub(crate) fn shrink_cache(&mut self) {
         let mut pools = Pools { pages: &mut self.pools, slots: &mut self.slots };
         for (index, group) in self.groups.iter().enumerate() {
@@ -358,12 +358,12 @@ impl<S: StateStore> State<S> {
     }
 }
 
-/// Whether a sequence can resume from a recurrent state that is valid for these models.
+/// Whether a sequence can resume from a slot that holds the states of these models.
 fn can_resume_from(state_of: ModelSet, target_is_recurrent: bool) -> bool {
     if target_is_recurrent { state_of.contains(ModelId::TARGET) } else { !state_of.is_empty() }
 }
 
-/// For each KV cache group the page of these positions, which lie in one block, if the sequence has it and all its cells are valid.
+/// For each KV cache group, the page of these positions, which are in one block, if the sequence has it and its cells are valid.
 fn valid_pages(
     groups: &[Group],
     sequence: &Sequence,
@@ -383,7 +383,7 @@ fn valid_pages(
 }
 
 impl Group {
-    /// The first position that the one at `position` sees.
+    /// The first position that a row at `position` attends to.
     pub(crate) fn first_visible(&self, position: usize) -> usize {
         first_visible(self.window, position)
     }

@@ -1,11 +1,11 @@
-//! Which positions in flight each model has computed.
+//! Tracks which positions in flight each model has computed.
 
 use crate::model::ModelSet;
 use crate::{ModelId, NOT_A_TOKEN, SequenceId, State, StateError};
 use verbatim_backend::StateStore;
 
 impl<S: StateStore> State<S> {
-    /// A model is about to compute these KV indices in flight: they and their descendants count as not computed until
+    /// Marks these KV indices in flight, and their descendants, as not computed by a model that is about to compute them, until
     /// [`State::computed`] reports that the run has succeeded. Call it after [`State::batch`].
     ///
     /// # Errors
@@ -37,9 +37,9 @@ impl<S: StateStore> State<S> {
         Ok(())
     }
 
-    /// A model has computed these KV indices in flight, in this order: `(sequence, kv_index, token)`. The token is `None` where the
-    /// input was an embedding ([`NOT_A_TOKEN`]); only the target's is used. If it differs from the target's previous one, what
-    /// drafts have computed there and in descendants is invalid.
+    /// Marks these KV indices in flight as computed by a model, in this order: `(sequence, kv_index, token)`. The token is `None` if
+    /// the input was an embedding ([`NOT_A_TOKEN`]); only the target's is used. If it differs from the target's previous token, the
+    /// drafts' results there and in descendants are invalidated.
     ///
     /// # Errors
     /// If the sequence does not exist or the KV index is not in flight.

@@ -1,4 +1,4 @@
-//! The layers of all models in one state: which are whose, and how a draft adds its own.
+//! The layers of all models in one state: which layers belong to which model, and how a draft adds its layers.
 
 use crate::model::{MAX_MODELS, ModelLayers, ModelSet, ModelSpec};
 use crate::pool::Pool;
@@ -8,12 +8,12 @@ use std::ops::Range;
 use verbatim_backend::{KvSpec, PAGE_CELLS, RecurrentSpec, StateForm, StateMemoryError, StateStore};
 
 impl<S: StateStore> State<S> {
-    /// A model's attention layers among all: the first is `kv[start]` in its graphs.
+    /// A model's range among all attention layers: its first layer is `kv[start]` in its graphs.
     pub fn layers(&self, model: ModelId) -> Range<usize> {
         self.models[model.0].layers.clone()
     }
 
-    /// A model's recurrent layers among all: the first is `conv[start]` and `delta[start]` in its graphs.
+    /// A model's range among all recurrent layers: its first layer is `conv[start]` and `delta[start]` in its graphs.
     pub fn recurrent_layers(&self, model: ModelId) -> Range<usize> {
         self.models[model.0].recurrent.clone()
     }
@@ -27,7 +27,7 @@ impl<S: StateStore> State<S> {
     /// share the slots. The prefix cache keeps its size in positions; the draft's layers add bytes.
     ///
     /// # Errors
-    /// If a sequence has begun or the prefix cache is not empty, if there are too many models, or if there is no memory.
+    /// If a sequence has begun or the prefix cache is not empty, if there are too many models, or not enough memory.
     pub fn append_model(&mut self, model: ModelSpec) -> Result<ModelId, AppendError> {
         if !self.is_unused() {
             return Err(AppendError::InUse);
@@ -38,8 +38,8 @@ impl<S: StateStore> State<S> {
         Ok(self.add_model(model)?)
     }
 
-    /// The last contiguous range of committed positions whose cells, and the recurrent state after the last of them, a model has
-    /// computed. All of them for the target.
+    /// The last contiguous range of committed positions that a model has computed: their cells are valid, and so is the recurrent
+    /// state after the last of them. All committed positions for the target.
     ///
     /// # Errors
     /// If there is no such sequence.
@@ -47,12 +47,12 @@ impl<S: StateStore> State<S> {
         self.sequence(id).map(|sequence| sequence.computed_range(model))
     }
 
-    /// The drafts, which are all models but the target.
+    /// The drafts: all models except the target.
     pub(crate) fn drafts(&self) -> impl Iterator<Item = ModelId> + use<S> {
         self.models().skip(1)
     }
 
-    /// After positions were removed: clips what drafts have computed to what is left.
+    /// Clips the drafts' computed ranges to the remaining positions, after positions were removed.
     pub(crate) fn clip_computed(&mut self, id: SequenceId) {
         let Some(sequence) = &mut self.sequences[id.index] else { return };
         let committed = sequence.committed();
@@ -71,7 +71,7 @@ impl<S: StateStore> State<S> {
         }
     }
 
-    /// The recurrent state after the last committed position is gone, and with it what recurrent drafts have computed.
+    /// Drops the recurrent state after the last committed position, and with it the computed ranges of recurrent drafts.
     pub(crate) fn invalidate_states(&mut self, id: SequenceId) {
         let Some(sequence) = &mut self.sequences[id.index] else { return };
         for (computed, model) in sequence.computed_ranges.iter_mut().zip(&self.models[1..]) {
@@ -82,7 +82,7 @@ impl<S: StateStore> State<S> {
         sequence.slot.take().into_iter().for_each(|slot| self.slots.release(slot));
     }
 
-    /// Adds layers to the store and to the cache metadata; changes nothing if there is no memory for them.
+    /// Adds layers to the store and to the cache metadata; on error, nothing is modified.
     pub(crate) fn add_model(&mut self, spec: ModelSpec) -> Result<ModelId, StateMemoryError> {
         let ModelSpec { layers, recurrent } = spec;
         let model = ModelId(self.models.len());
@@ -126,7 +126,7 @@ impl<S: StateStore> State<S> {
         Ok(model)
     }
 
-    /// Groups, still without layers, for the windows that have none yet; `None` if sizes overflow.
+    /// New groups, still without layers, for windows that have no group yet; `None` if sizes overflow.
     fn new_groups(&self, layers: &[LayerSpec], is_recurrent: bool) -> Option<(Vec<Group>, Vec<Pool>)> {
         let page_bytes = layers.iter().try_fold(0usize, |sum, layer| {
             sum.checked_add(layer.kv.cell_bytes()?.checked_mul(PAGE_CELLS)?)
@@ -145,11 +145,11 @@ impl<S: StateStore> State<S> {
             }
             let own = match window {
                 None => self.pages,
-                // The first and the last page of a window may be partly used.
+                // The first and the last page of a window may be partially used.
                 Some(window) => {
-                    let most =
+                    let max_pages =
                         window.saturating_add(self.max_in_flight).div_ceil(PAGE_CELLS).saturating_add(1);
-                    self.pages.min(most.saturating_mul(self.sequences.len()))
+                    self.pages.min(max_pages.saturating_mul(self.sequences.len()))
                 }
             };
             pools.push(Pool::new(own.checked_add(cache_pages)?)?);
@@ -159,7 +159,7 @@ impl<S: StateStore> State<S> {
         Some((groups, pools))
     }
 
-    /// Slots for recurrent layers, if there are none yet, and how many of them are for the prefix cache; `None` if sizes overflow.
+    /// The slot pool if there is none yet, and how many of its slots are for the prefix cache; `None` if sizes overflow.
     fn new_slots(&self, recurrent: &[RecurrentSpec]) -> Option<(Option<Pool>, usize)> {
         if recurrent.is_empty() || self.has_slots() {
             return Some((None, 0));

@@ -1,27 +1,27 @@
-//! Sequence state: which positions of which sequence live in which cells of the backend's memory.
+//! Sequence state: which positions of which sequence are stored in which cells of the backend's memory.
 //!
 //! **A sequence grows in transactions.** [`State::append`] (a chain) or [`State::append_tree`] reserves KV slots for positions
-//! in flight, steps store their K and V, and [`State::commit`] or [`State::commit_path`] keeps those along one path;
-//! [`State::rollback`] drops them all. None of this touches committed positions, so a step that fails, or draft tokens that are
-//! rejected, leave a sequence unchanged. State that other crates keep per sequence takes part as an [`SequenceExtension`].
+//! in flight, steps store their K and V, and [`State::commit`] or [`State::commit_path`] commits those on one path;
+//! [`State::rollback`] drops them all. None of this changes committed positions, so a failed step or rejected draft tokens leave
+//! a sequence unchanged. Other crates attach their own per-sequence state as a [`SequenceExtension`].
 //!
 //! **A step** calls [`State::batch`] to find where its rows read and write, then [`State::begin_compute`], runs, and calls
 //! [`State::computed`] if the run has succeeded.
 //!
 //! **A draft model is more layers of the same sequences** ([`State::append_model`]). It shares KV indices, pages, slots and
-//! transactions with the target, so a rollback cannot miss the draft. [`State::filled`] gives the committed positions that a draft
-//! has computed in each sequence; it never reads others. A draft never blocks the target: positions that its window or its
-//! recurrent state cannot keep are no longer filled.
+//! transactions with the target, so a rollback cannot miss the draft. [`State::computed_range`] returns the committed positions
+//! that a draft has computed; the draft only attends to those. A draft never blocks the target: positions that its window or its
+//! recurrent state cannot keep count as not computed.
 //!
-//! **KV cache groups** are layers with the same window. Each has its own pages of [`PAGE_CELLS`] positions; pages that a sliding
-//! window has left are released. Recurrent layers have state slots: one for the state after the last committed position, others
+//! **KV cache groups** are layers with the same window. Each has its own pages of [`PAGE_CELLS`] positions; pages that
+//! have slid out of the window are released. Recurrent layers have state slots: one for the state after the last committed position, others
 //! for positions in flight, so that any of the last [`CHECKPOINTS`] can be committed without a copy.
 //!
 //! **Pages and slots are reference-counted**: forked sequences share them, and so does the prefix tree (the prefix cache), which
-//! keeps them until memory is needed. Writing to a shared page copies it first.
+//! keeps them until the memory is needed. Writing to a shared page copies it first.
 //!
 //! [`State::remove_and_shift`] removes positions from the middle, for models that support a K-shift. [`State::save`] and
-//! [`State::restore`] bring a sequence into another process.
+//! [`State::restore`] move a sequence to another process.
 
 mod batch;
 mod commit;
@@ -59,7 +59,7 @@ use prefix::{Pools, PrefixTree};
 use sequence::Sequence;
 use verbatim_backend::{PAGE_CELLS, RecurrentSpec, StateStore};
 
-/// Names a sequence of one [`State`].
+/// The id of a sequence of one [`State`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SequenceId {
     index: usize,
@@ -76,16 +76,16 @@ impl SequenceId {
 
 /// A KV cache group: layers with the same window, which need pages for the same positions.
 ///
-/// A group in which the target has no layers may lack pages of positions that are seen: the drafts have not filled those.
+/// A group without layers of the target may be missing pages inside the window: positions that no draft has computed.
 struct Group {
     window: Option<usize>,
-    /// Their indices among the attention layers.
+    /// Indices of the group's layers among all attention layers.
     layers: Vec<usize>,
-    /// The models of its layers.
+    /// The models that have layers in the group.
     models: ModelSet,
-    /// \[sequence, block of positions\] → page; -1 where there is none.
+    /// The page of \[sequence, block of positions\]; -1 for none.
     table: Vec<i32>,
-    /// The most pages that only the prefix tree may reference.
+    /// Maximum number of pages that only the prefix tree references.
     cache_pages: usize,
 }
 
@@ -112,10 +112,10 @@ pub struct State<S> {
 }
 
 impl<S: StateStore> State<S> {
-    /// State for sequences of a model, the target, in a store that has no layers yet.
+    /// State for sequences of the target model, in a store that has no layers yet.
     ///
     /// # Errors
-    /// If there is no memory for so many pages, or for the recurrent states of so many sequences.
+    /// If there is not enough memory for the pages or the recurrent states.
     pub fn new(store: S, spec: StateSpec, target: ModelSpec) -> Result<State<S>, StateMemoryError> {
         let StateSpec { sequences, context, in_flight, pages, cache_bytes } = spec;
         let mut state = State {
@@ -139,20 +139,20 @@ impl<S: StateStore> State<S> {
         Ok(state)
     }
 
-    /// Sets a model's digest: of the model and its adapters. A saved sequence can be restored only where the digest is the same. This is
-    /// separate from [`State::new`] because hashing may take long and is pointless if memory does not suffice.
+    /// Sets the digest of a model and its adapters. A saved sequence can only be restored if the digests match. This is separate
+    /// from [`State::new`] because hashing takes long and is wasted if there is not enough memory.
     ///
     /// # Panics
     /// If a sequence has begun, or there is no such model.
     pub fn set_model_digest(&mut self, model: ModelId, digest: Digest) {
-        assert!(self.is_unused(), "identified too late");
+        assert!(self.is_unused(), "the digest was set after first use");
         self.models[model.0].digest = digest;
         if model == ModelId::TARGET {
             self.tree = PrefixTree::new(digest);
         }
     }
 
-    /// The most positions of a sequence.
+    /// Maximum number of positions of a sequence.
     pub fn context(&self) -> usize {
         self.context
     }
@@ -172,12 +172,12 @@ impl<S: StateStore> State<S> {
         self.groups.iter().map(|group| group.window).collect()
     }
 
-    /// Sequences, and pages of each, of [`State::page_table`].
+    /// The shape of [`State::page_table`]: sequences, and pages per sequence.
     pub fn page_table_shape(&self) -> [usize; 2] {
         [self.sequences.len(), self.blocks()]
     }
 
-    /// A KV cache group's page table: for each sequence, the page of each block of [`PAGE_CELLS`] positions; -1 for none.
+    /// A KV cache group's page table: the page of each block of [`PAGE_CELLS`] positions of each sequence; -1 for none.
     pub fn page_table(&self, group: usize) -> &[i32] {
         &self.groups[group].table
     }
@@ -204,7 +204,7 @@ impl<S: StateStore> State<S> {
     /// A new, empty sequence.
     ///
     /// # Errors
-    /// If all are in use.
+    /// If all sequences are in use.
     pub fn begin(&mut self) -> Result<SequenceId, StateError> {
         let free = self.sequences.iter().position(Option::is_none);
         let index = free.ok_or(StateError::NoSequence(self.sequences.len()))?;
@@ -218,7 +218,7 @@ impl<S: StateStore> State<S> {
     /// Ends a sequence. Its pages stay in the prefix cache as long as there is room.
     ///
     /// # Errors
-    /// If there is no such sequence; or if it was the last and the cache metadata is inconsistent ([`State::integrity`]).
+    /// If there is no such sequence; or if it was the last one and the cache metadata is inconsistent ([`State::integrity`]).
     pub fn end(&mut self, id: SequenceId) -> Result<(), StateError> {
         self.rollback(id)?;
         self.cache_tail(id);
@@ -233,7 +233,7 @@ impl<S: StateStore> State<S> {
         }
     }
 
-    /// Attaches an extension, which follows every change of the sequence.
+    /// Attaches an extension, which is notified of every change to the sequence's tokens.
     ///
     /// # Errors
     /// If there is no such sequence.
@@ -253,7 +253,7 @@ impl<S: StateStore> State<S> {
         self.sequence(id).map(|sequence| &sequence.extensions[..])
     }
 
-    /// Positions committed.
+    /// Number of committed positions.
     pub fn len(&self, id: SequenceId) -> Result<usize, StateError> {
         self.sequence(id).map(Sequence::committed)
     }
@@ -263,12 +263,12 @@ impl<S: StateStore> State<S> {
         self.len(id).map(|len| len == 0)
     }
 
-    /// The tokens committed.
+    /// The committed tokens.
     pub fn tokens(&self, id: SequenceId) -> Result<&[u32], StateError> {
         self.sequence(id).map(|sequence| &sequence.tokens[..])
     }
 
-    /// Positions removed by [`State::remove_and_shift`].
+    /// Number of positions removed by [`State::remove_and_shift`].
     pub fn removed_count(&self, id: SequenceId) -> Result<usize, StateError> {
         self.sequence(id).map(|sequence| sequence.removed)
     }

@@ -1,31 +1,31 @@
-//! Models of layers: the target and its drafts. A draft is more layers of the same sequences.
+//! The models that share sequences: the target and its drafts. A draft is more layers of the same sequences.
 
 use crate::spec::LayerSpec;
 use std::ops::Range;
 use verbatim_backend::{RecurrentSpec, StateMemoryError};
 
-/// Identifies a model, or a model and a prefix.
+/// SHA-256 of a model, or of a model and a prefix of tokens.
 pub type Digest = [u8; 32];
 
-/// The most models of one [`State`](crate::State).
+/// Maximum number of models of one [`State`](crate::State).
 pub(crate) const MAX_MODELS: usize = u32::BITS as usize;
 
-/// Names a model whose layers a [`State`](crate::State) has: the target, or a draft.
+/// The id of a model of a [`State`](crate::State): the target or a draft.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ModelId(pub(crate) usize);
 
 impl ModelId {
-    /// The model whose text the sequences are.
+    /// The target model, which generates the text.
     pub const TARGET: ModelId = ModelId(0);
 
-    /// Its number, in the order in which the models were added.
+    /// Index in the order in which the models were added; 0 is the target.
     #[inline]
     pub fn index(self) -> usize {
         self.0
     }
 }
 
-/// The layers of one model.
+/// The layers of one model that keep per-sequence state.
 #[derive(Clone, Debug, Default)]
 pub struct ModelSpec {
     /// The attention layers.
@@ -34,16 +34,16 @@ pub struct ModelSpec {
     pub recurrent: Vec<RecurrentSpec>,
 }
 
-/// Why a draft's layers were not added. Nothing has changed then.
+/// Why a draft's layers were not added. Nothing was modified.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum AppendError {
     /// Sequences have begun, or the prefix cache is not empty.
-    #[error("a draft is loaded before the first sequence begins")]
+    #[error("drafts must be loaded before the first sequence begins")]
     InUse,
-    /// There are too many already.
-    #[error("there can be at most {0} models that share sequences")]
+    /// The maximum number of models is reached.
+    #[error("at most {0} models can share sequences")]
     TooMany(usize),
-    /// There is no memory for them.
+    /// There is not enough memory for them.
     #[error(transparent)]
     Memory(#[from] StateMemoryError),
 }
@@ -75,7 +75,7 @@ impl ModelSet {
         self.0 &= !(1 << model.0);
     }
 
-    /// Whether all of these are in it.
+    /// Whether it contains all of `others`.
     pub(crate) fn contains_all(self, others: ModelSet) -> bool {
         others.without(self) == ModelSet::default()
     }
@@ -106,7 +106,7 @@ impl FromIterator<ModelId> for ModelSet {
     }
 }
 
-/// One model's layers among all.
+/// The ranges of one model's layers among the layers of all models.
 pub(crate) struct ModelLayers {
     /// Among all attention layers.
     pub(crate) layers: Range<usize>,

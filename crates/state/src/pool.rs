@@ -6,12 +6,12 @@ pub(crate) struct Pool {
     ref_count: Vec<u32>,
     in_tree: Vec<bool>,
     free: Vec<i32>,
-    /// Referenced by the tree alone.
+    /// Number of those that only the tree references.
     cached: usize,
 }
 
 impl Pool {
-    /// `None` if so many cannot be numbered.
+    /// `None` if the count does not fit an i32.
     pub(crate) fn new(count: usize) -> Option<Pool> {
         let end = i32::try_from(count).ok()?;
         let (ref_count, in_tree) = (vec![0; count], vec![false; count]);
@@ -83,7 +83,7 @@ impl Pool {
         self.cached = self.cached + usize::from(after) - usize::from(before);
     }
 
-    /// Whether the counts agree with the references that there are: `held` by sequences, `kept` by the tree.
+    /// Whether the counts match the actual references: `held` by sequences, `in_tree` by the tree.
     pub(crate) fn check(
         &self,
         what: &str,
@@ -118,7 +118,7 @@ impl Pool {
         }
         let cached = (0..self.len()).filter(|&id| self.is_cached(id as i32)).count();
         if cached != self.cached {
-            return Err(format!("{cached} {what}s are referenced by the tree alone, not {}", self.cached));
+            return Err(format!("{cached} {what}s are referenced by the tree only, not {}", self.cached));
         }
         Ok(())
     }
@@ -161,7 +161,7 @@ mod tests {
         assert_eq!(verdict(&pool, &[0, 0, 2], &[1, 2]), Err("2 pages are unused and 1 are free".to_owned()));
         pool.free.extend(free);
         pool.cached = 2;
-        let what = "1 pages are referenced by the tree alone, not 2";
+        let what = "1 pages are referenced by the tree only, not 2";
         assert_eq!(verdict(&pool, &[0, 0, 2], &[1, 2]), Err(what.to_owned()));
     }
 

@@ -7,8 +7,8 @@ use std::ops::Range;
 use verbatim_backend::{PAGE_CELLS, StateStore};
 
 impl<S: StateStore> State<S> {
-    /// Fills an empty sequence with the longest prefix of `tokens` in the prefix cache; returns its length. Whatever the length,
-    /// later results have the same bits as without the cache.
+    /// Resumes an empty sequence from the longest prefix of `tokens` in the prefix cache; returns its length. Later results are
+    /// bit-identical to those without the cache.
     ///
     /// # Errors
     /// If there is no such sequence or it is not empty.
@@ -39,8 +39,8 @@ impl<S: StateStore> State<S> {
         Ok(len)
     }
 
-    /// Whether the pages that the target sees at the position `len`, and its state before it, are there. `is_end`: the last node
-    /// ends there.
+    /// Whether the pages that the target attends to at position `len`, and its recurrent state before that, are in the tree.
+    /// `is_end`: the last node ends at `len`.
     fn can_resume(&self, path: &[NodeId], last: Option<NodeId>, len: usize, is_end: bool) -> bool {
         let nodes = || path.iter().copied().chain(last);
         let mut needed =
@@ -59,14 +59,14 @@ impl<S: StateStore> State<S> {
             (0..self.groups.len()).map(|group| self.resumed_span(group, path, tokens.len())).collect();
         for (index, span) in spans.iter().enumerate() {
             for (block, &node) in path.iter().enumerate().take(span.end).skip(span.first) {
-                let page = self.tree.node(node).pages[index].expect("asked for before").id;
+                let page = self.tree.node(node).pages[index].expect("`resumed_span` has found it").id;
                 self.pools[index].acquire(page);
                 self.groups[index].table[row + block] = page;
                 self.tree.touch(node, index);
             }
         }
         let last = path.last().map(|&node| (node, self.tree.node(node)));
-        // The state is that after the node's last token.
+        // A node's state is the one after its last token.
         let is_end = |node: &Node| (path.len() - 1) * PAGE_CELLS + node.tokens.len() == tokens.len();
         let state = last.filter(|(_, node)| is_end(node)).and_then(|(id, node)| Some((id, node.slot?)));
         if let Some((node, state)) = state {
@@ -90,20 +90,20 @@ impl<S: StateStore> State<S> {
         self.clip_computed(id);
     }
 
-    /// The blocks of a kind of layer that a sequence of this length takes from these nodes.
+    /// The blocks of a KV cache group that a sequence of this length takes from these nodes.
     fn resumed_span(&self, group: usize, path: &[NodeId], len: usize) -> Span {
         let first = (self.groups[group].first_visible(len) / PAGE_CELLS).min(path.len());
         let there =
             path[first..].iter().rev().take_while(|&&node| self.tree.node(node).pages[group].is_some());
         let first = path.len() - there.count();
         match first == path.len() {
-            // Where there is no page yet for the last block, it is to be got when positions are appended.
+            // A missing page of the last block is allocated when positions are appended.
             true => Span { first: len / PAGE_CELLS, end: len / PAGE_CELLS, valid_from: len },
             false => Span { first, end: path.len(), valid_from: first * PAGE_CELLS },
         }
     }
 
-    /// The last positions of what a sequence takes from these nodes that a draft has computed.
+    /// The last contiguous range that a draft has computed, of the positions that a sequence takes from these nodes.
     fn resumed_range(
         &self,
         draft: ModelId,
@@ -120,8 +120,8 @@ impl<S: StateStore> State<S> {
             let own = self.groups.iter().zip(&self.tree.node(path[block]).pages);
             let mut own = own.filter(|(group, _)| group.models.contains(draft));
             own.all(|(group, page)| {
-                let is_seen = block >= group.first_visible(len) / PAGE_CELLS;
-                !is_seen || page.is_some_and(|page| page.computed_by.contains(draft))
+                let is_visible = block >= group.first_visible(len) / PAGE_CELLS;
+                !is_visible || page.is_some_and(|page| page.computed_by.contains(draft))
             })
         };
         let blocks = (0..path.len()).rev().take_while(is_computed).count();

@@ -5,8 +5,8 @@ use crate::{CHECKPOINTS, ModelId, SequenceExtension, StateError};
 use std::ops::Range;
 use verbatim_backend::PAGE_CELLS;
 
-/// Stands in a sequence's tokens for a position whose input was an embedding. The sequence from there on is not added to the
-/// prefix tree and is not found there.
+/// The token of a position whose input was an embedding. From there on the sequence is neither added to nor found in the prefix
+/// tree.
 pub const NOT_A_TOKEN: u32 = u32::MAX;
 
 /// A position in flight.
@@ -16,40 +16,40 @@ pub(crate) struct InFlight {
     pub(crate) parent: Option<usize>,
     /// Positions in flight before it on its path.
     pub(crate) depth: usize,
-    /// The token that the target was given last.
+    /// The token with which the target last computed it.
     pub(crate) token: Option<u32>,
-    /// Who has computed it.
+    /// The models that have computed it.
     pub(crate) computed_by: ModelSet,
-    /// Where its recurrent state goes.
+    /// The slot for the recurrent state after it.
     pub(crate) slot: Option<i32>,
-    /// The models whose state in the slot is this position's, not that of a later one that shares it.
+    /// The models for which the slot holds the state after this position, not after a later one that shares the slot.
     pub(crate) state_valid_for: ModelSet,
-    /// It is to be recomputed; only within [`crate::State::begin_compute`].
+    /// It will be recomputed; only set during [`crate::State::begin_compute`].
     pub(crate) is_stale: bool,
 }
 
-/// Blocks of positions that a sequence has pages for, in one KV cache group.
+/// The blocks of positions for which a sequence has pages in one KV cache group.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Span {
     pub(crate) first: usize,
     pub(crate) end: usize,
-    /// The first position whose cell is valid: the first page may begin with positions that a sliding window has left.
+    /// The first position whose cell is valid: the first page may begin with positions that have slid out of the window.
     pub(crate) valid_from: usize,
 }
 
 pub(crate) struct Sequence {
     pub(crate) generation: u64,
-    /// What is committed.
+    /// The committed tokens.
     pub(crate) tokens: Vec<u32>,
-    /// The prefix digest after each full page of the exact prefix.
+    /// The digest of the prefix up to the end of each full page of the cacheable prefix.
     pub(crate) page_digests: Vec<Digest>,
-    /// Length of the prefix whose K and V depend on its tokens alone: it ends at the first removed position or embedding input.
-    /// `usize::MAX` for all.
+    /// Length of the prefix that may enter the prefix tree because its K and V depend on its tokens only: it ends at the first
+    /// removed position or embedding input. `usize::MAX` if there is none.
     pub(crate) cacheable_len: usize,
-    /// Positions removed by [`State::remove_and_shift`].
+    /// Number of positions removed by [`State::remove_and_shift`].
     pub(crate) removed: usize,
-    /// For each draft, the last contiguous range of committed positions whose cells, and the recurrent state after the last of them,
-    /// it has computed.
+    /// For each draft, the last contiguous range of committed positions that it has computed: their cells are valid, and so is the
+    /// recurrent state after the last of them.
     pub(crate) computed_ranges: Vec<Range<usize>>,
     /// By KV cache group.
     pub(crate) spans: Vec<Span>,
@@ -60,7 +60,7 @@ pub(crate) struct Sequence {
 }
 
 impl Sequence {
-    /// An empty one, with capacity for so many positions: growing allocates nothing.
+    /// An empty sequence with capacity for `context` positions: growing allocates nothing.
     pub(crate) fn new(generation: u64, groups: usize, drafts: usize, context: usize) -> Sequence {
         Sequence {
             generation,
@@ -81,13 +81,13 @@ impl Sequence {
         self.tokens.len()
     }
 
-    /// KV slots in use: positions committed and in flight, siblings counted one by one.
+    /// KV slots in use: committed positions and positions in flight; siblings count separately.
     #[inline]
     pub(crate) fn kv_len(&self) -> usize {
         self.tokens.len() + self.flight.len()
     }
 
-    /// The index of a KV index among those in flight.
+    /// The index among the positions in flight of a KV index.
     #[inline]
     pub(crate) fn in_flight(&self, kv_index: usize) -> Result<usize, StateError> {
         let index = kv_index.checked_sub(self.committed()).filter(|&index| index < self.flight.len());
@@ -97,7 +97,7 @@ impl Sequence {
     /// Whether the positions in flight are a chain.
     #[inline]
     pub(crate) fn is_chain(&self) -> bool {
-        // Then, and only then, all others come before the last on its path.
+        // Exactly then, all others are ancestors of the last.
         self.flight.last().is_none_or(|last| last.depth + 1 == self.flight.len())
     }
 
@@ -115,7 +115,7 @@ impl Sequence {
         }
     }
 
-    /// The start of the range that a model has computed up to the last committed position; `None` if it has not filled that.
+    /// The start of the range that a model has computed up to the last committed position; `None` if it has not computed that one.
     #[inline]
     pub(crate) fn computed_before_flight(&self, model: ModelId) -> Option<usize> {
         let computed = self.computed_range(model);
@@ -133,7 +133,7 @@ impl Sequence {
         }
     }
 
-    /// The drafts that have computed all of these positions, and those that have computed some.
+    /// The drafts that have computed all of these positions, and those that have computed at least one.
     pub(crate) fn drafts_that_computed(&self, positions: Range<usize>) -> [ModelSet; 2] {
         let these = |is: &dyn Fn(&Range<usize>) -> bool| {
             let computed = self.computed_ranges.iter().enumerate().filter(|(_, computed)| is(computed));
@@ -145,11 +145,11 @@ impl Sequence {
         [these(&all), these(&some)]
     }
 
-    /// Commits these rows, which were in flight and computed by the target, one after the other.
+    /// Commits `len` rows, which were in flight and computed by the target, in this order.
     pub(crate) fn commit<'a>(&mut self, len: usize, row: &dyn Fn(usize) -> &'a InFlight) {
         let committed = self.committed();
         for row in (0..len).map(row) {
-            // They extend the range that a draft has computed, or start a new one.
+            // A row extends a draft's computed range or starts a new one.
             for (draft, computed) in self.computed_ranges.iter_mut().enumerate() {
                 if row.computed_by.contains(ModelId(draft + 1)) {
                     let at = self.tokens.len();
@@ -157,7 +157,7 @@ impl Sequence {
                     *computed = start..at + 1;
                 }
             }
-            self.tokens.push(row.token.expect("the target has computed it"));
+            self.tokens.push(row.token.expect("computed by the target"));
         }
         let tokens = &self.tokens[committed..];
         if let Some(index) = tokens.iter().position(|&token| token == NOT_A_TOKEN) {
@@ -169,7 +169,7 @@ impl Sequence {
     }
 
     /// Invalidates what these models have computed at stale positions in flight and their descendants; with recurrent layers, also
-    /// the states that share a slot with these. `first` is the first stale one.
+    /// the states of rows that share a slot with these. `first` is the first stale one.
     #[inline]
     pub(crate) fn invalidate_stale(&mut self, first: usize, models: ModelSet, is_recurrent: bool) {
         let mut written = None;
@@ -197,7 +197,7 @@ impl Sequence {
     #[inline]
     pub(crate) fn set_token(&mut self, index: usize, token: u32) {
         let before = self.flight[index].token.replace(token);
-        // One embedding is not like another.
+        // Two embeddings may differ.
         if before.is_some_and(|before| before != token || token == NOT_A_TOKEN) {
             self.flight[index].is_stale = true;
             self.invalidate_stale(index, ModelSet::DRAFTS, false);

@@ -149,7 +149,7 @@ fn windows_give_back_what_no_position_to_come_sees() {
     // The position 228 sees those from 213 on, and a rejected draft token changes nothing about that.
     assert!(state.cell(id, 0, 191).is_none() && state.cell(id, 0, 192).is_some());
     assert!(state.cell(id, 1, 0).is_some());
-    let why = "window has left the positions before it";
+    let why = "the positions before it have slid out of the window";
     let refused = StateError::CannotTruncate { wanted: 206, committed: 228, why };
     assert_eq!(state.truncate(id, 206), Err(refused));
     state.truncate(id, 207).unwrap();
@@ -169,7 +169,7 @@ fn recurrent_models_refuse_what_their_states_cannot_give() {
     assert!(state.can_compute(id, 5) && state.can_compute(id, 2) && !state.can_compute(id, 6));
     state.commit(id, 5).unwrap();
     assert!(!state.can_compute(id, 4), "committed");
-    let why = "recurrent model keeps no state of earlier positions";
+    let why = "a recurrent model keeps no state of earlier positions";
     let refused = StateError::CannotTruncate { wanted: 4, committed: 5, why };
     assert_eq!(state.truncate(id, 4), Err(refused));
     assert!(matches!(state.remove_and_shift(id, 1..2), Err(StateError::CannotShift(_))));

@@ -56,22 +56,25 @@ fn damage_is_found_and_said() {
         (|state| state.groups[0].table[0] = -1, "page"),
         (|state| state.groups[0].cache_pages = 1, "2 pages are cached, not 1"),
         // Pages that nobody says to have: of a sequence that is there, and of one that is not.
-        (|state| state.groups[0].table.swap(0, 5), "sequence 0 says to have pages"),
+        (|state| state.groups[0].table.swap(0, 5), "sequence 0: Span"),
         (
             |state| {
                 let (page, row) = (state.pools[0].take().unwrap(), 2 * state.blocks());
                 state.groups[0].table[row] = page;
             },
-            "sequence 2 says to have pages",
+            "sequence 2: Span",
         ),
         (|state| assert!(state.slots.take().is_some()), "slot"),
-        (|state| assert!(sequence(state).page_digests.pop().is_some()), "0 digests of 1 full pages"),
-        (|state| sequence(state).cacheable_len = 63, "1 digests of 0 full pages"),
-        (|state| sequence(state).page_digests[0] = [0; 32], "a digest is not that of the sequence's tokens"),
-        (|state| sequence(state).tokens[99] = NOT_A_TOKEN, "an embedding is in an exact prefix"),
+        (|state| assert!(sequence(state).page_digests.pop().is_some()), "0 page digests for 1 full pages"),
+        (|state| sequence(state).cacheable_len = 63, "1 page digests for 0 full pages"),
+        (
+            |state| sequence(state).page_digests[0] = [0; 32],
+            "a page digest does not match the sequence's tokens",
+        ),
+        (|state| sequence(state).tokens[99] = NOT_A_TOKEN, "the cacheable prefix contains an embedding"),
         (
             |state| sequence(state).spans[WINDOWED].valid_from = 86,
-            "sequence 0 has positions from 86 on and sees 85",
+            "sequence 0 has valid positions from 86, but attends from 85",
         ),
         (|state| sequence(state).spans[WINDOWED].valid_from = 63, "sequence 0 has positions from 63 on"),
         (|state| sequence(state).spans[DRAFTS].valid_from = 101, "sequence 0 has positions from 101 on"),
@@ -86,9 +89,9 @@ fn damage_is_found_and_said() {
         (|state| sequence(state).computed_ranges[0] = 0..101, "a draft has computed 0..101 of 100 positions"),
         (
             |state| sequence(state).spans[DRAFTS].valid_from = 64,
-            "a draft has computed 0..100 and cells begin at 64",
+            "a draft has computed 0..100, but valid cells begin at 64",
         ),
-        (release_slot, "a draft has computed 0..100 and its state is not there"),
+        (release_slot, "a draft has computed 0..100, but its recurrent state is missing"),
         (|state| sequence(state).computed_ranges[0] = 0..100, "nothing"),
     ];
     for (index, (damage, what)) in damages.into_iter().enumerate() {
@@ -101,7 +104,7 @@ fn damage_is_found_and_said() {
     }
     let (mut state, _) = state(true);
     release_slot(&mut state);
-    assert_eq!(state.integrity(), Err("state None after 100 positions".into()));
+    assert_eq!(state.integrity(), Err("recurrent state None after 100 positions".into()));
 }
 
 #[test]

@@ -462,7 +462,7 @@ fn malformed_sections_are_errors() {
         damaged[range..range + 8].copy_from_slice(&u64::to_le_bytes(start));
         damaged[range + 8..range + 16].copy_from_slice(&u64::to_le_bytes(end));
         let error = state.restore(&damaged, Vec::new()).unwrap_err();
-        assert_eq!(error, RestoreError::Malformed("a draft has computed positions that are not there"));
+        assert_eq!(error, RestoreError::Malformed("a draft's computed range is out of bounds"));
     }
 }
 
@@ -472,6 +472,6 @@ fn files_of_the_version_before_are_to_be_saved_anew() {
     SavedFile::default().write(&mut file).unwrap();
     file[8] = 1;
     let error = SavedFile::read(&file).unwrap_err();
-    let wanted = "the file has version 1 and this program reads version 2; use another file";
+    let wanted = "the file has version 1, but this program reads version 2; recompute the sequence";
     assert_eq!(error.to_string(), wanted);
 }
