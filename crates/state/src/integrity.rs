@@ -77,13 +77,9 @@ impl<S: StateStore> State<S> {
         let committed = sequence.committed();
         let (first_visible, end) = (group.first_visible(committed), pages_for(sequence.kv_len()));
         let is_targets = group.models.contains(ModelId::TARGET);
-        if span.valid_from > (if is_targets { first_visible } else { committed })
-            || span.valid_from < span.first * PAGE_CELLS
-        {
-            return Err(format!(
-                "has valid positions from {}, but attends from {first_visible}",
-                span.valid_from
-            ));
+        let valid = span.first * PAGE_CELLS..=if is_targets { first_visible } else { committed };
+        if !valid.contains(&span.valid_from) {
+            return Err(format!("has valid_from {}, which is not in {valid:?}", span.valid_from));
         }
         // In groups without the target, pages that no draft has computed may be missing.
         let is_missing = !is_targets && sequence.flight.is_empty() && span.first == committed / PAGE_CELLS;

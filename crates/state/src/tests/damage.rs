@@ -74,10 +74,10 @@ fn damage_is_found_and_said() {
         (|state| sequence(state).tokens[99] = NOT_A_TOKEN, "the cacheable prefix contains an embedding"),
         (
             |state| sequence(state).spans[WINDOWED].valid_from = 86,
-            "sequence 0 has valid positions from 86, but attends from 85",
+            "sequence 0 has valid_from 86, which is not in 64..=85",
         ),
-        (|state| sequence(state).spans[WINDOWED].valid_from = 63, "sequence 0 has positions from 63 on"),
-        (|state| sequence(state).spans[DRAFTS].valid_from = 101, "sequence 0 has positions from 101 on"),
+        (|state| sequence(state).spans[WINDOWED].valid_from = 63, "sequence 0 has valid_from 63,"),
+        (|state| sequence(state).spans[DRAFTS].valid_from = 101, "sequence 0 has valid_from 101,"),
         (
             |state| {
                 release_page(state, 0, 1);
