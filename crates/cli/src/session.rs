@@ -6,8 +6,8 @@ use anyhow::{Context, anyhow, bail, ensure};
 use verbatim_device::Device;
 use verbatim_engine::{
     ChatError, Engine, EngineOptions, Event, FinishReason, GenerationStats, LoadError, LoadOptions, Message,
-    ModelText, Prompt, Request, RequestError, Sampling, SessionError, SessionId, SessionOptions,
-    StateMemoryError, Stepper,
+    Prompt, Request, RequestError, Sampling, SessionError, SessionId, SessionOptions, StateMemoryError,
+    Stepper, TextProcessor,
 };
 use verbatim_gguf::GgufFile;
 
@@ -230,7 +230,7 @@ fn start_engine(file: &ModelFile, device: Device, options: &LoadOptions) -> anyh
     let stepper = load(file, device, options)?;
     let name = file.path.file_stem().unwrap_or_default().to_string_lossy();
     let options = EngineOptions { model_name: name.into_owned(), ..EngineOptions::default() };
-    Ok(Engine::start(stepper, ModelText { tokenizer, template }, options)?)
+    Ok(Engine::start(stepper, TextProcessor { tokenizer, template }, options)?)
 }
 
 /// A session error, with the flags that caused it. `what` is the problem if it is the file.

@@ -45,7 +45,7 @@ const UNSAFE_FILES: [&str; 7] =
     ["simd/src/", "team/src/", "matrix/src/", "matrix/tests/", "cpu/src/", "cpu/tests/", "gguf/src/"];
 
 /// Words that the field does not use, each with its replacement. Whole words only.
-const WORDS: [(&str, &str); 62] = [
+const WORDS: [(&str, &str); 84] = [
     ("foretell", "predict"),
     ("helping of", "chunk"),
     ("BookRow", "CacheOpRow"),
@@ -108,6 +108,28 @@ const WORDS: [(&str, &str); 62] = [
     ("ExpertRows", "ExpertPairs"),
     ("IQ1_SHIFT", "IQ1_DELTA"),
     ("put_numbers", "put_elements"),
+    ("OwnerId", "ModelId"),
+    ("OwnerSpec", "ModelSpec"),
+    ("OwnerSet", "ModelSet"),
+    ("append_owner", "append_model"),
+    ("CannotGoBack", "CannotTruncate"),
+    ("OtherForm", "OtherKvFormat"),
+    ("CacheForm", "KvFormat"),
+    ("first_seen", "first_visible"),
+    ("release_unseen", "release_out_of_window"),
+    ("whole_from", "valid_from"),
+    ("whole_pages", "valid_pages"),
+    ("exact_prefix_len", "cacheable_len"),
+    ("keep_full_pages", "cache_full_pages"),
+    ("filled_before_flight", "computed_before_flight"),
+    ("clip_filled", "clip_computed"),
+    ("drafts_that_filled", "drafts_that_computed"),
+    ("most_in_flight", "max_in_flight"),
+    ("SavedError", "SavedFileError"),
+    ("ModelText", "TextProcessor"),
+    ("events_ahead", "event_buffer"),
+    ("other_sequences", "new_memory"),
+    ("swap_sequences", "swap_memory"),
 ];
 
 /// Functions for which std uses the system libm, whose last bits vary by platform. The crate `libm` is the same everywhere.

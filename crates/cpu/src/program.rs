@@ -50,7 +50,7 @@
 //!
 //! ```compile_fail,E0423
 //! # use verbatim_backend::Outputs; use verbatim_cpu::*; use verbatim_graph::*;
-//! fn bind(program: &CpuProgram, arena: &mut CpuArena, rows: Bounds) {
+//! fn bind(program: &CpuProgram, arena: &mut CpuArena, rows: RowCounts) {
 //!     let _ = program.bind(arena, rows, |_input| Ok(FilledInput(())));
 //! }
 //! ```

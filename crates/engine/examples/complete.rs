@@ -1,4 +1,4 @@
-//! Continues a text, and prints the answer as it comes.
+//! Continues a text and streams the answer.
 //!
 //! `cargo run --release -p verbatim-engine --example complete -- MODEL.gguf "Once upon a time"`
 
@@ -6,7 +6,7 @@ use std::error::Error;
 use std::io::Write;
 use std::sync::Arc;
 use verbatim_cpu::Cpu;
-use verbatim_engine::{Engine, EngineOptions, Event, LoadOptions, ModelText, Prompt, Request, Stepper};
+use verbatim_engine::{Engine, EngineOptions, Event, LoadOptions, Prompt, Request, Stepper, TextProcessor};
 use verbatim_gguf::GgufFile;
 use verbatim_text::{Tokenizer, VocabSource};
 
@@ -15,16 +15,18 @@ fn main() -> Result<(), Box<dyn Error>> {
     run(&arguments, &mut std::io::stdout())
 }
 
-/// Does what the command line says: a model and a text.
+/// Runs the example with these arguments: a model and a text.
 pub fn run(arguments: &[String], out: &mut dyn Write) -> Result<(), Box<dyn Error>> {
     let [model, text] = arguments else { return Err("usage: complete MODEL TEXT".into()) };
     let file = GgufFile::open(model)?;
     let vocabulary = VocabSource::from_gguf(file.metadata())?;
     let stepper = Stepper::load(Cpu::new(2)?, &file, &LoadOptions::default())?;
-    let text_side =
-        ModelText { tokenizer: Arc::new(Tokenizer::new(&vocabulary)?), template: vocabulary.chat_template };
-    // From here on a thread of its own has the model. Clones of the engine may send requests from any other.
-    let engine = Engine::start(stepper, text_side, EngineOptions::default())?;
+    let text_processor = TextProcessor {
+        tokenizer: Arc::new(Tokenizer::new(&vocabulary)?),
+        template: vocabulary.chat_template,
+    };
+    // From here on, the engine's own thread owns the model. Clones of the engine can send requests from any thread.
+    let engine = Engine::start(stepper, text_processor, EngineOptions::default())?;
     let answer = engine.submit(Request { max_tokens: Some(64), ..Request::new(Prompt::Text(text.clone())) });
     write!(out, "{text}")?;
     for event in answer {

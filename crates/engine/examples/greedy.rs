@@ -1,5 +1,5 @@
-//! Continues token ids greedily and prints, for each token drawn, its id and the gap between the two largest logits:
-//! what it takes to compare with another engine token by token.
+//! Continues token ids greedily and prints, for each generated token, its id and the gap between the two largest logits,
+//! to compare with another engine token by token.
 //!
 //! `cargo run --release -p verbatim-engine --example greedy -- MODEL COUNT ID...`
 
@@ -20,7 +20,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut engine = Stepper::load(Cpu::new(2)?, &GgufFile::open(model)?, &options)?;
     let sequence = engine.begin()?;
     for _ in 0..count {
-        let mut drawn = 0;
+        let mut sampled = 0;
         for chunk in tokens.chunks(MAX_ROWS) {
             let start = engine.append(sequence, chunk.len())?;
             let row = |(i, &token)| Row {
@@ -33,18 +33,18 @@ fn main() -> Result<(), Box<dyn Error>> {
             let outputs = engine.step(&rows)?;
             let logits = outputs.logits(chunk.len() - 1).ok_or("the last row wants logits")?;
             let (best, gap) = best_and_gap(logits);
-            drawn = best;
+            sampled = best;
             if start + chunk.len() >= ids.len() {
                 println!("{best} {gap:.4}");
             }
             engine.commit(sequence, chunk.len())?;
         }
-        tokens = vec![drawn];
+        tokens = vec![sampled];
     }
     Ok(())
 }
 
-/// The token with the largest logit, and how far ahead of the second it is.
+/// The token with the largest logit, and the gap to the second largest.
 fn best_and_gap(logits: &[f32]) -> (u32, f32) {
     let (mut best, mut first, mut second) = (0, f32::NEG_INFINITY, f32::NEG_INFINITY);
     for (token, &logit) in logits.iter().enumerate() {

@@ -1,5 +1,5 @@
-//! The probability of every token of a text after those before it, and the text's perplexity. It uses the stepper, which
-//! computes rows and gives logits, without the engine on top.
+//! Prints the probability of every token of a text given the tokens before it, and the text's perplexity. It uses the stepper,
+//! which computes rows and returns logits, without the engine on top.
 //!
 //! `cargo run --release -p verbatim-engine --example scores -- MODEL.gguf "The quick brown fox"`
 
@@ -15,7 +15,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     run(&arguments, &mut std::io::stdout())
 }
 
-/// Does what the command line says: a model and a text.
+/// Runs the example with these arguments: a model and a text.
 pub fn run(arguments: &[String], out: &mut dyn Write) -> Result<(), Box<dyn Error>> {
     let [model, text] = arguments else { return Err("usage: scores MODEL TEXT".into()) };
     let file = GgufFile::open(model)?;
@@ -24,7 +24,7 @@ pub fn run(arguments: &[String], out: &mut dyn Write) -> Result<(), Box<dyn Erro
 
     let tokens = tokenizer.encode(text, SpecialTokens::Ignore, true);
     let sequence = stepper.begin()?;
-    let want = Want { next: Next::LogProbs, ..Want::NOTHING };
+    let want = Want { next: Next::LogProbs, ..Want::NONE };
     let mut scores = Vec::new();
     // A row is one token at one position. All rows of a step are computed together.
     for (inputs, targets) in tokens.chunks(MAX_ROWS).zip(tokens[1..].chunks(MAX_ROWS)) {
@@ -33,7 +33,7 @@ pub fn run(arguments: &[String], out: &mut dyn Write) -> Result<(), Box<dyn Erro
         let rows: Vec<Row> = inputs.iter().enumerate().map(row).collect();
         let outputs = stepper.step(&rows)?;
         for (i, &target) in targets.iter().enumerate() {
-            let probabilities = outputs.log_probs(i).ok_or("the logits are no numbers")?;
+            let probabilities = outputs.log_probs(i).ok_or("the logits are not a valid distribution")?;
             scores.push((target, probabilities.nll(target as usize).ok_or("an impossible token")?));
         }
         stepper.commit(sequence, inputs.len())?;

@@ -1,4 +1,4 @@
-//! A text that goes on from process to process: run it again with the same file, and nothing is computed twice.
+//! Continues a text across processes: run it again with the same file, and nothing is recomputed.
 //!
 //! `cargo run --release -p verbatim-engine --example session -- MODEL.gguf FILE "Once upon a time"`
 
@@ -7,12 +7,13 @@ use std::io::Write;
 use std::sync::Arc;
 use verbatim_cpu::Cpu;
 use verbatim_engine::{
-    Engine, EngineOptions, Event, LoadOptions, ModelText, Prompt, Request, Sampling, SessionOptions, Stepper,
+    Engine, EngineOptions, Event, LoadOptions, Prompt, Request, Sampling, SessionOptions, Stepper,
+    TextProcessor,
 };
 use verbatim_gguf::GgufFile;
 use verbatim_text::{SpecialTokens, Tokenizer};
 
-/// What the client keeps in the session's file: every token so far, the last one, which the model has not seen, included.
+/// The client's own section in the session's file: all tokens so far, including the last one, which was not computed yet.
 const TOKENS: &str = "tokens";
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -20,14 +21,14 @@ fn main() -> Result<(), Box<dyn Error>> {
     run(&arguments, &mut std::io::stdout())
 }
 
-/// Does what the command line says: a model, a file and a text.
+/// Runs the example with these arguments: a model, a file and a text.
 pub fn run(arguments: &[String], out: &mut dyn Write) -> Result<(), Box<dyn Error>> {
     let [model, file, text] = arguments else { return Err("usage: session MODEL FILE TEXT".into()) };
     let model = GgufFile::open(model)?;
     let tokenizer = Arc::new(Tokenizer::from_gguf(model.metadata())?);
     let stepper = Stepper::load(Cpu::new(2)?, &model, &LoadOptions::default())?;
-    let text_side = ModelText { tokenizer: Arc::clone(&tokenizer), template: None };
-    let engine = Engine::start(stepper, text_side, EngineOptions::default())?;
+    let text_processor = TextProcessor { tokenizer: Arc::clone(&tokenizer), template: None };
+    let engine = Engine::start(stepper, text_processor, EngineOptions::default())?;
 
     // If there is no file yet, the session begins empty.
     let session = engine.open_session(SessionOptions { shift_keep: None, file: Some(file.into()) })?;

@@ -5,49 +5,49 @@ use serde_json::json;
 use std::sync::{Arc, OnceLock};
 use verbatim_text::{ChatTemplate, SpecialTokens, TemplateError, Tokenizer};
 
-/// Who says something.
+/// The role of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
     /// Instructions before the conversation.
     System,
-    /// The person.
+    /// The user.
     User,
     /// The model.
     Assistant,
 }
 
-/// One message, in the form that chat templates take.
+/// One message, in the format that chat templates take.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Message {
-    /// Who says it.
+    /// The role.
     pub role: Role,
     /// The text.
     pub content: String,
 }
 
-/// Why a conversation has no tokens.
+/// Why a conversation cannot be formatted.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ChatError {
-    /// The model does not say how to write conversations.
+    /// The model has no chat template.
     #[error("the model has no chat template")]
     NoTemplate,
-    /// The template is broken, or refuses this conversation.
+    /// The template is invalid or rejects this conversation.
     #[error(transparent)]
     Template(#[from] TemplateError),
 }
 
-/// How texts and conversations become tokens of a model.
+/// Converts texts and conversations to tokens of a model.
 #[derive(Debug)]
 pub struct ChatFormat {
     tokenizer: Arc<Tokenizer>,
     source: Option<String>,
-    /// Compiled when it is first used: until then a broken template does no harm.
+    /// Compiled on first use: an invalid template only affects conversations.
     template: OnceLock<Result<ChatTemplate, TemplateError>>,
 }
 
 impl ChatFormat {
-    /// The format of a model with this tokenizer and the source of this template, if it has one.
+    /// The format of a model with this tokenizer and the source of its chat template, if it has one.
     pub fn new(tokenizer: Arc<Tokenizer>, template: Option<String>) -> ChatFormat {
         ChatFormat { tokenizer, source: template, template: OnceLock::new() }
     }
@@ -57,20 +57,20 @@ impl ChatFormat {
         &self.tokenizer
     }
 
-    /// Whether the model says how to write a conversation. Whether what it says is right shows when it is used.
+    /// Whether the model has a chat template. The template is not validated until it is used.
     pub fn has_template(&self) -> bool {
         self.source.is_some()
     }
 
-    /// The tokens of a text that is to be continued as it is.
+    /// The tokens of a plain text to continue.
     pub fn text_tokens(&self, text: &str) -> Vec<u32> {
         self.tokenizer.encode(text, SpecialTokens::Parse, true)
     }
 
-    /// The tokens of a conversation that the assistant is to continue.
+    /// The tokens of a conversation for the assistant to continue.
     ///
     /// # Errors
-    /// If the model has no chat template, or it is broken or refuses the conversation.
+    /// If the model has no chat template, or the template is invalid or rejects the conversation.
     pub fn chat_tokens(&self, messages: &[Message]) -> Result<Vec<u32>, ChatError> {
         let source = self.source.as_ref().ok_or(ChatError::NoTemplate)?;
         let template =
@@ -81,7 +81,7 @@ impl ChatFormat {
                 context[name] = String::from_utf8_lossy(self.tokenizer.piece(id)).into();
             }
         }
-        // The template writes the special tokens itself, the first one included.
+        // The template writes all special tokens itself, including BOS.
         Ok(self.tokenizer.encode(&template.render(&context)?, SpecialTokens::Parse, false))
     }
 }

@@ -1,9 +1,8 @@
-//! The engine: a handle that takes requests and gives events, and the one thread behind it that owns the model.
+//! The engine: a handle that takes requests and returns events, and the thread that owns the model.
 //!
-//! Nothing is locked while a step is computed. Clients send commands through one channel, in the order of which the thread does
-//! them between steps; each request has its own channel for events. The thread never waits for a client alone: where
-//! a client has not read its events, its request pauses and the thread waits for the next command, such as the one that the
-//! client's next read sends.
+//! No lock is held during a step. Clients send commands through one channel; the thread processes them in order between steps.
+//! Each request has its own channel for events. The thread never blocks on a slow client: if an event channel is full, the
+//! request pauses until the client reads, which sends [`Command::Wake`].
 
 use crate::Stepper;
 use crate::chat::ChatFormat;
@@ -22,55 +21,55 @@ use std::thread::JoinHandle;
 use verbatim_backend::Backend;
 use verbatim_text::Tokenizer;
 
-/// What a model has besides its weights: the way from text to tokens and back.
+/// The text side of a model: its tokenizer and chat template.
 #[derive(Clone, Debug)]
-pub struct ModelText {
+pub struct TextProcessor {
     /// The tokenizer.
     pub tokenizer: Arc<Tokenizer>,
-    /// Source of the chat template, if the model has one. A broken one does harm to conversations alone.
+    /// Source of the chat template, if the model has one. An invalid one only affects conversations.
     pub template: Option<String>,
 }
 
-/// How an engine works.
+/// Options of an engine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EngineOptions {
-    /// What clients call the model.
+    /// The model name that clients use.
     pub model_name: String,
     /// Capacity of a request's event channel. A request pauses while it is full.
-    pub events_ahead: usize,
+    pub event_buffer: usize,
 }
 
 impl Default for EngineOptions {
     fn default() -> Self {
-        EngineOptions { model_name: "model".to_owned(), events_ahead: 256 }
+        EngineOptions { model_name: "model".to_owned(), event_buffer: 256 }
     }
 }
 
-/// A model that answers requests. Clones are the same engine, for any thread. It stops with the last of them, after the step
-/// under way; requests that are not over then fail with [`EngineError::Stopped`].
+/// Serves requests to a model. Clones share the same engine, from any thread. When the last one is dropped, the engine stops after
+/// the current step; unfinished requests then fail with [`EngineError::Stopped`].
 #[derive(Clone, Debug)]
 pub struct Engine(Arc<Handle>);
 
 #[derive(Debug)]
 struct Handle {
-    line: Line,
+    commands: CommandSender,
     thread: Option<JoinHandle<()>>,
     format: ChatFormat,
     options: EngineOptions,
     context: usize,
 }
 
-/// How clients reach the thread.
+/// Sends commands to the engine thread.
 #[derive(Clone, Debug)]
-struct Line {
-    commands: Sender<Command>,
+struct CommandSender {
+    sender: Sender<Command>,
     shared: Arc<Shared>,
 }
 
 #[derive(Debug, Default)]
 struct Shared {
     stopping: AtomicBool,
-    /// Set when the thread has ended: why.
+    /// The reason, set when the thread has ended.
     ended: OnceLock<String>,
 }
 
@@ -80,8 +79,8 @@ enum Command {
     Open(SessionOptions, Reply<OpenedSession>),
     Save(SessionId, PathBuf, Sections, Reply<()>),
     Close(SessionId, Reply<()>),
-    /// A client has read events that a request waited for, or has cancelled.
-    Look,
+    /// A client has made room in the event channel of a paused request, or has cancelled a request.
+    Wake,
     Stop,
 }
 
@@ -90,26 +89,26 @@ type Sections = Vec<(String, Vec<u8>)>;
 
 type Reply<T> = SyncSender<Result<T, SessionError>>;
 
-impl Line {
-    /// Sends a command. One that comes too late is dropped, which its client sees from its reply.
+impl CommandSender {
+    /// Sends a command. If the thread has ended, the command is dropped and the caller's recv fails.
     fn send(&self, command: Command) {
-        let _ = self.commands.send(command);
+        let _ = self.sender.send(command);
     }
 
-    /// Why the engine has stopped. Waits for the thread's last few instructions: only for whoever knows that it is ending.
+    /// Why the engine has stopped. Blocks until the thread has ended: only call this if it is ending.
     fn stopped(&self) -> EngineError {
         EngineError::Stopped { cause: self.shared.ended.wait().clone() }
     }
 }
 
 impl Engine {
-    /// Starts the thread that owns the model from now on.
+    /// Starts the thread that owns the model.
     ///
     /// # Errors
-    /// If the system gives no thread.
+    /// If the thread cannot be started.
     pub fn start<B>(
         stepper: Stepper<B>,
-        text: ModelText,
+        text: TextProcessor,
         options: EngineOptions,
     ) -> Result<Engine, EngineError>
     where
@@ -125,52 +124,53 @@ impl Engine {
         Engine::spawn(work, format, options, context)
     }
 
-    /// Starts a thread that does `work`, and tells why it has ended.
+    /// Starts a thread that runs `work` and records why it has ended.
     fn spawn(
         work: impl FnOnce(&Receiver<Command>, &Shared) + Send + 'static,
         format: ChatFormat,
         options: EngineOptions,
         context: usize,
     ) -> Result<Engine, EngineError> {
-        let (commands, to_do) = mpsc::channel();
+        let (sender, to_do) = mpsc::channel();
         let shared = Arc::new(Shared::default());
-        let line = Line { commands, shared: Arc::clone(&shared) };
+        let commands = CommandSender { sender, shared: Arc::clone(&shared) };
         let thread = std::thread::Builder::new().name("engine".to_owned()).spawn(move || {
             let worked = catch_unwind(AssertUnwindSafe(|| work(&to_do, &shared)));
-            let cause =
-                worked.err().map_or_else(|| "its last handle was dropped".to_owned(), |panic| fault(&*panic));
+            let cause = worked
+                .err()
+                .map_or_else(|| "its last handle was dropped".to_owned(), |panic| panic_message(&*panic));
             let _ = shared.ended.set(cause);
         })?;
-        Ok(Engine(Arc::new(Handle { line, thread: Some(thread), format, options, context })))
+        Ok(Engine(Arc::new(Handle { commands, thread: Some(thread), format, options, context })))
     }
 
     /// Submits a request. Requests are computed first come, first served.
     ///
-    /// The prompt becomes tokens here, on the caller's thread. What is wrong with the request is told by the answer.
-    pub fn submit(&self, request: Request) -> Answer {
-        let (sender, events) = mpsc::sync_channel(self.0.options.events_ahead.max(1));
-        let line = self.0.line.clone();
+    /// The prompt is tokenized on the caller's thread. Errors arrive as [`Event::Failed`].
+    pub fn submit(&self, request: Request) -> EventStream {
+        let (sender, events) = mpsc::sync_channel(self.0.options.event_buffer.max(1));
+        let commands = self.0.commands.clone();
         let signals = Arc::new(Signals::default());
         let mut outbox = Outbox { events: sender, pending: VecDeque::new(), signals: Arc::clone(&signals) };
         match Task::of(request, &self.0.format) {
-            Ok(task) => line.send(Command::Submit(Job { task, outbox })),
+            Ok(task) => commands.send(Command::Submit(Job { task, outbox })),
             Err(error) => outbox.put(Event::Failed(error)),
         }
-        Answer { events, guard: CancelOnDrop(Canceller { signals, line }), is_over: false }
+        EventStream { events, guard: CancelOnDrop(Canceller { signals, commands }), is_over: false }
     }
 
     /// Opens a session. It occupies one of the engine's sequences until it is closed.
     ///
     /// # Errors
-    /// If the options do not fit the model, the file cannot be restored from, or no sequence is free.
+    /// If the model does not support the options, the file cannot be restored, or no sequence is free.
     pub fn open_session(&self, options: SessionOptions) -> Result<OpenedSession, SessionError> {
         self.call(|reply| Command::Open(options, reply))
     }
 
-    /// Writes a session to a file, with sections of the client's: all of it or, if that fails, nothing.
+    /// Atomically writes a session to a file, with the client's own sections.
     ///
     /// # Errors
-    /// If a request has not finished with the session, or the file cannot be written.
+    /// If a request still uses the session, or the file cannot be written.
     pub fn save_session(
         &self,
         id: SessionId,
@@ -183,33 +183,33 @@ impl Engine {
     /// Closes a session. Its KV cache stays in the prefix cache as long as there is room.
     ///
     /// # Errors
-    /// If a request has not finished with the session.
+    /// If a request still uses the session.
     pub fn close_session(&self, id: SessionId) -> Result<(), SessionError> {
         self.call(|reply| Command::Close(id, reply))
     }
 
     fn call<T>(&self, command: impl FnOnce(Reply<T>) -> Command) -> Result<T, SessionError> {
         let (reply, replied) = mpsc::sync_channel(1);
-        self.0.line.send(command(reply));
-        replied.recv().unwrap_or_else(|_| Err(self.0.line.stopped().into()))
+        self.0.commands.send(command(reply));
+        replied.recv().unwrap_or_else(|_| Err(self.0.commands.stopped().into()))
     }
 
-    /// The most positions of a sequence.
+    /// Maximum number of positions of a sequence.
     pub fn context(&self) -> usize {
         self.0.context
     }
 
-    /// What clients call the model.
+    /// The model name that clients use.
     pub fn model_name(&self) -> &str {
         &self.0.options.model_name
     }
 
-    /// How texts and conversations become tokens of the model.
+    /// Converts texts and conversations to tokens of the model.
     pub fn chat_format(&self) -> &ChatFormat {
         &self.0.format
     }
 
-    /// Whether the model says how to write a conversation.
+    /// Whether the model has a chat template.
     pub fn has_chat_template(&self) -> bool {
         self.0.format.has_template()
     }
@@ -222,24 +222,24 @@ impl Engine {
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        self.line.shared.stopping.store(true, Ordering::Relaxed);
-        self.line.send(Command::Stop);
-        // A panic was caught and reported before.
+        self.commands.shared.stopping.store(true, Ordering::Relaxed);
+        self.commands.send(Command::Stop);
+        // A panic was caught and recorded by the thread.
         let _ = self.thread.take().map(JoinHandle::join);
     }
 }
 
-/// What a panic says, for those who wait.
-fn fault(panic: &(dyn Any + Send)) -> String {
+/// The message of a panic, for pending requests and calls.
+fn panic_message(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().map(String::as_str);
     let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no reason given");
     format!("this is a bug, please report it: {text}")
 }
 
-/// The events of one request, as they come. Dropping it cancels the request.
+/// The stream of one request's events. Dropping it cancels the request.
 #[derive(Debug)]
-pub struct Answer {
-    // Dropped before the guard, whose cancelling then finds that nobody reads.
+pub struct EventStream {
+    // Dropped before the guard, so that the cancelled request finds the receiver dropped.
     events: Receiver<Event>,
     guard: CancelOnDrop,
     is_over: bool,
@@ -258,38 +258,38 @@ impl Drop for CancelOnDrop {
 #[derive(Clone, Debug)]
 pub struct Canceller {
     signals: Arc<Signals>,
-    line: Line,
+    commands: CommandSender,
 }
 
-/// What the two ends of a request tell each other besides events.
+/// Flags shared by the client's and the engine's end of a request.
 #[derive(Debug, Default)]
 struct Signals {
     cancelled: AtomicBool,
-    /// The request waits for its client to read.
+    /// The request is paused until its client reads.
     waiting: AtomicBool,
 }
 
 impl Canceller {
-    /// Ends the request after the step under way. Its answer finishes with [`FinishReason::Cancelled`], unless it is over.
+    /// Ends the request after the current step. Its events end with [`FinishReason::Cancelled`], unless it was already over.
     pub fn cancel(&self) {
         self.signals.cancelled.store(true, Ordering::Relaxed);
-        self.line.send(Command::Look);
+        self.commands.send(Command::Wake);
     }
 }
 
-impl Answer {
-    /// Ends the request after the step under way. What was computed until then comes, then [`FinishReason::Cancelled`].
+impl EventStream {
+    /// Ends the request after the current step. The text so far still arrives, then [`FinishReason::Cancelled`].
     pub fn cancel(&self) {
         self.guard.0.cancel();
     }
 
-    /// What cancels the request from another thread.
+    /// A handle that cancels the request from any thread.
     pub fn canceller(&self) -> Canceller {
         self.guard.0.clone()
     }
 }
 
-impl Iterator for Answer {
+impl Iterator for EventStream {
     type Item = Event;
 
     /// Waits for the next event; `None` after the request has finished or failed.
@@ -299,10 +299,10 @@ impl Iterator for Answer {
         }
         let event = match self.events.recv() {
             Ok(event) => event,
-            Err(_) => Event::Failed(self.guard.0.line.stopped().into()),
+            Err(_) => Event::Failed(self.guard.0.commands.stopped().into()),
         };
         if self.guard.0.signals.waiting.swap(false, Ordering::SeqCst) {
-            self.guard.0.line.send(Command::Look);
+            self.guard.0.commands.send(Command::Wake);
         }
         self.is_over = matches!(event, Event::Finished { .. } | Event::Failed(_));
         Some(event)
@@ -313,7 +313,7 @@ impl Iterator for Answer {
 #[derive(Debug)]
 struct Outbox {
     events: SyncSender<Event>,
-    /// What the client has left no room for.
+    /// Events that did not fit into the channel.
     pending: VecDeque<Event>,
     signals: Arc<Signals>,
 }
@@ -328,12 +328,12 @@ impl Outbox {
         self.flush();
     }
 
-    /// Sends what there is room for. Whether that was all; else the client's next read sends [`Command::Look`].
+    /// Sends the pending events that fit. Returns whether all did; if not, the client's next read sends [`Command::Wake`].
     fn flush(&mut self) -> bool {
         while let Some(event) = self.pending.pop_front() {
             match self.events.try_send(event) {
                 Ok(()) => {}
-                // The client may have read, and not seen that it is waited for: then there is room now.
+                // The client may have read before it could see the flag: try once more.
                 Err(TrySendError::Full(event)) if !self.signals.waiting.swap(true, Ordering::SeqCst) => {
                     self.pending.push_front(event);
                 }
@@ -341,7 +341,7 @@ impl Outbox {
                     self.pending.push_front(event);
                     return false;
                 }
-                // The client has left, and wants nothing.
+                // The receiver was dropped.
                 Err(TrySendError::Disconnected(_)) => self.pending.clear(),
             }
         }
@@ -365,19 +365,18 @@ struct Running {
     outbox: Outbox,
 }
 
-/// What runs on the engine's thread. It owns the model and all sessions; who is computed next is decided in [`Worker::work`]
-/// alone.
+/// The engine thread. It owns the model and all sessions; only [`Worker::work`] decides which request runs next.
 struct Worker<'a, B: Backend> {
     stepper: Stepper<B>,
     tokenizer: Arc<Tokenizer>,
     shared: &'a Shared,
     sessions: HashMap<SessionId, Session>,
-    /// Sessions opened so far.
+    /// Number of sessions opened so far.
     opened: u64,
     waiting: VecDeque<Job>,
     running: Option<Running>,
-    /// Requests that are over, of which the clients have not read all.
-    leaving: Vec<Outbox>,
+    /// Finished requests whose events do not all fit into their channels.
+    draining: Vec<Outbox>,
 }
 
 impl<'a, B: Backend> Worker<'a, B> {
@@ -391,26 +390,26 @@ impl<'a, B: Backend> Worker<'a, B> {
             opened: 0,
             waiting,
             running: None,
-            leaving: Vec::new(),
+            draining: Vec::new(),
         }
     }
 
-    /// Works until it is told to stop.
+    /// Runs until [`Command::Stop`].
     fn serve(mut self, commands: &Receiver<Command>) {
-        while self.obey(commands) {
+        while self.process_commands(commands) {
             self.work();
         }
     }
 
-    /// Does what it was told. Waits for a command where there is nothing to compute. `false` when it is told to stop.
-    fn obey(&mut self, commands: &Receiver<Command>) -> bool {
+    /// Processes pending commands. Blocks for a command if there is nothing to compute. Returns false on [`Command::Stop`].
+    fn process_commands(&mut self, commands: &Receiver<Command>) -> bool {
         loop {
             let command = if self.can_work() { commands.try_recv().ok() } else { commands.recv().ok() };
             match command {
-                // The handle sends a command before it goes, so no command means that there is none yet.
+                // The handle sends `Stop` before it is dropped, so an error here only means that the channel is empty.
                 None => return true,
                 Some(Command::Stop) => return false,
-                Some(Command::Look) => {}
+                Some(Command::Wake) => {}
                 Some(Command::Submit(job)) => self.waiting.push_back(job),
                 Some(Command::Open(options, reply)) => drop(reply.send(self.open(&options))),
                 Some(Command::Save(id, path, sections, reply)) => {
@@ -421,9 +420,9 @@ impl<'a, B: Backend> Worker<'a, B> {
         }
     }
 
-    /// Whether there is something to compute; sends what clients have not yet been sent.
+    /// Whether there is something to compute. Also flushes pending events.
     fn can_work(&mut self) -> bool {
-        self.leaving.retain_mut(|outbox| !outbox.flush());
+        self.draining.retain_mut(|outbox| !outbox.flush());
         self.drop_cancelled();
         match &mut self.running {
             Some(running) => running.outbox.flush() || running.outbox.is_cancelled(),
@@ -440,7 +439,7 @@ impl<'a, B: Backend> Worker<'a, B> {
         self.waiting = waiting;
         for Job { outbox, .. } in cancelled {
             let (reason, stats) = (FinishReason::Cancelled, GenerationStats::default());
-            self.leave(outbox, Event::Finished { reason, stats });
+            self.send_last(outbox, Event::Finished { reason, stats });
         }
     }
 
@@ -458,7 +457,7 @@ impl<'a, B: Backend> Worker<'a, B> {
         running.generation.take_text().into_iter().for_each(|text| running.outbox.put(text));
         match stepped {
             Ok(None) => self.running = Some(running),
-            // It was cut short because the engine stops. That is no end: the client is told so when the thread has ended.
+            // Interrupted because the engine stops. Not finished: the client gets the error when the thread has ended.
             Ok(Some(FinishReason::Cancelled)) if !running.outbox.is_cancelled() => {
                 self.running = Some(running)
             }
@@ -475,7 +474,7 @@ impl<'a, B: Backend> Worker<'a, B> {
                 Some(Running { generation, session, is_own, outbox })
             }
             Err(error) => {
-                self.leave(outbox, Event::Failed(error));
+                self.send_last(outbox, Event::Failed(error));
                 None
             }
         }
@@ -493,7 +492,7 @@ impl<'a, B: Backend> Worker<'a, B> {
         let session = self.sessions.get_mut(&id).ok_or(RequestError::NoSuchSession)?;
         let generation = Generation::start(task, &mut self.stepper, session);
         if generation.is_err() {
-            self.leave_session(id, is_own);
+            self.end_own_session(id, is_own);
         }
         Ok((id, generation?))
     }
@@ -502,21 +501,21 @@ impl<'a, B: Backend> Worker<'a, B> {
     fn end(&mut self, running: Running, last: impl FnOnce(Generation) -> (Option<Event>, Event)) {
         let Running { generation, session, is_own, mut outbox } = running;
         let (rest, last) = last(generation);
-        self.leave_session(session, is_own);
+        self.end_own_session(session, is_own);
         rest.into_iter().for_each(|text| outbox.put(text));
-        self.leave(outbox, last);
+        self.send_last(outbox, last);
     }
 
-    fn leave_session(&mut self, id: SessionId, is_own: bool) {
+    fn end_own_session(&mut self, id: SessionId, is_own: bool) {
         if is_own && let Some(session) = self.sessions.remove(&id) {
             session.end(&mut self.stepper).expect("the sequence exists and its cache metadata is consistent");
         }
     }
 
-    fn leave(&mut self, mut outbox: Outbox, last: Event) {
+    fn send_last(&mut self, mut outbox: Outbox, last: Event) {
         outbox.put(last);
         if !outbox.pending.is_empty() {
-            self.leaving.push(outbox);
+            self.draining.push(outbox);
         }
     }
 
@@ -544,9 +543,9 @@ impl<'a, B: Backend> Worker<'a, B> {
         Ok(session.end(&mut self.stepper)?)
     }
 
-    /// Whether no request uses a session or waits for it.
+    /// Fails if a running or queued request uses a session.
     fn check_idle(&mut self, id: SessionId) -> Result<(), SessionError> {
-        // A client that has cancelled its request is done with it.
+        // Finish cancelled requests first: they no longer need the session.
         self.drop_cancelled();
         if self.running.as_ref().is_some_and(|running| running.outbox.is_cancelled()) {
             self.work();

@@ -1,17 +1,17 @@
-//! What every client may be told.
+//! Errors that any call may return.
 
 use std::io;
 
-/// Why there is no engine.
+/// Why the engine is not available.
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
-    /// Its thread could not be started.
+    /// The thread could not be started.
     #[error("the engine's thread could not be started: {0}")]
     Thread(#[from] io::Error),
-    /// It has stopped, and what was asked for has not been done, or not to its end.
+    /// It has stopped before the operation was complete.
     #[error("the engine has stopped: {cause}")]
     Stopped {
-        /// Why.
+        /// The reason.
         cause: String,
     },
 }

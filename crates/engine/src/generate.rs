@@ -1,4 +1,4 @@
-//! One request under way: step by step from its prompt to its finish reason.
+//! A running request: step by step from its prompt to its finish reason.
 
 use crate::chat::ChatFormat;
 use crate::request::{Event, FinishReason, GenerationStats, Prompt, Request, RequestError};
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use verbatim_backend::Backend;
 use verbatim_text::{Detokenizer, StopMatcher, Tokenizer};
 
-/// A request that was looked through: its prompt as tokens, its limits checked.
+/// A validated request, with its prompt as tokens.
 #[derive(Debug)]
 pub(crate) struct Task {
     pub(crate) session: Option<SessionId>,
@@ -20,7 +20,7 @@ pub(crate) struct Task {
 }
 
 impl Task {
-    /// Looks a request through.
+    /// Validates a request and tokenizes its prompt.
     pub(crate) fn of(request: Request, format: &ChatFormat) -> Result<Task, RequestError> {
         let Request { prompt, sampling, max_tokens, stop, session } = request;
         let sampler = Sampler::new(sampling.temperature, sampling.seed)
@@ -38,7 +38,7 @@ impl Task {
     }
 }
 
-/// One request under way. Its session is given to every call, so that whoever decides which request is next owns them.
+/// A running request. Its session is passed to every call: sessions are owned by the scheduler.
 #[derive(Debug)]
 pub(crate) struct Generation {
     sampler: Sampler,
@@ -72,13 +72,13 @@ impl Generation {
         Ok(Generation { sampler, max_tokens, feed: prompt, stop, text, stats, started, first_token: None })
     }
 
-    /// The event that tells of the start.
+    /// The event that reports the start.
     pub(crate) fn started(&self) -> Event {
         let GenerationStats { prompt_tokens, cached_tokens, .. } = self.stats;
         Event::Started { prompt_tokens, cached_tokens }
     }
 
-    /// Computes up to the next token, or a part of a prompt. The reason, if the answer has ended.
+    /// Computes the next token, or a part of a prompt. Returns the reason if the answer has ended.
     pub(crate) fn step<B: Backend>(
         &mut self,
         stepper: &mut Stepper<B>,
@@ -92,8 +92,8 @@ impl Generation {
         if session.room(stepper)? == 0 && !session.shift(stepper)? {
             return Ok(Some(FinishReason::ContextFull));
         }
-        // A prompt may be longer than the context, where that shifts: it shifts at the same tokens as if they were computed one by
-        // one, so the result does not depend on the chunking.
+        // With context shift, a prompt may be longer than the context: the shift happens at the same tokens as if they were computed
+        // one by one, so the result does not depend on the chunking.
         let later = self.feed.split_off(self.feed.len().min(session.room(stepper)?));
         let Some(token) = session.advance(stepper, &self.feed, &self.sampler, should_continue)? else {
             return Ok(Some(FinishReason::Cancelled));
@@ -113,12 +113,12 @@ impl Generation {
         Ok(stopped_by.map(|index| FinishReason::StopString(self.stop[index].clone())))
     }
 
-    /// The text that has come since this was last asked, if there is any.
+    /// The new text since the last call, if any.
     pub(crate) fn take_text(&mut self) -> Option<Event> {
         (!self.text.text.is_empty()).then(|| self.text.take())
     }
 
-    /// Ends the answer: what is left of its text, and the event that tells of the end.
+    /// Ends the answer: returns the rest of its text, if any, and the final event.
     pub(crate) fn finish(mut self, reason: FinishReason) -> (Option<Event>, Event) {
         let stopped_by = self.text.finish();
         let reason = stopped_by.map_or(reason, |index| FinishReason::StopString(self.stop[index].clone()));
@@ -136,14 +136,14 @@ impl Generation {
 struct Text {
     detokenizer: Detokenizer,
     stops: StopMatcher,
-    /// What can be shown and was not taken.
+    /// Text that can be shown and was not taken yet.
     text: String,
     /// The tokens since the text was last taken.
     tokens: Vec<u32>,
 }
 
 impl Text {
-    /// Takes the next token; the index of the stop string that is complete now, if one is.
+    /// Adds the next token; returns the index of the stop string that is now complete, if any.
     fn push(&mut self, token: u32, piece: &[u8]) -> Option<usize> {
         self.tokens.push(token);
         let output = self.stops.push(self.detokenizer.push(piece));
@@ -151,7 +151,7 @@ impl Text {
         output.stopped_by
     }
 
-    /// Ends the text: what was held back belongs to it. The stop string that has ended it after all, or before.
+    /// Ends the text and adds the text held back. Returns the index of the stop string that ended it, if any.
     fn finish(&mut self) -> Option<usize> {
         let output = self.stops.push(self.detokenizer.finish());
         self.text.push_str(output.text);

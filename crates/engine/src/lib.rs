@@ -1,16 +1,16 @@
-//! Models that answer requests, and the steps over rows that this is made of.
+//! An engine that serves requests, built on steps over rows.
 //!
-//! An [`Engine`] is the API for clients, the command line and servers alike: a [`Request`] in, [`Event`]s out. Behind it one thread
-//! owns a [`Stepper`]: models over shared sequences.
+//! An [`Engine`] is the API for clients such as the command line or a server: a [`Request`] in, [`Event`]s out. One thread owns a
+//! [`Stepper`]: models over shared sequences.
 //!
-//! A [`Row`] is a token, or an embedding, at a position of a sequence, and says what it wants back. [`Stepper::step`] runs any
+//! A [`Row`] is a token, or an embedding, at a position of a sequence, and specifies the outputs it wants. [`Stepper::step`] runs any
 //! mix of rows: a prefill chunk, one token of each of many sequences (decode), a chain or a tree of draft tokens. [`Stepper::advance`] is
-//! the plain loop over it: compute tokens of one sequence, sample the next.
+//! the basic loop over it: compute tokens of one sequence, sample the next.
 //!
-//! What a row gets back depends on its sequence's tokens alone, bit for bit: not on the rows beside it, on how the tokens
-//! were cut into steps, on threads or on the cells that the sequence lives in.
+//! A row's outputs depend, bit for bit, only on its sequence's tokens: not on the other rows of the step, on how the tokens were
+//! chunked into steps, on threads or on the cells in which the sequence is stored.
 //!
-//! Invariant: no backend is named here; a [`Stepper`] is made over whichever it is given.
+//! Invariant: this crate depends on no concrete backend; a [`Stepper`] is generic over it.
 
 mod chat;
 mod engine;
@@ -26,15 +26,15 @@ mod session;
 mod stepper;
 
 pub use chat::{ChatError, ChatFormat, Message, Role};
-pub use engine::{Answer, Canceller, Engine, EngineOptions, ModelText};
+pub use engine::{Canceller, Engine, EngineOptions, EventStream, TextProcessor};
 pub use error::EngineError;
-pub use load::{LoadError, check};
+pub use load::{LoadError, read_hyperparameters};
 pub use options::{DraftOptions, LoadOptions};
 pub use request::{Event, FinishReason, GenerationStats, Prompt, Request, RequestError, Sampling};
 pub use row::{Next, Row, RowError, RowInput, StepError, StepOutputs, Want};
 pub use sequences::SaveError;
 pub use session::{OpenedSession, RestoredSession, SessionError, SessionId, SessionOptions};
-pub use stepper::{Sequences, Stepper};
+pub use stepper::{SequenceMemory, Stepper};
 pub use verbatim_backend::{
     Backend, KvType, MatmulKind, MatmulWork, OpTime, Outputs, PAGE_CELLS, Profile, StateMemoryError,
 };
@@ -42,9 +42,9 @@ pub use verbatim_models::{HiddenOutput, Hyperparameters, ModelError};
 pub use verbatim_plan::CacheStatistics;
 pub use verbatim_sample::{LogSoftmax, Sampler};
 pub use verbatim_state::{
-    BatchError, CHECKPOINTS, Extension, OwnerId, RestoreError, Restored, Saved, SavedError, SequenceId,
-    StateError,
+    BatchError, CHECKPOINTS, ModelId, RestoreError, Restored, SavedFile, SavedFileError, SequenceExtension,
+    SequenceId, StateError,
 };
 
-/// The most rows of one step.
+/// Maximum number of rows of one step.
 pub const MAX_ROWS: usize = 512;

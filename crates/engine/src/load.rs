@@ -1,7 +1,8 @@
-//! Loading: a model understood, its weights in the backend's layout, memory for its sequences; and drafts appended to it.
+//! Loading: parses and validates a model, packs its weights into the backend's layout, and allocates memory for its sequences.
+//! Drafts are appended the same way.
 
 use crate::read_ahead::ReadAhead;
-use crate::stepper::{Loaded, Sequences, Stepper};
+use crate::stepper::{Loaded, SequenceMemory, Stepper};
 use crate::{DraftOptions, LoadOptions, MAX_ROWS};
 use sha2::{Digest as _, Sha256};
 use verbatim_backend::{Backend, KvSpec, KvType, PackError, RecurrentSpec, StateMemoryError, WeightSource};
@@ -10,15 +11,15 @@ use verbatim_models::{
     HadamardKv, Hyperparameters, KeyRope, KvShape, Model, ModelError, ModelOffsets, WeightSpec,
 };
 use verbatim_quant::{QuantError, dequantize};
-use verbatim_state::{AppendError, Digest, LayerSpec, OwnerId, OwnerSpec, RopeKind, State, StateSpec};
+use verbatim_state::{AppendError, Digest, LayerSpec, ModelId, ModelSpec, RopeKind, State, StateSpec};
 
-/// Sequences longer than this are not made unless asked for, whatever the model was trained for.
+/// The default maximum context, even if the model was trained for more.
 const DEFAULT_CONTEXT: usize = 8192;
 
 /// Why a model could not be loaded.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
-    /// The file is not a model that can be run.
+    /// The file is not a supported model.
     #[error(transparent)]
     Model(#[from] ModelError),
     /// A tensor is missing.
@@ -29,7 +30,7 @@ pub enum LoadError {
     Pack {
         /// The tensor.
         name: String,
-        /// Why.
+        /// The error.
         error: PackError,
     },
     /// A vector could not be decoded.
@@ -37,28 +38,28 @@ pub enum LoadError {
     Decode {
         /// The tensor.
         name: String,
-        /// Why.
+        /// The error.
         error: QuantError,
     },
     /// A draft's layers cannot be appended.
     #[error(transparent)]
     Append(#[from] AppendError),
-    /// No memory for the sequences.
+    /// Not enough memory for the sequences.
     #[error(transparent)]
     Memory(#[from] StateMemoryError),
-    /// A context that the model cannot have.
-    #[error("a context of {0} positions is not possible; it must be from 1 to {most}", most = MOST_CONTEXT)]
+    /// The context size is out of range.
+    #[error("context size {0} is out of range (1 to {MAX_CONTEXT})")]
     Context(usize),
 }
 
 /// Positions are i32 in graphs.
-const MOST_CONTEXT: usize = 1 << 30;
+const MAX_CONTEXT: usize = 1 << 30;
 
-/// Checks whether a file is a model that can be run; returns its hyperparameters. Reads no weights.
+/// Returns the hyperparameters of a model file. Validates the file, but reads no weights.
 ///
 /// # Errors
-/// What is wrong with it, and where.
-pub fn check(file: &GgufFile) -> Result<Hyperparameters, ModelError> {
+/// If the file is not a supported model.
+pub fn read_hyperparameters(file: &GgufFile) -> Result<Hyperparameters, ModelError> {
     verbatim_models::open(file).map(|model| model.hyperparameters().clone())
 }
 
@@ -66,83 +67,82 @@ impl<B: Backend> Stepper<B> {
     /// Loads a model as the target. The file is not needed afterwards.
     ///
     /// # Errors
-    /// If the file is no model that can be run, or memory does not suffice.
+    /// If the file is not a supported model, or there is not enough memory.
     pub fn load(mut backend: B, file: &GgufFile, options: &LoadOptions) -> Result<Stepper<B>, LoadError> {
         let model = verbatim_models::open(file)?;
         let context = options.context.unwrap_or(model.hyperparameters().context.min(DEFAULT_CONTEXT));
-        if context == 0 || context > MOST_CONTEXT {
+        if context == 0 || context > MAX_CONTEXT {
             return Err(LoadError::Context(context));
         }
-        let spec = state_spec(options, context);
-        let form = CacheForm { k: options.k, v: options.v, hadamard: options.hadamard };
-        let owner = owner_spec(file, &*model, context, form)?;
-        // Memory first: it may not suffice, and weights take long.
-        let mut state = State::new(backend.new_state(), spec, owner.clone())?;
+        let sizes = state_spec(options, context);
+        let format = KvFormat { k: options.k, v: options.v, hadamard: options.hadamard };
+        let spec = model_spec(file, &*model, context, format)?;
+        // Memory first: this may fail, and weights take long to load.
+        let mut state = State::new(backend.new_state(), sizes, spec.clone())?;
         let mut weights = backend.new_weights();
         append_weights(&mut backend, &mut weights, file, &*model)?;
-        // Quick now that the file has been read.
-        let identity = identity(file);
-        state.identify(OwnerId::TARGET, identity);
-        let state = Sequences { state, hadamard: vec![form.hadamard()] };
-        let target = Loaded { model, base: ModelOffsets::default(), owner, identity };
-        Ok(Stepper::of(backend, weights, target, state, *options))
+        // Fast now that the file is in the page cache.
+        let digest = model_digest(file);
+        state.set_model_digest(ModelId::TARGET, digest);
+        let memory = SequenceMemory { state, hadamard: vec![format.hadamard()] };
+        let target = Loaded { model, base: ModelOffsets::default(), spec, digest };
+        Ok(Stepper::of(backend, weights, target, memory, *options))
     }
 
-    /// Loads a draft: its weights come after those of the models before it, its layers become more layers of every sequence.
-    /// [`Stepper::step_with`] computes them.
+    /// Loads a draft: its weights follow those of earlier models, and its layers become more layers of every sequence.
+    /// [`Stepper::step_with`] computes rows with it.
     ///
     /// # Errors
-    /// If the file is no model that can be run, memory does not suffice, or sequences have begun.
-    pub fn append_model(&mut self, file: &GgufFile, options: &DraftOptions) -> Result<OwnerId, LoadError> {
+    /// If the file is not a supported model, there is not enough memory, or sequences have begun.
+    pub fn append_model(&mut self, file: &GgufFile, options: &DraftOptions) -> Result<ModelId, LoadError> {
         let model = verbatim_models::open(file)?;
-        let form = CacheForm { k: options.k, v: options.v, hadamard: options.hadamard };
-        let owner = owner_spec(file, &*model, self.context(), form)?;
+        let format = KvFormat { k: options.k, v: options.v, hadamard: options.hadamard };
+        let spec = model_spec(file, &*model, self.context(), format)?;
         let base = self.models.iter().fold(ModelOffsets::default(), |base, loaded| ModelOffsets {
             weights: base.weights + loaded.model.weights().len() as u32,
-            kv: base.kv + loaded.owner.layers.len() as u32,
-            recurrent: base.recurrent + loaded.owner.recurrent.len() as u32,
+            kv: base.kv + loaded.spec.layers.len() as u32,
+            recurrent: base.recurrent + loaded.spec.recurrent.len() as u32,
         });
-        let id = self.sequences.state.append_owner(owner.clone())?;
+        let id = self.memory.state.append_model(spec.clone())?;
         append_weights(&mut self.backend, &mut self.weights, file, &*model)?;
-        let identity = identity(file);
-        self.sequences.state.identify(id, identity);
-        self.sequences.hadamard.push(form.hadamard());
-        self.models.push(Loaded { model, base, owner, identity });
+        let digest = model_digest(file);
+        self.memory.state.set_model_digest(id, digest);
+        self.memory.hadamard.push(format.hadamard());
+        self.models.push(Loaded { model, base, spec, digest });
         Ok(id)
     }
 
-    /// Sequences of the same models, as many and as long as the present ones, but with K and V of other types: for
-    /// [`Stepper::swap_sequences`].
+    /// New memory with the same sequence count and context, but other KV cache types, for [`Stepper::swap_memory`].
     ///
     /// # Errors
-    /// If there is no memory for them.
-    pub fn other_sequences(&self, k: KvType, v: KvType, hadamard: bool) -> Result<Sequences<B>, LoadError> {
-        let form = CacheForm { k, v, hadamard };
-        let mut owners = self.models.iter().map(|loaded| OwnerSpec {
-            layers: loaded.owner.layers.iter().map(|layer| form.of_layer(layer)).collect(),
-            recurrent: loaded.owner.recurrent.clone(),
+    /// If there is not enough memory.
+    pub fn new_memory(&self, k: KvType, v: KvType, hadamard: bool) -> Result<SequenceMemory<B>, LoadError> {
+        let format = KvFormat { k, v, hadamard };
+        let mut specs = self.models.iter().map(|loaded| ModelSpec {
+            layers: loaded.spec.layers.iter().map(|layer| format.of_layer(layer)).collect(),
+            recurrent: loaded.spec.recurrent.clone(),
         });
-        let target = owners.next().expect("there is a target");
+        let target = specs.next().expect("there is a target");
         let spec = state_spec(&self.options, self.context());
         let mut state = State::new(self.backend.new_state(), spec, target)?;
-        state.identify(OwnerId::TARGET, self.models[0].identity);
-        for (owner, loaded) in owners.zip(&self.models[1..]) {
-            let id = state.append_owner(owner)?;
-            state.identify(id, loaded.identity);
+        state.set_model_digest(ModelId::TARGET, self.models[0].digest);
+        for (spec, loaded) in specs.zip(&self.models[1..]) {
+            let id = state.append_model(spec)?;
+            state.set_model_digest(id, loaded.digest);
         }
-        Ok(Sequences { state, hadamard: vec![form.hadamard(); self.models.len()] })
+        Ok(SequenceMemory { state, hadamard: vec![format.hadamard(); self.models.len()] })
     }
 }
 
 /// How K and V are stored.
 #[derive(Clone, Copy)]
-struct CacheForm {
+struct KvFormat {
     k: KvType,
     v: KvType,
     hadamard: bool,
 }
 
-impl CacheForm {
+impl KvFormat {
     fn hadamard(self) -> HadamardKv {
         HadamardKv {
             keys: self.hadamard && self.k.is_quantized(),
@@ -166,27 +166,27 @@ fn state_spec(options: &LoadOptions, context: usize) -> StateSpec {
     }
 }
 
-/// What a model keeps of each sequence.
-fn owner_spec(
+/// The per-sequence state of a model.
+fn model_spec(
     file: &GgufFile,
     model: &dyn Model,
     context: usize,
-    form: CacheForm,
-) -> Result<OwnerSpec, LoadError> {
-    let layers = model.kv_shapes(context).into_iter().map(|shape| layer_spec(file, model, shape, form));
+    format: KvFormat,
+) -> Result<ModelSpec, LoadError> {
+    let layers = model.kv_shapes(context).into_iter().map(|shape| layer_spec(file, model, shape, format));
     let recurrent = model.recurrent_shapes().into_iter().map(|shape| RecurrentSpec {
         kernel: shape.kernel,
         channels: shape.channels(),
         heads: shape.heads,
     });
-    Ok(OwnerSpec { layers: layers.collect::<Result<_, LoadError>>()?, recurrent: recurrent.collect() })
+    Ok(ModelSpec { layers: layers.collect::<Result<_, LoadError>>()?, recurrent: recurrent.collect() })
 }
 
 fn layer_spec(
     file: &GgufFile,
     model: &dyn Model,
     shape: KvShape,
-    form: CacheForm,
+    format: KvFormat,
 ) -> Result<LayerSpec, LoadError> {
     let KvShape { kv_heads, head_dim, window, rope } = shape;
     let rope = match rope {
@@ -196,8 +196,8 @@ fn layer_spec(
             RopeKind::Rope { table, layout, freq_factors: freq_factors.transpose()? }
         }
     };
-    let kv = KvSpec { kv_heads, head_dim, k: form.k, v: form.v };
-    Ok(LayerSpec { kv, window, rope, hadamard: form.hadamard().keys })
+    let kv = KvSpec { kv_heads, head_dim, k: format.k, v: format.v };
+    Ok(LayerSpec { kv, window, rope, hadamard: format.hadamard().keys })
 }
 
 /// Appends a model's weights to the table, reading ahead in the file and releasing what has been packed.
@@ -220,14 +220,14 @@ fn append_weights<B: Backend>(
     Ok(())
 }
 
-/// Bytes of each tensor that are hashed for a model's identity, evenly spread.
-const IDENTITY_BYTES: usize = 1 << 16;
-const IDENTITY_CHUNK: usize = 1 << 12;
+/// Number of bytes of each tensor that are hashed for the model's digest, evenly spread.
+const DIGEST_BYTES: usize = 1 << 16;
+const DIGEST_CHUNK: usize = 1 << 12;
 
-/// Identifies a model by its metadata, and the name, type, shape and some bytes of every tensor. Reading all would take as
-/// long as loading; files that differ in their weights differ all over them. Quick once the file has been read, and slow before:
-/// a disk finds scattered bytes no faster than whole tensors.
-fn identity(file: &GgufFile) -> Digest {
+/// The digest of a model: its metadata, and the name, type, shape and some bytes of every tensor. Hashing all bytes would take as
+/// long as loading, and files with different weights differ almost everywhere. Fast only once the file is in the page cache: a
+/// disk reads scattered bytes no faster than complete tensors.
+fn model_digest(file: &GgufFile) -> Digest {
     let mut hash = Sha256::new();
     for (key, value) in file.metadata().iter() {
         hash.update(format!("{key}={value:?};"));
@@ -235,9 +235,9 @@ fn identity(file: &GgufFile) -> Digest {
     for tensor in file.iter_tensors() {
         let (info, data) = (tensor.info(), tensor.data());
         hash.update(format!("{} {} {:?};", info.name(), info.dtype(), info.dims()));
-        let stride = data.len().div_ceil(IDENTITY_BYTES / IDENTITY_CHUNK).max(IDENTITY_CHUNK);
+        let stride = data.len().div_ceil(DIGEST_BYTES / DIGEST_CHUNK).max(DIGEST_CHUNK);
         for (i, part) in data.chunks(stride).enumerate() {
-            hash.update(&part[..part.len().min(IDENTITY_CHUNK)]);
+            hash.update(&part[..part.len().min(DIGEST_CHUNK)]);
             tensor.release(i * stride..i * stride + part.len());
         }
     }

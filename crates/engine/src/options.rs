@@ -1,19 +1,19 @@
-//! How models are loaded.
+//! Options for loading models.
 
 use verbatim_backend::KvType;
 
-/// How a model is loaded.
+/// Options for loading the target.
 #[derive(Clone, Copy, Debug)]
 pub struct LoadOptions {
-    /// The most positions of a sequence; `None` for what the model was trained for, up to 8192.
+    /// Maximum number of positions of a sequence; `None`: the model's training context, at most 8192.
     pub context: Option<usize>,
-    /// Sequences at a time.
+    /// Maximum number of concurrent sequences.
     pub sequences: usize,
-    /// Storage of K.
+    /// KV cache type of K.
     pub k: KvType,
-    /// Storage of V.
+    /// KV cache type of V.
     pub v: KvType,
-    /// Quantised K and V are stored after a Hadamard transform, which costs little and mostly loses less.
+    /// Applies a Hadamard transform to K and V before quantisation, which costs little and usually reduces the error.
     pub hadamard: bool,
     /// Size of the prefix cache in bytes.
     pub cache_bytes: usize,
@@ -32,12 +32,12 @@ impl Default for LoadOptions {
     }
 }
 
-/// How a draft is appended.
+/// Options for loading a draft.
 #[derive(Clone, Copy, Debug)]
 pub struct DraftOptions {
-    /// Storage of K.
+    /// KV cache type of K.
     pub k: KvType,
-    /// Storage of V.
+    /// KV cache type of V.
     pub v: KvType,
     /// As [`LoadOptions::hadamard`].
     pub hadamard: bool,

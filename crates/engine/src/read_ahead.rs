@@ -1,5 +1,5 @@
-//! How a file is read while its weights are packed: what comes next is asked for ahead, what was packed is given back. So the
-//! disk works while the threads do, and memory holds the packed weights and little of the file.
+//! Read-ahead while weights are packed: the next bytes of the file are prefetched, and packed ones are released. Disk reads and
+//! packing overlap, and memory holds the packed weights but little of the file.
 
 use std::ops::Range;
 use std::sync::Mutex;
@@ -7,43 +7,43 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::vec;
 use verbatim_gguf::Tensor;
 
-/// Bytes that are asked for before they are needed: what a fast disk reads in some hundredths of a second.
+/// Bytes to prefetch: what a fast disk reads in a few tens of milliseconds.
 const AHEAD_BYTES: usize = 64 << 20;
 
-/// Tensors on their way from the file, in the order in which they are wanted.
+/// The tensors of a file, in the order in which they are packed.
 pub(crate) struct ReadAhead<'a> {
     rest: Mutex<Rest<'a>>,
-    /// Bytes that may be asked for: as many as were packed since.
+    /// Bytes that may be prefetched: those that were packed since the last prefetch.
     credit: AtomicUsize,
 }
 
-/// What has not been asked for.
+/// The part that has not been prefetched.
 struct Rest<'a> {
-    /// From byte `at` on.
+    /// Starting at byte `at`.
     first: Option<Tensor<'a>>,
     at: usize,
     others: vec::IntoIter<Tensor<'a>>,
 }
 
 impl<'a> ReadAhead<'a> {
-    /// Asks for the first of the tensors.
+    /// Prefetches the beginning of the tensors.
     pub(crate) fn of(tensors: Vec<Tensor<'a>>) -> ReadAhead<'a> {
         let mut others = tensors.into_iter();
         let rest = Mutex::new(Rest { first: others.next(), at: 0, others });
         let read_ahead = ReadAhead { rest, credit: AtomicUsize::new(AHEAD_BYTES) };
-        read_ahead.ask();
+        read_ahead.prefetch();
         read_ahead
     }
 
-    /// Takes note that a range of a tensor is not needed any more.
+    /// Releases a range of a tensor that was packed, and prefetches more.
     pub(crate) fn done(&self, tensor: Tensor<'_>, range: Range<usize>) {
         self.credit.fetch_add(range.len(), Ordering::Relaxed);
         tensor.release(range);
-        self.ask();
+        self.prefetch();
     }
 
-    /// Asks for as much as there is credit for, unless another thread is about it: asking may wait for the disk.
-    fn ask(&self) {
+    /// Prefetches as much as the credit allows, unless another thread is doing so: prefetching may block on the disk.
+    fn prefetch(&self) {
         let Ok(mut rest) = self.rest.try_lock() else { return };
         let mut credit = self.credit.swap(0, Ordering::Relaxed);
         while let Some(tensor) = rest.first {

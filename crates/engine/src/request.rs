@@ -1,4 +1,4 @@
-//! What a client asks for and what it is told: requests, events, finish reasons, generation statistics.
+//! Requests, events, finish reasons and generation statistics.
 
 use crate::chat::{ChatError, Message};
 use crate::error::EngineError;
@@ -7,21 +7,21 @@ use crate::{StateError, StepError};
 use std::time::Duration;
 use verbatim_text::StopError;
 
-/// What is to be continued.
+/// The input to continue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Prompt {
-    /// Tokens as they are.
+    /// Tokens, unchanged.
     Tokens(Vec<u32>),
-    /// A text as it is, after the tokens that the model puts in front of every text.
+    /// Plain text, after the model's initial tokens such as BOS.
     Text(String),
-    /// A conversation, written as the model's chat template says, for the assistant to continue.
+    /// A conversation, formatted with the model's chat template, for the assistant to continue.
     Chat(Vec<Message>),
 }
 
 /// Sampling parameters. The same seed gives the same text.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Sampling {
-    /// A finite number from 0 on; 0 is greedy.
+    /// A finite number >= 0; 0 is greedy.
     pub temperature: f32,
     /// Seed of the sampler.
     pub seed: u64,
@@ -30,15 +30,15 @@ pub struct Sampling {
 /// One request.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Request {
-    /// What is to be continued.
+    /// The input to continue.
     pub prompt: Prompt,
     /// Sampling parameters.
     pub sampling: Sampling,
-    /// The most tokens to generate; `None`: until an end token or a full context.
+    /// Maximum number of tokens to generate; `None`: until an end token or a full context.
     pub max_tokens: Option<usize>,
     /// Stop strings. They are not part of the answer.
     pub stop: Vec<String>,
-    /// The session to continue; `None` for a sequence of the request's own.
+    /// The session to continue; `None`: a temporary sequence.
     pub session: Option<SessionId>,
 }
 
@@ -49,22 +49,22 @@ impl Request {
     }
 }
 
-/// What happens to a request, in this order: started, then text, then finished. Instead of any of these it may fail, and one
-/// that is cancelled while it waits finishes without having started. Nothing follows after it has finished or failed.
+/// The events of a request, in this order: started, then text, then finished. It may fail at any point, and a request that is
+/// cancelled in the queue finishes without having started. No event follows after finished or failed.
 #[derive(Debug)]
 pub enum Event {
-    /// It is running.
+    /// The request is running.
     Started {
         /// Tokens of the prompt.
         prompt_tokens: usize,
-        /// Those of them that were a prefix-cache hit.
+        /// Prompt tokens that were a prefix-cache hit.
         cached_tokens: usize,
     },
-    /// More of the answer. No piece ends within a character.
+    /// More of the answer. The text never ends within a character.
     Text {
-        /// The text, which no stop string can take back any more; may be empty in the last of these events.
+        /// The text, which can no longer become part of a stop string; may be empty in the last text event.
         text: String,
-        /// The tokens generated since the event before, the end token not included. Text that may become a stop string is held
+        /// The tokens generated since the previous text event, excluding the end token. Text that may become a stop string is held
         /// back, so text may come later than its tokens.
         tokens: Vec<u32>,
     },
@@ -72,7 +72,7 @@ pub enum Event {
     Finished {
         /// Why it ended.
         reason: FinishReason,
-        /// What it took.
+        /// Token counts and timings.
         stats: GenerationStats,
     },
     /// The request has failed. Other requests are unaffected, unless the engine has stopped.
@@ -86,62 +86,62 @@ pub enum FinishReason {
     EndOfText,
     /// This stop string.
     StopString(String),
-    /// As many tokens as were asked for.
+    /// The maximum number of tokens was generated.
     MaxTokens,
     /// The context has no room for another token.
     ContextFull,
-    /// The client wanted no more.
+    /// The client cancelled the request.
     Cancelled,
 }
 
-/// What a request took.
+/// Token counts and timings of a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GenerationStats {
     /// Tokens of the prompt.
     pub prompt_tokens: usize,
-    /// Those of them that were a prefix-cache hit.
+    /// Prompt tokens that were a prefix-cache hit.
     pub cached_tokens: usize,
-    /// Tokens generated, the end token not counted.
+    /// Generated tokens, excluding the end token.
     pub generated_tokens: usize,
-    /// From the start of the request to its first token; to its end if there was none.
+    /// From the start of the request to its first token (TTFT), or to its end if there was none.
     pub time_to_first_token: Duration,
     /// From the first token to the end.
     pub generation_time: Duration,
 }
 
-/// Why a request fails.
+/// Why a request failed.
 #[derive(Debug, thiserror::Error)]
 pub enum RequestError {
-    /// There is nothing to continue.
+    /// The prompt is empty.
     #[error("the prompt is empty")]
     EmptyPrompt,
     /// The prompt does not fit, and the session does not shift its context.
-    #[error("the prompt has {tokens} tokens and the context has room for {context}")]
+    #[error("the prompt has {tokens} tokens, but the context has room for {context}")]
     PromptTooLong {
         /// Tokens of the prompt.
         tokens: usize,
-        /// Tokens that the context has room for.
+        /// Size of the context.
         context: usize,
     },
-    /// Not a temperature.
-    #[error("a temperature is a finite number from 0 on, not {0}")]
+    /// The temperature is out of range.
+    #[error("the temperature must be a finite number >= 0, not {0}")]
     Temperature(f32),
-    /// A stop string that cannot be used.
+    /// A stop string is invalid.
     #[error(transparent)]
     Stop(#[from] StopError),
-    /// The conversation has no tokens.
+    /// The conversation cannot be formatted.
     #[error(transparent)]
     Chat(#[from] ChatError),
     /// The session was never opened, or is closed.
     #[error("the session is not open")]
     NoSuchSession,
-    /// A step has failed. A session is as it was after the step before.
+    /// A step failed. The session keeps the steps before it.
     #[error(transparent)]
     Step(#[from] StepError),
-    /// The sequence cannot be used.
+    /// An operation on the sequence failed.
     #[error(transparent)]
     State(#[from] StateError),
-    /// There is no engine any more.
+    /// The engine has stopped.
     #[error(transparent)]
     Engine(#[from] EngineError),
 }

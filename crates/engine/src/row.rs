@@ -1,4 +1,4 @@
-//! Rows of a step: what goes in, what is wanted back, and what came of it.
+//! Rows of a step: inputs, wanted outputs and results.
 
 use crate::MAX_ROWS;
 use verbatim_backend::{Outputs, PrepareError, RunError};
@@ -7,7 +7,7 @@ use verbatim_models::{HiddenOutput, outputs};
 use verbatim_sample::{LogSoftmax, Sampler};
 use verbatim_state::{BatchError, SequenceId, StateError};
 
-/// One position to be computed.
+/// One position to compute.
 #[derive(Clone, Copy, Debug)]
 pub struct Row<'a> {
     /// The sequence that it belongs to.
@@ -17,7 +17,7 @@ pub struct Row<'a> {
     pub kv_index: usize,
     /// Its token or embedding.
     pub input: RowInput<'a>,
-    /// The outputs that are wanted.
+    /// The outputs to return.
     pub want: Want<'a>,
 }
 
@@ -26,27 +26,27 @@ pub struct Row<'a> {
 pub enum RowInput<'a> {
     /// A token of the vocabulary.
     Token(u32),
-    /// An embedding of `hidden` elements that replaces the token's. The prefix cache goes by tokens, so it has nothing of the sequence
-    /// from here on.
+    /// An embedding of `hidden` elements that replaces the token's. The prefix cache is keyed by tokens, so the
+    /// sequence is not cached from here on.
     Embedding(&'a [f32]),
 }
 
-/// The outputs of a row. Outputs that no row of a step wants are not computed.
+/// The outputs that a row wants. Outputs that no row of a step wants are not computed.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Want<'a> {
-    /// What follows the row.
+    /// What to return about the next token.
     pub next: Next<'a>,
-    /// Hidden states of the row.
+    /// Hidden states of the row to return.
     pub hidden: &'a [HiddenOutput],
 }
 
-/// What is wanted of the next token after a row.
+/// What a row wants to know about the token after it.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum Next<'a> {
-    /// Nothing.
+    /// No output.
     #[default]
-    Nothing,
-    /// The token itself.
+    None,
+    /// The sampled token.
     Token(&'a Sampler),
     /// The log-probabilities of all tokens.
     LogProbs,
@@ -55,41 +55,41 @@ pub enum Next<'a> {
 }
 
 impl<'a> Want<'a> {
-    /// Nothing: the row only becomes part of its sequence.
-    pub const NOTHING: Want<'static> = Want { next: Next::Nothing, hidden: &[] };
-    /// The logits of the token after it.
+    /// No outputs: the row only extends its sequence.
+    pub const NONE: Want<'static> = Want { next: Next::None, hidden: &[] };
+    /// The logits of the next token.
     pub const LOGITS: Want<'static> = Want { next: Next::Logits, hidden: &[] };
 
-    /// The token after it.
+    /// The next token, sampled.
     pub fn token(sampler: &'a Sampler) -> Want<'a> {
         Want { next: Next::Token(sampler), hidden: &[] }
     }
 
-    /// The logits, if that holds.
+    /// The logits if `wanted`, else nothing.
     pub fn logits_if(wanted: bool) -> Want<'static> {
-        if wanted { Want::LOGITS } else { Want::NOTHING }
+        if wanted { Want::LOGITS } else { Want::NONE }
     }
 
     pub(crate) fn wants_logits(&self) -> bool {
-        self.next != Next::Nothing
+        self.next != Next::None
     }
 }
 
-/// Why one sequence's rows could not be computed. It is as it was before; the rows of the others were computed.
+/// Why one sequence's rows were not computed. That sequence is not modified; the rows of other sequences were computed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RowError {
-    /// A token id that the model does not have.
-    #[error("token {token} is not one of the model's {vocabulary}")]
+    /// The token id is not in the vocabulary.
+    #[error("token id {token} is out of range: the vocabulary has {vocabulary} tokens")]
     Token {
-        /// The id.
+        /// The token id.
         token: u32,
-        /// Tokens of the model.
+        /// Size of the vocabulary.
         vocabulary: usize,
     },
-    /// An embedding of another size than the model's.
+    /// The embedding does not have the model's hidden size.
     #[error("the embedding has {given} elements; the model's hidden size is {hidden}")]
     Embedding {
-        /// Elements given.
+        /// Elements of the embedding.
         given: usize,
         /// The model's hidden size.
         hidden: usize,
@@ -98,8 +98,8 @@ pub enum RowError {
     #[error(transparent)]
     Batch(#[from] BatchError),
     /// The draft would attend to positions that it has not computed.
-    #[error("the draft has not computed the positions before {start}, which KV index {kv_index} sees")]
-    Unfilled {
+    #[error("KV index {kv_index} attends to positions before {start}, which the draft has not computed")]
+    DraftNotComputed {
         /// The row's KV index.
         kv_index: usize,
         /// The start of the contiguous range that it has computed up to the row.
@@ -110,16 +110,16 @@ pub enum RowError {
     AllNan,
 }
 
-/// Why a step has failed. The sequences are as they were before.
+/// Why a step failed. Committed positions are not modified.
 #[derive(Debug, thiserror::Error)]
 pub enum StepError {
-    /// No rows, or more than a step can have.
-    #[error("a step has 1 to {MAX_ROWS} rows, not {0}")]
+    /// No rows, or too many.
+    #[error("a step must have 1 to {MAX_ROWS} rows, not {0}")]
     RowCount(usize),
     /// The rows of a sequence cannot be computed.
     #[error(transparent)]
     Row(#[from] RowError),
-    /// The sequence cannot take the rows.
+    /// The operation on the sequence failed.
     #[error(transparent)]
     State(#[from] StateError),
     /// The step's graph could not be built.
@@ -128,7 +128,7 @@ pub enum StepError {
     /// The step's graph could not be planned or does not fit the weights.
     #[error(transparent)]
     Prepare(#[from] PrepareError),
-    /// The run has failed.
+    /// The run failed.
     #[error(transparent)]
     Run(#[from] RunError),
 }
@@ -136,9 +136,9 @@ pub enum StepError {
 /// The outcome of one row.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum RowOutcome {
-    /// It was computed: as this row of the run, and this output row if it wants something of the next token.
+    /// Computed as row `row` of the run, and as `output_row` if it wants logits.
     Computed { row: u32, output_row: Option<u32>, token: Option<u32> },
-    /// It was left out, or what came out of it is no number: the index of the error.
+    /// It was skipped, or its logits are NaN. The index of the error.
     Refused(u32),
 }
 
@@ -150,7 +150,7 @@ pub(crate) struct RowOutcomes {
 }
 
 impl RowOutcomes {
-    /// Begins a step of so many rows.
+    /// Begins a step of `rows` rows.
     pub(crate) fn begin(&mut self, rows: usize) {
         self.errors.clear();
         self.rows.clear();
@@ -163,9 +163,9 @@ impl RowOutcomes {
         self.errors.push(error);
     }
 
-    /// Refuses all rows of the sequence of the one that is at fault.
-    pub(crate) fn refuse(&mut self, rows: &[Row<'_>], at_fault: usize, error: RowError) {
-        let sequence = rows[at_fault].sequence;
+    /// Refuses all rows of the failing row's sequence.
+    pub(crate) fn refuse(&mut self, rows: &[Row<'_>], failing_row: usize, error: RowError) {
+        let sequence = rows[failing_row].sequence;
         let index = self.errors.len() as u32;
         for (outcome, _) in self.rows.iter_mut().zip(rows).filter(|(_, row)| row.sequence == sequence) {
             *outcome = RowOutcome::Refused(index);
@@ -178,10 +178,9 @@ impl RowOutcomes {
     }
 }
 
-/// What a step has computed, row by row in the order in which they were given. The stepper stays borrowed until it has been
-/// read.
+/// The outputs of a step, by row in the given order. They borrow the stepper.
 pub struct StepOutputs<'a, O> {
-    /// `None` if nothing could be computed.
+    /// `None` if no row could be computed.
     pub(crate) run: Option<O>,
     pub(crate) outcomes: &'a RowOutcomes,
 }
@@ -190,7 +189,7 @@ impl<O: Outputs> StepOutputs<'_, O> {
     /// Whether every row was computed.
     ///
     /// # Errors
-    /// Why the first that was not could not be.
+    /// The error of the first row that was not computed.
     pub fn all(&self) -> Result<(), RowError> {
         (0..self.outcomes.rows.len()).try_for_each(|row| self.row(row))
     }
@@ -198,10 +197,10 @@ impl<O: Outputs> StepOutputs<'_, O> {
     /// Whether a row was computed.
     ///
     /// # Errors
-    /// Why not.
+    /// Why it was not computed.
     ///
     /// # Panics
-    /// If the step had no such row; so do the others here.
+    /// If the step had no such row; the other methods too.
     pub fn row(&self, row: usize) -> Result<(), RowError> {
         match self.outcomes.rows[row] {
             RowOutcome::Computed { .. } => Ok(()),
@@ -209,10 +208,10 @@ impl<O: Outputs> StepOutputs<'_, O> {
         }
     }
 
-    /// The token after a row that wanted it.
+    /// The token sampled after a row; `None` if the row did not want it.
     ///
     /// # Errors
-    /// Why there is none. `None` if it was not wanted.
+    /// Why the row was not computed or sampled.
     pub fn token(&self, row: usize) -> Result<Option<u32>, RowError> {
         match self.outcomes.rows[row] {
             RowOutcome::Computed { token, .. } => Ok(token),
@@ -220,7 +219,7 @@ impl<O: Outputs> StepOutputs<'_, O> {
         }
     }
 
-    /// The logits after a row that wanted anything of the next token; `None` if it did not or was not computed.
+    /// The logits after a row; `None` if the row wanted nothing about the next token or was not computed.
     pub fn logits(&self, row: usize) -> Option<&[f32]> {
         match self.outcomes.rows[row] {
             RowOutcome::Computed { output_row, .. } => {
@@ -230,8 +229,8 @@ impl<O: Outputs> StepOutputs<'_, O> {
         }
     }
 
-    /// The probabilities after a row that wanted anything of the next token; `None` if it did not, was not computed, or its logits
-    /// make no distribution.
+    /// The log-probabilities after a row; `None` if the row wanted nothing about the next token, was not computed, or its logits are
+    /// not a valid distribution.
     pub fn log_probs(&self, row: usize) -> Option<LogSoftmax<'_>> {
         LogSoftmax::new(self.logits(row)?)
     }

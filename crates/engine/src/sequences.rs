@@ -1,16 +1,19 @@
-//! The stepper's sequences: their transactions, prefix cache and files.
+//! Operations on the stepper's sequences: transactions, prefix cache and files.
 
-use crate::{Extension, OwnerId, RestoreError, Restored, Saved, SavedError, SequenceId, StateError, Stepper};
+use crate::{
+    ModelId, RestoreError, Restored, SavedFile, SavedFileError, SequenceExtension, SequenceId, StateError,
+    Stepper,
+};
 use std::fs;
 use std::io::{self, BufWriter};
 use std::ops::Range;
 use std::path::Path;
 use verbatim_backend::Backend;
 
-/// The section of a file in which an engine keeps its sequence.
+/// The section of a file with the sequence's state.
 const TARGET: &str = "target";
 
-/// Why a sequence was not saved or restored. Nothing has changed then.
+/// Why a sequence was not saved or restored. Nothing was modified.
 #[derive(Debug, thiserror::Error)]
 pub enum SaveError {
     /// The file cannot be read or written.
@@ -18,31 +21,31 @@ pub enum SaveError {
     Io {
         /// The file.
         path: String,
-        /// Why.
+        /// The error.
         error: io::Error,
     },
-    /// The file holds no saved sequences.
+    /// The file is not a valid file of saved sequences.
     #[error("{path}: {error}")]
     File {
         /// The file.
         path: String,
-        /// Why.
-        error: SavedError,
+        /// The error.
+        error: SavedFileError,
     },
-    /// The file has no sequence of this name.
-    #[error("{path} holds no sequence of a {section}")]
+    /// The file has no section with this name.
+    #[error("{path} has no `{section}` section")]
     NoSection {
         /// The file.
         path: String,
-        /// What was looked for.
+        /// The name.
         section: String,
     },
-    /// The sequence does not fit.
+    /// The sequence cannot be restored here.
     #[error("{path}: {error}")]
     Restore {
         /// The file.
         path: String,
-        /// Why.
+        /// The error.
         error: RestoreError,
     },
     /// The sequence does not exist.
@@ -54,66 +57,70 @@ impl<B: Backend> Stepper<B> {
     /// A new, empty sequence.
     ///
     /// # Errors
-    /// If all are in use.
+    /// If all sequences are in use.
     pub fn begin(&mut self) -> Result<SequenceId, StateError> {
-        self.sequences.state.begin()
+        self.memory.state.begin()
     }
 
-    /// Fills an empty sequence with the longest prefix of `tokens` in the prefix cache; returns its length. Leave out the last token if
-    /// its logits are wanted: a prefix-cache hit has none.
+    /// Resumes an empty sequence from the longest prefix of `tokens` in the prefix cache; returns its length. Leave out the last token
+    /// if you need its logits: a prefix-cache hit has none.
     ///
     /// # Errors
     /// If the sequence is not empty.
     pub fn resume_prefix(&mut self, sequence: SequenceId, tokens: &[u32]) -> Result<usize, StateError> {
-        self.sequences.state.resume_prefix(sequence, tokens)
+        self.memory.state.resume_prefix(sequence, tokens)
     }
 
     /// Ends a sequence. Its KV cache stays in the prefix cache as long as there is room.
     ///
     /// # Errors
-    /// If it does not exist; or a bug, found when the last sequence ends.
+    /// If it does not exist; or, when the last sequence ends, if the cache metadata is inconsistent (a bug).
     pub fn end(&mut self, sequence: SequenceId) -> Result<(), StateError> {
-        self.sequences.state.end(sequence)
+        self.memory.state.end(sequence)
     }
 
-    /// Attaches an extension, which follows every change of the sequence.
+    /// Attaches an extension, which is notified of every change to the sequence's tokens.
     ///
     /// # Errors
     /// If the sequence does not exist.
-    pub fn attach(&mut self, sequence: SequenceId, extension: Box<dyn Extension>) -> Result<(), StateError> {
-        self.sequences.state.attach(sequence, extension)
+    pub fn attach(
+        &mut self,
+        sequence: SequenceId,
+        extension: Box<dyn SequenceExtension>,
+    ) -> Result<(), StateError> {
+        self.memory.state.attach(sequence, extension)
     }
 
     /// The extensions that were attached to a sequence.
     ///
     /// # Errors
     /// If the sequence does not exist.
-    pub fn extensions(&self, sequence: SequenceId) -> Result<&[Box<dyn Extension>], StateError> {
-        self.sequences.state.extensions(sequence)
+    pub fn extensions(&self, sequence: SequenceId) -> Result<&[Box<dyn SequenceExtension>], StateError> {
+        self.memory.state.extensions(sequence)
     }
 
-    /// Positions that a sequence has committed.
+    /// Number of committed positions of a sequence.
     ///
     /// # Errors
     /// If it does not exist.
     pub fn len(&self, sequence: SequenceId) -> Result<usize, StateError> {
-        self.sequences.state.len(sequence)
+        self.memory.state.len(sequence)
     }
 
-    /// Whether a sequence has committed nothing.
+    /// Whether a sequence has no committed positions.
     ///
     /// # Errors
     /// If it does not exist.
     pub fn is_empty(&self, sequence: SequenceId) -> Result<bool, StateError> {
-        self.sequences.state.is_empty(sequence)
+        self.memory.state.is_empty(sequence)
     }
 
-    /// The tokens that a sequence has committed.
+    /// The committed tokens of a sequence.
     ///
     /// # Errors
     /// If it does not exist.
     pub fn tokens(&self, sequence: SequenceId) -> Result<&[u32], StateError> {
-        self.sequences.state.tokens(sequence)
+        self.memory.state.tokens(sequence)
     }
 
     /// Reserves a chain of `count` positions in flight; returns the first KV index.
@@ -121,7 +128,7 @@ impl<B: Backend> Stepper<B> {
     /// # Errors
     /// As for [`verbatim_state::State::append`].
     pub fn append(&mut self, sequence: SequenceId, count: usize) -> Result<usize, StateError> {
-        self.sequences.state.append(sequence, count).map(|kv_indices| kv_indices.start)
+        self.memory.state.append(sequence, count).map(|kv_indices| kv_indices.start)
     }
 
     /// Reserves a tree of positions in flight; returns the first KV index. Parents are indices among the positions in flight; `None`
@@ -134,7 +141,7 @@ impl<B: Backend> Stepper<B> {
         sequence: SequenceId,
         parents: &[Option<usize>],
     ) -> Result<usize, StateError> {
-        self.sequences.state.append_tree(sequence, parents).map(|kv_indices| kv_indices.start)
+        self.memory.state.append_tree(sequence, parents).map(|kv_indices| kv_indices.start)
     }
 
     /// Commits the first `count` positions in flight and drops the others.
@@ -142,7 +149,7 @@ impl<B: Backend> Stepper<B> {
     /// # Errors
     /// As for [`verbatim_state::State::commit_path`].
     pub fn commit(&mut self, sequence: SequenceId, count: usize) -> Result<(), StateError> {
-        self.sequences.state.commit(sequence, count)
+        self.memory.state.commit(sequence, count)
     }
 
     /// Commits a path of positions in flight, given by their indices among those in flight, and drops the others.
@@ -150,7 +157,7 @@ impl<B: Backend> Stepper<B> {
     /// # Errors
     /// As for [`verbatim_state::State::commit_path`].
     pub fn commit_path(&mut self, sequence: SequenceId, path: &[usize]) -> Result<(), StateError> {
-        self.sequences.state.commit_path(sequence, path)
+        self.memory.state.commit_path(sequence, path)
     }
 
     /// Drops the positions in flight.
@@ -158,13 +165,13 @@ impl<B: Backend> Stepper<B> {
     /// # Errors
     /// If the sequence does not exist.
     pub fn rollback(&mut self, sequence: SequenceId) -> Result<(), StateError> {
-        self.sequences.state.rollback(sequence)
+        self.memory.state.rollback(sequence)
     }
 
-    /// Whether the model has recurrent layers. Its sequences can be truncated to 0 only, and of more than [`crate::CHECKPOINTS`] positions
-    /// in flight, only one of the last so many can be the last that is committed.
+    /// Whether the model has recurrent layers. Its sequences can only be truncated to 0, and a commit must be empty or drop fewer than
+    /// [`crate::CHECKPOINTS`] positions in flight.
     pub fn is_recurrent(&self) -> bool {
-        self.sequences.state.is_recurrent()
+        self.memory.state.is_recurrent()
     }
 
     /// Removes all positions of a sequence from `len` on.
@@ -172,15 +179,15 @@ impl<B: Backend> Stepper<B> {
     /// # Errors
     /// If the state needed to continue from there is gone ([`verbatim_state::State::truncate`]).
     pub fn truncate(&mut self, sequence: SequenceId, len: usize) -> Result<(), StateError> {
-        self.sequences.state.truncate(sequence, len)
+        self.memory.state.truncate(sequence, len)
     }
 
-    /// A copy of a sequence; they share memory until one of them writes.
+    /// A copy of a sequence; the two share memory until one of them writes to it.
     ///
     /// # Errors
     /// If no sequence is free, or positions are in flight.
     pub fn fork(&mut self, sequence: SequenceId) -> Result<SequenceId, StateError> {
-        self.sequences.state.fork(sequence)
+        self.memory.state.fork(sequence)
     }
 
     /// Whether the model supports a context shift.
@@ -188,26 +195,27 @@ impl<B: Backend> Stepper<B> {
     /// # Errors
     /// Why not.
     pub fn can_shift(&self) -> Result<(), StateError> {
-        self.sequences.state.can_shift()
+        self.memory.state.can_shift()
     }
 
     /// The last contiguous range of committed positions that a model has computed. All of them for the target.
     ///
     /// # Errors
     /// If the sequence does not exist.
-    pub fn filled(&self, sequence: SequenceId, owner: OwnerId) -> Result<Range<usize>, StateError> {
-        self.sequences.state.filled(sequence, owner)
+    pub fn computed_range(&self, sequence: SequenceId, model: ModelId) -> Result<Range<usize>, StateError> {
+        self.memory.state.computed_range(sequence, model)
     }
 
-    /// Positions removed by [`Stepper::remove_and_shift`].
+    /// Number of positions removed by [`Stepper::remove_and_shift`].
     ///
     /// # Errors
     /// If it does not exist.
-    pub fn removed(&self, sequence: SequenceId) -> Result<usize, StateError> {
-        self.sequences.state.removed(sequence)
+    pub fn removed_count(&self, sequence: SequenceId) -> Result<usize, StateError> {
+        self.memory.state.removed_count(sequence)
     }
 
-    /// Context shift: removes positions from the middle of a sequence and moves those after them down. Returns how many are left.
+    /// Context shift: removes positions from the middle of a sequence and moves those after them down. Returns the number of
+    /// remaining positions.
     ///
     /// # Errors
     /// As for [`verbatim_state::State::remove_and_shift`].
@@ -216,48 +224,48 @@ impl<B: Backend> Stepper<B> {
         sequence: SequenceId,
         positions: Range<usize>,
     ) -> Result<usize, StateError> {
-        self.sequences.state.remove_and_shift(sequence, positions)
+        self.memory.state.remove_and_shift(sequence, positions)
     }
 
     /// Bytes in the prefix cache that no sequence uses.
     pub fn cached_bytes(&self) -> usize {
-        self.sequences.state.cached_bytes()
+        self.memory.state.cached_bytes()
     }
 
     /// Clears the prefix cache.
     pub fn clear_cache(&mut self) {
-        self.sequences.state.clear_cache();
+        self.memory.state.clear_cache();
     }
 
     /// Whether the cache metadata is consistent.
     ///
     /// # Errors
-    /// What is inconsistent.
+    /// A description of the inconsistency.
     pub fn integrity(&self) -> Result<(), String> {
-        self.sequences.state.integrity()
+        self.memory.state.integrity()
     }
 
-    /// A sequence's state as bytes, for a section of a [`Saved`] file.
+    /// A sequence's state as bytes, for a section of a [`SavedFile`] file.
     ///
     /// # Errors
     /// If it does not exist.
     pub fn save(&self, sequence: SequenceId) -> Result<Vec<u8>, StateError> {
-        self.sequences.state.save(sequence)
+        self.memory.state.save(sequence)
     }
 
-    /// A new sequence from what [`Stepper::save`] gave, with the given extensions attached and loaded.
+    /// A new sequence from the bytes of [`Stepper::save`], with the given extensions attached and loaded.
     ///
     /// # Errors
-    /// If it does not fit this engine, is malformed, or there is no room.
+    /// If it was saved with another model or configuration, is malformed, or there is no room.
     pub fn restore(
         &mut self,
         saved: &[u8],
-        extensions: Vec<Box<dyn Extension>>,
+        extensions: Vec<Box<dyn SequenceExtension>>,
     ) -> Result<Restored, RestoreError> {
-        self.sequences.state.restore(saved, extensions)
+        self.memory.state.restore(saved, extensions)
     }
 
-    /// Writes a sequence to a file, with sections of the caller's: all of it or, if that fails, nothing.
+    /// Atomically writes a sequence to a file, with the caller's own sections.
     ///
     /// # Errors
     /// If the sequence does not exist or the file cannot be written.
@@ -267,11 +275,11 @@ impl<B: Backend> Stepper<B> {
         others: Vec<(&str, Vec<u8>)>,
         path: &Path,
     ) -> Result<(), SaveError> {
-        let mut saved = Saved::default();
+        let mut saved = SavedFile::default();
         saved.add(TARGET, self.save(sequence)?);
         others.into_iter().for_each(|(name, bytes)| saved.add(name, bytes));
         let io = |error| SaveError::Io { path: path.display().to_string(), error };
-        // Symlinks are followed. Written to a temporary file in the same folder, readable by its owner only, then renamed.
+        // Symlinks are followed. Written to a temporary file in the same folder, readable only by its owner, then renamed.
         let target = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
         let folder =
             target.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
@@ -288,16 +296,16 @@ impl<B: Backend> Stepper<B> {
     /// A new sequence from a file that [`Stepper::save_file`] has written, and the file's sections.
     ///
     /// # Errors
-    /// If the file cannot be read, is not whole, or does not fit this engine.
-    pub fn restore_file(&mut self, path: &Path) -> Result<(Restored, Saved), SaveError> {
+    /// If the file cannot be read, is truncated or corrupt, or was saved with another model or configuration.
+    pub fn restore_file(&mut self, path: &Path) -> Result<(Restored, SavedFile), SaveError> {
         let name = path.display().to_string();
         let io = |error| SaveError::Io { path: name.clone(), error };
-        // What is no file may have no end.
+        // Reading a device or pipe may never end.
         if !fs::metadata(path).map_err(io)?.is_file() {
-            return Err(io(io::Error::other("this is not a regular file")));
+            return Err(io(io::Error::other("not a regular file")));
         }
         let bytes = fs::read(path).map_err(io)?;
-        let saved = Saved::read(&bytes).map_err(|error| SaveError::File { path: name.clone(), error })?;
+        let saved = SavedFile::read(&bytes).map_err(|error| SaveError::File { path: name.clone(), error })?;
         let section = saved.section(TARGET);
         let section = section.ok_or(SaveError::NoSection { path: name.clone(), section: TARGET.into() })?;
         let restored = self.restore(section, Vec::new());

@@ -1,108 +1,108 @@
-//! A session: a sequence that stays from request to request, its token history, and its file.
+//! A session: a sequence that persists across requests, its token history, and its file.
 
 use crate::error::EngineError;
-use crate::{Sampler, SaveError, Saved, SequenceId, StateError, StepError, Stepper};
+use crate::{Sampler, SaveError, SavedFile, SequenceId, StateError, StepError, Stepper};
 use std::path::{Path, PathBuf};
 use verbatim_backend::Backend;
 
 /// The section of a session's file with the token history.
 const HISTORY: &str = "fed";
-/// Sections that are not the client's.
+/// Section names that clients cannot use.
 const RESERVED: [&str; 2] = [HISTORY, "target"];
 
-/// Names a session of one engine.
+/// The id of a session of one engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SessionId(pub(crate) u64);
 
-/// How a session is kept.
+/// Options of a session.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SessionOptions {
-    /// When the context is full, keep this many tokens (`n_keep`) and discard half of the rest; `None`: the answer ends instead.
+    /// When the context is full, keep this many tokens (`n_keep`) and discard half of the rest; `None`: end the answer.
     pub shift_keep: Option<usize>,
-    /// A file to restore from. If there is none at the path, the session begins empty.
+    /// A file to restore from. If it does not exist, the session begins empty.
     pub file: Option<PathBuf>,
 }
 
-/// A session that was opened.
+/// An open session.
 #[derive(Debug)]
 pub struct OpenedSession {
-    /// Its name.
+    /// Its id.
     pub id: SessionId,
-    /// What was restored, if there was a file.
+    /// The restored content, if there was a file.
     pub restored: Option<RestoredSession>,
 }
 
-/// What a session's file held.
+/// The content of a session's file.
 #[derive(Debug)]
 pub struct RestoredSession {
     /// Positions in the context.
     pub positions: usize,
-    sections: Saved,
+    sections: SavedFile,
 }
 
 impl RestoredSession {
-    /// A section that the client has saved with the session.
+    /// A section that the client saved with the session.
     pub fn section(&self, name: &str) -> Option<&[u8]> {
         self.sections.section(name)
     }
 }
 
-/// Why a session was not opened, saved or closed. Nothing has changed then.
+/// Why a session was not opened, saved or closed. Nothing was modified.
 #[derive(Debug, thiserror::Error)]
 pub enum SessionError {
     /// The model's context cannot be shifted.
     #[error("the context of this model cannot be shifted: {0}")]
     Shift(StateError),
-    /// Nothing could be dropped when the context is full.
-    #[error("keeping {keep} tokens leaves nothing to discard of a context of {context}")]
+    /// A context shift could discard nothing.
+    #[error("cannot keep {keep} tokens: this must be smaller than the context of {context} minus 1")]
     Keep {
         /// Tokens to keep.
         keep: usize,
-        /// Tokens that the context has room for.
+        /// Size of the context.
         context: usize,
     },
-    /// The file cannot be restored from, or not be written.
+    /// The file cannot be read, restored or written.
     #[error(transparent)]
     File(#[from] SaveError),
-    /// The file's token history is not that of its sequence.
-    #[error("{path}: the token history in it does not belong to its sequence")]
+    /// The token history in the file does not match its sequence.
+    #[error("{path}: the token history does not match the saved sequence")]
     History {
         /// The file.
         path: String,
     },
-    /// The name of a section that is not the client's.
-    #[error("a section cannot be called {0}: the session has one of that name")]
+    /// The section name is reserved.
+    #[error("the section name {0} is reserved")]
     Reserved(String),
     /// No sequence is free.
     #[error(transparent)]
     State(#[from] StateError),
-    /// It was never opened, or is closed.
+    /// The session was never opened, or is closed.
     #[error("the session is not open")]
     NotOpen,
-    /// A request has not finished with it.
-    #[error("a request has not finished with the session")]
+    /// A request still uses the session.
+    #[error("a request still uses the session")]
     Busy,
-    /// There is no engine any more.
+    /// The engine has stopped.
     #[error(transparent)]
     Engine(#[from] EngineError),
 }
 
-/// A sequence that stays from request to request.
+/// A sequence that persists across requests.
 #[derive(Debug)]
 pub(crate) struct Session {
     sequence: SequenceId,
-    /// The token history, with tokens that a context shift has discarded.
+    /// The token history, including tokens discarded by context shifts.
     history: Vec<u32>,
     shift_keep: Option<usize>,
 }
 
 impl Session {
-    /// An empty session that does not shift.
+    /// An empty session without context shift.
     pub(crate) fn begin<B: Backend>(stepper: &mut Stepper<B>) -> Result<Session, StateError> {
         Ok(Session { sequence: stepper.begin()?, history: Vec::new(), shift_keep: None })
     }
 
-    /// A session as the options say, and what was restored.
+    /// Opens a session with these options; also returns the restored content.
     pub(crate) fn open<B: Backend>(
         stepper: &mut Stepper<B>,
         options: &SessionOptions,
@@ -132,7 +132,7 @@ impl Session {
         let sequence = restored.sequence;
         let (tokens, rest) = sections.section(HISTORY).unwrap_or_default().as_chunks::<4>();
         let history: Vec<u32> = tokens.iter().map(|token| u32::from_le_bytes(*token)).collect();
-        let fits = match stepper.removed(sequence)? {
+        let fits = match stepper.removed_count(sequence)? {
             0 => stepper.tokens(sequence)? == history,
             removed => stepper.len(sequence)? + removed == history.len(),
         };
@@ -144,7 +144,7 @@ impl Session {
         Ok((session, RestoredSession { positions: restored.positions, sections }))
     }
 
-    /// Writes the session to a file, with sections of the client's: all of it or, if that fails, nothing.
+    /// Atomically writes the session to a file, with the client's own sections.
     pub(crate) fn save<B: Backend>(
         &self,
         stepper: &Stepper<B>,
@@ -173,34 +173,34 @@ impl Session {
         self.shift_keep.is_some()
     }
 
-    /// Positions that are left in the context.
+    /// Number of free positions in the context.
     pub(crate) fn room<B: Backend>(&self, stepper: &Stepper<B>) -> Result<usize, StateError> {
         Ok(stepper.context() - stepper.len(self.sequence)?)
     }
 
-    /// Truncates the session to the longest common prefix with the prompt, short of the prompt's last token, which has to be computed
-    /// for its logits. Returns its length. An empty session uses the prefix cache.
+    /// Truncates the session to the longest common prefix with the prompt, excluding the prompt's last token, which must be computed
+    /// for its logits. Returns the length of the prefix. An empty session uses the prefix cache.
     pub(crate) fn resume_prefix<B: Backend>(
         &mut self,
         stepper: &mut Stepper<B>,
         prompt: &[u32],
     ) -> Result<usize, StateError> {
-        let most = prompt.len() - 1;
-        let common = self.history.iter().zip(prompt).take_while(|(a, b)| a == b).count().min(most);
-        match stepper.removed(self.sequence)? {
-            0 if stepper.is_empty(self.sequence)? => self.resume_from(stepper, &prompt[..most])?,
+        let max = prompt.len() - 1;
+        let common = self.history.iter().zip(prompt).take_while(|(a, b)| a == b).count().min(max);
+        match stepper.removed_count(self.sequence)? {
+            0 if stepper.is_empty(self.sequence)? => self.resume_from(stepper, &prompt[..max])?,
             0 => match stepper.truncate(self.sequence, common) {
                 Ok(()) => self.history.truncate(common),
                 // The session cannot continue from there; the prefix cache may have an earlier point.
-                Err(StateError::CannotGoBack { .. }) => {
+                Err(StateError::CannotTruncate { .. }) => {
                     stepper.end(self.sequence)?;
                     self.sequence = stepper.begin()?;
-                    self.resume_from(stepper, &prompt[..most])?;
+                    self.resume_from(stepper, &prompt[..max])?;
                 }
                 Err(error) => return Err(error),
             },
             _ if common == self.history.len() => {}
-            // After a context shift only truncation to 0 is possible.
+            // After a context shift, only truncation to 0 is possible.
             _ => {
                 stepper.truncate(self.sequence, 0)?;
                 self.history.clear();
@@ -209,7 +209,7 @@ impl Session {
         Ok(self.history.len())
     }
 
-    /// Fills the empty sequence from the prefix cache.
+    /// Resumes the empty sequence from the prefix cache.
     fn resume_from<B: Backend>(
         &mut self,
         stepper: &mut Stepper<B>,
@@ -220,7 +220,7 @@ impl Session {
         Ok(())
     }
 
-    /// Computes tokens and samples the next one. `None` if `should_continue` returned false between steps; what was computed stays.
+    /// Computes tokens and samples the next one. `None` if `should_continue` returned false between steps; completed steps stay committed.
     pub(crate) fn advance<B: Backend>(
         &mut self,
         stepper: &mut Stepper<B>,
@@ -229,14 +229,14 @@ impl Session {
         should_continue: impl FnMut() -> bool,
     ) -> Result<Option<u32>, StepError> {
         let sampled = stepper.advance(self.sequence, tokens, sampler, should_continue);
-        // Whatever happened, the history follows what was committed.
-        let committed = stepper.len(self.sequence)? + stepper.removed(self.sequence)?;
+        // Even on error, the history matches the committed tokens.
+        let committed = stepper.len(self.sequence)? + stepper.removed_count(self.sequence)?;
         let added = committed.saturating_sub(self.history.len());
         self.history.extend_from_slice(&tokens[..added.min(tokens.len())]);
         sampled
     }
 
-    /// Context shift: discards half of what comes after the kept tokens. `false` if the session does not shift.
+    /// Context shift: discards half of what comes after the kept tokens. Returns false if the session does not shift.
     pub(crate) fn shift<B: Backend>(&mut self, stepper: &mut Stepper<B>) -> Result<bool, StateError> {
         let Some(keep) = self.shift_keep else { return Ok(false) };
         let dropped = (stepper.len(self.sequence)? - keep).div_ceil(2);

@@ -1,4 +1,4 @@
-//! The stepper: models over shared sequences, and the step over rows that is the unit of all work.
+//! The stepper: models over shared sequences, and the step over rows, the unit of all work.
 
 use crate::row::{Next, Row, RowError, RowInput, RowOutcome, RowOutcomes, StepError, StepOutputs, Want};
 use crate::{Hyperparameters, LoadOptions, MAX_ROWS, Sampler, SequenceId};
@@ -6,60 +6,61 @@ use verbatim_backend::{Backend, BindError, FilledInput, InputBinding, Outputs, P
 use verbatim_graph::RowCounts;
 use verbatim_models::{HadamardKv, HiddenOutput, Model, ModelOffsets, StepShape, inputs, outputs};
 use verbatim_plan::{CacheStatistics, ProgramCache};
-use verbatim_state::{Batch, Digest, OwnerId, OwnerSpec, PageTables, State};
+use verbatim_state::{Batch, Digest, ModelId, ModelSpec, PageTables, State};
 
 /// Models with their weights, the sequences that they share, and the memory to run steps in. The first model is the target;
 /// others are drafts: more layers of the same sequences.
 pub struct Stepper<B: Backend> {
     pub(crate) backend: B,
     pub(crate) weights: B::Weights,
-    /// By owner.
+    /// By [`ModelId`].
     pub(crate) models: Vec<Loaded>,
-    pub(crate) sequences: Sequences<B>,
+    pub(crate) memory: SequenceMemory<B>,
     pub(crate) options: LoadOptions,
     programs: ProgramCache<ProgramKey, B::Program>,
     arena: B::Arena,
     scratch: Scratch,
 }
 
-/// Sequences without the models that compute them; see [`Stepper::swap_sequences`].
-pub struct Sequences<B: Backend> {
+/// The KV cache, recurrent states and metadata of all sequences, without the models. [`Stepper::swap_memory`] exchanges it.
+pub struct SequenceMemory<B: Backend> {
     pub(crate) state: State<B::State>,
-    /// By owner.
+    /// By [`ModelId`].
     pub(crate) hadamard: Vec<HadamardKv>,
 }
 
-/// A model whose weights are in the table.
+/// A model whose weights are loaded.
 pub(crate) struct Loaded {
     pub(crate) model: Box<dyn Model>,
     pub(crate) base: ModelOffsets,
-    /// What it keeps of each sequence.
-    pub(crate) owner: OwnerSpec,
-    pub(crate) identity: Digest,
+    /// Its per-sequence state.
+    pub(crate) spec: ModelSpec,
+    pub(crate) digest: Digest,
 }
 
-/// What programs are made for: all that varies in the shapes of one stepper's steps.
+/// The key of a compiled program: everything that varies in the shapes of one stepper's steps.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 struct ProgramKey {
-    owner: usize,
+    model: usize,
     bounds: Option<RowCounts>,
     embeddings: bool,
     path: usize,
     hidden_outputs: Vec<HiddenOutput>,
-    /// The state that is in use: it may be swapped.
+    /// Properties of the current [`SequenceMemory`], which may be swapped.
     page_table: [usize; 2],
     context: usize,
     hadamard: HadamardKv,
 }
 
-/// What a step keeps from one to the next, so that it allocates nothing.
+/// Buffers that are reused from step to step, so that a step allocates nothing.
 #[derive(Default)]
 struct Scratch {
     key: ProgramKey,
     batch: Batch,
-    /// Sequence and KV index of the rows of `asked`.
+    /// Sequence and KV index of the rows in `requested`.
     kv_indices: Vec<(SequenceId, usize)>,
-    asked: Vec<usize>,
+    /// Rows of the step that are not refused, by their index in the step.
+    requested: Vec<usize>,
     /// Rows of the run, by their index in the step.
     run: Vec<usize>,
     /// By row of the step.
@@ -71,14 +72,14 @@ impl<B: Backend> Stepper<B> {
         backend: B,
         weights: B::Weights,
         model: Loaded,
-        sequences: Sequences<B>,
+        memory: SequenceMemory<B>,
         options: LoadOptions,
     ) -> Stepper<B> {
         Stepper {
             backend,
             weights,
             models: vec![model],
-            sequences,
+            memory,
             options,
             programs: ProgramCache::default(),
             arena: B::Arena::default(),
@@ -91,9 +92,9 @@ impl<B: Backend> Stepper<B> {
         self.models[0].model.hyperparameters()
     }
 
-    /// The most positions of a sequence.
+    /// Maximum number of positions of a sequence.
     pub fn context(&self) -> usize {
-        self.sequences.state.context()
+        self.memory.state.context()
     }
 
     /// Bytes of all weights in memory.
@@ -111,7 +112,7 @@ impl<B: Backend> Stepper<B> {
         &mut self.backend
     }
 
-    /// Begins a new profile of the steps that follow, or ends recording and keeps what was recorded.
+    /// Starts a new profile, or stops recording and keeps the profile.
     pub fn set_profiling(&mut self, on: bool) {
         self.backend.set_profiling(on);
     }
@@ -121,70 +122,70 @@ impl<B: Backend> Stepper<B> {
         self.backend.profile()
     }
 
-    /// Programs made, which is when memory is planned, and reused.
+    /// How many programs were compiled (which includes memory planning) and reused.
     pub fn statistics(&self) -> CacheStatistics {
         self.programs.statistics()
     }
 
-    /// The cached programs, and the bounds on the rows of each.
+    /// The cached programs, each with its maximum row counts.
     pub fn programs(&self) -> impl Iterator<Item = (RowCounts, &B::Program)> {
         self.programs.iter().filter_map(|(key, program)| Some((key.bounds?, program)))
     }
 
-    /// Replaces the sequences, and returns the old ones. The new ones come from [`Stepper::other_sequences`].
-    pub fn swap_sequences(&mut self, sequences: Sequences<B>) -> Sequences<B> {
-        std::mem::replace(&mut self.sequences, sequences)
+    /// Replaces the memory of all sequences and returns the old one. The new one comes from [`Stepper::new_memory`].
+    pub fn swap_memory(&mut self, memory: SequenceMemory<B>) -> SequenceMemory<B> {
+        std::mem::replace(&mut self.memory, memory)
     }
 
-    /// Computes rows with the target: stores the K and V of each in its cell and gives what was asked for.
+    /// Computes rows with the target: stores K and V of each row in its cell and returns the wanted outputs.
     ///
     /// A row attends to the positions on its path up to its own; those must be committed, or in flight and computed in this step or
-    /// an earlier one. The rows of a sequence come in ascending order of their KV indices. A sequence whose rows cannot be computed
-    /// is left out, alone: [`StepOutputs::row`] says why.
+    /// an earlier one. The rows of a sequence are in ascending order of their KV indices. If a sequence has an invalid row, only that
+    /// sequence is skipped: [`StepOutputs::row`] returns the error.
     ///
     /// # Errors
     /// If there are no rows or too many, or the run fails. Then these KV indices and their descendants count as not computed;
     /// committed positions are unaffected.
     pub fn step(&mut self, rows: &[Row<'_>]) -> Result<StepOutputs<'_, B::Outputs<'_>>, StepError> {
-        self.step_with(OwnerId::TARGET, rows)
+        self.step_with(ModelId::TARGET, rows)
     }
 
-    /// As [`Stepper::step`], with the model of an owner: the target, or a draft that was appended.
+    /// As [`Stepper::step`], with the given model: the target, or a draft that was appended.
     ///
     /// # Errors
     /// As for [`Stepper::step`].
     pub fn step_with(
         &mut self,
-        owner: OwnerId,
+        model: ModelId,
         rows: &[Row<'_>],
     ) -> Result<StepOutputs<'_, B::Outputs<'_>>, StepError> {
         if rows.is_empty() || rows.len() > MAX_ROWS {
             return Err(StepError::RowCount(rows.len()));
         }
-        self.arrange(owner, rows);
+        self.validate_rows(model, rows);
         if self.scratch.run.is_empty() {
             return Ok(StepOutputs { run: None, outcomes: &self.scratch.outcomes });
         }
-        let count = self.set_key(owner, rows);
-        let Stepper { backend, weights, models, sequences, programs, arena, scratch, .. } = self;
-        let state = &mut sequences.state;
-        let Scratch { key, batch, kv_indices, asked, run, outcomes } = scratch;
-        let program = programs.get_or_build(key, || {
-            let Loaded { model, base, .. } = &models[owner.index()];
-            let graph = model.build(&key.shape(*base, state.windows(), count))?;
+        let count = self.set_key(model, rows);
+        let Stepper { backend, weights, models, memory, programs, arena, scratch, .. } = self;
+        let state = &mut memory.state;
+        let Scratch { key, batch, kv_indices, requested, run, outcomes } = scratch;
+        let program = programs.get_or_make(key, || {
+            let loaded = &models[model.index()];
+            let graph = loaded.model.build(&key.shape(loaded.base, state.windows(), count))?;
             let program = backend.prepare(&graph, weights)?;
             Ok::<_, StepError>((graph, program))
         })?;
         // Until the run has succeeded, these rows and their descendants count as not computed.
-        state.begin_compute(owner, batch.kept.iter().map(|&kept| kv_indices[kept]))?;
-        let (store, tables) = state.for_run();
+        state.begin_compute(model, batch.accepted_rows.iter().map(|&accepted| kv_indices[accepted]))?;
+        let (store, tables) = state.store_and_page_tables();
         let run_outputs = backend
             .run(program, arena, count, weights, store, |input| fill(input, rows, run, batch, &tables))?;
-        let computed = batch.kept.iter().map(|&kept| {
-            let ((sequence, kv_index), row) = (kv_indices[kept], asked[kept]);
+        let computed = batch.accepted_rows.iter().map(|&accepted| {
+            let ((sequence, kv_index), row) = (kv_indices[accepted], requested[accepted]);
             (sequence, kv_index, rows[row].token())
         });
-        state.computed(owner, computed)?;
+        state.computed(model, computed)?;
         let mut output_rows = 0..;
         for (index, &row) in run.iter().enumerate() {
             let Row { sequence, want, .. } = rows[row];
@@ -192,8 +193,8 @@ impl<B: Backend> Stepper<B> {
             let mut token = None;
             if let (Next::Token(sampler), Some(output_row)) = (want.next, output_row) {
                 let logits = run_outputs.row(outputs::LOGITS, output_row as usize).unwrap_or_default();
-                // Noise is keyed by how many tokens there were, also those that are no longer there: it must not repeat.
-                let position = state.removed(sequence)? as u64 + batch.positions[index] as u64 + 1;
+                // Noise is keyed by the absolute position, including tokens removed by a context shift, so that it never repeats.
+                let position = state.removed_count(sequence)? as u64 + batch.positions[index] as u64 + 1;
                 token = sampler.sample(logits, position);
                 if token.is_none() {
                     outcomes.refuse_row(row, RowError::AllNan);
@@ -205,11 +206,11 @@ impl<B: Backend> Stepper<B> {
         Ok(StepOutputs { run: Some(run_outputs), outcomes })
     }
 
-    /// Finds which rows can be computed, and where each reads and writes.
-    fn arrange(&mut self, owner: OwnerId, rows: &[Row<'_>]) {
-        let hyperparameters = self.models[owner.index()].model.hyperparameters();
+    /// Finds which rows can be computed, and looks up where each reads and writes.
+    fn validate_rows(&mut self, model: ModelId, rows: &[Row<'_>]) {
+        let hyperparameters = self.models[model.index()].model.hyperparameters();
         let Hyperparameters { vocabulary, hidden, .. } = *hyperparameters;
-        let Scratch { batch, kv_indices, asked, run, outcomes, .. } = &mut self.scratch;
+        let Scratch { batch, kv_indices, requested, run, outcomes, .. } = &mut self.scratch;
         outcomes.begin(rows.len());
         for (index, row) in rows.iter().enumerate() {
             match row.input {
@@ -222,29 +223,29 @@ impl<B: Backend> Stepper<B> {
                 RowInput::Token(_) | RowInput::Embedding(_) => {}
             }
         }
-        let state = &self.sequences.state;
-        look_up_rows(state, owner, rows, outcomes, kv_indices, asked, batch);
-        // Attention hides no positions yet, and the cells of those that a draft has not filled hold anything.
-        if owner != OwnerId::TARGET && batch.starts.iter().any(|&start| start > 0) {
-            let layers = &self.models[owner.index()].owner.layers;
-            for (index, &kept) in batch.kept.iter().enumerate() {
-                let (start, position) = (batch.starts[index] as usize, batch.positions[index] as usize);
-                if layers.iter().any(|layer| layer.first_seen(position) < start) {
+        let state = &self.memory.state;
+        look_up_rows(state, model, rows, outcomes, kv_indices, requested, batch);
+        // Attention has no lower-bound mask yet, and cells that a draft has not computed hold garbage.
+        if model != ModelId::TARGET && batch.valid_from.iter().any(|&start| start > 0) {
+            let layers = &self.models[model.index()].spec.layers;
+            for (index, &accepted) in batch.accepted_rows.iter().enumerate() {
+                let (start, position) = (batch.valid_from[index] as usize, batch.positions[index] as usize);
+                if layers.iter().any(|layer| layer.first_visible(position) < start) {
                     outcomes.refuse(
                         rows,
-                        asked[kept],
-                        RowError::Unfilled { kv_index: kv_indices[kept].1, start },
+                        requested[accepted],
+                        RowError::DraftNotComputed { kv_index: kv_indices[accepted].1, start },
                     );
                 }
             }
-            look_up_rows(state, owner, rows, outcomes, kv_indices, asked, batch);
+            look_up_rows(state, model, rows, outcomes, kv_indices, requested, batch);
         }
         run.clear();
-        run.extend(batch.kept.iter().map(|&kept| asked[kept]));
+        run.extend(batch.accepted_rows.iter().map(|&accepted| requested[accepted]));
     }
 
-    /// Sets the key of the step's program; returns the rows of the run.
-    fn set_key(&mut self, owner: OwnerId, rows: &[Row<'_>]) -> RowCounts {
+    /// Sets the key of the step's program; returns the row counts of the run.
+    fn set_key(&mut self, model: ModelId, rows: &[Row<'_>]) -> RowCounts {
         let Scratch { key, batch, run, .. } = &mut self.scratch;
         let mut count = RowCounts { rows: run.len(), output_rows: 0 };
         key.embeddings = false;
@@ -260,17 +261,17 @@ impl<B: Backend> Stepper<B> {
             }
         }
         key.hidden_outputs.sort_unstable();
-        key.owner = owner.index();
+        key.model = model.index();
         key.bounds = Some(RowCounts { rows: bucket(count.rows), output_rows: bucket(count.output_rows) });
         key.path = batch.path;
-        key.page_table = self.sequences.state.page_table_shape();
-        key.context = self.sequences.state.context();
-        key.hadamard = self.sequences.hadamard[owner.index()];
+        key.page_table = self.memory.state.page_table_shape();
+        key.context = self.memory.state.context();
+        key.hadamard = self.memory.hadamard[model.index()];
         count
     }
 
     /// Computes tokens of a sequence, in steps of at most [`MAX_ROWS`], and samples the next token. `None` if `should_continue`
-    /// returned false between steps; what was computed until then stays.
+    /// returned false between steps; completed steps stay committed.
     ///
     /// # Errors
     /// As for [`Stepper::step`], and if the rows are refused. The steps before the failing one stay committed.
@@ -289,10 +290,10 @@ impl<B: Backend> Stepper<B> {
             let is_last = chunks.peek().is_none();
             let sampled = self.advance_chunk(sequence, chunk, is_last.then_some(sampler));
             if sampled.is_err() {
-                self.sequences.state.rollback(sequence)?;
+                self.memory.state.rollback(sequence)?;
             }
             let sampled = sampled?;
-            self.sequences.state.commit(sequence, chunk.len())?;
+            self.memory.state.commit(sequence, chunk.len())?;
             if is_last {
                 return Ok(sampled);
             }
@@ -300,21 +301,21 @@ impl<B: Backend> Stepper<B> {
         Err(StepError::RowCount(0))
     }
 
-    /// Computes tokens of one step; samples the next one if there is a sampler.
+    /// Computes tokens in one step; samples the next one if there is a sampler.
     fn advance_chunk(
         &mut self,
         sequence: SequenceId,
         tokens: &[u32],
         sampler: Option<&Sampler>,
     ) -> Result<Option<u32>, StepError> {
-        let start = self.sequences.state.append(sequence, tokens.len())?.start;
-        let blank = Row { sequence, kv_index: 0, input: RowInput::Token(0), want: Want::NOTHING };
+        let start = self.memory.state.append(sequence, tokens.len())?.start;
+        let blank = Row { sequence, kv_index: 0, input: RowInput::Token(0), want: Want::NONE };
         let mut rows = [blank; MAX_ROWS];
         for (i, (row, &token)) in rows.iter_mut().zip(tokens).enumerate() {
             *row = Row { kv_index: start + i, input: RowInput::Token(token), ..blank };
         }
         let last = tokens.len() - 1;
-        rows[last].want = sampler.map_or(Want::NOTHING, Want::token);
+        rows[last].want = sampler.map_or(Want::NONE, Want::token);
         let outputs = self.step(&rows[..tokens.len()])?;
         Ok(outputs.token(last)?)
     }
@@ -345,34 +346,34 @@ impl Row<'_> {
     }
 }
 
-/// Looks up where the rows that are not refused yet read and write, and refuses those that the state refuses.
+/// Looks up where the rows that are not refused yet read and write; refuses those for which the lookup fails.
 fn look_up_rows<S: StateStore>(
     state: &State<S>,
-    owner: OwnerId,
+    model: ModelId,
     rows: &[Row<'_>],
     outcomes: &mut RowOutcomes,
     kv_indices: &mut Vec<(SequenceId, usize)>,
-    asked: &mut Vec<usize>,
+    requested: &mut Vec<usize>,
     batch: &mut Batch,
 ) {
     kv_indices.clear();
-    asked.clear();
+    requested.clear();
     for (index, row) in rows.iter().enumerate().filter(|&(index, _)| !outcomes.is_refused(index)) {
         kv_indices.push((row.sequence, row.kv_index));
-        asked.push(index);
+        requested.push(index);
     }
-    state.batch(owner, kv_indices, batch);
+    state.batch(model, kv_indices, batch);
     for (kv_index, error) in batch.refused.drain(..) {
-        outcomes.refuse(rows, asked[kv_index], error.into());
+        outcomes.refuse(rows, requested[kv_index], error.into());
     }
 }
 
-/// The bound on a number of rows: the next power of two.
+/// Rounds a row count up to a power of two.
 fn bucket(rows: usize) -> usize {
     if rows == 0 { 0 } else { rows.next_power_of_two() }
 }
 
-/// Fills an input. `run` are the rows of the run, by their index in the step.
+/// Fills an input of the run. `run` are the rows of the run, by their index in the step.
 fn fill(
     input: InputBinding<'_>,
     rows: &[Row<'_>],
@@ -389,7 +390,7 @@ fn fill(
         inputs::SEQUENCES => input.i32(&batch.sequences),
         inputs::READ_SLOTS => input.i32(&batch.read_slots),
         inputs::WRITE_SLOTS => input.i32(&batch.write_slots),
-        inputs::BASES => input.i32(&batch.bases),
+        inputs::BASES => input.i32(&batch.tree_starts),
         inputs::OUTPUT_ROWS => {
             let wanting = run_rows().enumerate().filter(|(_, row)| row.want.wants_logits());
             input.i32_from(wanting.map(|(index, _)| index as i32))
@@ -408,7 +409,7 @@ fn fill(
     }
 }
 
-/// The numbers of an embedding, or as many that nobody reads.
+/// The elements of an embedding, or padding that is not read.
 enum Either<A, B> {
     Given(A),
     Blank(B),
@@ -419,8 +420,8 @@ impl<A: Iterator<Item = f32>, B: Iterator<Item = f32>> Iterator for Either<A, B>
 
     fn next(&mut self) -> Option<f32> {
         match self {
-            Either::Given(numbers) => numbers.next(),
-            Either::Blank(numbers) => numbers.next(),
+            Either::Given(values) => values.next(),
+            Either::Blank(values) => values.next(),
         }
     }
 }

@@ -79,7 +79,7 @@ fn many_sequences_and_a_draft() {
         let sampler = Sampler::new(0.8, 1).expect("valid");
         let sequences = [0; 4].map(|_| engine.begin().expect("free"));
         let points = [HiddenOutput::FinalNorm, HiddenOutput::Embedding];
-        let next = [Next::Token(&sampler), Next::Logits, Next::LogProbs, Next::Nothing];
+        let next = [Next::Token(&sampler), Next::Logits, Next::LogProbs, Next::None];
         let mut most = 0;
         for step in 0..60 {
             let before = ALLOCATIONS.load(Ordering::Relaxed);

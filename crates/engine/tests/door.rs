@@ -8,8 +8,9 @@ use std::time::{Duration, Instant};
 
 use verbatim_cpu::Cpu;
 use verbatim_engine::{
-    Answer, ChatError, Engine, EngineError, EngineOptions, Event, FinishReason, GenerationStats, LoadOptions,
-    Message, ModelText, Prompt, Request, RequestError, Role, Sampler, Sampling, SessionOptions, Stepper,
+    ChatError, Engine, EngineError, EngineOptions, Event, EventStream, FinishReason, GenerationStats,
+    LoadOptions, Message, Prompt, Request, RequestError, Role, Sampler, Sampling, SessionOptions, Stepper,
+    TextProcessor,
 };
 use verbatim_gguf::GgufFile;
 use verbatim_text::{StopError, Tokenizer};
@@ -29,10 +30,10 @@ fn stepper(model: &str, context: usize) -> Stepper<Cpu> {
     engine(&format!("models/{model}/model.gguf"), options)
 }
 
-/// A model's engine, of which requests run no more than `events_ahead` events ahead.
-fn started(model: &str, context: usize, events_ahead: usize, template: Option<&str>) -> Engine {
-    let text = ModelText { tokenizer: tokenizer(model), template: template.map(str::to_owned) };
-    let options = EngineOptions { model_name: model.to_owned(), events_ahead };
+/// A model's engine, of which requests run no more than `event_buffer` events ahead.
+fn started(model: &str, context: usize, event_buffer: usize, template: Option<&str>) -> Engine {
+    let text = TextProcessor { tokenizer: tokenizer(model), template: template.map(str::to_owned) };
+    let options = EngineOptions { model_name: model.to_owned(), event_buffer };
     Engine::start(stepper(model, context), text, options).expect("a thread")
 }
 
@@ -58,7 +59,7 @@ struct Said {
 }
 
 /// Reads to the end and checks the order of events.
-fn read(answer: Answer) -> Result<Said, RequestError> {
+fn read(answer: EventStream) -> Result<Said, RequestError> {
     let (mut text, mut tokens, mut start) = (String::new(), Vec::new(), None);
     let mut end = None;
     for event in answer {
@@ -276,8 +277,8 @@ fn a_conversation_is_written_as_the_template_says() {
 #[test]
 fn an_engine_stops_with_its_last_handle() {
     // The request has paused, or is being computed.
-    for events_ahead in [4, 1000] {
-        let engine = started("qwen3", 60, events_ahead, None);
+    for event_buffer in [4, 1000] {
+        let engine = started("qwen3", 60, event_buffer, None);
         let other = engine.clone();
         let mut running = engine.submit(endless(&engine));
         let waiting = engine.submit(request(5));

@@ -6,8 +6,8 @@ use common::*;
 use std::path::Path;
 use std::sync::Arc;
 use verbatim_engine::{
-    Engine, EngineOptions, Event, LoadOptions, ModelText, OpenedSession, Prompt, Request, RequestError,
-    RowError, Sampling, SessionError, SessionId, SessionOptions, StepError,
+    Engine, EngineOptions, Event, LoadOptions, OpenedSession, Prompt, Request, RequestError, RowError,
+    Sampling, SessionError, SessionId, SessionOptions, StepError, TextProcessor,
 };
 use verbatim_gguf::{GgufFile, GgufWriter};
 use verbatim_text::Tokenizer;
@@ -24,7 +24,7 @@ fn started_with(model: &str, context: usize, engine_options: EngineOptions) -> E
     let tokenizer = Arc::new(Tokenizer::from_gguf(file.metadata()).expect("a vocabulary"));
     let options =
         LoadOptions { context: Some(context), sequences: 2, cache_bytes: 1 << 24, ..LoadOptions::default() };
-    let text = ModelText { tokenizer, template: None };
+    let text = TextProcessor { tokenizer, template: None };
     Engine::start(engine(&path, options), text, engine_options).expect("a thread")
 }
 
@@ -157,7 +157,7 @@ fn a_file_whose_history_is_not_its_sequences_is_refused() {
 #[test]
 fn a_session_in_use_is_not_saved_or_closed() {
     // Requests pause at their first token.
-    let engine = started_with("qwen3", 60, EngineOptions { events_ahead: 1, ..EngineOptions::default() });
+    let engine = started_with("qwen3", 60, EngineOptions { event_buffer: 1, ..EngineOptions::default() });
     let session = open(&engine, Some(4), None).id;
     let request = || Request { session: Some(session), ..Request::new(Prompt::Tokens(text(0, 20))) };
     let (first, second) = (engine.submit(request()), engine.submit(request()));
@@ -197,7 +197,7 @@ fn logits_that_are_no_numbers_fail_their_request_alone() {
         let tokenizer = Arc::new(Tokenizer::from_gguf(file.metadata()).expect("a vocabulary"));
         let options = LoadOptions { context: Some(300), cache_bytes: 1 << 24, ..LoadOptions::default() };
         let stepper = load(&with_damaged_token(&file, DAMAGED as usize), &options);
-        let text = ModelText { tokenizer, template: None };
+        let text = TextProcessor { tokenizer, template: None };
         let engine =
             Engine::start(stepper.expect("loads"), text, EngineOptions::default()).expect("a thread");
         let session = Some(open(&engine, None, None).id);

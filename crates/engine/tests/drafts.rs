@@ -8,7 +8,7 @@ use common::scratch::{Event, FromScratch};
 use common::*;
 use std::ops::Range;
 use verbatim_engine::{
-    Backend, BatchError, DraftOptions, KvType, LoadOptions, OwnerId, RestoreError, Row, RowError, RowInput,
+    Backend, BatchError, DraftOptions, KvType, LoadOptions, ModelId, RestoreError, Row, RowError, RowInput,
     SequenceId, StateError, Stepper, Want,
 };
 use verbatim_graph::random::Random;
@@ -55,7 +55,7 @@ fn target_alone<B: Backend>(backend: B, case: Case, sequences: usize) -> Stepper
     engine_on(backend, &path(case.target), options)
 }
 
-fn with_draft<B: Backend>(backend: B, case: Case) -> (Stepper<B>, OwnerId) {
+fn with_draft<B: Backend>(backend: B, case: Case) -> (Stepper<B>, ModelId) {
     let mut engine = target_alone(backend, case, SEQUENCES);
     let draft = engine.append_model(&model_file(&path(case.draft)), &DRAFT).expect("a draft");
     (engine, draft)
@@ -105,7 +105,7 @@ impl Proposal {
 struct Pair<B: Backend> {
     case: Case,
     engine: Stepper<B>,
-    draft: OwnerId,
+    draft: ModelId,
     /// The target, the draft.
     alone: [FromScratch<B>; 2],
     random: Random,
@@ -196,7 +196,7 @@ impl<B: Backend> Pair<B> {
                 histories.push(text.history.iter().copied().chain(path).collect::<Vec<Event>>());
             }
         }
-        let mut owners = vec![(OwnerId::TARGET, 0)];
+        let mut owners = vec![(ModelId::TARGET, 0)];
         if drafting {
             owners.insert(self.random.below(2), (self.draft, 1));
         }
@@ -234,7 +234,7 @@ impl<B: Backend> Pair<B> {
             sequence,
             kv_index: start + i,
             input: RowInput::Token(token),
-            want: Want::NOTHING,
+            want: Want::NONE,
         };
         let rows: Vec<Row> = tokens.iter().enumerate().map(row).collect();
         self.engine.step(&rows).expect("a step").all().expect("in order");
@@ -249,8 +249,8 @@ impl<B: Backend> Pair<B> {
     fn check(&mut self, text: &Text) -> bool {
         let (sequence, len) = (text.sequence, text.tokens.len());
         assert_eq!(self.engine.tokens(sequence).expect("begun"), text.tokens);
-        let filled = self.engine.filled(sequence, self.draft).expect("begun");
-        assert_eq!(self.engine.filled(sequence, OwnerId::TARGET), Ok(0..len));
+        let filled = self.engine.computed_range(sequence, self.draft).expect("begun");
+        assert_eq!(self.engine.computed_range(sequence, ModelId::TARGET), Ok(0..len));
         assert!(filled.end <= len, "{filled:?} of {len}");
         if len == CONTEXT {
             return filled == (0..len);
@@ -258,7 +258,7 @@ impl<B: Backend> Pair<B> {
         let token = self.said(len, 0);
         let history: Vec<Event> = text.history.iter().copied().chain([Event::Token(token)]).collect();
         let mut usable = true;
-        for (owner, index) in [(OwnerId::TARGET, 0), (self.draft, 1)] {
+        for (owner, index) in [(ModelId::TARGET, 0), (self.draft, 1)] {
             let kv_index = self.engine.append(sequence, 1).expect("room");
             let input = RowInput::Token(token);
             let row = Row { sequence, kv_index, input, want: Want::LOGITS };
@@ -272,7 +272,7 @@ impl<B: Backend> Pair<B> {
                 let error = outputs.row(0).expect_err("no logits");
                 let expected = matches!(
                     error,
-                    RowError::Unfilled { .. } | RowError::Batch(BatchError::NotFilled { .. })
+                    RowError::DraftNotComputed { .. } | RowError::Batch(BatchError::NoDraftState { .. })
                 );
                 assert!(index == 1 && expected && filled != (0..len), "{filled:?} of {len}: {error}");
                 usable = false;
@@ -281,7 +281,7 @@ impl<B: Backend> Pair<B> {
             drop(outputs);
             self.engine.rollback(sequence).expect("begun");
         }
-        assert_eq!(self.engine.filled(sequence, self.draft), Ok(filled));
+        assert_eq!(self.engine.computed_range(sequence, self.draft), Ok(filled));
         usable
     }
 
@@ -323,7 +323,7 @@ impl<B: Backend> Pair<B> {
     }
 
     fn filled(&self, text: &Text) -> Range<usize> {
-        self.engine.filled(text.sequence, self.draft).expect("begun")
+        self.engine.computed_range(text.sequence, self.draft).expect("begun")
     }
 
     /// That the draft has filled all.
@@ -436,7 +436,7 @@ fn save_and_restore<B: Backend>(backend: &impl Fn() -> B, pair: &mut Pair<B>, te
         .append_model(&model_file(&path(case.draft)), &DraftOptions { k: KvType::F16, ..DRAFT })
         .expect("a draft");
     let restored = form.restore(&saved, Vec::new()).expect("the target fits");
-    assert_eq!(form.filled(restored.sequence, draft), Ok(0..0));
+    assert_eq!(form.computed_range(restored.sequence, draft), Ok(0..0));
     for engine in [&mut alone, &mut form] {
         engine.end(restored.sequence).expect("begun");
     }

@@ -115,7 +115,7 @@ fn a_beginning_that_is_being_written_is_not_reused() {
             sequence: writer,
             kv_index: start + i,
             input: RowInput::Token(token),
-            want: Want::NOTHING,
+            want: Want::NONE,
         };
         let rows: Vec<Row> = first.iter().enumerate().map(row).collect();
         engine.step(&rows).expect("a step");

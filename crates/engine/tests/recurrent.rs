@@ -116,10 +116,10 @@ fn what_a_state_cannot_give_is_refused() {
     engine.commit(sequence, 3).expect("computed");
     let committed = compute(&mut engine, sequence, 2, &[1]).expect_err("its state is gone");
     assert_eq!(committed, BatchError::NotInFlight { kv_index: 2 }.into());
-    let back = StateError::CannotGoBack {
+    let back = StateError::CannotTruncate {
         wanted: 2,
         committed: 3,
-        why: "recurrent model keeps no state of earlier positions",
+        why: "a recurrent model keeps no state of earlier positions",
     };
     assert_eq!(engine.truncate(sequence, 2), Err(back));
     engine.truncate(sequence, 0).expect("from the start");

@@ -290,7 +290,7 @@ fn wants_are_given<B: Backend>(backend: impl Fn() -> B) {
             1 => Next::LogProbs,
             3 => Next::Token(&hot),
             4 => Next::Logits,
-            _ => Next::Nothing,
+            _ => Next::None,
         };
         let rows: Vec<Row> = (0..30)
             .map(|i| Row {
@@ -302,7 +302,7 @@ fn wants_are_given<B: Backend>(backend: impl Fn() -> B) {
         for position in 0..30 {
             let want = rows[position].want;
             let logits = outputs.logits(position);
-            assert_eq!(logits.is_some(), want.next != Next::Nothing);
+            assert_eq!(logits.is_some(), want.next != Next::None);
             assert!(logits.is_none_or(|logits| bits(logits) == wanted[position]), "{model} at {position}");
             let token = match want.next {
                 Next::Token(sampler) => sampler.sample(logits.expect("wanted"), position as u64 + 1),
@@ -343,7 +343,7 @@ fn wants_are_given<B: Backend>(backend: impl Fn() -> B) {
             engine.commit_path(sequence, &[3, 4]).expect("a path");
             if engine.can_shift().is_ok() && engine.remove_and_shift(sequence, 3..10).is_ok() {
                 removed += 7;
-                assert_eq!(engine.removed(sequence), Ok(removed));
+                assert_eq!(engine.removed_count(sequence), Ok(removed));
             }
         }
     }
@@ -368,10 +368,10 @@ fn logits_that_nobody_wants_are_not_computed() {
         engine.append(sequence, 5).expect("room");
         let vocabulary = engine.hyperparameters().vocabulary;
         let last = HiddenOutput::Layer(engine.hyperparameters().layers as u32 - 1);
-        for want in [Want::NOTHING, Want { hidden: &[last], ..Want::NOTHING }, Want::LOGITS] {
+        for want in [Want::NONE, Want { hidden: &[last], ..Want::NONE }, Want::LOGITS] {
             let rows: Vec<Row> = (0..5).map(|i| Row { want, ..row(sequence, i, 3 + i as u32) }).collect();
             let outputs = engine.step(&rows).expect("a step");
-            assert_eq!(outputs.logits(4).is_some(), want.next != Next::Nothing);
+            assert_eq!(outputs.logits(4).is_some(), want.next != Next::None);
         }
         let mut counts = [0; 2];
         for (bounds, program) in engine.programs() {

@@ -6,7 +6,7 @@ use common::*;
 use std::path::Path;
 use std::process::Command;
 use verbatim_engine::{
-    Backend, KvType, LoadOptions, RestoreError, Sampler, SaveError, Saved, SequenceId, Stepper,
+    Backend, KvType, LoadOptions, RestoreError, Sampler, SaveError, SavedFile, SequenceId, Stepper,
 };
 use verbatim_graph::random::Random;
 use verbatim_reference::Reference;
@@ -112,7 +112,7 @@ fn damaged_and_foreign_files_are_refused_with_a_reason_and_change_nothing() {
     }));
     files.extend([[&whole[..], &[0]].concat(), b"GGUF and so on".to_vec()]);
     let mut empty = Vec::new();
-    Saved::default().write(&mut empty).expect("to memory");
+    SavedFile::default().write(&mut empty).expect("to memory");
     files.push(empty);
     let other = folder.path().join("other");
     for (index, bytes) in files.iter().enumerate() {

@@ -8,7 +8,8 @@ mod common;
 use common::*;
 use serde::{Deserialize, Serialize};
 use verbatim_engine::{
-    Engine, EngineOptions, Event, KvType, LoadOptions, ModelText, Prompt, Request, Sampling, SessionOptions,
+    Engine, EngineOptions, Event, KvType, LoadOptions, Prompt, Request, Sampling, SessionOptions,
+    TextProcessor,
 };
 use verbatim_text::Tokenizer;
 
@@ -46,7 +47,7 @@ fn said(recorded: &Recorded) -> (Vec<u32>, String) {
     };
     let tokenizer = Tokenizer::from_gguf(file.metadata()).expect("a vocabulary").into();
     let stepper = load(&file, &options).expect("a model");
-    let text = ModelText { tokenizer, template: None };
+    let text = TextProcessor { tokenizer, template: None };
     let engine = Engine::start(stepper, text, EngineOptions::default()).expect("a thread");
     let session = recorded.shift.then(|| {
         let options = SessionOptions { shift_keep: Some(4), file: None };

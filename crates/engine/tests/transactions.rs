@@ -245,7 +245,7 @@ impl<B: Backend> World<B> {
                         life.draft.clear();
                         self.count("cuts");
                     }
-                    Err(error) => assert!(matches!(error, StateError::CannotGoBack { .. }), "{error}"),
+                    Err(error) => assert!(matches!(error, StateError::CannotTruncate { .. }), "{error}"),
                 }
             }
             16 => match self.engine.fork(sequence) {

@@ -1,7 +1,7 @@
 //! The perplexity of models of the golden data, against the naive way to it.
 
 use verbatim_cpu::Cpu;
-use verbatim_engine::{KvType, LoadOptions, Row, RowInput, Sequences, Stepper, Want};
+use verbatim_engine::{KvType, LoadOptions, Row, RowInput, SequenceMemory, Stepper, Want};
 use verbatim_gguf::GgufFile;
 use verbatim_lab::evaluation::{Chunks, Evaluation, EvaluationError, evaluate};
 
@@ -31,7 +31,7 @@ fn log_probabilities(engine: &mut Stepper<Cpu>, tokens: &[u32]) -> Vec<Vec<f64>>
     rows
 }
 
-fn all(engine: &mut Stepper<Cpu>, reference: Option<Sequences<Cpu>>, chunks: &Chunks<'_>) -> Evaluation {
+fn all(engine: &mut Stepper<Cpu>, reference: Option<SequenceMemory<Cpu>>, chunks: &Chunks<'_>) -> Evaluation {
     evaluate(engine, reference, chunks, &mut |_| {}, &mut || true).unwrap()
 }
 
@@ -78,12 +78,12 @@ fn a_divergence_is_that_of_the_reference_from_the_model() {
     let divergence = |i: usize| -> f64 { p[i].iter().zip(&q[i]).map(|(p, q)| p.exp() * (p - q)).sum() };
     let wanted = (SIZE / 2..SIZE - 1).map(divergence).sum::<f64>() / (SIZE / 2 - 1) as f64;
     let chunks = Chunks::new(&text, SIZE, None, None).unwrap();
-    let exact = model.other_sequences(KvType::F32, KvType::F32, true).unwrap();
+    let exact = model.new_memory(KvType::F32, KvType::F32, true).unwrap();
     let found = all(&mut model, Some(exact), &chunks);
     assert_eq!(found.divergence.count(), found.nll.count());
     assert!(found.divergence.mean() > 0.0);
     assert!((found.divergence.mean() - wanted).abs() < 1e-12, "{} {wanted}", found.divergence.mean());
-    let same = model.other_sequences(KvType::F16, KvType::F16, true).unwrap();
+    let same = model.new_memory(KvType::F16, KvType::F16, true).unwrap();
     assert_eq!(all(&mut model, Some(same), &chunks).divergence.mean(), 0.0);
     assert_eq!(all(&mut model, None, &chunks).nll, found.nll);
 }

@@ -7,7 +7,7 @@
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # use verbatim_backend::*; use verbatim_graph::*; use verbatim_quant::DType; use verbatim_reference::Reference;
-//! let rows = Bounds { rows: 1, output_rows: 1 };
+//! let rows = RowCounts { rows: 1, output_rows: 1 };
 //! let mut b = Builder::new(rows);
 //! let x = b.input(Tag::new("x"), DType::F32, Shape::per_row(2))?;
 //! let y = b.apply(Op::Scale { factor: Real(2.0) }, &[x])?;

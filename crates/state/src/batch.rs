@@ -1,13 +1,13 @@
-//! The batch of a step: where each row reads and writes, looked up for all of them in one pass.
+//! The batch of a step: where each row reads and writes, looked up for all rows in one pass.
 
 use crate::sequence::Sequence;
-use crate::{OwnerId, SequenceId, State};
+use crate::{ModelId, SequenceId, State};
 use verbatim_backend::{PAGE_CELLS, StateStore};
 
 /// Why a row cannot be computed in this step.
 #[derive(Debug, Clone, Copy, thiserror::Error, PartialEq, Eq)]
 pub enum BatchError {
-    /// The sequence has ended or never was.
+    /// The sequence has ended or never existed.
     #[error("the sequence does not exist")]
     NoSuchSequence,
     /// The row's KV index is not in flight.
@@ -16,7 +16,7 @@ pub enum BatchError {
         /// The KV index.
         kv_index: usize,
     },
-    /// The row comes before the one that it follows, or again.
+    /// The row is out of order or duplicated.
     #[error(
         "KV index {kv_index} is out of order: the rows of a sequence come in ascending order, each after the one that it \
          follows, or once that is computed"
@@ -25,11 +25,11 @@ pub enum BatchError {
         /// The KV index.
         kv_index: usize,
     },
-    /// The draft has not computed what comes before, and it carries a state from position to position.
+    /// The draft is recurrent and has not computed the previous position.
     #[error(
         "the draft has no state to compute KV index {kv_index} from: it has not computed the position before"
     )]
-    NotFilled {
+    NoDraftState {
         /// The KV index.
         kv_index: usize,
     },
@@ -38,68 +38,69 @@ pub enum BatchError {
 /// Where the rows of a step read and write; reused from step to step.
 #[derive(Debug, Default)]
 pub struct Batch {
-    /// Indices into the rows given, of those that can be computed, in order.
-    pub kept: Vec<usize>,
-    /// Of each sequence that cannot be computed: the row at fault, and why. All rows of that sequence are left out.
+    /// Indices of the rows that can be computed, in order.
+    pub accepted_rows: Vec<usize>,
+    /// For each sequence that cannot be computed: the failing row and the error. All rows of that sequence are skipped.
     pub refused: Vec<(usize, BatchError)>,
-    /// The position of each row that is kept; here and below one for each of those.
+    /// The position of each accepted row. This and the following have one entry per accepted row.
     pub positions: Vec<i32>,
     /// The sequence's row in the page tables.
     pub sequences: Vec<i32>,
-    /// The state slot before the row; -1 if there is none or the owner has no recurrent layers.
+    /// The state slot before the row; -1 if there is none or the model has no recurrent layers.
     pub read_slots: Vec<i32>,
-    /// The state slot after the row; -1 if the owner has no recurrent layers.
+    /// The state slot after the row; -1 if the model has no recurrent layers.
     pub write_slots: Vec<i32>,
-    /// Positions that are read from pages; those after are on the row's path. One more than the row's position where it
-    /// has no path.
-    pub bases: Vec<i32>,
-    /// The start of the contiguous range that the owner has filled up to the row; it must not read before. 0 for the target.
-    pub starts: Vec<i32>,
+    /// The first position on the row's tree path; earlier positions are read through the page table. The row's position + 1 for a
+    /// chain, which has no tree path.
+    pub tree_starts: Vec<i32>,
+    /// The start of the contiguous range that the model has computed up to the row; the row must not attend to earlier positions.
+    /// 0 for the target.
+    pub valid_from: Vec<i32>,
     /// The cell that the row writes, by KV cache group.
     pub cells: Vec<Vec<i32>>,
-    /// The most cells of a row's path, rounded up to a power of two; 0 where all rows are of chains.
+    /// Cells of the longest tree path, rounded up to a power of two; 0 if all rows are in chains.
     pub path: usize,
-    /// The cells of each row's path, [`Batch::path`] of them padded with 0, by KV cache group.
+    /// The cells of each row's tree path, padded with 0 to [`Batch::path`], by KV cache group.
     pub paths: Vec<Vec<i32>>,
-    /// Rows were kept of a sequence that was then refused.
-    kept_some_of_refused: bool,
+    /// Rows of a sequence were accepted before the sequence was refused.
+    accepted_some_of_refused: bool,
     scratch: Scratch,
 }
 
-/// What a pass knows of the step's rows so far. Entries count only if they carry the pass's number, so nothing is cleared.
+/// The rows that a pass has visited so far. Entries are valid only if their `pass` is current, so nothing needs to be cleared.
 #[derive(Debug, Default)]
 struct Scratch {
     pass: u64,
     /// By the sequence's index.
-    sequences: Vec<Seen>,
-    /// By slot: the position in flight that writes it last.
+    sequences: Vec<Visited>,
+    /// By slot: the pass, and the last position in flight that writes it.
     writers: Vec<(u64, usize)>,
 }
 
 #[derive(Debug, Default)]
-struct Seen {
+struct Visited {
     pass: u64,
     is_refused: bool,
-    /// The last row's index among those in flight, and where the positions begin that the owner has filled up to it.
+    /// The last row's index among the positions in flight, and the start of the range that the model has computed up to it.
     last: (usize, usize),
-    /// Of a tree in flight all rows so far: the pass, and the same start. Of a chain the last row tells enough.
+    /// For a tree, all visited rows: the pass, and the same start. For a chain, the last row is enough.
     rows: Vec<(u64, usize)>,
 }
 
 impl Scratch {
     #[inline]
-    fn seen(&self, id: SequenceId) -> Option<&Seen> {
-        self.sequences.get(id.index).filter(|seen| seen.pass == self.pass)
+    fn visited(&self, id: SequenceId) -> Option<&Visited> {
+        self.sequences.get(id.index).filter(|visited| visited.pass == self.pass)
     }
 
-    /// The start of the filled range at this position in flight, if it is a row of the step.
+    /// The start of the computed range up to this position in flight, if the pass has visited it.
     #[inline]
     fn row(&self, id: SequenceId, index: usize) -> Option<usize> {
-        let seen = self.seen(id)?;
-        if seen.last.0 == index {
-            return Some(seen.last.1);
+        let visited = self.visited(id)?;
+        if visited.last.0 == index {
+            return Some(visited.last.1);
         }
-        let &(pass, start) = seen.rows.get(index)?;
+        let &(pass, start) = visited.rows.get(index)?;
         (pass == self.pass).then_some(start)
     }
 
@@ -113,10 +114,10 @@ impl Scratch {
     #[inline]
     fn add(&mut self, id: SequenceId, is_chain: bool, index: usize, start: usize, slot: Option<i32>) {
         let pass = self.pass;
-        let seen = self.begin(id);
-        seen.last = (index, start);
+        let visited = self.begin(id);
+        visited.last = (index, start);
         if !is_chain {
-            *entry(&mut seen.rows, index) = (pass, start);
+            *entry(&mut visited.rows, index) = (pass, start);
         }
         if let Some(slot) = slot.and_then(|slot| usize::try_from(slot).ok()) {
             *entry(&mut self.writers, slot) = (pass, index);
@@ -129,16 +130,16 @@ impl Scratch {
     }
 
     #[inline]
-    fn begin(&mut self, id: SequenceId) -> &mut Seen {
-        let seen = entry(&mut self.sequences, id.index);
-        if seen.pass != self.pass {
-            (seen.pass, seen.is_refused, seen.last) = (self.pass, false, (0, 0));
+    fn begin(&mut self, id: SequenceId) -> &mut Visited {
+        let visited = entry(&mut self.sequences, id.index);
+        if visited.pass != self.pass {
+            (visited.pass, visited.is_refused, visited.last) = (self.pass, false, (0, 0));
         }
-        seen
+        visited
     }
 }
 
-/// The entry of this index, with as many before it as it takes.
+/// The entry at this index; grows the vector if needed.
 #[inline]
 fn entry<T: Default>(entries: &mut Vec<T>, index: usize) -> &mut T {
     if entries.len() <= index {
@@ -150,15 +151,15 @@ fn entry<T: Default>(entries: &mut Vec<T>, index: usize) -> &mut T {
 impl Batch {
     #[inline]
     fn clear(&mut self, groups: usize) {
-        self.kept.clear();
+        self.accepted_rows.clear();
         self.refused.clear();
         for values in [
             &mut self.positions,
             &mut self.sequences,
             &mut self.read_slots,
             &mut self.write_slots,
-            &mut self.bases,
-            &mut self.starts,
+            &mut self.tree_starts,
+            &mut self.valid_from,
         ] {
             values.clear();
         }
@@ -167,67 +168,66 @@ impl Batch {
             values.iter_mut().for_each(Vec::clear);
         }
         self.path = 0;
-        self.kept_some_of_refused = false;
+        self.accepted_some_of_refused = false;
     }
 }
 
 impl<S: StateStore> State<S> {
-    /// Looks up where the rows `(sequence, kv_index)` of a step of this owner read and write. A sequence one of whose rows
-    /// cannot be computed is left out as a whole, and the others are as they are without it. Once the buffers have grown
-    /// nothing is allocated.
-    pub fn batch(&self, owner: OwnerId, rows: &[(SequenceId, usize)], batch: &mut Batch) {
+    /// Looks up where the rows `(sequence, kv_index)` of a step of this model read and write. If a row cannot be computed, all rows
+    /// of its sequence are skipped; other sequences are unaffected. Once the buffers have grown, nothing is allocated.
+    pub fn batch(&self, model: ModelId, rows: &[(SequenceId, usize)], batch: &mut Batch) {
         batch.clear(self.groups.len());
-        self.keep_all(owner, rows, batch);
-        if batch.kept_some_of_refused {
-            // Anew, without those that are refused now.
+        self.accept_rows(model, rows, batch);
+        if batch.accepted_some_of_refused {
+            // Again, without the sequences that are refused now.
             let refused = std::mem::take(&mut batch.refused);
             batch.clear(self.groups.len());
             batch.refused = refused;
-            self.keep_all(owner, rows, batch);
+            self.accept_rows(model, rows, batch);
         }
-        // What is the same for all rows is not looked up for each.
-        let kept = batch.kept.len();
-        batch.starts.resize(kept, 0);
-        batch.read_slots.resize(kept, -1);
-        batch.write_slots.resize(kept, -1);
+        // Values that are the same for all rows.
+        let accepted = batch.accepted_rows.len();
+        batch.valid_from.resize(accepted, 0);
+        batch.read_slots.resize(accepted, -1);
+        batch.write_slots.resize(accepted, -1);
         if batch.path > 0 {
             batch.path = batch.path.next_power_of_two();
             self.look_up_paths(rows, batch);
         }
     }
 
-    /// Keeps every row that can be computed and whose sequence is not refused.
-    fn keep_all(&self, owner: OwnerId, rows: &[(SequenceId, usize)], batch: &mut Batch) {
+    /// Accepts every row that can be computed and whose sequence is not refused.
+    fn accept_rows(&self, model: ModelId, rows: &[(SequenceId, usize)], batch: &mut Batch) {
         batch.scratch.pass += 1;
         for &(row, error) in &batch.refused {
             if error != BatchError::NoSuchSequence {
                 batch.scratch.refuse(rows[row].0);
             }
         }
-        let is_recurrent = self.owners[owner.0].is_recurrent();
+        let is_recurrent = self.models[model.0].is_recurrent();
         for (row, &(id, kv_index)) in rows.iter().enumerate() {
-            // The id of one that has ended may be that of another by now: it is refused by itself.
+            // The index of an ended sequence may be reused by now, so only this id is refused.
             let Ok(sequence) = self.sequence(id) else {
                 if !batch.refused.iter().any(|&(refused, _)| rows[refused].0 == id) {
                     batch.refused.push((row, BatchError::NoSuchSequence));
                 }
                 continue;
             };
-            if batch.scratch.seen(id).is_some_and(|seen| seen.is_refused) {
+            if batch.scratch.visited(id).is_some_and(|visited| visited.is_refused) {
                 continue;
             }
-            match self.check_row(owner, id, sequence, kv_index, &batch.scratch) {
+            match self.check_row(model, id, sequence, kv_index, &batch.scratch) {
                 Ok((index, start)) => {
                     let slot = sequence.flight[index].slot.filter(|_| is_recurrent);
                     let is_chain = sequence.is_chain();
                     batch.scratch.add(id, is_chain, index, start, slot);
-                    if owner != OwnerId::TARGET {
-                        batch.starts.push(start as i32);
+                    if model != ModelId::TARGET {
+                        batch.valid_from.push(start as i32);
                     }
-                    self.keep(row, id, sequence, index, is_chain, is_recurrent, batch);
+                    self.accept_row(row, id, sequence, index, is_chain, is_recurrent, batch);
                 }
                 Err(error) => {
-                    batch.kept_some_of_refused |= batch.scratch.seen(id).is_some();
+                    batch.accepted_some_of_refused |= batch.scratch.visited(id).is_some();
                     batch.scratch.refuse(id);
                     batch.refused.push((row, error));
                 }
@@ -235,11 +235,11 @@ impl<S: StateStore> State<S> {
         }
     }
 
-    /// Whether a row can be computed after those of its step before it: its index among those in flight, and where the positions
-    /// begin that the owner has then filled.
+    /// Checks that a row can be computed after the previous rows of the step. Returns its index among the positions in flight, and
+    /// the start of the range that the model will have computed up to it.
     fn check_row(
         &self,
-        owner: OwnerId,
+        model: ModelId,
         id: SequenceId,
         sequence: &Sequence,
         kv_index: usize,
@@ -247,21 +247,23 @@ impl<S: StateStore> State<S> {
     ) -> Result<(usize, usize), BatchError> {
         let index = kv_index.checked_sub(sequence.committed()).filter(|&index| index < sequence.flight.len());
         let index = index.ok_or(BatchError::NotInFlight { kv_index })?;
-        let seen = scratch.seen(id);
-        if seen.is_some_and(|seen| seen.last.0 >= index) {
+        let visited = scratch.visited(id);
+        if visited.is_some_and(|visited| visited.last.0 >= index) {
             return Err(BatchError::Order { kv_index });
         }
-        let (is_recurrent, is_draft) = (self.owners[owner.0].is_recurrent(), owner != OwnerId::TARGET);
+        let (is_recurrent, is_draft) = (self.models[model.0].is_recurrent(), model != ModelId::TARGET);
         let row = &sequence.flight[index];
         let position = sequence.committed() + row.depth;
         let Some(parent) = row.parent else {
-            return match sequence.filled_before_flight(owner) {
+            return match sequence.computed_before_flight(model) {
                 Some(start) => Ok((index, start)),
-                None if is_draft && is_recurrent && position > 0 => Err(BatchError::NotFilled { kv_index }),
+                None if is_draft && is_recurrent && position > 0 => {
+                    Err(BatchError::NoDraftState { kv_index })
+                }
                 None => Ok((index, position)),
             };
         };
-        // A row that shares the memory of the parent's state may not come between.
+        // No row that shares the parent's slot may come in between.
         let slot = sequence.flight[parent].slot;
         if is_recurrent && scratch.writer(slot).is_some_and(|writer| writer != parent) {
             return Err(BatchError::Order { kv_index });
@@ -269,27 +271,27 @@ impl<S: StateStore> State<S> {
         if let Some(start) = scratch.row(id, parent) {
             return Ok((index, start));
         }
-        // Nor may one that the parent follows: the parent would have to be computed again, too.
+        // Nor an ancestor of the parent: the parent would have to be recomputed too.
         let is_stale =
-            seen.is_some() && sequence.path_up(parent).any(|ancestor| scratch.row(id, ancestor).is_some());
-        if sequence.flight[parent].computed.contains(owner) && !is_stale {
-            match is_recurrent && !sequence.flight[parent].kept.contains(owner) {
+            visited.is_some() && sequence.path_up(parent).any(|ancestor| scratch.row(id, ancestor).is_some());
+        if sequence.flight[parent].computed_by.contains(model) && !is_stale {
+            match is_recurrent && !sequence.flight[parent].state_valid_for.contains(model) {
                 true => Err(BatchError::Order { kv_index }),
-                false => Ok((index, sequence.start(owner, parent))),
+                false => Ok((index, sequence.start(model, parent))),
             }
         } else if !is_draft {
             Err(BatchError::Order { kv_index })
         } else if is_recurrent {
-            Err(BatchError::NotFilled { kv_index })
+            Err(BatchError::NoDraftState { kv_index })
         } else {
             Ok((index, position))
         }
     }
 
-    /// Keeps a row: adds what is looked up of it, but for its path.
+    /// Accepts a row and looks up everything except its tree path.
     #[inline]
-    #[allow(clippy::too_many_arguments)] // What was found on the way here is not looked up again.
-    fn keep(
+    #[allow(clippy::too_many_arguments)] // Values that the caller has already looked up.
+    fn accept_row(
         &self,
         row: usize,
         id: SequenceId,
@@ -299,14 +301,14 @@ impl<S: StateStore> State<S> {
         is_recurrent: bool,
         batch: &mut Batch,
     ) {
-        batch.kept.push(row);
+        batch.accepted_rows.push(row);
         let row = &sequence.flight[index];
         let (committed, kv_index) = (sequence.committed(), sequence.committed() + index);
         let path = if is_chain { 0 } else { row.depth + 1 };
         batch.path = batch.path.max(path);
         batch.positions.push((committed + row.depth) as i32);
         batch.sequences.push(id.index as i32);
-        batch.bases.push((committed + row.depth + 1 - path) as i32);
+        batch.tree_starts.push((committed + row.depth + 1 - path) as i32);
         if is_recurrent {
             let before = row.parent.map_or(sequence.slot, |parent| sequence.flight[parent].slot);
             batch.read_slots.push(before.unwrap_or(-1));
@@ -318,7 +320,7 @@ impl<S: StateStore> State<S> {
     }
 
     fn look_up_paths(&self, rows: &[(SequenceId, usize)], batch: &mut Batch) {
-        for &row in &batch.kept {
+        for &row in &batch.accepted_rows {
             let (id, kv_index) = rows[row];
             let Ok(sequence) = self.sequence(id) else { continue };
             let committed = sequence.committed();

@@ -1,9 +1,9 @@
-//! The end of a transaction: commit one path of the positions in flight, or roll back. And truncation and forks.
+//! The end of a transaction: commits one path of the positions in flight, or rolls back. Also truncation and forks.
 
-use crate::prefix::{Kept, Pools, digest_after};
+use crate::prefix::{CachedEntry, Pools, digest_after};
 use crate::sequence::{InFlight, Sequence, Span};
-use crate::spec::first_seen;
-use crate::{Group, OwnerId, OwnerSet, SequenceId, State, StateError, pages_for};
+use crate::spec::first_visible;
+use crate::{Group, ModelId, ModelSet, SequenceId, State, StateError, pages_for};
 use std::ops::Range;
 use verbatim_backend::{PAGE_CELLS, StateStore};
 
@@ -23,8 +23,8 @@ impl<S: StateStore> State<S> {
     /// Commits a path of positions in flight, given by their indices among those in flight, and drops the others.
     ///
     /// # Errors
-    /// If they are no path or were not computed; for a recurrent model, also if the state after the last one was overwritten.
-    /// Nothing has changed then.
+    /// If they are not a path or were not computed; for a recurrent model, also if the state after the last one was overwritten.
+    /// On error, nothing is modified.
     pub fn commit_path(&mut self, id: SequenceId, path: &[usize]) -> Result<(), StateError> {
         self.commit_along(id, path.len(), &|index| path[index])
     }
@@ -47,21 +47,21 @@ impl<S: StateStore> State<S> {
             before.into_iter().for_each(|slot| self.slots.release(slot));
         }
         if let Some(last) = len.checked_sub(1) {
-            self.lose_overwritten_states(id, &flight[path(last)]);
+            self.invalidate_overwritten_states(id, &flight[path(last)]);
         }
         // States at page boundaries, for prefix-cache hits.
-        self.keep_full_pages(id, &|block| {
+        self.cache_full_pages(id, &|block| {
             let row = &flight[path(((block + 1) * PAGE_CELLS).checked_sub(committed + 1)?)];
-            Some(Kept { id: row.slot?, filled: row.kept })
+            Some(CachedEntry { id: row.slot?, computed_by: row.state_valid_for })
         });
         self.drop_flight(id, flight);
         self.release_from(id, committed + len);
-        self.release_unseen(id);
+        self.release_out_of_window(id);
         self.shrink_cache();
         Ok(())
     }
 
-    /// Whether positions can be committed; gives the slot with the recurrent state after the last.
+    /// Checks that the path can be committed; returns the slot with the recurrent state after its last position.
     fn check_commit(
         &self,
         id: SequenceId,
@@ -77,31 +77,34 @@ impl<S: StateStore> State<S> {
             if row.parent != before {
                 return Err(StateError::NotAPath { index });
             }
-            if !row.computed.contains(OwnerId::TARGET) {
+            if !row.computed_by.contains(ModelId::TARGET) {
                 return Err(StateError::NotComputed { index });
             }
             before = Some(index);
         }
         let Some(last) = before.filter(|_| self.has_slots()) else { return Ok(sequence.slot) };
-        if self.is_recurrent() && !sequence.flight[last].kept.contains(OwnerId::TARGET) {
+        if self.is_recurrent() && !sequence.flight[last].state_valid_for.contains(ModelId::TARGET) {
             return Err(StateError::NoCheckpoint { wanted: len, in_flight });
         }
         Ok(sequence.flight[last].slot)
     }
 
-    /// A draft whose later position overwrote the slot of the position that is now the last has lost its state there.
-    fn lose_overwritten_states(&mut self, id: SequenceId, last: &InFlight) {
+    /// Clears the computed ranges of recurrent drafts that have overwritten the state after the new last position.
+    fn invalidate_overwritten_states(&mut self, id: SequenceId, last: &InFlight) {
         let Some(sequence) = &mut self.sequences[id.index] else { return };
         let committed = sequence.committed();
-        for (draft, filled) in sequence.filled.iter_mut().enumerate() {
-            let owner = OwnerId(draft + 1);
-            if self.owners[owner.0].is_recurrent() && filled.end == committed && !last.kept.contains(owner) {
-                *filled = 0..0;
+        for (draft, computed) in sequence.computed_ranges.iter_mut().enumerate() {
+            let model = ModelId(draft + 1);
+            if self.models[model.0].is_recurrent()
+                && computed.end == committed
+                && !last.state_valid_for.contains(model)
+            {
+                *computed = 0..0;
             }
         }
     }
 
-    /// Releases the slots of dropped positions in flight; keeps the buffer.
+    /// Releases the slots of dropped positions in flight; reuses the buffer.
     fn drop_flight(&mut self, id: SequenceId, mut flight: Vec<InFlight>) {
         flight.drain(..).filter_map(|row| row.slot).for_each(|slot| self.slots.release(slot));
         if let Some(sequence) = &mut self.sequences[id.index] {
@@ -124,21 +127,21 @@ impl<S: StateStore> State<S> {
     /// Removes all positions from `len` on, and those in flight.
     ///
     /// # Errors
-    /// If positions stay and the next one would need state that is gone: a recurrent state, or cells that a sliding window has left.
-    /// Nothing has changed then.
+    /// If `len` is not 0 and state needed to continue is gone: a recurrent state, or cells that have slid out of the window.
+    /// On error, nothing is modified.
     pub fn truncate(&mut self, id: SequenceId, len: usize) -> Result<(), StateError> {
         let sequence = self.sequence(id)?;
         let committed = sequence.committed();
         if len > 0 && len < committed {
-            let refuse = |why| Err(StateError::CannotGoBack { wanted: len, committed, why });
+            let refuse = |why| Err(StateError::CannotTruncate { wanted: len, committed, why });
             if self.is_recurrent() {
-                return refuse("recurrent model keeps no state of earlier positions");
+                return refuse("a recurrent model keeps no state of earlier positions");
             }
-            let unseen = |(group, span): (&Group, &Span)| {
-                group.owners.contains(OwnerId::TARGET) && group.first_seen(len) < span.whole_from
+            let out_of_window = |(group, span): (&Group, &Span)| {
+                group.models.contains(ModelId::TARGET) && group.first_visible(len) < span.valid_from
             };
-            if self.groups.iter().zip(&sequence.spans).any(unseen) {
-                return refuse("window has left the positions before it");
+            if self.groups.iter().zip(&sequence.spans).any(out_of_window) {
+                return refuse("the positions before it have slid out of the window");
             }
         }
         self.rollback(id)?;
@@ -147,9 +150,9 @@ impl<S: StateStore> State<S> {
         }
         let sequence = self.sequence_mut(id)?;
         sequence.tokens.truncate(len);
-        sequence.chain.truncate(len / PAGE_CELLS);
-        if len <= sequence.exact_prefix_len {
-            sequence.exact_prefix_len = usize::MAX;
+        sequence.page_digests.truncate(len / PAGE_CELLS);
+        if len <= sequence.cacheable_len {
+            sequence.cacheable_len = usize::MAX;
         }
         if len == 0 {
             sequence.removed = 0;
@@ -157,14 +160,14 @@ impl<S: StateStore> State<S> {
         for extension in &mut sequence.extensions {
             extension.reset(&sequence.tokens);
         }
-        self.lose_states(id);
+        self.invalidate_states(id);
         self.release_from(id, len);
-        self.clip_filled(id);
+        self.clip_computed(id);
         self.shrink_cache();
         Ok(())
     }
 
-    /// A copy of a sequence. Pages and states are shared until one of the two writes.
+    /// A copy of a sequence. Pages and states are shared until one of the two sequences writes to them.
     ///
     /// # Errors
     /// If no sequence is free, or positions are in flight.
@@ -175,10 +178,10 @@ impl<S: StateStore> State<S> {
         }
         let fork = self.begin()?;
         let sequence = self.sequence(id)?;
-        let (tokens, chain, filled) =
-            (sequence.tokens.clone(), sequence.chain.clone(), sequence.filled.clone());
-        let (exact_prefix_len, removed, spans, slot) =
-            (sequence.exact_prefix_len, sequence.removed, sequence.spans.clone(), sequence.slot);
+        let (tokens, page_digests, computed_ranges) =
+            (sequence.tokens.clone(), sequence.page_digests.clone(), sequence.computed_ranges.clone());
+        let (cacheable_len, removed, spans, slot) =
+            (sequence.cacheable_len, sequence.removed, sequence.spans.clone(), sequence.slot);
         let extensions = sequence.extensions.iter().map(|extension| extension.fork()).collect();
         let blocks = self.blocks();
         for ((group, pool), span) in self.groups.iter_mut().zip(&mut self.pools).zip(&spans) {
@@ -190,10 +193,10 @@ impl<S: StateStore> State<S> {
         }
         slot.into_iter().for_each(|slot| self.slots.acquire(slot));
         let sequence = self.sequence_mut(fork)?;
-        // Into the reserved capacity, so that the fork does not allocate as it grows.
+        // Extends the reserved buffers, so that the fork does not allocate as it grows.
         sequence.tokens.extend(tokens);
-        sequence.chain.extend(chain);
-        (sequence.filled, sequence.exact_prefix_len) = (filled, exact_prefix_len);
+        sequence.page_digests.extend(page_digests);
+        (sequence.computed_ranges, sequence.cacheable_len) = (computed_ranges, cacheable_len);
         (sequence.removed, sequence.spans, sequence.slot, sequence.extensions) =
             (removed, spans, slot, extensions);
         Ok(fork)
@@ -209,66 +212,66 @@ impl<S: StateStore> State<S> {
             let committed = sequence.committed();
             let cell =
                 |index| self.cell(id, group, committed + index).expect("positions in flight have cells");
-            // In ascending order, so that nothing is written before it was read.
+            // In ascending order, so that no cell is overwritten before it is read.
             let moved = (0..len).filter(|&index| index != path(index));
             let moves: Vec<_> = moved.map(|index| (cell(path(index)), cell(index))).collect();
             self.store.move_cells(&self.groups[group].layers, &moves, None);
         }
     }
 
-    /// Adds the pages that have become full to the prefix tree, with the states that `state_after` has. Where the tree has an equal
-    /// page that at least the same drafts have filled, the sequence uses that one from now on.
-    fn keep_full_pages(&mut self, id: SequenceId, state_after: &dyn Fn(usize) -> Option<Kept>) {
+    /// Adds newly full pages to the prefix tree, with the recurrent states from `state_after`. If the tree already has an equal page
+    /// that at least the same drafts have computed, the sequence switches to that page.
+    fn cache_full_pages(&mut self, id: SequenceId, state_after: &dyn Fn(usize) -> Option<CachedEntry>) {
         let row = id.index * self.blocks();
         let is_recurrent = self.is_recurrent();
         let Some(sequence) = &mut self.sequences[id.index] else { return };
-        let end = sequence.tokens.len().min(sequence.exact_prefix_len) / PAGE_CELLS;
-        for block in sequence.chain.len()..end {
+        let end = sequence.tokens.len().min(sequence.cacheable_len) / PAGE_CELLS;
+        for block in sequence.page_digests.len()..end {
             let tokens = &sequence.tokens[block * PAGE_CELLS..][..PAGE_CELLS];
-            let before = sequence.chain.last().copied();
-            sequence.chain.push(digest_after(before.as_ref().unwrap_or(self.tree.root()), tokens));
+            let before = sequence.page_digests.last().copied();
+            sequence.page_digests.push(digest_after(before.as_ref().unwrap_or(self.tree.root()), tokens));
             let parent = match before {
                 None => None,
                 Some(digest) => {
                     let last = &sequence.tokens[(block - 1) * PAGE_CELLS..][..PAGE_CELLS];
                     match self.tree.look_up(&digest, last) {
-                        // What came before was evicted, so nobody could find this.
+                        // The prefix was evicted, so this page could not be found.
                         None => continue,
                         found => found,
                     }
                 }
             };
             let positions = block * PAGE_CELLS..(block + 1) * PAGE_CELLS;
-            let own = whole_pages(&self.groups, sequence, row, positions.clone());
-            let state = state_after(block).filter(|state| can_resume_from(state.filled, is_recurrent));
+            let own = valid_pages(&self.groups, sequence, row, positions.clone());
+            let state = state_after(block).filter(|state| can_resume_from(state.computed_by, is_recurrent));
             let mut pools = Pools { pages: &mut self.pools, slots: &mut self.slots };
             let node = self.tree.add(parent, tokens, &own, state, &mut pools);
-            let [_, drafts] = sequence.drafts_that_filled(positions);
+            let [_, drafts] = sequence.drafts_that_computed(positions);
             let pages = own.iter().zip(&self.tree.node(node).pages);
-            for ((group, pool), (own, kept)) in self.groups.iter_mut().zip(&mut self.pools).zip(pages) {
-                if let (Some(own), Some(kept)) = (*own, *kept)
-                    && own.id != kept.id
-                    // Not where the sequence would lose what a draft has filled, be it a part of the page.
-                    && kept.filled.contains_all(drafts.intersection(group.owners))
+            for ((group, pool), (own, cached)) in self.groups.iter_mut().zip(&mut self.pools).zip(pages) {
+                if let (Some(own), Some(cached)) = (*own, *cached)
+                    && own.id != cached.id
+                    // Not if the sequence would lose positions that a draft has computed, even a part of the page.
+                    && cached.computed_by.contains_all(drafts.intersection(group.models))
                 {
-                    pool.acquire(kept.id);
+                    pool.acquire(cached.id);
                     pool.release(own.id);
-                    group.table[row + block] = kept.id;
+                    group.table[row + block] = cached.id;
                 }
             }
         }
     }
 
     /// Adds the partial last page of a sequence that ends, and the state after its last position, to the prefix tree.
-    pub(crate) fn keep_tail(&mut self, id: SequenceId) {
+    pub(crate) fn cache_tail(&mut self, id: SequenceId) {
         let row = id.index * self.blocks();
         let Some(sequence) = &self.sequences[id.index] else { return };
-        let (len, full) = (sequence.tokens.len(), sequence.chain.len());
-        if len == 0 || sequence.exact_prefix_len < len {
+        let (len, full) = (sequence.tokens.len(), sequence.page_digests.len());
+        if len == 0 || sequence.cacheable_len < len {
             return;
         }
         let rest = &sequence.tokens[full * PAGE_CELLS..];
-        let parent = match sequence.chain.last() {
+        let parent = match sequence.page_digests.last() {
             None => None,
             Some(digest) => {
                 match self.tree.look_up(digest, &sequence.tokens[(full - 1) * PAGE_CELLS..][..PAGE_CELLS]) {
@@ -280,7 +283,7 @@ impl<S: StateStore> State<S> {
         let state = self.last_state(sequence);
         let mut pools = Pools { pages: &mut self.pools, slots: &mut self.slots };
         if rest.is_empty() {
-            // Only the state may be new; the page is there.
+            // The page is in the tree already; only the state may be new.
             if let (Some(node), Some(state)) = (parent, state) {
                 let (before, tokens) = (self.tree.node(node).parent, self.tree.node(node).tokens.clone());
                 let none = vec![None; self.groups.len()];
@@ -288,23 +291,24 @@ impl<S: StateStore> State<S> {
             }
             return;
         }
-        let own = whole_pages(&self.groups, sequence, row, full * PAGE_CELLS..len);
-        // A page that is in the tree already belongs to a node with other tokens, or more.
-        let is_there =
-            |(pool, page): (&crate::Pool, &Option<Kept>)| page.is_some_and(|page| pool.in_tree(page.id));
+        let own = valid_pages(&self.groups, sequence, row, full * PAGE_CELLS..len);
+        // A page that is in the tree already belongs to a node with other or more tokens.
+        let is_there = |(pool, page): (&crate::Pool, &Option<CachedEntry>)| {
+            page.is_some_and(|page| pool.in_tree(page.id))
+        };
         if !pools.pages.iter().zip(&own).any(is_there) {
             self.tree.add(parent, rest, &own, state, &mut pools);
         }
     }
 
     /// The recurrent state after the last committed position, if a prefix-cache hit could resume from it.
-    fn last_state(&self, sequence: &Sequence) -> Option<Kept> {
-        let has = |owner: &OwnerId| {
-            self.owners[owner.0].is_recurrent() && sequence.filled_before_flight(*owner).is_some()
+    fn last_state(&self, sequence: &Sequence) -> Option<CachedEntry> {
+        let has = |model: &ModelId| {
+            self.models[model.0].is_recurrent() && sequence.computed_before_flight(*model).is_some()
         };
-        let filled: OwnerSet = self.owners().filter(has).collect();
-        let state = sequence.slot.map(|id| Kept { id, filled });
-        state.filter(|state| can_resume_from(state.filled, self.is_recurrent()))
+        let computed_by: ModelSet = self.models().filter(has).collect();
+        let state = sequence.slot.map(|id| CachedEntry { id, computed_by });
+        state.filter(|state| can_resume_from(state.computed_by, self.is_recurrent()))
     }
 
     /// Releases the pages beyond the first `positions` positions.
@@ -316,31 +320,31 @@ impl<S: StateStore> State<S> {
                 span.end -= 1;
                 pool.release(std::mem::replace(&mut group.table[row + span.end], -1));
             }
-            // Only of drafts alone may positions be missing before those that go.
-            span.whole_from = span.whole_from.min(positions);
+            // Positions before `valid_from` can only be missing in groups without the target.
+            span.valid_from = span.valid_from.min(positions);
             if span.first == span.end {
                 let block = positions / PAGE_CELLS;
-                *span = Span { first: block, end: block, whole_from: positions };
+                *span = Span { first: block, end: block, valid_from: positions };
             }
         }
     }
 
-    /// Gives back the pages that no position to come sees.
-    pub(crate) fn release_unseen(&mut self, id: SequenceId) {
+    /// Releases the pages that no future position attends to.
+    pub(crate) fn release_out_of_window(&mut self, id: SequenceId) {
         let row = id.index * self.blocks();
         let Some(sequence) = &mut self.sequences[id.index] else { return };
         let len = sequence.tokens.len();
         for ((group, pool), span) in self.groups.iter_mut().zip(&mut self.pools).zip(&mut sequence.spans) {
-            let first = (group.first_seen(len) / PAGE_CELLS).min(span.end);
+            let first = (group.first_visible(len) / PAGE_CELLS).min(span.end);
             while span.first < first {
                 pool.release(std::mem::replace(&mut group.table[row + span.first], -1));
                 span.first += 1;
             }
-            span.whole_from = span.whole_from.max(span.first * PAGE_CELLS);
+            span.valid_from = span.valid_from.max(span.first * PAGE_CELLS);
         }
     }
 
-    /// Evicts what the tree holds beyond its share of memory.
+    /// Evicts pages and slots until the tree is within its memory limit.
     pub(crate) fn shrink_cache(&mut self) {
         let mut pools = Pools { pages: &mut self.pools, slots: &mut self.slots };
         for (index, group) in self.groups.iter().enumerate() {
@@ -354,33 +358,33 @@ impl<S: StateStore> State<S> {
     }
 }
 
-/// Whether a sequence can resume from a recurrent state that is valid for these owners.
-fn can_resume_from(state_of: OwnerSet, target_is_recurrent: bool) -> bool {
-    if target_is_recurrent { state_of.contains(OwnerId::TARGET) } else { !state_of.is_empty() }
+/// Whether a sequence can resume from a slot that holds the states of these models.
+fn can_resume_from(state_of: ModelSet, target_is_recurrent: bool) -> bool {
+    if target_is_recurrent { state_of.contains(ModelId::TARGET) } else { !state_of.is_empty() }
 }
 
-/// For each KV cache group the page of these positions, which lie in one block, if the sequence has it and all its cells are valid.
-fn whole_pages(
+/// For each KV cache group, the page of these positions, which are in one block, if the sequence has it and its cells are valid.
+fn valid_pages(
     groups: &[Group],
     sequence: &Sequence,
     row: usize,
     positions: Range<usize>,
-) -> Vec<Option<Kept>> {
+) -> Vec<Option<CachedEntry>> {
     let block = positions.start / PAGE_CELLS;
-    let [drafts, _] = sequence.drafts_that_filled(positions);
+    let [drafts, _] = sequence.drafts_that_computed(positions);
     let pages = groups.iter().zip(&sequence.spans).map(|(group, span)| {
         let id = group.table[row + block];
-        let filled = drafts.intersection(group.owners);
-        let is_whole = id >= 0 && span.whole_from <= block * PAGE_CELLS;
-        let is_filled = group.owners.contains(OwnerId::TARGET) || !filled.is_empty();
-        (is_whole && is_filled).then_some(Kept { id, filled })
+        let computed_by = drafts.intersection(group.models);
+        let is_valid = id >= 0 && span.valid_from <= block * PAGE_CELLS;
+        let is_computed = group.models.contains(ModelId::TARGET) || !computed_by.is_empty();
+        (is_valid && is_computed).then_some(CachedEntry { id, computed_by })
     });
     pages.collect()
 }
 
 impl Group {
-    /// The first position that the one at `position` sees.
-    pub(crate) fn first_seen(&self, position: usize) -> usize {
-        first_seen(self.window, position)
+    /// The first position that a row at `position` attends to.
+    pub(crate) fn first_visible(&self, position: usize) -> usize {
+        first_visible(self.window, position)
     }
 }

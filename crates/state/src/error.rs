@@ -1,26 +1,25 @@
-//! Why an operation on sequences is refused.
+//! Errors of operations on sequences.
 
+use crate::CHECKPOINTS;
 use verbatim_backend::PAGE_CELLS;
 
-/// Why an operation on a sequence was refused. The state is as it was before.
+/// Why an operation on a sequence failed. Nothing was modified.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum StateError {
-    /// As many sequences as there can be are in use.
+    /// All sequences are in use.
     #[error("all {0} sequences are in use; wait for one to end")]
     NoSequence(usize),
     /// The sequence would grow past the context.
-    #[error(
-        "{wanted} positions are more than the context of {context}; use a larger context or a shorter prompt"
-    )]
+    #[error("{wanted} positions exceed the context of {context}; use a larger context or a shorter prompt")]
     ContextFull {
-        /// Positions that the sequence would have.
+        /// Positions requested in total.
         wanted: usize,
-        /// Positions that one may have.
+        /// Maximum number of positions.
         context: usize,
     },
     /// All pages are in use by other sequences.
     #[error(
-        "{wanted} more pages of {PAGE_CELLS} positions are needed and {free} are free; wait for a sequence to end"
+        "{wanted} more pages of {PAGE_CELLS} positions are needed but only {free} are free; wait for a sequence to end"
     )]
     NoPages {
         /// Pages needed.
@@ -28,46 +27,45 @@ pub enum StateError {
         /// Pages free, or evictable from the prefix cache.
         free: usize,
     },
-    /// The sequence has ended or never was.
+    /// The sequence has ended or never existed.
     #[error("sequence {0} does not exist")]
     NoSuchSequence(usize),
-    /// More positions are to be in flight than a step has rows.
-    #[error("{wanted} positions in flight are more than the {most} that one may have; commit first")]
+    /// Too many positions would be in flight.
+    #[error("{wanted} positions in flight exceed the maximum of {max}; commit first")]
     TooManyInFlight {
         /// Positions that would be in flight.
         wanted: usize,
-        /// Positions that may be.
-        most: usize,
+        /// Maximum number of positions in flight.
+        max: usize,
     },
-    /// A position in flight follows one that is not there.
-    #[error(
-        "the {index}-th position in flight cannot follow the {parent}-th: a parent comes before its children"
-    )]
+    /// The parent of a position in flight does not come before it.
+    #[error("position {index} in flight cannot have parent {parent}: a parent comes before its children")]
     Parent {
-        /// The position, counted from 0 among those in flight.
+        /// Its index among the positions in flight.
         index: usize,
-        /// The one that it is said to follow.
+        /// The index of its parent.
         parent: usize,
     },
-    /// More positions are to be committed than are in flight.
-    #[error("{wanted} positions are to be committed but {in_flight} are in flight")]
+    /// More positions to commit than are in flight.
+    #[error("cannot commit {wanted} positions: only {in_flight} are in flight")]
     NotInFlight {
         /// Positions to commit.
         wanted: usize,
         /// Positions in flight.
         in_flight: usize,
     },
-    /// Positions are to be committed that do not follow each other.
+    /// The positions to commit are not a path.
     #[error(
-        "the {index}-th position in flight does not follow the one before it in the path to be committed"
+        "cannot commit the path: position {index} in flight is not a child of the position before it in the path"
     )]
     NotAPath {
-        /// The position, counted from 0 among those in flight.
+        /// Its index among the positions in flight.
         index: usize,
     },
-    /// The state after the position to be kept has been overwritten by later ones.
+    /// The recurrent state after the last position to commit was overwritten by later positions.
     #[error(
-        "of {in_flight} positions in flight of a recurrent model {wanted} cannot be kept; keep none, or more"
+        "cannot commit {wanted} of {in_flight} positions in flight: the recurrent state after them was overwritten; \
+         commit none, or drop fewer than {CHECKPOINTS}"
     )]
     NoCheckpoint {
         /// Positions to commit.
@@ -75,36 +73,36 @@ pub enum StateError {
         /// Positions in flight.
         in_flight: usize,
     },
-    /// Positions are to be committed that were never computed.
-    #[error("the {index}-th position in flight is to be committed but was not computed")]
+    /// A position to commit was not computed.
+    #[error("cannot commit position {index} in flight: it was not computed")]
     NotComputed {
-        /// The position, counted from 0 among those in flight.
+        /// Its index among the positions in flight.
         index: usize,
     },
-    /// The state after an earlier position is gone.
+    /// The state needed to continue after `wanted` positions is gone.
     #[error(
-        "the sequence cannot go back from position {committed} to {wanted}: a {why}; begin a new one and compute again"
+        "cannot truncate the sequence from {committed} positions to {wanted}: {why}; begin a new sequence and recompute"
     )]
-    CannotGoBack {
-        /// Positions to keep.
+    CannotTruncate {
+        /// Positions that would remain.
         wanted: usize,
         /// Positions committed.
         committed: usize,
-        /// What stands against it.
+        /// The reason.
         why: &'static str,
     },
-    /// Positions are in flight, and the operation wants none.
-    #[error("{0} positions are in flight; commit or drop them first")]
+    /// The operation requires that no positions are in flight.
+    #[error("{0} positions are in flight; commit or roll back first")]
     InFlight(usize),
     /// The sequence is not empty.
-    #[error("only an empty sequence can take a prefix from the cache; this one has {0} positions")]
+    #[error("only an empty sequence can resume from the prefix cache; this one has {0} positions")]
     NotEmpty(usize),
-    /// Positions are to be removed that the sequence does not have.
-    #[error("positions {start} to {end} cannot be removed from a sequence of {committed}")]
+    /// The positions to remove are out of range.
+    #[error("cannot remove positions {start}..{end} from a sequence of {committed} positions")]
     NoSuchPositions {
-        /// The first.
+        /// The first position to remove.
         start: usize,
-        /// The first that stays.
+        /// One past the last position to remove.
         end: usize,
         /// Positions committed.
         committed: usize,

@@ -1,25 +1,25 @@
 //! Per-sequence state of other crates: a detokenizer, a grammar, penalties, an n-gram index.
 
-/// State that another crate keeps per sequence. It is committed, reset, forked, saved and restored with the sequence.
-pub trait Extension: Send {
-    /// Names the extension in saved states.
+/// Per-sequence state of another crate, as hooks: it is committed, reset, forked, saved and restored with the sequence.
+pub trait SequenceExtension: Send {
+    /// The extension's name in saved states.
     fn name(&self) -> &'static str;
 
-    /// These tokens were committed, after those before.
+    /// These tokens were committed after the previous ones.
     fn commit(&mut self, tokens: &[u32]);
 
-    /// The sequence has these tokens now: it was truncated or shifted.
+    /// The sequence was truncated or shifted; these are all its tokens now.
     fn reset(&mut self, tokens: &[u32]);
 
-    /// The same state, for a fork of the sequence.
-    fn fork(&self) -> Box<dyn Extension>;
+    /// A copy of the state, for a fork of the sequence.
+    fn fork(&self) -> Box<dyn SequenceExtension>;
 
-    /// Writes what [`Extension::load`] needs to `out`.
+    /// Appends the state to `out`, in the format that [`SequenceExtension::load`] reads.
     fn save(&self, out: &mut Vec<u8>);
 
-    /// Loads what an extension of this name has saved.
+    /// Loads a state saved by an extension of the same name.
     ///
     /// # Errors
-    /// What is wrong with it, in words. The extension is as it was then.
+    /// A message for the user if the bytes are invalid; the extension is then unchanged.
     fn load(&mut self, from: &[u8]) -> Result<(), String>;
 }

@@ -2,12 +2,12 @@
 
 use crate::prefix::Pools;
 use crate::sequence::InFlight;
-use crate::{CHECKPOINTS, OwnerSet, SequenceId, State, StateError, pages_for};
+use crate::{CHECKPOINTS, ModelSet, SequenceId, State, StateError, pages_for};
 use std::ops::Range;
 use verbatim_backend::{PAGE_CELLS, StateStore};
 
 impl<S: StateStore> State<S> {
-    /// Reserves `count` more positions in flight, each after the one before, and returns their KV indices.
+    /// Reserves a chain of `count` more positions in flight and returns their KV indices.
     ///
     /// # Errors
     /// As for [`State::append_tree`].
@@ -24,8 +24,9 @@ impl<S: StateStore> State<S> {
     /// the last committed position.
     ///
     /// # Errors
-    /// If the context or the pages do not suffice, if so many may not be in flight (of a recurrent model, more than
-    /// [`CHECKPOINTS`] only as one chain after nothing), or a parent comes after its child. Nothing has changed then.
+    /// If the context or the pages do not suffice, if too many positions would be in flight (with recurrent layers, more than
+    /// [`CHECKPOINTS`] are only allowed as one chain, with nothing else in flight), or if a parent comes after its child. On error,
+    /// nothing is modified.
     pub fn append_tree(
         &mut self,
         id: SequenceId,
@@ -53,13 +54,13 @@ impl<S: StateStore> State<S> {
             return Err(StateError::ContextFull { wanted, context: self.context });
         }
         let wanted = sequence.flight.len() + count;
-        if wanted > self.most_in_flight {
-            return Err(StateError::TooManyInFlight { wanted, most: self.most_in_flight });
+        if wanted > self.max_in_flight {
+            return Err(StateError::TooManyInFlight { wanted, max: self.max_in_flight });
         }
-        // Which slot a position has depends on how many are in flight, unless all are kept apart.
+        // With more, positions share slots, which only works if the whole chain is known.
         let is_fresh_chain = is_chain && wanted == count;
         if self.has_slots() && !is_fresh_chain && count > 0 && wanted > CHECKPOINTS {
-            return Err(StateError::TooManyInFlight { wanted, most: CHECKPOINTS });
+            return Err(StateError::TooManyInFlight { wanted, max: CHECKPOINTS });
         }
         Ok(())
     }
@@ -77,37 +78,38 @@ impl<S: StateStore> State<S> {
         for group in 0..self.groups.len() {
             self.take_pages(id, group, start..start + count);
         }
-        // Positions before the last checkpoints of a long chain share a slot, one after the other, but for the last that ends
-        // a page: prefix-cache hits may resume from there.
+        // In a long chain, positions before the last checkpoints reuse one slot, except the last one at a page boundary:
+        // prefix-cache hits may resume from there.
         let shared = count.saturating_sub(CHECKPOINTS);
         let ends_page = |index: &usize| (start + index + 1).is_multiple_of(PAGE_CELLS);
-        let kept = if self.cache_slots > 0 { (0..shared).rfind(ends_page) } else { None };
+        let page_end = if self.cache_slots > 0 { (0..shared).rfind(ends_page) } else { None };
         let mut common = None;
         for index in 0..count {
             let slot = match common {
                 _ if !self.has_slots() => None,
-                _ if index > shared || Some(index) == kept => Some(self.take_slot()),
+                _ if index > shared || Some(index) == page_end => Some(self.take_slot()),
                 None => Some(self.take_slot()),
                 Some(slot) => {
                     self.slots.acquire(slot);
                     Some(slot)
                 }
             };
-            if index <= shared && Some(index) != kept {
+            if index <= shared && Some(index) != page_end {
                 common = slot;
             }
             let sequence = self.sequence_mut(id)?;
             let parent = parent(index);
             let depth = parent.map_or(0, |parent| sequence.flight[parent].depth + 1);
-            let (computed, kept) = (OwnerSet::default(), OwnerSet::default());
-            let row = InFlight { parent, depth, token: None, computed, slot, kept, is_stale: false };
+            let (computed_by, state_valid_for) = (ModelSet::default(), ModelSet::default());
+            let row =
+                InFlight { parent, depth, token: None, computed_by, slot, state_valid_for, is_stale: false };
             sequence.flight.push(row);
         }
         self.shrink_cache();
         Ok(())
     }
 
-    /// Evicts from the prefix tree until enough pages are free; evicting may also reduce how many are wanted.
+    /// Evicts from the prefix tree until enough pages are free; evicting may also reduce how many are needed.
     pub(crate) fn make_room(
         &mut self,
         group: usize,
@@ -123,7 +125,7 @@ impl<S: StateStore> State<S> {
             if self.tree.evict_page(group, windowed, &mut pools) {
                 continue;
             }
-            // What is left in the tree is in use. Without the tree it need not be copied before it is written.
+            // Sequences use everything left in the tree. Without the tree's references, their pages need no copy-on-write.
             if self.tree.is_empty() {
                 return Err(StateError::NoPages { wanted: count, free });
             }
@@ -131,7 +133,7 @@ impl<S: StateStore> State<S> {
         }
     }
 
-    /// The pages needed for these KV indices: new ones, and a copy of the first one's page if it is shared.
+    /// Number of pages needed for these KV indices: new ones, and a copy of the first one's page if that is shared.
     fn pages_to_grow(&self, id: SequenceId, group: usize, kv_indices: Range<usize>) -> usize {
         let Ok(sequence) = self.sequence(id) else { return 0 };
         let fresh = pages_for(kv_indices.end).saturating_sub(sequence.spans[group].end);
@@ -151,7 +153,7 @@ impl<S: StateStore> State<S> {
         }
         let row = id.index * self.blocks();
         if let Some(shared) = self.shared_page(id, group, kv_indices.start) {
-            let own = self.pools[group].take().expect("room was made");
+            let own = self.pools[group].take().expect("`make_room` has freed it");
             self.copy_page(group, shared, own);
             self.pools[group].release(shared);
             self.groups[group].table[row + kv_indices.start / PAGE_CELLS] = own;
@@ -160,7 +162,8 @@ impl<S: StateStore> State<S> {
         let Some(sequence) = &mut self.sequences[id.index] else { return };
         let span = &mut sequence.spans[group];
         while span.end < end {
-            self.groups[group].table[row + span.end] = self.pools[group].take().expect("room was made");
+            self.groups[group].table[row + span.end] =
+                self.pools[group].take().expect("`make_room` has freed it");
             span.end += 1;
         }
     }
@@ -175,10 +178,10 @@ impl<S: StateStore> State<S> {
         }
         self.slots
             .take()
-            .expect("sequences have the slots that they can need, and the tree gives its own back")
+            .expect("there are enough slots for all sequences, and those of the tree can be evicted")
     }
 
-    /// The cell of a KV index in a KV cache group; `None` also where a sliding window has left it.
+    /// The cell of a KV index in a KV cache group; `None` also if it has slid out of the window.
     pub(crate) fn cell(&self, id: SequenceId, group: usize, kv_index: usize) -> Option<usize> {
         let sequence = self.sequence(id).ok()?;
         if kv_index >= sequence.kv_len() {

@@ -2,22 +2,21 @@
 
 use crate::prefix::{Node, digest_after};
 use crate::sequence::{Sequence, Span};
-use crate::{NOT_A_TOKEN, OwnerId, State, pages_for};
+use crate::{ModelId, NOT_A_TOKEN, State, pages_for};
 use verbatim_backend::{PAGE_CELLS, StateStore};
 
 impl<S: StateStore> State<S> {
-    /// Whether every reference count is right, every sequence has the pages of the positions that attention can still see, and the
-    /// prefix tree matches its digests. Tests call it after every operation, and
-    /// [`State::end`] when no sequence is left.
+    /// Checks that every reference count is right, every sequence has the pages of the positions inside the window, and the prefix
+    /// tree matches its digests. Tests call it after every operation, and [`State::end`] when no sequence is left.
     ///
     /// # Errors
-    /// What does not agree, in words.
+    /// A description of the inconsistency.
     pub fn integrity(&self) -> Result<(), String> {
         let blocks = self.blocks();
         for (index, (group, pool)) in self.groups.iter().zip(&self.pools).enumerate() {
             let held = group.table.iter().copied().filter(|&page| page >= 0);
-            let kept = self.tree.nodes().filter_map(|node: &Node| node.pages[index].map(|page| page.id));
-            pool.check("page", held, kept)?;
+            let in_tree = self.tree.nodes().filter_map(|node: &Node| node.pages[index].map(|page| page.id));
+            pool.check("page", held, in_tree)?;
             if pool.cached() > group.cache_pages {
                 return Err(format!("{} pages are cached, not {}", pool.cached(), group.cache_pages));
             }
@@ -31,7 +30,7 @@ impl<S: StateStore> State<S> {
                 };
                 let has = |block: usize| table[block] >= 0;
                 if (0..blocks).any(|block| has(block) != (span.first..span.end).contains(&block)) {
-                    return Err(format!("sequence {row} says to have pages {span:?} and has {table:?}"));
+                    return Err(format!("sequence {row}: {span:?} does not match its page table {table:?}"));
                 }
             }
         }
@@ -45,63 +44,70 @@ impl<S: StateStore> State<S> {
         )?;
         self.tree.check()?;
         for sequence in live() {
-            let full = sequence.committed().min(sequence.exact_prefix_len) / PAGE_CELLS;
-            if sequence.chain.len() != full {
-                return Err(format!("{} digests of {full} full pages", sequence.chain.len()));
+            let full = sequence.committed().min(sequence.cacheable_len) / PAGE_CELLS;
+            if sequence.page_digests.len() != full {
+                return Err(format!("{} page digests for {full} full pages", sequence.page_digests.len()));
             }
             let mut digest = *self.tree.root();
-            for (block, kept) in sequence.tokens.chunks_exact(PAGE_CELLS).zip(&sequence.chain) {
+            for (block, stored) in sequence.tokens.chunks_exact(PAGE_CELLS).zip(&sequence.page_digests) {
                 digest = digest_after(&digest, block);
-                if digest != *kept {
-                    return Err("a digest is not that of the sequence's tokens".into());
+                if digest != *stored {
+                    return Err("a page digest does not match the sequence's tokens".into());
                 }
             }
             if self.is_recurrent() && sequence.slot.is_some() != (sequence.committed() > 0) {
-                return Err(format!("state {:?} after {} positions", sequence.slot, sequence.committed()));
+                return Err(format!(
+                    "recurrent state {:?} after {} positions",
+                    sequence.slot,
+                    sequence.committed()
+                ));
             }
-            let exact = &sequence.tokens[..sequence.committed().min(sequence.exact_prefix_len)];
+            let exact = &sequence.tokens[..sequence.committed().min(sequence.cacheable_len)];
             if exact.contains(&NOT_A_TOKEN) {
-                return Err("an embedding is in an exact prefix".into());
+                return Err("the cacheable prefix contains an embedding".into());
             }
-            self.drafts().try_for_each(|draft| self.check_filled(sequence, draft))?;
+            self.drafts().try_for_each(|draft| self.check_computed(sequence, draft))?;
         }
         Ok(())
     }
 
-    /// Whether a sequence has the pages of a kind of layer that it needs.
+    /// Whether a sequence has the pages that it needs in a KV cache group.
     fn check_span(&self, group: usize, sequence: &Sequence) -> Result<(), String> {
         let (span, group) = (sequence.spans[group], &self.groups[group]);
         let committed = sequence.committed();
-        let (seen, end) = (group.first_seen(committed), pages_for(sequence.kv_len()));
-        let is_targets = group.owners.contains(OwnerId::TARGET);
-        if span.whole_from > (if is_targets { seen } else { committed })
-            || span.whole_from < span.first * PAGE_CELLS
-        {
-            return Err(format!("has positions from {} on and sees {seen}", span.whole_from));
+        let (first_visible, end) = (group.first_visible(committed), pages_for(sequence.kv_len()));
+        let is_targets = group.models.contains(ModelId::TARGET);
+        let valid = span.first * PAGE_CELLS..=if is_targets { first_visible } else { committed };
+        if !valid.contains(&span.valid_from) {
+            return Err(format!("has valid_from {}, which is not in {valid:?}", span.valid_from));
         }
-        // Of drafts alone, pages of what they have not filled may be missing.
+        // In groups without the target, pages that no draft has computed may be missing.
         let is_missing = !is_targets && sequence.flight.is_empty() && span.first == committed / PAGE_CELLS;
         if span.end != end && !(is_missing && span.end == span.first) {
-            return Err(format!("needs pages from position {seen} to page {end} and has {span:?}"));
+            return Err(format!("needs pages from position {first_visible} to page {end}, but has {span:?}"));
         }
         Ok(())
     }
 
-    /// Whether what a draft has filled is there.
-    fn check_filled(&self, sequence: &Sequence, draft: OwnerId) -> Result<(), String> {
-        let (filled, committed) = (sequence.filled(draft), sequence.committed());
-        if filled.is_empty() && filled != (0..0) || filled.end > committed {
-            return Err(format!("a draft has filled {filled:?} of {committed} positions"));
+    /// Whether the cells and the state of a draft's computed range exist.
+    fn check_computed(&self, sequence: &Sequence, draft: ModelId) -> Result<(), String> {
+        let (computed, committed) = (sequence.computed_range(draft), sequence.committed());
+        if computed.is_empty() && computed != (0..0) || computed.end > committed {
+            return Err(format!("a draft has computed {computed:?} of {committed} positions"));
         }
         for (group, span) in self.groups.iter().zip(&sequence.spans) {
-            let first = filled.start.max(group.first_seen(committed));
-            if group.owners.contains(draft) && first < filled.end && first < span.whole_from {
-                return Err(format!("a draft has filled {filled:?} and cells begin at {}", span.whole_from));
+            let first = computed.start.max(group.first_visible(committed));
+            if group.models.contains(draft) && first < computed.end && first < span.valid_from {
+                return Err(format!(
+                    "a draft has computed {computed:?}, but valid cells begin at {}",
+                    span.valid_from
+                ));
             }
         }
-        let has_state = self.owners[draft.0].is_recurrent() && sequence.filled_before_flight(draft).is_some();
+        let has_state =
+            self.models[draft.0].is_recurrent() && sequence.computed_before_flight(draft).is_some();
         if has_state && sequence.slot.is_none() {
-            return Err(format!("a draft has filled {filled:?} and its state is not there"));
+            return Err(format!("a draft has computed {computed:?}, but its recurrent state is missing"));
         }
         Ok(())
     }

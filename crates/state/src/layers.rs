@@ -1,90 +1,91 @@
-//! The layers of all owners in one state: which are whose, and how a draft adds its own.
+//! The layers of all models in one state: which layers belong to which model, and how a draft adds its layers.
 
-use crate::owner::{MOST_OWNERS, Owner, OwnerSet, OwnerSpec};
+use crate::model::{MAX_MODELS, ModelLayers, ModelSet, ModelSpec};
 use crate::pool::Pool;
 use crate::spec::SLOTS_PER_SEQUENCE;
-use crate::{AppendError, Group, LayerSpec, OwnerId, SequenceId, State, StateError, pages_for};
+use crate::{AppendError, Group, LayerSpec, ModelId, SequenceId, State, StateError, pages_for};
 use std::ops::Range;
 use verbatim_backend::{KvSpec, PAGE_CELLS, RecurrentSpec, StateLayers, StateMemoryError, StateStore};
 
 impl<S: StateStore> State<S> {
-    /// A model's attention layers among all: the first is `kv[start]` in its graphs.
-    pub fn layers(&self, owner: OwnerId) -> Range<usize> {
-        self.owners[owner.0].layers.clone()
+    /// A model's range among all attention layers: its first layer is `kv[start]` in its graphs.
+    pub fn layers(&self, model: ModelId) -> Range<usize> {
+        self.models[model.0].layers.clone()
     }
 
-    /// A model's recurrent layers among all: the first is `conv[start]` and `delta[start]` in its graphs.
-    pub fn recurrent_layers(&self, owner: OwnerId) -> Range<usize> {
-        self.owners[owner.0].recurrent.clone()
+    /// A model's range among all recurrent layers: its first layer is `conv[start]` and `delta[start]` in its graphs.
+    pub fn recurrent_layers(&self, model: ModelId) -> Range<usize> {
+        self.models[model.0].recurrent.clone()
     }
 
     /// All models, the target first.
-    pub fn owners(&self) -> impl Iterator<Item = OwnerId> + use<S> {
-        (0..self.owners.len()).map(OwnerId)
+    pub fn models(&self) -> impl Iterator<Item = ModelId> + use<S> {
+        (0..self.models.len()).map(ModelId)
     }
 
     /// Adds a draft's layers to those of the target. Attention layers join the KV cache group with their window; recurrent layers
     /// share the slots. The prefix cache keeps its size in positions; the draft's layers add bytes.
     ///
     /// # Errors
-    /// If a sequence has begun or the prefix cache is not empty, if there are too many owners, or if there is no memory.
-    pub fn append_owner(&mut self, owner: OwnerSpec) -> Result<OwnerId, AppendError> {
+    /// If a sequence has begun or the prefix cache is not empty, if there are too many models, or not enough memory.
+    pub fn append_model(&mut self, model: ModelSpec) -> Result<ModelId, AppendError> {
         if !self.is_unused() {
             return Err(AppendError::InUse);
         }
-        if self.owners.len() == MOST_OWNERS {
-            return Err(AppendError::TooMany(MOST_OWNERS));
+        if self.models.len() == MAX_MODELS {
+            return Err(AppendError::TooMany(MAX_MODELS));
         }
-        Ok(self.add_owner(owner)?)
+        Ok(self.add_model(model)?)
     }
 
-    /// The last contiguous range of committed positions whose cells, and the recurrent state after the last of them, an owner has
-    /// computed. All of them for the target.
+    /// The last contiguous range of committed positions that a model has computed: their cells are valid, and so is the recurrent
+    /// state after the last of them. All committed positions for the target.
     ///
     /// # Errors
     /// If there is no such sequence.
-    pub fn filled(&self, id: SequenceId, owner: OwnerId) -> Result<Range<usize>, StateError> {
-        self.sequence(id).map(|sequence| sequence.filled(owner))
+    pub fn computed_range(&self, id: SequenceId, model: ModelId) -> Result<Range<usize>, StateError> {
+        self.sequence(id).map(|sequence| sequence.computed_range(model))
     }
 
-    /// The drafts, which are all owners but the target.
-    pub(crate) fn drafts(&self) -> impl Iterator<Item = OwnerId> + use<S> {
-        self.owners().skip(1)
+    /// The drafts: all models except the target.
+    pub(crate) fn drafts(&self) -> impl Iterator<Item = ModelId> + use<S> {
+        self.models().skip(1)
     }
 
-    /// After positions were removed: clips what drafts have filled to what is left.
-    pub(crate) fn clip_filled(&mut self, id: SequenceId) {
+    /// Clips the drafts' computed ranges to the remaining positions, after positions were removed.
+    pub(crate) fn clip_computed(&mut self, id: SequenceId) {
         let Some(sequence) = &mut self.sequences[id.index] else { return };
         let committed = sequence.committed();
-        for (draft, filled) in sequence.filled.iter_mut().enumerate() {
-            filled.end = filled.end.min(committed);
+        for (draft, computed) in sequence.computed_ranges.iter_mut().enumerate() {
+            computed.end = computed.end.min(committed);
             for (group, span) in self.groups.iter().zip(&sequence.spans) {
-                if group.owners.contains(OwnerId(draft + 1)) && span.whole_from > group.first_seen(committed)
+                if group.models.contains(ModelId(draft + 1))
+                    && span.valid_from > group.first_visible(committed)
                 {
-                    filled.start = filled.start.max(span.whole_from);
+                    computed.start = computed.start.max(span.valid_from);
                 }
             }
-            if filled.start >= filled.end {
-                *filled = 0..0;
+            if computed.start >= computed.end {
+                *computed = 0..0;
             }
         }
     }
 
-    /// The recurrent state after the last committed position is gone, and with it what recurrent drafts have filled.
-    pub(crate) fn lose_states(&mut self, id: SequenceId) {
+    /// Drops the recurrent state after the last committed position, and with it the computed ranges of recurrent drafts.
+    pub(crate) fn invalidate_states(&mut self, id: SequenceId) {
         let Some(sequence) = &mut self.sequences[id.index] else { return };
-        for (filled, owner) in sequence.filled.iter_mut().zip(&self.owners[1..]) {
-            if owner.is_recurrent() {
-                *filled = 0..0;
+        for (computed, model) in sequence.computed_ranges.iter_mut().zip(&self.models[1..]) {
+            if model.is_recurrent() {
+                *computed = 0..0;
             }
         }
         sequence.slot.take().into_iter().for_each(|slot| self.slots.release(slot));
     }
 
-    /// Adds layers to the store and to the cache metadata; changes nothing if there is no memory for them.
-    pub(crate) fn add_owner(&mut self, spec: OwnerSpec) -> Result<OwnerId, StateMemoryError> {
-        let OwnerSpec { layers, recurrent } = spec;
-        let owner = OwnerId(self.owners.len());
+    /// Adds layers to the store and to the cache metadata; on error, nothing is modified.
+    pub(crate) fn add_model(&mut self, spec: ModelSpec) -> Result<ModelId, StateMemoryError> {
+        let ModelSpec { layers, recurrent } = spec;
+        let model = ModelId(self.models.len());
         let too_many = StateMemoryError::Kv { pages: self.pages, layers: layers.len() };
         let Some((added, pools)) = self.new_groups(&layers, !recurrent.is_empty()) else {
             return Err(too_many);
@@ -113,19 +114,19 @@ impl<S: StateStore> State<S> {
             let group = self.groups.iter_mut().find(|group| group.window == layer.window);
             let group = group.expect("every window has a group");
             group.layers.push(first + index);
-            group.owners.insert(owner);
+            group.models.insert(model);
         }
         self.layers.extend(layers);
         self.recurrent.extend(recurrent);
-        self.owners.push(Owner {
+        self.models.push(ModelLayers {
             layers: first..self.layers.len(),
             recurrent: first_recurrent..self.recurrent.len(),
             digest: [0; 32],
         });
-        Ok(owner)
+        Ok(model)
     }
 
-    /// Groups, still without layers, for the windows that have none yet; `None` if sizes overflow.
+    /// New groups, still without layers, for windows that have no group yet; `None` if sizes overflow.
     fn new_groups(&self, layers: &[LayerSpec], is_recurrent: bool) -> Option<(Vec<Group>, Vec<Pool>)> {
         let page_bytes = layers.iter().try_fold(0usize, |sum, layer| {
             sum.checked_add(layer.kv.cell_bytes()?.checked_mul(PAGE_CELLS)?)
@@ -144,21 +145,21 @@ impl<S: StateStore> State<S> {
             }
             let own = match window {
                 None => self.pages,
-                // The first and the last page of a window may be partly used.
+                // The first and the last page of a window may be partially used.
                 Some(window) => {
-                    let most =
-                        window.saturating_add(self.most_in_flight).div_ceil(PAGE_CELLS).saturating_add(1);
-                    self.pages.min(most.saturating_mul(self.sequences.len()))
+                    let max_pages =
+                        window.saturating_add(self.max_in_flight).div_ceil(PAGE_CELLS).saturating_add(1);
+                    self.pages.min(max_pages.saturating_mul(self.sequences.len()))
                 }
             };
             pools.push(Pool::new(own.checked_add(cache_pages)?)?);
-            let (layers, owners, table) = (Vec::new(), OwnerSet::default(), vec![-1; entries]);
-            groups.push(Group { window, layers, owners, table, cache_pages });
+            let (layers, models, table) = (Vec::new(), ModelSet::default(), vec![-1; entries]);
+            groups.push(Group { window, layers, models, table, cache_pages });
         }
         Some((groups, pools))
     }
 
-    /// Slots for recurrent layers, if there are none yet, and how many of them are for the prefix cache; `None` if sizes overflow.
+    /// The slot pool if there is none yet, and how many of its slots are for the prefix cache; `None` if sizes overflow.
     fn new_slots(&self, recurrent: &[RecurrentSpec]) -> Option<(Option<Pool>, usize)> {
         if recurrent.is_empty() || self.has_slots() {
             return Some((None, 0));

@@ -1,27 +1,27 @@
-//! Sequence state: which positions of which sequence live in which cells of the backend's memory.
+//! Sequence state: which positions of which sequence are stored in which cells of the backend's memory.
 //!
 //! **A sequence grows in transactions.** [`State::append`] (a chain) or [`State::append_tree`] reserves KV slots for positions
-//! in flight, steps store their K and V, and [`State::commit`] or [`State::commit_path`] keeps those along one path;
-//! [`State::rollback`] drops them all. None of this touches committed positions, so a step that fails, or draft tokens that are
-//! rejected, leave a sequence unchanged. State that other crates keep per sequence takes part as an [`Extension`].
+//! in flight, steps store their K and V, and [`State::commit`] or [`State::commit_path`] commits those on one path;
+//! [`State::rollback`] drops them all. None of this changes committed positions, so a failed step or rejected draft tokens leave
+//! a sequence unchanged. Other crates attach their own per-sequence state as a [`SequenceExtension`].
 //!
 //! **A step** calls [`State::batch`] to find where its rows read and write, then [`State::begin_compute`], runs, and calls
 //! [`State::computed`] if the run has succeeded.
 //!
-//! **A draft model is more layers of the same sequences** ([`State::append_owner`]). It shares KV indices, pages, slots and
-//! transactions with the target, so a rollback cannot miss the draft. [`State::filled`] gives the committed positions that a draft
-//! has computed in each sequence; it never reads others. A draft never blocks the target: positions that its window or its
-//! recurrent state cannot keep are no longer filled.
+//! **A draft model is more layers of the same sequences** ([`State::append_model`]). It shares KV indices, pages, slots and
+//! transactions with the target, so a rollback cannot miss the draft. [`State::computed_range`] returns the committed positions
+//! that a draft has computed; the draft only attends to those. A draft never blocks the target: positions that its window or its
+//! recurrent state cannot keep count as not computed.
 //!
-//! **KV cache groups** are layers with the same window. Each has its own pages of [`PAGE_CELLS`] positions; pages that a sliding
-//! window has left are released. Recurrent layers have state slots: one for the state after the last committed position, others
+//! **KV cache groups** are layers with the same window. Each has its own pages of [`PAGE_CELLS`] positions; pages that
+//! have slid out of the window are released. Recurrent layers have state slots: one for the state after the last committed position, others
 //! for positions in flight, so that any of the last [`CHECKPOINTS`] can be committed without a copy.
 //!
 //! **Pages and slots are reference-counted**: forked sequences share them, and so does the prefix tree (the prefix cache), which
-//! keeps them until memory is needed. Writing to a shared page copies it first.
+//! keeps them until the memory is needed. Writing to a shared page copies it first.
 //!
 //! [`State::remove_and_shift`] removes positions from the middle, for models that support a K-shift. [`State::save`] and
-//! [`State::restore`] bring a sequence into another process.
+//! [`State::restore`] move a sequence to another process.
 
 mod batch;
 mod commit;
@@ -31,7 +31,7 @@ mod extension;
 mod grow;
 mod integrity;
 mod layers;
-mod owner;
+mod model;
 mod pool;
 mod prefix;
 mod resume;
@@ -45,21 +45,21 @@ mod tests;
 
 pub use batch::{Batch, BatchError};
 pub use error::StateError;
-pub use extension::Extension;
-pub use owner::{AppendError, Digest, OwnerId, OwnerSpec};
+pub use extension::SequenceExtension;
+pub use model::{AppendError, Digest, ModelId, ModelSpec};
 pub use run::PageTables;
-pub use saved::{RestoreError, Restored, Saved, SavedError};
+pub use saved::{RestoreError, Restored, SavedFile, SavedFileError};
 pub use sequence::NOT_A_TOKEN;
 pub use spec::{CHECKPOINTS, LayerSpec, RopeKind, StateSpec, pages_for};
 pub use verbatim_backend::StateMemoryError;
 
-use owner::{Owner, OwnerSet};
+use model::{ModelLayers, ModelSet};
 use pool::Pool;
 use prefix::{Pools, PrefixTree};
 use sequence::Sequence;
 use verbatim_backend::{PAGE_CELLS, RecurrentSpec, StateStore};
 
-/// Names a sequence of one [`State`].
+/// The id of a sequence of one [`State`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SequenceId {
     index: usize,
@@ -76,24 +76,24 @@ impl SequenceId {
 
 /// A KV cache group: layers with the same window, which need pages for the same positions.
 ///
-/// A group in which the target has no layers may lack pages of positions that are seen: the drafts have not filled those.
+/// A group without layers of the target may be missing pages inside the window: positions that no draft has computed.
 struct Group {
     window: Option<usize>,
-    /// Their indices among the attention layers.
+    /// Indices of the group's layers among all attention layers.
     layers: Vec<usize>,
-    /// The owners of its layers.
-    owners: OwnerSet,
-    /// \[sequence, block of positions\] → page; -1 where there is none.
+    /// The models that have layers in the group.
+    models: ModelSet,
+    /// The page of \[sequence, block of positions\]; -1 for none.
     table: Vec<i32>,
-    /// The most pages that only the prefix tree may reference.
+    /// Maximum number of pages that only the prefix tree references.
     cache_pages: usize,
 }
 
 /// The state of all sequences.
 pub struct State<S> {
     store: S,
-    owners: Vec<Owner>,
-    /// All owners' layers.
+    models: Vec<ModelLayers>,
+    /// All models' layers.
     layers: Vec<LayerSpec>,
     recurrent: Vec<RecurrentSpec>,
     groups: Vec<Group>,
@@ -105,22 +105,22 @@ pub struct State<S> {
     pages: usize,
     cache_bytes: usize,
     context: usize,
-    most_in_flight: usize,
+    max_in_flight: usize,
     sequences: Vec<Option<Sequence>>,
     generation: u64,
     tree: PrefixTree,
 }
 
 impl<S: StateStore> State<S> {
-    /// State for sequences of a model, the target, in a store that has no layers yet.
+    /// State for sequences of the target model, in a store that has no layers yet.
     ///
     /// # Errors
-    /// If there is no memory for so many pages, or for the recurrent states of so many sequences.
-    pub fn new(store: S, spec: StateSpec, target: OwnerSpec) -> Result<State<S>, StateMemoryError> {
+    /// If there is not enough memory for the pages or the recurrent states.
+    pub fn new(store: S, spec: StateSpec, target: ModelSpec) -> Result<State<S>, StateMemoryError> {
         let StateSpec { sequences, context, in_flight, pages, cache_bytes } = spec;
         let mut state = State {
             store,
-            owners: Vec::new(),
+            models: Vec::new(),
             layers: Vec::new(),
             recurrent: Vec::new(),
             groups: Vec::new(),
@@ -130,29 +130,29 @@ impl<S: StateStore> State<S> {
             pages,
             cache_bytes,
             context,
-            most_in_flight: in_flight,
+            max_in_flight: in_flight,
             sequences: (0..sequences).map(|_| None).collect(),
             generation: 0,
             tree: PrefixTree::new([0; 32]),
         };
-        state.add_owner(target)?;
+        state.add_model(target)?;
         Ok(state)
     }
 
-    /// Sets an owner's digest: of the model and its adapters. A saved sequence can be restored only where the digest is the same. This is
-    /// separate from [`State::new`] because hashing may take long and is pointless if memory does not suffice.
+    /// Sets the digest of a model and its adapters. A saved sequence can only be restored if the digests match. This is separate
+    /// from [`State::new`] because hashing takes long and is wasted if there is not enough memory.
     ///
     /// # Panics
-    /// If a sequence has begun, or there is no such owner.
-    pub fn identify(&mut self, owner: OwnerId, digest: Digest) {
-        assert!(self.is_unused(), "identified too late");
-        self.owners[owner.0].digest = digest;
-        if owner == OwnerId::TARGET {
+    /// If a sequence has begun, or there is no such model.
+    pub fn set_model_digest(&mut self, model: ModelId, digest: Digest) {
+        assert!(self.is_unused(), "the digest was set after first use");
+        self.models[model.0].digest = digest;
+        if model == ModelId::TARGET {
             self.tree = PrefixTree::new(digest);
         }
     }
 
-    /// The most positions of a sequence.
+    /// Maximum number of positions of a sequence.
     pub fn context(&self) -> usize {
         self.context
     }
@@ -172,12 +172,12 @@ impl<S: StateStore> State<S> {
         self.groups.iter().map(|group| group.window).collect()
     }
 
-    /// Sequences, and pages of each, of [`State::page_table`].
+    /// The shape of [`State::page_table`]: sequences, and pages per sequence.
     pub fn page_table_shape(&self) -> [usize; 2] {
         [self.sequences.len(), self.blocks()]
     }
 
-    /// A KV cache group's page table: for each sequence, the page of each block of [`PAGE_CELLS`] positions; -1 for none.
+    /// A KV cache group's page table: the page of each block of [`PAGE_CELLS`] positions of each sequence; -1 for none.
     pub fn page_table(&self, group: usize) -> &[i32] {
         &self.groups[group].table
     }
@@ -188,10 +188,10 @@ impl<S: StateStore> State<S> {
 
     /// Whether the target has recurrent layers. Its sequences can then be truncated to 0 only.
     pub fn is_recurrent(&self) -> bool {
-        self.owners[OwnerId::TARGET.0].is_recurrent()
+        self.models[ModelId::TARGET.0].is_recurrent()
     }
 
-    /// Whether any owner has recurrent layers.
+    /// Whether any model has recurrent layers.
     fn has_slots(&self) -> bool {
         !self.recurrent.is_empty()
     }
@@ -204,24 +204,24 @@ impl<S: StateStore> State<S> {
     /// A new, empty sequence.
     ///
     /// # Errors
-    /// If all are in use.
+    /// If all sequences are in use.
     pub fn begin(&mut self) -> Result<SequenceId, StateError> {
         let free = self.sequences.iter().position(Option::is_none);
         let index = free.ok_or(StateError::NoSequence(self.sequences.len()))?;
         self.generation += 1;
         let generation = self.generation;
         self.sequences[index] =
-            Some(Sequence::new(generation, self.groups.len(), self.owners.len() - 1, self.context));
+            Some(Sequence::new(generation, self.groups.len(), self.models.len() - 1, self.context));
         Ok(SequenceId { index, generation })
     }
 
     /// Ends a sequence. Its pages stay in the prefix cache as long as there is room.
     ///
     /// # Errors
-    /// If there is no such sequence; or if it was the last and the cache metadata is inconsistent ([`State::integrity`]).
+    /// If there is no such sequence; or if it was the last one and the cache metadata is inconsistent ([`State::integrity`]).
     pub fn end(&mut self, id: SequenceId) -> Result<(), StateError> {
         self.rollback(id)?;
-        self.keep_tail(id);
+        self.cache_tail(id);
         self.release_from(id, 0);
         if let Some(Sequence { slot: Some(slot), .. }) = self.sequences[id.index].take() {
             self.slots.release(slot);
@@ -233,11 +233,15 @@ impl<S: StateStore> State<S> {
         }
     }
 
-    /// Attaches an extension, which follows every change of the sequence.
+    /// Attaches an extension, which is notified of every change to the sequence's tokens.
     ///
     /// # Errors
     /// If there is no such sequence.
-    pub fn attach(&mut self, id: SequenceId, mut extension: Box<dyn Extension>) -> Result<(), StateError> {
+    pub fn attach(
+        &mut self,
+        id: SequenceId,
+        mut extension: Box<dyn SequenceExtension>,
+    ) -> Result<(), StateError> {
         let sequence = self.sequence_mut(id)?;
         extension.reset(&sequence.tokens);
         sequence.extensions.push(extension);
@@ -245,11 +249,11 @@ impl<S: StateStore> State<S> {
     }
 
     /// The extensions that were attached to a sequence, in order.
-    pub fn extensions(&self, id: SequenceId) -> Result<&[Box<dyn Extension>], StateError> {
+    pub fn extensions(&self, id: SequenceId) -> Result<&[Box<dyn SequenceExtension>], StateError> {
         self.sequence(id).map(|sequence| &sequence.extensions[..])
     }
 
-    /// Positions committed.
+    /// Number of committed positions.
     pub fn len(&self, id: SequenceId) -> Result<usize, StateError> {
         self.sequence(id).map(Sequence::committed)
     }
@@ -259,13 +263,13 @@ impl<S: StateStore> State<S> {
         self.len(id).map(|len| len == 0)
     }
 
-    /// The tokens committed.
+    /// The committed tokens.
     pub fn tokens(&self, id: SequenceId) -> Result<&[u32], StateError> {
         self.sequence(id).map(|sequence| &sequence.tokens[..])
     }
 
-    /// Positions removed by [`State::remove_and_shift`].
-    pub fn removed(&self, id: SequenceId) -> Result<usize, StateError> {
+    /// Number of positions removed by [`State::remove_and_shift`].
+    pub fn removed_count(&self, id: SequenceId) -> Result<usize, StateError> {
         self.sequence(id).map(|sequence| sequence.removed)
     }
 

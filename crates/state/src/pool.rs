@@ -6,12 +6,12 @@ pub(crate) struct Pool {
     ref_count: Vec<u32>,
     in_tree: Vec<bool>,
     free: Vec<i32>,
-    /// Referenced by the tree alone.
+    /// Number of those that only the tree references.
     cached: usize,
 }
 
 impl Pool {
-    /// `None` if so many cannot be numbered.
+    /// `None` if the count does not fit an i32.
     pub(crate) fn new(count: usize) -> Option<Pool> {
         let end = i32::try_from(count).ok()?;
         let (ref_count, in_tree) = (vec![0; count], vec![false; count]);
@@ -83,19 +83,19 @@ impl Pool {
         self.cached = self.cached + usize::from(after) - usize::from(before);
     }
 
-    /// Whether the counts agree with the references that there are: `held` by sequences, `kept` by the tree.
+    /// Whether the counts match the actual references: `held` by sequences, `in_tree` by the tree.
     pub(crate) fn check(
         &self,
         what: &str,
         held: impl Iterator<Item = i32>,
-        kept: impl Iterator<Item = i32>,
+        in_tree: impl Iterator<Item = i32>,
     ) -> Result<(), String> {
         let mut counts = vec![0u32; self.len()];
         let mut trees = vec![0u32; self.len()];
         for id in held {
             *counts.get_mut(id as usize).ok_or_else(|| format!("there is no {what} {id}"))? += 1;
         }
-        for id in kept {
+        for id in in_tree {
             *trees.get_mut(id as usize).ok_or_else(|| format!("there is no {what} {id}"))? += 1;
         }
         for &id in &self.free {
@@ -118,7 +118,7 @@ impl Pool {
         }
         let cached = (0..self.len()).filter(|&id| self.is_cached(id as i32)).count();
         if cached != self.cached {
-            return Err(format!("{cached} {what}s are referenced by the tree alone, not {}", self.cached));
+            return Err(format!("{cached} {what}s are referenced by the tree only, not {}", self.cached));
         }
         Ok(())
     }
@@ -140,8 +140,8 @@ mod tests {
         }
         pool.release(1);
         assert_eq!((pool.len(), pool.free(), pool.cached()), (5, 2, 1));
-        let verdict = |pool: &Pool, held: &[i32], kept: &[i32]| {
-            pool.check("page", held.iter().copied(), kept.iter().copied())
+        let verdict = |pool: &Pool, held: &[i32], in_tree: &[i32]| {
+            pool.check("page", held.iter().copied(), in_tree.iter().copied())
         };
         assert_eq!(verdict(&pool, &[0, 0, 2], &[1, 2]), Ok(()));
         let wrong: [(&[i32], &[i32], &str); 8] = [
@@ -154,14 +154,14 @@ mod tests {
             (&[0, 2], &[0, 1, 2], "page 0 has 2 references, 1 of them by the tree, not (2, false)"),
             (&[0, 0, 2, 2], &[1], "page 2 has 2 references, 0 of them by the tree, not (2, true)"),
         ];
-        for (held, kept, what) in wrong {
-            assert_eq!(verdict(&pool, held, kept), Err(what.to_owned()));
+        for (held, in_tree, what) in wrong {
+            assert_eq!(verdict(&pool, held, in_tree), Err(what.to_owned()));
         }
         let free = pool.free.pop();
         assert_eq!(verdict(&pool, &[0, 0, 2], &[1, 2]), Err("2 pages are unused and 1 are free".to_owned()));
         pool.free.extend(free);
         pool.cached = 2;
-        let what = "1 pages are referenced by the tree alone, not 2";
+        let what = "1 pages are referenced by the tree only, not 2";
         assert_eq!(verdict(&pool, &[0, 0, 2], &[1, 2]), Err(what.to_owned()));
     }
 

@@ -1,11 +1,11 @@
-//! The prefix tree (the prefix cache): pages and states of sequences that have ended, or that others may share.
+//! The prefix tree (the prefix cache): pages and recurrent states of ended sequences and of prefixes that others may share.
 //!
-//! A node is a page of tokens after its parent's, or fewer at the end of a sequence, with the pages of their K and V and perhaps
-//! the slot with the recurrent state after the last token. Pages and slots record which drafts have filled them; one that more
-//! drafts have filled replaces another. Nodes are found by the digest of the model, the adapters and all tokens up to their last;
-//! a hit counts only if the tokens themselves are equal.
+//! A node holds the tokens of one page (fewer at the end of a sequence), the pages of their K and V and, if available, the slot
+//! with the recurrent state after the last token. Pages and slots record which drafts have computed them; one that more drafts
+//! have computed replaces another. Nodes are found by the digest of the model, the adapters and all tokens up to their last;
+//! a hit is verified token by token.
 
-use crate::owner::{Digest, OwnerSet};
+use crate::model::{Digest, ModelSet};
 use crate::pool::Pool;
 use sha2::{Digest as _, Sha256};
 use std::collections::HashMap;
@@ -22,23 +22,23 @@ pub(crate) type NodeId = usize;
 
 /// A page or a slot in the tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Kept {
+pub(crate) struct CachedEntry {
     pub(crate) id: i32,
-    /// The drafts that have filled the cells of all the node's tokens; for a slot, the owners whose state it has.
-    pub(crate) filled: OwnerSet,
+    /// The drafts that have computed the cells of all the node's tokens; for a slot, the models whose state it holds.
+    pub(crate) computed_by: ModelSet,
 }
 
 pub(crate) struct Node {
     pub(crate) parent: Option<NodeId>,
     children: Vec<NodeId>,
     digest: Digest,
-    /// 1 to [`PAGE_CELLS`]; only a node of so many has children.
+    /// 1 to [`PAGE_CELLS`] tokens; only full nodes have children.
     pub(crate) tokens: Vec<u32>,
-    /// The page of each KV cache group; `None` where the window has left it.
-    pub(crate) pages: Vec<Option<Kept>>,
+    /// The page of each KV cache group; `None` if it has slid out of the window or was evicted.
+    pub(crate) pages: Vec<Option<CachedEntry>>,
     /// The recurrent state after the last token.
-    pub(crate) slot: Option<Kept>,
-    /// When each page, and last the slot, was added or used: LRU eviction goes by this.
+    pub(crate) slot: Option<CachedEntry>,
+    /// When each page, and last the slot, was added or used, for LRU eviction.
     used: Vec<u64>,
 }
 
@@ -59,7 +59,7 @@ pub(crate) struct PrefixTree {
 }
 
 impl PrefixTree {
-    /// An empty tree for the model of this digest.
+    /// An empty tree for the model with this digest.
     pub(crate) fn new(root: Digest) -> PrefixTree {
         let (nodes, vacant, index, first) = (Vec::new(), Vec::new(), HashMap::new(), Vec::new());
         PrefixTree { root, nodes, vacant, index, first, clock: 0 }
@@ -79,11 +79,11 @@ impl PrefixTree {
     }
 
     pub(crate) fn node(&self, id: NodeId) -> &Node {
-        self.nodes[id].as_ref().expect("ids of nodes are not kept")
+        self.nodes[id].as_ref().expect("the node exists")
     }
 
     fn node_mut(&mut self, id: NodeId) -> &mut Node {
-        self.nodes[id].as_mut().expect("ids of nodes are not kept")
+        self.nodes[id].as_mut().expect("the node exists")
     }
 
     fn ids(&self) -> impl Iterator<Item = NodeId> + '_ {
@@ -125,14 +125,14 @@ impl PrefixTree {
         (path, partial)
     }
 
-    /// Adds a node, or finds it; gives it the pages and the slot that it lacks, or that more owners have filled than its own.
-    /// Returns it.
+    /// Finds or adds a node and returns it. Sets the pages and the slot that it lacks, and replaces those that fewer models have
+    /// computed.
     pub(crate) fn add(
         &mut self,
         parent: Option<NodeId>,
         tokens: &[u32],
-        pages: &[Option<Kept>],
-        slot: Option<Kept>,
+        pages: &[Option<CachedEntry>],
+        slot: Option<CachedEntry>,
         pools: &mut Pools<'_>,
     ) -> NodeId {
         debug_assert!((1..=PAGE_CELLS).contains(&tokens.len()));
@@ -166,10 +166,10 @@ impl PrefixTree {
         let clock = self.clock;
         let node = self.node_mut(id);
         for (group, page) in pages.iter().enumerate() {
-            keep(&mut node.pages[group], *page, &mut pools.pages[group]);
+            update_entry(&mut node.pages[group], *page, &mut pools.pages[group]);
             node.used[group] = clock;
         }
-        keep(&mut node.slot, slot, pools.slots);
+        update_entry(&mut node.slot, slot, pools.slots);
         *node.used.last_mut().expect("one more than groups") = clock;
         id
     }
@@ -186,7 +186,7 @@ impl PrefixTree {
     pub(crate) fn evict_page(&mut self, group: usize, windowed: bool, pools: &mut Pools<'_>) -> bool {
         let pool = &pools.pages[group];
         let cached = |&id: &NodeId| self.node(id).pages[group].is_some_and(|page| pool.is_cached(page.id));
-        // A node with children is evicted only if all of them are in use, by sequences that have their own pages for it.
+        // A node with children is evicted only if all of them are in use by sequences that have their own pages for it.
         let order = |&id: &NodeId| {
             let node = self.node(id);
             (!windowed && !node.children.is_empty(), node.used[group])
@@ -194,7 +194,8 @@ impl PrefixTree {
         let Some(id) = self.ids().filter(cached).min_by_key(order) else { return false };
         // A sequence that continues from a node will need it as a parent.
         let node = self.node(id);
-        let in_use = |(pool, page): (&Pool, &Option<Kept>)| page.is_some_and(|page| !pool.is_cached(page.id));
+        let in_use =
+            |(pool, page): (&Pool, &Option<CachedEntry>)| page.is_some_and(|page| !pool.is_cached(page.id));
         let is_wanted = windowed && pools.pages.iter().zip(&node.pages).any(in_use);
         if is_wanted || !node.children.is_empty() {
             let page = self.node_mut(id).pages[group].take().expect("filtered");
@@ -225,7 +226,7 @@ impl PrefixTree {
     }
 
     fn remove(&mut self, id: NodeId, pools: &mut Pools<'_>) {
-        let node = self.nodes[id].take().expect("ids of nodes are not kept");
+        let node = self.nodes[id].take().expect("the node exists");
         debug_assert!(node.children.is_empty());
         for (pool, page) in pools.pages.iter_mut().zip(node.pages) {
             if let Some(page) = page {
@@ -248,17 +249,19 @@ impl PrefixTree {
         self.nodes.iter().flatten()
     }
 
-    /// Whether every node is where its digest and its parent say.
+    /// Whether the digests, the index and the parent links of all nodes are consistent.
     pub(crate) fn check(&self) -> Result<(), String> {
         for id in self.ids() {
             let node = self.node(id);
             let before = node.parent.map_or(self.root, |parent| self.node(parent).digest);
             if digest_after(&before, &node.tokens) != node.digest || self.index.get(&node.digest) != Some(&id)
             {
-                return Err(format!("node {id} of the prefix tree is not where its tokens say"));
+                return Err(format!(
+                    "node {id} of the prefix tree is not indexed by the digest of its tokens"
+                ));
             }
             if self.children(node.parent).iter().filter(|&&child| child == id).count() != 1 {
-                return Err(format!("node {id} of the prefix tree is not its parent's child"));
+                return Err(format!("node {id} of the prefix tree is not a child of its parent"));
             }
             if !node.children.is_empty() && !node.is_full() || node.tokens.is_empty() {
                 return Err(format!(
@@ -275,17 +278,19 @@ impl PrefixTree {
     }
 }
 
-/// Puts a page or slot into an entry that is empty or that fewer owners have filled.
-fn keep(entry: &mut Option<Kept>, new: Option<Kept>, pool: &mut Pool) {
+/// Sets an entry if it is empty or fewer models have computed it.
+fn update_entry(entry: &mut Option<CachedEntry>, new: Option<CachedEntry>, pool: &mut Pool) {
     let Some(new) = new else { return };
     match entry {
-        Some(kept) if kept.id == new.id => kept.filled = kept.filled.union(new.filled),
-        Some(kept) if kept.filled.contains_all(new.filled) || !new.filled.contains_all(kept.filled) => {}
-        // It is another node's.
+        Some(cached) if cached.id == new.id => cached.computed_by = cached.computed_by.union(new.computed_by),
+        Some(cached)
+            if cached.computed_by.contains_all(new.computed_by)
+                || !new.computed_by.contains_all(cached.computed_by) => {}
+        // It belongs to another node.
         _ if pool.in_tree(new.id) => {}
         _ => {
             pool.acquire_in_tree(new.id);
-            entry.replace(new).into_iter().for_each(|kept| pool.release_from_tree(kept.id));
+            entry.replace(new).into_iter().for_each(|cached| pool.release_from_tree(cached.id));
         }
     }
 }
@@ -324,28 +329,34 @@ mod tests {
     fn the_check_finds_every_kind_of_damage() {
         type Damage = fn(&mut PrefixTree, [NodeId; 3]);
         let damages: [(Damage, &str); 11] = [
-            (|tree, [_, _, last]| tree.node_mut(last).tokens[0] = 4, "is not where its tokens say"),
-            (|tree, [first, ..]| tree.node_mut(first).digest = [0; 32], "is not where its tokens say"),
+            (
+                |tree, [_, _, last]| tree.node_mut(last).tokens[0] = 4,
+                "is not indexed by the digest of its tokens",
+            ),
+            (
+                |tree, [first, ..]| tree.node_mut(first).digest = [0; 32],
+                "is not indexed by the digest of its tokens",
+            ),
             (
                 |tree, [first, _, last]| {
                     let digest = tree.node(last).digest;
                     tree.index.insert(digest, first);
                 },
-                "is not where its tokens say",
+                "is not indexed by the digest of its tokens",
             ),
-            (|tree, _| tree.root = [8; 32], "is not where its tokens say"),
-            (|tree, _| tree.first.clear(), "is not its parent's child"),
-            (|tree, [_, second, _]| tree.node_mut(second).children.clear(), "is not its parent's child"),
+            (|tree, _| tree.root = [8; 32], "is not indexed by the digest of its tokens"),
+            (|tree, _| tree.first.clear(), "is not a child of its parent"),
+            (|tree, [_, second, _]| tree.node_mut(second).children.clear(), "is not a child of its parent"),
             (
                 |tree, [_, second, last]| tree.node_mut(second).children.push(last),
-                "is not its parent's child",
+                "is not a child of its parent",
             ),
             (
                 |tree, [_, second, last]| {
                     tree.node_mut(second).children.clear();
                     tree.first.push(last);
                 },
-                "is not its parent's child",
+                "is not a child of its parent",
             ),
             (|tree, [_, _, last]| retoken(tree, last, &[]), "has 0 tokens and children"),
             (

@@ -1,14 +1,14 @@
 //! Prefix-cache hits: a sequence resumes from the longest prefix in the prefix tree.
 
-use crate::prefix::{Kept, Node, NodeId, digest_after};
+use crate::prefix::{CachedEntry, Node, NodeId, digest_after};
 use crate::sequence::Span;
-use crate::{NOT_A_TOKEN, OwnerId, SequenceId, State, StateError};
+use crate::{ModelId, NOT_A_TOKEN, SequenceId, State, StateError};
 use std::ops::Range;
 use verbatim_backend::{PAGE_CELLS, StateStore};
 
 impl<S: StateStore> State<S> {
-    /// Fills an empty sequence with the longest prefix of `tokens` in the prefix cache; returns its length. Whatever the length,
-    /// later results have the same bits as without the cache.
+    /// Resumes an empty sequence from the longest prefix of `tokens` in the prefix cache; returns its length. Later results are
+    /// bit-identical to those without the cache.
     ///
     /// # Errors
     /// If there is no such sequence or it is not empty.
@@ -39,14 +39,14 @@ impl<S: StateStore> State<S> {
         Ok(len)
     }
 
-    /// Whether the pages that the target sees at the position `len`, and its state before it, are there. `is_end`: the last node
-    /// ends there.
+    /// Whether the pages that the target attends to at position `len`, and its recurrent state before that, are in the tree.
+    /// `is_end`: the last node ends at `len`.
     fn can_resume(&self, path: &[NodeId], last: Option<NodeId>, len: usize, is_end: bool) -> bool {
         let nodes = || path.iter().copied().chain(last);
         let mut needed =
-            self.groups.iter().enumerate().filter(|(_, group)| group.owners.contains(OwnerId::TARGET));
+            self.groups.iter().enumerate().filter(|(_, group)| group.models.contains(ModelId::TARGET));
         let pages = needed.all(|(index, group)| {
-            let first = group.first_seen(len) / PAGE_CELLS;
+            let first = group.first_visible(len) / PAGE_CELLS;
             nodes().skip(first).all(|node| self.tree.node(node).pages[index].is_some())
         });
         let has_state = |node: NodeId| is_end && self.tree.node(node).slot.is_some();
@@ -59,14 +59,14 @@ impl<S: StateStore> State<S> {
             (0..self.groups.len()).map(|group| self.resumed_span(group, path, tokens.len())).collect();
         for (index, span) in spans.iter().enumerate() {
             for (block, &node) in path.iter().enumerate().take(span.end).skip(span.first) {
-                let page = self.tree.node(node).pages[index].expect("asked for before").id;
+                let page = self.tree.node(node).pages[index].expect("`resumed_span` has found it").id;
                 self.pools[index].acquire(page);
                 self.groups[index].table[row + block] = page;
                 self.tree.touch(node, index);
             }
         }
         let last = path.last().map(|&node| (node, self.tree.node(node)));
-        // The state is that after the node's last token.
+        // A node's state is the one after its last token.
         let is_end = |node: &Node| (path.len() - 1) * PAGE_CELLS + node.tokens.len() == tokens.len();
         let state = last.filter(|(_, node)| is_end(node)).and_then(|(id, node)| Some((id, node.slot?)));
         if let Some((node, state)) = state {
@@ -74,55 +74,57 @@ impl<S: StateStore> State<S> {
             self.tree.touch(node, self.groups.len());
         }
         let state = state.map(|(_, state)| state);
-        let filled = self.drafts().map(|draft| self.resumed_range(draft, path, tokens.len(), state));
-        let filled = filled.collect();
+        let computed = self.drafts().map(|draft| self.resumed_range(draft, path, tokens.len(), state));
+        let computed = computed.collect();
         let Some(sequence) = &mut self.sequences[id.index] else { return };
         for block in tokens.chunks_exact(PAGE_CELLS) {
-            let before = sequence.chain.last().unwrap_or(self.tree.root());
-            sequence.chain.push(digest_after(before, block));
+            let before = sequence.page_digests.last().unwrap_or(self.tree.root());
+            sequence.page_digests.push(digest_after(before, block));
         }
         sequence.tokens.extend(tokens);
-        (sequence.spans, sequence.filled) = (spans, filled);
+        (sequence.spans, sequence.computed_ranges) = (spans, computed);
         sequence.slot = state.map(|state| state.id);
         for extension in &mut sequence.extensions {
             extension.reset(&sequence.tokens);
         }
-        self.clip_filled(id);
+        self.clip_computed(id);
     }
 
-    /// The blocks of a kind of layer that a sequence of this length takes from these nodes.
+    /// The blocks of a KV cache group that a sequence of this length takes from these nodes.
     fn resumed_span(&self, group: usize, path: &[NodeId], len: usize) -> Span {
-        let first = (self.groups[group].first_seen(len) / PAGE_CELLS).min(path.len());
+        let first = (self.groups[group].first_visible(len) / PAGE_CELLS).min(path.len());
         let there =
             path[first..].iter().rev().take_while(|&&node| self.tree.node(node).pages[group].is_some());
         let first = path.len() - there.count();
         match first == path.len() {
-            // Where there is no page yet for the last block, it is to be got when positions are appended.
-            true => Span { first: len / PAGE_CELLS, end: len / PAGE_CELLS, whole_from: len },
-            false => Span { first, end: path.len(), whole_from: first * PAGE_CELLS },
+            // A missing page of the last block is allocated when positions are appended.
+            true => Span { first: len / PAGE_CELLS, end: len / PAGE_CELLS, valid_from: len },
+            false => Span { first, end: path.len(), valid_from: first * PAGE_CELLS },
         }
     }
 
-    /// The last positions of what a sequence takes from these nodes that a draft has filled.
+    /// The last contiguous range that a draft has computed, of the positions that a sequence takes from these nodes.
     fn resumed_range(
         &self,
-        draft: OwnerId,
+        draft: ModelId,
         path: &[NodeId],
         len: usize,
-        state: Option<Kept>,
+        state: Option<CachedEntry>,
     ) -> Range<usize> {
-        if self.owners[draft.0].is_recurrent() && !state.is_some_and(|state| state.filled.contains(draft)) {
+        if self.models[draft.0].is_recurrent()
+            && !state.is_some_and(|state| state.computed_by.contains(draft))
+        {
             return 0..0;
         }
-        let is_filled = |&block: &usize| {
+        let is_computed = |&block: &usize| {
             let own = self.groups.iter().zip(&self.tree.node(path[block]).pages);
-            let mut own = own.filter(|(group, _)| group.owners.contains(draft));
+            let mut own = own.filter(|(group, _)| group.models.contains(draft));
             own.all(|(group, page)| {
-                let is_seen = block >= group.first_seen(len) / PAGE_CELLS;
-                !is_seen || page.is_some_and(|page| page.filled.contains(draft))
+                let is_visible = block >= group.first_visible(len) / PAGE_CELLS;
+                !is_visible || page.is_some_and(|page| page.computed_by.contains(draft))
             })
         };
-        let blocks = (0..path.len()).rev().take_while(is_filled).count();
+        let blocks = (0..path.len()).rev().take_while(is_computed).count();
         (path.len() - blocks) * PAGE_CELLS..len
     }
 }

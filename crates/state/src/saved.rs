@@ -1,19 +1,18 @@
-//! Sequences in files: saved in one process, restored in another, refused if anything about them does not fit.
+//! Sequences in files: saved in one process, restored in another, rejected if anything does not match.
 //!
-//! A file is a magic number, a version, named sections and the SHA-256 of all that.
-//! All numbers are little-endian; lengths and counts are 64 bits. A state's section is
-//! - the numerics of the backend (u32): bits that other kernels made are of no use;
+//! A file is a magic number, a version, named sections and the SHA-256 of everything before it.
+//! All integers are little-endian; lengths and counts are 64 bits. A state's section contains
+//! - the numerics version of the backend (u32): bits that other kernels have computed cannot be used;
 //! - the target's identity: the digest of the model, its layers and KV cache types as text, and the bytes of its recurrent state;
-//! - tokens (count, u32 each), how many of them are the exact prefix, how many were removed;
-//! - the target's cells: by KV cache group and layer, those that attention can still see, as stored;
+//! - tokens (count, u32 each), the length of the cacheable prefix, the number of removed positions;
+//! - the target's cells: by KV cache group and layer, those inside the window, as stored;
 //! - the target's recurrent state; the extensions of other crates (count; name and bytes of each);
-//! - the drafts that have filled anything (count; length of each): identity, the first position filled and the one after the
-//!   last, cells of those still seen, and the recurrent state if the last position is among them. Who has not loaded that draft
-//!   skips it.
+//! - the drafts that have computed anything (count; length of each): identity, start and end of the computed range, its cells
+//!   inside the window, and the recurrent state if the range ends at the last position. A reader without that draft skips it.
 
 use crate::prefix::digest_after;
 use crate::sequence::{Sequence, Span};
-use crate::{Digest, Extension, NOT_A_TOKEN, OwnerId, SequenceId, State, StateError, pages_for};
+use crate::{Digest, ModelId, NOT_A_TOKEN, SequenceExtension, SequenceId, State, StateError, pages_for};
 use sha2::{Digest as _, Sha256};
 use std::io::{self, Write};
 use std::ops::Range;
@@ -22,30 +21,30 @@ use verbatim_backend::{PAGE_CELLS, StateStore};
 const MAGIC: [u8; 8] = *b"VERBATIM";
 const VERSION: u32 = 2;
 const CHECKSUM_BYTES: usize = 32;
-/// More than any sequence lives to see, with room to count on.
+/// More than any sequence can reach, and far from overflow.
 const REMOVED_MAX: usize = usize::MAX / 4;
 
-/// Why a file holds no saved sequences.
+/// Why a file of saved sequences cannot be read.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
-pub enum SavedError {
-    /// Another kind of file.
-    #[error("this is not a file of saved sequences")]
+pub enum SavedFileError {
+    /// Not a file of saved sequences.
+    #[error("not a file of saved sequences")]
     Foreign,
     /// A file of another version.
-    #[error("the file has version {0} and this program reads version {VERSION}; use another file")]
+    #[error("the file has version {0}, but this program reads version {VERSION}; recompute the sequence")]
     Version(u32),
     /// Bytes are missing or were changed.
     #[error("the file is damaged or truncated: the checksum does not match")]
     Damaged,
-    /// The checksum is right and the content is not.
+    /// The checksum matches, but the content is invalid.
     #[error("the file is malformed: {0}")]
     Malformed(&'static str),
 }
 
-/// Why a sequence could not be restored. Nothing has changed then.
+/// Why a sequence could not be restored. Nothing was modified.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum RestoreError {
-    /// The section ends early, or goes on after its end.
+    /// The section is truncated or otherwise invalid.
     #[error("the saved sequence is malformed: {0}")]
     Malformed(&'static str),
     /// Saved with another model.
@@ -57,19 +56,20 @@ pub enum RestoreError {
          {wanted:#x}); use the backend that it was saved with, or recompute it"
     )]
     OtherNumerics {
-        /// The numerics of that build.
+        /// The numerics version of the file.
         found: u32,
-        /// The numerics of this one.
+        /// The numerics version of this build.
         wanted: u32,
     },
-    /// Saved with another form of K and V.
+    /// Saved with other KV cache shapes or types.
     #[error(
-        "the sequence was saved with {found} and this one has {wanted}; use the same KV cache types and Hadamard setting"
+        "the sequence was saved with the KV cache format {found}, but this model has {wanted}; use the same KV cache types \
+         and Hadamard setting"
     )]
-    OtherForm {
-        /// What the file says.
+    OtherKvFormat {
+        /// The format in the file.
         found: String,
-        /// What the state has.
+        /// The format of the state.
         wanted: String,
     },
     /// An extension of another crate is missing or wrong.
@@ -80,7 +80,7 @@ pub enum RestoreError {
         /// Why not.
         problem: String,
     },
-    /// No room for it.
+    /// There is no room for it.
     #[error(transparent)]
     State(#[from] StateError),
 }
@@ -92,17 +92,17 @@ pub struct Restored {
     pub sequence: SequenceId,
     /// Its positions.
     pub positions: usize,
-    /// The shortest prefix that can be kept, besides none: [`State::truncate`] takes any length from here on.
-    pub least: usize,
+    /// [`State::truncate`] accepts any length from this one to `positions`, and 0.
+    pub min_len: usize,
 }
 
 /// Named sections of a file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Saved {
+pub struct SavedFile {
     sections: Vec<(String, Vec<u8>)>,
 }
 
-impl Saved {
+impl SavedFile {
     /// Adds a section.
     pub fn add(&mut self, name: &str, bytes: Vec<u8>) {
         self.sections.push((name.to_owned(), bytes));
@@ -138,22 +138,22 @@ impl Saved {
     /// Reads the bytes of a file.
     ///
     /// # Errors
-    /// If they are not those of a whole, undamaged file of this version.
-    pub fn read(bytes: &[u8]) -> Result<Saved, SavedError> {
+    /// If the file is truncated, damaged or of another version.
+    pub fn read(bytes: &[u8]) -> Result<SavedFile, SavedFileError> {
         if !bytes.starts_with(&MAGIC) {
-            return Err(SavedError::Foreign);
+            return Err(SavedFileError::Foreign);
         }
-        let content = bytes.len().checked_sub(CHECKSUM_BYTES).ok_or(SavedError::Damaged)?;
+        let content = bytes.len().checked_sub(CHECKSUM_BYTES).ok_or(SavedFileError::Damaged)?;
         let (content, checksum) = bytes.split_at(content);
-        let mut reader = Reader(content.get(MAGIC.len()..).ok_or(SavedError::Damaged)?);
-        let version = reader.u32().map_err(|_| SavedError::Damaged)?;
+        let mut reader = Reader(content.get(MAGIC.len()..).ok_or(SavedFileError::Damaged)?);
+        let version = reader.u32().map_err(|_| SavedFileError::Damaged)?;
         if version != VERSION {
-            return Err(SavedError::Version(version));
+            return Err(SavedFileError::Version(version));
         }
         if Sha256::digest(content).as_slice() != checksum {
-            return Err(SavedError::Damaged);
+            return Err(SavedFileError::Damaged);
         }
-        let mut saved = Saved::default();
+        let mut saved = SavedFile::default();
         let mut sections = || -> Result<(), &'static str> {
             for _ in 0..reader.count()? {
                 let name = str::from_utf8(reader.bytes()?).map_err(|_| "a section's name is not UTF-8")?;
@@ -161,25 +161,25 @@ impl Saved {
             }
             reader.end()
         };
-        sections().map_err(SavedError::Malformed)?;
+        sections().map_err(SavedFileError::Malformed)?;
         Ok(saved)
     }
 }
 
 impl<S: StateStore> State<S> {
-    /// A sequence's state, for [`Saved::add`]. Positions in flight are no part of it.
+    /// A sequence's state, for [`SavedFile::add`]. Positions in flight are not included.
     ///
     /// # Errors
     /// If there is no such sequence.
     pub fn save(&self, id: SequenceId) -> Result<Vec<u8>, StateError> {
         let sequence = self.sequence(id)?;
-        let (target, committed) = (OwnerId::TARGET, sequence.committed());
+        let (target, committed) = (ModelId::TARGET, sequence.committed());
         let mut out = Vec::new();
         out.extend(self.store.numerics_version().to_le_bytes());
         self.save_identity(target, &mut out);
         put(&mut out, committed);
         sequence.tokens.iter().for_each(|token| out.extend(token.to_le_bytes()));
-        put(&mut out, sequence.exact_prefix_len.min(committed));
+        put(&mut out, sequence.cacheable_len.min(committed));
         put(&mut out, sequence.removed);
         self.save_layers(id, target, 0..committed, &mut out);
         if let Some(slot) = sequence.slot {
@@ -192,104 +192,105 @@ impl<S: StateStore> State<S> {
             put_bytes(&mut out, extension.name().as_bytes());
             put_bytes(&mut out, &bytes);
         }
-        let has_filled = |draft: &OwnerId| !sequence.filled(*draft).is_empty();
-        put(&mut out, self.drafts().filter(has_filled).count());
-        for draft in self.drafts().filter(has_filled) {
+        let has_computed = |draft: &ModelId| !sequence.computed_range(*draft).is_empty();
+        put(&mut out, self.drafts().filter(has_computed).count());
+        for draft in self.drafts().filter(has_computed) {
             put_bytes(&mut out, &self.save_draft(id, sequence, draft));
         }
         Ok(out)
     }
 
-    fn save_draft(&self, id: SequenceId, sequence: &Sequence, draft: OwnerId) -> Vec<u8> {
-        let (mut out, filled) = (Vec::new(), sequence.filled(draft));
+    fn save_draft(&self, id: SequenceId, sequence: &Sequence, draft: ModelId) -> Vec<u8> {
+        let (mut out, computed) = (Vec::new(), sequence.computed_range(draft));
         self.save_identity(draft, &mut out);
-        put(&mut out, filled.start);
-        put(&mut out, filled.end);
-        self.save_layers(id, draft, filled, &mut out);
-        if let (Some(slot), Some(_)) = (sequence.slot, sequence.filled_before_flight(draft)) {
+        put(&mut out, computed.start);
+        put(&mut out, computed.end);
+        self.save_layers(id, draft, computed, &mut out);
+        if let (Some(slot), Some(_)) = (sequence.slot, sequence.computed_before_flight(draft)) {
             self.store.read_slot(self.recurrent_layers(draft), slot as usize, &mut out);
         }
         out
     }
 
-    /// What has to agree for an owner's layers to be restored.
-    fn save_identity(&self, owner: OwnerId, out: &mut Vec<u8>) {
-        out.extend(self.owners[owner.0].digest);
-        put_bytes(out, self.form(owner).as_bytes());
-        put(out, self.store.slot_bytes(self.recurrent_layers(owner)));
+    /// Writes what must match for a model's layers to be restored.
+    fn save_identity(&self, model: ModelId, out: &mut Vec<u8>) {
+        out.extend(self.models[model.0].digest);
+        put_bytes(out, self.kv_format(model).as_bytes());
+        put(out, self.store.slot_bytes(self.recurrent_layers(model)));
     }
 
-    fn save_layers(&self, id: SequenceId, owner: OwnerId, positions: Range<usize>, out: &mut Vec<u8>) {
+    fn save_layers(&self, id: SequenceId, model: ModelId, positions: Range<usize>, out: &mut Vec<u8>) {
         let len = self.len(id).expect("the caller has it");
-        for (group, layer) in self.layers_by_group(owner) {
-            let mut cells = self.seen_of(group, positions.clone(), len).map(|position| {
-                self.cell(id, group, position).expect("positions that are filled and seen have cells")
+        for (group, layer) in self.layers_by_group(model) {
+            let mut cells = self.visible_positions(group, positions.clone(), len).map(|position| {
+                self.cell(id, group, position).expect("computed positions inside the window have cells")
             });
             self.store.read_cells(layer, &mut cells, out);
         }
     }
 
-    /// An owner's layers, each with its group.
-    fn layers_by_group(&self, owner: OwnerId) -> impl Iterator<Item = (usize, usize)> + '_ {
-        let own = self.layers(owner);
+    /// A model's layers, each with its group.
+    fn layers_by_group(&self, model: ModelId) -> impl Iterator<Item = (usize, usize)> + '_ {
+        let own = self.layers(model);
         let layers = self.groups.iter().enumerate();
         let layers = layers.flat_map(|(index, group)| group.layers.iter().map(move |&layer| (index, layer)));
         layers.filter(move |(_, layer)| own.contains(layer))
     }
 
-    /// Those of some positions that are still seen in a group once there are `len`.
-    fn seen_of(&self, group: usize, positions: Range<usize>, len: usize) -> Range<usize> {
-        let first = self.groups[group].first_seen(len).max(positions.start);
+    /// Those of `positions` that are inside a group's window after `len` positions.
+    fn visible_positions(&self, group: usize, positions: Range<usize>, len: usize) -> Range<usize> {
+        let first = self.groups[group].first_visible(len).max(positions.start);
         first.min(positions.end)..positions.end
     }
 
-    /// A new sequence from what [`State::save`] gave, here or in another process, with the given extensions attached, each of which
-    /// loads what one of its name has saved. What drafts have filled comes along for those that are loaded here; of others
-    /// nothing is taken.
+    /// A new sequence from the bytes of [`State::save`], in this or another process. Each of the given extensions loads the state
+    /// that was saved under its name and is attached. The computed ranges of drafts are restored for those that are loaded here;
+    /// other drafts are skipped.
     ///
     /// # Errors
-    /// If it was saved with another model, build or form of K and V, if it is malformed, or if there is no room.
+    /// If it was saved with another model, build or KV cache format, if it is malformed, or if there is no room.
     pub fn restore(
         &mut self,
         saved: &[u8],
-        extensions: Vec<Box<dyn Extension>>,
+        extensions: Vec<Box<dyn SequenceExtension>>,
     ) -> Result<Restored, RestoreError> {
         let mut reader = Reader(saved);
         let read = self.read(&mut reader)?;
         let extensions = load(&read.extensions, extensions)?;
         let sequence = self.begin()?;
-        if let Err(error) = self.fill(sequence, &read) {
+        if let Err(error) = self.restore_into(sequence, &read) {
             self.end(sequence)?;
             return Err(error.into());
         }
         self.sequence_mut(sequence)?.extensions = extensions;
         let (positions, spans) = (self.len(sequence)?, &self.sequence(sequence)?.spans);
-        // What a window has left was not saved, so its sequence goes back to the start or not at all.
+        // Cells that have slid out of a window were not saved, so the sequence can only be truncated to 0.
         let has_all = |(group, span): (&crate::Group, &Span)| {
-            !group.owners.contains(OwnerId::TARGET) || span.whole_from == 0
+            !group.models.contains(ModelId::TARGET) || span.valid_from == 0
         };
-        let goes_back = !self.is_recurrent() && self.groups.iter().zip(spans).all(has_all);
-        let least = if goes_back { 0 } else { positions };
-        Ok(Restored { sequence, positions, least })
+        let can_truncate = !self.is_recurrent() && self.groups.iter().zip(spans).all(has_all);
+        let min_len = if can_truncate { 0 } else { positions };
+        Ok(Restored { sequence, positions, min_len })
     }
 
-    /// The layers and KV cache types of an owner as text; part of the file format.
-    pub(crate) fn form(&self, owner: OwnerId) -> String {
-        // Layers of one form are many: they are counted.
-        let mut forms: Vec<(usize, String)> = Vec::new();
-        for layer in &self.layers[self.layers(owner)] {
+    /// The KV cache format of a model as text: shapes, types and windows of its layers. Part of the file format.
+    pub(crate) fn kv_format(&self, model: ModelId) -> String {
+        // Equal consecutive layers are counted.
+        let mut formats: Vec<(usize, String)> = Vec::new();
+        for layer in &self.layers[self.layers(model)] {
             let kv = layer.kv;
             let hadamard = if layer.hadamard { " rotated" } else { "" };
             let window = layer.window.map_or(String::new(), |window| format!(" window {window}"));
             let (k, v) = (kv.k.name(), kv.v.name());
-            let form = format!("{}x{} {k}{hadamard}/{v}{window}", kv.kv_heads, kv.head_dim);
-            match forms.last_mut().filter(|(_, last)| *last == form) {
+            let format = format!("{}x{} {k}{hadamard}/{v}{window}", kv.kv_heads, kv.head_dim);
+            match formats.last_mut().filter(|(_, last)| *last == format) {
                 Some((count, _)) => *count += 1,
-                None => forms.push((1, form)),
+                None => formats.push((1, format)),
             }
         }
-        let forms: Vec<String> = forms.iter().map(|(count, form)| format!("{count} * {form}")).collect();
-        forms.join("; ")
+        let formats: Vec<String> =
+            formats.iter().map(|(count, format)| format!("{count} * {format}")).collect();
+        formats.join("; ")
     }
 
     fn read<'a>(&self, reader: &mut Reader<'a>) -> Result<Read<'a>, RestoreError> {
@@ -298,13 +299,13 @@ impl<S: StateStore> State<S> {
             return Err(RestoreError::OtherNumerics { found, wanted });
         }
         let identity = Identity::read(reader)?;
-        let wanted = self.identity(OwnerId::TARGET);
+        let wanted = self.identity(ModelId::TARGET);
         if identity.digest != wanted.digest {
             return Err(RestoreError::OtherModel);
         }
         if identity != wanted {
-            let [found, wanted] = [identity, wanted].map(|identity| identity.words());
-            return Err(RestoreError::OtherForm { found, wanted });
+            let [found, wanted] = [identity, wanted].map(|identity| identity.describe());
+            return Err(RestoreError::OtherKvFormat { found, wanted });
         }
         let len = reader.count()?;
         if len > self.context {
@@ -312,146 +313,146 @@ impl<S: StateStore> State<S> {
         }
         let tokens = reader.take(len.checked_mul(4).ok_or("too many tokens")?)?;
         let tokens: Vec<u32> = tokens.as_chunks::<4>().0.iter().copied().map(u32::from_le_bytes).collect();
-        let (exact_prefix_len, removed) = (reader.count()?, reader.count()?);
+        let (cacheable_len, removed) = (reader.count()?, reader.count()?);
         if removed > REMOVED_MAX {
-            return Err("more positions were removed than a sequence can have had".into());
+            return Err("the number of removed positions is too large".into());
         }
-        if exact_prefix_len > len {
-            return Err("a longer exact prefix than there are tokens".into());
+        if cacheable_len > len {
+            return Err("the cacheable prefix is longer than the tokens".into());
         }
-        if tokens[..exact_prefix_len].contains(&NOT_A_TOKEN) {
-            return Err("an embedding in the exact prefix".into());
+        if tokens[..cacheable_len].contains(&NOT_A_TOKEN) {
+            return Err("the cacheable prefix contains an embedding".into());
         }
-        let target = self.read_layers(reader, OwnerId::TARGET, 0..len, len)?;
+        let target = self.read_layers(reader, ModelId::TARGET, 0..len, len)?;
         let mut extensions = Vec::new();
         for _ in 0..reader.count()? {
             extensions.push((reader.bytes()?, reader.bytes()?));
         }
-        let mut owners = vec![(OwnerId::TARGET, target)];
+        let mut models = vec![(ModelId::TARGET, target)];
         for _ in 0..reader.count()? {
             let mut section = Reader(reader.bytes()?);
             let identity = Identity::read(&mut section)?;
-            let is_new = |draft: &OwnerId| owners.iter().all(|(read, _)| read != draft);
+            let is_new = |draft: &ModelId| models.iter().all(|(read, _)| read != draft);
             let draft = self.drafts().filter(is_new).find(|&draft| self.identity(draft) == identity);
-            // One that is not loaded here, or that keeps K and V in another form.
+            // Not loaded here, or with another KV cache format.
             let Some(draft) = draft else { continue };
-            let filled = section.count()?..section.count()?;
-            if filled.start >= filled.end || filled.end > len {
-                return Err("a draft has filled positions that are not there".into());
+            let computed = section.count()?..section.count()?;
+            if computed.start >= computed.end || computed.end > len {
+                return Err("a draft's computed range is out of bounds".into());
             }
-            let layers = self.read_layers(&mut section, draft, filled, len)?;
+            let layers = self.read_layers(&mut section, draft, computed, len)?;
             section.end()?;
-            owners.push((draft, layers));
+            models.push((draft, layers));
         }
         reader.end()?;
-        Ok(Read { tokens, exact_prefix_len, removed, owners, extensions })
+        Ok(Read { tokens, cacheable_len, removed, models, extensions })
     }
 
-    fn identity(&self, owner: OwnerId) -> Identity {
-        let slot_bytes = self.store.slot_bytes(self.recurrent_layers(owner));
-        Identity { digest: self.owners[owner.0].digest, form: self.form(owner), slot_bytes }
+    fn identity(&self, model: ModelId) -> Identity {
+        let slot_bytes = self.store.slot_bytes(self.recurrent_layers(model));
+        Identity { digest: self.models[model.0].digest, kv_format: self.kv_format(model), slot_bytes }
     }
 
-    /// The cells of an owner's layers, and its recurrent state if these positions are the last.
+    /// The cells of a model's layers, and its recurrent state if these positions are the last.
     fn read_layers<'a>(
         &self,
         reader: &mut Reader<'a>,
-        owner: OwnerId,
-        filled: Range<usize>,
+        model: ModelId,
+        computed: Range<usize>,
         len: usize,
     ) -> Result<ReadLayers<'a>, RestoreError> {
         let mut layers = Vec::new();
-        for (group, layer) in self.layers_by_group(owner) {
-            let cells = self.seen_of(group, filled.clone(), len).len();
-            let bytes = self.layers[layer].kv.cell_bytes().expect("checked when the memory was made");
+        for (group, layer) in self.layers_by_group(model) {
+            let cells = self.visible_positions(group, computed.clone(), len).len();
+            let bytes = self.layers[layer].kv.cell_bytes().expect("checked when the memory was allocated");
             layers.push(reader.take(cells.checked_mul(bytes).ok_or("too many cells")?)?);
         }
-        let has_state = self.owners[owner.0].is_recurrent() && len > 0 && filled.end == len;
-        let slot_bytes = self.store.slot_bytes(self.recurrent_layers(owner));
+        let has_state = self.models[model.0].is_recurrent() && len > 0 && computed.end == len;
+        let slot_bytes = self.store.slot_bytes(self.recurrent_layers(model));
         let state = if has_state { Some(reader.take(slot_bytes)?) } else { None };
-        Ok(ReadLayers { filled, layers, state })
+        Ok(ReadLayers { computed, layers, state })
     }
 
-    fn fill(&mut self, id: SequenceId, read: &Read<'_>) -> Result<(), StateError> {
+    fn restore_into(&mut self, id: SequenceId, read: &Read<'_>) -> Result<(), StateError> {
         let len = read.tokens.len();
         let row = id.index * self.blocks();
         let end = pages_for(len);
         for group in 0..self.groups.len() {
-            let seen = self.groups[group].first_seen(len);
-            let first = (seen / PAGE_CELLS).min(end);
+            let first_visible = self.groups[group].first_visible(len);
+            let first = (first_visible / PAGE_CELLS).min(end);
             self.make_room(group, |_| end - first)?;
             for block in first..end {
-                self.groups[group].table[row + block] = self.pools[group].take().expect("room was made");
+                self.groups[group].table[row + block] =
+                    self.pools[group].take().expect("`make_room` has freed it");
             }
-            self.sequence_mut(id)?.spans[group] = Span { first, end, whole_from: seen };
+            self.sequence_mut(id)?.spans[group] = Span { first, end, valid_from: first_visible };
         }
-        let slot = read.owners.iter().any(|(_, layers)| layers.state.is_some()).then(|| self.take_slot());
+        let slot = read.models.iter().any(|(_, layers)| layers.state.is_some()).then(|| self.take_slot());
         self.sequence_mut(id)?.slot = slot;
-        for (owner, ReadLayers { filled, layers, state }) in &read.owners {
-            let by_group: Vec<_> = self.layers_by_group(*owner).collect();
+        for (model, ReadLayers { computed, layers, state }) in &read.models {
+            let by_group: Vec<_> = self.layers_by_group(*model).collect();
             for ((group, layer), bytes) in by_group.into_iter().zip(layers) {
                 let table = &self.groups[group].table[row..];
                 let cell = |at: usize| table[at / PAGE_CELLS] as usize * PAGE_CELLS + at % PAGE_CELLS;
-                let mut cells = self.seen_of(group, filled.clone(), len).map(cell);
+                let mut cells = self.visible_positions(group, computed.clone(), len).map(cell);
                 self.store.write_cells(layer, &mut cells, bytes);
             }
             if let (Some(slot), Some(state)) = (slot, state) {
-                self.store.write_slot(self.recurrent_layers(*owner), slot as usize, state);
+                self.store.write_slot(self.recurrent_layers(*model), slot as usize, state);
             }
-            if let Some(draft) = owner.0.checked_sub(1) {
-                self.sequence_mut(id)?.filled[draft] = filled.clone();
+            if let Some(draft) = model.0.checked_sub(1) {
+                self.sequence_mut(id)?.computed_ranges[draft] = computed.clone();
             }
         }
         let root = *self.tree.root();
         let sequence = self.sequence_mut(id)?;
-        for block in read.tokens[..read.exact_prefix_len].chunks_exact(PAGE_CELLS) {
-            sequence.chain.push(digest_after(sequence.chain.last().unwrap_or(&root), block));
+        for block in read.tokens[..read.cacheable_len].chunks_exact(PAGE_CELLS) {
+            sequence.page_digests.push(digest_after(sequence.page_digests.last().unwrap_or(&root), block));
         }
         sequence.tokens.extend(&read.tokens);
-        sequence.exact_prefix_len =
-            if read.exact_prefix_len == len { usize::MAX } else { read.exact_prefix_len };
+        sequence.cacheable_len = if read.cacheable_len == len { usize::MAX } else { read.cacheable_len };
         sequence.removed = read.removed;
         Ok(())
     }
 }
 
-/// What tells an owner's memory from that of others.
+/// What must match for a model's layers to be restored.
 #[derive(PartialEq, Eq)]
 struct Identity {
     digest: Digest,
-    form: String,
+    kv_format: String,
     slot_bytes: usize,
 }
 
 impl Identity {
     fn read(reader: &mut Reader<'_>) -> Result<Identity, RestoreError> {
-        let digest = reader.take(size_of::<Digest>())?.try_into().expect("as many bytes");
-        let form = String::from_utf8_lossy(reader.bytes()?).into_owned();
-        Ok(Identity { digest, form, slot_bytes: reader.count()? })
+        let digest = reader.take(size_of::<Digest>())?.try_into().expect("32 bytes");
+        let kv_format = String::from_utf8_lossy(reader.bytes()?).into_owned();
+        Ok(Identity { digest, kv_format, slot_bytes: reader.count()? })
     }
 
-    fn words(self) -> String {
+    fn describe(self) -> String {
         match self.slot_bytes {
-            0 => self.form,
-            bytes => format!("{} and {bytes} bytes of recurrent state", self.form),
+            0 => self.kv_format,
+            bytes => format!("{} and {bytes} bytes of recurrent state", self.kv_format),
         }
     }
 }
 
-/// A state's section, taken apart.
+/// A parsed section of a state.
 struct Read<'a> {
     tokens: Vec<u32>,
-    exact_prefix_len: usize,
+    cacheable_len: usize,
     removed: usize,
     /// The target, and the drafts that are loaded here.
-    owners: Vec<(OwnerId, ReadLayers<'a>)>,
+    models: Vec<(ModelId, ReadLayers<'a>)>,
     extensions: Vec<(&'a [u8], &'a [u8])>,
 }
 
-/// What was saved of one owner's layers.
+/// The saved state of one model's layers.
 struct ReadLayers<'a> {
-    /// The positions that it has filled.
-    filled: Range<usize>,
+    /// The positions that it has computed.
+    computed: Range<usize>,
     /// The cells of each layer, by group.
     layers: Vec<&'a [u8]>,
     /// The recurrent state after the last committed position.
@@ -460,8 +461,8 @@ struct ReadLayers<'a> {
 
 fn load(
     saved: &[(&[u8], &[u8])],
-    mut extensions: Vec<Box<dyn Extension>>,
-) -> Result<Vec<Box<dyn Extension>>, RestoreError> {
+    mut extensions: Vec<Box<dyn SequenceExtension>>,
+) -> Result<Vec<Box<dyn SequenceExtension>>, RestoreError> {
     for extension in &mut extensions {
         let name = extension.name();
         let found = saved.iter().find(|(other, _)| *other == name.as_bytes());
@@ -487,12 +488,12 @@ fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
     out.extend(bytes);
 }
 
-/// Goes through bytes from the front.
+/// Reads from the front of a byte slice.
 struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
     fn take(&mut self, len: usize) -> Result<&'a [u8], &'static str> {
-        let (taken, rest) = self.0.split_at_checked(len).ok_or("it ends early")?;
+        let (taken, rest) = self.0.split_at_checked(len).ok_or("it is truncated")?;
         self.0 = rest;
         Ok(taken)
     }
@@ -512,6 +513,6 @@ impl<'a> Reader<'a> {
     }
 
     fn end(&self) -> Result<(), &'static str> {
-        if self.0.is_empty() { Ok(()) } else { Err("it goes on after its end") }
+        if self.0.is_empty() { Ok(()) } else { Err("it has trailing bytes") }
     }
 }

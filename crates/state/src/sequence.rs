@@ -1,12 +1,12 @@
 //! One sequence's cache metadata.
 
-use crate::owner::{Digest, OwnerSet};
-use crate::{CHECKPOINTS, Extension, OwnerId, StateError};
+use crate::model::{Digest, ModelSet};
+use crate::{CHECKPOINTS, ModelId, SequenceExtension, StateError};
 use std::ops::Range;
 use verbatim_backend::PAGE_CELLS;
 
-/// Stands in a sequence's tokens for a position whose input was an embedding. The sequence from there on is not added to the
-/// prefix tree and is not found there.
+/// The token of a position whose input was an embedding. From there on the sequence is neither added to nor found in the prefix
+/// tree.
 pub const NOT_A_TOKEN: u32 = u32::MAX;
 
 /// A position in flight.
@@ -16,59 +16,59 @@ pub(crate) struct InFlight {
     pub(crate) parent: Option<usize>,
     /// Positions in flight before it on its path.
     pub(crate) depth: usize,
-    /// The token that the target was given last.
+    /// The token with which the target last computed it.
     pub(crate) token: Option<u32>,
-    /// Who has computed it.
-    pub(crate) computed: OwnerSet,
-    /// Where its recurrent state goes.
+    /// The models that have computed it.
+    pub(crate) computed_by: ModelSet,
+    /// The slot for the recurrent state after it.
     pub(crate) slot: Option<i32>,
-    /// The owners whose state in the slot is this position's, not that of a later one that shares it.
-    pub(crate) kept: OwnerSet,
-    /// It is to be recomputed; only within [`crate::State::begin_compute`].
+    /// The models for which the slot holds the state after this position, not after a later one that shares the slot.
+    pub(crate) state_valid_for: ModelSet,
+    /// It will be recomputed; only set during [`crate::State::begin_compute`].
     pub(crate) is_stale: bool,
 }
 
-/// Blocks of positions that a sequence has pages for, in one KV cache group.
+/// The blocks of positions for which a sequence has pages in one KV cache group.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Span {
     pub(crate) first: usize,
     pub(crate) end: usize,
-    /// The first position whose cell is valid: the first page may begin with positions that a sliding window has left.
-    pub(crate) whole_from: usize,
+    /// The first position whose cell is valid: the first page may begin with positions that have slid out of the window.
+    pub(crate) valid_from: usize,
 }
 
 pub(crate) struct Sequence {
     pub(crate) generation: u64,
-    /// What is committed.
+    /// The committed tokens.
     pub(crate) tokens: Vec<u32>,
-    /// The prefix digest after each full page of the exact prefix.
-    pub(crate) chain: Vec<Digest>,
-    /// Length of the prefix whose K and V depend on its tokens alone: it ends at the first removed position or embedding input.
-    /// `usize::MAX` for all.
-    pub(crate) exact_prefix_len: usize,
-    /// Positions removed by [`State::remove_and_shift`].
+    /// The digest of the prefix up to the end of each full page of the cacheable prefix.
+    pub(crate) page_digests: Vec<Digest>,
+    /// Length of the prefix that may enter the prefix tree because its K and V depend on its tokens only: it ends at the first
+    /// removed position or embedding input. `usize::MAX` if there is none.
+    pub(crate) cacheable_len: usize,
+    /// Number of positions removed by [`State::remove_and_shift`].
     pub(crate) removed: usize,
-    /// For each draft, the last contiguous range of committed positions whose cells, and the recurrent state after the last of them,
-    /// it has computed.
-    pub(crate) filled: Vec<Range<usize>>,
+    /// For each draft, the last contiguous range of committed positions that it has computed: their cells are valid, and so is the
+    /// recurrent state after the last of them.
+    pub(crate) computed_ranges: Vec<Range<usize>>,
     /// By KV cache group.
     pub(crate) spans: Vec<Span>,
     /// The recurrent state after the last committed position.
     pub(crate) slot: Option<i32>,
     pub(crate) flight: Vec<InFlight>,
-    pub(crate) extensions: Vec<Box<dyn Extension>>,
+    pub(crate) extensions: Vec<Box<dyn SequenceExtension>>,
 }
 
 impl Sequence {
-    /// An empty one, with capacity for so many positions: growing allocates nothing.
+    /// An empty sequence with capacity for `context` positions: growing allocates nothing.
     pub(crate) fn new(generation: u64, groups: usize, drafts: usize, context: usize) -> Sequence {
         Sequence {
             generation,
             tokens: Vec::with_capacity(context),
-            chain: Vec::with_capacity(context / PAGE_CELLS),
-            exact_prefix_len: usize::MAX,
+            page_digests: Vec::with_capacity(context / PAGE_CELLS),
+            cacheable_len: usize::MAX,
             removed: 0,
-            filled: vec![0..0; drafts],
+            computed_ranges: vec![0..0; drafts],
             spans: vec![Span::default(); groups],
             slot: None,
             flight: Vec::with_capacity(CHECKPOINTS),
@@ -81,13 +81,13 @@ impl Sequence {
         self.tokens.len()
     }
 
-    /// KV slots in use: positions committed and in flight, siblings counted one by one.
+    /// KV slots in use: committed positions and positions in flight; siblings count separately.
     #[inline]
     pub(crate) fn kv_len(&self) -> usize {
         self.tokens.len() + self.flight.len()
     }
 
-    /// The index of a KV index among those in flight.
+    /// The index among the positions in flight of a KV index.
     #[inline]
     pub(crate) fn in_flight(&self, kv_index: usize) -> Result<usize, StateError> {
         let index = kv_index.checked_sub(self.committed()).filter(|&index| index < self.flight.len());
@@ -97,7 +97,7 @@ impl Sequence {
     /// Whether the positions in flight are a chain.
     #[inline]
     pub(crate) fn is_chain(&self) -> bool {
-        // Then, and only then, all others come before the last on its path.
+        // Exactly then, all others are ancestors of the last.
         self.flight.last().is_none_or(|last| last.depth + 1 == self.flight.len())
     }
 
@@ -107,70 +107,71 @@ impl Sequence {
         std::iter::successors(Some(index), |&index| self.flight[index].parent)
     }
 
-    /// The committed positions that an owner has filled.
-    pub(crate) fn filled(&self, owner: OwnerId) -> Range<usize> {
-        match owner.0.checked_sub(1) {
+    /// The committed positions that a model has computed.
+    pub(crate) fn computed_range(&self, model: ModelId) -> Range<usize> {
+        match model.0.checked_sub(1) {
             None => 0..self.committed(),
-            Some(draft) => self.filled[draft].clone(),
+            Some(draft) => self.computed_ranges[draft].clone(),
         }
     }
 
-    /// The start of the range that an owner has filled up to the last committed position; `None` if it has not filled that.
+    /// The start of the range that a model has computed up to the last committed position; `None` if it has not computed that one.
     #[inline]
-    pub(crate) fn filled_before_flight(&self, owner: OwnerId) -> Option<usize> {
-        let filled = self.filled(owner);
-        (filled.start < filled.end && filled.end == self.committed()).then_some(filled.start)
+    pub(crate) fn computed_before_flight(&self, model: ModelId) -> Option<usize> {
+        let computed = self.computed_range(model);
+        (computed.start < computed.end && computed.end == self.committed()).then_some(computed.start)
     }
 
-    /// The start of the contiguous range that an owner has filled up to a position in flight that it has computed.
+    /// The start of the contiguous range that a model has computed up to a position in flight that it has computed.
     #[inline]
-    pub(crate) fn start(&self, owner: OwnerId, index: usize) -> usize {
-        let path = || self.path_up(index).take_while(|&index| self.flight[index].computed.contains(owner));
+    pub(crate) fn start(&self, model: ModelId, index: usize) -> usize {
+        let path = || self.path_up(index).take_while(|&index| self.flight[index].computed_by.contains(model));
         let Some(first) = path().last() else { return self.committed() + self.flight[index].depth };
         match self.flight[first].parent {
-            None => self.filled_before_flight(owner).unwrap_or(self.committed()),
+            None => self.computed_before_flight(model).unwrap_or(self.committed()),
             Some(_) => self.committed() + self.flight[first].depth,
         }
     }
 
-    /// The drafts that have filled all of these positions, and those that have filled some.
-    pub(crate) fn drafts_that_filled(&self, positions: Range<usize>) -> [OwnerSet; 2] {
+    /// The drafts that have computed all of these positions, and those that have computed at least one.
+    pub(crate) fn drafts_that_computed(&self, positions: Range<usize>) -> [ModelSet; 2] {
         let these = |is: &dyn Fn(&Range<usize>) -> bool| {
-            let filled = self.filled.iter().enumerate().filter(|(_, filled)| is(filled));
-            filled.map(|(draft, _)| OwnerId(draft + 1)).collect()
+            let computed = self.computed_ranges.iter().enumerate().filter(|(_, computed)| is(computed));
+            computed.map(|(draft, _)| ModelId(draft + 1)).collect()
         };
-        let all = |filled: &Range<usize>| filled.start <= positions.start && positions.end <= filled.end;
-        let some = |filled: &Range<usize>| filled.start < positions.end && positions.start < filled.end;
+        let all =
+            |computed: &Range<usize>| computed.start <= positions.start && positions.end <= computed.end;
+        let some = |computed: &Range<usize>| computed.start < positions.end && positions.start < computed.end;
         [these(&all), these(&some)]
     }
 
-    /// Commits these rows, which were in flight and computed by the target, one after the other.
+    /// Commits `len` rows, which were in flight and computed by the target, in this order.
     pub(crate) fn commit<'a>(&mut self, len: usize, row: &dyn Fn(usize) -> &'a InFlight) {
         let committed = self.committed();
         for row in (0..len).map(row) {
-            // They extend the range that a draft has filled, or start a new one.
-            for (draft, filled) in self.filled.iter_mut().enumerate() {
-                if row.computed.contains(OwnerId(draft + 1)) {
+            // A row extends a draft's computed range or starts a new one.
+            for (draft, computed) in self.computed_ranges.iter_mut().enumerate() {
+                if row.computed_by.contains(ModelId(draft + 1)) {
                     let at = self.tokens.len();
-                    let start = if filled.end == at && filled.start < at { filled.start } else { at };
-                    *filled = start..at + 1;
+                    let start = if computed.end == at && computed.start < at { computed.start } else { at };
+                    *computed = start..at + 1;
                 }
             }
-            self.tokens.push(row.token.expect("the target has computed it"));
+            self.tokens.push(row.token.expect("computed by the target"));
         }
         let tokens = &self.tokens[committed..];
         if let Some(index) = tokens.iter().position(|&token| token == NOT_A_TOKEN) {
-            self.exact_prefix_len = self.exact_prefix_len.min(committed + index);
+            self.cacheable_len = self.cacheable_len.min(committed + index);
         }
         if len > 0 {
             self.extensions.iter_mut().for_each(|extension| extension.commit(tokens));
         }
     }
 
-    /// Invalidates what these owners have computed at stale positions in flight and their descendants; with recurrent layers, also
-    /// the states that share a slot with these. `first` is the first stale one.
+    /// Invalidates what these models have computed at stale positions in flight and their descendants; with recurrent layers, also
+    /// the states of rows that share a slot with these. `first` is the first stale one.
     #[inline]
-    pub(crate) fn lose_stale(&mut self, first: usize, owners: OwnerSet, is_recurrent: bool) {
+    pub(crate) fn invalidate_stale(&mut self, first: usize, models: ModelSet, is_recurrent: bool) {
         let mut written = None;
         for index in first..self.flight.len() {
             // Parents come before their children.
@@ -181,12 +182,12 @@ impl Sequence {
             let row = &mut self.flight[index];
             let slot = row.slot.filter(|_| row.is_stale && is_recurrent);
             row.is_stale = true;
-            row.computed = row.computed.without(owners);
-            row.kept = row.kept.without(owners);
+            row.computed_by = row.computed_by.without(models);
+            row.state_valid_for = row.state_valid_for.without(models);
             if slot.is_some() && slot != written {
                 written = slot;
                 let sharing = self.flight.iter_mut().filter(|row| row.slot == slot);
-                sharing.for_each(|row| row.kept = row.kept.without(owners));
+                sharing.for_each(|row| row.state_valid_for = row.state_valid_for.without(models));
             }
         }
         self.flight[first..].iter_mut().for_each(|row| row.is_stale = false);
@@ -196,23 +197,23 @@ impl Sequence {
     #[inline]
     pub(crate) fn set_token(&mut self, index: usize, token: u32) {
         let before = self.flight[index].token.replace(token);
-        // One embedding is not like another.
+        // Two embeddings may differ.
         if before.is_some_and(|before| before != token || token == NOT_A_TOKEN) {
             self.flight[index].is_stale = true;
-            self.lose_stale(index, OwnerSet::DRAFTS, false);
+            self.invalidate_stale(index, ModelSet::DRAFTS, false);
         }
     }
 
-    /// An owner has computed a position in flight.
+    /// A model has computed a position in flight.
     #[inline]
-    pub(crate) fn set_computed(&mut self, index: usize, owner: OwnerId, is_recurrent: bool) {
+    pub(crate) fn set_computed(&mut self, index: usize, model: ModelId, is_recurrent: bool) {
         let slot = self.flight[index].slot.filter(|_| is_recurrent);
         if slot.is_some() {
             for row in self.flight.iter_mut().filter(|row| row.slot == slot) {
-                row.kept.remove(owner);
+                row.state_valid_for.remove(model);
             }
-            self.flight[index].kept.insert(owner);
+            self.flight[index].state_valid_for.insert(model);
         }
-        self.flight[index].computed.insert(owner);
+        self.flight[index].computed_by.insert(model);
     }
 }

@@ -1,8 +1,8 @@
 //! Context shift: removes positions from the middle of a sequence and moves those after them down with a K-shift (llama.cpp's
-//! `seq_rm` and `seq_add`). The moved K and V still depend on the removed tokens, so the result is not that of the remaining
-//! tokens alone.
+//! `seq_rm` and `seq_add`). The moved K and V still depend on the removed tokens, so the result differs from computing only the
+//! remaining tokens.
 
-use crate::{LayerSpec, OwnerId, RopeKind, SequenceId, State, StateError, pages_for};
+use crate::{LayerSpec, ModelId, RopeKind, SequenceId, State, StateError, pages_for};
 use std::ops::Range;
 use verbatim_backend::{KShift, PAGE_CELLS, StateStore};
 
@@ -18,11 +18,11 @@ impl<S: StateStore> State<S> {
         }
     }
 
-    /// Removes these positions; those after them move down by a K-shift. Returns how many positions are left.
+    /// Removes these positions; those after them move down by a K-shift. Returns the number of remaining positions.
     ///
     /// # Errors
-    /// If the model does not support it, positions are in flight or out of range, a sliding window would need positions that it has
-    /// left, or there are no pages to copy shared ones to. Nothing has changed then.
+    /// If the model does not support it, positions are in flight or out of range, the window would need positions that have slid
+    /// out of it, or there are no pages to copy shared ones to. On error, nothing is modified.
     pub fn remove_and_shift(&mut self, id: SequenceId, positions: Range<usize>) -> Result<usize, StateError> {
         self.can_shift()?;
         let sequence = self.sequence(id)?;
@@ -43,10 +43,13 @@ impl<S: StateStore> State<S> {
         }
         let left = committed - (end - start);
         for (group, span) in self.groups.iter().zip(&sequence.spans) {
-            let seen = group.first_seen(left);
-            if group.owners.contains(OwnerId::TARGET) && seen < start && seen < span.whole_from {
+            let first_visible = group.first_visible(left);
+            if group.models.contains(ModelId::TARGET)
+                && first_visible < start
+                && first_visible < span.valid_from
+            {
                 return Err(StateError::CannotShift(
-                    "the sliding window would need positions that it has left",
+                    "the sliding window would need positions that have slid out of it",
                 ));
             }
         }
@@ -58,23 +61,23 @@ impl<S: StateStore> State<S> {
         }
         let Some(sequence) = &mut self.sequences[id.index] else { return Ok(left) };
         sequence.tokens.drain(start..end);
-        sequence.exact_prefix_len = sequence.exact_prefix_len.min(start);
-        sequence.chain.truncate(start / PAGE_CELLS);
+        sequence.cacheable_len = sequence.cacheable_len.min(start);
+        sequence.page_digests.truncate(start / PAGE_CELLS);
         sequence.removed += end - start;
         let moved = |at: usize| if at <= start { at } else { at.max(end) - (end - start) };
-        for filled in &mut sequence.filled {
-            *filled = moved(filled.start)..moved(filled.end);
+        for computed in &mut sequence.computed_ranges {
+            *computed = moved(computed.start)..moved(computed.end);
         }
         for extension in &mut sequence.extensions {
             extension.reset(&sequence.tokens);
         }
-        self.lose_states(id);
-        self.clip_filled(id);
+        self.invalidate_states(id);
+        self.clip_computed(id);
         self.shrink_cache();
         Ok(left)
     }
 
-    /// The positions that cells are moved to when some are removed and `left` are left: those that are still seen, and there.
+    /// The positions that cells are moved to when some are removed and `left` remain: those inside the window whose cells exist.
     fn positions_to_move(
         &self,
         id: SequenceId,
@@ -82,12 +85,12 @@ impl<S: StateStore> State<S> {
         removed: &Range<usize>,
         left: usize,
     ) -> Range<usize> {
-        let whole_from = self.sequence(id).map_or(0, |sequence| sequence.spans[group].whole_from);
-        let first = removed.start.max(self.groups[group].first_seen(left));
-        first.max(whole_from.saturating_sub(removed.len()))..left
+        let valid_from = self.sequence(id).map_or(0, |sequence| sequence.spans[group].valid_from);
+        let first = removed.start.max(self.groups[group].first_visible(left));
+        first.max(valid_from.saturating_sub(removed.len()))..left
     }
 
-    /// Whether a sequence has a page of its own for a block.
+    /// Whether a sequence has an unshared page for a block.
     fn owns(&self, id: SequenceId, group: usize, block: usize) -> bool {
         let page = self.groups[group].table[id.index * self.blocks() + block];
         page >= 0 && self.pools[group].ref_count(page) == 1
@@ -105,14 +108,14 @@ impl<S: StateStore> State<S> {
         let positions = self.positions_to_move(id, group, &removed, left);
         let (first, written) = (positions.start, blocks(&positions));
         for block in written.clone().filter(|&block| !self.owns(id, group, block)).collect::<Vec<_>>() {
-            let own = self.pools[group].take().expect("room was made");
-            // The block where the removed positions began keeps those before them.
+            let own = self.pools[group].take().expect("`make_room` has freed it");
+            // The first block of the removed positions keeps the positions before them.
             if before[block] >= 0 && block * PAGE_CELLS < start {
                 self.copy_page(group, before[block], own);
             }
             self.groups[group].table[row + block] = own;
         }
-        // In ascending order, so that nothing is written before it was read.
+        // In ascending order, so that no cell is overwritten before it is read.
         let table = &self.groups[group].table[row..];
         let cell = |table: &[i32], position: usize| {
             table[position / PAGE_CELLS] as usize * PAGE_CELLS + position % PAGE_CELLS
@@ -122,33 +125,33 @@ impl<S: StateStore> State<S> {
         for (shift, layers) in by_shift(&self.layers, &self.groups[group].layers, by) {
             self.store.move_cells(&layers, &moves, shift.as_ref());
         }
-        // Pages that were copied, that lie after the end, or that the window has left.
-        let seen = self.groups[group].first_seen(left) / PAGE_CELLS;
+        // Pages that were copied, are after the end, or have slid out of the window.
+        let first_visible_block = self.groups[group].first_visible(left) / PAGE_CELLS;
         for (block, &page) in before.iter().enumerate().filter(|&(_, &page)| page >= 0) {
             let now = self.groups[group].table[row + block];
             if now != page {
                 self.pools[group].release(page);
-            } else if block < seen || block >= written.end {
+            } else if block < first_visible_block || block >= written.end {
                 self.pools[group].release(page);
                 self.groups[group].table[row + block] = -1;
             }
         }
         if let Some(sequence) = &mut self.sequences[id.index] {
             let span = &mut sequence.spans[group];
-            span.first = span.first.min(written.start).max(seen);
+            span.first = span.first.min(written.start).max(first_visible_block);
             span.end = written.end;
-            // Of what comes after the removed positions, only what is still seen was moved.
-            span.whole_from = if first > start { first } else { span.whole_from.min(first) };
+            // After the removed positions, only those inside the window were moved.
+            span.valid_from = if first > start { first } else { span.valid_from.min(first) };
         }
     }
 }
 
-/// The blocks in which these positions lie, or would if there were any.
+/// The blocks that contain these positions.
 fn blocks(positions: &Range<usize>) -> Range<usize> {
     positions.start / PAGE_CELLS..pages_for(positions.end)
 }
 
-/// These layers, those together whose keys are moved alike.
+/// Groups layers by the K-shift of their keys.
 fn by_shift(specs: &[LayerSpec], layers: &[usize], by: usize) -> Vec<(Option<KShift>, Vec<usize>)> {
     let mut shifts: Vec<(Option<KShift>, Vec<usize>)> = Vec::new();
     for &layer in layers {

@@ -1,9 +1,9 @@
-//! What a state is made for: its layers, and how much it has room for.
+//! Parameters of a state: its layers and its capacity.
 
 use verbatim_backend::{KvSpec, PAGE_CELLS};
 use verbatim_graph::{RopeLayout, RopeTable};
 
-/// Positions in flight of one sequence that have a recurrent state slot of their own.
+/// The last `CHECKPOINTS` positions in flight of a sequence each have their own recurrent state slot.
 pub const CHECKPOINTS: usize = 16;
 /// Slots that a sequence may need: the committed state, the checkpoints, and one at a page boundary.
 pub(crate) const SLOTS_PER_SEQUENCE: usize = CHECKPOINTS + 2;
@@ -11,9 +11,9 @@ pub(crate) const SLOTS_PER_SEQUENCE: usize = CHECKPOINTS + 2;
 /// RoPE of a layer's keys.
 #[derive(Clone, Debug, PartialEq)]
 pub enum RopeKind {
-    /// Not at all.
+    /// No RoPE.
     None,
-    /// They are rotated.
+    /// RoPE.
     Rope {
         /// The angles.
         table: RopeTable,
@@ -29,7 +29,7 @@ pub enum RopeKind {
 pub struct LayerSpec {
     /// The shape and types of its K and V.
     pub kv: KvSpec,
-    /// The sliding window, the row's own position included; `None` for full attention.
+    /// The sliding window, including the row's own position; `None` for full attention.
     pub window: Option<usize>,
     /// RoPE of its keys.
     pub rope: RopeKind,
@@ -38,33 +38,33 @@ pub struct LayerSpec {
 }
 
 impl LayerSpec {
-    /// The first position that a row at `position` sees.
-    pub fn first_seen(&self, position: usize) -> usize {
-        first_seen(self.window, position)
+    /// The first position that a row at `position` attends to.
+    pub fn first_visible(&self, position: usize) -> usize {
+        first_visible(self.window, position)
     }
 }
 
-/// The first position that the one at `position` sees through a window.
-pub(crate) fn first_seen(window: Option<usize>, position: usize) -> usize {
+/// The first position that a row at `position` attends to, given a window.
+pub(crate) fn first_visible(window: Option<usize>, position: usize) -> usize {
     window.map_or(0, |window| (position + 1).saturating_sub(window))
 }
 
-/// What a [`State`](crate::State) has room for.
+/// The capacity of a [`State`](crate::State).
 #[derive(Clone, Copy, Debug)]
 pub struct StateSpec {
-    /// Sequences at a time.
+    /// Maximum number of concurrent sequences.
     pub sequences: usize,
-    /// The most positions of each.
+    /// Maximum number of positions per sequence.
     pub context: usize,
-    /// The most positions in flight of each.
+    /// Maximum number of positions in flight per sequence.
     pub in_flight: usize,
     /// Pages of the full-attention layers, shared by all sequences. See [`pages_for`].
     pub pages: usize,
-    /// Size of the prefix cache in bytes: memory that no running sequence uses.
+    /// Size of the prefix cache in bytes, in addition to the memory of running sequences.
     pub cache_bytes: usize,
 }
 
-/// Pages for one sequence of `context` positions.
+/// Number of pages for one sequence of `context` positions.
 pub fn pages_for(context: usize) -> usize {
     context.div_ceil(PAGE_CELLS)
 }

@@ -20,8 +20,8 @@ fn layer(window: Option<usize>) -> LayerSpec {
     LayerSpec { kv, window, rope: RopeKind::None, hadamard: false }
 }
 
-fn target(windows: &[Option<usize>]) -> OwnerSpec {
-    OwnerSpec { layers: windows.iter().map(|&window| layer(window)).collect(), recurrent: Vec::new() }
+fn target(windows: &[Option<usize>]) -> ModelSpec {
+    ModelSpec { layers: windows.iter().map(|&window| layer(window)).collect(), recurrent: Vec::new() }
 }
 
 fn spec(sequences: usize, context: usize, pages: usize) -> StateSpec {
@@ -81,14 +81,14 @@ impl State<PlainStore> {
 
     fn can_compute(&self, id: SequenceId, kv_index: usize) -> bool {
         let mut batch = Batch::default();
-        self.batch(OwnerId::TARGET, &[(id, kv_index)], &mut batch);
+        self.batch(ModelId::TARGET, &[(id, kv_index)], &mut batch);
         batch.refused.is_empty()
     }
 }
 
 /// Says that KV indices were computed, of any token.
 fn compute(state: &mut State<PlainStore>, id: SequenceId, kv_indices: Range<usize>) {
-    state.computed(OwnerId::TARGET, kv_indices.map(|kv_index| (id, kv_index, Some(1)))).unwrap();
+    state.computed(ModelId::TARGET, kv_indices.map(|kv_index| (id, kv_index, Some(1)))).unwrap();
 }
 
 #[test]
@@ -149,8 +149,8 @@ fn windows_give_back_what_no_position_to_come_sees() {
     // The position 228 sees those from 213 on, and a rejected draft token changes nothing about that.
     assert!(state.cell(id, 0, 191).is_none() && state.cell(id, 0, 192).is_some());
     assert!(state.cell(id, 1, 0).is_some());
-    let why = "window has left the positions before it";
-    let refused = StateError::CannotGoBack { wanted: 206, committed: 228, why };
+    let why = "the positions before it have slid out of the window";
+    let refused = StateError::CannotTruncate { wanted: 206, committed: 228, why };
     assert_eq!(state.truncate(id, 206), Err(refused));
     state.truncate(id, 207).unwrap();
     state.truncate(id, 0).unwrap();
@@ -159,18 +159,18 @@ fn windows_give_back_what_no_position_to_come_sees() {
 
 #[test]
 fn recurrent_models_refuse_what_their_states_cannot_give() {
-    let owner = OwnerSpec { layers: Vec::new(), recurrent: vec![recurrent()] };
-    let mut state = State::new(PlainStore::default(), spec(1, 1000, 0), owner).unwrap();
+    let model = ModelSpec { layers: Vec::new(), recurrent: vec![recurrent()] };
+    let mut state = State::new(PlainStore::default(), spec(1, 1000, 0), model).unwrap();
     let id = state.begin().unwrap();
     state.append(id, 10).unwrap();
-    assert_eq!(state.append(id, 7), Err(StateError::TooManyInFlight { wanted: 17, most: 16 }));
+    assert_eq!(state.append(id, 7), Err(StateError::TooManyInFlight { wanted: 17, max: 16 }));
     assert_eq!(state.append(id, 6), Ok(10..16));
     compute(&mut state, id, 0..5);
     assert!(state.can_compute(id, 5) && state.can_compute(id, 2) && !state.can_compute(id, 6));
     state.commit(id, 5).unwrap();
     assert!(!state.can_compute(id, 4), "committed");
-    let why = "recurrent model keeps no state of earlier positions";
-    let refused = StateError::CannotGoBack { wanted: 4, committed: 5, why };
+    let why = "a recurrent model keeps no state of earlier positions";
+    let refused = StateError::CannotTruncate { wanted: 4, committed: 5, why };
     assert_eq!(state.truncate(id, 4), Err(refused));
     assert!(matches!(state.remove_and_shift(id, 1..2), Err(StateError::CannotShift(_))));
     state.truncate(id, 5).unwrap();
@@ -188,7 +188,7 @@ fn recurrent_models_refuse_what_their_states_cannot_give() {
 #[derive(Clone, Default)]
 struct Sum(u64);
 
-impl Extension for Sum {
+impl SequenceExtension for Sum {
     fn name(&self) -> &'static str {
         "sum"
     }
@@ -199,7 +199,7 @@ impl Extension for Sum {
         self.0 = 0;
         self.commit(tokens);
     }
-    fn fork(&self) -> Box<dyn Extension> {
+    fn fork(&self) -> Box<dyn SequenceExtension> {
         Box::new(self.clone())
     }
     fn save(&self, out: &mut Vec<u8>) {
@@ -218,22 +218,22 @@ fn damaged_and_foreign_files_are_refused() {
     let kv_indices = state.append(id, 90).unwrap();
     compute(&mut state, id, kv_indices);
     state.commit(id, 90).unwrap();
-    let mut saved = Saved::default();
+    let mut saved = SavedFile::default();
     saved.add("target", state.save(id).unwrap());
     saved.add("draft", vec![1, 2, 3]);
     let mut file = Vec::new();
     saved.write(&mut file).unwrap();
-    assert_eq!(Saved::read(&file), Ok(saved.clone()));
+    assert_eq!(SavedFile::read(&file), Ok(saved.clone()));
     for len in 0..file.len() {
-        let error = Saved::read(&file[..len]).unwrap_err();
-        assert!(matches!(error, SavedError::Foreign | SavedError::Damaged), "{len}: {error}");
+        let error = SavedFile::read(&file[..len]).unwrap_err();
+        assert!(matches!(error, SavedFileError::Foreign | SavedFileError::Damaged), "{len}: {error}");
     }
     for at in 0..file.len() {
         let mut damaged = file.clone();
         damaged[at] ^= 1 << (at % 8);
-        assert!(Saved::read(&damaged).is_err(), "byte {at}");
+        assert!(SavedFile::read(&damaged).is_err(), "byte {at}");
     }
-    assert_eq!(Saved::read(b"GGUF"), Err(SavedError::Foreign));
+    assert_eq!(SavedFile::read(b"GGUF"), Err(SavedFileError::Foreign));
 
     let section = saved.section("target").unwrap();
     for len in 0..section.len() {
@@ -245,10 +245,10 @@ fn damaged_and_foreign_files_are_refused() {
     let lost = state.restore(section, vec![Box::new(Sum(0))]).unwrap_err();
     assert_eq!(lost.to_string(), "the saved sum cannot be used: nothing was saved");
     let mut other = state_of(&[Some(16), None], 2, 200, 8);
-    other.identify(OwnerId::TARGET, [8; 32]);
+    other.set_model_digest(ModelId::TARGET, [8; 32]);
     assert_eq!(other.restore(section, Vec::new()), Err(RestoreError::OtherModel));
     let mut other = state_of(&[Some(17), None], 2, 200, 8);
-    assert!(matches!(other.restore(section, Vec::new()), Err(RestoreError::OtherForm { .. })));
+    assert!(matches!(other.restore(section, Vec::new()), Err(RestoreError::OtherKvFormat { .. })));
     let mut small = state_of(&[Some(16), None], 2, 89, 8);
     let full = StateError::ContextFull { wanted: 90, context: 89 };
     assert_eq!(small.restore(section, Vec::new()), Err(full.into()));
@@ -257,5 +257,9 @@ fn damaged_and_foreign_files_are_refused() {
     assert_eq!(small.restore(section, Vec::new()), Err(full.into()));
     small.integrity().unwrap();
     assert!(small.begin().is_ok() && small.begin().is_ok(), "nothing is left behind");
-    assert_eq!(state.restore(section, Vec::new()).unwrap().least, 90, "what the window saw is all there is");
+    assert_eq!(
+        state.restore(section, Vec::new()).unwrap().min_len,
+        90,
+        "what the window saw is all there is"
+    );
 }

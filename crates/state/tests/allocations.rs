@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use store::PlainStore;
 use verbatim_backend::{KvSpec, KvType, RecurrentSpec};
 use verbatim_graph::DeltaHeads;
-use verbatim_state::{Batch, LayerSpec, OwnerId, OwnerSpec, RopeKind, SequenceId, State, StateSpec};
+use verbatim_state::{Batch, LayerSpec, ModelId, ModelSpec, RopeKind, SequenceId, State, StateSpec};
 
 /// Counts allocations of all threads.
 struct Counting;
@@ -33,23 +33,23 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-fn owner() -> OwnerSpec {
+fn model() -> ModelSpec {
     let kv = KvSpec { kv_heads: 1, head_dim: 4, k: KvType::F32, v: KvType::F32 };
     let layer = |window| LayerSpec { kv, window, rope: RopeKind::None, hadamard: false };
     let heads = DeltaHeads { key_heads: 1, value_heads: 1, key_dim: 1, value_dim: 4 };
     let recurrent = vec![RecurrentSpec { kernel: 2, channels: 4, heads }];
-    OwnerSpec { layers: vec![layer(None), layer(Some(32))], recurrent }
+    ModelSpec { layers: vec![layer(None), layer(Some(32))], recurrent }
 }
 
 /// Computes these rows for the target and a draft.
 fn step(state: &mut State<PlainStore>, rows: &[(SequenceId, usize)], batches: &mut [Batch; 2]) {
-    let owners = state.owners();
-    for (owner, batch) in owners.zip(batches) {
-        state.batch(owner, rows, batch);
+    let models = state.models();
+    for (model, batch) in models.zip(batches) {
+        state.batch(model, rows, batch);
         assert!(batch.refused.is_empty());
-        state.begin_compute(owner, rows.iter().copied()).unwrap();
+        state.begin_compute(model, rows.iter().copied()).unwrap();
         state
-            .computed(owner, rows.iter().map(|&(id, kv_index)| (id, kv_index, Some(kv_index as u32))))
+            .computed(model, rows.iter().map(|&(id, kv_index)| (id, kv_index, Some(kv_index as u32))))
             .unwrap();
     }
 }
@@ -57,8 +57,8 @@ fn step(state: &mut State<PlainStore>, rows: &[(SequenceId, usize)], batches: &m
 #[test]
 fn steady_steps_allocate_nothing() {
     let spec = StateSpec { sequences: 8, context: 1000, in_flight: 64, pages: 200, cache_bytes: 0 };
-    let mut state = State::new(PlainStore::default(), spec, owner()).unwrap();
-    state.append_owner(owner()).unwrap();
+    let mut state = State::new(PlainStore::default(), spec, model()).unwrap();
+    state.append_model(model()).unwrap();
     let ids: Vec<SequenceId> = (0..8).map(|_| state.begin().unwrap()).collect();
     let mut batches = <[Batch; 2]>::default();
     let mut rows = Vec::with_capacity(64);
@@ -81,7 +81,7 @@ fn steady_steps_allocate_nothing() {
         let fills_page = 2 * (round + 1) % 64 == 0;
         assert!(allocated == 0 || round < 2 || fills_page, "{allocated} in round {round}");
     }
-    assert_eq!(state.filled(ids[7], OwnerId::TARGET).unwrap(), 0..240);
+    assert_eq!(state.computed_range(ids[7], ModelId::TARGET).unwrap(), 0..240);
     state.integrity().unwrap();
 }
 
@@ -90,7 +90,7 @@ fn steady_steps_allocate_nothing() {
 #[ignore = "a measurement"]
 fn how_long_a_batch_takes() {
     let spec = StateSpec { sequences: 64, context: 1000, in_flight: 512, pages: 1000, cache_bytes: 0 };
-    let mut state = State::new(PlainStore::default(), spec, owner()).unwrap();
+    let mut state = State::new(PlainStore::default(), spec, model()).unwrap();
     let ids: Vec<SequenceId> = (0..64).map(|_| state.begin().unwrap()).collect();
     let mut batch = Batch::default();
     for (sequences, rows_each) in [(64, 1), (8, 8), (1, 64), (1, 512)] {
@@ -100,10 +100,10 @@ fn how_long_a_batch_takes() {
         }
         let start = std::time::Instant::now();
         for _ in 0..10_000 {
-            state.batch(OwnerId::TARGET, &rows, &mut batch);
+            state.batch(ModelId::TARGET, &rows, &mut batch);
         }
         println!("{sequences} sequences of {rows_each} rows: {:?}", start.elapsed() / 10_000);
-        assert_eq!(batch.kept.len(), rows.len());
+        assert_eq!(batch.accepted_rows.len(), rows.len());
         ids.iter().for_each(|&id| state.rollback(id).unwrap());
     }
 }

@@ -13,7 +13,7 @@ use verbatim_backend::{KvSpec, KvType, PAGE_CELLS, RecurrentSpec, StateStore};
 use verbatim_graph::DeltaHeads;
 use verbatim_graph::random::Random;
 use verbatim_state::{
-    LayerSpec, OwnerId, OwnerSpec, RopeKind, Saved, SavedError, SequenceId, State, StateSpec,
+    LayerSpec, ModelId, ModelSpec, RopeKind, SavedFile, SavedFileError, SequenceId, State, StateSpec,
 };
 
 /// Several times what a whole file takes.
@@ -32,30 +32,30 @@ const KINDS: [Kind; 4] = [
     [Some((&[None], false)), Some((&[Some(20)], true))],
 ];
 
-fn owner((windows, is_recurrent): (&[Option<usize>], bool)) -> OwnerSpec {
+fn model((windows, is_recurrent): (&[Option<usize>], bool)) -> ModelSpec {
     let kv = KvSpec { kv_heads: 1, head_dim: 2, k: KvType::F32, v: KvType::F32 };
     let layer = |&window| LayerSpec { kv, window, rope: RopeKind::None, hadamard: false };
     let heads = DeltaHeads { key_heads: 1, value_heads: 1, key_dim: 1, value_dim: 4 };
     let recurrent = is_recurrent.then_some(RecurrentSpec { kernel: 2, channels: 6, heads });
-    OwnerSpec { layers: windows.iter().map(layer).collect(), recurrent: recurrent.into_iter().collect() }
+    ModelSpec { layers: windows.iter().map(layer).collect(), recurrent: recurrent.into_iter().collect() }
 }
 
 fn state_of(kind: &Kind) -> State<PlainStore> {
     let spec = StateSpec { sequences: 2, context: 200, in_flight: 100, pages: 8, cache_bytes: 0 };
-    let [target, draft] = kind.map(|owned| owned.map(owner));
+    let [target, draft] = kind.map(|owned| owned.map(model));
     let mut state = State::new(PlainStore::default(), spec, target.expect("a target")).unwrap();
     if let Some(draft) = draft {
-        state.append_owner(draft).unwrap();
+        state.append_model(draft).unwrap();
     }
     state
 }
 
-/// Lets all owners compute positions, of random tokens.
+/// Lets all models compute positions, of random tokens.
 fn extend(state: &mut State<PlainStore>, id: SequenceId, count: usize, random: &mut Random) {
     let places = state.append(id, count).unwrap();
     let rows: Vec<_> = places.map(|place| (id, place, Some(random.below(1000) as u32))).collect();
-    for owner in state.owners() {
-        state.computed(owner, rows.iter().copied()).unwrap();
+    for model in state.models() {
+        state.computed(model, rows.iter().copied()).unwrap();
     }
     state.commit(id, count).unwrap();
 }
@@ -68,9 +68,9 @@ fn section(kind: &Kind, seed: u64) -> Vec<u8> {
         extend(&mut state, id, count, &mut random);
     }
     let mut bytes = |len: usize| (0..len).map(|_| random.below(256) as u8).collect::<Vec<u8>>();
-    for (owner, owned) in state.owners().zip(kind) {
-        let (windows, _) = owned.expect("as many as there are owners");
-        for (layer, window) in state.layers(owner).zip(windows) {
+    for (model, owned) in state.models().zip(kind) {
+        let (windows, _) = owned.expect("as many as there are models");
+        for (layer, window) in state.layers(model).zip(windows) {
             let group = state.windows().iter().position(|other| other == window).expect("a group");
             let pages = state.page_table(group).iter().filter_map(|&page| usize::try_from(page).ok());
             let cells: Vec<usize> =
@@ -78,7 +78,7 @@ fn section(kind: &Kind, seed: u64) -> Vec<u8> {
             let values = bytes(CELL_BYTES * cells.len());
             state.store_mut().write_cells(layer, &mut cells.into_iter(), &values);
         }
-        let layers = state.recurrent_layers(owner);
+        let layers = state.recurrent_layers(model);
         let len = state.store().slot_bytes(layers.clone());
         (0..10).for_each(|slot| state.store_mut().write_slot(layers.clone(), slot, &bytes(len)));
     }
@@ -86,7 +86,7 @@ fn section(kind: &Kind, seed: u64) -> Vec<u8> {
 }
 
 fn file(section: &[u8]) -> Vec<u8> {
-    let mut saved = Saved::default();
+    let mut saved = SavedFile::default();
     saved.add("target", section.to_vec());
     saved.add("notes", b"of the client".to_vec());
     let mut file = Vec::new();
@@ -122,12 +122,12 @@ fn damage(bytes: &mut Vec<u8>, other: &[u8], random: &mut Random) {
 fn a_damaged_file_is_refused() {
     for (index, kind) in KINDS.iter().enumerate() {
         let (whole, other) = (file(&section(kind, 1)), file(&section(kind, 2)));
-        assert!(Saved::read(&whole).is_ok() && Saved::read(&other).is_ok());
+        assert!(SavedFile::read(&whole).is_ok() && SavedFile::read(&other).is_ok());
         let refused = |bytes: &[u8]| {
-            let (read, peak_bytes) = measured(|| Saved::read(bytes));
+            let (read, peak_bytes) = measured(|| SavedFile::read(bytes));
             assert!(peak_bytes < PEAK_BYTES_MAX, "{peak_bytes} bytes were held");
             let error = read.expect_err("it is damaged");
-            assert!(!matches!(error, SavedError::Malformed(_)), "the checksum comes first");
+            assert!(!matches!(error, SavedFileError::Malformed(_)), "the checksum comes first");
         };
         let mut damaged = whole.clone();
         for bit in 0..8 * whole.len() {
@@ -153,11 +153,11 @@ fn target_len(state: &State<PlainStore>, section: &[u8]) -> usize {
     // Numerics, digest, form in words, bytes of recurrent state; tokens, the exact prefix, how many were removed.
     let tokens = 4 + 32 + 8 + count(36) + 8;
     let positions = count(tokens);
-    let cells = state.layers(OwnerId::TARGET).zip(state.windows()).map(|(_, window)| match window {
+    let cells = state.layers(ModelId::TARGET).zip(state.windows()).map(|(_, window)| match window {
         Some(window) => positions.min(window - 1),
         None => positions,
     });
-    let slot_bytes = state.store().slot_bytes(state.recurrent_layers(OwnerId::TARGET));
+    let slot_bytes = state.store().slot_bytes(state.recurrent_layers(ModelId::TARGET));
     let slots = usize::from(positions > 0) * slot_bytes;
     tokens + 8 + 4 * positions + 16 + cells.sum::<usize>() * CELL_BYTES + slots
 }
@@ -166,7 +166,7 @@ fn target_len(state: &State<PlainStore>, section: &[u8]) -> usize {
 /// Returns whether it was taken.
 fn restore(state: &mut State<PlainStore>, section: &[u8]) -> bool {
     let (restored, peak_bytes) = measured(|| {
-        let saved = Saved::read(&file(section)).expect("whole");
+        let saved = SavedFile::read(&file(section)).expect("whole");
         state.restore(saved.section("target").expect("saved"), Vec::new())
     });
     assert!(peak_bytes < PEAK_BYTES_MAX, "{peak_bytes} bytes were held");
@@ -191,7 +191,7 @@ fn restore(state: &mut State<PlainStore>, section: &[u8]) -> bool {
     }
     let _ = state.remove_and_shift(id, 0..1);
     state.integrity().unwrap();
-    let _ = state.truncate(id, restored.least);
+    let _ = state.truncate(id, restored.min_len);
     state.end(id).unwrap();
     state.integrity().unwrap();
     true

@@ -35,7 +35,7 @@ pub fn run(args: &InspectArgs, store: &Store) -> anyhow::Result<ExitCode> {
 
 /// Checks that the file can be loaded.
 fn check(model: &ModelFile) -> anyhow::Result<()> {
-    verbatim_engine::check(&model.gguf)?;
+    verbatim_engine::read_hyperparameters(&model.gguf)?;
     if model.gguf.metadata().contains("tokenizer.ggml.model") {
         model.tokenizer()?;
     }

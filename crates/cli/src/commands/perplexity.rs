@@ -38,8 +38,8 @@ pub fn run(args: &PerplexityArgs, store: &Store) -> anyhow::Result<ExitCode> {
     let options = LoadOptions { context: Some(args.ctx), k, v, hadamard, ..LoadOptions::default() };
     let mut stepper = load(&file, device, &options)?;
     let reference = args.kl_against.map(|pair| pair.0);
-    // The same weights, with additional sequences of other KV types.
-    let other = reference.map(|[k, v]| stepper.other_sequences(k, v, hadamard)).transpose()?;
+    // The same weights, with K and V of other types beside.
+    let other = reference.map(|[k, v]| stepper.new_memory(k, v, hadamard)).transpose()?;
     let watched = io::stderr().is_terminal();
     let mut progress = |so_far: &Evaluation| {
         if watched {

@@ -163,7 +163,7 @@ pub fn hidden_rows<B: Backend>(
 ) -> Vec<Vec<f32>> {
     let sequence = engine.begin().expect("a free sequence");
     engine.append(sequence, tokens.len()).expect("room");
-    let want = Want { hidden: points, ..Want::NOTHING };
+    let want = Want { hidden: points, ..Want::NONE };
     let row = |(kv_index, &token)| Row { sequence, kv_index, input: RowInput::Token(token), want };
     let rows: Vec<Row> = tokens.iter().enumerate().map(row).collect();
     let outputs = engine.step(&rows).expect("a step");

@@ -75,7 +75,7 @@ fn compute<B: Backend>(
         sequence,
         kv_index: start + i,
         input: RowInput::Token(token),
-        want: Want::NOTHING,
+        want: Want::NONE,
     };
     let rows: Vec<StepRow> = tokens.iter().enumerate().map(row).collect();
     stepper.step(&rows)?.all().map_err(StepError::from)?;

@@ -14,7 +14,8 @@ pub use report::{Divergence, EvaluationSetup, Format, Report};
 use std::ops::Range;
 
 use verbatim_engine::{
-    Backend, LogSoftmax, MAX_ROWS, Row, RowInput, SequenceId, Sequences, StateError, StepError, Stepper, Want,
+    Backend, LogSoftmax, MAX_ROWS, Row, RowInput, SequenceId, SequenceMemory, StateError, StepError, Stepper,
+    Want,
 };
 
 /// Maximum rows with logits per step: their logits are in memory at once.
@@ -129,13 +130,13 @@ impl<'a> Chunks<'a> {
 /// Computes the chunks in order and calls `progress` after each. Stops, with the result so far, if `should_continue`
 /// returns false between steps.
 ///
-/// With a `reference`, sequences of the same stepper ([`Stepper::other_sequences`]), every chunk is also computed there.
+/// With a `reference`, sequences of the same stepper ([`Stepper::new_memory`]), every chunk is computed there too.
 ///
 /// # Errors
 /// If a step fails or returns logits that are not a valid distribution.
 pub fn evaluate<B: Backend>(
     stepper: &mut Stepper<B>,
-    reference: Option<Sequences<B>>,
+    reference: Option<SequenceMemory<B>>,
     chunks: &Chunks<'_>,
     progress: &mut dyn FnMut(&Evaluation),
     should_continue: &mut dyn FnMut() -> bool,
@@ -156,7 +157,7 @@ pub fn evaluate<B: Backend>(
 /// State of an evaluation.
 struct Run<'a, B: Backend> {
     stepper: &'a mut Stepper<B>,
-    reference: Option<Sequences<B>>,
+    reference: Option<SequenceMemory<B>>,
     rows: Vec<Row<'static>>,
 }
 
@@ -225,9 +226,9 @@ impl<B: Backend> Run<'_, B> {
     /// Runs `work` on the reference's sequences; `None` if there are none.
     fn on_reference<T>(&mut self, work: impl FnOnce(&mut Self) -> T) -> Option<T> {
         let reference = self.reference.take()?;
-        let own = self.stepper.swap_sequences(reference);
+        let own = self.stepper.swap_memory(reference);
         let result = work(self);
-        self.reference = Some(self.stepper.swap_sequences(own));
+        self.reference = Some(self.stepper.swap_memory(own));
         Some(result)
     }
 

@@ -1,4 +1,4 @@
-//! The cache metadata against a naive account of what every cell and slot has to hold, of every owner.
+//! The cache metadata against a naive account of what every cell and slot has to hold, of every model.
 
 use super::*;
 use verbatim_graph::random::Random;
@@ -13,7 +13,7 @@ const POISON: Content = 0xdead_dead_dead_dead;
 /// The layers of one model: windows, and whether there is a recurrent layer.
 pub(super) type Kind = (&'static [Option<usize>], bool);
 
-pub(super) fn owner((windows, is_recurrent): Kind) -> OwnerSpec {
+pub(super) fn model((windows, is_recurrent): Kind) -> ModelSpec {
     // Layers that differ in how their keys move.
     let table =
         RopeTable { rotary_dim: 4, base: Real(1e4), scaling: RopeScaling::Linear { factor: Real(1.0) } };
@@ -22,7 +22,7 @@ pub(super) fn owner((windows, is_recurrent): Kind) -> OwnerSpec {
         let rope = if index % 2 == 0 { rope } else { RopeKind::None };
         LayerSpec { rope, ..layer(window) }
     });
-    OwnerSpec { layers: layers.collect(), recurrent: is_recurrent.then(recurrent).into_iter().collect() }
+    ModelSpec { layers: layers.collect(), recurrent: is_recurrent.then(recurrent).into_iter().collect() }
 }
 
 /// A position in flight as it ought to be.
@@ -33,7 +33,7 @@ struct Flying {
     content: Content,
     /// The target has been told of the token.
     is_told: bool,
-    /// By owner.
+    /// By model.
     computed: Vec<bool>,
 }
 
@@ -42,7 +42,7 @@ struct Flying {
 struct Naive {
     tokens: Vec<u32>,
     contents: Vec<Content>,
-    /// By owner, the target's included.
+    /// By model, the target's included.
     filled: Vec<Range<usize>>,
     flight: Vec<Flying>,
 }
@@ -53,9 +53,9 @@ fn after(contents: impl Iterator<Item = Content>, token: u32) -> Content {
         .fold(0x9e37_79b9_7f4a_7c15, |hash, x| (hash ^ x).wrapping_mul(0xff51_afd7_ed55_8ccd).rotate_left(29))
 }
 
-/// What an owner computes of a text.
-fn stamp(owner: OwnerId, content: Content) -> Content {
-    content.wrapping_add(owner.index() as u64 * 0x1234_5678_9abc)
+/// What a model computes of a text.
+fn stamp(model: ModelId, content: Content) -> Content {
+    content.wrapping_add(model.index() as u64 * 0x1234_5678_9abc)
 }
 
 impl Naive {
@@ -79,11 +79,11 @@ impl Naive {
         self.path(index).contains(&ancestor)
     }
 
-    /// What an owner has computed of a KV index, and of those that follow it, is lost.
-    fn lose(&mut self, index: usize, owner: usize) {
+    /// What a model has computed of a KV index, and of those that follow it, is lost.
+    fn lose(&mut self, index: usize, model: usize) {
         for later in index..self.flight.len() {
             if self.follows(later, index) {
-                self.flight[later].computed[owner] = false;
+                self.flight[later].computed[model] = false;
             }
         }
     }
@@ -101,11 +101,11 @@ impl Naive {
         }
     }
 
-    /// Where an owner has filled without gap up to a KV index that it computes.
-    fn start(&self, index: usize, owner: usize) -> usize {
+    /// Where a model has computed without gap up to a KV index that it computes.
+    fn start(&self, index: usize, model: usize) -> usize {
         let path = self.path(index);
-        let gap = path[..path.len() - 1].iter().rposition(|&index| !self.flight[index].computed[owner]);
-        let (committed, filled) = (self.contents.len(), &self.filled[owner]);
+        let gap = path[..path.len() - 1].iter().rposition(|&index| !self.flight[index].computed[model]);
+        let (committed, filled) = (self.contents.len(), &self.filled[model]);
         match gap {
             Some(gap) => committed + gap + 1,
             None if filled.end == committed && !filled.is_empty() => filled.start,
@@ -136,7 +136,7 @@ struct World {
     random: Random,
     /// Drafts that compute at present.
     on: Vec<bool>,
-    /// Owners of which it is known exactly what they have filled.
+    /// Models of which it is known exactly what they have computed.
     exact: Vec<bool>,
     batch: Batch,
     /// How often it happened.
@@ -159,7 +159,7 @@ struct Counts {
 
 impl World {
     fn new(kinds: &[Kind], cache_pages: usize, seed: u64) -> World {
-        let (mut spec, target) = (spec(4, 400, 14), owner(kinds[0]));
+        let (mut spec, target) = (spec(4, 400, 14), model(kinds[0]));
         spec.cache_bytes = cache_pages * kinds[0].0.len() * PAGE_CELLS * HEAD_DIM * 8;
         if kinds[0].1 {
             spec.cache_bytes *= 2;
@@ -168,17 +168,17 @@ impl World {
         let targets_windows = state.windows();
         let mut exact = vec![true];
         for &(windows, is_recurrent) in &kinds[1..] {
-            state.append_owner(owner((windows, is_recurrent))).unwrap();
+            state.append_model(model((windows, is_recurrent))).unwrap();
             exact.push(!is_recurrent && windows.iter().all(|window| targets_windows.contains(window)));
         }
         let (on, batch) = (vec![true; kinds.len()], Batch::default());
         World { state, live: Vec::new(), random: Random(seed), on, exact, batch, counts: Counts::default() }
     }
 
-    /// The layers of an owner: group, layer, window, and whether a cell knows its position.
-    fn layers(&self, owner: OwnerId) -> Vec<(usize, usize, Option<usize>, bool)> {
+    /// The layers of a model: group, layer, window, and whether a cell knows its position.
+    fn layers(&self, model: ModelId) -> Vec<(usize, usize, Option<usize>, bool)> {
         let windows = self.state.windows();
-        let layers = self.state.layers(owner).map(|layer| {
+        let layers = self.state.layers(model).map(|layer| {
             let spec = &self.state.layers[layer];
             let group = windows.iter().position(|&window| window == spec.window).unwrap();
             (group, layer, spec.window, spec.rope != RopeKind::None)
@@ -197,29 +197,29 @@ impl World {
         [0, 8].map(|at| u64::from_le_bytes(*bytes[at..].first_chunk().unwrap()))
     }
 
-    fn put_state(&mut self, owner: OwnerId, slot: i32, content: Content) {
-        let layers = self.state.recurrent_layers(owner);
+    fn put_state(&mut self, model: ModelId, slot: i32, content: Content) {
+        let layers = self.state.recurrent_layers(model);
         let bytes = content.to_le_bytes().repeat(self.state.store().slot_bytes(layers.clone()) / 8);
         self.state.store_mut().write_slot(layers, slot as usize, &bytes);
     }
 
-    /// What an owner's part of a slot holds; `None` if it has none or the slot is not there.
-    fn get_state(&self, owner: OwnerId, slot: i32) -> Option<Content> {
+    /// What a model's part of a slot holds; `None` if it has none or the slot is not there.
+    fn get_state(&self, model: ModelId, slot: i32) -> Option<Content> {
         let mut bytes = Vec::new();
         let slot = usize::try_from(slot).ok()?;
-        self.state.store().read_slot(self.state.recurrent_layers(owner), slot, &mut bytes);
+        self.state.store().read_slot(self.state.recurrent_layers(model), slot, &mut bytes);
         bytes.first_chunk().map(|bytes| u64::from_le_bytes(*bytes))
     }
 
     /// Nobody has computed anything at a KV index in flight.
-    fn poison(&mut self, id: SequenceId, kv_index: usize, owners: &[OwnerId]) {
-        for &owner in owners {
-            for (group, layer, ..) in self.layers(owner) {
+    fn poison(&mut self, id: SequenceId, kv_index: usize, models: &[ModelId]) {
+        for &model in models {
+            for (group, layer, ..) in self.layers(model) {
                 let cell = self.state.cell(id, group, kv_index).expect("in flight");
                 self.put(layer, cell, POISON, 0);
             }
             if let Some([_, slot]) = self.state.slots(id, kv_index) {
-                self.put_state(owner, slot, POISON);
+                self.put_state(model, slot, POISON);
             }
         }
     }
@@ -241,34 +241,34 @@ impl World {
             false => self.state.append(id, count),
         };
         let Ok(kv_indices) = appended else { return };
-        let owners: Vec<OwnerId> = self.state.owners().collect();
+        let models: Vec<ModelId> = self.state.models().collect();
         for (kv_index, parent) in kv_indices.zip(parents) {
-            self.poison(id, kv_index, &owners);
+            self.poison(id, kv_index, &models);
             // Few tokens, so that sequences meet.
             let token = match self.random.below(2000) {
                 0 => NOT_A_TOKEN,
                 1..20 => 1,
                 _ => 0,
             };
-            let computed = vec![false; owners.len()];
+            let computed = vec![false; models.len()];
             let fresh = self.random.bits();
             let naive = &mut self.live[at].1;
             naive.flight.push(Flying { parent, token, content: 0, is_told: false, computed });
             naive.change(naive.flight.len() - 1, token, fresh);
         }
-        let order = if self.random.below(2) == 0 { 0..owners.len() } else { 1..owners.len() + 1 };
-        for owner in order.map(|owner| OwnerId(owner % owners.len())) {
-            self.compute_some(at, owner, base, count);
+        let order = if self.random.below(2) == 0 { 0..models.len() } else { 1..models.len() + 1 };
+        for model in order.map(|model| ModelId(model % models.len())) {
+            self.compute_some(at, model, base, count);
         }
     }
 
-    /// An owner computes the last KV indices in flight, in one or several steps; a draft perhaps not all of them.
-    fn compute_some(&mut self, at: usize, owner: OwnerId, base: usize, count: usize) {
-        if !self.on[owner.index()] {
+    /// A model computes the last KV indices in flight, in one or several steps; a draft perhaps not all of them.
+    fn compute_some(&mut self, at: usize, model: ModelId, base: usize, count: usize) {
+        if !self.on[model.index()] {
             return;
         }
         let mut indices: Vec<usize> = (base..base + count).collect();
-        if owner != OwnerId::TARGET {
+        if model != ModelId::TARGET {
             match self.random.below(16) {
                 0 => indices.truncate(self.random.below(count + 1)),
                 1 => drop(indices.drain(..self.random.below(count + 1))),
@@ -280,18 +280,18 @@ impl World {
             let step = 1 + self.random.below(indices.len());
             let rest = indices.split_off(step);
             let fails = self.random.below(60) == 0;
-            if !self.compute(at, owner, &indices, None, fails) {
+            if !self.compute(at, model, &indices, None, fails) {
                 return;
             }
             indices = rest;
         }
     }
 
-    /// An owner computes KV indices in flight in one step, perhaps the first of another token than before. Whether it could.
+    /// A model computes KV indices in flight in one step, perhaps the first of another token than before. Whether it could.
     fn compute(
         &mut self,
         at: usize,
-        owner: OwnerId,
+        model: ModelId,
         indices: &[usize],
         token: Option<u32>,
         fails: bool,
@@ -300,27 +300,27 @@ impl World {
         let committed = self.live[at].1.contents.len();
         let rows: Vec<_> = indices.iter().map(|index| (id, committed + index)).collect();
         let mut batch = std::mem::take(&mut self.batch);
-        self.state.batch(owner, &rows, &mut batch);
-        let is_possible = self.check_refusal(at, owner, indices, &batch);
+        self.state.batch(model, &rows, &mut batch);
+        let is_possible = self.check_refusal(at, model, indices, &batch);
         if is_possible {
-            self.state.begin_compute(owner, rows.iter().copied()).unwrap();
+            self.state.begin_compute(model, rows.iter().copied()).unwrap();
             let naive = &mut self.live[at].1;
-            indices.iter().for_each(|&index| naive.lose(index, owner.index()));
+            indices.iter().for_each(|&index| naive.lose(index, model.index()));
             if fails {
                 self.counts.failed += 1;
-                rows.iter().for_each(|&(_, kv_index)| self.poison(id, kv_index, &[owner]));
+                rows.iter().for_each(|&(_, kv_index)| self.poison(id, kv_index, &[model]));
             } else {
                 if let Some(token) = token {
                     self.change(at, indices[0], token);
                 }
                 let kept = indices.iter().enumerate();
-                kept.for_each(|(row, &index)| self.compute_row(at, owner, index, row, &batch));
+                kept.for_each(|(row, &index)| self.compute_row(at, model, index, row, &batch));
                 let naive = &self.live[at].1;
                 let token =
                     |index: usize| Some(naive.flight[index].token).filter(|&token| token != NOT_A_TOKEN);
                 let computed =
                     rows.iter().zip(indices).map(|(&(id, kv_index), &index)| (id, kv_index, token(index)));
-                self.state.computed(owner, computed).unwrap();
+                self.state.computed(model, computed).unwrap();
             }
         }
         self.batch = batch;
@@ -329,47 +329,47 @@ impl World {
 
     /// The target computes a KV index of another token: what drafts have computed there and after it is of no use.
     fn change(&mut self, at: usize, index: usize, token: u32) {
-        let (fresh, owners) = (self.random.bits(), self.on.len());
+        let (fresh, models) = (self.random.bits(), self.on.len());
         let naive = &mut self.live[at].1;
         let is_other = naive.flight[index].token != token || token == NOT_A_TOKEN;
         if is_other {
             assert!(naive.flight[index].is_told);
             self.counts.changed += 1;
-            (1..owners).for_each(|draft| naive.lose(index, draft));
+            (1..models).for_each(|draft| naive.lose(index, draft));
             naive.change(index, token, fresh);
         }
     }
 
     /// Whether a step is refused only where it has to be; whether it is not.
-    fn check_refusal(&mut self, at: usize, owner: OwnerId, indices: &[usize], batch: &Batch) -> bool {
+    fn check_refusal(&mut self, at: usize, model: ModelId, indices: &[usize], batch: &Batch) -> bool {
         let naive = &self.live[at].1;
         if batch.refused.is_empty() {
-            assert!(batch.kept.iter().copied().eq(0..indices.len()));
+            assert!(batch.accepted_rows.iter().copied().eq(0..indices.len()));
             return true;
         }
-        let is_recurrent = !self.state.recurrent_layers(owner).is_empty();
+        let is_recurrent = !self.state.recurrent_layers(model).is_empty();
         let (row, error) = batch.refused[0];
         let index = indices[row];
         let parent = naive.flight[index].parent;
         let is_lost = match parent {
             Some(parent) => {
-                !naive.flight[parent].computed[owner.index()] && !indices[..row].contains(&parent)
+                !naive.flight[parent].computed[model.index()] && !indices[..row].contains(&parent)
             }
             None => {
-                naive.filled[owner.index()].end != naive.contents.len()
-                    || naive.filled[owner.index()].is_empty()
+                naive.filled[model.index()].end != naive.contents.len()
+                    || naive.filled[model.index()].is_empty()
             }
         };
         match error {
-            BatchError::NotFilled { .. } => {
+            BatchError::NoDraftState { .. } => {
                 self.counts.not_filled += 1;
-                assert!(is_recurrent && owner != OwnerId::TARGET && is_lost);
+                assert!(is_recurrent && model != ModelId::TARGET && is_lost);
             }
             // A chain in which states share memory, or a step that begins after one that has failed.
             BatchError::Order { .. } => {
                 let shares = is_recurrent && naive.flight.len() > CHECKPOINTS;
                 assert!(
-                    shares || owner == OwnerId::TARGET && parent.is_some() && is_lost,
+                    shares || model == ModelId::TARGET && parent.is_some() && is_lost,
                     "{naive_len}",
                     naive_len = naive.flight.len()
                 );
@@ -380,23 +380,23 @@ impl World {
     }
 
     /// What a row of a step sees is what it ought to be; it writes what it computes.
-    fn compute_row(&mut self, at: usize, owner: OwnerId, index: usize, row: usize, batch: &Batch) {
+    fn compute_row(&mut self, at: usize, model: ModelId, index: usize, row: usize, batch: &Batch) {
         let (id, naive) = &self.live[at];
         let (id, contents) = (*id, naive.contents(index));
         let position = contents.len() - 1;
         assert_eq!(batch.positions[row] as usize, position);
-        let start = batch.starts[row] as usize;
-        if owner == OwnerId::TARGET {
+        let start = batch.valid_from[row] as usize;
+        if model == ModelId::TARGET {
             assert_eq!(start, 0);
         } else {
-            assert_eq!(start, naive.start(index, owner.index()), "{owner:?} at {index}");
+            assert_eq!(start, naive.start(index, model.index()), "{model:?} at {index}");
             self.counts.begun_late += usize::from(start > 0 && start < position);
         }
         let path = self.live[at].1.path(index);
         let committed = position + 1 - path.len();
         // All that it sees, or at least what is in flight and a little more.
         let near = if self.random.below(8) == 0 { 0 } else { committed.saturating_sub(3) };
-        for (group, layer, window, knows_position) in self.layers(owner) {
+        for (group, layer, window, knows_position) in self.layers(model) {
             let first = window.map_or(0, |window| (position + 1).saturating_sub(window)).max(start).max(near);
             for seen in first..position {
                 let kv_index = if seen < committed { seen } else { committed + path[seen - committed] };
@@ -404,24 +404,24 @@ impl World {
                 let [found, at] = self.get(layer, cell);
                 assert_eq!(
                     found,
-                    stamp(owner, contents[seen]),
-                    "{owner:?}, layer {layer}, {seen} of {position}"
+                    stamp(model, contents[seen]),
+                    "{model:?}, layer {layer}, {seen} of {position}"
                 );
                 assert!(!knows_position || at == seen as u64, "{at} not {seen}");
             }
-            let content = stamp(owner, contents[position]);
+            let content = stamp(model, contents[position]);
             self.put(layer, batch.cells[group][row] as usize, content, position);
         }
-        if !self.state.recurrent_layers(owner).is_empty() {
-            let found = self.get_state(owner, batch.read_slots[row]);
-            let before = position.checked_sub(1).map(|before| stamp(owner, contents[before]));
-            assert_eq!(found, before, "the state of {owner:?} before {position}");
-            self.put_state(owner, batch.write_slots[row], stamp(owner, contents[position]));
-            self.counts.states_of_drafts += usize::from(owner != OwnerId::TARGET);
+        if !self.state.recurrent_layers(model).is_empty() {
+            let found = self.get_state(model, batch.read_slots[row]);
+            let before = position.checked_sub(1).map(|before| stamp(model, contents[before]));
+            assert_eq!(found, before, "the state of {model:?} before {position}");
+            self.put_state(model, batch.write_slots[row], stamp(model, contents[position]));
+            self.counts.states_of_drafts += usize::from(model != ModelId::TARGET);
         }
         let row = &mut self.live[at].1.flight[index];
-        row.computed[owner.index()] = true;
-        row.is_told |= owner == OwnerId::TARGET;
+        row.computed[model.index()] = true;
+        row.is_told |= model == ModelId::TARGET;
     }
 
     fn commit(&mut self, at: usize) {
@@ -465,7 +465,7 @@ impl World {
             }
             self.counts.reused += reused;
             for draft in self.state.drafts() {
-                let filled = self.state.filled(id, draft).unwrap();
+                let filled = self.state.computed_range(id, draft).unwrap();
                 assert!(filled.is_empty() || filled.end == reused);
                 self.counts.reused_by_drafts += filled.len();
                 naive.filled[draft.index()] = filled;
@@ -489,7 +489,7 @@ impl World {
                     *filled = if filled.start < end { filled.start..end } else { 0..0 };
                 }
             }
-            Err(error) => assert!(matches!(error, StateError::CannotGoBack { .. }), "{error}"),
+            Err(error) => assert!(matches!(error, StateError::CannotTruncate { .. }), "{error}"),
         }
     }
 
@@ -503,10 +503,10 @@ impl World {
                 naive.tokens.drain(start..end);
                 naive.contents.drain(start..end);
                 assert_eq!(left, naive.tokens.len());
-                for (owner, filled) in naive.filled.iter_mut().enumerate() {
+                for (model, filled) in naive.filled.iter_mut().enumerate() {
                     // Position by position.
-                    let is_filled = (0..committed).map(|at| filled.contains(&at));
-                    let kept: Vec<bool> = is_filled
+                    let is_computed = (0..committed).map(|at| filled.contains(&at));
+                    let kept: Vec<bool> = is_computed
                         .enumerate()
                         .filter(|(at, _)| !(start..end).contains(at))
                         .map(|(_, is)| is)
@@ -516,7 +516,7 @@ impl World {
                     assert!(kept[first..first + count].iter().all(|&is| is), "one range stays one");
                     *filled = if count == 0 { 0..0 } else { first..first + count };
                     self.counts.moved_by_drafts +=
-                        usize::from(owner > 0 && start < end && filled.end > start);
+                        usize::from(model > 0 && start < end && filled.end > start);
                 }
             }
             Err(error) => assert!(
@@ -525,7 +525,7 @@ impl World {
                     StateError::InFlight(_)
                         | StateError::CannotShift(_)
                         | StateError::NoPages { .. }
-                        | StateError::CannotGoBack { .. }
+                        | StateError::CannotTruncate { .. }
                 ),
                 "{error}"
             ),
@@ -562,7 +562,7 @@ impl World {
                 let token = [row.token, 1, 0, NOT_A_TOKEN][self.random.below(4)];
                 let token = if row.is_told { token } else { row.token };
                 let fails = self.random.below(8) == 0;
-                self.compute(at, OwnerId::TARGET, &[index], Some(token), fails);
+                self.compute(at, ModelId::TARGET, &[index], Some(token), fails);
             }
             _ => {
                 let saved = self.state.save(id).unwrap();
@@ -586,8 +586,8 @@ impl World {
         // Cells are many: not every time.
         let looks = self.random.below(3) == 0;
         for at in 0..self.live.len() {
-            for owner in self.state.owners() {
-                self.check_filled(at, owner, looks);
+            for model in self.state.models() {
+                self.check_computed(at, model, looks);
             }
             let (id, naive) = &self.live[at];
             assert_eq!(self.state.tokens(*id), Ok(&naive.tokens[..]));
@@ -598,34 +598,34 @@ impl World {
         }
     }
 
-    /// An owner has filled what it says, and of what it has filled it says all if that can be told from outside.
-    fn check_filled(&mut self, at: usize, owner: OwnerId, looks: bool) {
+    /// A model has computed what it says, and of what it has computed it says all if that can be told from outside.
+    fn check_computed(&mut self, at: usize, model: ModelId, looks: bool) {
         let (id, naive) = &mut self.live[at];
         let (id, len) = (*id, naive.tokens.len());
-        let filled = self.state.filled(id, owner).unwrap();
-        let wanted = &mut naive.filled[owner.index()];
-        if self.exact[owner.index()] {
-            assert_eq!(filled, *wanted, "{owner:?} of {len}");
+        let filled = self.state.computed_range(id, model).unwrap();
+        let wanted = &mut naive.filled[model.index()];
+        if self.exact[model.index()] {
+            assert_eq!(filled, *wanted, "{model:?} of {len}");
         }
         let is_within = wanted.start <= filled.start && filled.end == wanted.end;
-        assert!(filled == (0..0) || is_within, "{owner:?} has filled {wanted:?}, not {filled:?}, of {len}");
+        assert!(filled == (0..0) || is_within, "{model:?} has computed {wanted:?}, not {filled:?}, of {len}");
         *wanted = filled.clone();
         if !looks {
             return;
         }
         let contents = naive.contents.clone();
-        for (group, layer, window, knows_position) in self.layers(owner) {
+        for (group, layer, window, knows_position) in self.layers(model) {
             let first = window.map_or(0, |window| (len + 1).saturating_sub(window)).max(filled.start);
             for (position, &content) in contents.iter().enumerate().take(filled.end).skip(first) {
                 let cell = self.state.cell(id, group, position).expect("filled and seen");
                 let [found, at] = self.get(layer, cell);
-                assert_eq!(found, stamp(owner, content), "{owner:?}, {position} of {len}");
+                assert_eq!(found, stamp(model, content), "{model:?}, {position} of {len}");
                 assert!(!knows_position || at == position as u64, "{at} not {position}");
             }
         }
-        if !self.state.recurrent_layers(owner).is_empty() && !filled.is_empty() && filled.end == len {
+        if !self.state.recurrent_layers(model).is_empty() && !filled.is_empty() && filled.end == len {
             let slot = self.state.sequence(id).unwrap().slot.expect("a state");
-            assert_eq!(self.get_state(owner, slot), Some(stamp(owner, contents[len - 1])));
+            assert_eq!(self.get_state(model, slot), Some(stamp(model, contents[len - 1])));
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Steps looked up in one pass against rows looked up one by one.
 
-use super::account::{Kind, owner};
+use super::account::{Kind, model};
 use super::*;
 use verbatim_graph::random::Random;
 
@@ -9,14 +9,14 @@ const FULL: Option<usize> = None;
 /// Why the rows of one sequence cannot be computed in a step: the index of the row at fault among all, and why.
 fn fault(
     state: &State<PlainStore>,
-    owner: OwnerId,
+    model: ModelId,
     id: SequenceId,
     rows: &[(usize, usize)],
 ) -> Option<(usize, BatchError)> {
     if state.len(id).is_err() {
         return Some((rows[0].0, BatchError::NoSuchSequence));
     }
-    let is_recurrent = !state.recurrent_layers(owner).is_empty();
+    let is_recurrent = !state.recurrent_layers(model).is_empty();
     let slot = |kv_index| state.row(id, kv_index).and_then(|row| row.slot);
     for (count, &(row, kv_index)) in rows.iter().enumerate() {
         let before: Vec<usize> = rows[..count].iter().map(|&(_, kv_index)| kv_index).collect();
@@ -24,14 +24,14 @@ fn fault(
             return Some((row, BatchError::NotInFlight { kv_index }));
         }
         let order = Some((row, BatchError::Order { kv_index }));
-        let not_filled = Some((row, BatchError::NotFilled { kv_index }));
+        let not_filled = Some((row, BatchError::NoDraftState { kv_index }));
         if before.last().is_some_and(|&last| last >= kv_index) {
             return order;
         }
         let committed = state.len(id).unwrap();
         let Some(parent) = state.parent(id, kv_index) else {
-            let filled = state.filled(id, owner).unwrap();
-            if owner != OwnerId::TARGET
+            let filled = state.computed_range(id, model).unwrap();
+            if model != ModelId::TARGET
                 && is_recurrent
                 && committed > 0
                 && (filled.is_empty() || filled.end < committed)
@@ -44,13 +44,14 @@ fn fault(
         match before.iter().rev().find(|&other| *other == parent || shares(other)) {
             Some(&found) if found == parent => {}
             Some(_) => return order,
-            None if is_filled(state, owner, id, &before, parent) => {
-                let has_state = !is_recurrent || state.row(id, parent).unwrap().kept.contains(owner);
+            None if is_computed(state, model, id, &before, parent) => {
+                let has_state =
+                    !is_recurrent || state.row(id, parent).unwrap().state_valid_for.contains(model);
                 if !has_state {
                     return order;
                 }
             }
-            None if owner == OwnerId::TARGET => return order,
+            None if model == ModelId::TARGET => return order,
             None if is_recurrent => return not_filled,
             None => {}
         }
@@ -58,31 +59,32 @@ fn fault(
     None
 }
 
-/// Whether an owner has computed a KV index in flight that is no row of the step, and no row makes it do so again.
-fn is_filled(
+/// Whether a model has computed a KV index in flight that is no row of the step, and no row makes it do so again.
+fn is_computed(
     state: &State<PlainStore>,
-    owner: OwnerId,
+    model: ModelId,
     id: SequenceId,
     before: &[usize],
     kv_index: usize,
 ) -> bool {
     let is_lost = state.kv_indices(id, kv_index).iter().any(|kv_index| before.contains(kv_index));
-    state.row(id, kv_index).unwrap().computed.contains(owner) && !is_lost
+    state.row(id, kv_index).unwrap().computed_by.contains(model) && !is_lost
 }
 
 fn start(
     state: &State<PlainStore>,
-    owner: OwnerId,
+    model: ModelId,
     id: SequenceId,
     before: &[usize],
     kv_index: usize,
 ) -> usize {
-    if owner == OwnerId::TARGET {
+    if model == ModelId::TARGET {
         return 0;
     }
     let kv_indices = state.kv_indices(id, kv_index);
-    let (committed, filled) = (state.len(id).unwrap(), state.filled(id, owner).unwrap());
-    let has = |&kv_index: &usize| before.contains(&kv_index) || is_filled(state, owner, id, before, kv_index);
+    let (committed, filled) = (state.len(id).unwrap(), state.computed_range(id, model).unwrap());
+    let has =
+        |&kv_index: &usize| before.contains(&kv_index) || is_computed(state, model, id, before, kv_index);
     match kv_indices[..kv_indices.len() - 1].iter().rposition(|kv_index| !has(kv_index)) {
         Some(gap) => committed + gap + 1,
         None if filled.end == committed && !filled.is_empty() => filled.start,
@@ -99,9 +101,9 @@ struct World {
 
 impl World {
     fn new(kinds: &[Kind], seed: u64) -> World {
-        let mut state = State::new(PlainStore::default(), spec(5, 400, 40), owner(kinds[0])).unwrap();
+        let mut state = State::new(PlainStore::default(), spec(5, 400, 40), model(kinds[0])).unwrap();
         for &kind in &kinds[1..] {
-            state.append_owner(owner(kind)).unwrap();
+            state.append_model(model(kind)).unwrap();
         }
         let mut world = World { state, live: Vec::new(), ended: Vec::new(), random: Random(seed) };
         let gone = world.state.begin().unwrap();
@@ -118,11 +120,11 @@ impl World {
         let committed = self.random.below(100);
         if committed > 0 {
             let kv_indices = self.state.append(id, committed).unwrap();
-            let owners: Vec<OwnerId> = self.state.owners().collect();
-            for owner in owners {
-                if owner == OwnerId::TARGET || self.random.below(2) == 0 {
+            let models: Vec<ModelId> = self.state.models().collect();
+            for model in models {
+                if model == ModelId::TARGET || self.random.below(2) == 0 {
                     let rows = kv_indices.clone().map(|kv_index| (id, kv_index, Some(0)));
-                    self.state.computed(owner, rows).unwrap();
+                    self.state.computed(model, rows).unwrap();
                 }
             }
             self.state.commit(id, committed).unwrap();
@@ -176,7 +178,7 @@ impl World {
     }
 
     /// Compares a batch with each row looked up by itself; whether any was refused.
-    fn check(&self, owner: OwnerId, rows: &[(SequenceId, usize)], batch: &Batch) -> bool {
+    fn check(&self, model: ModelId, rows: &[(SequenceId, usize)], batch: &Batch) -> bool {
         let of = |id: SequenceId| -> Vec<(usize, usize)> {
             let own = rows.iter().enumerate().filter(|(_, row)| row.0 == id);
             own.map(|(index, row)| (index, row.1)).collect()
@@ -184,23 +186,23 @@ impl World {
         let faults = self.live.iter().chain(&self.ended).copied();
         let faults: Vec<_> = faults
             .filter(|&id| !of(id).is_empty())
-            .filter_map(|id| fault(&self.state, owner, id, &of(id)))
+            .filter_map(|id| fault(&self.state, model, id, &of(id)))
             .collect();
         assert_eq!(batch.refused.len(), faults.len());
         assert!(faults.iter().all(|fault| batch.refused.contains(fault)), "{faults:?} {:?}", batch.refused);
         let is_refused = |id: SequenceId| faults.iter().any(|&(row, _)| rows[row].0 == id);
         let kept: Vec<usize> = (0..rows.len()).filter(|&row| !is_refused(rows[row].0)).collect();
-        assert_eq!(batch.kept, kept);
+        assert_eq!(batch.accepted_rows, kept);
         let paths = kept.iter().filter_map(|&row| self.state.path(rows[row].0, rows[row].1));
         let longest = paths.map(|path| path.len()).max().unwrap_or(0);
         assert_eq!(batch.path, if longest == 0 { 0 } else { longest.next_power_of_two() });
         for (at, &row) in kept.iter().enumerate() {
-            self.check_row(owner, rows, row, at, batch);
+            self.check_row(model, rows, row, at, batch);
         }
         for values in [&batch.positions, &batch.sequences, &batch.read_slots, &batch.write_slots] {
             assert_eq!(values.len(), kept.len());
         }
-        for values in [&batch.bases, &batch.starts] {
+        for values in [&batch.tree_starts, &batch.valid_from] {
             assert_eq!(values.len(), kept.len());
         }
         for (cells, paths) in batch.cells.iter().zip(&batch.paths) {
@@ -209,19 +211,19 @@ impl World {
         !faults.is_empty()
     }
 
-    fn check_row(&self, owner: OwnerId, rows: &[(SequenceId, usize)], row: usize, at: usize, batch: &Batch) {
+    fn check_row(&self, model: ModelId, rows: &[(SequenceId, usize)], row: usize, at: usize, batch: &Batch) {
         let state = &self.state;
         let (id, kv_index) = rows[row];
         let position = state.position(id, kv_index).unwrap();
         assert_eq!(batch.positions[at] as usize, position);
         assert_eq!(batch.sequences[at] as usize, id.index());
-        let is_recurrent = !state.recurrent_layers(owner).is_empty();
+        let is_recurrent = !state.recurrent_layers(model).is_empty();
         let slots = if is_recurrent { state.slots(id, kv_index).unwrap() } else { [-1; 2] };
         assert_eq!([batch.read_slots[at], batch.write_slots[at]], slots);
         let before: Vec<usize> = rows[..row].iter().filter(|row| row.0 == id).map(|row| row.1).collect();
-        assert_eq!(batch.starts[at] as usize, start(state, owner, id, &before, kv_index), "{owner:?}");
+        assert_eq!(batch.valid_from[at] as usize, start(state, model, id, &before, kv_index), "{model:?}");
         let path = state.path(id, kv_index).unwrap_or_default();
-        assert_eq!(batch.bases[at] as usize, position + 1 - path.len());
+        assert_eq!(batch.tree_starts[at] as usize, position + 1 - path.len());
         for group in 0..state.windows().len() {
             let cell = |kv_index| state.cell(id, group, kv_index).unwrap() as i32;
             assert_eq!(batch.cells[group][at], cell(kv_index));
@@ -232,12 +234,12 @@ impl World {
     }
 
     /// What is kept is computed, perhaps by a run that fails.
-    fn compute(&mut self, owner: OwnerId, rows: &[(SequenceId, usize)], batch: &Batch) {
-        let kept = || batch.kept.iter().map(|&row| rows[row]);
-        self.state.begin_compute(owner, kept()).unwrap();
+    fn compute(&mut self, model: ModelId, rows: &[(SequenceId, usize)], batch: &Batch) {
+        let kept = || batch.accepted_rows.iter().map(|&row| rows[row]);
+        self.state.begin_compute(model, kept()).unwrap();
         if self.random.below(5) > 0 {
             let computed = kept().map(|(id, kv_index)| (id, kv_index, Some(0)));
-            self.state.computed(owner, computed).unwrap();
+            self.state.computed(model, computed).unwrap();
         }
     }
 }
@@ -254,13 +256,13 @@ fn a_batch_is_what_its_rows_are_one_by_one() {
         let mut world = World::new(kinds[seed % kinds.len()], seed as u64);
         let mut batch = Batch::default();
         for _ in 0..12 {
-            let owners: Vec<OwnerId> = world.state.owners().collect();
-            let owner = owners[world.random.below(owners.len())];
+            let models: Vec<ModelId> = world.state.models().collect();
+            let model = models[world.random.below(models.len())];
             let rows = world.rows();
-            world.state.batch(owner, &rows, &mut batch);
-            refused += usize::from(world.check(owner, &rows, &batch));
-            kept += batch.kept.len();
-            world.compute(owner, &rows, &batch);
+            world.state.batch(model, &rows, &mut batch);
+            refused += usize::from(world.check(model, &rows, &batch));
+            kept += batch.accepted_rows.len();
+            world.compute(model, &rows, &batch);
         }
     }
     assert!(refused > 500 && kept > 20_000, "{refused} refused, {kept} rows");
@@ -280,13 +282,13 @@ fn a_sequence_that_is_refused_leaves_the_others_alone() {
     let mut bad: Vec<_> = rows(b).collect();
     bad.push(bad[bad.len() - 1]);
     let all: Vec<_> = bad[..1].iter().chain(&good).chain(&bad[1..]).copied().collect();
-    world.state.batch(OwnerId::TARGET, &good, &mut alone);
-    world.state.batch(OwnerId::TARGET, &all, &mut both);
+    world.state.batch(ModelId::TARGET, &good, &mut alone);
+    world.state.batch(ModelId::TARGET, &all, &mut both);
     let kv_index = bad[bad.len() - 1].1;
     assert_eq!(both.refused, [(all.len() - 1, BatchError::Order { kv_index })]);
-    assert!(both.kept.iter().copied().eq(1..=good.len()));
+    assert!(both.accepted_rows.iter().copied().eq(1..=good.len()));
     both.refused.clear();
-    both.kept.iter_mut().for_each(|row| *row -= 1);
+    both.accepted_rows.iter_mut().for_each(|row| *row -= 1);
     let text = |batch: &Batch| format!("{batch:?}").split("scratch").next().unwrap().to_owned();
     assert_eq!(text(&alone), text(&both));
     // One that has ended and one that has its index.
@@ -294,6 +296,9 @@ fn a_sequence_that_is_refused_leaves_the_others_alone() {
     let next = world.state.begin().unwrap();
     assert_eq!(next.index(), b.index());
     let kv_index = world.state.append(next, 1).unwrap().start;
-    world.state.batch(OwnerId::TARGET, &[(b, kv_index), (next, kv_index), (b, kv_index)], &mut both);
-    assert_eq!((&both.kept[..], &both.refused[..]), (&[1][..], &[(0, BatchError::NoSuchSequence)][..]));
+    world.state.batch(ModelId::TARGET, &[(b, kv_index), (next, kv_index), (b, kv_index)], &mut both);
+    assert_eq!(
+        (&both.accepted_rows[..], &both.refused[..]),
+        (&[1][..], &[(0, BatchError::NoSuchSequence)][..])
+    );
 }

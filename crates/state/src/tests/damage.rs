@@ -1,6 +1,6 @@
 //! What [`State::integrity`] reports for cache metadata that was damaged by hand, and for its nearest valid neighbour.
 
-use super::account::owner;
+use super::account::model;
 use super::*;
 use crate::sequence::Span;
 
@@ -9,20 +9,20 @@ const FULL: Option<usize> = None;
 const WINDOWED: usize = 1;
 const DRAFTS: usize = 2;
 
-/// A sequence of 100 positions, which two drafts have filled, of a target that sees all of them or 16. One draft sees 40, the
+/// A sequence of 100 positions, which two drafts have computed, of a target that sees all of them or 16. One draft sees 40, the
 /// other is recurrent, and so is the target if asked to be. A second sequence is empty, and of a third the text is kept.
 fn state(is_recurrent: bool) -> (State<PlainStore>, SequenceId) {
     let spec = StateSpec { cache_bytes: 1 << 20, ..spec(3, 400, 40) };
     let mut state =
-        State::new(PlainStore::default(), spec, owner((&[FULL, Some(16)], is_recurrent))).unwrap();
-    let windowed = state.append_owner(owner((&[Some(40)], false))).unwrap();
-    let recurrent = state.append_owner(owner((&[FULL], true))).unwrap();
+        State::new(PlainStore::default(), spec, model((&[FULL, Some(16)], is_recurrent))).unwrap();
+    let windowed = state.append_model(model((&[Some(40)], false))).unwrap();
+    let recurrent = state.append_model(model((&[FULL], true))).unwrap();
     let (id, empty, ended) = (state.begin().unwrap(), state.begin().unwrap(), state.begin().unwrap());
     for (id, token) in [(id, 5), (ended, 6)] {
         let kv_indices = state.append(id, 100).unwrap();
-        for owner in [OwnerId::TARGET, windowed, recurrent] {
+        for model in [ModelId::TARGET, windowed, recurrent] {
             let rows = kv_indices.clone().map(|kv_index| (id, kv_index, Some(token)));
-            state.computed(owner, rows).unwrap();
+            state.computed(model, rows).unwrap();
         }
         state.commit(id, 100).unwrap();
     }
@@ -56,25 +56,28 @@ fn damage_is_found_and_said() {
         (|state| state.groups[0].table[0] = -1, "page"),
         (|state| state.groups[0].cache_pages = 1, "2 pages are cached, not 1"),
         // Pages that nobody says to have: of a sequence that is there, and of one that is not.
-        (|state| state.groups[0].table.swap(0, 5), "sequence 0 says to have pages"),
+        (|state| state.groups[0].table.swap(0, 5), "sequence 0: Span"),
         (
             |state| {
                 let (page, row) = (state.pools[0].take().unwrap(), 2 * state.blocks());
                 state.groups[0].table[row] = page;
             },
-            "sequence 2 says to have pages",
+            "sequence 2: Span",
         ),
         (|state| assert!(state.slots.take().is_some()), "slot"),
-        (|state| assert!(sequence(state).chain.pop().is_some()), "0 digests of 1 full pages"),
-        (|state| sequence(state).exact_prefix_len = 63, "1 digests of 0 full pages"),
-        (|state| sequence(state).chain[0] = [0; 32], "a digest is not that of the sequence's tokens"),
-        (|state| sequence(state).tokens[99] = NOT_A_TOKEN, "an embedding is in an exact prefix"),
+        (|state| assert!(sequence(state).page_digests.pop().is_some()), "0 page digests for 1 full pages"),
+        (|state| sequence(state).cacheable_len = 63, "1 page digests for 0 full pages"),
         (
-            |state| sequence(state).spans[WINDOWED].whole_from = 86,
-            "sequence 0 has positions from 86 on and sees 85",
+            |state| sequence(state).page_digests[0] = [0; 32],
+            "a page digest does not match the sequence's tokens",
         ),
-        (|state| sequence(state).spans[WINDOWED].whole_from = 63, "sequence 0 has positions from 63 on"),
-        (|state| sequence(state).spans[DRAFTS].whole_from = 101, "sequence 0 has positions from 101 on"),
+        (|state| sequence(state).tokens[99] = NOT_A_TOKEN, "the cacheable prefix contains an embedding"),
+        (
+            |state| sequence(state).spans[WINDOWED].valid_from = 86,
+            "sequence 0 has valid_from 86, which is not in 64..=85",
+        ),
+        (|state| sequence(state).spans[WINDOWED].valid_from = 63, "sequence 0 has valid_from 63,"),
+        (|state| sequence(state).spans[DRAFTS].valid_from = 101, "sequence 0 has valid_from 101,"),
         (
             |state| {
                 release_page(state, 0, 1);
@@ -82,14 +85,14 @@ fn damage_is_found_and_said() {
             },
             "sequence 0 needs pages from position 0 to page 2",
         ),
-        (|state| sequence(state).filled[0] = 7..7, "a draft has filled 7..7 of 100 positions"),
-        (|state| sequence(state).filled[0] = 0..101, "a draft has filled 0..101 of 100 positions"),
+        (|state| sequence(state).computed_ranges[0] = 7..7, "a draft has computed 7..7 of 100 positions"),
+        (|state| sequence(state).computed_ranges[0] = 0..101, "a draft has computed 0..101 of 100 positions"),
         (
-            |state| sequence(state).spans[DRAFTS].whole_from = 64,
-            "a draft has filled 0..100 and cells begin at 64",
+            |state| sequence(state).spans[DRAFTS].valid_from = 64,
+            "a draft has computed 0..100, but valid cells begin at 64",
         ),
-        (release_slot, "a draft has filled 0..100 and its state is not there"),
-        (|state| sequence(state).filled[0] = 0..100, "nothing"),
+        (release_slot, "a draft has computed 0..100, but its recurrent state is missing"),
+        (|state| sequence(state).computed_ranges[0] = 0..100, "nothing"),
     ];
     for (index, (damage, what)) in damages.into_iter().enumerate() {
         let (mut state, _) = state(false);
@@ -101,7 +104,7 @@ fn damage_is_found_and_said() {
     }
     let (mut state, _) = state(true);
     release_slot(&mut state);
-    assert_eq!(state.integrity(), Err("state None after 100 positions".into()));
+    assert_eq!(state.integrity(), Err("recurrent state None after 100 positions".into()));
 }
 
 #[test]
@@ -109,19 +112,19 @@ fn what_only_looks_like_damage_is_none() {
     let changes: [Change; 6] = [
         |state| state.groups[0].cache_pages = 2,
         // A window's first page may hold what it has left, up to what it sees.
-        |state| sequence(state).spans[WINDOWED].whole_from = 64,
-        |state| sequence(state).spans[WINDOWED].whole_from = 85,
-        // A draft need not have what it sees, and has filled what follows.
+        |state| sequence(state).spans[WINDOWED].valid_from = 64,
+        |state| sequence(state).spans[WINDOWED].valid_from = 85,
+        // A draft need not have what it sees, and has computed what follows.
         |state| {
-            sequence(state).spans[DRAFTS].whole_from = 100;
-            sequence(state).filled[0] = 0..0;
+            sequence(state).spans[DRAFTS].valid_from = 100;
+            sequence(state).computed_ranges[0] = 0..0;
         },
         |state| {
-            sequence(state).spans[DRAFTS].whole_from = 90;
-            sequence(state).filled[0] = 90..100;
+            sequence(state).spans[DRAFTS].valid_from = 90;
+            sequence(state).computed_ranges[0] = 90..100;
         },
         |state| {
-            sequence(state).filled[1] = 0..99;
+            sequence(state).computed_ranges[1] = 0..99;
             release_slot(state);
         },
     ];
@@ -142,8 +145,8 @@ fn pages_of_a_draft_alone_may_be_missing_while_nothing_is_in_flight() {
                 release_page(&mut state, DRAFTS, block);
             }
         }
-        sequence(&mut state).filled[0] = 0..0;
-        sequence(&mut state).spans[DRAFTS] = Span { first, end: first, whole_from: 100 };
+        sequence(&mut state).computed_ranges[0] = 0..0;
+        sequence(&mut state).spans[DRAFTS] = Span { first, end: first, valid_from: 100 };
         (state, id)
     };
     let (mut state, _) = without_pages(1);
@@ -154,9 +157,9 @@ fn pages_of_a_draft_alone_may_be_missing_while_nothing_is_in_flight() {
         parent: None,
         depth: 0,
         token: None,
-        computed: OwnerSet::default(),
+        computed_by: ModelSet::default(),
         slot: None,
-        kept: OwnerSet::default(),
+        state_valid_for: ModelSet::default(),
         is_stale: false,
     };
     sequence(&mut state).flight.push(row);
@@ -164,6 +167,6 @@ fn pages_of_a_draft_alone_may_be_missing_while_nothing_is_in_flight() {
     // The target's pages may not be missing.
     let (mut state, _) = self::state(false);
     release_page(&mut state, WINDOWED, 1);
-    sequence(&mut state).spans[WINDOWED] = Span { first: 1, end: 1, whole_from: 85 };
+    sequence(&mut state).spans[WINDOWED] = Span { first: 1, end: 1, valid_from: 85 };
     assert!(state.integrity().unwrap_err().contains("needs pages"));
 }

@@ -1,16 +1,16 @@
-//! What drafts have filled, case by case.
+//! What drafts have computed, case by case.
 
-use super::account::owner;
+use super::account::model;
 use super::*;
 
 const FULL: Option<usize> = None;
-const TARGET: OwnerId = OwnerId::TARGET;
+const TARGET: ModelId = ModelId::TARGET;
 
 /// A state with drafts of these kinds, which has room to keep texts.
-fn with_drafts(kinds: &[super::account::Kind]) -> (State<PlainStore>, Vec<OwnerId>) {
+fn with_drafts(kinds: &[super::account::Kind]) -> (State<PlainStore>, Vec<ModelId>) {
     let spec = StateSpec { cache_bytes: 1 << 20, in_flight: 256, ..spec(4, 400, 40) };
-    let mut state = State::new(PlainStore::default(), spec, owner(kinds[0])).unwrap();
-    let drafts = kinds[1..].iter().map(|&kind| state.append_owner(owner(kind)).unwrap()).collect();
+    let mut state = State::new(PlainStore::default(), spec, model(kinds[0])).unwrap();
+    let drafts = kinds[1..].iter().map(|&kind| state.append_model(model(kind)).unwrap()).collect();
     (state, drafts)
 }
 
@@ -19,7 +19,7 @@ fn append(
     state: &mut State<PlainStore>,
     id: SequenceId,
     count: usize,
-    drafts: &[(OwnerId, Range<usize>)],
+    drafts: &[(ModelId, Range<usize>)],
 ) -> Range<usize> {
     let kv_indices = state.append(id, count).unwrap();
     state.computed(TARGET, kv_indices.clone().map(|kv_index| (id, kv_index, Some(5)))).unwrap();
@@ -29,7 +29,7 @@ fn append(
     kv_indices
 }
 
-fn extend(state: &mut State<PlainStore>, id: SequenceId, count: usize, drafts: &[(OwnerId, Range<usize>)]) {
+fn extend(state: &mut State<PlainStore>, id: SequenceId, count: usize, drafts: &[(ModelId, Range<usize>)]) {
     append(state, id, count, drafts);
     state.commit(id, count).unwrap();
     state.integrity().unwrap();
@@ -51,27 +51,27 @@ fn a_commit_goes_on_or_begins_anew() {
     let (mut state, drafts) = with_drafts(&[(&[FULL], false), (&[FULL], false)]);
     let draft = drafts[0];
     let id = state.begin().unwrap();
-    assert_eq!(state.filled(id, draft), Ok(0..0));
+    assert_eq!(state.computed_range(id, draft), Ok(0..0));
     extend(&mut state, id, 4, &[(draft, 0..4)]);
-    assert_eq!(state.filled(id, draft), Ok(0..4));
-    assert_eq!(state.filled(id, TARGET), Ok(0..4));
+    assert_eq!(state.computed_range(id, draft), Ok(0..4));
+    assert_eq!(state.computed_range(id, TARGET), Ok(0..4));
     // Then no more for a while.
     extend(&mut state, id, 4, &[(draft, 4..6)]);
-    assert_eq!(state.filled(id, draft), Ok(0..6), "it ends where the draft has stopped");
+    assert_eq!(state.computed_range(id, draft), Ok(0..6), "it ends where the draft has stopped");
     extend(&mut state, id, 4, &[]);
-    assert_eq!(state.filled(id, draft), Ok(0..6));
+    assert_eq!(state.computed_range(id, draft), Ok(0..6));
     extend(&mut state, id, 4, &[(draft, 13..16)]);
-    assert_eq!(state.filled(id, draft), Ok(13..16), "only the last range counts");
+    assert_eq!(state.computed_range(id, draft), Ok(13..16), "only the last range counts");
     extend(&mut state, id, 4, &[(draft, 16..17), (draft, 19..20)]);
-    assert_eq!(state.filled(id, draft), Ok(19..20));
+    assert_eq!(state.computed_range(id, draft), Ok(19..20));
     // What is dropped is not filled, whoever has computed it.
     append(&mut state, id, 4, &[(draft, 20..24)]);
     state.commit(id, 1).unwrap();
-    assert_eq!(state.filled(id, draft), Ok(19..21));
+    assert_eq!(state.computed_range(id, draft), Ok(19..21));
     append(&mut state, id, 4, &[(draft, 21..25)]);
     state.rollback(id).unwrap();
     extend(&mut state, id, 4, &[]);
-    assert_eq!(state.filled(id, draft), Ok(19..21), "marks go with what was in flight");
+    assert_eq!(state.computed_range(id, draft), Ok(19..21), "marks go with what was in flight");
     // The branch that is kept counts.
     let kv_indices = state.append_tree(id, &[None, None, Some(1)]).unwrap();
     state.computed(TARGET, kv_indices.clone().map(|kv_index| (id, kv_index, Some(5)))).unwrap();
@@ -79,13 +79,13 @@ fn a_commit_goes_on_or_begins_anew() {
     let fork = state.fork(id);
     assert_eq!(fork, Err(StateError::InFlight(3)));
     state.commit_path(id, &[1, 2]).unwrap();
-    assert_eq!(state.filled(id, draft), Ok(25..27));
+    assert_eq!(state.computed_range(id, draft), Ok(25..27));
     let fork = state.fork(id).unwrap();
     state.truncate(id, 26).unwrap();
-    assert_eq!(state.filled(id, draft), Ok(25..26));
-    assert_eq!(state.filled(fork, draft), Ok(25..27));
+    assert_eq!(state.computed_range(id, draft), Ok(25..26));
+    assert_eq!(state.computed_range(fork, draft), Ok(25..27));
     state.truncate(id, 25).unwrap();
-    assert_eq!(state.filled(id, draft), Ok(0..0));
+    assert_eq!(state.computed_range(id, draft), Ok(0..0));
 }
 
 #[test]
@@ -96,19 +96,19 @@ fn a_run_that_fails_and_another_token_lose_marks() {
     append(&mut state, id, 6, &[(draft, 0..6)]);
     state.begin_compute(draft, [(id, 4)]).unwrap();
     state.commit(id, 6).unwrap();
-    assert_eq!(state.filled(id, draft), Ok(0..4), "a run has failed");
+    assert_eq!(state.computed_range(id, draft), Ok(0..4), "a run has failed");
     append(&mut state, id, 4, &[(draft, 6..10)]);
     state.begin_compute(TARGET, [(id, 8)]).unwrap();
     assert_eq!(state.commit(id, 4), Err(StateError::NotComputed { index: 2 }));
     // The same token: the draft has nothing to do with the target's failure.
     state.computed(TARGET, [8, 9].map(|kv_index| (id, kv_index, Some(5)))).unwrap();
     state.commit(id, 4).unwrap();
-    assert_eq!(state.filled(id, draft), Ok(6..10));
+    assert_eq!(state.computed_range(id, draft), Ok(6..10));
     append(&mut state, id, 4, &[(draft, 10..14)]);
     state.begin_compute(TARGET, [(id, 12)]).unwrap();
     state.computed(TARGET, [(id, 12, Some(6)), (id, 13, Some(5))]).unwrap();
     state.commit(id, 4).unwrap();
-    assert_eq!(state.filled(id, draft), Ok(6..12), "another token stands there");
+    assert_eq!(state.computed_range(id, draft), Ok(6..12), "another token stands there");
     assert_eq!(
         state.begin_compute(draft, [(id, 14)]),
         Err(StateError::NotInFlight { wanted: 14, in_flight: 0 })
@@ -131,8 +131,8 @@ fn states_that_share_memory_with_a_failed_run_are_lost() {
     state.begin_compute(TARGET, [(id, 0)]).unwrap();
     state.computed(TARGET, (0..10).map(|kv_index| (id, kv_index, Some(5)))).unwrap();
     state.commit(id, 10).unwrap();
-    assert_eq!(state.filled(id, drafts[0]), Ok(0..0));
-    assert_eq!(state.filled(id, TARGET), Ok(0..10));
+    assert_eq!(state.computed_range(id, drafts[0]), Ok(0..0));
+    assert_eq!(state.computed_range(id, TARGET), Ok(0..10));
 }
 
 #[test]
@@ -155,15 +155,15 @@ fn the_fuller_page_stays_in_the_tree() {
     let cell = state.cell(with_b, 0, 0);
     state.commit(with_b, len).unwrap();
     assert_eq!(state.cell(with_b, 0, 0), cell, "neither page is fuller: each keeps its own");
-    assert_eq!(state.filled(with_b, b), Ok(text.clone()));
+    assert_eq!(state.computed_range(with_b, b), Ok(text.clone()));
     assert_eq!((get(&state, 1, with_a, 70), get(&state, 2, with_b, 70)), (10, 20));
     state.integrity().unwrap();
     state.end(plain).unwrap();
     let next = state.begin().unwrap();
     assert_eq!(state.resume_prefix(next, &tokens), Ok(len));
-    assert_eq!((state.filled(next, a), state.filled(next, b)), (Ok(text.clone()), Ok(0..0)));
+    assert_eq!((state.computed_range(next, a), state.computed_range(next, b)), (Ok(text.clone()), Ok(0..0)));
     assert_eq!(get(&state, 1, next, 70), 10);
-    // One that no draft has filled goes on with the page of the tree.
+    // One that no draft has computed goes on with the page of the tree.
     state.truncate(next, 0).unwrap();
     append(&mut state, next, len, &[]);
     state.commit(next, len).unwrap();
@@ -183,12 +183,16 @@ fn a_page_that_a_draft_has_filled_in_part_is_not_swapped() {
     append(&mut state, other, 2 * PAGE_CELLS, &[(draft, 30..2 * PAGE_CELLS)]);
     put(&mut state, 1, other, 30..2 * PAGE_CELLS, 9);
     state.commit(other, 2 * PAGE_CELLS).unwrap();
-    assert_eq!(state.filled(other, draft), Ok(30..2 * PAGE_CELLS));
+    assert_eq!(state.computed_range(other, draft), Ok(30..2 * PAGE_CELLS));
     assert!((30..2 * PAGE_CELLS).all(|position| get(&state, 1, other, position) == 9));
     assert_ne!(state.cell(other, 0, 0), state.cell(plain, 0, 0));
     let next = state.begin().unwrap();
     assert_eq!(state.resume_prefix(next, &[5; 100]), Ok(100));
-    assert_eq!(state.filled(next, draft), Ok(PAGE_CELLS..100), "the blocks that it has filled to their ends");
+    assert_eq!(
+        state.computed_range(next, draft),
+        Ok(PAGE_CELLS..100),
+        "the blocks that it has computed to their ends"
+    );
     assert_eq!(get(&state, 1, next, 99), 9);
     state.integrity().unwrap();
 }
@@ -202,7 +206,7 @@ fn the_last_page_of_a_text_says_who_has_filled_it() {
         state.end(id).unwrap();
         let next = state.begin().unwrap();
         assert_eq!(state.resume_prefix(next, &[5; 80]), Ok(70));
-        assert_eq!(state.filled(next, drafts[0]), Ok(wanted));
+        assert_eq!(state.computed_range(next, drafts[0]), Ok(wanted));
         state.truncate(next, 0).unwrap();
         state.end(next).unwrap();
     }
@@ -217,24 +221,24 @@ fn a_draft_does_not_stand_in_the_targets_way() {
     extend(&mut state, id, 200, &[(windowed, 0..200), (recurrent, 0..200)]);
     state.truncate(id, 199).unwrap();
     state.integrity().unwrap();
-    assert_eq!(state.filled(id, recurrent), Ok(0..0), "its state is that after position 200");
-    assert_eq!(state.filled(id, windowed), Ok(0..199), "what it sees is there");
+    assert_eq!(state.computed_range(id, recurrent), Ok(0..0), "its state is that after position 200");
+    assert_eq!(state.computed_range(id, windowed), Ok(0..199), "what it sees is there");
     state.truncate(id, 100).unwrap();
     state.integrity().unwrap();
-    assert_eq!(state.filled(id, windowed), Ok(0..0), "the window has left the positions before it");
+    assert_eq!(state.computed_range(id, windowed), Ok(0..0), "the window has left the positions before it");
     let kv_index = state.append(id, 2).unwrap().start;
     let mut batch = Batch::default();
     state.batch(recurrent, &[(id, kv_index)], &mut batch);
-    assert_eq!(batch.refused, [(0, BatchError::NotFilled { kv_index })]);
+    assert_eq!(batch.refused, [(0, BatchError::NoDraftState { kv_index })]);
     state.batch(windowed, &[(id, kv_index), (id, kv_index + 1)], &mut batch);
-    assert_eq!((&batch.starts[..], batch.refused.len()), (&[100, 100][..], 0));
+    assert_eq!((&batch.valid_from[..], batch.refused.len()), (&[100, 100][..], 0));
     state.batch(TARGET, &[(id, kv_index), (id, kv_index + 1)], &mut batch);
-    assert_eq!((&batch.starts[..], &batch.read_slots[..]), (&[0, 0][..], &[-1, -1][..]));
+    assert_eq!((&batch.valid_from[..], &batch.read_slots[..]), (&[0, 0][..], &[-1, -1][..]));
     state.rollback(id).unwrap();
     extend(&mut state, id, 3, &[(windowed, 100..103)]);
     state.remove_and_shift(id, 10..20).unwrap();
     state.integrity().unwrap();
-    assert_eq!(state.filled(id, windowed), Ok(90..93));
+    assert_eq!(state.computed_range(id, windowed), Ok(90..93));
     state.truncate(id, 0).unwrap();
     state.append(id, 1).unwrap();
     state.batch(recurrent, &[(id, 0)], &mut batch);
@@ -249,13 +253,13 @@ fn a_drafts_state_is_gone_where_the_text_is_another() {
     extend(&mut state, id, 70, &[(draft, 0..70)]);
     let fork = state.fork(id).unwrap();
     state.remove_and_shift(fork, 10..20).unwrap();
-    assert_eq!(state.filled(fork, draft), Ok(0..0), "it has read what was removed");
+    assert_eq!(state.computed_range(fork, draft), Ok(0..0), "it has read what was removed");
     state.end(fork).unwrap();
     state.end(id).unwrap();
     for (len, filled) in [(66, 0..0), (70, 0..70)] {
         let id = state.begin().unwrap();
         assert_eq!(state.resume_prefix(id, &[5; 80][..len]), Ok(len));
-        assert_eq!(state.filled(id, draft), Ok(filled), "the state is that after 70 positions");
+        assert_eq!(state.computed_range(id, draft), Ok(filled), "the state is that after 70 positions");
         state.truncate(id, 0).unwrap();
         state.end(id).unwrap();
     }
@@ -270,7 +274,7 @@ fn a_state_in_the_tree_says_whose_it_is() {
         state.end(id).unwrap();
         let next = state.begin().unwrap();
         assert_eq!(state.resume_prefix(next, &[5; 80]), Ok(70));
-        assert_eq!(state.filled(next, drafts[0]), Ok(own));
+        assert_eq!(state.computed_range(next, drafts[0]), Ok(own));
         state.truncate(next, 0).unwrap();
         state.end(next).unwrap();
     }
@@ -280,15 +284,15 @@ fn a_state_in_the_tree_says_whose_it_is() {
 fn each_layer_has_its_own_k_shift() {
     let (mut state, drafts) = with_drafts(&[(&[FULL, FULL], false)]);
     assert!(drafts.is_empty());
-    let mut draft = owner((&[FULL, FULL, FULL], false));
+    let mut draft = model((&[FULL, FULL, FULL], false));
     let RopeKind::Rope { layout, .. } = &mut draft.layers[2].rope else { panic!("it has one") };
     *layout = RopeLayout::Interleaved;
     draft.layers[0].hadamard = true;
-    let draft = state.append_owner(draft).unwrap();
+    let draft = state.append_model(draft).unwrap();
     let id = state.begin().unwrap();
     extend(&mut state, id, 10, &[(draft, 2..10)]);
     assert_eq!(state.remove_and_shift(id, 4..7), Ok(7));
-    assert_eq!(state.filled(id, draft), Ok(2..7));
+    assert_eq!(state.computed_range(id, draft), Ok(2..7));
     let said = |(layers, shift): &(Vec<usize>, Option<verbatim_backend::KShift>)| {
         let shift = shift.as_ref().map(|shift| (shift.positions, shift.layout, shift.hadamard));
         (layers.clone(), shift)
@@ -305,30 +309,34 @@ fn each_layer_has_its_own_k_shift() {
         ]
     );
     state.remove_and_shift(id, 1..3).unwrap();
-    assert_eq!(state.filled(id, draft), Ok(1..5), "a draft's first positions are among those removed");
+    assert_eq!(
+        state.computed_range(id, draft),
+        Ok(1..5),
+        "a draft's first positions are among those removed"
+    );
 }
 
 #[test]
 fn drafts_are_added_before_sequences_begin() {
     let (mut state, _) = with_drafts(&[(&[FULL], false)]);
-    let huge = OwnerSpec { layers: vec![layer(FULL); 1 << 14], recurrent: Vec::new() };
-    let error = state.append_owner(huge).unwrap_err();
+    let huge = ModelSpec { layers: vec![layer(FULL); 1 << 14], recurrent: Vec::new() };
+    let error = state.append_model(huge).unwrap_err();
     assert!(matches!(error, AppendError::Memory(StateMemoryError::Kv { layers: 16384, .. })), "{error}");
-    let draft = state.append_owner(owner((&[Some(8), FULL], true))).unwrap();
+    let draft = state.append_model(model((&[Some(8), FULL], true))).unwrap();
     assert_eq!((draft.index(), state.layers(draft), state.recurrent_layers(draft)), (1, 1..3, 0..1));
     assert_eq!(state.windows(), [FULL, Some(8)]);
     for _ in 2..32 {
-        state.append_owner(OwnerSpec::default()).unwrap();
+        state.append_model(ModelSpec::default()).unwrap();
     }
-    assert_eq!(state.append_owner(OwnerSpec::default()), Err(AppendError::TooMany(32)));
+    assert_eq!(state.append_model(ModelSpec::default()), Err(AppendError::TooMany(32)));
     let (mut state, _) = with_drafts(&[(&[FULL], false)]);
     let id = state.begin().unwrap();
-    assert_eq!(state.append_owner(OwnerSpec::default()), Err(AppendError::InUse));
+    assert_eq!(state.append_model(ModelSpec::default()), Err(AppendError::InUse));
     extend(&mut state, id, 70, &[]);
     state.end(id).unwrap();
-    assert_eq!(state.append_owner(OwnerSpec::default()), Err(AppendError::InUse), "a text is kept");
+    assert_eq!(state.append_model(ModelSpec::default()), Err(AppendError::InUse), "a text is kept");
     state.clear_cache();
-    assert!(state.append_owner(OwnerSpec::default()).is_ok());
+    assert!(state.append_model(ModelSpec::default()).is_ok());
 }
 
 #[test]
@@ -345,7 +353,7 @@ fn embeddings_are_not_found_by_their_tokens() {
     let saved = state.save(id).unwrap();
     let restored = state.restore(&saved, Vec::new()).unwrap().sequence;
     let fork = state.fork(restored).unwrap();
-    assert_eq!(state.filled(fork, drafts[0]), Ok(0..200), "a draft has its own input");
+    assert_eq!(state.computed_range(fork, drafts[0]), Ok(0..200), "a draft has its own input");
     let text = state.tokens(id).unwrap().to_vec();
     for id in [id, restored] {
         state.end(id).unwrap();
@@ -364,10 +372,10 @@ fn embeddings_are_not_found_by_their_tokens() {
 }
 
 /// The target and drafts of these kinds, all with digests of their own.
-fn identified(kinds: &[super::account::Kind]) -> (State<PlainStore>, Vec<OwnerId>) {
+fn identified(kinds: &[super::account::Kind]) -> (State<PlainStore>, Vec<ModelId>) {
     let (mut state, drafts) = with_drafts(kinds);
-    for owner in state.owners() {
-        state.identify(owner, [owner.index() as u8 + 1; 32]);
+    for model in state.models() {
+        state.set_model_digest(model, [model.index() as u8 + 1; 32]);
     }
     (state, drafts)
 }
@@ -385,7 +393,10 @@ fn a_saved_sequence_is_readable_whichever_drafts_are_loaded() {
     let saved = state.save(id).unwrap();
 
     let again = state.restore(&saved, Vec::new()).unwrap().sequence;
-    assert_eq!((state.filled(again, drafts[0]), state.filled(again, drafts[1])), (Ok(40..85), Ok(0..90)));
+    assert_eq!(
+        (state.computed_range(again, drafts[0]), state.computed_range(again, drafts[1])),
+        (Ok(40..85), Ok(0..90))
+    );
     assert!((40..85).all(|position| get(&state, 2, again, position) == 7));
     let mut found = Vec::new();
     state.store().read_slot(0..1, state.sequence(again).unwrap().slot.unwrap() as usize, &mut found);
@@ -397,11 +408,11 @@ fn a_saved_sequence_is_readable_whichever_drafts_are_loaded() {
     let id = alone.restore(&saved, Vec::new()).unwrap().sequence;
     assert_eq!(alone.len(id), Ok(90));
     let (mut other, drafts) = with_drafts(&[kinds[0], kinds[2], kinds[1], kinds[1]]);
-    for (owner, digest) in [(TARGET, 1), (drafts[0], 3), (drafts[1], 2), (drafts[2], 9)] {
-        other.identify(owner, [digest; 32]);
+    for (model, digest) in [(TARGET, 1), (drafts[0], 3), (drafts[1], 2), (drafts[2], 9)] {
+        other.set_model_digest(model, [digest; 32]);
     }
     let id = other.restore(&saved, Vec::new()).unwrap().sequence;
-    let filled: Vec<_> = drafts.iter().map(|&draft| other.filled(id, draft).unwrap()).collect();
+    let filled: Vec<_> = drafts.iter().map(|&draft| other.computed_range(id, draft).unwrap()).collect();
     assert_eq!(filled, [0..90, 40..85, 0..0]);
     other.integrity().unwrap();
     // Two of one kind have a section each.
@@ -410,10 +421,13 @@ fn a_saved_sequence_is_readable_whichever_drafts_are_loaded() {
     extend(&mut twice, id, 20, &[(drafts[0], 3..20), (drafts[1], 8..20)]);
     let both = twice.save(id).unwrap();
     let id = twice.restore(&both, Vec::new()).unwrap().sequence;
-    assert_eq!((twice.filled(id, drafts[0]), twice.filled(id, drafts[1])), (Ok(3..20), Ok(8..20)));
+    assert_eq!(
+        (twice.computed_range(id, drafts[0]), twice.computed_range(id, drafts[1])),
+        (Ok(3..20), Ok(8..20))
+    );
     let (mut other, drafts) = identified(&[kinds[0], (&[FULL, FULL], false), (&[Some(17)], true)]);
     let id = other.restore(&saved, Vec::new()).unwrap().sequence;
-    assert!(drafts.iter().all(|&draft| other.filled(id, draft) == Ok(0..0)));
+    assert!(drafts.iter().all(|&draft| other.computed_range(id, draft) == Ok(0..0)));
     other.integrity().unwrap();
     assert!(other.sequence(id).unwrap().slot.is_none());
 }
@@ -440,7 +454,7 @@ fn malformed_sections_are_errors() {
     }
     state.integrity().unwrap();
     // The last section is that of the second draft: digest, form, bytes of state, first and last.
-    let form = state.form(drafts[1]).len();
+    let form = state.kv_format(drafts[1]).len();
     let section = 32 + 8 + form + 8 + 16 + 10 * 2 * HEAD_DIM * 4;
     let range = saved.len() - section + 32 + 8 + form + 8;
     for (start, end) in [(10, 21), (20, 20), (21, 3), (0, u64::MAX), (u64::MAX, 0)] {
@@ -448,16 +462,16 @@ fn malformed_sections_are_errors() {
         damaged[range..range + 8].copy_from_slice(&u64::to_le_bytes(start));
         damaged[range + 8..range + 16].copy_from_slice(&u64::to_le_bytes(end));
         let error = state.restore(&damaged, Vec::new()).unwrap_err();
-        assert_eq!(error, RestoreError::Malformed("a draft has filled positions that are not there"));
+        assert_eq!(error, RestoreError::Malformed("a draft's computed range is out of bounds"));
     }
 }
 
 #[test]
 fn files_of_the_version_before_are_to_be_saved_anew() {
     let mut file = Vec::new();
-    Saved::default().write(&mut file).unwrap();
+    SavedFile::default().write(&mut file).unwrap();
     file[8] = 1;
-    let error = Saved::read(&file).unwrap_err();
-    let wanted = "the file has version 1 and this program reads version 2; use another file";
+    let error = SavedFile::read(&file).unwrap_err();
+    let wanted = "the file has version 1, but this program reads version 2; recompute the sequence";
     assert_eq!(error.to_string(), wanted);
 }

@@ -6,7 +6,7 @@ use crate::spec::SLOTS_PER_SEQUENCE;
 /// Appends positions, of this token, and commits them.
 fn extend(state: &mut State<PlainStore>, id: SequenceId, count: usize, token: u32) {
     let kv_indices = state.append(id, count).unwrap();
-    state.computed(OwnerId::TARGET, kv_indices.map(|kv_index| (id, kv_index, Some(token)))).unwrap();
+    state.computed(ModelId::TARGET, kv_indices.map(|kv_index| (id, kv_index, Some(token)))).unwrap();
     state.commit(id, count).unwrap();
 }
 
@@ -15,7 +15,7 @@ fn a_layer_sees_its_window() {
     for (window, position, first) in
         [(None, 99, 0), (Some(16), 0, 0), (Some(16), 15, 0), (Some(16), 16, 1), (Some(1), 7, 7)]
     {
-        assert_eq!(layer(window).first_seen(position), first, "{window:?}");
+        assert_eq!(layer(window).first_visible(position), first, "{window:?}");
     }
 }
 
@@ -24,7 +24,7 @@ fn a_state_says_what_it_has() {
     let mut state = state_of(&[None, Some(16)], 3, 200, 20);
     assert_eq!((state.context(), state.page_table_shape()), (200, [3, 4]));
     let (first, id) = (state.begin().unwrap(), state.begin().unwrap());
-    assert_eq!((state.is_empty(id), state.len(id), state.removed(id)), (Ok(true), Ok(0), Ok(0)));
+    assert_eq!((state.is_empty(id), state.len(id), state.removed_count(id)), (Ok(true), Ok(0), Ok(0)));
     extend(&mut state, id, 100, 5);
     extend(&mut state, first, 1, 6);
     assert_eq!((state.is_empty(id), state.len(id)), (Ok(false), Ok(100)));
@@ -39,30 +39,30 @@ fn a_state_says_what_it_has() {
     }
     assert_eq!(state.page_table(1)[4], -1, "the window has left it");
     let tables = [0, 1].map(|group| state.page_table(group).to_vec());
-    let (_, of_run) = state.for_run();
+    let (_, of_run) = state.store_and_page_tables();
     assert_eq!([0, 1].map(|group| of_run.of(group).to_vec()), tables);
     state.remove_and_shift(id, 10..13).unwrap();
     state.remove_and_shift(id, 0..2).unwrap();
-    assert_eq!((state.removed(id), state.len(id)), (Ok(5), Ok(95)));
+    assert_eq!((state.removed_count(id), state.len(id)), (Ok(5), Ok(95)));
     state.truncate(id, 0).unwrap();
-    assert_eq!((state.removed(id), state.is_empty(id)), (Ok(0), Ok(true)));
+    assert_eq!((state.removed_count(id), state.is_empty(id)), (Ok(0), Ok(true)));
 }
 
 #[test]
 fn the_target_is_who_the_tree_is_of() {
     let mut state = state_of(&[None], 1, 200, 20);
-    let draft = state.append_owner(target(&[None])).unwrap();
-    state.identify(OwnerId::TARGET, [1; 32]);
-    state.identify(draft, [2; 32]);
+    let draft = state.append_model(target(&[None])).unwrap();
+    state.set_model_digest(ModelId::TARGET, [1; 32]);
+    state.set_model_digest(draft, [2; 32]);
     assert_eq!(*state.tree.root(), [1; 32]);
-    assert_eq!([0, 1].map(|owner| state.owners[owner].digest[0]), [1, 2]);
+    assert_eq!([0, 1].map(|model| state.models[model].digest[0]), [1, 2]);
 }
 
 #[test]
 fn cached_bytes_are_those_of_pages_and_states_that_no_sequence_holds() {
     let spec = StateSpec { cache_bytes: 1 << 20, ..spec(2, 400, 40) };
-    let owner = OwnerSpec { layers: vec![layer(None), layer(None)], recurrent: vec![recurrent()] };
-    let mut state = State::new(PlainStore::default(), spec, owner).unwrap();
+    let model = ModelSpec { layers: vec![layer(None), layer(None)], recurrent: vec![recurrent()] };
+    let mut state = State::new(PlainStore::default(), spec, model).unwrap();
     let id = state.begin().unwrap();
     extend(&mut state, id, 70, 5);
     assert_eq!(state.cached_bytes(), state.store().slot_bytes(0..1), "the state at the end of the page");
@@ -98,11 +98,11 @@ fn extensions_take_part() {
 
 /// State of a recurrent model, with room to keep so many pages and states.
 fn recurrent_state(cache_pages: usize) -> State<PlainStore> {
-    let owner = OwnerSpec { layers: vec![layer(None)], recurrent: vec![recurrent()] };
+    let model = ModelSpec { layers: vec![layer(None)], recurrent: vec![recurrent()] };
     let page = PAGE_CELLS * 2 * HEAD_DIM * 4;
     // Half of the memory is for pages, half for states, and a state is smaller than a page.
     let spec = StateSpec { cache_bytes: 2 * cache_pages * page, ..spec(3, 600, 40) };
-    State::new(PlainStore::default(), spec, owner).unwrap()
+    State::new(PlainStore::default(), spec, model).unwrap()
 }
 
 #[test]
@@ -171,7 +171,7 @@ fn only_a_chain_after_nothing_may_be_longer_than_the_checkpoints() {
     let chain = |from: usize, count: usize| -> Vec<Option<usize>> {
         (from..from + count).map(|index| index.checked_sub(1)).collect()
     };
-    let too_many = |wanted| Err(StateError::TooManyInFlight { wanted, most: CHECKPOINTS });
+    let too_many = |wanted| Err(StateError::TooManyInFlight { wanted, max: CHECKPOINTS });
     let mut state = recurrent_state(0);
     let id = state.begin().unwrap();
     let mut tree = chain(0, CHECKPOINTS + 1);
@@ -188,7 +188,7 @@ fn only_a_chain_after_nothing_may_be_longer_than_the_checkpoints() {
     let taken = state.slots.len() - state.slots.free();
     assert_eq!(taken, CHECKPOINTS, "where nothing is kept, none is for the end of a page");
     state.rollback(id).unwrap();
-    assert_eq!(state.append(id, 129), Err(StateError::TooManyInFlight { wanted: 129, most: 128 }));
+    assert_eq!(state.append(id, 129), Err(StateError::TooManyInFlight { wanted: 129, max: 128 }));
 }
 
 #[test]
@@ -221,8 +221,8 @@ fn a_state_that_was_overwritten_is_not_kept() {
     // Nor is one that nobody has computed.
     let spec = StateSpec { cache_bytes: 1 << 20, ..spec(1, 400, 20) };
     let mut state = State::new(PlainStore::default(), spec, target(&[None])).unwrap();
-    let recurrent = OwnerSpec { layers: Vec::new(), recurrent: vec![recurrent()] };
-    state.append_owner(recurrent).unwrap();
+    let recurrent = ModelSpec { layers: Vec::new(), recurrent: vec![recurrent()] };
+    state.append_model(recurrent).unwrap();
     let id = state.begin().unwrap();
     extend(&mut state, id, 70, 5);
     state.end(id).unwrap();
@@ -234,7 +234,7 @@ fn pages_of_a_draft_alone_are_kept_if_it_has_filled_them() {
     for filled in [0..0, 0..70] {
         let spec = StateSpec { cache_bytes: 1 << 20, ..spec(1, 400, 20) };
         let mut state = State::new(PlainStore::default(), spec, target(&[None])).unwrap();
-        let draft = state.append_owner(target(&[Some(16)])).unwrap();
+        let draft = state.append_model(target(&[Some(16)])).unwrap();
         let id = state.begin().unwrap();
         let places = state.append(id, 70).unwrap();
         compute(&mut state, id, places);
@@ -244,7 +244,7 @@ fn pages_of_a_draft_alone_are_kept_if_it_has_filled_them() {
         assert_eq!(state.pools[1].cached(), if filled.is_empty() { 0 } else { 2 });
         let id = state.begin().unwrap();
         assert_eq!(state.resume_prefix(id, &[1; 70]), Ok(70));
-        assert_eq!(state.filled(id, draft), Ok(filled));
+        assert_eq!(state.computed_range(id, draft), Ok(filled));
     }
 }
 
@@ -267,7 +267,7 @@ fn a_restored_sequence_goes_back_as_far_as_it_says() {
         let id = state.begin().unwrap();
         extend(&mut state, id, len, 5);
         let restored = state.restore(&state.save(id).unwrap(), Vec::new()).unwrap();
-        assert_eq!((restored.positions, restored.least), (len, least), "{windows:?}");
+        assert_eq!((restored.positions, restored.min_len), (len, least), "{windows:?}");
         if let Some(before) = least.checked_sub(1) {
             assert!(state.truncate(restored.sequence, before).is_err());
         }
@@ -281,12 +281,12 @@ fn a_restored_sequence_goes_back_as_far_as_it_says() {
     let mut state = recurrent_state(0);
     let id = state.begin().unwrap();
     extend(&mut state, id, 9, 5);
-    assert_eq!(state.restore(&state.save(id).unwrap(), Vec::new()).unwrap().least, 9);
+    assert_eq!(state.restore(&state.save(id).unwrap(), Vec::new()).unwrap().min_len, 9);
 }
 
 #[test]
 fn sets_of_owners_are_sets() {
-    let set = |owners: &[usize]| owners.iter().map(|&owner| OwnerId(owner)).collect::<OwnerSet>();
+    let set = |models: &[usize]| models.iter().map(|&model| ModelId(model)).collect::<ModelSet>();
     let (a, b) = (set(&[0, 1, 31]), set(&[1, 2]));
     assert_eq!(
         (a.union(b), a.intersection(b), a.without(b)),
@@ -294,15 +294,15 @@ fn sets_of_owners_are_sets() {
     );
     assert!(a.contains_all(set(&[0, 31])) && !a.contains_all(b) && a.contains_all(set(&[])));
     assert!(set(&[]).is_empty() && !b.is_empty());
-    assert_eq!((0..32).filter(|&owner| a.contains(OwnerId(owner))).collect::<Vec<_>>(), [0, 1, 31]);
-    assert_eq!((1..32).filter(|&owner| OwnerSet::DRAFTS.contains(OwnerId(owner))).count(), 31);
-    assert!(!OwnerSet::DRAFTS.contains(OwnerId::TARGET));
-    let mut changed = OwnerSet::of(OwnerId(2));
-    changed.insert(OwnerId(1));
-    changed.insert(OwnerId(1));
+    assert_eq!((0..32).filter(|&model| a.contains(ModelId(model))).collect::<Vec<_>>(), [0, 1, 31]);
+    assert_eq!((1..32).filter(|&model| ModelSet::DRAFTS.contains(ModelId(model))).count(), 31);
+    assert!(!ModelSet::DRAFTS.contains(ModelId::TARGET));
+    let mut changed = ModelSet::of(ModelId(2));
+    changed.insert(ModelId(1));
+    changed.insert(ModelId(1));
     assert_eq!(changed, b);
-    changed.remove(OwnerId(2));
-    changed.remove(OwnerId(2));
+    changed.remove(ModelId(2));
+    changed.remove(ModelId(2));
     assert_eq!(changed, set(&[1]));
 }
 
@@ -310,7 +310,7 @@ fn sets_of_owners_are_sets() {
 fn the_form_of_layers_counts_those_that_are_alike() {
     let state = state_of(&[None, None, Some(16), None], 1, 200, 20);
     let one = format!("1x4 {0}/{0}", KvType::F32.name());
-    assert_eq!(state.form(OwnerId::TARGET), format!("2 * {one}; 1 * {one} window 16; 1 * {one}"));
+    assert_eq!(state.kv_format(ModelId::TARGET), format!("2 * {one}; 1 * {one} window 16; 1 * {one}"));
 }
 
 #[test]
@@ -318,7 +318,7 @@ fn a_draft_that_recurs_shares_the_targets_slots() {
     let mut state = recurrent_state(2);
     let slots = state.slots.len();
     let larger = RecurrentSpec { channels: 60, ..recurrent() };
-    state.append_owner(OwnerSpec { layers: Vec::new(), recurrent: vec![larger] }).unwrap();
+    state.append_model(ModelSpec { layers: Vec::new(), recurrent: vec![larger] }).unwrap();
     assert_eq!(state.slots.len(), slots);
 }
 
