@@ -170,7 +170,7 @@ impl<B: Backend> Stepper<B> {
         let Stepper { backend, weights, models, memory, programs, arena, scratch, .. } = self;
         let state = &mut memory.state;
         let Scratch { key, batch, kv_indices, requested, run, outcomes } = scratch;
-        let program = programs.get_or_make(key, || {
+        let program = programs.get_or_build(key, || {
             let loaded = &models[model.index()];
             let graph = loaded.model.build(&key.shape(loaded.base, state.windows(), count))?;
             let program = backend.prepare(&graph, weights)?;

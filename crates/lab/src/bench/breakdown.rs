@@ -18,12 +18,12 @@ pub struct Breakdown {
     /// Total time, in microseconds.
     pub total_us: f64,
     /// Ops, the longest first; then the barrier wait of thread 0, and the rest: waking the threads at the start of a step.
-    pub parts: Vec<OpTime>,
+    pub parts: Vec<ProfileRow>,
 }
 
 /// The time of one op.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct OpTime {
+pub struct ProfileRow {
     /// The op; for matmuls also the format of the weights.
     pub name: String,
     /// Number of calls; `None` for entries that are not ops.
@@ -56,9 +56,9 @@ impl Breakdown {
         let share = |time: Duration| time.as_secs_f64() / total.max(Duration::from_nanos(1)).as_secs_f64();
         let mut kinds = profile.ops().to_vec();
         kinds.sort_by_key(|kind| std::cmp::Reverse(kind.time));
-        let mut parts: Vec<OpTime> = kinds
+        let mut parts: Vec<ProfileRow> = kinds
             .iter()
-            .map(|kind| OpTime {
+            .map(|kind| ProfileRow {
                 name: name(kind),
                 count: Some(kind.count),
                 us: micros(kind.time),
@@ -69,7 +69,7 @@ impl Breakdown {
         let ops: Duration = kinds.iter().map(|kind| kind.time).sum();
         let rest = total.saturating_sub(ops + profile.waiting());
         for (name, time) in [(WAITING, profile.waiting()), (STARTING, rest)] {
-            parts.push(OpTime {
+            parts.push(ProfileRow {
                 name: name.into(),
                 count: None,
                 us: micros(time),
@@ -89,7 +89,7 @@ impl Breakdown {
              | :--------------------------- | -----: | -------: | -----: | -----: | ------: | -----: | ------: |\n",
             total_us / 1e3
         );
-        for OpTime { name, count, us, share, rate } in parts {
+        for ProfileRow { name, count, us, share, rate } in parts {
             let count = count.map_or_else(String::new, |count| count.to_string());
             let [gb, of_read, gops, of_gops] = rate.map_or_else(Default::default, |rate| {
                 let MatmulRate { gb_per_s, of_read_peak, gops, of_gops_peak } = rate;

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::breakdown::{Breakdown, OpTime, STARTING, WAITING, percent};
+use super::breakdown::{Breakdown, ProfileRow, STARTING, WAITING, percent};
 
 const WIDTH: f64 = 960.0;
 const MARGIN: f64 = 20.0;
@@ -100,7 +100,7 @@ fn colour(name: &str, names: &[&str]) -> &'static str {
     }
 }
 
-fn figures(part: &OpTime) -> String {
+fn figures(part: &ProfileRow) -> String {
     let mut text = format!("{:.2} ms, {}", part.us / 1e3, percent(part.share));
     if let Some(count) = part.count {
         let _ = write!(text, ", {count} ops");
@@ -147,7 +147,7 @@ mod tests {
 
     fn breakdown(test: &str) -> Breakdown {
         let rate = MatmulRate { gb_per_s: 12.5, of_read_peak: 0.5, gops: 100.0, of_gops_peak: 0.25 };
-        let part = |name: &str, share: f64, rate| OpTime {
+        let part = |name: &str, share: f64, rate| ProfileRow {
             name: name.into(),
             count: Some(3),
             us: share * 1000.0,

@@ -13,7 +13,7 @@ mod peaks;
 mod report;
 mod work;
 
-pub use breakdown::{Breakdown, MatmulRate, OpTime};
+pub use breakdown::{Breakdown, MatmulRate, ProfileRow};
 pub use peaks::Peaks;
 pub use report::{BenchSetup, Format, TestResult};
 pub use work::{BenchError, Test, TestMatrix, Work};
