@@ -219,11 +219,11 @@ fn recurrent_graph(channels: usize) -> Graph {
     let mut weight = |index: u32, cols: usize| -> ValueId {
         b.weight(Tag::indexed("weight", index), DType::F32, Shape::fixed(1, cols)).expect("a fresh name")
     };
-    let [taps, bias, rate] =
+    let [conv_weight, bias, rate] =
         [weight(0, channels * KERNEL), weight(1, DELTA.value_heads), weight(2, DELTA.value_heads)];
     let conv = b.state(Tag::new("conv")).expect("a fresh name");
     let delta = b.state(Tag::new("delta")).expect("a fresh name");
-    let x = b.apply(Op::ShortConv { kernel: KERNEL }, &[x, taps, conv, read, write]).expect("fits");
+    let x = b.apply(Op::ShortConv { kernel: KERNEL }, &[x, conv_weight, conv, read, write]).expect("fits");
     let operands = [x, alpha, beta, bias, rate, delta, read, write];
     let out = b.apply(Op::GatedDelta(DELTA), &operands).expect("fits");
     b.output(OUT, out).expect("computed");

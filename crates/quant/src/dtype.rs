@@ -158,6 +158,7 @@ mod tests {
 
     #[test]
     fn the_table_is_that_of_the_file_format() {
+        assert_eq!(ALL.len(), TABLE.len());
         for (dtype, (name, id, len, bytes)) in ALL.into_iter().zip(TABLE) {
             assert_eq!((dtype.name(), dtype.id()), (name, id));
             assert_eq!((dtype.block_len(), dtype.block_bytes()), (len, bytes), "{name}");
