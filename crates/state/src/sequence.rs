@@ -152,7 +152,7 @@ impl Sequence {
             for (draft, filled) in self.filled.iter_mut().enumerate() {
                 if row.computed.contains(OwnerId(draft + 1)) {
                     let at = self.tokens.len();
-                    let start = if filled.end == at && filled.start < at { filled.start } else { at };
+                    let start = if filled.end == at { filled.start } else { at };
                     *filled = start..at + 1;
                 }
             }
@@ -183,9 +183,11 @@ impl Sequence {
             row.is_stale = true;
             row.computed = row.computed.without(owners);
             row.kept = row.kept.without(owners);
-            if slot.is_some() && slot != written {
-                written = slot;
-                let sharing = self.flight.iter_mut().filter(|row| row.slot == slot);
+            if let Some(slot) = slot
+                && written != Some(slot)
+            {
+                written = Some(slot);
+                let sharing = self.flight.iter_mut().filter(|row| row.slot == Some(slot));
                 sharing.for_each(|row| row.kept = row.kept.without(owners));
             }
         }

@@ -106,7 +106,7 @@ fn damage_is_found_and_said() {
 
 #[test]
 fn what_only_looks_like_damage_is_none() {
-    let changes: [Change; 6] = [
+    let changes: [Change; 7] = [
         |state| state.groups[0].cache_pages = 2,
         // A window's first page may hold what it has left, up to what it sees.
         |state| sequence(state).spans[WINDOWED].whole_from = 64,
@@ -119,6 +119,10 @@ fn what_only_looks_like_damage_is_none() {
         |state| {
             sequence(state).spans[DRAFTS].whole_from = 90;
             sequence(state).filled[0] = 90..100;
+        },
+        |state| {
+            sequence(state).spans[DRAFTS].whole_from = 64;
+            sequence(state).filled[0] = 0..61;
         },
         |state| {
             sequence(state).filled[1] = 0..99;
