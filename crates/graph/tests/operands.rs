@@ -1,7 +1,7 @@
 //! For each op: operands that fit, the shape of the result, and what it refuses.
 
 use verbatim_graph::{
-    Activation, Attention, Def, DeltaHeads, Extent, Gating, Lifetime, Op, OpRules, Placement, Real,
+    Activation, Attention, Def, DeltaHeads, Extent, Gating, Lifetime, Op, OpRules, Operands, Placement, Real,
     RopeLayout, RopeScaling, RopeTable, Router, Shape, Tag, Value, WeightForm,
 };
 use verbatim_quant::DType;
@@ -143,6 +143,7 @@ fn attention() -> Vec<Fit> {
         fit(Op::RopeTable(ROPE_TABLE), &[(ids(1), "k")], f32(8)),
         fit(Op::RopeTable(ROPE_TABLE), &[(ids(1), "k"), (row(4), "")], f32(8)),
         fit(ROPE, &[(f32(32), ""), (f32(6), "c")], f32(32)),
+        fit(ROPE, &[(f32(32), ""), (f32(7), "c")], f32(32)),
         fit(hadamard(4, 8), &[(f32(32), "k")], f32(32)),
         fit(hadamard(0, 8), &[(f32(0), "k")], f32(0)),
         fit(kv, &[state, (f32(16), ""), (f32(16), ""), one], KV_STATE),
@@ -254,6 +255,7 @@ fn parameters_that_make_no_sense_are_refused_in_words() {
         (columns(4, usize::MAX, 3), "of 4 heads in [rows, 32]"),
         (columns(0, 0, 0), "of 0 heads in [rows, 32]"),
         (columns(3, 0, 2), "of 3 heads in [rows, 32]"),
+        ((Op::HeadColumns { heads: 0, start: 0, cols: 0 }, vec![f32(0)]), "of 0 heads in [rows, 0]"),
         (conv(0, 0), "weight [1, 0] is not 0 for each column of [rows, 8]"),
         (conv(usize::MAX, 0), "for each column of [rows, 8]"),
         (delta([0, 0, 3, 5], 0), "[rows, 0] does not hold"),
@@ -298,5 +300,20 @@ fn ops_say_what_they_do_to_states_and_weights() {
         DeltaHeads { key_heads: 1, key_dim: usize::MAX / 2, value_heads: 1, value_dim: 2 },
     ] {
         assert_eq!(huge.columns(), None, "{huge:?}");
+    }
+}
+
+#[test]
+fn an_operand_that_is_not_there_is_an_error() {
+    let (lifetime, placement, def) = (Lifetime::Input, Placement::Host, Def::Leaf(Tag::new("operand")));
+    let (dtype, shape) = ids(1);
+    let value = Value { dtype, shape, lifetime, placement, def };
+    for count in 0..3 {
+        let values = vec![&value; count];
+        let rule = Operands::new(&values);
+        let wanted = Err(format!("takes at least {} operands, not {count}", count + 1));
+        assert_eq!(rule.f32(count).map(|_| ()), wanted);
+        assert_eq!(rule.ids(count).map(|_| ()), wanted);
+        assert_eq!(rule.choices(count, Extent::Rows).map(|_| ()), wanted);
     }
 }
