@@ -125,8 +125,8 @@ impl Sequence {
     /// The start of the contiguous range that an owner has filled up to a position in flight that it has computed.
     #[inline]
     pub(crate) fn start(&self, owner: OwnerId, index: usize) -> usize {
-        let path = || self.path_up(index).take_while(|&index| self.flight[index].computed.contains(owner));
-        let Some(first) = path().last() else { return self.committed() + self.flight[index].depth };
+        let path = self.path_up(index).take_while(|&index| self.flight[index].computed.contains(owner));
+        let first = path.last().expect("the owner has computed it");
         match self.flight[first].parent {
             None => self.filled_before_flight(owner).unwrap_or(self.committed()),
             Some(_) => self.committed() + self.flight[first].depth,
