@@ -107,7 +107,7 @@ impl<S: StateStore> State<S> {
         for block in written.clone().filter(|&block| !self.owns(id, group, block)).collect::<Vec<_>>() {
             let own = self.pools[group].take().expect("room was made");
             // The block where the removed positions began keeps those before them.
-            if before[block] >= 0 && block * PAGE_CELLS < start {
+            if before[block] >= 0 && block == start / PAGE_CELLS {
                 self.copy_page(group, before[block], own);
             }
             self.groups[group].table[row + block] = own;

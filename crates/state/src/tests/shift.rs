@@ -60,3 +60,22 @@ fn a_text_is_kept_again_once_what_was_shifted_is_gone() {
     let id = state.begin().unwrap();
     assert_eq!(state.resume_prefix(id, &text), Ok(14));
 }
+
+#[test]
+fn only_shared_pages_are_copied_and_only_if_there_is_room() {
+    for (pages, wanted) in [
+        (2, Err(StateError::NoPages { wanted: 2, free: 0 })),
+        (3, Err(StateError::NoPages { wanted: 2, free: 1 })),
+        (4, Ok(90)),
+    ] {
+        let mut state = state_of(&[None], 2, 128, pages);
+        let id = state.begin().unwrap();
+        extend(&mut state, id, 100, 5);
+        let fork = state.fork(id).unwrap();
+        assert_eq!(state.remove_and_shift(fork, 10..20), wanted, "{pages} pages");
+        state.integrity().unwrap();
+        state.end(fork).unwrap();
+        assert_eq!(state.remove_and_shift(id, 10..20), Ok(90), "its pages are its own");
+        state.integrity().unwrap();
+    }
+}
