@@ -304,6 +304,7 @@ pub(crate) struct Pools<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ModelId;
 
     /// Two full nodes, one after the other, and one that is not full after these.
     fn tree() -> (PrefixTree, [NodeId; 3]) {
@@ -390,6 +391,59 @@ mod tests {
         assert_eq!(tree.find(&digest, None, &[3; 5]), None);
         assert_eq!(tree.find(&digest, Some(second), &[3; 4]), None);
         assert_eq!((tree.look_up(&digest, &[3; 5]), tree.look_up(&digest, &[4; 5])), (Some(last), None));
+    }
+
+    #[test]
+    fn an_entry_takes_what_more_models_have_computed() {
+        let set = |models: &[usize]| models.iter().map(|&model| ModelId(model)).collect::<ModelSet>();
+        let kept = |(id, models): (i32, &[usize])| CachedEntry { id, computed_by: set(models) };
+        // An entry, what is offered to it and what it then has. 0 is the entry's own and 1 that of another node.
+        type Offer =
+            (Option<(i32, &'static [usize])>, (i32, &'static [usize]), Option<(i32, &'static [usize])>);
+        let offers: [Offer; 7] = [
+            (Some((0, &[1])), (0, &[2]), Some((0, &[1, 2]))),
+            (Some((0, &[1])), (2, &[1]), Some((0, &[1]))),
+            (Some((0, &[1])), (2, &[2]), Some((0, &[1]))),
+            (Some((0, &[1])), (2, &[1, 2]), Some((2, &[1, 2]))),
+            (Some((0, &[1])), (1, &[1, 2]), Some((0, &[1]))),
+            (None, (2, &[]), Some((2, &[]))),
+            (None, (1, &[]), None),
+        ];
+        for (before, offered, after) in offers {
+            let mut pool = Pool::new(3).unwrap();
+            for id in 0..3 {
+                assert_eq!(pool.take(), Some(id));
+            }
+            before.iter().for_each(|&(id, _)| pool.acquire_in_tree(id));
+            pool.acquire_in_tree(1);
+            let mut entry = before.map(kept);
+            update_entry(&mut entry, Some(kept(offered)), &mut pool);
+            assert_eq!(entry, after.map(kept), "{before:?} was offered {offered:?}");
+            let in_tree = |id: i32| id == 1 || after.is_some_and(|(own, _)| own == id);
+            assert!((0..3).all(|id| pool.in_tree(id) == in_tree(id)), "{before:?} was offered {offered:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_added_again_was_used() {
+        let mut tree = PrefixTree::new([9; 32]);
+        let (mut slots, mut pages) = (Pool::default(), [Pool::new(3).unwrap()]);
+        let mut pools = Pools { pages: &mut pages, slots: &mut slots };
+        let add = |tree: &mut PrefixTree, pools: &mut Pools<'_>, id: i32| {
+            let page = CachedEntry { id, computed_by: ModelSet::default() };
+            tree.add(None, &[id as u32; 5], &[Some(page)], None, pools)
+        };
+        for id in 0..3 {
+            assert_eq!(pools.pages[0].take(), Some(id));
+            add(&mut tree, &mut pools, id);
+        }
+        add(&mut tree, &mut pools, 0);
+        (0..3).for_each(|id| pools.pages[0].release(id));
+        let mut evicted = Vec::new();
+        while tree.evict_page(0, false, &mut pools) {
+            evicted.extend((0..3).find(|id| !evicted.contains(id) && !pools.pages[0].in_tree(*id)));
+        }
+        assert_eq!(evicted, [1, 2, 0]);
     }
 
     #[test]

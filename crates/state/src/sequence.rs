@@ -125,8 +125,8 @@ impl Sequence {
     /// The start of the contiguous range that a model has computed up to a position in flight that it has computed.
     #[inline]
     pub(crate) fn start(&self, model: ModelId, index: usize) -> usize {
-        let path = || self.path_up(index).take_while(|&index| self.flight[index].computed_by.contains(model));
-        let Some(first) = path().last() else { return self.committed() + self.flight[index].depth };
+        let path = self.path_up(index).take_while(|&index| self.flight[index].computed_by.contains(model));
+        let first = path.last().expect("the model has computed it");
         match self.flight[first].parent {
             None => self.computed_before_flight(model).unwrap_or(self.committed()),
             Some(_) => self.committed() + self.flight[first].depth,
@@ -153,7 +153,7 @@ impl Sequence {
             for (draft, computed) in self.computed_ranges.iter_mut().enumerate() {
                 if row.computed_by.contains(ModelId(draft + 1)) {
                     let at = self.tokens.len();
-                    let start = if computed.end == at && computed.start < at { computed.start } else { at };
+                    let start = if computed.end == at { computed.start } else { at };
                     *computed = start..at + 1;
                 }
             }
@@ -184,9 +184,11 @@ impl Sequence {
             row.is_stale = true;
             row.computed_by = row.computed_by.without(models);
             row.state_valid_for = row.state_valid_for.without(models);
-            if slot.is_some() && slot != written {
-                written = slot;
-                let sharing = self.flight.iter_mut().filter(|row| row.slot == slot);
+            if let Some(slot) = slot
+                && written != Some(slot)
+            {
+                written = Some(slot);
+                let sharing = self.flight.iter_mut().filter(|row| row.slot == Some(slot));
                 sharing.for_each(|row| row.state_valid_for = row.state_valid_for.without(models));
             }
         }

@@ -108,9 +108,9 @@ impl<S: StateStore> State<S> {
         let positions = self.positions_to_move(id, group, &removed, left);
         let (first, written) = (positions.start, blocks(&positions));
         for block in written.clone().filter(|&block| !self.owns(id, group, block)).collect::<Vec<_>>() {
-            let own = self.pools[group].take().expect("`make_room` has freed it");
-            // The first block of the removed positions keeps the positions before them.
-            if before[block] >= 0 && block * PAGE_CELLS < start {
+            let own = self.pools[group].take().expect("room was made");
+            // The block where the removed positions began keeps those before them.
+            if before[block] >= 0 && block == start / PAGE_CELLS {
                 self.copy_page(group, before[block], own);
             }
             self.groups[group].table[row + block] = own;

@@ -5,6 +5,8 @@ mod batches;
 mod damage;
 mod drafts;
 mod edges;
+mod restore;
+mod shift;
 mod store;
 
 use super::*;
@@ -193,11 +195,11 @@ impl SequenceExtension for Sum {
         "sum"
     }
     fn commit(&mut self, tokens: &[u32]) {
+        assert!(!tokens.is_empty(), "it hears of what is committed");
         self.0 += tokens.iter().map(|&token| u64::from(token)).sum::<u64>();
     }
     fn reset(&mut self, tokens: &[u32]) {
-        self.0 = 0;
-        self.commit(tokens);
+        self.0 = tokens.iter().map(|&token| u64::from(token)).sum();
     }
     fn fork(&self) -> Box<dyn SequenceExtension> {
         Box::new(self.clone())

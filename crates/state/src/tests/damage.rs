@@ -109,7 +109,7 @@ fn damage_is_found_and_said() {
 
 #[test]
 fn what_only_looks_like_damage_is_none() {
-    let changes: [Change; 6] = [
+    let changes: [Change; 7] = [
         |state| state.groups[0].cache_pages = 2,
         // A window's first page may hold what it has left, up to what it sees.
         |state| sequence(state).spans[WINDOWED].valid_from = 64,
@@ -122,6 +122,10 @@ fn what_only_looks_like_damage_is_none() {
         |state| {
             sequence(state).spans[DRAFTS].valid_from = 90;
             sequence(state).computed_ranges[0] = 90..100;
+        },
+        |state| {
+            sequence(state).spans[DRAFTS].valid_from = 64;
+            sequence(state).computed_ranges[0] = 0..61;
         },
         |state| {
             sequence(state).computed_ranges[1] = 0..99;

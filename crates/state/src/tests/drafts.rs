@@ -198,6 +198,40 @@ fn a_page_that_a_draft_has_filled_in_part_is_not_swapped() {
 }
 
 #[test]
+fn a_page_before_what_a_draft_has_filled_is_shared() {
+    let (mut state, drafts) = with_drafts(&[(&[FULL], false), (&[FULL], false)]);
+    let [plain, other] = [0, 1].map(|_| state.begin().unwrap());
+    extend(&mut state, plain, 2 * PAGE_CELLS, &[]);
+    extend(&mut state, other, 2 * PAGE_CELLS, &[(drafts[0], PAGE_CELLS..2 * PAGE_CELLS)]);
+    assert_eq!(state.cell(other, 0, 0), state.cell(plain, 0, 0));
+    assert_ne!(state.cell(other, 0, PAGE_CELLS), state.cell(plain, 0, PAGE_CELLS));
+}
+
+#[test]
+fn a_draft_that_begins_in_flight_sees_what_it_has_computed() {
+    let (mut state, drafts) = with_drafts(&[(&[FULL], false), (&[FULL], false)]);
+    let id = state.begin().unwrap();
+    extend(&mut state, id, 10, &[]);
+    append(&mut state, id, 4, &[(drafts[0], 12..13)]);
+    let mut batch = Batch::default();
+    state.batch(drafts[0], &[(id, 13)], &mut batch);
+    assert_eq!(batch.valid_from, [12]);
+}
+
+#[test]
+fn a_draft_keeps_what_it_has_filled_as_long_as_its_window_has_what_it_sees() {
+    let (mut state, drafts) = with_drafts(&[(&[FULL], false), (&[Some(16)], false)]);
+    let id = state.begin().unwrap();
+    extend(&mut state, id, 85, &[(drafts[0], 0..85)]);
+    // Of the first page nothing is there. The position 79 sees those from 64 on, and the one before it sees one more.
+    for (len, filled) in [(79, 0..79), (78, 64..78)] {
+        state.truncate(id, len).unwrap();
+        assert_eq!(state.computed_range(id, drafts[0]), Ok(filled));
+        state.integrity().unwrap();
+    }
+}
+
+#[test]
 fn the_last_page_of_a_text_says_who_has_filled_it() {
     let (mut state, drafts) = with_drafts(&[(&[FULL], false), (&[FULL], false)]);
     for (own, wanted) in [(0..0, 0..0), (10..70, PAGE_CELLS..70), (0..70, 0..70)] {

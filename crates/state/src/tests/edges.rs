@@ -4,7 +4,7 @@ use super::*;
 use crate::spec::SLOTS_PER_SEQUENCE;
 
 /// Appends positions, of this token, and commits them.
-fn extend(state: &mut State<PlainStore>, id: SequenceId, count: usize, token: u32) {
+pub(super) fn extend(state: &mut State<PlainStore>, id: SequenceId, count: usize, token: u32) {
     let kv_indices = state.append(id, count).unwrap();
     state.computed(ModelId::TARGET, kv_indices.map(|kv_index| (id, kv_index, Some(token)))).unwrap();
     state.commit(id, count).unwrap();
@@ -92,12 +92,15 @@ fn extensions_take_part() {
     assert_eq!(sum(&state, id), 15u64.to_le_bytes());
     extend(&mut state, id, 2, 1);
     assert_eq!(sum(&state, id), 17u64.to_le_bytes());
+    state.append(id, 2).unwrap();
+    state.commit(id, 0).unwrap();
+    assert_eq!(sum(&state, id), 17u64.to_le_bytes());
     state.truncate(id, 4).unwrap();
     assert_eq!(sum(&state, id), 16u64.to_le_bytes());
 }
 
 /// State of a recurrent model, with room to keep so many pages and states.
-fn recurrent_state(cache_pages: usize) -> State<PlainStore> {
+pub(super) fn recurrent_state(cache_pages: usize) -> State<PlainStore> {
     let model = ModelSpec { layers: vec![layer(None)], recurrent: vec![recurrent()] };
     let page = PAGE_CELLS * 2 * HEAD_DIM * 4;
     // Half of the memory is for pages, half for states, and a state is smaller than a page.
@@ -238,7 +241,7 @@ fn pages_of_a_draft_alone_are_kept_if_it_has_filled_them() {
         let id = state.begin().unwrap();
         let places = state.append(id, 70).unwrap();
         compute(&mut state, id, places);
-        state.computed(draft, filled.clone().map(|place| (id, place, None))).unwrap();
+        state.computed(draft, filled.clone().map(|kv_index| (id, kv_index, None))).unwrap();
         state.commit(id, 70).unwrap();
         state.end(id).unwrap();
         assert_eq!(state.pools[1].cached(), if filled.is_empty() { 0 } else { 2 });
@@ -343,4 +346,51 @@ fn what_was_of_no_use_for_longest_goes_first() {
         [PAGE_CELLS; 2],
         "the third was used before the second"
     );
+}
+
+#[test]
+fn a_run_that_fails_leaves_the_states_before_it() {
+    // Position 63 ends a page and has a slot of its own, within a chain of which the others share one.
+    let mut state = recurrent_state(30);
+    let id = state.begin().unwrap();
+    state.append(id, 100).unwrap();
+    compute(&mut state, id, 0..63);
+    state.begin_compute(ModelId::TARGET, [(id, 63)]).unwrap();
+    assert!(state.can_compute(id, 63));
+}
+
+/// State of a target that sees all positions and one that sees 16, with room to keep both.
+fn windowed_state() -> State<PlainStore> {
+    let spec = StateSpec { cache_bytes: 1 << 20, ..spec(2, 400, 40) };
+    State::new(PlainStore::default(), spec, target(&[None, Some(16)])).unwrap()
+}
+
+#[test]
+fn a_sequence_goes_on_from_a_page_that_its_window_has_left() {
+    let mut state = windowed_state();
+    let room = std::mem::take(&mut state.groups[1].cache_pages);
+    let id = state.begin().unwrap();
+    // The window leaves the first page while it is the last one that is full: its node stays, for the next to follow.
+    for (count, token) in [(64, 1), (20, 2), (44, 2), (60, 3)] {
+        extend(&mut state, id, count, token);
+    }
+    assert_eq!(state.pools[1].cached(), 0);
+    state.groups[1].cache_pages = room;
+    let text = state.tokens(id).unwrap().to_vec();
+    state.end(id).unwrap();
+    let id = state.begin().unwrap();
+    assert_eq!(state.resume_prefix(id, &text), Ok(188));
+}
+
+#[test]
+fn a_page_without_its_window_is_not_kept_for_nobody() {
+    let mut state = windowed_state();
+    let id = state.begin().unwrap();
+    extend(&mut state, id, PAGE_CELLS, 1);
+    state.end(id).unwrap();
+    assert_eq!([0, 1].map(|group| state.pools[group].cached()), [1, 1]);
+    state.groups[1].cache_pages = 0;
+    state.shrink_cache();
+    assert!(state.tree.is_empty());
+    assert_eq!(state.cached_bytes(), 0);
 }
