@@ -327,7 +327,7 @@ fn a_configuration_that_makes_no_model_is_refused_in_words() {
         assert!(error.contains(words), "{config}: {error}");
     };
     refused("", "not JSON");
-    refused("[1]", "no JSON object");
+    refused("[1]", "not a JSON object");
     refused("{}", "key `model_type` is missing");
     refused(r#"{"model_type": "mamba"}"#, "known types are gemma2");
     refused(&QWEN3.replace("\"rms_norm_eps\": 1e-6,", ""), "key `rms_norm_eps` is missing");

@@ -389,7 +389,7 @@ fn matrices_that_cannot_be_are_refused_in_words() {
     );
     assert!(refusal(DType::Q8_0, 2, 64, 100).contains("take 136 bytes, not 100"));
     assert!(refusal(DType::F32, 0, 64, 0).contains("empty"));
-    assert!(refusal(DType::I32, 1, 1, 4).contains("type I32"));
+    assert!(refusal(DType::I32, 1, 1, 4).contains("I32 is not a weight format"));
     let too_large = PackedMatrix::pack(DType::F32, usize::MAX, usize::MAX / 4, &[]);
     assert!(matches!(too_large, Err(PackError::Size { expected: usize::MAX, .. })), "{too_large:?}");
 }
