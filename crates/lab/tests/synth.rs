@@ -329,7 +329,7 @@ fn a_configuration_that_makes_no_model_is_refused_in_words() {
     refused("", "not JSON");
     refused("[1]", "not a JSON object");
     refused("{}", "key `model_type` is missing");
-    refused(r#"{"model_type": "mamba"}"#, "known types are gemma2");
+    refused(r#"{"model_type": "mamba"}"#, "supported types are gemma2");
     refused(&QWEN3.replace("\"rms_norm_eps\": 1e-6,", ""), "key `rms_norm_eps` is missing");
     let changed = |key: &str, value: &str| {
         let mut config: serde_json::Value = serde_json::from_str(QWEN3).unwrap();
