@@ -88,9 +88,9 @@ impl<const VNNI: bool> Simd for EightLanes<VNNI> {
         fn keep_if_ge(self, a: __m256, b: __m256, x: __m256) -> __m256 {
             _mm256_and_ps(_mm256_cmp_ps::<_CMP_GE_OQ>(a, b), x)
         }
-        fn select_first(self, count: usize, a: __m256, b: __m256) -> __m256 {{
+        fn select_first(self, count: i32, a: __m256, b: __m256) -> __m256 {{
             let lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
-            let is_first = _mm256_cmpgt_epi32(_mm256_set1_epi32(count as i32), lane);
+            let is_first = _mm256_cmpgt_epi32(_mm256_set1_epi32(count), lane);
             _mm256_blendv_ps(b, a, _mm256_castsi256_ps(is_first))
         }}
 

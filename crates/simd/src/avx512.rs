@@ -79,8 +79,8 @@ impl Simd for Avx512 {
         fn keep_if_ge(self, a: __m512, b: __m512, x: __m512) -> __m512 {
             _mm512_maskz_mov_ps(_mm512_cmp_ps_mask::<_CMP_GE_OQ>(a, b), x)
         }
-        fn select_first(self, count: usize, a: __m512, b: __m512) -> __m512 {
-            _mm512_mask_blend_ps(first(count), b, a)
+        fn select_first(self, count: i32, a: __m512, b: __m512) -> __m512 {
+            _mm512_mask_blend_ps(first(count.max(0).cast_unsigned() as usize), b, a)
         }
 
         fn splat_byte(self, byte: u8) -> __m512i { _mm512_set1_epi8(byte.cast_signed()) }

@@ -145,21 +145,21 @@ impl<S: Simd> Lanes<S> {
         self.map3(a, b, x, |a, b, x| self.0.keep_if_ge(a, b, x))
     }
 
-    /// x in the first `count` lanes, `fill` in the others.
+    /// x in the lanes before `count`, which may be negative or past the last one; `fill` in the others.
     #[inline(always)]
-    pub fn keep_first(self, count: usize, x: F32x16<S>, fill: f32) -> F32x16<S> {
+    pub fn keep_first(self, count: i32, x: F32x16<S>, fill: f32) -> F32x16<S> {
         self.select_first(count, x, self.splat(fill))
     }
 
-    /// `fill` in the first `count` lanes, x in the others.
+    /// `fill` in the lanes before `count`, which may be negative or past the last one; x in the others.
     #[inline(always)]
-    pub fn drop_first(self, count: usize, x: F32x16<S>, fill: f32) -> F32x16<S> {
+    pub fn drop_first(self, count: i32, x: F32x16<S>, fill: f32) -> F32x16<S> {
         self.select_first(count, self.splat(fill), x)
     }
 
     #[inline(always)]
-    fn select_first(self, count: usize, a: F32x16<S>, b: F32x16<S>) -> F32x16<S> {
-        S::x16(|i| self.0.select_first(count.saturating_sub(i * S::LANES), a.as_ref()[i], b.as_ref()[i]))
+    fn select_first(self, count: i32, a: F32x16<S>, b: F32x16<S>) -> F32x16<S> {
+        S::x16(|i| self.0.select_first(count - (i * S::LANES) as i32, a.as_ref()[i], b.as_ref()[i]))
     }
 
     /// Loads up to sixteen elements; the missing ones are 0.
@@ -425,7 +425,7 @@ mod tests {
         }
     }
 
-    struct Masks<'a>(&'a [f32; LANES], usize);
+    struct Masks<'a>(&'a [f32; LANES], i32);
 
     impl Kernel for Masks<'_> {
         type Output = [[f32; LANES]; 2];
@@ -441,10 +441,10 @@ mod tests {
     fn lanes_are_kept_and_dropped_by_their_number() {
         let x: [f32; LANES] = array::from_fn(|i| if i % 3 == 0 { f32::NAN } else { i as f32 });
         for isa in Isa::supported() {
-            for count in 0..=20 {
+            for count in -20..=20 {
                 let [kept, dropped] = dispatch(isa, Masks(&x, count));
                 for i in 0..LANES {
-                    let (first, last) = if i < count { (x[i], -7.0) } else { (-7.0, x[i]) };
+                    let (first, last) = if (i as i32) < count { (x[i], -7.0) } else { (-7.0, x[i]) };
                     assert!(kept[i] == first || kept[i].is_nan() && first.is_nan(), "{} {count}", isa.name());
                     assert!(
                         dropped[i] == last || dropped[i].is_nan() && last.is_nan(),

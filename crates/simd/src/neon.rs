@@ -230,10 +230,10 @@ impl<P: ByteProducts> Simd for EightLanes<P> {
                 vreinterpretq_f32_u32(vandq_u32(vcgeq_f32(a[i], b[i]), vreinterpretq_u32_f32(x[i])))
             })
         }
-        fn select_first(self, count: usize, a: Floats, b: Floats) -> Floats {
+        fn select_first(self, count: i32, a: Floats, b: Floats) -> Floats {
             array::from_fn(|i| {
-                let count = vdupq_n_u32(count.saturating_sub(4 * i) as u32);
-                vbslq_f32(vcltq_u32(vld1q_u32([0, 1, 2, 3].as_ptr()), count), a[i], b[i])
+                let count = vdupq_n_s32(count - 4 * i as i32);
+                vbslq_f32(vcltq_s32(vld1q_s32([0, 1, 2, 3].as_ptr()), count), a[i], b[i])
             })
         }
 

@@ -98,7 +98,7 @@ impl Simd for Scalar {
     }
 
     #[inline(always)]
-    fn select_first(self, count: usize, a: f32, b: f32) -> f32 {
+    fn select_first(self, count: i32, a: f32, b: f32) -> f32 {
         if count > 0 { a } else { b }
     }
 

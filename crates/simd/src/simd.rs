@@ -75,8 +75,8 @@ pub trait Simd: Copy + 'static {
     fn pow2(self, n: Self::Floats) -> Self::Floats;
     /// x where a >= b, else 0 (also where a or b is a NaN).
     fn keep_if_ge(self, a: Self::Floats, b: Self::Floats, x: Self::Floats) -> Self::Floats;
-    /// a in the first `count` lanes, b in the others.
-    fn select_first(self, count: usize, a: Self::Floats, b: Self::Floats) -> Self::Floats;
+    /// a in the lanes before `count`, which may be negative or past the last one; b in the others.
+    fn select_first(self, count: i32, a: Self::Floats, b: Self::Floats) -> Self::Floats;
 
     /// # Safety
     /// See [`Simd`].

@@ -224,11 +224,15 @@ fn softmax_step<S: Simd>(
     let vectors = scores.as_chunks_mut::<LANES>().0;
     let mut max = l.splat(f32::NEG_INFINITY);
     for (i, scores) in vectors.iter_mut().enumerate() {
-        // The contents of masked cells must have no effect, not even a NaN.
-        let masked = l.keep_first(keys.end.saturating_sub(i * LANES), l.load(scores), f32::NEG_INFINITY);
-        let masked = l.drop_first(keys.start.saturating_sub(i * LANES), masked, f32::NEG_INFINITY);
-        max = l.max(masked, max);
-        l.store(masked, scores);
+        let (first, end) = (i * LANES, (i + 1) * LANES);
+        let mut x = l.load(scores);
+        if first < keys.start || keys.end < end {
+            // The contents of masked cells must have no effect, not even a NaN.
+            x = l.keep_first(keys.end as i32 - first as i32, x, f32::NEG_INFINITY);
+            x = l.drop_first(keys.start as i32 - first as i32, x, f32::NEG_INFINITY);
+            l.store(x, scores);
+        }
+        max = l.max(x, max);
     }
     let before = *largest;
     *largest = larger(l.largest(max), before);
