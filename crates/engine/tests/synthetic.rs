@@ -1,5 +1,5 @@
-//! Logits of small random models, of the architectures without golden data, against a plain reference in f64; and what
-//! such files must not say.
+//! Logits of small random models, of the architectures without golden data, against a straightforward reference in f64; and
+//! settings for which such files are rejected.
 
 mod common;
 
@@ -26,7 +26,7 @@ fn logits_agree_with_the_reference() {
 }
 
 #[test]
-fn every_point_can_be_tapped() {
+fn every_hidden_output_can_be_requested() {
     for model in synthetic::all() {
         let mut engine = engine(&format!("synthetic/{}", model.name), exact());
         let layers = engine.hyperparameters().layers as u32;
@@ -41,8 +41,8 @@ fn every_point_can_be_tapped() {
     }
 }
 
-/// What a file must say to be refused, and words of the answer: the key, and what would do.
-const REFUSED: &[(&str, &str, Key, &str)] = &[
+/// Settings for which a file is rejected, and a part of the error: the key, and what would be accepted.
+const REJECTED: &[(&str, &str, Key, &str)] = &[
     ("granite", "logit_scale", Key::Real(0.0), "granite.logit_scale is missing or 0, but must be"),
     ("granite", "residual_scale", Key::Real(-1.0), "granite.residual_scale is -1, but must be above 0"),
     (
@@ -93,8 +93,8 @@ const REFUSED: &[(&str, &str, Key, &str)] = &[
 ];
 
 #[test]
-fn settings_that_are_not_supported_are_refused_by_name() {
-    for &(name, key, value, wanted) in REFUSED {
+fn unsupported_settings_are_rejected_by_name() {
+    for &(name, key, value, wanted) in REJECTED {
         let file = synthetic::named(name).with(key, value).file();
         let error = verbatim_models::open(&file).map(|_| ()).expect_err(key).to_string();
         assert!(error.contains(wanted), "{name} {key}: {error}");

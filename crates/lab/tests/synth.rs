@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use verbatim_cpu::Cpu;
-use verbatim_engine::{LoadOptions, RowInput, Sampler, Stepper, Want};
+use verbatim_engine::{LoadOptions, RowInput, Sampler, Stepper, RowOutputs};
 use verbatim_gguf::GgufFile;
 use verbatim_lab::synth::{Blueprint, Recipe, SynthError, WriteOptions, architectures, known_shapes, write};
 use verbatim_quant::DType;
@@ -141,7 +141,7 @@ fn logits_are_finite_and_tell_tokens_apart() {
     let sequence = engine.begin().unwrap();
     let kv_index = engine.append(sequence, 1).unwrap();
     let input = RowInput::Token(5);
-    let row = verbatim_engine::Row { sequence, kv_index, input, want: Want::LOGITS };
+    let row = verbatim_engine::Row { sequence, kv_index, input, want: RowOutputs::LOGITS };
     let outputs = engine.step(&[row]).unwrap();
     let mut logits = outputs.logits(0).unwrap().to_vec();
     assert!(logits.iter().all(|logit| logit.is_finite() && logit.abs() < 100.0));

@@ -19,7 +19,7 @@ use std::ops::Range;
 use verbatim_backend::{PAGE_CELLS, StateStore};
 
 const MAGIC: [u8; 8] = *b"VERBATIM";
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 const CHECKSUM_BYTES: usize = 32;
 /// More than any sequence can reach, and far from overflow.
 const REMOVED_MAX: usize = usize::MAX / 4;

@@ -1,5 +1,5 @@
 //! Small models with random weights for architectures that have no golden data: each is described once, written as a
-//! GGUF file from its description, and computed from it in f64, in the plainest way, as a reference.
+//! GGUF file from its description, and computed from it in f64, in the most straightforward way, as a reference.
 
 use std::collections::BTreeMap;
 use verbatim_gguf::{GgufFile, GgufWriter};

@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
-use verbatim_engine::{Backend, MAX_ROWS, Row as StepRow, RowInput, SequenceId, StepError, Stepper, Want};
+use verbatim_engine::{Backend, MAX_ROWS, Row as StepRow, RowInput, SequenceId, StepError, Stepper, RowOutputs};
 
 use super::{BenchError, token_at};
 
@@ -75,7 +75,7 @@ fn compute<B: Backend>(
         sequence,
         kv_index: start + i,
         input: RowInput::Token(token),
-        want: Want::NONE,
+        want: RowOutputs::NONE,
     };
     let rows: Vec<StepRow> = tokens.iter().enumerate().map(row).collect();
     stepper.step(&rows)?.all().map_err(StepError::from)?;
@@ -165,7 +165,7 @@ impl<B: Backend> CacheOps<'_, B> {
         // A decode step, for comparison.
         self.stepper.append(sequence, 1)?;
         let input = RowInput::Token(draft[0]);
-        let row = StepRow { sequence, kv_index: depth, input, want: Want::LOGITS };
+        let row = StepRow { sequence, kv_index: depth, input, want: RowOutputs::LOGITS };
         self.time(STEP, |stepper| stepper.step(&[row]).map(drop))?;
         self.stepper.rollback(sequence)?;
 

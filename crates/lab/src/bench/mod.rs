@@ -20,7 +20,7 @@ pub use work::{BenchError, Test, TestMatrix, Work};
 
 use std::time::{Duration, Instant};
 
-use verbatim_engine::{Backend, MAX_ROWS, Row as StepRow, RowInput, SequenceId, StepError, Stepper, Want};
+use verbatim_engine::{Backend, MAX_ROWS, Row as StepRow, RowInput, SequenceId, StepError, Stepper, RowOutputs};
 
 /// A step of few rows is short: a sample of a width test is the mean over this many steps.
 const STEPS_PER_SAMPLE: usize = 8;
@@ -178,7 +178,7 @@ impl<B: Backend> Runner<'_, B> {
             sequence,
             kv_index: start + row,
             input: RowInput::Token(token_at(start + row, vocabulary)),
-            want: Want::logits_if(match logits {
+            want: RowOutputs::logits_if(match logits {
                 Logits::None => false,
                 Logits::Last => row + 1 == count,
                 Logits::All => true,

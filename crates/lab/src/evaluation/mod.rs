@@ -15,7 +15,7 @@ use std::ops::Range;
 
 use verbatim_engine::{
     Backend, LogSoftmax, MAX_ROWS, Row, RowInput, SequenceId, SequenceMemory, StateError, StepError, Stepper,
-    Want,
+    RowOutputs,
 };
 
 /// Maximum rows with logits per step: their logits are in memory at once.
@@ -246,7 +246,7 @@ impl<B: Backend> Run<'_, B> {
             sequence,
             kv_index: position,
             input: RowInput::Token(chunk.token(position)),
-            want: Want::logits_if(chunk.is_scored(position)),
+            want: RowOutputs::logits_if(chunk.is_scored(position)),
         }));
         let outputs = self.stepper.step(&self.rows)?;
         outputs.all().map_err(StepError::from)?;
