@@ -1,4 +1,4 @@
-//! What is kept of a sequence from one process to the next, and what happens where its context is full.
+//! Sessions that are saved in one process and resumed in the next, and what happens when a context is full.
 
 mod support;
 
@@ -17,7 +17,7 @@ fn run(home: &Path, model: &str, arguments: &[&str]) -> Output {
 }
 
 #[test]
-fn a_session_says_what_a_run_without_one_says() {
+fn a_session_generates_the_same_text_as_a_run_without_one() {
     for model in MODELS {
         for formats in [
             &["--ctk", "f16"][..],
@@ -46,7 +46,7 @@ fn a_session_says_what_a_run_without_one_says() {
 }
 
 #[test]
-fn a_session_that_cannot_be_continued_is_refused_and_stays() {
+fn an_invalid_session_file_is_rejected_and_not_modified() {
     let home = tempfile::tempdir().unwrap();
     let file = home.path().join("session");
     let session = ["--session", file.to_str().unwrap(), "-n", "3"];
@@ -129,7 +129,7 @@ fn with_template(home: &Path, template: &str) -> PathBuf {
 }
 
 #[test]
-fn a_conversation_goes_on_in_another_process() {
+fn a_conversation_resumes_in_a_new_process() {
     let home = tempfile::tempdir().unwrap();
     let model =
         with_template(home.path(), "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}bot:");
@@ -159,7 +159,7 @@ fn a_conversation_goes_on_in_another_process() {
 }
 
 #[test]
-fn a_broken_template_harms_nobody_who_does_without() {
+fn a_broken_template_does_not_affect_raw_completion() {
     let home = tempfile::tempdir().unwrap();
     let model = with_template(home.path(), "{% for");
     let run = |more: &[&str]| {

@@ -1,13 +1,13 @@
 //! Rules for the source itself: crate dependencies, where `unsafe`, intrinsics and libm functions may be used, function length,
 //! wording, undeclared files, import cycles, manifests and documents.
 
-mod circles;
+mod import_cycles;
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The crates, from the bottom up. An arrow goes down only.
+/// The crates, from the bottom up. Dependencies go down only.
 const LAYERS: [&str; 18] = [
     "quant",
     "gguf",
@@ -33,7 +33,7 @@ const LAYERS: [&str; 18] = [
 const BACKENDS: [&str; 2] = ["cpu", "reference"];
 const CHOOSES_BACKEND: &str = "device";
 /// Parts of the CPU backend, which no other crate may depend on.
-const CPU_ROOMS: [&str; 3] = ["simd", "team", "matrix"];
+const CPU_PARTS: [&str; 3] = ["simd", "team", "matrix"];
 
 /// Lines of a function, its signature and last brace included.
 const FUNCTION_LINES_MAX: usize = 70;
@@ -198,7 +198,7 @@ fn dependencies(name: &str) -> Vec<String> {
 }
 
 #[test]
-fn arrows_between_crates_go_down_only() {
+fn dependencies_between_crates_go_down_only() {
     let mut crates: Vec<String> = fs::read_dir(root().join("crates"))
         .expect("crates")
         .map(|entry| entry.expect("an entry").file_name().to_string_lossy().into_owned())
@@ -214,9 +214,9 @@ fn arrows_between_crates_go_down_only() {
             assert!(below < layer, "{name} depends on {dependency}, which is above it");
             let names_backend = BACKENDS.contains(&&*dependency);
             assert!(!names_backend || *name == CHOOSES_BACKEND, "{name} depends on the backend {dependency}");
-            let names_room = CPU_ROOMS.contains(&&*dependency);
+            let names_part = CPU_PARTS.contains(&&*dependency);
             assert!(
-                !names_room || *name == "cpu" || CPU_ROOMS.contains(name),
+                !names_part || *name == "cpu" || CPU_PARTS.contains(name),
                 "{name} depends on cpu's {dependency}"
             );
         }
@@ -257,15 +257,15 @@ fn every_source_file_is_declared() {
 }
 
 #[test]
-fn no_circle_of_files() {
+fn no_import_cycles() {
     let files = files("rs");
     let mut found = String::new();
     for name in LAYERS {
         let folder = format!("{name}/src/");
         let sources = files.iter().filter_map(|(path, text)| Some((path.strip_prefix(&folder)?, text)));
-        let arrows = circles::arrows(&sources.map(|(path, text)| (path.to_owned(), text.clone())).collect());
-        let circles = circles::circles(&arrows);
-        let texts = circles.iter().map(|circle| circles::describe(circle, &arrows));
+        let edges = import_cycles::edges(&sources.map(|(path, text)| (path.to_owned(), text.clone())).collect());
+        let cycles = import_cycles::cycles(&edges);
+        let texts = cycles.iter().map(|cycle| import_cycles::describe(cycle, &edges));
         found.extend(texts.map(|text| format!("\n{name}/src:{text}")));
     }
     assert!(found.is_empty(), "files import each other: {found}");
@@ -320,7 +320,7 @@ fn functions_fit_on_a_screen() {
 }
 
 #[test]
-fn unsafe_code_is_where_it_may_be() {
+fn unsafe_code_is_only_where_allowed() {
     for (path, text) in files("rs") {
         let is_used = text.lines().any(|line| {
             let code = line.split("//").next().unwrap_or_default();
@@ -359,7 +359,7 @@ fn no_system_libm() {
 }
 
 #[test]
-fn the_words_are_the_fields() {
+fn words_are_those_of_the_field() {
     let texts = files("rs").into_iter().chain(files("md"));
     let is_new = |path: &str| !path.ends_with("tests/tidy.rs");
     for (path, text) in texts.filter(|(path, _)| is_new(path)) {
@@ -433,7 +433,7 @@ fn anchors(document: &str) -> Vec<String> {
 }
 
 #[test]
-fn links_lead_somewhere() {
+fn links_have_targets() {
     let documents = files_below(&root(), "md");
     for (path, text) in &documents {
         let folder = root().join(path).parent().expect("a folder").to_owned();

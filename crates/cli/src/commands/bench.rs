@@ -110,7 +110,7 @@ fn state(args: &BenchArgs, store: &Store, interrupt: Interrupt) -> anyhow::Resul
     Ok(ExitCode::SUCCESS)
 }
 
-/// The depth of [`state`] unless another is asked for.
+/// The depth of [`state`] unless a different one is requested.
 const CACHE_OPS_DEPTH: usize = 8192;
 /// Enough for recurrent states in the prefix cache.
 const CACHE_OPS_CACHE_BYTES: usize = 1 << 30;
@@ -191,7 +191,7 @@ impl<'a> ChartFile<'a> {
                 return Err(UsageError(message).into());
             }
         };
-        standard_io::refuse_model(path)?;
+        standard_io::reject_model_output(path)?;
         Ok(ChartFile { path, draw })
     }
 

@@ -25,7 +25,7 @@ const STEP_ROWS: usize = 64;
 /// When there is no model, a token is not one of its, or the file cannot be written.
 pub fn run(args: &LogitsArgs, store: &Store) -> anyhow::Result<ExitCode> {
     ensure!(!args.tokens.is_empty(), "there are no tokens");
-    standard_io::refuse_model(&args.out)?;
+    standard_io::reject_model_output(&args.out)?;
     let file = open_model(store, &args.model)?;
     let cache = if args.f16_cache { KvType::F16 } else { KvType::F32 };
     let options =

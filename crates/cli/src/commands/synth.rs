@@ -11,7 +11,7 @@ use verbatim_lab::synth::{self, Blueprint, SynthError, WriteOptions};
 
 use crate::flags::SynthArgs;
 use crate::interrupt::{EXIT_INTERRUPTED, Interrupt};
-use crate::session::place_threads;
+use crate::session::configure_threads;
 use crate::standard_io::{human_bytes, notify};
 
 /// Far more than any config.json has.
@@ -29,7 +29,7 @@ pub fn run(args: &SynthArgs) -> anyhow::Result<ExitCode> {
         None => Blueprint::of_shape(&args.shape)?,
     };
     let options =
-        WriteOptions { recipe: args.quant, seed: args.seed, threads: place_threads(&args.threads)? };
+        WriteOptions { quant: args.quant, seed: args.seed, threads: configure_threads(&args.threads)? };
     let bar = ProgressBar::new(0).with_style(ProgressStyle::with_template(
         "{bar:30} {decimal_bytes}/{decimal_total_bytes} {decimal_bytes_per_sec} {eta}",
     )?);
@@ -43,9 +43,9 @@ pub fn run(args: &SynthArgs) -> anyhow::Result<ExitCode> {
         Err(SynthError::Stopped) => Ok(ExitCode::from(EXIT_INTERRUPTED)),
         written => {
             let (bytes, parameters) = (human_bytes(written?), blueprint.parameters() as f64 / 1e6);
-            let (architecture, recipe) = (blueprint.architecture(), args.quant.name());
+            let (architecture, quant) = (blueprint.architecture(), args.quant.name());
             notify(&format!(
-                "{}: {architecture}, {parameters:.1} million random weights, {recipe}, {bytes}",
+                "{}: {architecture}, {parameters:.1} million random weights, {quant}, {bytes}",
                 args.out.display()
             ));
             Ok(ExitCode::SUCCESS)

@@ -10,7 +10,7 @@ pub struct Blueprint {
     vocabulary: usize,
     entries: Vec<(String, Entry)>,
     tensors: Vec<Tensor>,
-    /// Facts that recipes need.
+    /// What the choice of formats depends on.
     facts: Facts,
 }
 

@@ -10,7 +10,7 @@ use verbatim_quant::{DType, QuantError};
 
 use super::blueprint::{Fill, Tensor};
 use super::weights::Pool;
-use super::{Blueprint, Recipe, mix, vocabulary};
+use super::{Blueprint, QuantType, mix, vocabulary};
 
 /// Elements that are generated and written at a time.
 const PIECE_BYTES: usize = 16 << 20;
@@ -19,7 +19,7 @@ const PIECE_BYTES: usize = 16 << 20;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WriteOptions {
     /// Which format each tensor gets.
-    pub recipe: Recipe,
+    pub quant: QuantType,
     /// Another seed gives other weights.
     pub seed: u64,
     /// Threads that generate weights. The bytes do not depend on it.
@@ -94,7 +94,7 @@ pub fn write(
     if path.metadata().is_ok_and(|metadata| !metadata.is_file()) {
         return Err(SynthError::Target(path.into()));
     }
-    let (writer, formats) = header(blueprint, options.recipe, options.seed).map_err(SynthError::Model)?;
+    let (writer, formats) = header(blueprint, options.quant, options.seed).map_err(SynthError::Model)?;
     let needed_bytes = writer.file_bytes();
     let partial = PartialFile::of(path);
     let io_error = |source| SynthError::Io { path: path.into(), source };
@@ -122,18 +122,18 @@ pub fn write(
 }
 
 /// The file's metadata and tensor table, with the format of each tensor.
-fn header(blueprint: &Blueprint, recipe: Recipe, seed: u64) -> Result<(GgufWriter, Vec<DType>), GgufError> {
+fn header(blueprint: &Blueprint, quant: QuantType, seed: u64) -> Result<(GgufWriter, Vec<DType>), GgufError> {
     let mut writer = GgufWriter::new();
     writer.put("general.architecture", blueprint.architecture())?;
     writer.put("general.type", "model")?;
     writer.put("general.name", blueprint.name())?;
     let description = format!("Random weights (seed {seed}): for measurements only.");
     writer.put("general.description", description.as_str())?;
-    writer.put("general.file_type", recipe.file_type())?;
+    writer.put("general.file_type", quant.file_type())?;
     writer.put("general.quantization_version", 2u32)?;
     blueprint.put_entries(&mut writer)?;
     vocabulary::put(&mut writer, blueprint.vocabulary())?;
-    let formats = recipe.formats(blueprint.tensors(), blueprint.facts());
+    let formats = quant.formats(blueprint.tensors(), blueprint.facts());
     for (tensor, &dtype) in blueprint.tensors().iter().zip(&formats) {
         writer.declare(&tensor.name, dtype, &tensor.dims)?;
     }

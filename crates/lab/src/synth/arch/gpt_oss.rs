@@ -1,5 +1,5 @@
 //! `gpt-oss`: gpt-oss-20b and -120b. MoE in every layer, biases everywhere, and an attention sink for each head. The
-//! published files keep their experts as MXFP4; here they get the recipe's format.
+//! published files keep their experts as MXFP4; here they get the format of the quantisation type.
 
 use super::super::blueprint::Blueprint;
 use super::super::config::{Config, ConfigError};

@@ -1,18 +1,18 @@
-//! Recipes: which format each tensor of a file gets.
+//! Quantisation types (llama.cpp's ftypes): which format each tensor of a file gets.
 //!
-//! They are llama.cpp's (`src/llama-quant.cpp`, without an importance matrix): most matrices get the format that the
-//! recipe is named after; the output head gets more bits, and in the mixed recipes (`_M`) so do some of the most sensitive matrices,
-//! attn_v and ffn_down. Left out is the exception for Llama 70B.
+//! They follow llama.cpp's `src/llama-quant.cpp` without an importance matrix: most matrices get the format that the type is named
+//! after; the output head gets more bits, and in the mixed types (`_M`) so do some of the most sensitive matrices, attn_v and
+//! ffn_down. Left out is the exception for Llama 70B.
 
 use verbatim_quant::DType;
 
 use super::blueprint::{Facts, Fill, Tensor};
 
-/// Which format each tensor of a file gets.
+/// A quantisation type: which format each tensor of a file gets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(non_camel_case_types)]
-#[allow(missing_docs)] // the variants are the recipes that they name
-pub enum Recipe {
+#[allow(missing_docs)] // the variants are the types that they name
+pub enum QuantType {
     F32,
     F16,
     BF16,
@@ -26,66 +26,66 @@ pub enum Recipe {
     IQ4_XS,
 }
 
-/// No recipe has this name.
+/// No quantisation type has this name.
 #[derive(Debug, thiserror::Error)]
-#[error("there is no recipe `{0}`; known ones are {names}", names = Recipe::ALL.map(Recipe::name).join(", "))]
-pub struct UnknownRecipe(String);
+#[error("unknown quantisation type `{0}`; choose one of {names}", names = QuantType::ALL.map(QuantType::name).join(", "))]
+pub struct UnknownQuantType(String);
 
-impl Recipe {
-    /// Every recipe.
-    pub const ALL: [Recipe; 11] = {
-        use Recipe::*;
+impl QuantType {
+    /// Every type.
+    pub const ALL: [QuantType; 11] = {
+        use QuantType::*;
         [F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q8_0, Q4_K_M, Q5_K_M, Q6_K, IQ4_XS]
     };
 
-    /// The usual name of the recipe.
+    /// Its usual name.
     pub fn name(self) -> &'static str {
         match self {
-            Recipe::F32 => "F32",
-            Recipe::F16 => "F16",
-            Recipe::BF16 => "BF16",
-            Recipe::Q4_0 => "Q4_0",
-            Recipe::Q4_1 => "Q4_1",
-            Recipe::Q5_0 => "Q5_0",
-            Recipe::Q8_0 => "Q8_0",
-            Recipe::Q4_K_M => "Q4_K_M",
-            Recipe::Q5_K_M => "Q5_K_M",
-            Recipe::Q6_K => "Q6_K",
-            Recipe::IQ4_XS => "IQ4_XS",
+            QuantType::F32 => "F32",
+            QuantType::F16 => "F16",
+            QuantType::BF16 => "BF16",
+            QuantType::Q4_0 => "Q4_0",
+            QuantType::Q4_1 => "Q4_1",
+            QuantType::Q5_0 => "Q5_0",
+            QuantType::Q8_0 => "Q8_0",
+            QuantType::Q4_K_M => "Q4_K_M",
+            QuantType::Q5_K_M => "Q5_K_M",
+            QuantType::Q6_K => "Q6_K",
+            QuantType::IQ4_XS => "IQ4_XS",
         }
     }
 
     /// The value of `general.file_type`: llama.cpp's `enum llama_ftype`.
     pub(super) fn file_type(self) -> u32 {
         match self {
-            Recipe::F32 => 0,
-            Recipe::F16 => 1,
-            Recipe::Q4_0 => 2,
-            Recipe::Q4_1 => 3,
-            Recipe::Q8_0 => 7,
-            Recipe::Q5_0 => 8,
-            Recipe::Q4_K_M => 15,
-            Recipe::Q5_K_M => 17,
-            Recipe::Q6_K => 18,
-            Recipe::IQ4_XS => 30,
-            Recipe::BF16 => 32,
+            QuantType::F32 => 0,
+            QuantType::F16 => 1,
+            QuantType::Q4_0 => 2,
+            QuantType::Q4_1 => 3,
+            QuantType::Q8_0 => 7,
+            QuantType::Q5_0 => 8,
+            QuantType::Q4_K_M => 15,
+            QuantType::Q5_K_M => 17,
+            QuantType::Q6_K => 18,
+            QuantType::IQ4_XS => 30,
+            QuantType::BF16 => 32,
         }
     }
 
     /// The format of most matrices.
     fn main_format(self) -> DType {
         match self {
-            Recipe::F32 => DType::F32,
-            Recipe::F16 => DType::F16,
-            Recipe::BF16 => DType::BF16,
-            Recipe::Q4_0 => DType::Q4_0,
-            Recipe::Q4_1 => DType::Q4_1,
-            Recipe::Q5_0 => DType::Q5_0,
-            Recipe::Q8_0 => DType::Q8_0,
-            Recipe::Q4_K_M => DType::Q4_K,
-            Recipe::Q5_K_M => DType::Q5_K,
-            Recipe::Q6_K => DType::Q6_K,
-            Recipe::IQ4_XS => DType::IQ4_XS,
+            QuantType::F32 => DType::F32,
+            QuantType::F16 => DType::F16,
+            QuantType::BF16 => DType::BF16,
+            QuantType::Q4_0 => DType::Q4_0,
+            QuantType::Q4_1 => DType::Q4_1,
+            QuantType::Q5_0 => DType::Q5_0,
+            QuantType::Q8_0 => DType::Q8_0,
+            QuantType::Q4_K_M => DType::Q4_K,
+            QuantType::Q5_K_M => DType::Q5_K,
+            QuantType::Q6_K => DType::Q6_K,
+            QuantType::IQ4_XS => DType::IQ4_XS,
         }
     }
 
@@ -93,9 +93,9 @@ impl Recipe {
     pub(super) fn formats(self, tensors: &[Tensor], facts: Facts) -> Vec<DType> {
         let is_tied = !tensors.iter().any(|tensor| tensor.name == "output.weight");
         let values =
-            tensors.iter().filter(|tensor| Role::of(tensor, is_tied) == Role::AttentionValue).count();
+            tensors.iter().filter(|tensor| Role::from_tensor(tensor, is_tied) == Role::AttentionValue).count();
         let (mut value, mut down) = (0, 0);
-        let format = |tensor: &Tensor| match Role::of(tensor, is_tied) {
+        let format = |tensor: &Tensor| match Role::from_tensor(tensor, is_tied) {
             Role::Plain => DType::F32,
             role => {
                 let wanted = match role {
@@ -119,23 +119,23 @@ impl Recipe {
     fn of_attention_value(self, place: Place, facts: Facts) -> DType {
         match self {
             _ if self.is_quantized() && facts.experts == 8 => DType::Q8_0,
-            Recipe::Q4_K_M | Recipe::Q5_K_M if place.gets_more_bits() => DType::Q6_K,
-            Recipe::IQ4_XS if facts.group >= 4 => DType::Q5_K,
+            QuantType::Q4_K_M | QuantType::Q5_K_M if place.gets_more_bits() => DType::Q6_K,
+            QuantType::IQ4_XS if facts.group >= 4 => DType::Q5_K,
             _ => self.main_format(),
         }
     }
 
     fn of_ffn_down(self, place: Place) -> DType {
         match self {
-            Recipe::Q4_K_M | Recipe::Q5_K_M if place.gets_more_bits() => DType::Q6_K,
-            Recipe::IQ4_XS if place.index < place.of / 8 => DType::Q5_K,
+            QuantType::Q4_K_M | QuantType::Q5_K_M if place.gets_more_bits() => DType::Q6_K,
+            QuantType::IQ4_XS if place.index < place.of / 8 => DType::Q5_K,
             _ => self.main_format(),
         }
     }
 
     fn of_output_of_eight_experts(self) -> DType {
         match self {
-            Recipe::Q4_K_M | Recipe::IQ4_XS => DType::Q5_K,
+            QuantType::Q4_K_M | QuantType::IQ4_XS => DType::Q5_K,
             _ => self.main_format(),
         }
     }
@@ -152,17 +152,17 @@ impl Recipe {
     }
 }
 
-impl std::str::FromStr for Recipe {
-    type Err = UnknownRecipe;
+impl std::str::FromStr for QuantType {
+    type Err = UnknownQuantType;
 
-    /// The recipe of this name, in any case.
-    fn from_str(name: &str) -> Result<Recipe, UnknownRecipe> {
-        let known = Recipe::ALL.into_iter().find(|recipe| recipe.name().eq_ignore_ascii_case(name));
-        known.ok_or_else(|| UnknownRecipe(name.into()))
+    /// The type of this name, in any case.
+    fn from_str(name: &str) -> Result<QuantType, UnknownQuantType> {
+        let known = QuantType::ALL.into_iter().find(|quant| quant.name().eq_ignore_ascii_case(name));
+        known.ok_or_else(|| UnknownQuantType(name.into()))
     }
 }
 
-/// What a tensor is for, as far as recipes care.
+/// What a tensor is for, as far as the choice of its format depends on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Role {
     /// Never quantised: vectors, and small matrices that decide much.
@@ -178,7 +178,7 @@ enum Role {
 }
 
 impl Role {
-    fn of(tensor: &Tensor, is_tied: bool) -> Role {
+    fn from_tensor(tensor: &Tensor, is_tied: bool) -> Role {
         let name = tensor.name.as_str();
         let is_one_of = |parts: &[&str]| parts.iter().any(|part| name.contains(part));
         if tensor.dims.len() < 2
