@@ -125,7 +125,7 @@ impl Cpu {
         state: &mut CpuState,
     ) -> Result<CpuOutputs<'a>, RunError> {
         if bound.program.weights_id() != weights.id() {
-            return Err(RunError::OtherWeights);
+            return Err(RunError::WeightsMismatch);
         }
         let Bound { program, arena, rows } = bound;
         for prepared in program.ops() {

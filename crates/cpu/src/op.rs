@@ -55,7 +55,7 @@ impl From<Op> for CpuOp {
 }
 
 impl CpuOp {
-    /// The form of an operand that is a weight.
+    /// The kind of an operand that is a weight.
     pub(crate) fn weight_kind(&self, operand: usize) -> WeightKind {
         match (*self, operand) {
             (CpuOp::Model(op), _) => op.weight_kind(operand),

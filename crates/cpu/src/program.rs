@@ -347,7 +347,7 @@ fn source(plan: &Plan<CpuOp>, id: ValueId) -> Source {
     }
 }
 
-/// Checks that every weight that the graph reads is in the table, in the form that its op reads.
+/// Checks that every weight that the graph reads is in the table, of the kind that its op reads.
 fn check_weights(graph: &Graph<CpuOp>, weights: &Weights) -> Result<(), PrepareError> {
     for node in graph.nodes() {
         for (i, &operand) in node.operands.iter().enumerate() {
@@ -355,10 +355,10 @@ fn check_weights(graph: &Graph<CpuOp>, weights: &Weights) -> Result<(), PrepareE
             let (Lifetime::Weight, verbatim_graph::Def::Leaf(tag)) = (value.lifetime, value.def) else {
                 continue;
             };
-            let form = node.op.weight_kind(i);
+            let kind = node.op.weight_kind(i);
             let Extent::Fixed(rows) = value.shape.rows else { continue };
             let weight = weights.items().get(tag.index as usize);
-            let fits = weight.is_some_and(|weight| match (form, weight) {
+            let fits = weight.is_some_and(|weight| match (kind, weight) {
                 (WeightKind::Matrix, Weight::Matrix(matrix)) => matrix.dtype() == value.dtype,
                 (WeightKind::Experts(count), Weight::Experts(experts)) => {
                     experts.dtype() == value.dtype && experts.matrices().len() == count
@@ -370,7 +370,7 @@ fn check_weights(graph: &Graph<CpuOp>, weights: &Weights) -> Result<(), PrepareE
             if !fits || found != Some((rows, value.shape.cols)) {
                 let wanted = format!("{} of {}", value.shape, value.dtype);
                 let found =
-                    found.map_or("none".into(), |(rows, cols)| format!("[{rows}, {cols}] in another form"));
+                    found.map_or("none".into(), |(rows, cols)| format!("[{rows}, {cols}] of another kind"));
                 return Err(PrepareError::Weight { tag, wanted, found });
             }
         }

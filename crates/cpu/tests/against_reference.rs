@@ -154,12 +154,12 @@ fn run<B: Backend>(
     let recurrent = RecurrentSpec { kernel, channels, heads: random::DELTA };
     let spec = KvSpec { kv_heads: random::KV_HEADS, head_dim: random::HEAD_DIM, k, v };
     let kv_layers = layers(graph, &[tags::STATE]);
-    let form = StateLayers {
+    let layers = StateLayers {
         kv: vec![(spec, PAGES); kv_layers],
         recurrent: vec![recurrent; layers(graph, &[tags::CONV, tags::DELTA])],
         slots: random::SLOTS,
     };
-    state.append(&form).expect("small");
+    state.append(&layers).expect("small");
     (0..kv_layers).for_each(|layer| fill_layer(backend, &weights, &mut state, layer, seed));
 
     let program = backend.prepare(graph, &weights).expect("valid");
@@ -244,7 +244,7 @@ fn layers(graph: &Graph, names: &[&str]) -> usize {
     states.map(|(tag, _)| tag.index as usize + 1).max().unwrap_or(0)
 }
 
-/// The form of each weight follows from its reader: the right-hand side of matmuls and embedding tables are matrices.
+/// The kind of each weight follows from its reader: the right-hand side of matmuls and embedding tables are matrices.
 fn weights<B: Backend>(
     backend: &mut B,
     graph: &Graph,
@@ -256,24 +256,24 @@ fn weights<B: Backend>(
     let mut weights = backend.new_weights();
     for index in 0..=leaves.iter().map(|(tag, _)| tag.index).max().unwrap_or(0) {
         let leaf = leaves.iter().find(|(tag, _)| tag.index == index);
-        let (form, dtype, [rows, cols]) = match leaf {
+        let (kind, dtype, [rows, cols]) = match leaf {
             // A weight that was pruned.
             None => (WeightKind::Vector, DType::F32, [1, 1]),
             Some(&(_, id)) => {
                 let value = graph.value(id);
-                (form(graph, id), value.dtype, [value.shape.rows.at(graph.bounds()), value.shape.cols])
+                (kind(graph, id), value.dtype, [value.shape.rows.at(graph.bounds()), value.shape.cols])
             }
         };
         let elements: Vec<f32> = (0..rows * cols).map(|_| random.unit() * 0.3 * factor()).collect();
-        let (rows, cols) = if form == WeightKind::Vector { (1, rows * cols) } else { (rows, cols) };
+        let (rows, cols) = if kind == WeightKind::Vector { (1, rows * cols) } else { (rows, cols) };
         let bytes = encoded(dtype, &elements);
-        let source = WeightSource { form, dtype, rows, cols, bytes: &bytes, done: &|_| {} };
+        let source = WeightSource { kind, dtype, rows, cols, bytes: &bytes, on_consumed: &|_| {} };
         backend.append_weight(&mut weights, source).expect("fits");
     }
     weights
 }
 
-fn form(graph: &Graph, id: ValueId) -> WeightKind {
+fn kind(graph: &Graph, id: ValueId) -> WeightKind {
     let reader = graph
         .nodes()
         .iter()
@@ -288,16 +288,16 @@ fn stored_keys_and_values_are_equal() {
     for (index, k) in KvType::ALL.into_iter().enumerate() {
         let v = KvType::ALL[(index * 2 + 3) % 9];
         let spec = KvSpec { kv_heads: random::KV_HEADS, head_dim: random::HEAD_DIM, k, v };
-        let form = StateLayers { kv: vec![(spec, PAGES)], ..StateLayers::default() };
-        let stored = [stored(&mut cpu, &form), stored(&mut Reference, &form)];
+        let layers = StateLayers { kv: vec![(spec, PAGES)], ..StateLayers::default() };
+        let stored = [stored(&mut cpu, &layers), stored(&mut Reference, &layers)];
         assert!(stored[0] == stored[1], "{} and {}", k.name(), v.name());
         assert_eq!(stored[0].len(), spec.cell_bytes().expect("small") * PAGES * PAGE_CELLS);
     }
 }
 
-fn stored<B: Backend>(backend: &mut B, form: &StateLayers) -> Vec<u8> {
+fn stored<B: Backend>(backend: &mut B, layers: &StateLayers) -> Vec<u8> {
     let (weights, mut state) = (backend.new_weights(), backend.new_state());
-    state.append(form).expect("small");
+    state.append(layers).expect("small");
     fill_layer(backend, &weights, &mut state, 0, 3);
     let mut bytes = Vec::new();
     state.read_cells(0, &mut (0..PAGES * PAGE_CELLS), &mut bytes);
@@ -392,12 +392,12 @@ fn bounds(terms: i32, x: &[f32], weight: &[f32]) -> (f64, f64, f64) {
 fn product<B: Backend>(backend: &mut B, op: Op, dtype: DType, bytes: &[u8], x: &[f32]) -> Vec<f32> {
     let bounds = RowCounts { rows: ROWS, output_rows: ROWS };
     let mut b = Builder::new(bounds);
-    let (experts, form) = match op {
+    let (experts, kind) = match op {
         Op::MoeLinear { experts, .. } => (experts, WeightKind::Experts(experts)),
         _ => (1, WeightKind::Matrix),
     };
     let mut weights = backend.new_weights();
-    let source = WeightSource { form, dtype, rows: experts * N, cols: K, bytes, done: &|_| {} };
+    let source = WeightSource { kind, dtype, rows: experts * N, cols: K, bytes, on_consumed: &|_| {} };
     backend.append_weight(&mut weights, source).expect("fits");
     let input = b.input(Tag::new("x"), DType::F32, Shape::per_row(K)).expect("fresh");
     let weight = b.weight(Tag::indexed("weight", 0), dtype, Shape::fixed(experts * N, K)).expect("fresh");

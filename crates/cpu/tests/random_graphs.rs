@@ -41,7 +41,7 @@ fn bounds(graph: &Graph, seed: u64) -> RowCounts {
     RowCounts { rows, output_rows: most.output_rows.min(rows) }
 }
 
-/// The form of each weight follows from its readers: the right-hand side of matmuls and embedding tables are matrices.
+/// The kind of each weight follows from its readers: the right-hand side of matmuls and embedding tables are matrices.
 fn weights(graph: &Graph, seed: u64) -> Weights {
     let leaves: Vec<(Tag, verbatim_graph::ValueId)> = graph.leaves(Lifetime::Weight).collect();
     let last = leaves.iter().map(|(tag, _)| tag.index as usize).max().unwrap_or(0);

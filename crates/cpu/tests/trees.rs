@@ -242,8 +242,8 @@ fn siblings_read_one_slot_and_any_row_may_read_what_an_earlier_one_wrote() {
     let mut executor = Cpu::new(2).expect("an executor");
     let program = executor.prepare(&graph, &weights).expect("valid");
     let spec = RecurrentSpec { kernel: KERNEL, channels, heads: DELTA };
-    let form = StateLayers { recurrent: vec![spec], slots: ROWS + 1, ..StateLayers::default() };
-    let memory = || CpuState::new(&form).expect("small");
+    let layers = StateLayers { recurrent: vec![spec], slots: ROWS + 1, ..StateLayers::default() };
+    let memory = || CpuState::new(&layers).expect("small");
     let mut run = |state: &mut CpuState, rows: &[&[Vec<f32>; 3]], read: &[i32], write: &[i32]| {
         let mut arena = CpuArena::default();
         let bound = program

@@ -164,8 +164,8 @@ impl Backend for Device {
         each!(Device, self, backend => Backend::profile(backend))
     }
 
-    fn multiply_adds(&mut self, kind: MatmulKind, rounds: usize) -> Option<u64> {
-        each!(Device, self, backend => Backend::multiply_adds(backend, kind, rounds))
+    fn run_peak_throughput_kernel(&mut self, kind: MatmulKind, rounds: usize) -> Option<u64> {
+        each!(Device, self, backend => Backend::run_peak_throughput_kernel(backend, kind, rounds))
     }
 }
 

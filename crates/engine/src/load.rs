@@ -211,9 +211,9 @@ fn append_weights<B: Backend>(
     let tensors = tensors.collect::<Result<Vec<Tensor<'_>>, _>>()?;
     let read_ahead = ReadAhead::new(tensors.clone());
     for (spec, tensor) in model.weights().iter().zip(tensors) {
-        let &WeightSpec { form, dtype, rows, cols, .. } = spec;
-        let done = |range| read_ahead.done(tensor, range);
-        let weight = WeightSource { form, dtype, rows, cols, bytes: tensor.data(), done: &done };
+        let &WeightSpec { kind, dtype, rows, cols, .. } = spec;
+        let on_consumed = |range| read_ahead.done(tensor, range);
+        let weight = WeightSource { kind, dtype, rows, cols, bytes: tensor.data(), on_consumed: &on_consumed };
         let appended = backend.append_weight(weights, weight);
         appended.map_err(|error| LoadError::Pack { name: spec.name.clone(), error })?;
     }

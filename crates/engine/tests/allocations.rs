@@ -73,8 +73,8 @@ fn many_sequences_and_a_draft() {
         let options = LoadOptions { sequences: 4, context: Some(400), ..LoadOptions::default() };
         let mut engine = engine_on(cpu(2), &format!("models/{target}/model.gguf"), options);
         let draft = model_file(&format!("models/{draft}/model.gguf"));
-        let form = DraftOptions { k: KvType::Q8_0, v: KvType::Q4_0, hadamard: true };
-        let draft = engine.append_model(&draft, &form).expect("a draft");
+        let options = DraftOptions { k: KvType::Q8_0, v: KvType::Q4_0, hadamard: true };
+        let draft = engine.append_model(&draft, &options).expect("a draft model");
         let zeros = vec![0.1; engine.hyperparameters().hidden];
         let sampler = Sampler::new(0.8, 1).expect("valid");
         let sequences = [0; 4].map(|_| engine.begin().expect("free"));

@@ -34,7 +34,7 @@ fn a_profile_counts_every_node_and_at_most_the_elapsed_time() {
         assert_eq!(profile.runs(), 4, "{model}");
         assert_eq!(profile.ops().iter().map(|kind| kind.count).sum::<u64>(), 4 * nodes, "{model}");
         let ops: Duration = profile.ops().iter().map(|kind| kind.time).sum();
-        assert!(ops > Duration::ZERO && ops + profile.waiting() <= profile.total(), "{model}: {profile:?}");
+        assert!(ops > Duration::ZERO && ops + profile.barrier_wait() <= profile.total(), "{model}: {profile:?}");
         assert!(profile.total() <= wall, "{model}");
         engine.set_profiling(true);
         let profile = engine.profile().expect("the CPU has one");

@@ -368,7 +368,7 @@ impl Op {
 
     /// The kind of a weight operand.
     pub fn weight_kind(&self, operand: usize) -> WeightKind {
-        self.traits().weight.filter(|(of, _)| *of == operand).map_or(WeightKind::Vector, |(_, form)| form)
+        self.traits().weight.filter(|(of, _)| *of == operand).map_or(WeightKind::Vector, |(_, kind)| kind)
     }
 }
 

@@ -282,7 +282,7 @@ fn ops_say_what_they_do_to_states_and_weights() {
         assert_eq!((op.writes_state(), op.returns_state()), (written, returned), "{op:?}");
     }
     let embed = Op::Embed { scale: Real(1.0), has_embeddings: false };
-    for (op, operand, form) in [
+    for (op, operand, kind) in [
         (embed, 0, WeightKind::Matrix),
         (embed, 1, WeightKind::Vector),
         (linear(true, false), 1, WeightKind::Matrix),
@@ -291,7 +291,7 @@ fn ops_say_what_they_do_to_states_and_weights() {
         (moe_linear(4, false), 1, WeightKind::Experts(4)),
         (norm(1), 1, WeightKind::Vector),
     ] {
-        assert_eq!(op.weight_kind(operand), form, "operand {operand} of {op:?}");
+        assert_eq!(op.weight_kind(operand), kind, "operand {operand} of {op:?}");
     }
     assert_eq!(DELTA.columns(), Some(32));
     for huge in [

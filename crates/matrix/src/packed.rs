@@ -59,7 +59,7 @@ impl PackedMatrix {
         PackedMatrix::pack_with(&mut Team::solo(), dtype, rows, cols, bytes, &|_| {})
     }
 
-    /// [`pack`](Self::pack) with a team of threads. Each calls `done` with the ranges of `bytes` that it has packed, so that
+    /// [`pack`](Self::pack) with a team of threads. Each calls `on_consumed` with the ranges of `bytes` that it has packed, so that
     /// their memory can be released while the rest is packed; the ranges cover `bytes` exactly once.
     ///
     /// # Errors
@@ -70,10 +70,10 @@ impl PackedMatrix {
         rows: usize,
         cols: usize,
         bytes: &[u8],
-        done: &(dyn Fn(Range<usize>) + Sync),
+        on_consumed: &(dyn Fn(Range<usize>) + Sync),
     ) -> Result<PackedMatrix, PackError> {
         let kind = Kind::of(dtype).ok_or(PackError::NotWeights(dtype))?;
-        Source::new(dtype, rows, cols, bytes)?.pack(team, kind, done)
+        Source::new(dtype, rows, cols, bytes)?.pack(team, kind, on_consumed)
     }
 
     /// Output rows.
@@ -151,7 +151,7 @@ impl fmt::Debug for PackedMatrix {
     }
 }
 
-/// Bytes of the file that a thread packs before it calls `done` and takes more.
+/// Bytes of the file that a thread packs before it calls `on_consumed` and takes more.
 const CHUNK_BYTES: usize = 512 << 10;
 
 /// A matrix as stored in the file, with its size checked.
@@ -183,7 +183,7 @@ impl<'a> Source<'a> {
         &self,
         team: &mut Team,
         kind: Kind,
-        done: &(dyn Fn(Range<usize>) + Sync),
+        on_consumed: &(dyn Fn(Range<usize>) + Sync),
     ) -> Result<PackedMatrix, PackError> {
         let groups = self.rows.div_ceil(GROUP_ROWS);
         let layout = GroupLayout::new(kind, self.cols);
@@ -206,7 +206,7 @@ impl<'a> Source<'a> {
                     let part = unsafe { parts.get(group) };
                     self.pack_group(layout, group, part);
                 }
-                done(taken.start * group_bytes..self.bytes.len().min(taken.end * group_bytes));
+                on_consumed(taken.start * group_bytes..self.bytes.len().min(taken.end * group_bytes));
             }
         });
         Ok(PackedMatrix { dtype: self.dtype, rows: self.rows, cols: self.cols, layout, storage })
@@ -458,9 +458,9 @@ mod tests {
         let (rows, cols) = (5000, 256);
         let bytes = vec![0; DType::Q8_0.row_bytes(cols).unwrap() * rows];
         let reported = std::sync::Mutex::new(Vec::new());
-        let done = |range: Range<usize>| reported.lock().unwrap().push((range.start, range.end));
+        let on_consumed = |range: Range<usize>| reported.lock().unwrap().push((range.start, range.end));
         let mut team = Team::new(2).unwrap();
-        PackedMatrix::pack_with(&mut team, DType::Q8_0, rows, cols, &bytes, &done).unwrap();
+        PackedMatrix::pack_with(&mut team, DType::Q8_0, rows, cols, &bytes, &on_consumed).unwrap();
         let mut reported = reported.into_inner().unwrap();
         reported.sort_unstable();
         assert!(reported.len() > 2 && reported[0].0 == 0 && reported[reported.len() - 1].1 == bytes.len());

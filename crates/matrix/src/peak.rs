@@ -12,7 +12,7 @@ const TOKENS: usize = 4;
 const CHAINS: usize = 12;
 
 /// Runs `rounds` rounds of independent multiply-adds on this thread; returns the number of operations, two for each.
-pub fn multiply_adds(isa: Isa, kind: MatmulKind, rounds: usize) -> u64 {
+pub fn run_peak_throughput_kernel(isa: Isa, kind: MatmulKind, rounds: usize) -> u64 {
     let lanes = dispatch(isa, Peak { kind, rounds });
     let multiply_adds = match kind {
         MatmulKind::Int8 => TOKENS * CHUNKS * 4,
@@ -21,7 +21,7 @@ pub fn multiply_adds(isa: Isa, kind: MatmulKind, rounds: usize) -> u64 {
     (2 * multiply_adds * lanes) as u64 * rounds as u64
 }
 
-/// The loop of [`multiply_adds`]. Returns the lanes of a vector.
+/// The loop of [`run_peak_throughput_kernel`]. Returns the lanes of a vector.
 struct Peak {
     kind: MatmulKind,
     rounds: usize,
@@ -70,9 +70,9 @@ mod tests {
 
     #[test]
     fn operations_are_counted_by_lane_and_round() {
-        assert_eq!(multiply_adds(Isa::scalar(), MatmulKind::Int8, 3), 3 * 2 * 128);
+        assert_eq!(run_peak_throughput_kernel(Isa::scalar(), MatmulKind::Int8, 3), 3 * 2 * 128);
         for isa in Isa::supported() {
-            let [bytes, floats] = [MatmulKind::Int8, MatmulKind::F32].map(|of| multiply_adds(isa, of, 10));
+            let [bytes, floats] = [MatmulKind::Int8, MatmulKind::F32].map(|of| run_peak_throughput_kernel(isa, of, 10));
             assert_eq!(bytes * 12, floats * 128, "{}", isa.name());
         }
     }

@@ -186,7 +186,7 @@ impl<'a> Net<'a> {
             return Ok(value);
         }
         let spec = &self.specs[index];
-        let dtype = match spec.form {
+        let dtype = match spec.kind {
             WeightKind::Matrix | WeightKind::Experts(_) => spec.dtype,
             WeightKind::Vector => DType::F32,
         };

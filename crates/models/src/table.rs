@@ -11,7 +11,7 @@ pub struct WeightSpec {
     /// The tensor's name in the file.
     pub name: String,
     /// How it is used.
-    pub form: WeightKind,
+    pub kind: WeightKind,
     /// Its type in the file.
     pub dtype: DType,
     /// Output features; 1 for a vector.
@@ -95,7 +95,7 @@ impl<'a> Table<'a> {
     fn take(
         &mut self,
         name: &str,
-        form: WeightKind,
+        kind: WeightKind,
         expected: &[usize],
         [rows, cols]: [usize; 2],
     ) -> Result<WeightId, ModelError> {
@@ -117,7 +117,7 @@ impl<'a> Table<'a> {
         ) {
             return Err(ModelError::Type { name: name.into(), found: info.dtype().to_string() });
         }
-        self.weights.push(WeightSpec { name: name.into(), form, dtype: info.dtype(), rows, cols });
+        self.weights.push(WeightSpec { name: name.into(), kind, dtype: info.dtype(), rows, cols });
         Ok(WeightId(self.weights.len() as u32 - 1))
     }
 

@@ -40,7 +40,7 @@ pub(crate) fn run<'a>(
     fill: impl FnMut(InputBinding<'_>) -> Result<FilledInput, BindError>,
 ) -> Result<Outputs<'a>, RunError> {
     if program.weights_id() != weights.id() {
-        return Err(RunError::OtherWeights);
+        return Err(RunError::WeightsMismatch);
     }
     let max = program.graph().bounds();
     if rows.rows > max.rows || rows.output_rows > max.output_rows {

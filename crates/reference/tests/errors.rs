@@ -28,13 +28,13 @@ fn graph() -> Graph {
     b.finish()
 }
 
-fn source<'a>(form: WeightKind, dtype: DType, rows: usize, cols: usize, bytes: &'a [u8]) -> WeightSource<'a> {
-    WeightSource { form, dtype, rows, cols, bytes, done: &|_| {} }
+fn source<'a>(kind: WeightKind, dtype: DType, rows: usize, cols: usize, bytes: &'a [u8]) -> WeightSource<'a> {
+    WeightSource { kind, dtype, rows, cols, bytes, on_consumed: &|_| {} }
 }
 
-fn append(weights: &mut Weights, form: WeightKind, rows: usize, cols: usize) {
+fn append(weights: &mut Weights, kind: WeightKind, rows: usize, cols: usize) {
     let bytes = vec![0; 4 * rows * cols];
-    Reference.append_weight(weights, source(form, DType::F32, rows, cols, &bytes)).expect("fits");
+    Reference.append_weight(weights, source(kind, DType::F32, rows, cols, &bytes)).expect("fits");
 }
 
 /// A table with the weight that the graph needs.
@@ -81,12 +81,12 @@ fn weights_have_to_be_those_of_the_graph() {
     assert_eq!(refused(&graph(), &weights), format!("{wanted} none"));
     append(&mut weights, WeightKind::Matrix, 4, 2);
     assert_eq!(refused(&graph(), &weights), format!("{wanted} [4, 2] of F32 as Matrix"));
-    for (form, dtype) in [(WeightKind::Experts(2), DType::F32), (WeightKind::Matrix, DType::F16)] {
+    for (kind, dtype) in [(WeightKind::Experts(2), DType::F32), (WeightKind::Matrix, DType::F16)] {
         let mut weights = Reference.new_weights();
         append(&mut weights, WeightKind::Vector, 1, 9);
         let bytes = vec![0; 8 * dtype.block_bytes()];
-        Reference.append_weight(&mut weights, source(form, dtype, 2, 4, &bytes)).expect("fits");
-        assert_eq!(refused(&graph(), &weights), format!("{wanted} [2, 4] of {dtype} as {form:?}"));
+        Reference.append_weight(&mut weights, source(kind, dtype, 2, 4, &bytes)).expect("fits");
+        assert_eq!(refused(&graph(), &weights), format!("{wanted} [2, 4] of {dtype} as {kind:?}"));
     }
 }
 
@@ -96,7 +96,7 @@ fn a_program_is_for_one_table_which_may_grow() {
     let program = program(&weights);
     append(&mut weights, WeightKind::Matrix, 7, 7);
     assert_eq!(run(&program, ROWS, &weights, fill).expect("a run"), [2]);
-    assert!(matches!(run(&program, ROWS, &self::weights(), fill), Err(RunError::OtherWeights)));
+    assert!(matches!(run(&program, ROWS, &self::weights(), fill), Err(RunError::WeightsMismatch)));
 }
 
 #[test]
@@ -164,24 +164,24 @@ fn bytes_that_are_not_those_of_the_shape_are_no_weight() {
     use WeightKind::{Experts, Matrix, Vector};
     let mut weights = Reference.new_weights();
     let bytes = vec![0; 4096];
-    let mut refused = |form, dtype, rows, cols, count: usize| {
-        let source = source(form, dtype, rows, cols, &bytes[..count]);
+    let mut refused = |kind, dtype, rows, cols, count: usize| {
+        let source = source(kind, dtype, rows, cols, &bytes[..count]);
         Reference.append_weight(&mut weights, source).expect_err("no weight")
     };
-    for form in [Matrix, Experts(2), Vector] {
-        assert!(matches!(refused(form, DType::F32, 0, 8, 0), PackError::Empty { rows: 0, cols: 8 }));
-        assert!(matches!(refused(form, DType::F32, 2, 0, 0), PackError::Empty { rows: 2, cols: 0 }));
+    for kind in [Matrix, Experts(2), Vector] {
+        assert!(matches!(refused(kind, DType::F32, 0, 8, 0), PackError::Empty { rows: 0, cols: 8 }));
+        assert!(matches!(refused(kind, DType::F32, 2, 0, 0), PackError::Empty { rows: 2, cols: 0 }));
     }
     assert!(matches!(refused(Experts(0), DType::F32, 2, 8, 64), PackError::Empty { rows: 0, .. }));
-    for form in [Matrix, Experts(2)] {
-        let error = refused(form, DType::Q4_0, 2, 40, 36);
+    for kind in [Matrix, Experts(2)] {
+        let error = refused(kind, DType::Q4_0, 2, 40, 36);
         assert!(matches!(error, PackError::PartialBlock { cols: 40, block: 32, .. }));
-        let error = refused(form, DType::Q8_0, 2, 32, 67);
+        let error = refused(kind, DType::Q8_0, 2, 32, 67);
         assert!(matches!(error, PackError::Size { actual: 67, expected: 68, .. }));
-        let error = refused(form, DType::F32, 2, usize::MAX / 4, 67);
+        let error = refused(kind, DType::F32, 2, usize::MAX / 4, 67);
         assert!(matches!(error, PackError::Size { expected: usize::MAX, .. }));
         for dtype in [DType::Q8_1, DType::Q8_K, DType::I8, DType::I32, DType::F64] {
-            let error = refused(form, dtype, 2, 256, 2048);
+            let error = refused(kind, dtype, 2, 256, 2048);
             assert!(matches!(error, PackError::NotWeights(of) if of == dtype));
         }
     }
@@ -199,11 +199,11 @@ fn bytes_that_are_not_those_of_the_shape_are_no_weight() {
 fn all_bytes_of_a_weight_are_given_back_once_it_is_copied() {
     let mut weights = Reference.new_weights();
     let bytes = vec![0; 4 * 34];
-    let forms = [(WeightKind::Matrix, 4, 32), (WeightKind::Experts(2), 4, 32), (WeightKind::Vector, 1, 128)];
-    for (form, rows, cols) in forms {
+    let kinds = [(WeightKind::Matrix, 4, 32), (WeightKind::Experts(2), 4, 32), (WeightKind::Vector, 1, 128)];
+    for (kind, rows, cols) in kinds {
         let done = Mutex::new(Vec::new());
         let tell = |range| done.lock().expect("no panic").push(range);
-        let source = WeightSource { form, dtype: DType::Q8_0, rows, cols, bytes: &bytes, done: &tell };
+        let source = WeightSource { kind, dtype: DType::Q8_0, rows, cols, bytes: &bytes, on_consumed: &tell };
         Reference.append_weight(&mut weights, source).expect("fits");
         let done = done.into_inner().expect("no panic");
         assert!(done.into_iter().flatten().eq(0..bytes.len()));

@@ -210,8 +210,8 @@ fn slots_are_kept_layer_by_layer() {
     let mut state = Reference.new_state();
     state.append(&recurrent(2, 3)).expect("small");
     state.append(&recurrent(1, 3)).expect("small");
-    let form = recurrent(2, 3);
-    let spec_bytes = |layer: usize| form.recurrent[layer].slot_bytes().expect("small");
+    let layers = recurrent(2, 3);
+    let spec_bytes = |layer: usize| layers.recurrent[layer].slot_bytes().expect("small");
     assert_eq!(state.slot_bytes(0..2), spec_bytes(0) + spec_bytes(1));
     assert_eq!(state.slot_bytes(0..3), 2 * spec_bytes(0) + spec_bytes(1));
     assert_eq!(state.slot_bytes(1..1), 0);
@@ -238,10 +238,10 @@ fn what_cannot_be_counted_or_held_is_refused_and_changes_nothing() {
         assert_eq!(state.append(&kv(spec, pages)), Err(StateMemoryError::Kv { pages, layers: 1 }));
     }
     let slots = usize::MAX / 1024;
-    let mut form = recurrent(1, slots);
+    let mut layers = recurrent(1, slots);
     let spec = KvSpec { kv_heads: 1, head_dim: 4, k: KvType::F32, v: KvType::F32 };
-    form.kv.push((spec, 1));
-    assert_eq!(state.append(&form), Err(StateMemoryError::Recurrent { slots, layers: 1 }));
+    layers.kv.push((spec, 1));
+    assert_eq!(state.append(&layers), Err(StateMemoryError::Recurrent { slots, layers: 1 }));
     // The first layer is still to come.
     state.append(&kv(spec, 1)).expect("small");
     assert_eq!(read(&state, &[63]).len(), 32);

@@ -67,8 +67,8 @@ impl Breakdown {
             })
             .collect();
         let ops: Duration = kinds.iter().map(|kind| kind.time).sum();
-        let rest = total.saturating_sub(ops + profile.waiting());
-        for (name, time) in [(WAITING, profile.waiting()), (STARTING, rest)] {
+        let rest = total.saturating_sub(ops + profile.barrier_wait());
+        for (name, time) in [(WAITING, profile.barrier_wait()), (STARTING, rest)] {
             parts.push(ProfileRow {
                 name: name.into(),
                 count: None,
