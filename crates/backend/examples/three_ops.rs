@@ -293,7 +293,7 @@ impl StateStore for NoState {
 mod tests {
     use super::*;
     use verbatim_backend::Outputs as _;
-    use verbatim_graph::{Builder, GraphError, Real};
+    use verbatim_graph::{Builder, GraphError, F32Bits};
 
     const SUM: Tag = Tag::new("sum");
 
@@ -303,7 +303,7 @@ mod tests {
         let pairs = b.input(Tag::new("pairs"), DType::I32, Shape::per_row(2))?;
         let tokens = b.columns(pairs, 1, 1)?;
         let table = b.weight(Tag::indexed("weight", 0), DType::F32, Shape::fixed(3, 2))?;
-        let x = b.apply(Op::Embed { scale: Real(1.0), has_embeddings: false }, &[table, tokens])?;
+        let x = b.apply(Op::Embed { scale: F32Bits(1.0), has_embeddings: false }, &[table, tokens])?;
         let product = b.apply(Op::Linear { bias: false, residual: false }, &[x, table])?;
         let sum = b.apply(Op::Add, &[product, product])?;
         b.output(SUM, sum)?;

@@ -67,7 +67,7 @@ pub(crate) fn part(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use verbatim_graph::{Activation, Builder, Op, Real, RopeLayout, RowCounts, Shape, Tag, ValueId};
+    use verbatim_graph::{Activation, Builder, Op, F32Bits, RopeLayout, RowCounts, Shape, Tag, ValueId};
     use verbatim_quant::DType;
 
     fn builder() -> Builder<CpuOp> {
@@ -86,7 +86,7 @@ mod tests {
         let cols = b.shape(x).cols / groups;
         let tag = Tag::indexed("norm", x.index() as u32);
         let weight = b.weight(tag, DType::F32, Shape::fixed(1, cols)).unwrap();
-        b.apply(Op::RmsNorm { eps: Real(1e-5), groups }.into(), &[x, weight]).unwrap()
+        b.apply(Op::RmsNorm { eps: F32Bits(1e-5), groups }.into(), &[x, weight]).unwrap()
     }
 
     fn quantize(b: &mut Builder<CpuOp>, x: ValueId, terms: usize) -> ValueId {
@@ -164,14 +164,14 @@ mod tests {
         let [x, y] = floats(&mut b, ["x", "y"], 96);
         let sum = b.apply(Op::Add.into(), &[x, y]).unwrap();
         let half = b.columns(sum, 48, 48).unwrap();
-        let half = b.apply(Op::Scale { factor: Real(2.0) }.into(), &[half]).unwrap();
+        let half = b.apply(Op::Scale { factor: F32Bits(2.0) }.into(), &[half]).unwrap();
         assert_eq!(units_of(b, &[half]), [1, 1]);
 
         // A gate is read by all columns.
         let mut b = builder();
         let [x] = floats(&mut b, ["x"], 96);
         let [gate] = floats(&mut b, ["gate"], 1);
-        let gate = b.apply(Op::Scale { factor: Real(2.0) }.into(), &[gate]).unwrap();
+        let gate = b.apply(Op::Scale { factor: F32Bits(2.0) }.into(), &[gate]).unwrap();
         let gated = b.apply(Op::RowGate.into(), &[gate, x]).unwrap();
         assert_eq!(units_of(b, &[gated]), [1, 1]);
     }

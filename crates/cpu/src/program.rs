@@ -10,7 +10,7 @@
 //! # use verbatim_backend::Outputs; use verbatim_cpu::*; use verbatim_graph::*; use verbatim_quant::DType;
 //! # let mut b = Builder::new(RowCounts { rows: 1, output_rows: 1 });
 //! # let x = b.input(Tag::new("x"), DType::F32, Shape::per_row(2))?;
-//! # let y = b.apply(Op::Scale { factor: Real(2.0) }, &[x])?;
+//! # let y = b.apply(Op::Scale { factor: F32Bits(2.0) }, &[x])?;
 //! # b.output(Tag::new("y"), y)?;
 //! # let graph = b.finish();
 //! # let (weights, mut state) = (Weights::new(vec![]), CpuState::default());
@@ -32,7 +32,7 @@
 //! # use verbatim_backend::Outputs; use verbatim_cpu::*; use verbatim_graph::*; use verbatim_quant::DType;
 //! # let mut b = Builder::new(RowCounts { rows: 1, output_rows: 1 });
 //! # let x = b.input(Tag::new("x"), DType::F32, Shape::per_row(2))?;
-//! # let y = b.apply(Op::Scale { factor: Real(2.0) }, &[x])?;
+//! # let y = b.apply(Op::Scale { factor: F32Bits(2.0) }, &[x])?;
 //! # b.output(Tag::new("y"), y)?;
 //! # let graph = b.finish();
 //! # let (weights, mut state) = (Weights::new(vec![]), CpuState::default());

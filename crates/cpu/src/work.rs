@@ -156,7 +156,7 @@ impl PhaseRules for CpuOp {
 mod tests {
     use crate::op::CpuOp;
     use std::sync::Arc;
-    use verbatim_graph::{Attention, Builder, Op, Real, RowCounts, Shape, Tag};
+    use verbatim_graph::{Attention, Builder, Op, F32Bits, RowCounts, Shape, Tag};
     use verbatim_plan::Plan;
     use verbatim_quant::DType;
 
@@ -176,7 +176,7 @@ mod tests {
             heads: 1,
             kv_heads: 1,
             head_dim: 8,
-            scale: Real(1.0),
+            scale: F32Bits(1.0),
             window: None,
             softcap: None,
             sinks: false,

@@ -4,7 +4,7 @@
 use verbatim_backend::{KvSpec, KvType, Outputs, PAGE_CELLS, StateLayers};
 use verbatim_cpu::{Cpu, CpuArena, CpuState, Weight, Weights};
 use verbatim_graph::random::Random;
-use verbatim_graph::{Attention, Builder, Graph, Op, Real, RowCounts, Shape, Tag};
+use verbatim_graph::{Attention, Builder, Graph, Op, F32Bits, RowCounts, Shape, Tag};
 use verbatim_quant::DType;
 use verbatim_simd::Isa;
 
@@ -54,7 +54,7 @@ fn attend(layer: Layer, rows: usize) -> Graph {
         let tag = Tag::indexed("sinks", 0);
         operands.push(b.weight(tag, DType::F32, Shape::fixed(1, heads)).expect("a fresh name"));
     }
-    let (scale, softcap) = (Real(0.7), window.map(|_| Real(3.0)));
+    let (scale, softcap) = (F32Bits(0.7), window.map(|_| F32Bits(3.0)));
     let attention =
         Attention { heads, kv_heads, head_dim: HEAD_DIM, scale, window, softcap, sinks, paths: false };
     let out = b.apply(Op::Attention(attention), &operands).expect("fits");

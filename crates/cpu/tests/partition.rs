@@ -5,7 +5,7 @@ use verbatim_backend::{KvSpec, KvType, Outputs, StateLayers};
 use verbatim_cpu::{Cpu, CpuArena, CpuState};
 use verbatim_cpu::{Weight, Weights};
 use verbatim_graph::random::Random;
-use verbatim_graph::{Activation, Attention, Builder, Gating, Graph, Op, Real, RopeLayout, RowCounts};
+use verbatim_graph::{Activation, Attention, Builder, Gating, Graph, Op, F32Bits, RopeLayout, RowCounts};
 use verbatim_graph::{OpRules, RopeScaling, RopeTable, Router, Shape, Tag, ValueId};
 use verbatim_matrix::{PackedExperts, PackedMatrix};
 use verbatim_quant::{DType, quantize};
@@ -89,7 +89,7 @@ impl Net {
 
     fn norm(&mut self, x: ValueId, groups: usize) -> ValueId {
         let weight = self.vector(self.builder.shape(x).cols / groups);
-        self.apply(Op::RmsNorm { eps: Real(1e-5), groups }, &[x, weight])
+        self.apply(Op::RmsNorm { eps: F32Bits(1e-5), groups }, &[x, weight])
     }
 
     /// A matmul with weights that take quantised activations, if the row length is a multiple of the block size.
@@ -115,8 +115,8 @@ fn elements(cols: usize) -> (Graph, Weights) {
     let x = net.apply(Op::Glu { activation: Activation::Silu }, &[x, y]);
     let x = net.apply(Op::Add, &[x, y]);
     let x = net.apply(Op::Mul, &[y, x]);
-    let x = net.apply(Op::Scale { factor: Real(1.7) }, &[x]);
-    let x = net.apply(Op::Softcap { cap: Real(0.8) }, &[x]);
+    let x = net.apply(Op::Scale { factor: F32Bits(1.7) }, &[x]);
+    let x = net.apply(Op::Softcap { cap: F32Bits(0.8) }, &[x]);
     let x = net.apply(Op::RowGate, &[gate, x]);
     let dtype = if cols.is_multiple_of(32) { DType::Q8_0 } else { DType::F32 };
     let head = net.matrix(dtype, 7, cols);
@@ -131,8 +131,8 @@ fn heads() -> (Graph, Weights) {
     let mut index = |name| net.input(name, DType::I32, Shape::per_row(1));
     let [positions, sequences, cells] = ["positions", "sequences", "cells"].map(&mut index);
     let pages = net.input("pages", DType::I32, Shape::fixed(1, 2));
-    let scaling = RopeScaling::Linear { factor: Real(1.0) };
-    let table = Op::RopeTable(RopeTable { rotary_dim: 16, base: Real(1e4), scaling });
+    let scaling = RopeScaling::Linear { factor: F32Bits(1.0) };
+    let table = Op::RopeTable(RopeTable { rotary_dim: 16, base: F32Bits(1e4), scaling });
     let table = net.apply(table, &[positions]);
     let rotated = |net: &mut Net, heads: usize, layout| {
         let x = net.linear(x, heads * HEAD_DIM);
@@ -150,7 +150,7 @@ fn heads() -> (Graph, Weights) {
         heads: HEADS,
         kv_heads: KV_HEADS,
         head_dim: HEAD_DIM,
-        scale: Real(0.2),
+        scale: F32Bits(0.2),
         window: None,
         softcap: None,
         sinks: true,
@@ -168,7 +168,7 @@ fn experts(cols: usize) -> (Graph, Weights) {
     let x = net.floats("x", 96);
     let logits = net.linear(x, 5);
     let chosen = net.apply(Op::MoeTopK { used: 3, gating: Gating::Softmax, bias: false }, &[logits]);
-    let router = Router { gating: Gating::Softmax, normalize: true, scale: Real(1.0) };
+    let router = Router { gating: Gating::Softmax, normalize: true, scale: F32Bits(1.0) };
     let weights = net.apply(Op::MoeWeights(router), &[logits, chosen]);
     let stacked = net.experts(5, cols, 96);
     let x = net.apply(Op::MoeLinear { experts: 5, bias: false }, &[x, stacked, chosen]);
@@ -188,7 +188,7 @@ fn across(cols: usize) -> (Graph, Weights) {
     net.linear(normed, 9);
     let sum = net.apply(Op::Mul, &[x, y]);
     let half = net.builder.columns(sum, cols / 2, cols / 2).expect("inside");
-    net.apply(Op::Scale { factor: Real(0.5) }, &[half]);
+    net.apply(Op::Scale { factor: F32Bits(0.5) }, &[half]);
     net.finish()
 }
 

@@ -123,7 +123,7 @@ fn run(
                 match slot.tag().name {
                     tags::TOKENS => slot.i32(&below(random::VOCABULARY)),
                     tags::POSITIONS => slot.i32(&below(random::POSITIONS)),
-                    tags::BASES => slot.i32(&below(random::POSITIONS + 10)),
+                    tags::TREE_STARTS => slot.i32(&below(random::POSITIONS + 10)),
                     tags::PATHS => slot.i32(&below(PAGES * PAGE_CELLS)),
                     tags::SEQUENCES => slot.i32(&below(2)),
                     tags::PAGES => slot.i32(&below(PAGES)),

@@ -4,7 +4,7 @@
 use verbatim_backend::{KvSpec, KvType, Outputs, PAGE_CELLS, StateLayers};
 use verbatim_cpu::{Cpu, CpuArena, CpuState, Weights};
 use verbatim_graph::random::Random;
-use verbatim_graph::{Attention, Builder, Graph, Lifetime, Op, Real, RowCounts, Shape, Tag, ValueId};
+use verbatim_graph::{Attention, Builder, Graph, Lifetime, Op, F32Bits, RowCounts, Shape, Tag, ValueId};
 use verbatim_quant::DType;
 
 const HEADS: usize = 4;
@@ -44,7 +44,7 @@ fn graph(stores: bool, attends: bool) -> Graph {
             heads: HEADS,
             kv_heads: KV_HEADS,
             head_dim: HEAD_DIM,
-            scale: Real(0.2),
+            scale: F32Bits(0.2),
             window: None,
             softcap: None,
             sinks: false,

@@ -5,7 +5,7 @@ use verbatim_backend::{KvSpec, KvType, Outputs, PAGE_CELLS, RecurrentSpec, State
 use verbatim_cpu::{Cpu, CpuArena, CpuProgram};
 use verbatim_cpu::{CpuState, Weight, Weights};
 use verbatim_graph::random::Random;
-use verbatim_graph::{Attention, Builder, DeltaHeads, Graph, Op, Real, RowCounts, Shape, Tag, ValueId};
+use verbatim_graph::{Attention, Builder, DeltaHeads, Graph, Op, F32Bits, RowCounts, Shape, Tag, ValueId};
 use verbatim_quant::DType;
 use verbatim_simd::Isa;
 
@@ -64,8 +64,8 @@ fn attention_graph(paths: bool, window: Option<usize>) -> Graph {
     };
     let q = input("q", DType::F32, Shape::per_row(HEADS * HEAD_DIM));
     let [k, v] = ["k", "v"].map(|name| input(name, DType::F32, Shape::per_row(KV_HEADS * HEAD_DIM)));
-    let [cells, positions, sequences, bases] =
-        ["cells", "positions", "sequences", "bases"].map(|name| input(name, DType::I32, Shape::per_row(1)));
+    let [cells, positions, sequences, tree_starts] =
+        ["cells", "positions", "sequences", "tree_starts"].map(|name| input(name, DType::I32, Shape::per_row(1)));
     let pages = input("pages", DType::I32, Shape::fixed(1, PAGES - 1));
     let path = input("paths", DType::I32, Shape::per_row(ROWS));
     let write = Op::KvWrite { kv_heads: KV_HEADS, head_dim: HEAD_DIM };
@@ -74,7 +74,7 @@ fn attention_graph(paths: bool, window: Option<usize>) -> Graph {
         heads: HEADS,
         kv_heads: KV_HEADS,
         head_dim: HEAD_DIM,
-        scale: Real(0.2),
+        scale: F32Bits(0.2),
         window,
         softcap: None,
         sinks: true,
@@ -83,7 +83,7 @@ fn attention_graph(paths: bool, window: Option<usize>) -> Graph {
     let sinks = b.weight(Tag::indexed("sinks", 0), DType::F32, Shape::fixed(1, HEADS)).expect("a fresh name");
     let mut operands = vec![q, state, positions, sequences, pages];
     if paths {
-        operands.extend([bases, path]);
+        operands.extend([tree_starts, path]);
     }
     operands.push(sinks);
     let out = b.apply(Op::Attention(attention), &operands).expect("fits");
@@ -97,7 +97,7 @@ struct Rows {
     values: Vec<[Vec<f32>; 3]>,
     positions: Vec<usize>,
     cells: Vec<usize>,
-    bases: Vec<usize>,
+    tree_starts: Vec<usize>,
     paths: Vec<Vec<usize>>,
 }
 
@@ -122,7 +122,7 @@ fn attend(
                 "positions" => slot.i32(&number(&rows.positions)),
                 "sequences" => slot.i32(&vec![0; count]),
                 "pages" => slot.i32(&[2, 0, 1]),
-                "bases" => slot.i32(&number(&rows.bases)),
+                "tree_starts" => slot.i32(&number(&rows.tree_starts)),
                 "paths" => {
                     // Cells after the row's own are never read.
                     let padded = rows.paths.iter().flat_map(|path| {
@@ -168,7 +168,7 @@ fn every_row_of_a_tree_attends_to_its_own_way() {
         let chain = |values: &[[Vec<f32>; 3]], start: usize| Rows {
             positions: (start..start + values.len()).collect(),
             cells: (start..start + values.len()).map(natural).collect(),
-            bases: vec![1000; values.len()],
+            tree_starts: vec![1000; values.len()],
             paths: vec![vec![]; values.len()],
             values: values.to_vec(),
         };
@@ -190,7 +190,7 @@ fn every_row_of_a_tree_attends_to_its_own_way() {
             values: tree_values.clone(),
             positions: ways.iter().map(|way| committed + way.len() - 1).collect(),
             cells: (0..tree.rows()).map(cell).collect(),
-            bases: vec![committed; tree.rows()],
+            tree_starts: vec![committed; tree.rows()],
             paths: ways.iter().map(|way| way.iter().map(|&row| cell(row)).collect()).collect(),
         };
         let mut state = with_prefix(executor, &tree_program);

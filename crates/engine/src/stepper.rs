@@ -391,7 +391,7 @@ fn fill(
         inputs::SEQUENCES => input.i32(&batch.sequences),
         inputs::READ_SLOTS => input.i32(&batch.read_slots),
         inputs::WRITE_SLOTS => input.i32(&batch.write_slots),
-        inputs::BASES => input.i32(&batch.tree_starts),
+        inputs::TREE_STARTS => input.i32(&batch.tree_starts),
         inputs::OUTPUT_ROWS => {
             let wanting = step_rows().enumerate().filter(|(_, row)| row.want.wants_logits());
             input.i32_from(wanting.map(|(index, _)| index as i32))

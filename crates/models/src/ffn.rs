@@ -4,7 +4,7 @@ use crate::ModelError;
 use crate::metadata::MetadataReader;
 use crate::net::{Linear, Net};
 use crate::table::Table;
-use verbatim_graph::{Activation, Gating, GraphError, MAX_EXPERTS_USED, Op, Real, Router, ValueId};
+use verbatim_graph::{Activation, Gating, GraphError, MAX_EXPERTS_USED, Op, F32Bits, Router, ValueId};
 
 /// The FFN hyperparameters of a file.
 #[derive(Clone, Copy, Debug)]
@@ -111,7 +111,7 @@ impl FfnShape {
             Some(width) => Some(width),
             None => Some(keys.count("feed_forward_length")?),
         };
-        let router = Router { gating: Gating::Softmax, normalize: true, scale: Real(scale) };
+        let router = Router { gating: Gating::Softmax, normalize: true, scale: F32Bits(scale) };
         Ok(FfnShape::Moe(MoeShape { experts, used, width, shared_width, router }))
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::{Hyperparameters, ModelError};
 use verbatim_gguf::{GgufFile, Metadata, ValueType};
-use verbatim_graph::{Real, RopeScaling, RopeTable};
+use verbatim_graph::{F32Bits, RopeScaling, RopeTable};
 
 /// The metadata of a file under its architecture's prefix.
 pub(crate) struct MetadataReader<'a> {
@@ -166,10 +166,10 @@ impl<'a> MetadataReader<'a> {
         Ok((heads, kv_heads, head_dim))
     }
 
-    pub(crate) fn rms_epsilon(&self) -> Result<Real, ModelError> {
+    pub(crate) fn rms_epsilon(&self) -> Result<F32Bits, ModelError> {
         let name = "attention.layer_norm_rms_epsilon";
         match self.real(name)? {
-            Some(eps) if eps >= 0.0 => Ok(Real(eps)),
+            Some(eps) if eps >= 0.0 => Ok(F32Bits(eps)),
             Some(eps) => Err(self.wrong(name, eps, "at least 0")),
             None => Err(self.wrong(name, "missing", "a small positive number such as 1e-5")),
         }
@@ -211,7 +211,7 @@ impl<'a> MetadataReader<'a> {
     /// RoPE of local layers: its own base, no scaling.
     pub(crate) fn local_rope(&self, head_dim: usize, default_base: f32) -> Result<RopeTable, ModelError> {
         let base = self.rope_base("rope.freq_base_swa", default_base)?;
-        let scaling = RopeScaling::Linear { factor: Real(1.0) };
+        let scaling = RopeScaling::Linear { factor: F32Bits(1.0) };
         Ok(RopeTable { base, scaling, ..self.rope(head_dim)? })
     }
 
@@ -222,16 +222,16 @@ impl<'a> MetadataReader<'a> {
         let factor = match self.positive("rope.scaling.attn_factor")? {
             Some(factor) => factor,
             None => {
-                let stretch = self.count("context_length")? as f32 / original;
-                (1.0 + libm::logf(stretch.max(1.0)) / libm::logf(original.max(2.0))).sqrt()
+                let factor = self.count("context_length")? as f32 / original;
+                (1.0 + libm::logf(factor.max(1.0)) / libm::logf(original.max(2.0))).sqrt()
             }
         };
-        Ok(RopeScaling::Long { attention_factor: Real(factor) })
+        Ok(RopeScaling::Long { attention_factor: F32Bits(factor) })
     }
 
-    fn rope_base(&self, name: &str, default: f32) -> Result<Real, ModelError> {
+    fn rope_base(&self, name: &str, default: f32) -> Result<F32Bits, ModelError> {
         match self.real(name)?.unwrap_or(default) {
-            base if base > 1.0 => Ok(Real(base)),
+            base if base > 1.0 => Ok(F32Bits(base)),
             base => Err(self.wrong(name, base, "above 1")),
         }
     }
@@ -259,8 +259,8 @@ impl<'a> MetadataReader<'a> {
             Some(factor) => return Err(self.wrong("rope.scaling.factor", factor, "above 0")),
         };
         match self.text("rope.scaling.type")?.unwrap_or("linear") {
-            "none" => Ok(RopeScaling::Linear { factor: Real(1.0) }),
-            "linear" => Ok(RopeScaling::Linear { factor: Real(factor) }),
+            "none" => Ok(RopeScaling::Linear { factor: F32Bits(1.0) }),
+            "linear" => Ok(RopeScaling::Linear { factor: F32Bits(factor) }),
             "yarn" => self.yarn(factor),
             "longrope" => self.long_rope(),
             other => {
@@ -289,12 +289,12 @@ impl<'a> MetadataReader<'a> {
             return Err(self.wrong("rope.scaling.yarn_ext_factor", ext_factor, 1));
         }
         Ok(RopeScaling::Yarn {
-            factor: Real(factor),
+            factor: F32Bits(factor),
             original_context,
-            attention_factor: Real(extra * (1.0 + 0.1 * libm::logf(factor))),
-            beta_fast: Real(positive("rope.scaling.yarn_beta_fast", 32.0)?),
-            beta_slow: Real(positive("rope.scaling.yarn_beta_slow", 1.0)?),
-            whole_pairs: true,
+            attention_factor: F32Bits(extra * (1.0 + 0.1 * libm::logf(factor))),
+            beta_fast: F32Bits(positive("rope.scaling.yarn_beta_fast", 32.0)?),
+            beta_slow: F32Bits(positive("rope.scaling.yarn_beta_slow", 1.0)?),
+            truncate: true,
         })
     }
 }

@@ -4,7 +4,7 @@ use crate::table::{WeightId, WeightSpec};
 use crate::{HadamardKv, HiddenOutput, ModelOffsets, StepShape};
 use verbatim_backend::WeightKind;
 use verbatim_graph::{
-    Activation, Attention, Builder, DeltaHeads, Graph, GraphError, Op, Real, RopeLayout, RopeTable, Shape,
+    Activation, Attention, Builder, DeltaHeads, Graph, GraphError, Op, F32Bits, RopeLayout, RopeTable, Shape,
     Tag, ValueId,
 };
 use verbatim_quant::DType;
@@ -27,8 +27,8 @@ pub mod inputs {
     pub const PAGES: &str = "pages";
     /// The cells of the positions in flight on each row's tree path, i32, by KV cache group.
     pub const PATHS: &str = "paths";
-    /// First tree position of each row, i32; greater than the row's own position if it has no path.
-    pub const BASES: Tag = Tag::new("bases");
+    /// Position at which the row's tree path starts, i32; a value above the row's position means no path.
+    pub const TREE_STARTS: Tag = Tag::new("tree_starts");
     /// The slot from which each row reads its sequence's recurrent state, i32; -1 for a sequence's first row.
     pub const READ_SLOTS: Tag = Tag::new("read_slots");
     /// The slot to which each row writes its sequence's recurrent state, i32.
@@ -61,13 +61,13 @@ pub(crate) struct Heads {
     pub(crate) heads: usize,
     pub(crate) kv_heads: usize,
     pub(crate) head_dim: usize,
-    pub(crate) scale: Real,
+    pub(crate) scale: F32Bits,
     pub(crate) layout: RopeLayout,
     /// Q and K get RoPE.
     pub(crate) uses_rope: bool,
     /// The sliding window; `None` for full attention.
     pub(crate) window: Option<usize>,
-    pub(crate) softcap: Option<Real>,
+    pub(crate) softcap: Option<F32Bits>,
     /// Attention sinks, one per head.
     pub(crate) sinks: Option<WeightId>,
 }
@@ -75,7 +75,7 @@ pub(crate) struct Heads {
 impl Heads {
     /// Full attention, with scores scaled by 1/√head_dim.
     pub(crate) fn new(heads: usize, kv_heads: usize, head_dim: usize, layout: RopeLayout) -> Heads {
-        let scale = Real(1.0 / (head_dim as f32).sqrt());
+        let scale = F32Bits(1.0 / (head_dim as f32).sqrt());
         Heads {
             heads,
             kv_heads,
@@ -96,7 +96,7 @@ pub(crate) struct LogitScaling {
     /// Factor on the logits.
     pub(crate) scale: f32,
     /// Then x becomes cap * tanh(x / cap).
-    pub(crate) softcap: Option<Real>,
+    pub(crate) softcap: Option<F32Bits>,
 }
 
 impl Default for LogitScaling {
@@ -145,7 +145,7 @@ impl<'a> Net<'a> {
         let mut builder = Builder::new(shape.bounds);
         let mut input = |tag: Tag, shape: Shape| builder.input(tag, DType::I32, shape);
         let [sequences, pages] = shape.page_table;
-        let bases = input(inputs::BASES, Shape::per_row(1))?;
+        let tree_starts = input(inputs::TREE_STARTS, Shape::per_row(1))?;
         let mut kv_groups = Vec::new();
         for (group, &window) in (0..).zip(&shape.windows) {
             let mut tagged = |name, shape| input(Tag::indexed(name, group), shape);
@@ -153,7 +153,7 @@ impl<'a> Net<'a> {
             let pages = tagged(inputs::PAGES, Shape::fixed(sequences, pages))?;
             let paths = match shape.path {
                 0 => None,
-                depth => Some([bases, tagged(inputs::PATHS, Shape::per_row(depth))?]),
+                depth => Some([tree_starts, tagged(inputs::PATHS, Shape::per_row(depth))?]),
             };
             kv_groups.push(KvGroup { window, cells, pages, paths });
         }
@@ -204,7 +204,7 @@ impl<'a> Net<'a> {
             let hidden = self.builder.shape(table).cols;
             operands.push(self.builder.input(inputs::EMBEDDINGS, DType::F32, Shape::per_row(hidden))?);
         }
-        let x = self.apply(Op::Embed { scale: Real(scale), has_embeddings: self.embeddings }, &operands)?;
+        let x = self.apply(Op::Embed { scale: F32Bits(scale), has_embeddings: self.embeddings }, &operands)?;
         self.hidden_output(HiddenOutput::Embedding, x)?;
         Ok(x)
     }
@@ -226,7 +226,7 @@ impl<'a> Net<'a> {
         &mut self,
         x: ValueId,
         weight: WeightId,
-        eps: Real,
+        eps: F32Bits,
         groups: usize,
     ) -> Result<ValueId, GraphError> {
         let weight = self.weight(weight)?;
@@ -337,7 +337,7 @@ impl<'a> Net<'a> {
     }
 
     pub(crate) fn scale(&mut self, x: ValueId, factor: f32) -> Result<ValueId, GraphError> {
-        if factor == 1.0 { Ok(x) } else { self.apply(Op::Scale { factor: Real(factor) }, &[x]) }
+        if factor == 1.0 { Ok(x) } else { self.apply(Op::Scale { factor: F32Bits(factor) }, &[x]) }
     }
 
     /// silu of a convolution over each channel's last inputs, carried from row to row in the `index`-th recurrent state.
@@ -385,7 +385,7 @@ impl<'a> Net<'a> {
         mut self,
         x: ValueId,
         norm: WeightId,
-        eps: Real,
+        eps: F32Bits,
         head: Linear,
         scaling: LogitScaling,
     ) -> Result<Graph, GraphError> {

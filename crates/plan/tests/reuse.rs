@@ -1,7 +1,7 @@
 //! A plan is reused for an equal graph and for no other. Each test is a way in which an engine once reused one.
 
 use std::sync::Arc;
-use verbatim_graph::{Builder, Graph, Op, Placement, Real, RowCounts, Shape, Tag, ValueId};
+use verbatim_graph::{Builder, Graph, Op, Placement, F32Bits, RowCounts, Shape, Tag, ValueId};
 use verbatim_plan::{CacheStatistics, Plan, PlanError, ProgramCache};
 use verbatim_quant::DType::F32;
 
@@ -23,7 +23,7 @@ impl Plans {
 }
 
 fn scale(b: &mut Builder, x: ValueId, factor: f32) -> ValueId {
-    b.apply(Op::Scale { factor: Real(factor) }, &[x]).expect("fits")
+    b.apply(Op::Scale { factor: F32Bits(factor) }, &[x]).expect("fits")
 }
 
 /// x → a → b → c, where `a` may also be an output.

@@ -8,7 +8,7 @@ use verbatim_backend::{
     Backend, BindError, FilledInput, InputBinding, Outputs, PackError, PrepareError, RunError, WeightKind,
     WeightSource,
 };
-use verbatim_graph::{Builder, Graph, Op, Placement, Real, RowCounts, Shape, Tag};
+use verbatim_graph::{Builder, Graph, Op, Placement, F32Bits, RowCounts, Shape, Tag};
 use verbatim_quant::{DType, QuantError};
 use verbatim_reference::{Arena, Program, Reference, Weights};
 
@@ -153,7 +153,7 @@ fn values_on_other_devices_are_refused() {
     let mut b = Builder::new(ROWS);
     let x = b.input(X, DType::F32, Shape::per_row(4)).expect("fresh");
     b.place(Placement::Device(1));
-    let y = b.apply(Op::Scale { factor: Real(2.0) }, &[x]).expect("fits");
+    let y = b.apply(Op::Scale { factor: F32Bits(2.0) }, &[x]).expect("fits");
     b.output(OUT, y).expect("computed");
     let error = Reference.prepare(&b.finish(), &weights()).err();
     assert!(matches!(error, Some(PrepareError::Placement(Placement::Device(1)))));

@@ -4,7 +4,7 @@ mod common;
 
 use common::{Case, assert_near, random_values, rounded};
 use verbatim_graph::random::Random;
-use verbatim_graph::{Gating, Op, Real, Router, ValueId};
+use verbatim_graph::{Gating, Op, F32Bits, Router, ValueId};
 use verbatim_quant::DType;
 
 /// The experts selected by one row. Their ids become visible through matmuls with matrices that contain them.
@@ -49,7 +49,7 @@ fn weights_are_scores_normalised_and_scaled() {
     let weights = |logits: &[f32; 4], gating, normalize, scale| {
         let mut case = Case::new(1);
         let operands = [case.floats(logits), case.integers(&[1, 3])];
-        let router = Router { gating, normalize, scale: Real(scale) };
+        let router = Router { gating, normalize, scale: F32Bits(scale) };
         case.run(Op::MoeWeights(router), &operands).remove(0)
     };
     let all: f64 = logits.iter().map(|&x| f64::from(x).exp()).sum();

@@ -82,7 +82,7 @@ impl Step<'_> {
         match tag.name {
             tags::TOKENS => input.i32(&below(random::VOCABULARY)),
             tags::POSITIONS => input.i32(&below(random::POSITIONS)),
-            tags::BASES => input.i32(&below(random::POSITIONS + 10)),
+            tags::TREE_STARTS => input.i32(&below(random::POSITIONS + 10)),
             tags::PATHS => input.i32(&below(READ_PAGES * PAGE_CELLS)),
             tags::SEQUENCES => input.i32(&below(2)),
             tags::PAGES => input.i32(&below(READ_PAGES)),

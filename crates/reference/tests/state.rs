@@ -7,7 +7,7 @@ use verbatim_backend::{
     Backend, KShift, KvSpec, KvType, PAGE_CELLS, RecurrentSpec, StateLayers, StateMemoryError, StateStore,
 };
 use verbatim_graph::random::Random;
-use verbatim_graph::{DeltaHeads, Op, Real, RopeLayout, RopeScaling, RopeTable};
+use verbatim_graph::{DeltaHeads, Op, F32Bits, RopeLayout, RopeScaling, RopeTable};
 use verbatim_quant::dequantize;
 use verbatim_reference::{Reference, State};
 
@@ -164,7 +164,7 @@ fn rotated(x: &[f32], positions: f64, freq_factors: &[f32]) -> Vec<f64> {
 
 #[test]
 fn k_shift_moves_keys_to_their_positions() {
-    let scaling = RopeScaling::Long { attention_factor: Real(1.3) };
+    let scaling = RopeScaling::Long { attention_factor: F32Bits(1.3) };
     let freq_factors: Vec<f32> = (0..24).map(|i| 1.0 + i as f32 / 8.0).collect();
     let mut random = Random(33);
     for (spec, hadamard) in specs().flat_map(|spec| [(spec, false), (spec, true)]) {
@@ -178,7 +178,7 @@ fn k_shift_moves_keys_to_their_positions() {
         };
         let mut state = stored(spec, 2, &[3], &transform(&k), &v);
         let shift = KShift {
-            table: RopeTable { rotary_dim: 48, base: Real(1e4), scaling },
+            table: RopeTable { rotary_dim: 48, base: F32Bits(1e4), scaling },
             layout: RopeLayout::NeoX,
             freq_factors: Some(freq_factors.clone()),
             positions: -12,

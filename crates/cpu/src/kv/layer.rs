@@ -306,7 +306,7 @@ mod tests {
     use super::super::KvMemory;
     use super::*;
     use verbatim_graph::random::Random;
-    use verbatim_graph::{Real, RopeTable};
+    use verbatim_graph::{F32Bits, RopeTable};
 
     fn random_values(random: &mut Random, count: usize) -> Vec<f32> {
         (0..count).map(|_| random.unit()).collect()
@@ -412,8 +412,8 @@ mod tests {
 
     #[test]
     fn moved_keys_are_rotated_and_keep_their_rounding_small() {
-        let scaling = verbatim_graph::RopeScaling::Linear { factor: Real(1.0) };
-        let table = RopeTable { rotary_dim: 48, base: Real(1e4), scaling };
+        let scaling = verbatim_graph::RopeScaling::Linear { factor: F32Bits(1.0) };
+        let table = RopeTable { rotary_dim: 48, base: F32Bits(1e4), scaling };
         let mut random = Random(6);
         for (spec, transformed) in specs().flat_map(|spec| [(spec, false), (spec, true)]) {
             let spec = KvSpec { head_dim: 96, ..spec };

@@ -8,7 +8,7 @@ use crate::net::{Heads, Linear, LogitScaling, Net};
 use crate::table::{Table, WeightId};
 use crate::{HiddenOutput, Hyperparameters, KeyRope, KvShape, Model, ModelError, StepShape, WeightSpec};
 use verbatim_gguf::GgufFile;
-use verbatim_graph::{Activation, Graph, GraphError, Real, RopeLayout, RopeScaling, RopeTable, ValueId};
+use verbatim_graph::{Activation, Graph, GraphError, F32Bits, RopeLayout, RopeScaling, RopeTable, ValueId};
 
 /// The differences between these architectures. [`Variant::new`] is Llama's.
 pub(super) struct Variant {
@@ -21,15 +21,15 @@ pub(super) struct Variant {
     pub(super) ffn_norm: &'static str,
     pub(super) ffn: FfnShape,
     pub(super) activation: Activation,
-    /// The pairs between which YaRN blends are rounded outwards to whole ones.
-    pub(super) yarn_rounds_pairs: bool,
+    /// Round YaRN's correction range outwards to integers.
+    pub(super) yarn_truncate: bool,
     /// Factor on the embeddings.
     pub(super) embedding_scale: f32,
     /// Factor on the attention's scores; 1/√head_dim if `None`.
     pub(super) attention_scale: Option<f32>,
     /// Factor on what a sub-block (attention or FFN) adds to the residual stream.
     pub(super) residual_scale: f32,
-    pub(super) attention_softcap: Option<Real>,
+    pub(super) attention_softcap: Option<F32Bits>,
     /// Attention sinks.
     pub(super) sinks: bool,
     pub(super) logits: LogitScaling,
@@ -76,7 +76,7 @@ impl Variant {
             ffn_norm: "ffn_norm",
             ffn,
             activation: Activation::Silu,
-            yarn_rounds_pairs: true,
+            yarn_truncate: true,
             embedding_scale: 1.0,
             attention_scale: None,
             residual_scale: 1.0,
@@ -93,7 +93,7 @@ pub(super) struct Dense {
     specs: Vec<WeightSpec>,
     variant: Variant,
     heads: Heads,
-    eps: Real,
+    eps: F32Bits,
     rope: RopeTable,
     freq_factors: FreqFactors,
     embedding: WeightId,
@@ -145,13 +145,13 @@ impl Dense {
         let Hyperparameters { layers, hidden, vocabulary, ref architecture, .. } = hyperparameters;
         let (heads, kv_heads, head_dim) = keys.heads(hidden)?;
         let heads = Heads {
-            scale: Real(variant.attention_scale.unwrap_or(1.0 / (head_dim as f32).sqrt())),
+            scale: F32Bits(variant.attention_scale.unwrap_or(1.0 / (head_dim as f32).sqrt())),
             softcap: variant.attention_softcap,
             ..Heads::new(heads, kv_heads, head_dim, variant.rope_layout)
         };
         let mut rope = keys.rope(head_dim)?;
-        if let RopeScaling::Yarn { whole_pairs, .. } = &mut rope.scaling {
-            *whole_pairs = variant.yarn_rounds_pairs;
+        if let RopeScaling::Yarn { truncate, .. } = &mut rope.scaling {
+            *truncate = variant.yarn_truncate;
         }
 
         let mut table = Table::new(file);

@@ -11,7 +11,7 @@ use crate::metadata::MetadataReader;
 use crate::net::LogitScaling;
 use crate::{Hyperparameters, Model, ModelError};
 use verbatim_gguf::GgufFile;
-use verbatim_graph::{Activation, Real, RopeLayout};
+use verbatim_graph::{Activation, F32Bits, RopeLayout};
 
 /// One layer in this many is global.
 const PERIOD: usize = 6;
@@ -37,8 +37,8 @@ pub(super) fn open(file: &GgufFile, keys: &MetadataReader<'_>) -> Result<Box<dyn
         activation: Activation::GeluTanh,
         embedding_scale: (hyperparameters.hidden as f32).sqrt(),
         attention_scale: attention_scale(keys, &hyperparameters, LAYERS_OF_27B)?,
-        attention_softcap: keys.positive("attn_logit_softcapping")?.map(Real),
-        logits: LogitScaling { scale: 1.0, softcap: keys.positive("final_logit_softcapping")?.map(Real) },
+        attention_softcap: keys.positive("attn_logit_softcapping")?.map(F32Bits),
+        logits: LogitScaling { scale: 1.0, softcap: keys.positive("final_logit_softcapping")?.map(F32Bits) },
         local,
         ..Variant::new(RopeLayout::NeoX, FfnShape::gated(keys)?)
     };

@@ -15,7 +15,7 @@ use crate::{
     HiddenOutput, Hyperparameters, KeyRope, KvShape, Model, ModelError, RecurrentShape, StepShape, WeightSpec,
 };
 use verbatim_gguf::GgufFile;
-use verbatim_graph::{Activation, DeltaHeads, Graph, GraphError, Op, Real, RopeLayout, RopeTable, ValueId};
+use verbatim_graph::{Activation, DeltaHeads, Graph, GraphError, Op, F32Bits, RopeLayout, RopeTable, ValueId};
 
 /// One layer in this many is an attention layer, unless the file specifies otherwise.
 const ATTENTION_INTERVAL: usize = 4;
@@ -25,7 +25,7 @@ pub(super) struct Hybrid {
     specs: Vec<WeightSpec>,
     heads: Heads,
     delta: RecurrentShape,
-    eps: Real,
+    eps: F32Bits,
     rope: RopeTable,
     embedding: WeightId,
     layers: Vec<Layer>,

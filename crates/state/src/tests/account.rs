@@ -2,7 +2,7 @@
 
 use super::*;
 use verbatim_graph::random::Random;
-use verbatim_graph::{Real, RopeScaling};
+use verbatim_graph::{F32Bits, RopeScaling};
 
 /// What a cell has to hold: a number for the text up to its position.
 type Content = u64;
@@ -16,7 +16,7 @@ pub(super) type Kind = (&'static [Option<usize>], bool);
 pub(super) fn model((windows, is_recurrent): Kind) -> ModelSpec {
     // Layers that differ in how their keys move.
     let table =
-        RopeTable { rotary_dim: 4, base: Real(1e4), scaling: RopeScaling::Linear { factor: Real(1.0) } };
+        RopeTable { rotary_dim: 4, base: F32Bits(1e4), scaling: RopeScaling::Linear { factor: F32Bits(1.0) } };
     let layers = windows.iter().enumerate().map(|(index, &window)| {
         let rope = RopeKind::Rope { table, layout: RopeLayout::NeoX, freq_factors: None };
         let rope = if index % 2 == 0 { rope } else { RopeKind::None };
