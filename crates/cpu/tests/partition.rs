@@ -1,5 +1,5 @@
 //! Steps of few rows on several threads, which share the columns of a row: bit for bit what one thread computes, for
-//! every op whose rows can be cut, at widths that threads and vectors divide and at others.
+//! every op whose rows can be split, at widths that are and are not multiples of the thread and vector counts.
 
 use verbatim_backend::{KvSpec, KvType, Outputs, StateLayers};
 use verbatim_cpu::{Cpu, CpuArena, CpuState};
@@ -203,13 +203,13 @@ fn run(executor: &mut Cpu, (graph, weights): &(Graph, Weights), rows: usize) -> 
     let mut bits = Vec::new();
     for first in [0, rows as i32] {
         let bounds = RowCounts { rows, output_rows: rows };
-        let bound = program.bind(&mut arena, bounds, |slot| match slot.tag().name {
-            "positions" | "cells" => slot.i32_from((first..).take(rows)),
-            "sequences" => slot.i32_from((0..rows).map(|_| 0)),
-            "pages" => slot.i32(&[0, 1]),
+        let bound = program.bind(&mut arena, bounds, |input| match input.tag().name {
+            "positions" | "cells" => input.i32_from((first..).take(rows)),
+            "sequences" => input.i32_from((0..rows).map(|_| 0)),
+            "pages" => input.i32(&[0, 1]),
             _ => {
-                let elements: Vec<f32> = (0..slot.count()).map(|_| random.unit()).collect();
-                slot.f32(&elements)
+                let elements: Vec<f32> = (0..input.count()).map(|_| random.unit()).collect();
+                input.f32(&elements)
             }
         });
         let outputs =
@@ -226,7 +226,7 @@ fn run(executor: &mut Cpu, (graph, weights): &(Graph, Weights), rows: usize) -> 
 }
 
 #[test]
-fn threads_that_share_a_row_compute_what_one_does() {
+fn threads_that_share_a_row_compute_the_same_bits_as_one() {
     let mut graphs = vec![heads()];
     for cols in [1, 7, 32, 40, 96, 160, 576] {
         graphs.extend([elements(cols), experts(cols), across(2 * cols)]);

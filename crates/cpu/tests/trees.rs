@@ -34,11 +34,11 @@ impl Tree {
         self.parents.len()
     }
 
-    /// The rows on the way down to a row, itself last.
-    fn way(&self, row: usize) -> Vec<usize> {
-        let mut way: Vec<usize> = std::iter::successors(Some(row), |&row| self.parents[row]).collect();
-        way.reverse();
-        way
+    /// The rows on the path from the root to a row, itself last.
+    fn path(&self, row: usize) -> Vec<usize> {
+        let mut row_path: Vec<usize> = std::iter::successors(Some(row), |&row| self.parents[row]).collect();
+        row_path.reverse();
+        row_path
     }
 }
 
@@ -112,25 +112,25 @@ fn attend(
     let number = |values: &[usize]| values.iter().map(|&value| value as i32).collect::<Vec<_>>();
     let mut arena = CpuArena::default();
     let bound = program
-        .bind(&mut arena, RowCounts { rows: count, output_rows: 1 }, |slot| {
+        .bind(&mut arena, RowCounts { rows: count, output_rows: 1 }, |input| {
             let value = |i: usize| rows.values.iter().flat_map(|row| row[i].clone()).collect::<Vec<_>>();
-            match slot.tag().name {
-                "q" => slot.f32(&value(0)),
-                "k" => slot.f32(&value(1)),
-                "v" => slot.f32(&value(2)),
-                "cells" => slot.i32(&number(&rows.cells)),
-                "positions" => slot.i32(&number(&rows.positions)),
-                "sequences" => slot.i32(&vec![0; count]),
-                "pages" => slot.i32(&[2, 0, 1]),
-                "tree_starts" => slot.i32(&number(&rows.tree_starts)),
+            match input.tag().name {
+                "q" => input.f32(&value(0)),
+                "k" => input.f32(&value(1)),
+                "v" => input.f32(&value(2)),
+                "cells" => input.i32(&number(&rows.cells)),
+                "positions" => input.i32(&number(&rows.positions)),
+                "sequences" => input.i32(&vec![0; count]),
+                "pages" => input.i32(&[2, 0, 1]),
+                "tree_starts" => input.i32(&number(&rows.tree_starts)),
                 "paths" => {
                     // Cells after the row's own are never read.
                     let padded = rows.paths.iter().flat_map(|path| {
                         number(path).into_iter().chain(std::iter::repeat(-1)).take(ROWS).collect::<Vec<_>>()
                     });
-                    slot.i32_from(padded)
+                    input.i32_from(padded)
                 }
-                _ => slot.no_data(),
+                _ => input.no_data(),
             }
         })
         .expect("every input is known");
@@ -144,7 +144,7 @@ fn natural(position: usize) -> usize {
 }
 
 #[test]
-fn every_row_of_a_tree_attends_to_its_own_way() {
+fn every_row_of_a_tree_attends_to_its_own_path() {
     let mut random = Random(31);
     let weights = Weights::new(vec![Weight::Vector(random_values(&mut random, HEADS))]);
     let mut executors: Vec<Cpu> =
@@ -181,25 +181,26 @@ fn every_row_of_a_tree_attends_to_its_own_way() {
         };
         let tree = Tree::random(&mut Random(round as u64));
         let tree_values: Vec<[Vec<f32>; 3]> = (0..tree.rows()).map(&mut values).collect();
-        // The cell of a row: some in the sequence's pages, where a plain step would put others, and some elsewhere.
+        // The cell of a row: some in the sequence's pages, where a step without a tree would store different positions, and some
+        // elsewhere.
         let cell = |row: usize| {
             if row.is_multiple_of(3) { natural(committed + row) } else { 3 * PAGE_CELLS + row * 5 }
         };
-        let ways: Vec<Vec<usize>> = (0..tree.rows()).map(|row| tree.way(row)).collect();
+        let row_paths: Vec<Vec<usize>> = (0..tree.rows()).map(|row| tree.path(row)).collect();
         let rows = Rows {
             values: tree_values.clone(),
-            positions: ways.iter().map(|way| committed + way.len() - 1).collect(),
+            positions: row_paths.iter().map(|row_path| committed + row_path.len() - 1).collect(),
             cells: (0..tree.rows()).map(cell).collect(),
             tree_starts: vec![committed; tree.rows()],
-            paths: ways.iter().map(|way| way.iter().map(|&row| cell(row)).collect()).collect(),
+            paths: row_paths.iter().map(|row_path| row_path.iter().map(|&row| cell(row)).collect()).collect(),
         };
         let mut state = with_prefix(executor, &tree_program);
         let given = attend(executor, &tree_program, &weights, &mut state, &rows);
-        for (row, way) in ways.iter().enumerate() {
+        for (row, row_path) in row_paths.iter().enumerate() {
             let mut state = with_prefix(executor, &plain);
-            let values: Vec<[Vec<f32>; 3]> = way.iter().map(|&row| tree_values[row].clone()).collect();
+            let values: Vec<[Vec<f32>; 3]> = row_path.iter().map(|&row| tree_values[row].clone()).collect();
             let wanted = attend(executor, &plain, &weights, &mut state, &chain(&values, committed));
-            assert_eq!(Some(&given[row]), wanted.last(), "round {round}, row {row} by {way:?}, {spec:?}");
+            assert_eq!(Some(&given[row]), wanted.last(), "round {round}, row {row} by {row_path:?}, {spec:?}");
         }
     }
 }
@@ -231,7 +232,7 @@ fn recurrent_graph(channels: usize) -> Graph {
 }
 
 #[test]
-fn siblings_read_one_slot_and_any_row_may_read_what_an_earlier_one_wrote() {
+fn siblings_read_the_same_slot_and_rows_may_read_earlier_rows_slots() {
     let mut random = Random(41);
     let channels = DELTA.columns().expect("small");
     let vectors = [channels * KERNEL, DELTA.value_heads, DELTA.value_heads];
@@ -247,15 +248,15 @@ fn siblings_read_one_slot_and_any_row_may_read_what_an_earlier_one_wrote() {
     let mut run = |state: &mut CpuState, rows: &[&[Vec<f32>; 3]], read: &[i32], write: &[i32]| {
         let mut arena = CpuArena::default();
         let bound = program
-            .bind(&mut arena, RowCounts { rows: rows.len(), output_rows: 1 }, |slot| {
+            .bind(&mut arena, RowCounts { rows: rows.len(), output_rows: 1 }, |input| {
                 let value = |i: usize| rows.iter().flat_map(|row| row[i].clone()).collect::<Vec<_>>();
-                match slot.tag().name {
-                    "x" => slot.f32(&value(0)),
-                    "alpha" => slot.f32(&value(1)),
-                    "beta" => slot.f32(&value(2)),
-                    "read" => slot.i32(read),
-                    "write" => slot.i32(write),
-                    _ => slot.no_data(),
+                match input.tag().name {
+                    "x" => input.f32(&value(0)),
+                    "alpha" => input.f32(&value(1)),
+                    "beta" => input.f32(&value(2)),
+                    "read" => input.i32(read),
+                    "write" => input.i32(write),
+                    _ => input.no_data(),
                 }
             })
             .expect("every input is known");
@@ -268,7 +269,7 @@ fn siblings_read_one_slot_and_any_row_may_read_what_an_earlier_one_wrote() {
             || [channels, DELTA.value_heads, DELTA.value_heads].map(|n| random_values(&mut random, n));
         let before = values();
         let rows: Vec<[Vec<f32>; 3]> = (0..tree.rows()).map(|_| values()).collect();
-        // Slot 0 is what has been committed: roots read it, and no row writes it.
+        // Slot 0 is the committed state: roots read it, and no row writes it.
         let slot = |row: usize| (1 + row) as i32;
         let read: Vec<i32> = tree.parents.iter().map(|parent| parent.map_or(0, slot)).collect();
         let write: Vec<i32> = (0..tree.rows()).map(slot).collect();
@@ -276,11 +277,11 @@ fn siblings_read_one_slot_and_any_row_may_read_what_an_earlier_one_wrote() {
         run(&mut state, &[&before], &[-1], &[0]);
         let given = run(&mut state, &rows.iter().collect::<Vec<_>>(), &read, &write);
         for (row, given) in given.iter().enumerate() {
-            // The way by itself, in place in one slot, row by row.
+            // The path by itself, in place in one slot, row by row.
             let mut state = memory();
             run(&mut state, &[&before], &[-1], &[5]);
             let alone: Vec<_> =
-                tree.way(row).into_iter().map(|row| run(&mut state, &[&rows[row]], &[5], &[5])).collect();
+                tree.path(row).into_iter().map(|row| run(&mut state, &[&rows[row]], &[5], &[5])).collect();
             assert_eq!(alone.last().expect("not empty"), std::slice::from_ref(given), "{:?}", tree.parents);
         }
     }

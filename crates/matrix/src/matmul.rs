@@ -212,7 +212,7 @@ pub struct ExpertPairs<'a> {
     /// Experts per token. An output row has this many parts of `weights.rows()` elements, one for each top-k slot.
     pub experts_used: usize,
     /// Whether an input row, too, has one part for each top-k slot; otherwise all experts of a token share its input.
-    pub input_per_slot: bool,
+    pub input_per_pair: bool,
 }
 
 /// [`matmul_groups`] for the tokens that use one expert. The result of a token does not depend on the other tokens.
@@ -257,7 +257,7 @@ impl Matmul<'_> {
             terms == 1 || self.pairs.is_none() && self.epilogue.bias.is_none(),
             "residual terms cannot be combined with experts or a bias"
         );
-        let parts = if self.pairs.is_some_and(|pairs| pairs.input_per_slot) { used } else { terms };
+        let parts = if self.pairs.is_some_and(|pairs| pairs.input_per_pair) { used } else { terms };
         self.input.check(self.weights, parts);
         assert!(
             holds_rows(self.output.len, self.output.stride, tokens, rows * used),
@@ -341,9 +341,9 @@ impl Matmul<'_> {
                 let (token, term) = split(index, self.input.terms());
                 Operand { token, input_part: term, output_part: 0 }
             }
-            Some(ExpertPairs { list, experts_used, input_per_slot }) => {
+            Some(ExpertPairs { list, experts_used, input_per_pair }) => {
                 let (token, slot) = split(list[index] as usize, experts_used);
-                Operand { token, input_part: if input_per_slot { slot } else { 0 }, output_part: slot }
+                Operand { token, input_part: if input_per_pair { slot } else { 0 }, output_part: slot }
             }
         }
     }

@@ -300,16 +300,16 @@ fn tokens_that_choose_an_expert_get_what_they_would_alone_and_others_are_not_tou
         let parts = Activations::new(13 * USED, cols);
         for isa in Isa::supported() {
             let expected = weights.matmul(isa, &mut Team::solo(), &parts);
-            for input_per_slot in [true, false] {
+            for input_per_pair in [true, false] {
                 // The same values as rows of three parts, or as rows that are shared by three top-k slots.
-                let tokens = if input_per_slot { 13 } else { 13 * USED };
-                let row = if input_per_slot { USED * cols } else { cols };
+                let tokens = if input_per_pair { 13 } else { 13 * USED };
+                let row = if input_per_pair { USED * cols } else { cols };
                 let input = Activations { tokens, cols: row, values: parts.values.clone() };
                 for list in lists {
                     let mut output = vec![-1.5; tokens * USED * rows];
                     input.with_input(isa, &weights.packed, |input| {
                         let output = SharedOutput::new(&mut output, USED * rows);
-                        let pairs = ExpertPairs { list, experts_used: USED, input_per_slot };
+                        let pairs = ExpertPairs { list, experts_used: USED, input_per_pair };
                         let bias = Some(&bias[..]);
                         // SAFETY: no other thread uses the output.
                         unsafe {
@@ -318,7 +318,7 @@ fn tokens_that_choose_an_expert_get_what_they_would_alone_and_others_are_not_tou
                     });
                     for (index, value) in output.into_iter().enumerate() {
                         let (choice, column) = (index / rows, index % rows);
-                        let part = if input_per_slot { choice } else { choice / USED };
+                        let part = if input_per_pair { choice } else { choice / USED };
                         let wanted = if list.contains(&(choice as u32)) {
                             expected[part * rows + column] + bias[column]
                         } else {

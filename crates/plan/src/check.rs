@@ -89,7 +89,7 @@ fn must_wait<O: PhaseRules>(graph: &Graph<O>, node: usize, earlier: usize) -> bo
         }
         if source == earlier.output {
             // Without a barrier a thread may only read rows that it computed itself.
-            let own_rows = node.op.splits_rows() && earlier.op.splits_rows() && node.op.reads_own_row_only(i);
+            let own_rows = node.op.splits_rows() && earlier.op.splits_rows() && node.op.is_row_local(i);
             let state = graph.value(source).lifetime == Lifetime::State;
             if state || !own_rows || rows_of(earlier.output) != rows_of(split) {
                 return true;

@@ -14,7 +14,7 @@ pub trait PhaseRules: OpRules {
 
     /// Whether row i of the result only needs row i of this operand. Only such an operand may be computed in the same
     /// phase, by the same thread, without a barrier in between.
-    fn reads_own_row_only(&self, operand: usize) -> bool {
+    fn is_row_local(&self, operand: usize) -> bool {
         let _ = operand;
         false
     }
@@ -53,7 +53,7 @@ fn joins<O: PhaseRules>(graph: &Graph<O>, earlier: &Node<O>, node: &Node<O>) -> 
 fn same_thread<O: PhaseRules>(graph: &Graph<O>, earlier: &Node<O>, node: &Node<O>, operand: usize) -> bool {
     earlier.op.splits_rows()
         && node.op.splits_rows()
-        && node.op.reads_own_row_only(operand)
+        && node.op.is_row_local(operand)
         && graph.value(earlier.output).shape.rows == graph.rows(node)
         && earlier.op.writes_state().is_none()
 }

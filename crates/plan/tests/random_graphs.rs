@@ -39,7 +39,7 @@ impl PhaseRules for ByRows {
         )
     }
 
-    fn reads_own_row_only(&self, operand: usize) -> bool {
+    fn is_row_local(&self, operand: usize) -> bool {
         match self.0 {
             Op::GatherRows => operand != 0,
             Op::Attention(Attention { paths, .. }) => {
@@ -259,5 +259,5 @@ fn values_of_a_disjoint_plan_share_nothing() {
 
 #[test]
 fn no_op_of_a_backend_without_phases_shares_one() {
-    assert!(!Op::Add.splits_rows() && !Op::Add.reads_own_row_only(0));
+    assert!(!Op::Add.splits_rows() && !Op::Add.is_row_local(0));
 }

@@ -14,7 +14,7 @@ use verbatim_quant::DType;
 struct Piece {
     rows: Extent,
     splits_rows: bool,
-    reads_own_row_only: bool,
+    is_row_local: bool,
     writes_state: Option<usize>,
     returns_state: bool,
 }
@@ -23,7 +23,7 @@ struct Piece {
 const BY_ROWS: Piece = Piece {
     rows: Extent::Rows,
     splits_rows: true,
-    reads_own_row_only: true,
+    is_row_local: true,
     writes_state: None,
     returns_state: false,
 };
@@ -60,8 +60,8 @@ impl PhaseRules for Piece {
         self.splits_rows
     }
 
-    fn reads_own_row_only(&self, _: usize) -> bool {
-        self.reads_own_row_only
+    fn is_row_local(&self, _: usize) -> bool {
+        self.is_row_local
     }
 }
 
@@ -183,7 +183,7 @@ fn pair(earlier: Piece, later: Piece) -> Graph<Piece> {
 fn only_rows_of_the_same_thread_are_read_without_a_barrier() {
     assert_eq!(verdict_on_one_phase(&pair(BY_ROWS, BY_ROWS)), Ok(()));
     let whole = Piece { splits_rows: false, ..BY_ROWS };
-    let other_rows = Piece { reads_own_row_only: false, ..BY_ROWS };
+    let other_rows = Piece { is_row_local: false, ..BY_ROWS };
     let output_rows = Piece { rows: Extent::OutputRows, ..BY_ROWS };
     // What the earlier one reads does not matter.
     assert_eq!(verdict_on_one_phase(&pair(other_rows, BY_ROWS)), Ok(()));

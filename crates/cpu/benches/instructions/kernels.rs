@@ -195,16 +195,16 @@ fn run(name: &str, graph: &Graph, rows: usize, state: &mut CpuState, weights: Ve
     let mut bound: Vec<_> = arenas
         .iter_mut()
         .map(|arena| {
-            let bound = program.bind(arena, rows, |slot| match slot.tag().name {
-                "last position" => slot.i32(&[KEYS as i32 - 1]),
-                "sequences" => slot.i32(&[0]),
+            let bound = program.bind(arena, rows, |input| match input.tag().name {
+                "last position" => input.i32(&[KEYS as i32 - 1]),
+                "sequences" => input.i32(&[0]),
                 "pages" | "cells" => {
-                    let count = slot.count() as i32;
-                    slot.i32_from(0..count)
+                    let count = input.count() as i32;
+                    input.i32_from(0..count)
                 }
                 _ => {
-                    let values = values(slot.count());
-                    slot.f32(&values)
+                    let values = values(input.count());
+                    input.f32(&values)
                 }
             });
             bound.expect("every input is known")

@@ -18,7 +18,7 @@ const L2_NORM_EPS: f32 = 1e-6;
 pub(crate) enum Before<'a> {
     /// There is no row before: all zeros.
     Zeros,
-    /// In another slot.
+    /// In a different slot.
     At(&'a [f32]),
     /// Where the row writes.
     InPlace,
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn the_convolution_sees_its_last_inputs() {
+    fn the_convolution_uses_its_last_inputs() {
         let mut random = Random(3);
         for (kernel, channels) in [(4, 64), (4, 40), (2, 7), (1, 16)] {
             let weights = random_values(&mut random, kernel * channels);

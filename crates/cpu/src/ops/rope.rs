@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn rotation_keeps_lengths_and_what_is_not_rotated() {
+    fn rotation_preserves_lengths_and_unrotated_elements() {
         let (frequencies, mscale) = frequencies(&plain(8), None);
         let mut table = [0.0; 8];
         angles(1000, &frequencies, mscale, &mut table);
