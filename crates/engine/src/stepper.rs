@@ -364,7 +364,7 @@ fn look_up_rows<S: StateStore>(
         requested.push(index);
     }
     state.batch(model, kv_indices, batch);
-    for (kv_index, error) in batch.refused.drain(..) {
+    for (kv_index, error) in batch.rejected.drain(..) {
         outcomes.reject(rows, requested[kv_index], error.into());
     }
 }
@@ -397,7 +397,7 @@ fn fill(
             input.i32_from(wanting.map(|(index, _)| index as i32))
         }
         _ if tag.name == inputs::CELLS => input.i32(&batch.cells[group]),
-        _ if tag.name == inputs::PAGES => input.i32(tables.of(group)),
+        _ if tag.name == inputs::PAGES => input.i32(tables.for_group(group)),
         _ if tag.name == inputs::PATHS => input.i32(&batch.paths[group]),
         inputs::EMBEDDINGS => {
             let hidden = input.count() / run_rows.len().max(1);

@@ -144,7 +144,7 @@ fn a_sequence_saved_by_a_different_backend_is_rejected() {
         let mut theirs = engine_on(Reference, &path, options);
         let saved = (saved_by(&mut ours), saved_by(&mut theirs));
         let rejected = |error: RestoreError| {
-            assert!(matches!(error, RestoreError::OtherNumerics { .. }), "{error}");
+            assert!(matches!(error, RestoreError::NumericsMismatch { .. }), "{error}");
             assert!(error.to_string().contains("numerics"), "{error}");
         };
         rejected(ours.restore(&saved.1, Vec::new()).expect_err("the reference's"));
