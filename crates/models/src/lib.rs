@@ -3,7 +3,7 @@
 //! [`open`] reads no weights. It looks the architecture up by name, checks every hyperparameter and the presence, type
 //! and shape of every tensor, and returns a [`Model`]: what the engine has to load, and how to build the graph of a step.
 //!
-//! One file in `arch/` per architecture; what they share is in [`net`] (layer blocks), [`ffn`] (gated FFNs
+//! One file in `arch/` per architecture; what they share is in [`graph_context`] (layer blocks), [`ffn`] (gated FFNs
 //! and MoE) and [`metadata`].
 
 mod arch;
@@ -11,7 +11,7 @@ mod error;
 mod ffn;
 mod metadata;
 mod model;
-mod net;
+mod graph_context;
 mod table;
 
 pub use arch::{architectures, open};
@@ -20,5 +20,5 @@ pub use model::{
     HadamardKv, HiddenOutput, Hyperparameters, KeyRope, KvShape, Model, ModelOffsets, RecurrentShape,
     StepShape,
 };
-pub use net::{inputs, outputs};
+pub use graph_context::{inputs, outputs};
 pub use table::WeightSpec;

@@ -16,9 +16,9 @@ use verbatim_graph::{Activation, F32Bits, RopeLayout};
 const PERIOD: usize = 2;
 
 pub(super) fn open(file: &GgufFile, keys: &MetadataReader<'_>) -> Result<Box<dyn Model>, ModelError> {
-    let layers = keys.count("block_count")?;
+    let layers = keys.require_count("block_count")?;
     let local = Local {
-        window: keys.count("attention.sliding_window")?,
+        window: keys.require_count("attention.sliding_window")?,
         layers: keys.layer_pattern(layers, PERIOD)?,
         rope: None,
     };

@@ -19,7 +19,7 @@ pub mod inputs {
     pub const EMBEDDINGS: Tag = Tag::new("embeddings");
     /// The position of each row in its sequence, i32.
     pub const POSITIONS: Tag = Tag::new("positions");
-    /// The row of the page table of each row's sequence, i32.
+    /// The index in the page table of each row's sequence, i32.
     pub const SEQUENCES: Tag = Tag::new("sequences");
     /// The cell in which each row stores its K and V, i32, by KV cache group.
     pub const CELLS: &str = "cells";
@@ -57,7 +57,7 @@ pub mod outputs {
 
 /// The attention parameters of one layer.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Heads {
+pub(crate) struct AttentionParams {
     pub(crate) heads: usize,
     pub(crate) kv_heads: usize,
     pub(crate) head_dim: usize,
@@ -72,11 +72,11 @@ pub(crate) struct Heads {
     pub(crate) sinks: Option<WeightId>,
 }
 
-impl Heads {
+impl AttentionParams {
     /// Full attention, with scores scaled by 1/√head_dim.
-    pub(crate) fn new(heads: usize, kv_heads: usize, head_dim: usize, layout: RopeLayout) -> Heads {
+    pub(crate) fn new(heads: usize, kv_heads: usize, head_dim: usize, layout: RopeLayout) -> AttentionParams {
         let scale = F32Bits(1.0 / (head_dim as f32).sqrt());
-        Heads {
+        AttentionParams {
             heads,
             kv_heads,
             head_dim,
@@ -117,12 +117,12 @@ struct KvGroup {
     window: Option<usize>,
     cells: ValueId,
     pages: ValueId,
-    /// First tree position and path cells, if rows form trees.
+    /// Tree starts and path cells, if rows form trees.
     paths: Option<[ValueId; 2]>,
 }
 
 /// A graph under construction.
-pub(crate) struct Net<'a> {
+pub(crate) struct GraphContext<'a> {
     builder: Builder,
     offsets: ModelOffsets,
     embeddings: bool,
@@ -140,7 +140,7 @@ pub(crate) struct Net<'a> {
     output_rows: ValueId,
 }
 
-impl<'a> Net<'a> {
+impl<'a> GraphContext<'a> {
     pub(crate) fn new(specs: &'a [WeightSpec], shape: &'a StepShape) -> Result<Self, GraphError> {
         let mut builder = Builder::new(shape.bounds);
         let mut input = |tag: Tag, shape: Shape| builder.input(tag, DType::I32, shape);
@@ -157,7 +157,7 @@ impl<'a> Net<'a> {
             };
             kv_groups.push(KvGroup { window, cells, pages, paths });
         }
-        Ok(Net {
+        Ok(GraphContext {
             tokens: input(inputs::TOKENS, Shape::per_row(1))?,
             positions: input(inputs::POSITIONS, Shape::per_row(1))?,
             sequences: input(inputs::SEQUENCES, Shape::per_row(1))?,
@@ -258,19 +258,19 @@ impl<'a> Net<'a> {
     pub(crate) fn attention(
         &mut self,
         layer: usize,
-        heads: Heads,
+        heads: AttentionParams,
         [q, k, v]: [ValueId; 3],
         rope: ValueId,
     ) -> Result<ValueId, GraphError> {
-        let Heads { heads, kv_heads, head_dim, scale, layout, uses_rope, window, softcap, sinks } = heads;
+        let AttentionParams { heads, kv_heads, head_dim, scale, layout, uses_rope, window, softcap, sinks } = heads;
         let (q, k) = if uses_rope {
             let q = self.apply(Op::Rope { heads, head_dim, layout }, &[q, rope])?;
             (q, self.apply(Op::Rope { heads: kv_heads, head_dim, layout }, &[k, rope])?)
         } else {
             (q, k)
         };
-        let transform = |net: &mut Self, is_wanted: bool, heads: usize, x: ValueId| {
-            if is_wanted { net.apply(Op::Hadamard { heads, head_dim }, &[x]) } else { Ok(x) }
+        let transform = |ctx: &mut Self, is_wanted: bool, heads: usize, x: ValueId| {
+            if is_wanted { ctx.apply(Op::Hadamard { heads, head_dim }, &[x]) } else { Ok(x) }
         };
         let HadamardKv { keys, values } = self.hadamard;
         let q = transform(self, keys, heads, q)?;
@@ -307,7 +307,7 @@ impl<'a> Net<'a> {
         self.linear(inner, down)
     }
 
-    /// As [`Net::gated_ffn`], with the gate's and then the up projection's rows in one weight.
+    /// As [`GraphContext::gated_ffn`], with the gate's and then the up projection's rows in one weight.
     pub(crate) fn fused_ffn(
         &mut self,
         x: ValueId,
