@@ -272,7 +272,7 @@ impl CpuProgram {
         });
         let inputs = inputs.collect();
         let outputs = graph.outputs().iter().map(|&(tag, id)| (tag, *source(&plan, id).view())).collect();
-        let freed = |phase| plan.freed_after(phase).map(|(_, place)| (place.offset, place.bytes)).collect();
+        let freed = |phase| plan.freed_after(phase).map(|(_, allocation)| (allocation.offset, allocation.bytes)).collect();
         let poison = if poison { (0..plan.phases().len()).map(freed).collect() } else { Vec::new() };
         Ok(CpuProgram { ops, inputs, outputs, poison, weights_id: weights.id(), plan })
     }
@@ -336,11 +336,11 @@ fn source(plan: &Plan<CpuOp>, id: ValueId) -> Source {
         },
         Lifetime::Input | Lifetime::Temp | Lifetime::Output => {
             let (root, column) = graph.root(id);
-            let place = plan.allocations()[root.index()]
+            let allocation = plan.allocations()[root.index()]
                 .expect("the checker has verified an allocation for every root");
             let bytes_of = |cols| value.dtype.row_bytes(cols).expect("no quantised types in the arena");
             let stride_bytes = bytes_of(graph.value(root).shape.cols);
-            let offset = place.offset + bytes_of(column);
+            let offset = allocation.offset + bytes_of(column);
             let element_bytes = value.dtype.block_bytes();
             Source::Arena(ArenaView { offset, stride_bytes, element_bytes, shape: value.shape })
         }
