@@ -103,7 +103,7 @@ impl Generation {
             return Ok(None);
         }
         self.first_token.get_or_insert_with(Instant::now);
-        if tokenizer.is_end(token) {
+        if tokenizer.is_eog(token) {
             return Ok(Some(FinishReason::EndOfText));
         }
         self.stats.generated_tokens += 1;

@@ -99,7 +99,7 @@ fn generate_with_stepper(model: &str, prompt: &[u32], count: usize) -> Vec<u32> 
     let (mut pending, mut tokens) = (prompt.to_vec(), Vec::new());
     while tokens.len() < count {
         let token = stepper.advance(sequence, &pending, &sampler, || true).expect("fits").expect("not stopped");
-        if tokenizer.is_end(token) {
+        if tokenizer.is_eog(token) {
             break;
         }
         tokens.push(token);

@@ -56,7 +56,7 @@ impl Detokenizer {
         &self.text
     }
 
-    /// Ends the text: returns U+FFFD if it ended inside a character, and is ready for another text.
+    /// Ends the text: returns U+FFFD if it ended inside a character, and is ready for a new text.
     pub fn finish(&mut self) -> &str {
         self.text.clear();
         if !self.pending.is_empty() {
