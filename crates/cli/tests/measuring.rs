@@ -99,7 +99,7 @@ fn bench_prints_a_profile() {
         assert!(text.contains(part), "{part}: {text}");
     }
     let rows: Value = serde_json::from_str(&stdout(&bench(&["-o", "json", "--profile"]))).unwrap();
-    assert!(rows[1]["byte_gops"].as_f64().unwrap() > 0.0);
+    assert!(rows[1]["int8_gops"].as_f64().unwrap() > 0.0);
     let profile = &rows[1]["profile"];
     assert_eq!((&profile["test"], &profile["steps"]), (&"tg2".into(), &2.into()));
     assert!(profile["parts"].as_array().unwrap().len() > 5, "{profile}");

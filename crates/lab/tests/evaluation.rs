@@ -1,4 +1,4 @@
-//! The perplexity of models of the golden data, against the naive way to it.
+//! The perplexity of models of the golden data, against a naive computation.
 
 use verbatim_cpu::Cpu;
 use verbatim_engine::{KvType, LoadOptions, Row, RowInput, SequenceMemory, Stepper, RowOutputs};
@@ -40,7 +40,7 @@ fn close(found: f64, wanted: f64) {
 }
 
 #[test]
-fn the_second_half_of_every_chunk_counts() {
+fn the_second_half_of_every_chunk_is_scored() {
     const SIZE: usize = 151;
     for model in ["qwen3", "gemma3-iswa", "qwen35-hybrid"] {
         let mut engine = engine(model, SIZE, KvType::F16);
@@ -70,7 +70,7 @@ fn the_second_half_of_every_chunk_counts() {
 }
 
 #[test]
-fn a_divergence_is_that_of_the_reference_from_the_model() {
+fn the_kl_divergence_is_from_the_reference_to_the_model() {
     const SIZE: usize = 40;
     let (mut model, mut reference) = (engine("qwen3", SIZE, KvType::F16), engine("qwen3", SIZE, KvType::F32));
     let text = tokens(SIZE, model.hyperparameters().vocabulary);
@@ -89,7 +89,7 @@ fn a_divergence_is_that_of_the_reference_from_the_model() {
 }
 
 #[test]
-fn a_caller_can_stop_between_steps_and_has_what_there_is() {
+fn a_caller_can_stop_between_steps_and_gets_partial_results() {
     let mut engine = engine("qwen3", 400, KvType::F16);
     let text = tokens(1200, engine.hyperparameters().vocabulary);
     let chunks = Chunks::new(&text, 400, Some(2), None).unwrap();
@@ -108,7 +108,7 @@ fn a_caller_can_stop_between_steps_and_has_what_there_is() {
 }
 
 #[test]
-fn what_cannot_be_evaluated_is_refused() {
+fn invalid_evaluations_are_rejected() {
     let message = |tokens: &[u32], size| Chunks::new(tokens, size, None, None).unwrap_err().to_string();
     for size in 0..3 {
         assert!(message(&[0; 9], size).contains(&format!("chunks of {size} tokens are too short")));

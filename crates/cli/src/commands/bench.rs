@@ -31,7 +31,7 @@ pub fn run(args: &BenchArgs, store: &Store) -> anyhow::Result<ExitCode> {
     let selection = TestMatrix {
         prompts: args.prompts.clone(),
         generations: args.generations.clone(),
-        widths: args.widths.clone(),
+        verify_batches: args.widths.clone(),
         depths: args.depths.clone(),
     };
     let (tests, context) = selection.tests()?;
@@ -84,7 +84,7 @@ fn state(args: &BenchArgs, store: &Store, interrupt: Interrupt) -> anyhow::Resul
     let file = open_model(store, &args.model)?;
     let mut all = Vec::new();
     for depth in args.depths.iter().map(|&depth| if depth == 0 { CACHE_OPS_DEPTH } else { depth }) {
-        let (sequences, context) = cache_ops::cache_ops_room(depth)?;
+        let (sequences, context) = cache_ops::cache_ops_capacity(depth)?;
         let (device, _) = open_device(&args.threads)?;
         let options = LoadOptions {
             sequences,

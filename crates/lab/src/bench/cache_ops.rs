@@ -1,5 +1,5 @@
-//! The cost of operations on a sequence's cache metadata: reserving KV slots, accepting or rejecting draft tokens, prefix-cache hits,
-//! forking, saving. None of it computes with the model; a step in between is not timed.
+//! The cost of operations on a sequence's cache metadata: allocating KV cells, accepting or rejecting draft tokens, prefix-cache
+//! hits, forking, saving. None of it computes with the model; a step in between is not timed.
 
 use std::time::{Duration, Instant};
 
@@ -28,11 +28,11 @@ pub struct CacheOpRow {
     pub steps: f64,
 }
 
-/// What a stepper needs to be loaded with, so that operations can be measured at a depth: sequences, and positions of each.
+/// The (sequences, context) to load a stepper with for measuring at this depth.
 ///
 /// # Errors
 /// If that is more than can be counted.
-pub fn cache_ops_room(depth: usize) -> Result<(usize, usize), BenchError> {
+pub fn cache_ops_capacity(depth: usize) -> Result<(usize, usize), BenchError> {
     let tokens = 4 * DRAFT_TOKENS;
     let context = depth.checked_add(tokens).filter(|&context| context <= i32::MAX as usize);
     context.map(|context| (3, context)).ok_or(BenchError::Positions { tokens, depth })
@@ -169,14 +169,14 @@ impl<B: Backend> CacheOps<'_, B> {
         self.time(STEP, |stepper| stepper.step(&[row]).map(drop))?;
         self.stepper.rollback(sequence)?;
 
-        // Rejected: KV slots are reserved and given back.
+        // Rejected: KV cells are allocated and released.
         let start = Instant::now();
         let kv_index = self.stepper.append(sequence, DRAFT_TOKENS)?;
-        let reserved = start.elapsed();
+        let allocated = start.elapsed();
         compute(self.stepper, sequence, kv_index, &draft)?;
         let start = Instant::now();
         self.stepper.rollback(sequence)?;
-        self.add("reject 8", reserved + start.elapsed());
+        self.add("reject 8", allocated + start.elapsed());
 
         // Half accepted, in a copy, so that the sequence stays as it is.
         let fork = self.time("fork", |stepper| stepper.fork(sequence))?;

@@ -1,9 +1,9 @@
 //! The perplexity of a text.
 //!
-//! The text's tokens are cut into chunks, each computed from an empty sequence. Only the second half of a chunk is
-//! scored, so every scored token has at least half a chunk of context, as in llama.cpp's `llama-perplexity`: the
-//! results are comparable. [`evaluate`] returns the mean negative log-likelihood of the scored tokens and, against
-//! the same model with other KV cache types, the mean KL divergence.
+//! The text's tokens are cut into chunks, each computed from an empty sequence. Only the second half of a chunk is scored, so every
+//! scored token has at least half a chunk of context, as in llama.cpp's `llama-perplexity`: the results are comparable.
+//! [`evaluate`] returns the mean negative log-likelihood of the scored tokens and, against the same model with different KV cache
+//! types, the mean KL divergence.
 
 mod mean;
 mod report;

@@ -6,7 +6,7 @@
 
 use verbatim_quant::DType;
 
-use super::blueprint::{Facts, Fill, Tensor};
+use super::skeleton::{QuantContext, Fill, Tensor};
 
 /// A quantisation type: which format each tensor of a file gets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,7 +90,7 @@ impl QuantType {
     }
 
     /// The format of each tensor.
-    pub(super) fn formats(self, tensors: &[Tensor], facts: Facts) -> Vec<DType> {
+    pub(super) fn formats(self, tensors: &[Tensor], quant_context: QuantContext) -> Vec<DType> {
         let is_tied = !tensors.iter().any(|tensor| tensor.name == "output.weight");
         let values =
             tensors.iter().filter(|tensor| Role::from_tensor(tensor, is_tied) == Role::AttentionValue).count();
@@ -99,14 +99,14 @@ impl QuantType {
             Role::Plain => DType::F32,
             role => {
                 let wanted = match role {
-                    Role::AttentionValue => self.of_attention_value(position(&mut value, values), facts),
-                    Role::FfnDown => self.of_ffn_down(position(&mut down, facts.layers)),
+                    Role::AttentionValue => self.of_attention_value(next_position(&mut value, values), quant_context),
+                    Role::FfnDown => self.of_ffn_down(next_position(&mut down, quant_context.layers)),
                     Role::Head => self.of_head(tensor.dims[0]),
-                    Role::AttentionKey if self.is_quantized() && facts.experts == 8 => DType::Q8_0,
-                    Role::AttentionOutput if facts.experts == 8 => self.of_output_of_eight_experts(),
+                    Role::AttentionKey if self.is_quantized() && quant_context.experts == 8 => DType::Q8_0,
+                    Role::AttentionOutput if quant_context.experts == 8 => self.of_output_of_eight_experts(),
                     _ => self.main_format(),
                 };
-                fitting(wanted, tensor.dims[0])
+                fallback_for(wanted, tensor.dims[0])
             }
         };
         tensors.iter().map(format).collect()
@@ -116,19 +116,19 @@ impl QuantType {
         self.main_format().block_len() > 1
     }
 
-    fn of_attention_value(self, place: Place, facts: Facts) -> DType {
+    fn of_attention_value(self, position: LayerPosition, quant_context: QuantContext) -> DType {
         match self {
-            _ if self.is_quantized() && facts.experts == 8 => DType::Q8_0,
-            QuantType::Q4_K_M | QuantType::Q5_K_M if place.gets_more_bits() => DType::Q6_K,
-            QuantType::IQ4_XS if facts.group >= 4 => DType::Q5_K,
+            _ if self.is_quantized() && quant_context.experts == 8 => DType::Q8_0,
+            QuantType::Q4_K_M | QuantType::Q5_K_M if position.uses_more_bits() => DType::Q6_K,
+            QuantType::IQ4_XS if quant_context.n_gqa >= 4 => DType::Q5_K,
             _ => self.main_format(),
         }
     }
 
-    fn of_ffn_down(self, place: Place) -> DType {
+    fn of_ffn_down(self, position: LayerPosition) -> DType {
         match self {
-            QuantType::Q4_K_M | QuantType::Q5_K_M if place.gets_more_bits() => DType::Q6_K,
-            QuantType::IQ4_XS if place.index < place.of / 8 => DType::Q5_K,
+            QuantType::Q4_K_M | QuantType::Q5_K_M if position.uses_more_bits() => DType::Q6_K,
+            QuantType::IQ4_XS if position.index < position.of / 8 => DType::Q5_K,
             _ => self.main_format(),
         }
     }
@@ -165,7 +165,7 @@ impl std::str::FromStr for QuantType {
 /// What a tensor is for, as far as the choice of its format depends on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Role {
-    /// Never quantised: vectors, and small matrices that decide much.
+    /// Never quantised: vectors, and small matrices to which results are sensitive.
     Plain,
     /// The LM head.
     Head,
@@ -205,27 +205,27 @@ impl Role {
 
 /// Index of this tensor among those of its role.
 #[derive(Clone, Copy)]
-struct Place {
+struct LayerPosition {
     index: usize,
     of: usize,
 }
 
 /// The index of the next tensor.
-fn position(next: &mut usize, of: usize) -> Place {
+fn next_position(next: &mut usize, of: usize) -> LayerPosition {
     *next += 1;
-    Place { index: *next - 1, of }
+    LayerPosition { index: *next - 1, of }
 }
 
-impl Place {
+impl LayerPosition {
     /// The first and the last eighth, and every third between.
-    fn gets_more_bits(self) -> bool {
-        let Place { index, of } = self;
+    fn uses_more_bits(self) -> bool {
+        let LayerPosition { index, of } = self;
         index < of / 8 || index >= 7 * of / 8 || (index - of / 8) % 3 == 2
     }
 }
 
-/// The format, or one with smaller blocks if the row length is not a multiple of the block size.
-fn fitting(wanted: DType, cols: usize) -> DType {
+/// The format, or llama.cpp's fallback with smaller blocks if the row length is not a multiple of the block size.
+fn fallback_for(wanted: DType, cols: usize) -> DType {
     let fits = |dtype: DType| cols.is_multiple_of(dtype.block_len());
     let smaller = match wanted {
         DType::Q4_K => DType::Q5_0,

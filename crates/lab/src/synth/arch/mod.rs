@@ -15,7 +15,7 @@ mod qwen35moe;
 mod qwen3moe;
 mod smollm3;
 
-use super::blueprint::Blueprint;
+use super::skeleton::ModelSkeleton;
 use super::config::{Config, ConfigError};
 
 /// An architecture.
@@ -24,7 +24,7 @@ pub(super) struct Architecture {
     model_types: &'static [&'static str],
     /// What GGUF files call it.
     pub(super) name: &'static str,
-    pub(super) describe: fn(&Config, &mut Blueprint) -> Result<(), ConfigError>,
+    pub(super) describe: fn(&Config, &mut ModelSkeleton) -> Result<(), ConfigError>,
 }
 
 const ARCHITECTURES: &[Architecture] = &[
