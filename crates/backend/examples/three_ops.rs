@@ -293,7 +293,7 @@ impl StateStore for NoState {
 mod tests {
     use super::*;
     use verbatim_backend::Outputs as _;
-    use verbatim_graph::{Builder, GraphError, F32Bits};
+    use verbatim_graph::{Builder, F32Bits, GraphError};
 
     const SUM: Tag = Tag::new("sum");
 
@@ -313,7 +313,8 @@ mod tests {
     fn weights(kind: WeightKind) -> Result<Weights, PackError> {
         let mut weights = ThreeOps.new_weights();
         let bytes: Vec<u8> = [1.0f32, 2.0, 3.0, 4.0, 5.0, 6.0].iter().flat_map(|x| x.to_le_bytes()).collect();
-        let source = WeightSource { kind, dtype: DType::F32, rows: 3, cols: 2, bytes: &bytes, on_consumed: &|_| {} };
+        let source =
+            WeightSource { kind, dtype: DType::F32, rows: 3, cols: 2, bytes: &bytes, on_consumed: &|_| {} };
         ThreeOps.append_weight(&mut weights, source)?;
         Ok(weights)
     }

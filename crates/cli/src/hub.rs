@@ -270,8 +270,7 @@ impl Hub {
         if start > 0 {
             request = request.header(header::RANGE, format!("bytes={start}-"));
         }
-        let is_hub =
-            uri.authority() == self.endpoint.authority() && uri.scheme() == self.endpoint.scheme();
+        let is_hub = uri.authority() == self.endpoint.authority() && uri.scheme() == self.endpoint.scheme();
         if let Some(token) = self.token.as_ref().filter(|_| is_hub) {
             request = request.header(header::AUTHORIZATION, format!("Bearer {token}"));
         }
@@ -312,7 +311,12 @@ struct RangeResponse {
 }
 
 impl RangeResponse {
-    fn new(url: &str, response: Response<Body>, linked: Linked, requested_start: u64) -> Result<Self, HubError> {
+    fn new(
+        url: &str,
+        response: Response<Body>,
+        linked: Linked,
+        requested_start: u64,
+    ) -> Result<Self, HubError> {
         let url = url.to_owned();
         let headers = response.headers();
         let range = text(headers, "content-range").and_then(parse_content_range);
@@ -322,7 +326,9 @@ impl RangeResponse {
         let (start, total_bytes, has_body) = match response.status() {
             StatusCode::OK => (0, length.or(linked.bytes), true),
             StatusCode::PARTIAL_CONTENT => match range {
-                Some((Some(start), total)) if start == requested_start => (start, total.or(linked.bytes), true),
+                Some((Some(start), total)) if start == requested_start => {
+                    (start, total.or(linked.bytes), true)
+                }
                 _ => {
                     return Err(HubError::InvalidResponse {
                         url,
@@ -333,7 +339,9 @@ impl RangeResponse {
             // Requested the bytes after the last one: the file is complete. Otherwise ours is too long, and
             // `start` past its end reports that.
             StatusCode::RANGE_NOT_SATISFIABLE if requested_start > 0 => match range {
-                Some((None, Some(total))) if total == requested_start => (requested_start, Some(total), false),
+                Some((None, Some(total))) if total == requested_start => {
+                    (requested_start, Some(total), false)
+                }
                 _ => (requested_start + 1, None, false),
             },
             StatusCode::NOT_FOUND => return Err(HubError::NotFound { url }),

@@ -101,12 +101,12 @@ fn download(pip: &Pip, file: &PackageFile, folder: &Path) -> Result<(), PackageE
             .env("PIP_DISABLE_PIP_VERSION_CHECK", "1")
             .output();
         let Ok(output) = output else { continue };
-        let output = String::from_utf8_lossy(&output.stderr);
+        let stderr = String::from_utf8_lossy(&output.stderr);
         if output.status.success() {
             return Ok(());
         }
-        if !output.contains("No module named pip") {
-            return Err(PackageError::Pip { package: file.requirement(), reason: last_lines(&output) });
+        if !stderr.contains("No module named pip") {
+            return Err(PackageError::Pip { package: file.requirement(), reason: last_lines(&stderr) });
         }
     }
     Err(PackageError::NoPip)

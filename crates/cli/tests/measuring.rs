@@ -257,7 +257,11 @@ fn synth_reports_errors_and_leaves_no_file() {
         assert!(!out.exists() && !home.path().join("x.gguf.part").exists(), "{arguments:?}");
     };
     rejected(&["qwen9", "x.gguf"], 1, "there is no shape `qwen9`; known shapes are qwen3-0.6b");
-    rejected(&["qwen3-0.6b", "x.gguf", "--quant", "Q9"], 2, "unknown quantisation type `Q9`; choose one of F32");
+    rejected(
+        &["qwen3-0.6b", "x.gguf", "--quant", "Q9"],
+        2,
+        "unknown quantisation type `Q9`; choose one of F32",
+    );
     rejected(&["a", "x.gguf", "--config", "config.json"], 1, "key `vocab_size` is missing");
     rejected(&["a", "x.gguf", "--config", "none.json"], 1, "cannot read none.json");
     rejected(&["qwen3-0.6b", "."], 1, "is not a regular file");

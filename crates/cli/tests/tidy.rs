@@ -263,7 +263,8 @@ fn no_import_cycles() {
     for name in LAYERS {
         let folder = format!("{name}/src/");
         let sources = files.iter().filter_map(|(path, text)| Some((path.strip_prefix(&folder)?, text)));
-        let edges = import_cycles::edges(&sources.map(|(path, text)| (path.to_owned(), text.clone())).collect());
+        let edges =
+            import_cycles::edges(&sources.map(|(path, text)| (path.to_owned(), text.clone())).collect());
         let cycles = import_cycles::cycles(&edges);
         let texts = cycles.iter().map(|cycle| import_cycles::describe(cycle, &edges));
         found.extend(texts.map(|text| format!("\n{name}/src:{text}")));

@@ -37,7 +37,15 @@ impl Backend for Cpu {
             }
             WeightKind::Experts(experts) => {
                 let rows = rows.checked_div(experts).unwrap_or(0);
-                Weight::Experts(PackedExperts::pack_with(team, dtype, experts, rows, cols, bytes, on_consumed)?)
+                Weight::Experts(PackedExperts::pack_with(
+                    team,
+                    dtype,
+                    experts,
+                    rows,
+                    cols,
+                    bytes,
+                    on_consumed,
+                )?)
             }
             WeightKind::Vector => {
                 let mut vector = Vec::new();

@@ -9,7 +9,7 @@ use crate::ops::attention::Scratch;
 use crate::ops::recurrence::{self, Before, ConvWeights, DeltaRow, MAX_KEY_DIM};
 use crate::ops::{elementwise, experts, hadamard, norm, rope};
 use crate::partition;
-use crate::program::{BoundProgram, CpuOutputs, CpuProgram, ArenaView, PreparedOp, Source};
+use crate::program::{ArenaView, BoundProgram, CpuOutputs, CpuProgram, PreparedOp, Source};
 use crate::recurrent::{TILE_COLS, Tile};
 use crate::state::CpuState;
 use crate::weights::Weights;

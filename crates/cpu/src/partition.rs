@@ -67,7 +67,7 @@ pub(crate) fn part(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use verbatim_graph::{Activation, Builder, Op, F32Bits, RopeLayout, RowCounts, Shape, Tag, ValueId};
+    use verbatim_graph::{Activation, Builder, F32Bits, Op, RopeLayout, RowCounts, Shape, Tag, ValueId};
     use verbatim_quant::DType;
 
     fn builder() -> Builder<CpuOp> {

@@ -272,7 +272,9 @@ impl CpuProgram {
         });
         let inputs = inputs.collect();
         let outputs = graph.outputs().iter().map(|&(tag, id)| (tag, *source(&plan, id).view())).collect();
-        let freed = |phase| plan.freed_after(phase).map(|(_, allocation)| (allocation.offset, allocation.bytes)).collect();
+        let freed = |phase| {
+            plan.freed_after(phase).map(|(_, allocation)| (allocation.offset, allocation.bytes)).collect()
+        };
         let poison = if poison { (0..plan.phases().len()).map(freed).collect() } else { Vec::new() };
         Ok(CpuProgram { ops, inputs, outputs, poison, weights_id: weights.id(), plan })
     }

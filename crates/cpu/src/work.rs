@@ -119,7 +119,9 @@ impl Work {
             Op::Hadamard { heads, .. } | Op::HeadColumns { heads, .. } => {
                 Work::rows(Units::Of(heads)).unit_local(Operands::All)
             }
-            Op::KvWrite { kv_heads, .. } => Work::rows(Units::Of(kv_heads)).unit_local(Operands::Only(&[1, 2])),
+            Op::KvWrite { kv_heads, .. } => {
+                Work::rows(Units::Of(kv_heads)).unit_local(Operands::Only(&[1, 2]))
+            }
             Op::MoeCombine => Work::rows(Units::CacheLines),
             Op::RowGate => Work::rows(Units::CacheLines).unit_local(Operands::Only(&[1])),
             Op::Embed { .. } | Op::RopeTable(_) | Op::MoeTopK { .. } | Op::MoeWeights(_) => {
@@ -156,7 +158,7 @@ impl PhaseRules for CpuOp {
 mod tests {
     use crate::op::CpuOp;
     use std::sync::Arc;
-    use verbatim_graph::{Attention, Builder, Op, F32Bits, RowCounts, Shape, Tag};
+    use verbatim_graph::{Attention, Builder, F32Bits, Op, RowCounts, Shape, Tag};
     use verbatim_plan::Plan;
     use verbatim_quant::DType;
 

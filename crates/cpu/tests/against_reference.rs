@@ -134,7 +134,8 @@ struct Perturbation {
 impl Perturbation {
     /// Factors near 1; all 1 without a perturbation.
     fn factors(perturbation: Option<Perturbation>, seed: u64) -> impl FnMut() -> f32 {
-        let (amount, index) = perturbation.map_or((0.0, 0), |perturbation| (perturbation.amount, perturbation.index));
+        let (amount, index) =
+            perturbation.map_or((0.0, 0), |perturbation| (perturbation.amount, perturbation.index));
         let mut random = Random(seed ^ 9 ^ (index << 32));
         move || 1.0 + amount * random.unit()
     }

@@ -4,7 +4,7 @@
 use verbatim_backend::{KvSpec, KvType, Outputs, PAGE_CELLS, StateLayers};
 use verbatim_cpu::{Cpu, CpuArena, CpuState, Weight, Weights};
 use verbatim_graph::random::Random;
-use verbatim_graph::{Attention, Builder, Graph, Op, F32Bits, RowCounts, Shape, Tag};
+use verbatim_graph::{Attention, Builder, F32Bits, Graph, Op, RowCounts, Shape, Tag};
 use verbatim_quant::DType;
 use verbatim_simd::Isa;
 
@@ -103,9 +103,8 @@ impl Machine {
         let bound = program.bind(&mut self.arena, bounds, |input| match input.tag().name {
             "positions" => input.i32_from(rows.iter().map(|row| row.1 as i32)),
             "sequences" => input.i32_from(rows.iter().map(|row| row.0 as i32)),
-            "pages" => {
-                input.i32_from((0..SEQUENCES).flat_map(|s| (0..PAGES).map(move |block| page(s, block) as i32)))
-            }
+            "pages" => input
+                .i32_from((0..SEQUENCES).flat_map(|s| (0..PAGES).map(move |block| page(s, block) as i32))),
             "cells" => input.i32_from(rows.iter().map(|&(sequence, position)| {
                 (page(sequence, position / PAGE_CELLS) * PAGE_CELLS + position % PAGE_CELLS) as i32
             })),

@@ -5,7 +5,7 @@ use verbatim_backend::{KvSpec, KvType, Outputs, StateLayers};
 use verbatim_cpu::{Cpu, CpuArena, CpuState};
 use verbatim_cpu::{Weight, Weights};
 use verbatim_graph::random::Random;
-use verbatim_graph::{Activation, Attention, Builder, Gating, Graph, Op, F32Bits, RopeLayout, RowCounts};
+use verbatim_graph::{Activation, Attention, Builder, F32Bits, Gating, Graph, Op, RopeLayout, RowCounts};
 use verbatim_graph::{OpRules, RopeScaling, RopeTable, Router, Shape, Tag, ValueId};
 use verbatim_matrix::{PackedExperts, PackedMatrix};
 use verbatim_quant::{DType, quantize};
@@ -74,7 +74,15 @@ impl Net {
     fn experts(&mut self, experts: usize, rows: usize, cols: usize) -> ValueId {
         let dtype = DType::Q8_0;
         let bytes = self.bytes(dtype, experts * rows, cols);
-        let packed = PackedExperts::pack_with(&mut Team::solo(), dtype, experts, rows, cols, &bytes, &|_| {});
+        let packed = PackedExperts::pack_with(
+            &mut Team::single_threaded(),
+            dtype,
+            experts,
+            rows,
+            cols,
+            &bytes,
+            &|_| {},
+        );
         self.weight(dtype, experts * rows, cols, Weight::Experts(packed.expect("whole blocks")))
     }
 

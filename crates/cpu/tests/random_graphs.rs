@@ -71,7 +71,7 @@ fn weights(graph: &Graph, seed: u64) -> Weights {
                 Weight::Matrix(PackedMatrix::pack(value.dtype, rows, cols, &packed()).expect("fits"))
             }
             Some((Op::MoeLinear { experts, .. }, 1)) => {
-                let (team, rows) = (&mut Team::solo(), rows / experts);
+                let (team, rows) = (&mut Team::single_threaded(), rows / experts);
                 let experts =
                     PackedExperts::pack_with(team, value.dtype, experts, rows, cols, &packed(), &|_| {});
                 Weight::Experts(experts.expect("fits"))

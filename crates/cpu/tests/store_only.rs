@@ -4,7 +4,7 @@
 use verbatim_backend::{KvSpec, KvType, Outputs, PAGE_CELLS, StateLayers};
 use verbatim_cpu::{Cpu, CpuArena, CpuState, Weights};
 use verbatim_graph::random::Random;
-use verbatim_graph::{Attention, Builder, Graph, Lifetime, Op, F32Bits, RowCounts, Shape, Tag, ValueId};
+use verbatim_graph::{Attention, Builder, F32Bits, Graph, Lifetime, Op, RowCounts, Shape, Tag, ValueId};
 use verbatim_quant::DType;
 
 const HEADS: usize = 4;

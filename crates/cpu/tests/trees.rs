@@ -5,7 +5,7 @@ use verbatim_backend::{KvSpec, KvType, Outputs, PAGE_CELLS, RecurrentSpec, State
 use verbatim_cpu::{Cpu, CpuArena, CpuProgram};
 use verbatim_cpu::{CpuState, Weight, Weights};
 use verbatim_graph::random::Random;
-use verbatim_graph::{Attention, Builder, DeltaHeads, Graph, Op, F32Bits, RowCounts, Shape, Tag, ValueId};
+use verbatim_graph::{Attention, Builder, DeltaHeads, F32Bits, Graph, Op, RowCounts, Shape, Tag, ValueId};
 use verbatim_quant::DType;
 use verbatim_simd::Isa;
 
@@ -64,8 +64,8 @@ fn attention_graph(paths: bool, window: Option<usize>) -> Graph {
     };
     let q = input("q", DType::F32, Shape::per_row(HEADS * HEAD_DIM));
     let [k, v] = ["k", "v"].map(|name| input(name, DType::F32, Shape::per_row(KV_HEADS * HEAD_DIM)));
-    let [cells, positions, sequences, tree_starts] =
-        ["cells", "positions", "sequences", "tree_starts"].map(|name| input(name, DType::I32, Shape::per_row(1)));
+    let [cells, positions, sequences, tree_starts] = ["cells", "positions", "sequences", "tree_starts"]
+        .map(|name| input(name, DType::I32, Shape::per_row(1)));
     let pages = input("pages", DType::I32, Shape::fixed(1, PAGES - 1));
     let path = input("paths", DType::I32, Shape::per_row(ROWS));
     let write = Op::KvWrite { kv_heads: KV_HEADS, head_dim: HEAD_DIM };
@@ -200,7 +200,11 @@ fn every_row_of_a_tree_attends_to_its_own_path() {
             let mut state = with_prefix(executor, &plain);
             let values: Vec<[Vec<f32>; 3]> = row_path.iter().map(|&row| tree_values[row].clone()).collect();
             let wanted = attend(executor, &plain, &weights, &mut state, &chain(&values, committed));
-            assert_eq!(Some(&given[row]), wanted.last(), "round {round}, row {row} by {row_path:?}, {spec:?}");
+            assert_eq!(
+                Some(&given[row]),
+                wanted.last(),
+                "round {round}, row {row} by {row_path:?}, {spec:?}"
+            );
         }
     }
 }

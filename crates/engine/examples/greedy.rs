@@ -5,7 +5,7 @@
 
 use std::error::Error;
 use verbatim_cpu::Cpu;
-use verbatim_engine::{LoadOptions, MAX_ROWS, Row, RowInput, Stepper, RowOutputs};
+use verbatim_engine::{LoadOptions, MAX_ROWS, Row, RowInput, RowOutputs, Stepper};
 use verbatim_gguf::GgufFile;
 
 fn main() -> Result<(), Box<dyn Error>> {

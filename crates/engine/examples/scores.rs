@@ -6,7 +6,7 @@
 use std::error::Error;
 use std::io::Write;
 use verbatim_cpu::Cpu;
-use verbatim_engine::{LoadOptions, MAX_ROWS, NextOutput, Row, RowInput, Stepper, RowOutputs};
+use verbatim_engine::{LoadOptions, MAX_ROWS, NextOutput, Row, RowInput, RowOutputs, Stepper};
 use verbatim_gguf::GgufFile;
 use verbatim_text::{SpecialTokens, Tokenizer};
 

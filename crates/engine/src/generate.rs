@@ -69,7 +69,16 @@ impl Generation {
         prompt.drain(..cached_tokens);
         let stats = GenerationStats { prompt_tokens: tokens, cached_tokens, ..GenerationStats::default() };
         let text = Text { detokenizer: Detokenizer::new(), stops, text: String::new(), tokens: Vec::new() };
-        Ok(Generation { sampler, max_tokens, pending_tokens: prompt, stop, text, stats, started, first_token: None })
+        Ok(Generation {
+            sampler,
+            max_tokens,
+            pending_tokens: prompt,
+            stop,
+            text,
+            stats,
+            started,
+            first_token: None,
+        })
     }
 
     /// The event that reports the start.
@@ -95,7 +104,8 @@ impl Generation {
         // With context shift, a prompt may be longer than the context: the shift happens at the same tokens as if they were computed
         // one by one, so the result does not depend on the chunking.
         let later = self.pending_tokens.split_off(self.pending_tokens.len().min(session.room(stepper)?));
-        let Some(token) = session.advance(stepper, &self.pending_tokens, &self.sampler, should_continue)? else {
+        let Some(token) = session.advance(stepper, &self.pending_tokens, &self.sampler, should_continue)?
+        else {
             return Ok(Some(FinishReason::Cancelled));
         };
         if !later.is_empty() {

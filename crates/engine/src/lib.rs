@@ -31,7 +31,7 @@ pub use error::EngineError;
 pub use load::{LoadError, read_hyperparameters};
 pub use options::{DraftOptions, LoadOptions};
 pub use request::{Event, FinishReason, GenerationStats, Prompt, Request, RequestError, Sampling};
-pub use row::{NextOutput, Row, RowError, RowInput, StepError, StepOutputs, RowOutputs};
+pub use row::{NextOutput, Row, RowError, RowInput, RowOutputs, StepError, StepOutputs};
 pub use sequences::SaveError;
 pub use session::{OpenedSession, RestoredSession, SessionError, SessionId, SessionOptions};
 pub use stepper::{SequenceMemory, Stepper};

@@ -213,7 +213,8 @@ fn append_weights<B: Backend>(
     for (spec, tensor) in model.weights().iter().zip(tensors) {
         let &WeightSpec { kind, dtype, rows, cols, .. } = spec;
         let on_consumed = |range| read_ahead.done(tensor, range);
-        let weight = WeightSource { kind, dtype, rows, cols, bytes: tensor.data(), on_consumed: &on_consumed };
+        let weight =
+            WeightSource { kind, dtype, rows, cols, bytes: tensor.data(), on_consumed: &on_consumed };
         let appended = backend.append_weight(weights, weight);
         appended.map_err(|error| LoadError::Pack { name: spec.name.clone(), error })?;
     }

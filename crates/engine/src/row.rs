@@ -98,7 +98,9 @@ pub enum RowError {
     #[error(transparent)]
     Batch(#[from] BatchError),
     /// The draft model would attend to positions that it has not computed.
-    #[error("KV index {kv_index} attends to positions before {start}, which the draft model has not computed")]
+    #[error(
+        "KV index {kv_index} attends to positions before {start}, which the draft model has not computed"
+    )]
     DraftNotComputed {
         /// The row's KV index.
         kv_index: usize,

@@ -1,7 +1,9 @@
 //! The stepper: loaded models, the KV cache and recurrent states of all sequences, and the step. A step is one forward pass over a
 //! batch of rows, as in vLLM's model runner; a row is one token, or embedding, at one position of a sequence.
 
-use crate::row::{NextOutput, Row, RowError, RowInput, RowOutcome, RowOutcomes, StepError, StepOutputs, RowOutputs};
+use crate::row::{
+    NextOutput, Row, RowError, RowInput, RowOutcome, RowOutcomes, RowOutputs, StepError, StepOutputs,
+};
 use crate::{Hyperparameters, LoadOptions, MAX_ROWS, Sampler, SequenceId};
 use verbatim_backend::{Backend, BindError, FilledInput, InputBinding, Outputs, Profile, StateStore};
 use verbatim_graph::RowCounts;
@@ -180,8 +182,9 @@ impl<B: Backend> Stepper<B> {
         // Until the run has succeeded, these rows and their descendants count as not computed.
         state.begin_compute(model, batch.accepted_rows.iter().map(|&accepted| kv_indices[accepted]))?;
         let (store, tables) = state.store_and_page_tables();
-        let run_outputs = backend
-            .run(program, arena, count, weights, store, |input| fill(input, rows, run_rows, batch, &tables))?;
+        let run_outputs = backend.run(program, arena, count, weights, store, |input| {
+            fill(input, rows, run_rows, batch, &tables)
+        })?;
         let computed = batch.accepted_rows.iter().map(|&accepted| {
             let ((sequence, kv_index), row) = (kv_indices[accepted], requested[accepted]);
             (sequence, kv_index, rows[row].token())

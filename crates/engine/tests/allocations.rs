@@ -7,7 +7,8 @@ use common::*;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use verbatim_engine::{
-    DraftOptions, HiddenOutput, KvType, LoadOptions, NextOutput, PAGE_CELLS, Row, RowInput, Sampler, RowOutputs,
+    DraftOptions, HiddenOutput, KvType, LoadOptions, NextOutput, PAGE_CELLS, Row, RowInput, RowOutputs,
+    Sampler,
 };
 
 /// Counts allocations of all threads.
@@ -137,7 +138,10 @@ fn many_shapes() {
                         sequence,
                         kv_index,
                         input: RowInput::Token(7 + kv_index as u32),
-                        want: RowOutputs { hidden: &chosen, ..RowOutputs::logits_if(kv_index + output_rows >= rows) },
+                        want: RowOutputs {
+                            hidden: &chosen,
+                            ..RowOutputs::logits_if(kv_index + output_rows >= rows)
+                        },
                     };
                     let step: Vec<Row> = (0..rows).map(row).collect();
                     let outputs = engine.step(&step).expect("a step");

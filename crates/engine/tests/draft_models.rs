@@ -9,7 +9,7 @@ use common::*;
 use std::ops::Range;
 use verbatim_engine::{
     Backend, BatchError, DraftOptions, KvType, LoadOptions, ModelId, RestoreError, Row, RowError, RowInput,
-    SequenceId, StateError, Stepper, RowOutputs,
+    RowOutputs, SequenceId, StateError, Stepper,
 };
 use verbatim_graph::random::Random;
 use verbatim_reference::Reference;
@@ -413,7 +413,8 @@ fn save_and_restore<B: Backend>(backend: &impl Fn() -> B, pair: &mut Pair<B>, te
     let restored = alone.restore(&saved, Vec::new()).expect("fits");
     let mut logits = Vec::new();
     let kv_index = alone.append(restored.sequence, 1).expect("room");
-    let row = Row { sequence: restored.sequence, kv_index, input: RowInput::Token(7), want: RowOutputs::LOGITS };
+    let row =
+        Row { sequence: restored.sequence, kv_index, input: RowInput::Token(7), want: RowOutputs::LOGITS };
     logits.extend_from_slice(alone.step(&[row]).expect("a step").logits(0).expect("wanted"));
     alone.commit(restored.sequence, 1).expect("computed");
     let mut longer = text.clone();

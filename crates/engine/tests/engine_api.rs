@@ -98,7 +98,8 @@ fn generate_with_stepper(model: &str, prompt: &[u32], count: usize) -> Vec<u32> 
     let sequence = stepper.begin().expect("free");
     let (mut pending, mut tokens) = (prompt.to_vec(), Vec::new());
     while tokens.len() < count {
-        let token = stepper.advance(sequence, &pending, &sampler, || true).expect("fits").expect("not stopped");
+        let token =
+            stepper.advance(sequence, &pending, &sampler, || true).expect("fits").expect("not stopped");
         if tokenizer.is_eog(token) {
             break;
         }
@@ -134,8 +135,10 @@ fn a_stop_string_ends_the_text_at_any_token_boundary() {
     for (from, &start) in borders.iter().enumerate() {
         for &end in borders[from + 1..].iter().take(9).step_by(2) {
             let stop = whole[start..end].to_owned();
-            let completion =
-                complete(&engine, Request { stop: vec!["never generated".to_owned(), stop.clone()], ..request(24) });
+            let completion = complete(
+                &engine,
+                Request { stop: vec!["never generated".to_owned(), stop.clone()], ..request(24) },
+            );
             assert_eq!(Some(completion.text.len()), whole.find(&stop), "{stop:?}");
             assert!(whole.starts_with(&completion.text));
             assert_eq!(completion.reason, FinishReason::StopString(stop));

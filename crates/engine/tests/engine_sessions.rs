@@ -74,7 +74,11 @@ fn a_session_resumes_from_its_history() {
         assert_eq!(complete(&fresh, None, &talk, 12), (generated, 0), "{model}");
         // A different continuation, from the longest common prefix that the model can resume from.
         let other = [&talk[..60], &text(200, 9)].concat();
-        assert_eq!(complete(&engine, Some(session), &other, 12).0, complete(&fresh, None, &other, 12).0, "{model}");
+        assert_eq!(
+            complete(&engine, Some(session), &other, 12).0,
+            complete(&fresh, None, &other, 12).0,
+            "{model}"
+        );
     }
 }
 
@@ -210,7 +214,11 @@ fn nan_logits_fail_only_their_request() {
         assert!(failed, "{model}: {last:?}");
         assert_eq!(complete(&engine, session, &talk, 5).0, before, "{model}");
         talk.extend(&before);
-        assert_eq!(complete(&engine, session, &talk, 5).0, complete(&started(model, 300), None, &talk, 5).0, "{model}");
+        assert_eq!(
+            complete(&engine, session, &talk, 5).0,
+            complete(&started(model, 300), None, &talk, 5).0,
+            "{model}"
+        );
     }
 }
 

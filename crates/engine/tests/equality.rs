@@ -23,7 +23,10 @@ fn every_batch_size_gives_the_same_bits() {
         let tokens = tokens(150, engine.hyperparameters().vocabulary);
         let one_by_one = bits(&logits(&mut engine, &tokens, &[1]));
         for batch_size in [2, 3, 4, 5, 7, 8, 16, 31, 64, 150] {
-            assert!(bits(&logits(&mut engine, &tokens, &[batch_size])) == one_by_one, "{model} batch size {batch_size}");
+            assert!(
+                bits(&logits(&mut engine, &tokens, &[batch_size])) == one_by_one,
+                "{model} batch size {batch_size}"
+            );
         }
         for splits in [&[64, 64][..], &[63, 2, 64, 1], &[1, 100, 3, 46], &[13]] {
             assert!(bits(&logits(&mut engine, &tokens, splits)) == one_by_one, "{model} splits {splits:?}");

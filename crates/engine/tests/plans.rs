@@ -3,7 +3,7 @@
 mod common;
 
 use common::*;
-use verbatim_engine::{LoadOptions, Row, RowInput, Sampler, RowOutputs};
+use verbatim_engine::{LoadOptions, Row, RowInput, RowOutputs, Sampler};
 
 /// Prefill of 512, with logits of the last row and of all, then decoding.
 fn exercise(engine: &mut Engine) {

@@ -3,7 +3,7 @@
 mod common;
 
 use common::*;
-use verbatim_engine::{LoadOptions, Row, RowInput, Sampler, SequenceId, StateError, RowOutputs};
+use verbatim_engine::{LoadOptions, Row, RowInput, RowOutputs, Sampler, SequenceId, StateError};
 
 const MODELS: [&str; 4] = ["llama-gqa-tied", "gemma3-iswa", "qwen35-hybrid", "qwen3moe"];
 const PREFIX: usize = 150;
@@ -120,7 +120,11 @@ fn an_uncommitted_prefix_is_not_reused() {
         let rows: Vec<Row> = first.iter().enumerate().map(row).collect();
         engine.step(&rows).expect("a step");
         let other = Request::answer(&mut engine, &second);
-        assert_eq!((other.reused, other.generated), (0, cold.generated.clone()), "{model}: computed and not committed");
+        assert_eq!(
+            (other.reused, other.generated),
+            (0, cold.generated.clone()),
+            "{model}: computed and not committed"
+        );
         engine.commit(writer, first.len()).expect("computed");
         let other = Request::answer(&mut engine, &second);
         assert!(other.reused >= 128, "{model}: {} reused", other.reused);

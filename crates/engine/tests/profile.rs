@@ -10,8 +10,12 @@ use verbatim_engine::{LoadOptions, MatmulKind, Row, RowInput, RowOutputs};
 fn step(engine: &mut Engine, rows: usize) {
     let sequence = engine.begin().expect("free");
     let start = engine.append(sequence, rows).expect("fits");
-    let row =
-        |i| Row { sequence, kv_index: start + i, input: RowInput::Token(i as u32 + 1), want: RowOutputs::LOGITS };
+    let row = |i| Row {
+        sequence,
+        kv_index: start + i,
+        input: RowInput::Token(i as u32 + 1),
+        want: RowOutputs::LOGITS,
+    };
     engine.step(&(0..rows).map(row).collect::<Vec<_>>()).expect("runs");
     engine.end(sequence).expect("begun");
 }
@@ -34,7 +38,10 @@ fn a_profile_counts_every_node_and_at_most_the_elapsed_time() {
         assert_eq!(profile.runs(), 4, "{model}");
         assert_eq!(profile.ops().iter().map(|kind| kind.count).sum::<u64>(), 4 * nodes, "{model}");
         let ops: Duration = profile.ops().iter().map(|kind| kind.time).sum();
-        assert!(ops > Duration::ZERO && ops + profile.barrier_wait() <= profile.total(), "{model}: {profile:?}");
+        assert!(
+            ops > Duration::ZERO && ops + profile.barrier_wait() <= profile.total(),
+            "{model}: {profile:?}"
+        );
         assert!(profile.total() <= wall, "{model}");
         engine.set_profiling(true);
         let profile = engine.profile().expect("the CPU has one");

@@ -3,7 +3,7 @@
 mod common;
 
 use common::*;
-use verbatim_engine::{BatchError, LoadOptions, Row, RowError, RowInput, SequenceId, StateError, RowOutputs};
+use verbatim_engine::{BatchError, LoadOptions, Row, RowError, RowInput, RowOutputs, SequenceId, StateError};
 
 const MODEL: &str = "models/qwen35-hybrid/model.gguf";
 

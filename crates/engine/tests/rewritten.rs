@@ -128,10 +128,12 @@ fn rewrite_as_moe(model: &mut Model, fused: bool, biases: bool) {
         model.push(name("ffn_down_shexp.weight"), &[SHARED, hidden], columns(&down, FFN, 0, SHARED, 2.0));
         model.push(name("ffn_gate_inp_shexp.weight"), &[hidden], vec![0.0; hidden]);
         model.push(name("ffn_gate_inp.weight"), &[hidden, EXPERTS], vec![0.0; hidden * EXPERTS]);
-        let downs = (0..EXPERTS).flat_map(|e| columns(&down, FFN, SHARED + e * EXPERT_FFN, EXPERT_FFN, EXPERTS as f32));
+        let downs = (0..EXPERTS)
+            .flat_map(|e| columns(&down, FFN, SHARED + e * EXPERT_FFN, EXPERT_FFN, EXPERTS as f32));
         model.push(name("ffn_down_exps.weight"), &[EXPERT_FFN, hidden, EXPERTS], downs.collect());
         if fused {
-            let experts = gate[split..].chunks(EXPERT_FFN * hidden).zip(up[split..].chunks(EXPERT_FFN * hidden));
+            let experts =
+                gate[split..].chunks(EXPERT_FFN * hidden).zip(up[split..].chunks(EXPERT_FFN * hidden));
             let both = experts.flat_map(|(gate, up)| [gate, up].concat()).collect();
             model.push(name("ffn_gate_up_exps.weight"), &[hidden, 2 * EXPERT_FFN, EXPERTS], both);
         } else {
@@ -142,7 +144,11 @@ fn rewrite_as_moe(model: &mut Model, fused: bool, biases: bool) {
             for part in ["ffn_gate", "ffn_up"] {
                 let bias = model.take(&name(&format!("{part}.bias"))).values;
                 model.push(name(&format!("{part}_shexp.bias")), &[SHARED], bias[..SHARED].to_vec());
-                model.push(name(&format!("{part}_exps.bias")), &[EXPERT_FFN, EXPERTS], bias[SHARED..].to_vec());
+                model.push(
+                    name(&format!("{part}_exps.bias")),
+                    &[EXPERT_FFN, EXPERTS],
+                    bias[SHARED..].to_vec(),
+                );
             }
             // One half comes from the shared expert, the other from the experts together.
             let bias = model.take(&name("ffn_down.bias")).values;

@@ -4,8 +4,8 @@ mod common;
 
 use common::*;
 use verbatim_engine::{
-    Backend, BatchError, HiddenOutput, LoadOptions, LogSoftmax, NextOutput, Row, RowError, RowInput, Sampler,
-    SequenceId, Stepper, RowOutputs,
+    Backend, BatchError, HiddenOutput, LoadOptions, LogSoftmax, NextOutput, Row, RowError, RowInput,
+    RowOutputs, Sampler, SequenceId, Stepper,
 };
 use verbatim_models::outputs;
 use verbatim_reference::Reference;
@@ -368,7 +368,8 @@ fn logits_that_no_row_requests_are_not_computed() {
         engine.append(sequence, 5).expect("room");
         let vocabulary = engine.hyperparameters().vocabulary;
         let last = HiddenOutput::Layer(engine.hyperparameters().layers as u32 - 1);
-        for want in [RowOutputs::NONE, RowOutputs { hidden: &[last], ..RowOutputs::NONE }, RowOutputs::LOGITS] {
+        for want in [RowOutputs::NONE, RowOutputs { hidden: &[last], ..RowOutputs::NONE }, RowOutputs::LOGITS]
+        {
             let rows: Vec<Row> = (0..5).map(|i| Row { want, ..row(sequence, i, 3 + i as u32) }).collect();
             let outputs = engine.step(&rows).expect("a step");
             assert_eq!(outputs.logits(4).is_some(), want.next != NextOutput::None);

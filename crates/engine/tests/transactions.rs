@@ -7,7 +7,7 @@ use common::scratch::{Event, FromScratch, events};
 use common::*;
 use std::collections::HashMap;
 use verbatim_engine::{
-    Backend, KvType, LoadOptions, RestoreError, Row, RowInput, SequenceId, StateError, Stepper, RowOutputs,
+    Backend, KvType, LoadOptions, RestoreError, Row, RowInput, RowOutputs, SequenceId, StateError, Stepper,
 };
 use verbatim_graph::random::Random;
 use verbatim_reference::Reference;
@@ -93,7 +93,8 @@ impl<B: Backend> World<B> {
         let Ok(sequence) = self.engine.begin() else { return };
         let mut tokens = Vec::new();
         if self.random.below(5) > 0 {
-            let text: Vec<u32> = (0..self.random.below(150)).map(|position| token_at(position, false)).collect();
+            let text: Vec<u32> =
+                (0..self.random.below(150)).map(|position| token_at(position, false)).collect();
             let reused = self.engine.resume_prefix(sequence, &text).expect("empty");
             self.reused += reused;
             tokens = text[..reused].to_vec();
@@ -284,8 +285,11 @@ impl<B: Backend> World<B> {
                 let saved = self.engine.save(sequence).expect("begun");
                 match self.engine.restore(&saved, Vec::new()) {
                     Ok(restored) => {
-                        let tracked =
-                            Tracked { sequence: restored.sequence, draft: Vec::new(), ..self.sequences[at].clone() };
+                        let tracked = Tracked {
+                            sequence: restored.sequence,
+                            draft: Vec::new(),
+                            ..self.sequences[at].clone()
+                        };
                         assert_eq!(restored.positions, tracked.tokens.len());
                         self.sequences.push(tracked);
                         self.count("restores");

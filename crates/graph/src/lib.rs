@@ -19,7 +19,7 @@ pub use op::{
 };
 pub use rule::{OpRules, Operands};
 pub use value::{
-    Def, Extent, Lifetime, NodeId, Placement, F32Bits, RowCounts, Shape, Tag, Value, ValueId, WeightKind,
+    Def, Extent, F32Bits, Lifetime, NodeId, Placement, RowCounts, Shape, Tag, Value, ValueId, WeightKind,
 };
 
 /// Why a graph could not be built.

@@ -1,6 +1,6 @@
 //! Random graphs for property tests: every op, view, lifetime and state edge, from a seed.
 
-use crate::{Activation, Attention, Builder, DeltaHeads, Extent, Gating, Graph, Op, F32Bits, RowCounts};
+use crate::{Activation, Attention, Builder, DeltaHeads, Extent, F32Bits, Gating, Graph, Op, RowCounts};
 use crate::{RopeLayout, RopeScaling, RopeTable, Router, Shape, Tag, ValueId};
 use verbatim_quant::DType;
 

@@ -2,7 +2,7 @@
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use verbatim_graph::{
-    Builder, Def, Graph, GraphError, Lifetime, Op, Placement, F32Bits, RowCounts, Shape, Tag, ValueId,
+    Builder, Def, F32Bits, Graph, GraphError, Lifetime, Op, Placement, RowCounts, Shape, Tag, ValueId,
 };
 use verbatim_quant::DType;
 

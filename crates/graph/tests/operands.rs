@@ -1,8 +1,8 @@
 //! For each op: valid operands, the shape of the result, and the operands that it rejects.
 
 use verbatim_graph::{
-    Activation, Attention, Def, DeltaHeads, Extent, Gating, Lifetime, Op, OpRules, Operands, Placement, F32Bits,
-    RopeLayout, RopeScaling, RopeTable, Router, Shape, Tag, Value, WeightKind,
+    Activation, Attention, Def, DeltaHeads, Extent, F32Bits, Gating, Lifetime, Op, OpRules, Operands,
+    Placement, RopeLayout, RopeScaling, RopeTable, Router, Shape, Tag, Value, WeightKind,
 };
 use verbatim_quant::DType;
 

@@ -14,8 +14,12 @@ fn engine(model: &str, context: usize) -> Stepper<Cpu> {
 
 #[test]
 fn every_test_is_repeated_and_leaves_the_engine_unchanged() {
-    let selection =
-        TestMatrix { prompts: vec![40, 600], generations: vec![3], verify_batches: vec![1, 5], depths: vec![0, 70] };
+    let selection = TestMatrix {
+        prompts: vec![40, 600],
+        generations: vec![3],
+        verify_batches: vec![1, 5],
+        depths: vec![0, 70],
+    };
     let (tests, context) = selection.tests().unwrap();
     assert_eq!((tests.len(), context), (10, 670));
     // A recurrent model cannot go back to a depth.
@@ -81,9 +85,9 @@ fn a_profile_divides_the_time_into_parts() {
         assert!(rate.gb_per_s > 0.0 && (rate.of_read_peak - rate.gb_per_s / 10.0).abs() < 1e-9, "{rate:?}");
         assert!(rate.gops > 0.0 && (rate.of_gops_peak - rate.gops / 50.0).abs() < 1e-9, "{rate:?}");
         let table = breakdown.table();
-        let verify_batches: Vec<usize> = table.lines().skip(3).map(|line| line.matches('|').count()).collect();
+        let columns: Vec<usize> = table.lines().skip(3).map(|line| line.matches('|').count()).collect();
         assert!(
-            widths.len() == breakdown.parts.len() + 2 && widths.iter().all(|&count| count == 9),
+            columns.len() == breakdown.parts.len() + 2 && columns.iter().all(|&count| count == 9),
             "{table}"
         );
     }

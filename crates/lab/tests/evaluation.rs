@@ -1,7 +1,7 @@
 //! The perplexity of models of the golden data, against a naive computation.
 
 use verbatim_cpu::Cpu;
-use verbatim_engine::{KvType, LoadOptions, Row, RowInput, SequenceMemory, Stepper, RowOutputs};
+use verbatim_engine::{KvType, LoadOptions, Row, RowInput, RowOutputs, SequenceMemory, Stepper};
 use verbatim_gguf::GgufFile;
 use verbatim_lab::evaluation::{Chunks, Evaluation, EvaluationError, evaluate};
 
@@ -20,7 +20,8 @@ fn log_probabilities(engine: &mut Stepper<Cpu>, tokens: &[u32]) -> Vec<Vec<f64>>
     let sequence = engine.begin().unwrap();
     let rows = tokens.iter().map(|&token| {
         let position = engine.append(sequence, 1).unwrap();
-        let row = Row { sequence, kv_index: position, input: RowInput::Token(token), want: RowOutputs::LOGITS };
+        let row =
+            Row { sequence, kv_index: position, input: RowInput::Token(token), want: RowOutputs::LOGITS };
         let logits = engine.step(&[row]).unwrap().logits(0).unwrap().to_vec();
         engine.commit(sequence, 1).unwrap();
         let total: f64 = logits.iter().map(|&x| f64::from(x).exp()).sum();

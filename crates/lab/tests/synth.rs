@@ -3,9 +3,11 @@
 use std::path::Path;
 
 use verbatim_cpu::Cpu;
-use verbatim_engine::{LoadOptions, RowInput, Sampler, Stepper, RowOutputs};
+use verbatim_engine::{LoadOptions, RowInput, RowOutputs, Sampler, Stepper};
 use verbatim_gguf::GgufFile;
-use verbatim_lab::synth::{ModelSkeleton, QuantType, SynthError, WriteOptions, architectures, known_shapes, write};
+use verbatim_lab::synth::{
+    ModelSkeleton, QuantType, SynthError, WriteOptions, architectures, known_shapes, write,
+};
 use verbatim_quant::DType;
 
 /// Rows of 256, 512 and 64 elements: whole blocks of every format in some tensors, and not in others.
@@ -371,8 +373,10 @@ fn a_model_that_cannot_be_written_leaves_no_file() {
     // More bytes than any disk has.
     let huge = QWEN3.replace("\"intermediate_size\": 512", "\"intermediate_size\": 4194304");
     let huge = huge.replace("\"hidden_size\": 256", "\"hidden_size\": 4194304");
-    let huge =
-        ModelSkeleton::from_config("huge", &huge.replace("\"num_hidden_layers\": 2", "\"num_hidden_layers\": 999"));
+    let huge = ModelSkeleton::from_config(
+        "huge",
+        &huge.replace("\"num_hidden_layers\": 2", "\"num_hidden_layers\": 999"),
+    );
     let error = write(&huge.unwrap(), &options, &path, &mut |_| true).unwrap_err();
     assert!(matches!(error, SynthError::Space { .. }), "{error}");
 

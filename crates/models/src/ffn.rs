@@ -1,10 +1,10 @@
 //! FFNs: gated, or MoE.
 
 use crate::ModelError;
+use crate::graph_context::{GraphContext, Linear};
 use crate::metadata::MetadataReader;
-use crate::graph_context::{Linear, GraphContext};
 use crate::table::Table;
-use verbatim_graph::{Activation, Gating, GraphError, MAX_EXPERTS_USED, Op, F32Bits, Router, ValueId};
+use verbatim_graph::{Activation, F32Bits, Gating, GraphError, MAX_EXPERTS_USED, Op, Router, ValueId};
 
 /// The FFN hyperparameters of a file.
 #[derive(Clone, Copy, Debug)]
@@ -211,7 +211,12 @@ impl MoeFfn {
         Ok(MoeFfn { shape, router, gate_up, down, shared })
     }
 
-    fn build(&self, ctx: &mut GraphContext<'_>, x: ValueId, activation: Activation) -> Result<ValueId, GraphError> {
+    fn build(
+        &self,
+        ctx: &mut GraphContext<'_>,
+        x: ValueId,
+        activation: Activation,
+    ) -> Result<ValueId, GraphError> {
         let MoeShape { experts, used, width, router, .. } = self.shape;
         let logits = ctx.linear(x, self.router)?;
         let expert_ids = ctx.apply(Op::MoeTopK { used, gating: router.gating, bias: false }, &[logits])?;

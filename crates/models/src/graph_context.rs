@@ -4,7 +4,7 @@ use crate::table::{WeightId, WeightSpec};
 use crate::{HadamardKv, HiddenOutput, ModelOffsets, StepShape};
 use verbatim_backend::WeightKind;
 use verbatim_graph::{
-    Activation, Attention, Builder, DeltaHeads, Graph, GraphError, Op, F32Bits, RopeLayout, RopeTable, Shape,
+    Activation, Attention, Builder, DeltaHeads, F32Bits, Graph, GraphError, Op, RopeLayout, RopeTable, Shape,
     Tag, ValueId,
 };
 use verbatim_quant::DType;
@@ -204,7 +204,8 @@ impl<'a> GraphContext<'a> {
             let hidden = self.builder.shape(table).cols;
             operands.push(self.builder.input(inputs::EMBEDDINGS, DType::F32, Shape::per_row(hidden))?);
         }
-        let x = self.apply(Op::Embed { scale: F32Bits(scale), has_embeddings: self.embeddings }, &operands)?;
+        let x =
+            self.apply(Op::Embed { scale: F32Bits(scale), has_embeddings: self.embeddings }, &operands)?;
         self.hidden_output(HiddenOutput::Embedding, x)?;
         Ok(x)
     }
@@ -262,7 +263,8 @@ impl<'a> GraphContext<'a> {
         [q, k, v]: [ValueId; 3],
         rope: ValueId,
     ) -> Result<ValueId, GraphError> {
-        let AttentionParams { heads, kv_heads, head_dim, scale, layout, uses_rope, window, softcap, sinks } = heads;
+        let AttentionParams { heads, kv_heads, head_dim, scale, layout, uses_rope, window, softcap, sinks } =
+            heads;
         let (q, k) = if uses_rope {
             let q = self.apply(Op::Rope { heads, head_dim, layout }, &[q, rope])?;
             (q, self.apply(Op::Rope { heads: kv_heads, head_dim, layout }, &[k, rope])?)

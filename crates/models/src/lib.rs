@@ -9,16 +9,16 @@
 mod arch;
 mod error;
 mod ffn;
+mod graph_context;
 mod metadata;
 mod model;
-mod graph_context;
 mod table;
 
 pub use arch::{architectures, open};
 pub use error::ModelError;
+pub use graph_context::{inputs, outputs};
 pub use model::{
     HadamardKv, HiddenOutput, Hyperparameters, KeyRope, KvShape, Model, ModelOffsets, RecurrentShape,
     StepShape,
 };
-pub use graph_context::{inputs, outputs};
 pub use table::WeightSpec;

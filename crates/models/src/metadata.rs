@@ -281,8 +281,8 @@ impl<'a> MetadataReader<'a> {
             Some(x) if x > 0.0 => Ok(x),
             Some(x) => Err(self.wrong(name, x, "above 0")),
         };
-        let extra =
-            positive_or("rope.scaling.attn_factor", 1.0)? * positive_or("rope.scaling.yarn_attn_factor", 1.0)?;
+        let extra = positive_or("rope.scaling.attn_factor", 1.0)?
+            * positive_or("rope.scaling.yarn_attn_factor", 1.0)?;
         if let Some(ext_factor) = self.optional_f32("rope.scaling.yarn_ext_factor")?
             && ext_factor != 1.0
         {

@@ -31,7 +31,13 @@ pub(crate) fn live_ranges<O: PhaseRules>(graph: &Graph<O>, phases: &[Range<usize
             index_of[index] = live_ranges.len();
             let value_id = ValueId::new(index);
             let bytes = graph.bytes(value_id);
-            live_ranges.push(LiveRange { value: value_id, first: 0, last: 0, bytes, placement: value.placement });
+            live_ranges.push(LiveRange {
+                value: value_id,
+                first: 0,
+                last: 0,
+                bytes,
+                placement: value.placement,
+            });
         }
     }
     for (phase, nodes) in phases.iter().enumerate() {
@@ -48,7 +54,8 @@ pub(crate) fn live_ranges<O: PhaseRules>(graph: &Graph<O>, phases: &[Range<usize
             }
         }
     }
-    for range in live_ranges.iter_mut().filter(|range| graph.value(range.value).lifetime == Lifetime::Output) {
+    for range in live_ranges.iter_mut().filter(|range| graph.value(range.value).lifetime == Lifetime::Output)
+    {
         range.last = phases.len();
     }
     live_ranges
@@ -68,7 +75,8 @@ pub(crate) fn disjoint<O: PhaseRules>(
 ) -> Result<Layout, PlanError> {
     lay_out(graph, phases, |live_ranges, _| {
         let mut end = 0;
-        let offsets = live_ranges.iter().map(|range| take(&mut end, range.bytes)).collect::<Option<Vec<_>>>()?;
+        let offsets =
+            live_ranges.iter().map(|range| take(&mut end, range.bytes)).collect::<Option<Vec<_>>>()?;
         Some((offsets, end))
     })
 }
@@ -96,7 +104,8 @@ fn lay_out<O: PhaseRules>(
     let mut allocations = vec![None; graph.values().len()];
     let mut arenas = Vec::new();
     for placement in placements {
-        let live_ranges: Vec<&LiveRange> = live_ranges.iter().filter(|range| range.placement == placement).collect();
+        let live_ranges: Vec<&LiveRange> =
+            live_ranges.iter().filter(|range| range.placement == placement).collect();
         let lower_bound_bytes = lower_bound(&live_ranges, phases.len()).ok_or(PlanError::TooLarge)?;
         let (offsets, bytes) = offsets_of(&live_ranges, lower_bound_bytes)
             .filter(|&(_, bytes)| bytes <= isize::MAX as usize)

@@ -1,7 +1,7 @@
 //! A plan is reused only for an equal graph. Each test is a case in which some engine wrongly reused one.
 
 use std::sync::Arc;
-use verbatim_graph::{Builder, Graph, Op, Placement, F32Bits, RowCounts, Shape, Tag, ValueId};
+use verbatim_graph::{Builder, F32Bits, Graph, Op, Placement, RowCounts, Shape, Tag, ValueId};
 use verbatim_plan::{CacheStatistics, Plan, PlanError, ProgramCache};
 use verbatim_quant::DType::F32;
 

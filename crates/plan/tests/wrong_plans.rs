@@ -102,7 +102,8 @@ fn apart(graph: &Graph<TestOp>) -> (Vec<Option<Allocation>>, Vec<ArenaSize>) {
             arenas.push(ArenaSize { placement, bytes: 0, lower_bound_bytes: 0 });
         }
         let arena = arenas.iter_mut().find(|arena| arena.placement == placement).expect("just added");
-        let allocation = Allocation { offset: arena.bytes.next_multiple_of(ALIGNMENT), bytes: graph.bytes(id) };
+        let allocation =
+            Allocation { offset: arena.bytes.next_multiple_of(ALIGNMENT), bytes: graph.bytes(id) };
         arena.bytes = allocation.offset + allocation.bytes;
         allocations.push(Some(allocation));
     }

@@ -5,7 +5,7 @@ mod common;
 use common::{Case, assert_near, random_values};
 use verbatim_backend::{KvSpec, KvType, PAGE_CELLS, StateLayers};
 use verbatim_graph::random::Random;
-use verbatim_graph::{Attention, Op, F32Bits, Shape};
+use verbatim_graph::{Attention, F32Bits, Op, Shape};
 
 const HEADS: usize = 4;
 const KV_HEADS: usize = 2;

@@ -8,7 +8,7 @@ use verbatim_backend::{
     Backend, BindError, FilledInput, InputBinding, Outputs, PackError, PrepareError, RunError, WeightKind,
     WeightSource,
 };
-use verbatim_graph::{Builder, Graph, Op, Placement, F32Bits, RowCounts, Shape, Tag};
+use verbatim_graph::{Builder, F32Bits, Graph, Op, Placement, RowCounts, Shape, Tag};
 use verbatim_quant::{DType, QuantError};
 use verbatim_reference::{Arena, Program, Reference, Weights};
 

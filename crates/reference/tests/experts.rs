@@ -4,7 +4,7 @@ mod common;
 
 use common::{Case, assert_near, random_values, rounded};
 use verbatim_graph::random::Random;
-use verbatim_graph::{Gating, Op, F32Bits, Router, ValueId};
+use verbatim_graph::{F32Bits, Gating, Op, Router, ValueId};
 use verbatim_quant::DType;
 
 /// The experts selected by one row. Their ids become visible through matmuls with matrices that contain them.

@@ -4,7 +4,7 @@ mod common;
 
 use common::{Case, assert_near, exact, random_values, rounded};
 use verbatim_graph::random::Random;
-use verbatim_graph::{Activation, Op, F32Bits, Shape};
+use verbatim_graph::{Activation, F32Bits, Op, Shape};
 use verbatim_quant::DType;
 
 #[test]

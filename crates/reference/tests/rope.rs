@@ -4,7 +4,7 @@ mod common;
 
 use common::{Case, assert_near, random_values};
 use verbatim_graph::random::Random;
-use verbatim_graph::{Op, F32Bits, RopeLayout, RopeScaling, RopeTable};
+use verbatim_graph::{F32Bits, Op, RopeLayout, RopeScaling, RopeTable};
 
 const PLAIN: RopeScaling = RopeScaling::Linear { factor: F32Bits(1.0) };
 

@@ -7,7 +7,7 @@ use verbatim_backend::{
     Backend, KShift, KvSpec, KvType, PAGE_CELLS, RecurrentSpec, StateLayers, StateMemoryError, StateStore,
 };
 use verbatim_graph::random::Random;
-use verbatim_graph::{DeltaHeads, Op, F32Bits, RopeLayout, RopeScaling, RopeTable};
+use verbatim_graph::{DeltaHeads, F32Bits, Op, RopeLayout, RopeScaling, RopeTable};
 use verbatim_quant::dequantize;
 use verbatim_reference::{Reference, State};
 

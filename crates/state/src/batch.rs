@@ -245,7 +245,8 @@ impl<S: StateStore> State<S> {
         kv_index: usize,
         scratch: &Scratch,
     ) -> Result<(usize, usize), BatchError> {
-        let index = kv_index.checked_sub(sequence.committed()).filter(|&index| index < sequence.in_flight.len());
+        let index =
+            kv_index.checked_sub(sequence.committed()).filter(|&index| index < sequence.in_flight.len());
         let index = index.ok_or(BatchError::NotInFlight { kv_index })?;
         let visited = scratch.visited(id);
         if visited.is_some_and(|visited| visited.last.0 >= index) {

@@ -229,7 +229,9 @@ impl<S: StateStore> State<S> {
         for page_index in sequence.page_digests.len()..end {
             let tokens = &sequence.tokens[page_index * PAGE_CELLS..][..PAGE_CELLS];
             let before = sequence.page_digests.last().copied();
-            sequence.page_digests.push(digest_after(before.as_ref().unwrap_or(self.tree.model_digest()), tokens));
+            sequence
+                .page_digests
+                .push(digest_after(before.as_ref().unwrap_or(self.tree.model_digest()), tokens));
             let parent = match before {
                 None => None,
                 Some(digest) => {
@@ -243,7 +245,8 @@ impl<S: StateStore> State<S> {
             };
             let positions = page_index * PAGE_CELLS..(page_index + 1) * PAGE_CELLS;
             let own = valid_pages(&self.groups, sequence, table_start, positions.clone());
-            let state = state_after(page_index).filter(|state| can_resume_from(state.computed_by, is_recurrent));
+            let state =
+                state_after(page_index).filter(|state| can_resume_from(state.computed_by, is_recurrent));
             let mut pools = Pools { pages: &mut self.pools, slots: &mut self.slots };
             let node = self.tree.add(parent, tokens, &own, state, &mut pools);
             let [_, drafts] = sequence.drafts_that_computed(positions);

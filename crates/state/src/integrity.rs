@@ -24,19 +24,25 @@ impl<S: StateStore> State<S> {
                 let span = match self.sequences.get(sequence_index).and_then(Option::as_ref) {
                     None => Span::default(),
                     Some(sequence) => {
-                        self.check_span(index, sequence).map_err(|what| format!("sequence {sequence_index} {what}"))?;
+                        self.check_span(index, sequence)
+                            .map_err(|what| format!("sequence {sequence_index} {what}"))?;
                         sequence.spans[index]
                     }
                 };
                 let has = |page_index: usize| table[page_index] >= 0;
-                if (0..per_sequence).any(|page_index| has(page_index) != (span.first..span.end).contains(&page_index)) {
-                    return Err(format!("sequence {sequence_index}: {span:?} does not match its page table {table:?}"));
+                if (0..per_sequence)
+                    .any(|page_index| has(page_index) != (span.first..span.end).contains(&page_index))
+                {
+                    return Err(format!(
+                        "sequence {sequence_index}: {span:?} does not match its page table {table:?}"
+                    ));
                 }
             }
         }
         let live = || self.sequences.iter().flatten();
-        let slots = live()
-            .flat_map(|sequence| sequence.in_flight.iter().map(|row| row.slot).chain([sequence.slot]).flatten());
+        let slots = live().flat_map(|sequence| {
+            sequence.in_flight.iter().map(|row| row.slot).chain([sequence.slot]).flatten()
+        });
         self.slots.check(
             "slot",
             slots,
@@ -49,7 +55,8 @@ impl<S: StateStore> State<S> {
                 return Err(format!("{} page digests for {full} full pages", sequence.page_digests.len()));
             }
             let mut digest = *self.tree.model_digest();
-            for (page_tokens, stored) in sequence.tokens.chunks_exact(PAGE_CELLS).zip(&sequence.page_digests) {
+            for (page_tokens, stored) in sequence.tokens.chunks_exact(PAGE_CELLS).zip(&sequence.page_digests)
+            {
                 digest = digest_after(&digest, page_tokens);
                 if digest != *stored {
                     return Err("a page digest does not match the sequence's tokens".into());
@@ -104,10 +111,11 @@ impl<S: StateStore> State<S> {
                 ));
             }
         }
-        let has_state =
-            self.models[draft.0].is_recurrent() && sequence.computed_start(draft).is_some();
+        let has_state = self.models[draft.0].is_recurrent() && sequence.computed_start(draft).is_some();
         if has_state && sequence.slot.is_none() {
-            return Err(format!("a draft model has computed {computed:?}, but its recurrent state is missing"));
+            return Err(format!(
+                "a draft model has computed {computed:?}, but its recurrent state is missing"
+            ));
         }
         Ok(())
     }

@@ -407,7 +407,9 @@ impl<S: StateStore> State<S> {
         let root = *self.tree.model_digest();
         let sequence = self.sequence_mut(id)?;
         for page_tokens in read.tokens[..read.cacheable_len].chunks_exact(PAGE_CELLS) {
-            sequence.page_digests.push(digest_after(sequence.page_digests.last().unwrap_or(&root), page_tokens));
+            sequence
+                .page_digests
+                .push(digest_after(sequence.page_digests.last().unwrap_or(&root), page_tokens));
         }
         sequence.tokens.extend(&read.tokens);
         sequence.cacheable_len = if read.cacheable_len == len { usize::MAX } else { read.cacheable_len };

@@ -107,7 +107,9 @@ impl<S: StateStore> State<S> {
         let before: Vec<i32> = self.groups[group].table[table_start..][..self.pages_per_sequence()].to_vec();
         let positions = self.positions_to_move(id, group, &removed, left);
         let (first, written) = (positions.start, page_indices(&positions));
-        for page_index in written.clone().filter(|&page_index| !self.owns(id, group, page_index)).collect::<Vec<_>>() {
+        for page_index in
+            written.clone().filter(|&page_index| !self.owns(id, group, page_index)).collect::<Vec<_>>()
+        {
             let own = self.pools[group].take().expect("room was made");
             // The page in which the removed positions begin keeps those before them.
             if before[page_index] >= 0 && page_index == start / PAGE_CELLS {

@@ -1,10 +1,10 @@
 //! Operations on sequences and the errors that they return; random tests are in the modules below.
 
-mod naive_model;
 mod batches;
 mod damage;
 mod draft_models;
 mod edges;
+mod naive_model;
 mod restore;
 mod shift;
 mod store;

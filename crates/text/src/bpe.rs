@@ -104,7 +104,8 @@ fn merges(vocab: &Vocab) -> Result<Merges, TokenizerError> {
 
 /// Vocabulary texts that are matched as whole pre-tokens, except control and unknown tokens.
 fn whole_words(vocab: &Vocab) -> HashMap<Box<[u8]>, u32> {
-    let ordinary = vocab.ids.iter().filter(|&(_, &id)| !vocab.kinds_in_file[id as usize].is_control_or_unknown());
+    let ordinary =
+        vocab.ids.iter().filter(|&(_, &id)| !vocab.kinds_in_file[id as usize].is_control_or_unknown());
     ordinary.map(|(text, &id)| (decode_text(text).into_boxed_slice(), id)).collect()
 }
 

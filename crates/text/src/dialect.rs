@@ -405,7 +405,8 @@ mod tests {
         }
         let recursive = rewrite("{% for (k, v) in a recursive -%}").unwrap();
         assert!(
-            recursive.ends_with("{%- set k = (k)|size_limited_value -%}{%- set v = (v)|size_limited_value -%}"),
+            recursive
+                .ends_with("{%- set k = (k)|size_limited_value -%}{%- set v = (v)|size_limited_value -%}"),
             "{recursive}"
         );
     }

@@ -150,16 +150,40 @@ const SCHEMES: &[Scheme] = &[
     ),
     scheme(
         &["deepseek-llm"],
-        &[LINE_BREAK, DEEPSEEK_LETTERS, DEEPSEEK_SYMBOLS, without_whitespace_rule(r"\s+$"), HAN_TO_HANGUL, without_whitespace_rule(r"\p{N}+")],
+        &[
+            LINE_BREAK,
+            DEEPSEEK_LETTERS,
+            DEEPSEEK_SYMBOLS,
+            without_whitespace_rule(r"\s+$"),
+            HAN_TO_HANGUL,
+            without_whitespace_rule(r"\p{N}+"),
+        ],
     ),
-    scheme(&["deepseek-coder"], &[LINE_BREAK, without_whitespace_rule(r"\s?\p{L}+"), without_whitespace_rule(r"\s?\p{P}+"), HAN_TO_HANGUL, DIGIT]),
+    scheme(
+        &["deepseek-coder"],
+        &[
+            LINE_BREAK,
+            without_whitespace_rule(r"\s?\p{L}+"),
+            without_whitespace_rule(r"\s?\p{P}+"),
+            HAN_TO_HANGUL,
+            DIGIT,
+        ],
+    ),
     scheme(&["deepseek-v3", "hunyuan-dense", "joyai-llm"], &[UP_TO_THREE_DIGITS, HAN_AND_KANA, DEEPSEEK3]),
     scheme(&["falcon"], &[without_whitespace_rule(r"[\p{P}$+<=>^~|`]+"), GPT2, THREE_ASCII_DIGITS]),
     Scheme { names: &["tekken"], passes: &[TEKKEN], ignore_merges: true, add_bos: true },
     scheme(&["gpt-4o", "llama4", "kanana2", "talkie", "minimax-m2"], &[GPT4O]),
     scheme(&["bailingmoe", "bailingmoe2", "llada-moe"], &[BAILING]),
     scheme(&["seed-coder"], &[SEED]),
-    scheme(&["default"], &[without_whitespace_rule(r"[\p{P}$+<=>^~|]+"), GPT2, without_whitespace_rule(r"\p{N}+"), THREE_ASCII_DIGITS]),
+    scheme(
+        &["default"],
+        &[
+            without_whitespace_rule(r"[\p{P}$+<=>^~|]+"),
+            GPT2,
+            without_whitespace_rule(r"\p{N}+"),
+            THREE_ASCII_DIGITS,
+        ],
+    ),
 ];
 
 /// Splits text into pre-tokens.

@@ -97,8 +97,7 @@ impl ChatTemplate {
         // The engine divides by the number of `loop.cycle`'s arguments; other panics are also caused by the template and must not
         // crash the process.
         let rendered = catch_unwind(AssertUnwindSafe(|| template.render(Value::from(Serde(context)))));
-        let failed =
-            |_| TemplateError::Render { line: 0, reason: "the template engine panicked".into() };
+        let failed = |_| TemplateError::Render { line: 0, reason: "the template engine panicked".into() };
         rendered.map_err(failed)?.map_err(render_error)
     }
 }

@@ -134,8 +134,9 @@ impl Tokenizer {
             })
         };
         let user_defined = SpecialMatcher::new(texts(|kind| kind == TokenKind::UserDefined))?;
-        let special =
-            SpecialMatcher::new(texts(|kind| kind == TokenKind::UserDefined || kind.is_control_or_unknown()))?;
+        let special = SpecialMatcher::new(texts(|kind| {
+            kind == TokenKind::UserDefined || kind.is_control_or_unknown()
+        }))?;
         Ok(Self {
             encoder,
             tokens,

@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use anyhow::{Context, ensure};
 use safetensors::Dtype;
 use safetensors::tensor::TensorView;
-use verbatim_engine::{Backend, HiddenOutput, KvType, LoadOptions, Row, RowInput, Stepper, RowOutputs};
+use verbatim_engine::{Backend, HiddenOutput, KvType, LoadOptions, Row, RowInput, RowOutputs, Stepper};
 
 use crate::flags::LogitsArgs;
 use crate::session::{load, open_device, open_model};

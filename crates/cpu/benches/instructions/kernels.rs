@@ -5,7 +5,7 @@ use std::hint::black_box;
 use verbatim_backend::{KvSpec, KvType, PAGE_CELLS, StateLayers};
 use verbatim_cpu::{Cpu, CpuArena, CpuState, Weight, Weights};
 use verbatim_graph::{
-    Activation, Attention, Builder, Gating, Graph, Op, F32Bits, RopeLayout, Router, RowCounts, Shape, Tag,
+    Activation, Attention, Builder, F32Bits, Gating, Graph, Op, RopeLayout, Router, RowCounts, Shape, Tag,
     ValueId,
 };
 use verbatim_matrix::{Epilogue, Input, PackedMatrix, activation_row_bytes, matmul, quantize_row};
@@ -87,7 +87,7 @@ fn product(isa: Isa, dtype: DType, tokens: usize) {
     } else {
         Input::Floats { values: &values, stride: COLS, tokens }
     };
-    let mut team = Team::solo();
+    let mut team = Team::single_threaded();
     let mut output = vec![0.0; tokens * PRODUCT_ROWS];
     count(&format!("product {} x{tokens}", dtype.name()), &mut || {
         let output = black_box(&mut output);

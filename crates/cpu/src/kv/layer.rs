@@ -1,7 +1,7 @@
 //! K and V of one layer: cells and pages are written, read, copied and moved.
 #![allow(unsafe_code)] // Several threads store the heads of their rows concurrently.
 
-use super::layout::{Block, HeadLayout, ByteRun};
+use super::layout::{Block, ByteRun, HeadLayout};
 use crate::ops::{hadamard, rope};
 use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
 use half::{bf16, f16};
@@ -273,7 +273,13 @@ impl HeadPages {
     }
 
     /// Rounds a head to a two-byte float type and stores it.
-    unsafe fn put_halves(&self, start: usize, cell_in_page: usize, x: &[f32], round: impl Fn(&[f32], &mut [u16])) {
+    unsafe fn put_halves(
+        &self,
+        start: usize,
+        cell_in_page: usize,
+        x: &[f32],
+        round: impl Fn(&[f32], &mut [u16]),
+    ) {
         const AT_ONCE: usize = 64;
         for (i, x) in x.chunks(AT_ONCE).enumerate() {
             let mut bits = [0; AT_ONCE];
@@ -295,7 +301,9 @@ impl HeadPages {
             }
             self.layout.for_each_run_of_block(block, |run| {
                 // SAFETY: as for `put`.
-                unsafe { self.bytes.put_all(start + run.at(cell_in_page), &bytes[run.in_cell..][..run.bytes]) };
+                unsafe {
+                    self.bytes.put_all(start + run.at(cell_in_page), &bytes[run.in_cell..][..run.bytes])
+                };
             });
         }
     }

@@ -92,7 +92,11 @@ impl HeadLayout {
 
     /// The index of a cell's element in the page; only for the types that are not quantised.
     pub(crate) fn element(&self, element: usize, cell_in_page: usize) -> usize {
-        if self.transposed { element * PAGE_CELLS + cell_in_page } else { cell_in_page * self.head_dim + element }
+        if self.transposed {
+            element * PAGE_CELLS + cell_in_page
+        } else {
+            cell_in_page * self.head_dim + element
+        }
     }
 
     /// The stride between the elements of a cell, in elements; only for the types that are not quantised.

@@ -139,7 +139,12 @@ mod tests {
         let all: f64 = logits.iter().map(|&x: &f32| f64::from(x).exp()).sum();
         let weights = |gating, normalize, scale| {
             let mut weights = [0.0; 2];
-            router_weights(&Router { gating, normalize, scale: F32Bits(scale) }, &logits, &[1, 3], &mut weights);
+            router_weights(
+                &Router { gating, normalize, scale: F32Bits(scale) },
+                &logits,
+                &[1, 3],
+                &mut weights,
+            );
             weights
         };
         let near = |given: [f32; 2], wanted: [f64; 2]| {

@@ -132,7 +132,7 @@ impl Kernel for L2Normalize<'_> {
             let x = l.load_part(x);
             squares = l.mul_add(x, x, squares);
         }
-        let scale = l.splat(1.0 / (l.sum(squares) + L2_NORM_EPS).sqrt());
+        let scale = l.splat(1.0 / (l.reduce_sum(squares) + L2_NORM_EPS).sqrt());
         for (x, out) in self.x.chunks(LANES).zip(self.out.chunks_mut(LANES)) {
             l.store_part(l.mul(l.mul(l.load_part(x), scale), l.splat(self.factor)), out);
         }

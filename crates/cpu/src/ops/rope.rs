@@ -12,14 +12,7 @@ pub(crate) fn frequencies(table: &RopeTable, freq_factors: Option<&[f32]>) -> (V
     let (scaled, mscale): (Vec<f64>, f32) = match table.scaling {
         RopeScaling::Linear { factor } => ((0..pairs).map(|i| plain(i) / f64::from(factor.0)).collect(), 1.0),
         RopeScaling::Long { attention_factor } => ((0..pairs).map(plain).collect(), attention_factor.0),
-        RopeScaling::Yarn {
-            factor,
-            original_context,
-            attention_factor,
-            beta_fast,
-            beta_slow,
-            truncate,
-        } => {
+        RopeScaling::Yarn { factor, original_context, attention_factor, beta_fast, beta_slow, truncate } => {
             // The pair that turns `rotations` times over the original context (YaRN, arXiv 2309.00071, section 3.2).
             let pair_at = |rotations: f32| {
                 let context = original_context as f64 / (f64::from(rotations) * std::f64::consts::TAU);

@@ -7,7 +7,9 @@ pub mod synthetic;
 use safetensors::SafeTensors;
 use std::path::PathBuf;
 use verbatim_cpu::Cpu;
-use verbatim_engine::{Backend, HiddenOutput, KvType, LoadError, LoadOptions, Row, RowInput, Stepper, RowOutputs};
+use verbatim_engine::{
+    Backend, HiddenOutput, KvType, LoadError, LoadOptions, Row, RowInput, RowOutputs, Stepper,
+};
 use verbatim_gguf::GgufFile;
 
 pub fn data(path: &str) -> PathBuf {

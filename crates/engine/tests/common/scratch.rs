@@ -1,7 +1,7 @@
 //! The expected logits of a sequence: computed from the start in an engine of its own.
 
 use std::collections::HashMap;
-use verbatim_engine::{Backend, Row, RowInput, Stepper, RowOutputs};
+use verbatim_engine::{Backend, Row, RowInput, RowOutputs, Stepper};
 
 /// An operation on a sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -4,7 +4,9 @@
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
-use verbatim_engine::{Backend, MAX_ROWS, Row as StepRow, RowInput, SequenceId, StepError, Stepper, RowOutputs};
+use verbatim_engine::{
+    Backend, MAX_ROWS, Row as StepRow, RowInput, RowOutputs, SequenceId, StepError, Stepper,
+};
 
 use super::{BenchError, token_at};
 

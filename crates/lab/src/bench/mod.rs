@@ -19,7 +19,9 @@ pub use work::{BenchError, Test, TestMatrix, Work};
 
 use std::time::{Duration, Instant};
 
-use verbatim_engine::{Backend, MAX_ROWS, Row as StepRow, RowInput, SequenceId, StepError, Stepper, RowOutputs};
+use verbatim_engine::{
+    Backend, MAX_ROWS, Row as StepRow, RowInput, RowOutputs, SequenceId, StepError, Stepper,
+};
 
 /// A step of few rows is short: a sample of a verification test is the mean over this many steps.
 const STEPS_PER_SAMPLE: usize = 8;

@@ -14,8 +14,8 @@ pub use report::{Divergence, EvaluationSetup, Format, Report};
 use std::ops::Range;
 
 use verbatim_engine::{
-    Backend, LogSoftmax, MAX_ROWS, Row, RowInput, SequenceId, SequenceMemory, StateError, StepError, Stepper,
-    RowOutputs,
+    Backend, LogSoftmax, MAX_ROWS, Row, RowInput, RowOutputs, SequenceId, SequenceMemory, StateError,
+    StepError, Stepper,
 };
 
 /// Maximum rows with logits per step: their logits are in memory at once.

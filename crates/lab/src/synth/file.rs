@@ -122,7 +122,11 @@ pub fn write(
 }
 
 /// The file's metadata and tensor table, with the format of each tensor.
-fn header(skeleton: &ModelSkeleton, quant: QuantType, seed: u64) -> Result<(GgufWriter, Vec<DType>), GgufError> {
+fn header(
+    skeleton: &ModelSkeleton,
+    quant: QuantType,
+    seed: u64,
+) -> Result<(GgufWriter, Vec<DType>), GgufError> {
     let mut writer = GgufWriter::new();
     writer.put("general.architecture", skeleton.architecture())?;
     writer.put("general.type", "model")?;

@@ -8,20 +8,20 @@
 //! To add an architecture: a file in `arch/` with the keys and tensors of its files, and a line in its table.
 
 mod arch;
-mod skeleton;
 mod config;
 mod file;
 mod from_config;
 mod quant_type;
 mod shapes;
+mod skeleton;
 mod vocabulary;
 mod weights;
 
-pub use skeleton::ModelSkeleton;
 pub use config::ConfigError;
 pub use file::{Progress, SynthError, WriteOptions, write};
 pub use quant_type::{QuantType, UnknownQuantType};
 pub use shapes::{UnknownShape, known_shapes};
+pub use skeleton::ModelSkeleton;
 
 /// The supported architectures, by their names in GGUF files.
 pub fn architectures() -> impl Iterator<Item = &'static str> {

@@ -6,7 +6,7 @@
 
 use verbatim_quant::DType;
 
-use super::skeleton::{QuantContext, Fill, Tensor};
+use super::skeleton::{Fill, QuantContext, Tensor};
 
 /// A quantisation type: which format each tensor of a file gets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,14 +92,18 @@ impl QuantType {
     /// The format of each tensor.
     pub(super) fn formats(self, tensors: &[Tensor], quant_context: QuantContext) -> Vec<DType> {
         let is_tied = !tensors.iter().any(|tensor| tensor.name == "output.weight");
-        let values =
-            tensors.iter().filter(|tensor| Role::from_tensor(tensor, is_tied) == Role::AttentionValue).count();
+        let values = tensors
+            .iter()
+            .filter(|tensor| Role::from_tensor(tensor, is_tied) == Role::AttentionValue)
+            .count();
         let (mut value, mut down) = (0, 0);
         let format = |tensor: &Tensor| match Role::from_tensor(tensor, is_tied) {
             Role::Plain => DType::F32,
             role => {
                 let wanted = match role {
-                    Role::AttentionValue => self.of_attention_value(next_position(&mut value, values), quant_context),
+                    Role::AttentionValue => {
+                        self.of_attention_value(next_position(&mut value, values), quant_context)
+                    }
                     Role::FfnDown => self.of_ffn_down(next_position(&mut down, quant_context.layers)),
                     Role::Head => self.of_head(tensor.dims[0]),
                     Role::AttentionKey if self.is_quantized() && quant_context.experts == 8 => DType::Q8_0,

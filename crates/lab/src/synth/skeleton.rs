@@ -55,7 +55,12 @@ pub(super) enum Fill {
 
 impl ModelSkeleton {
     /// A model that has neither entries nor tensors yet.
-    pub(super) fn new(name: &str, architecture: &'static str, vocabulary: usize, layers: usize) -> ModelSkeleton {
+    pub(super) fn new(
+        name: &str,
+        architecture: &'static str,
+        vocabulary: usize,
+        layers: usize,
+    ) -> ModelSkeleton {
         ModelSkeleton {
             name: name.into(),
             architecture,

@@ -3,12 +3,12 @@
 //! [`Variant`].
 
 use crate::ffn::{Ffn, FfnShape};
+use crate::graph_context::{AttentionParams, GraphContext, Linear, LogitScaling};
 use crate::metadata::{LayerPattern, MetadataReader};
-use crate::graph_context::{AttentionParams, Linear, LogitScaling, GraphContext};
 use crate::table::{Table, WeightId};
 use crate::{HiddenOutput, Hyperparameters, KeyRope, KvShape, Model, ModelError, StepShape, WeightSpec};
 use verbatim_gguf::GgufFile;
-use verbatim_graph::{Activation, Graph, GraphError, F32Bits, RopeLayout, RopeScaling, RopeTable, ValueId};
+use verbatim_graph::{Activation, F32Bits, Graph, GraphError, RopeLayout, RopeScaling, RopeTable, ValueId};
 
 /// The differences between these architectures. [`Variant::new`] is Llama's.
 pub(super) struct Variant {
@@ -247,7 +247,9 @@ impl Layer {
         let sinks = if variant.sinks { Some(table.vector(&name("attn_sinks"), heads)?) } else { None };
         let mut norms = |before: &str, after: &str| -> Result<LayerNorms, ModelError> {
             let mut norm = |part: &str, at: Norms| match variant.norms {
-                norms if norms == at || norms == Norms::Sandwich => table.vector(&name(part), hidden).map(Some),
+                norms if norms == at || norms == Norms::Sandwich => {
+                    table.vector(&name(part), hidden).map(Some)
+                }
                 _ => Ok(None),
             };
             Ok(LayerNorms { before: norm(before, Norms::Pre)?, after: norm(after, Norms::Post)? })

@@ -7,8 +7,8 @@
 use super::dense::{Dense, Local, Norms, Variant};
 use super::gemma3::attention_scale;
 use crate::ffn::FfnShape;
-use crate::metadata::MetadataReader;
 use crate::graph_context::LogitScaling;
+use crate::metadata::MetadataReader;
 use crate::{Model, ModelError};
 use verbatim_gguf::GgufFile;
 use verbatim_graph::{Activation, F32Bits, RopeLayout};
@@ -28,7 +28,8 @@ pub(super) fn open(file: &GgufFile, keys: &MetadataReader<'_>) -> Result<Box<dyn
         rope: None,
     };
     // Old files leave the caps out; the models were all trained with these.
-    let cap = |name, default| Ok::<_, ModelError>(Some(F32Bits(keys.optional_positive(name)?.unwrap_or(default))));
+    let cap =
+        |name, default| Ok::<_, ModelError>(Some(F32Bits(keys.optional_positive(name)?.unwrap_or(default))));
     let variant = Variant {
         norms: Norms::Sandwich,
         activation: Activation::GeluTanh,

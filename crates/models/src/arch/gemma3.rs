@@ -7,8 +7,8 @@
 
 use super::dense::{Dense, Local, Norms, QkNorms, Variant};
 use crate::ffn::FfnShape;
-use crate::metadata::MetadataReader;
 use crate::graph_context::LogitScaling;
+use crate::metadata::MetadataReader;
 use crate::{Hyperparameters, Model, ModelError};
 use verbatim_gguf::GgufFile;
 use verbatim_graph::{Activation, F32Bits, RopeLayout};
@@ -38,7 +38,10 @@ pub(super) fn open(file: &GgufFile, keys: &MetadataReader<'_>) -> Result<Box<dyn
         embedding_scale: (hyperparameters.hidden as f32).sqrt(),
         attention_scale: attention_scale(keys, &hyperparameters, LAYERS_OF_27B)?,
         attention_softcap: keys.optional_positive("attn_logit_softcapping")?.map(F32Bits),
-        logits: LogitScaling { scale: 1.0, softcap: keys.optional_positive("final_logit_softcapping")?.map(F32Bits) },
+        logits: LogitScaling {
+            scale: 1.0,
+            softcap: keys.optional_positive("final_logit_softcapping")?.map(F32Bits),
+        },
         local,
         ..Variant::new(RopeLayout::NeoX, FfnShape::gated(keys)?)
     };

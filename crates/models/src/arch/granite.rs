@@ -5,8 +5,8 @@
 
 use super::dense::{Dense, Variant};
 use crate::ffn::FfnShape;
-use crate::metadata::MetadataReader;
 use crate::graph_context::LogitScaling;
+use crate::metadata::MetadataReader;
 use crate::{Model, ModelError};
 use verbatim_gguf::GgufFile;
 use verbatim_graph::RopeLayout;

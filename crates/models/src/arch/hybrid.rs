@@ -8,14 +8,16 @@
 //! Multi-token-prediction layers, at the end of the stack, are ignored.
 
 use crate::ffn::{Ffn, FfnShape};
+use crate::graph_context::{AttentionParams, GraphContext, Linear, LogitScaling};
 use crate::metadata::MetadataReader;
-use crate::graph_context::{AttentionParams, Linear, LogitScaling, GraphContext};
 use crate::table::{Table, WeightId};
 use crate::{
     HiddenOutput, Hyperparameters, KeyRope, KvShape, Model, ModelError, RecurrentShape, StepShape, WeightSpec,
 };
 use verbatim_gguf::GgufFile;
-use verbatim_graph::{Activation, DeltaHeads, Graph, GraphError, Op, F32Bits, RopeLayout, RopeTable, ValueId};
+use verbatim_graph::{
+    Activation, DeltaHeads, F32Bits, Graph, GraphError, Op, RopeLayout, RopeTable, ValueId,
+};
 
 /// One layer in this many is an attention layer, unless the file specifies otherwise.
 const ATTENTION_INTERVAL: usize = 4;
@@ -131,7 +133,8 @@ fn layer_of(name: &str) -> Option<usize> {
 }
 
 fn delta_shape(keys: &MetadataReader<'_>) -> Result<RecurrentShape, ModelError> {
-    let (key_heads, value_heads) = (keys.require_count("ssm.group_count")?, keys.require_count("ssm.time_step_rank")?);
+    let (key_heads, value_heads) =
+        (keys.require_count("ssm.group_count")?, keys.require_count("ssm.time_step_rank")?);
     let (key_dim, width) = (keys.require_count("ssm.state_size")?, keys.require_count("ssm.inner_size")?);
     if !value_heads.is_multiple_of(key_heads) {
         let expected = format!("a multiple of the {key_heads} of ssm.group_count");

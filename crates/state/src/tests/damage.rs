@@ -59,7 +59,7 @@ fn inconsistencies_are_detected_and_described() {
         (|state| state.groups[0].table.swap(0, 5), "sequence 0: Span"),
         (
             |state| {
-                let (page, row) = (state.pools[0].take().unwrap(), 2 * state.pages_per_sequence());
+                let (page, table_start) = (state.pools[0].take().unwrap(), 2 * state.pages_per_sequence());
                 state.groups[0].table[table_start] = page;
             },
             "sequence 2: Span",
@@ -85,8 +85,14 @@ fn inconsistencies_are_detected_and_described() {
             },
             "sequence 0 needs pages from position 0 to page 2",
         ),
-        (|state| sequence(state).computed_ranges[0] = 7..7, "a draft model has computed 7..7 of 100 positions"),
-        (|state| sequence(state).computed_ranges[0] = 0..101, "a draft model has computed 0..101 of 100 positions"),
+        (
+            |state| sequence(state).computed_ranges[0] = 7..7,
+            "a draft model has computed 7..7 of 100 positions",
+        ),
+        (
+            |state| sequence(state).computed_ranges[0] = 0..101,
+            "a draft model has computed 0..101 of 100 positions",
+        ),
         (
             |state| sequence(state).spans[DRAFTS].valid_from = 64,
             "a draft model has computed 0..100, but valid cells begin at 64",

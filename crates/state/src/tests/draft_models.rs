@@ -416,7 +416,8 @@ fn identified(kinds: &[super::naive_model::Kind]) -> (State<PlainStore>, Vec<Mod
 
 #[test]
 fn a_saved_sequence_can_be_restored_with_any_draft_models() {
-    let kinds: &[super::naive_model::Kind] = &[(&[FULL, Some(16)], false), (&[FULL], false), (&[Some(16)], true)];
+    let kinds: &[super::naive_model::Kind] =
+        &[(&[FULL, Some(16)], false), (&[FULL], false), (&[Some(16)], true)];
     let (mut state, drafts) = identified(kinds);
     let id = state.begin().unwrap();
     extend(&mut state, id, 90, &[(drafts[0], 40..85), (drafts[1], 0..90)]);

@@ -15,8 +15,11 @@ pub(super) type Kind = (&'static [Option<usize>], bool);
 
 pub(super) fn model((windows, is_recurrent): Kind) -> ModelSpec {
     // Layers that differ in how their keys move.
-    let table =
-        RopeTable { rotary_dim: 4, base: F32Bits(1e4), scaling: RopeScaling::Linear { factor: F32Bits(1.0) } };
+    let table = RopeTable {
+        rotary_dim: 4,
+        base: F32Bits(1e4),
+        scaling: RopeScaling::Linear { factor: F32Bits(1.0) },
+    };
     let layers = windows.iter().enumerate().map(|(index, &window)| {
         let rope = RopeKind::Rope { table, layout: RopeLayout::NeoX, freq_factors: None };
         let rope = if index % 2 == 0 { rope } else { RopeKind::None };
@@ -96,7 +99,8 @@ impl Naive {
                 let contents = self.contents(later);
                 let before = contents[..contents.len() - 1].iter().copied();
                 let token = self.in_flight[later].token;
-                self.in_flight[later].content = if token == NOT_A_TOKEN { fresh } else { after(before, token) };
+                self.in_flight[later].content =
+                    if token == NOT_A_TOKEN { fresh } else { after(before, token) };
             }
         }
     }
@@ -486,7 +490,8 @@ impl World {
                 naive.in_flight.clear();
                 for computed_range in &mut naive.computed_ranges {
                     let end = computed_range.end.min(len);
-                    *computed_range = if computed_range.start < end { computed_range.start..end } else { 0..0 };
+                    *computed_range =
+                        if computed_range.start < end { computed_range.start..end } else { 0..0 };
                 }
             }
             Err(error) => assert!(matches!(error, StateError::CannotTruncate { .. }), "{error}"),
@@ -570,8 +575,10 @@ impl World {
                     Ok(restored) => {
                         let naive = Naive { in_flight: Vec::new(), ..self.live[at].1.clone() };
                         assert_eq!(restored.positions, naive.tokens.len());
-                        self.counts.restored_by_drafts +=
-                            naive.computed_ranges[1..].iter().map(|computed_range| computed_range.len()).sum::<usize>();
+                        self.counts.restored_by_drafts += naive.computed_ranges[1..]
+                            .iter()
+                            .map(|computed_range| computed_range.len())
+                            .sum::<usize>();
                         self.live.push((restored.sequence, naive));
                     }
                     Err(RestoreError::State(StateError::NoSequence(_) | StateError::NoPages { .. })) => {}
@@ -608,7 +615,10 @@ impl World {
             assert_eq!(computed_range, *wanted, "{model:?} of {len}");
         }
         let is_within = wanted.start <= computed_range.start && computed_range.end == wanted.end;
-        assert!(computed_range == (0..0) || is_within, "{model:?} has computed {wanted:?}, not {computed_range:?}, of {len}");
+        assert!(
+            computed_range == (0..0) || is_within,
+            "{model:?} has computed {wanted:?}, not {computed_range:?}, of {len}"
+        );
         *wanted = computed_range.clone();
         if !looks {
             return;
@@ -623,7 +633,10 @@ impl World {
                 assert!(!knows_position || at == position as u64, "{at} not {position}");
             }
         }
-        if !self.state.recurrent_layers(model).is_empty() && !computed_range.is_empty() && computed_range.end == len {
+        if !self.state.recurrent_layers(model).is_empty()
+            && !computed_range.is_empty()
+            && computed_range.end == len
+        {
             let slot = self.state.sequence(id).unwrap().slot.expect("a state");
             assert_eq!(self.get_state(model, slot), Some(stamp(model, contents[len - 1])));
         }

@@ -72,8 +72,12 @@ impl<const T: usize> Kernel for ScoreAndSoftmax<'_, T> {
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
         let l = Lanes(simd);
-        let ScoreAndSoftmax { tile: Tile { keys, q, partials, weights, rescale, prefetcher }, k, head_dim, scores } =
-            self;
+        let ScoreAndSoftmax {
+            tile: Tile { keys, q, partials, weights, rescale, prefetcher },
+            k,
+            head_dim,
+            scores,
+        } = self;
         let weights: &mut [_; T] = weights.first_chunk_mut().expect("a tile of T heads");
         match k {
             Floats::F32(k) => score::<S, F32, T>(l, q, k, scores.scale, &keys, prefetcher, weights),
@@ -228,13 +232,13 @@ fn softmax_step<S: Simd>(
         if first < keys.start || keys.end < end {
             // The contents of masked cells must have no effect, not even a NaN.
             x = l.keep_first(keys.end as i32 - first as i32, x, f32::NEG_INFINITY);
-            x = l.drop_first(keys.start as i32 - first as i32, x, f32::NEG_INFINITY);
+            x = l.fill_first(keys.start as i32 - first as i32, x, f32::NEG_INFINITY);
             l.store(x, scores);
         }
         max = l.max(x, max);
     }
     let before = *largest;
-    *largest = larger(l.largest(max), before);
+    *largest = larger(l.reduce_max(max), before);
     let shift = l.splat(*largest);
     let mut sum = l.splat(0.0);
     for scores in vectors {
@@ -243,7 +247,7 @@ fn softmax_step<S: Simd>(
         l.store(weights, scores);
     }
     let rescale = l.to_array(l.exp(l.splat(before - *largest)))[0];
-    *total = total.mul_add(rescale, l.sum(sum));
+    *total = total.mul_add(rescale, l.reduce_sum(sum));
     rescale
 }
 

@@ -1,6 +1,6 @@
 //! One pass over the blocks of a split, shared by the query heads of several rows.
 
-use super::block::{AccumulateV, Prefetcher, Tile, ScoreAndSoftmax};
+use super::block::{AccumulateV, Prefetcher, ScoreAndSoftmax, Tile};
 use super::decode;
 use super::scratch::PassScratch;
 use super::shape::{MAX_QUERIES, PARTIAL_EXTRA, Row, SPLIT, Scores};

@@ -79,7 +79,8 @@ impl Path<'_> {
                 side.copy_block(keys.page(start), keys.kv_head, page);
             }
             for position in visible.start.max(self.tree_start)..visible.end {
-                let cell = usize::try_from(self.cells[position - self.tree_start]).expect("a cell of the path");
+                let cell =
+                    usize::try_from(self.cells[position - self.tree_start]).expect("a cell of the path");
                 side.copy_head(cell, keys.kv_head, page, position - start);
             }
         }

@@ -1,7 +1,7 @@
 //! What architectures share: hyperparameters and tensors of a stack of attention layers.
 
-use super::super::skeleton::ModelSkeleton;
 use super::super::config::{Config, ConfigError, Rope};
+use super::super::skeleton::ModelSkeleton;
 
 /// The hyperparameters of a model.
 #[derive(Clone, Copy, Debug)]

@@ -1,7 +1,7 @@
 //! `gemma2`: Gemma 2. Norms before and after each half of a layer; scores and logits are capped softly.
 
-use super::super::skeleton::ModelSkeleton;
 use super::super::config::{Config, ConfigError};
+use super::super::skeleton::ModelSkeleton;
 use super::dense::{Hyperparameters, ffn_width, rope};
 
 pub(super) fn describe(config: &Config, out: &mut ModelSkeleton) -> Result<(), ConfigError> {

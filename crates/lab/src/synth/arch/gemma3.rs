@@ -1,7 +1,7 @@
 //! `gemma3`: the text part of Gemma 3. Norms before and after each half of a layer; most layers have a sliding window.
 
-use super::super::skeleton::ModelSkeleton;
 use super::super::config::{Config, ConfigError};
+use super::super::skeleton::ModelSkeleton;
 use super::dense::{Hyperparameters, ffn_width, rope};
 
 /// One layer in this many has full attention; files have no key for it.

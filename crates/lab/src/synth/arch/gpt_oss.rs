@@ -1,8 +1,8 @@
 //! `gpt-oss`: gpt-oss-20b and -120b. MoE in every layer, biases everywhere, and an attention sink for each head. The
 //! published files keep their experts as MXFP4; here they get the format of the quantisation type.
 
-use super::super::skeleton::ModelSkeleton;
 use super::super::config::{Config, ConfigError};
+use super::super::skeleton::ModelSkeleton;
 use super::dense::{Hyperparameters, Moe, ffn_width, rope, weight};
 
 pub(super) fn describe(config: &Config, out: &mut ModelSkeleton) -> Result<(), ConfigError> {

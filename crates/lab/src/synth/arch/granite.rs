@@ -1,7 +1,7 @@
 //! `granite`: the dense Granite models. Llama's form with four factors.
 
-use super::super::skeleton::ModelSkeleton;
 use super::super::config::{Config, ConfigError};
+use super::super::skeleton::ModelSkeleton;
 use super::llama;
 
 pub(super) fn describe(config: &Config, out: &mut ModelSkeleton) -> Result<(), ConfigError> {

@@ -15,8 +15,8 @@ mod qwen35moe;
 mod qwen3moe;
 mod smollm3;
 
-use super::skeleton::ModelSkeleton;
 use super::config::{Config, ConfigError};
+use super::skeleton::ModelSkeleton;
 
 /// An architecture.
 pub(super) struct Architecture {

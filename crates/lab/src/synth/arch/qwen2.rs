@@ -1,7 +1,7 @@
 //! `qwen2`: Qwen2 and Qwen2.5. Q, K and V have biases.
 
-use super::super::skeleton::ModelSkeleton;
 use super::super::config::{Config, ConfigError};
+use super::super::skeleton::ModelSkeleton;
 use super::dense::{Hyperparameters, ffn_width, rope};
 
 pub(super) fn describe(config: &Config, out: &mut ModelSkeleton) -> Result<(), ConfigError> {

@@ -1,7 +1,7 @@
 //! `qwen3`: the dense Qwen3 models. Each head of Q and K is normalized.
 
-use super::super::skeleton::ModelSkeleton;
 use super::super::config::{Config, ConfigError};
+use super::super::skeleton::ModelSkeleton;
 use super::dense::{Hyperparameters, ffn_width, rope};
 
 pub(super) fn describe(config: &Config, out: &mut ModelSkeleton) -> Result<(), ConfigError> {

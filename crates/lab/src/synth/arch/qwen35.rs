@@ -1,8 +1,8 @@
 //! `qwen35`: the dense Qwen3.5 and Qwen3.6 models. Gated delta nets, and gated attention in every fourth layer. MTP layers
 //! are not generated.
 
-use super::super::skeleton::ModelSkeleton;
 use super::super::config::{Config, ConfigError};
+use super::super::skeleton::ModelSkeleton;
 use super::dense::{Hyperparameters, ffn_width, rope, rotary_dim, weight};
 
 /// M-RoPE sections of the published models. For text all three dimensions have the same position.

@@ -1,7 +1,7 @@
 //! `qwen35moe`: the Qwen3.5 and Qwen3.6 MoE models. `qwen35`'s layers with MoE in each, and a gated shared expert.
 
-use super::super::skeleton::ModelSkeleton;
 use super::super::config::{Config, ConfigError};
+use super::super::skeleton::ModelSkeleton;
 use super::dense::{Moe, weight};
 use super::qwen35;
 

@@ -1,7 +1,7 @@
 //! `qwen3moe`: the Qwen3 MoE models. Qwen3 with MoE in every layer.
 
-use super::super::skeleton::ModelSkeleton;
 use super::super::config::{Config, ConfigError};
+use super::super::skeleton::ModelSkeleton;
 use super::dense::{Hyperparameters, Moe, ffn_width, rope};
 
 pub(super) fn describe(config: &Config, out: &mut ModelSkeleton) -> Result<(), ConfigError> {
