@@ -15,7 +15,7 @@ use crate::value::{Element, Value, ValueType, encode_array, encode_string};
 
 /// Collects the metadata and the tensor table of a file, then turns into a [`TensorWriter`] for the data.
 ///
-/// What it writes, [`GgufFile`](crate::GgufFile) accepts: what that would refuse is an error here.
+/// [`GgufFile`](crate::GgufFile) can open everything it writes: input that it would reject is an error here.
 ///
 /// ```
 /// use verbatim_gguf::{GgufFile, GgufWriter};
@@ -94,11 +94,9 @@ impl GgufWriter {
         Ok(())
     }
 
-    /// Declares the next tensor; `dims` are in the file's order, fastest first, as [`TensorInfo::dims`] returns
-    /// them.
+    /// Declares the next tensor; `dims` are in the file's order, innermost first, as [`TensorInfo::dims`] returns them.
     ///
-    /// A name that is given twice, empty or too long is an error, and so are dimensions that are none of the
-    /// format's.
+    /// A name that is given twice, empty or too long is an error, and so are dimensions that the format does not allow.
     ///
     /// [`TensorInfo::dims`]: crate::TensorInfo::dims
     pub fn declare(&mut self, name: &str, dtype: DType, dims: &[usize]) -> Result<(), GgufError> {
