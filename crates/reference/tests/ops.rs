@@ -43,7 +43,7 @@ fn product(x: &[f32], weight: &[f32], row: usize) -> f64 {
 }
 
 #[test]
-fn products_with_bias_and_residual() {
+fn matmuls_with_bias_and_residual() {
     let mut random = Random(1);
     let (k, n) = (256, 5);
     let (x, weight) = (random_values(&mut random, 3 * k), random_values(&mut random, n * k));
@@ -97,7 +97,7 @@ fn hadamard_is_sylvesters_matrix_and_its_own_inverse() {
 }
 
 #[test]
-fn gated_units_are_those_of_their_papers() {
+fn gated_units_match_the_formulas_of_their_papers() {
     let sigmoid = |x: f64| 1.0 / (1.0 + (-x).exp());
     let gelu =
         |x: f64| 0.5 * x * (1.0 + ((2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x.powi(3))).tanh());
@@ -125,7 +125,7 @@ fn gated_units_are_those_of_their_papers() {
 }
 
 #[test]
-fn clamping_keeps_a_nan() {
+fn clamp_keeps_a_nan() {
     let clamped = Activation::ClampedSwiglu { alpha: F32Bits(1.75), limit: F32Bits(3.0) };
     let mut case = Case::new(1);
     let operands = [case.floats(&[f32::NAN, 1.0]), case.floats(&[1.0, f32::NAN])];
@@ -133,7 +133,7 @@ fn clamping_keeps_a_nan() {
 }
 
 #[test]
-fn arithmetic_of_elements() {
+fn elementwise_arithmetic() {
     let (a, b) = ([1.5, -2.0, 0.25], [4.0, 3.0, -8.0]);
     let run = |op, count| {
         let mut case = Case::new(1);
@@ -148,7 +148,7 @@ fn arithmetic_of_elements() {
 }
 
 #[test]
-fn rows_are_gated_gathered_and_cut() {
+fn rows_are_gated_gathered_and_sliced() {
     let mut case = Case::new(2);
     let operands = [case.floats(&[0.0, 2.0]), case.floats(&[1.0, 2.0, 3.0, 4.0])];
     let out = case.run(Op::RowGate, &operands);
@@ -168,7 +168,7 @@ fn rows_are_gated_gathered_and_cut() {
 }
 
 #[test]
-fn views_are_columns_of_their_value_and_can_be_outputs() {
+fn views_are_columns_of_their_value_and_may_be_outputs() {
     let mut case = Case::new(2);
     let x = case.floats(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0]);
     let tail = case.builder.columns(x, 1, 3).expect("inside");

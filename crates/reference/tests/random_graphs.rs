@@ -17,7 +17,7 @@ const READ_PAGES: usize = 4;
 const WRITE_PAGES: usize = 2;
 
 #[test]
-fn rows_together_and_one_at_a_time_give_the_same_bits() {
+fn rows_in_one_batch_and_one_at_a_time_give_the_same_bits() {
     let mut arena = Arena::default();
     for seed in 0..1000 {
         let graph = random::graph(seed);

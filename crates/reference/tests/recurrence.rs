@@ -25,7 +25,7 @@ fn rows_of(sequence: usize) -> impl Iterator<Item = usize> {
 }
 
 #[test]
-fn a_short_convolution_sees_the_last_inputs_of_its_sequence() {
+fn a_short_convolution_reads_the_last_inputs_of_its_sequence() {
     let mut random = Random(21);
     for kernel in [1, 2, 3, 4] {
         let (x, weight) =
@@ -114,7 +114,7 @@ fn the_gated_delta_rule_agrees_with_the_definition() {
 }
 
 #[test]
-fn gates_at_their_extremes_give_numbers() {
+fn extreme_gates_give_finite_values() {
     let columns = HEADS.columns().expect("small");
     let mut case = Case::new(1);
     let operands = [

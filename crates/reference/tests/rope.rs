@@ -33,7 +33,7 @@ fn assert_close(given: &[f64], wanted: &[f64]) {
 }
 
 #[test]
-fn frequencies_fall_geometrically_and_are_divided() {
+fn frequencies_fall_geometrically_and_are_divided_by_the_factors() {
     let plain: Vec<f64> = (0..4).map(|i| 10f64.powi(-i)).collect();
     assert_close(&frequencies(table(8, 1e4, PLAIN), None), &plain);
     let halved: Vec<f64> = plain.iter().map(|f| f / 2.0).collect();
@@ -93,7 +93,7 @@ fn yarn_ramps_between_unchanged_and_interpolated_pairs() {
 }
 
 #[test]
-fn pairs_are_rotated_and_the_rest_stays() {
+fn rotated_pairs_change_and_the_rest_does_not() {
     // Heads of five: two pairs, and an element that stays.
     let x = random_values(&mut Random(5), 10);
     let (fast, slow) = (7f64, 7.0 * f64::from(0.01f32));
