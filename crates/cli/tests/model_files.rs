@@ -199,11 +199,11 @@ fn invalid_template_inputs_are_explained() {
     let model = vocabulary(SMOLLM2);
     let bare = vocabulary("ggml-vocab-gpt-2.gguf");
     let folder = tempfile::tempdir().unwrap();
-    let refusing = folder.path().join("t.jinja");
-    fs::write(&refusing, "{{ raise_exception('no\u{1b}[31mway') }}").unwrap();
-    let refusing = refusing.to_str().unwrap();
+    let failing = folder.path().join("t.jinja");
+    fs::write(&failing, "{{ raise_exception('no\u{1b}[31mway') }}").unwrap();
+    let failing = failing.to_str().unwrap();
     let cases: [(&[&str], &[u8], i32, &str); 8] = [
-        (&["template", "--template-file", refusing], b"[]", 1, "no\\u{1b}[31mway"),
+        (&["template", "--template-file", failing], b"[]", 1, "no\\u{1b}[31mway"),
         (&["template"], b"[]", 2, "--model <FILE>"),
         (&["template", "-m", &model], b"{}", 1, "standard input is not a JSON array of messages"),
         (&["template", "-m", &model], b"[", 1, "standard input is not a JSON array of messages"),

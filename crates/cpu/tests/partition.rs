@@ -113,7 +113,7 @@ impl Net {
     }
 }
 
-/// Elementwise ops, after a norm and before matmuls with one and with two residual terms.
+/// Elementwise ops, after a norm and before matmuls with one and with two int8 terms.
 fn elements(cols: usize) -> (Graph, Weights) {
     let mut net = Net::new();
     let [x, y] = ["x", "y"].map(|name| net.floats(name, cols));

@@ -41,8 +41,11 @@ fn a_prompt_can_be_split_anywhere() {
         // Past the edge of a page and of every window.
         let tokens = tokens(67, engine.hyperparameters().vocabulary);
         let whole = bits(&logits(&mut engine, &tokens, &[67]));
-        for cut in 1..67 {
-            assert!(bits(&logits(&mut engine, &tokens, &[cut, 67 - cut])) == whole, "{model} split at {cut}");
+        for split in 1..67 {
+            assert!(
+                bits(&logits(&mut engine, &tokens, &[split, 67 - split])) == whole,
+                "{model} split at {split}"
+            );
         }
     }
 }

@@ -120,9 +120,9 @@ fn positions_after_an_embedding_are_not_reused() {
                 if is_over {
                     engine.end(writer).expect("begun");
                 }
-                for asked in [&tokens, &written] {
+                for prompt in [&tokens, &written] {
                     let reader = engine.begin().expect("free");
-                    let reused = engine.resume_prefix(reader, asked).expect("empty");
+                    let reused = engine.resume_prefix(reader, prompt).expect("empty");
                     assert!(reused <= most, "{model}: {reused} of {most}");
                     assert!(at != 70 || engine.is_recurrent() || reused >= 64, "{model}: {reused}");
                     let rest = &tokens[reused..];

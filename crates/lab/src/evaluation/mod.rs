@@ -1,7 +1,7 @@
 //! The perplexity of a text.
 //!
-//! The text's tokens are cut into chunks, each computed from an empty sequence. Only the second half of a chunk is scored, so every
-//! scored token has at least half a chunk of context, as in llama.cpp's `llama-perplexity`: the results are comparable.
+//! The text's tokens are split into chunks, each computed from an empty sequence. Only the second half of a chunk is scored, so
+//! every scored token has at least half a chunk of context, as in llama.cpp's `llama-perplexity`: the results are comparable.
 //! [`evaluate`] returns the mean negative log-likelihood of the scored tokens and, against the same model with different KV cache
 //! types, the mean KL divergence.
 
@@ -24,7 +24,7 @@ const LOGITS_ROWS: usize = 64;
 /// Minimum chunk size that has a scored token.
 const CHUNK_MIN: usize = 3;
 
-/// A text to score, cut into chunks.
+/// A text to score, split into chunks.
 #[derive(Clone, Copy, Debug)]
 pub struct Chunks<'a> {
     tokens: &'a [u32],

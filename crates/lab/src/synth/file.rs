@@ -96,7 +96,7 @@ pub fn write(
     }
     let (writer, formats) = header(skeleton, options.quant, options.seed).map_err(SynthError::Model)?;
     let needed_bytes = writer.file_bytes();
-    let partial = PartialFile::of(path);
+    let partial = PartialFile::for_path(path);
     let io_error = |source| SynthError::Io { path: path.into(), source };
     let file = File::create(&partial.path).map_err(io_error)?;
     if let Some(free_bytes) = free_bytes(&file)
@@ -162,7 +162,7 @@ struct PartialFile {
 
 impl PartialFile {
     /// The file beside `path` in which it grows.
-    fn of(path: &Path) -> PartialFile {
+    fn for_path(path: &Path) -> PartialFile {
         let mut name = path.as_os_str().to_owned();
         name.push(".part");
         PartialFile { path: name.into() }

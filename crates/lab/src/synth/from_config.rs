@@ -19,7 +19,7 @@ impl ModelSkeleton {
     /// If the configuration lacks something, contains something impossible, or has an unknown architecture.
     pub fn from_config(name: &str, json: &str) -> Result<ModelSkeleton, ConfigError> {
         let config = Config::parse(json)?;
-        let architecture = arch::of(&config)?;
+        let architecture = arch::for_config(&config)?;
         let vocabulary = config.vocabulary()?;
         if vocabulary < vocabulary::min_tokens() {
             let min = vocabulary::min_tokens();

@@ -605,7 +605,7 @@ impl World {
         }
     }
 
-    /// A model has computed what it says, and of what it has computed it says all if that can be told from outside.
+    /// A model has computed the range that it reports, and reports all that it has computed if this test can know that.
     fn check_computed(&mut self, at: usize, model: ModelId, looks: bool) {
         let (id, naive) = &mut self.live[at];
         let (id, len) = (*id, naive.tokens.len());

@@ -53,7 +53,7 @@ pub(super) fn names() -> impl Iterator<Item = &'static str> {
 }
 
 /// The architecture of a configuration.
-pub(super) fn of(config: &Config) -> Result<&'static Architecture, ConfigError> {
+pub(super) fn for_config(config: &Config) -> Result<&'static Architecture, ConfigError> {
     let found = config.text("model_type")?;
     let known = || ARCHITECTURES.iter().flat_map(|architecture| architecture.model_types);
     ARCHITECTURES.iter().find(|architecture| architecture.model_types.contains(&found)).ok_or_else(|| {
