@@ -247,7 +247,7 @@ fn hub_errors_are_explained() {
         (401, "(401): the repository does not exist, or it needs a token in HF_TOKEN"),
         (403, "(403): the repository does not exist, or it needs a token in HF_TOKEN"),
         (503, "the hub responds with status 503"),
-        (206, "it contains another range of the file than the one requested"),
+        (206, "it contains a different range of the file than requested"),
         (302, "without a target"),
     ] {
         let home = tempfile::tempdir().unwrap();

@@ -55,7 +55,7 @@ fn an_invalid_session_file_is_rejected_and_not_modified() {
     let whole = fs::read(&file).unwrap();
     for (model, more, words) in [
         ("qwen3", &["--ctk", "q4_0"][..], "q4_0"),
-        ("gemma3-iswa", &[], "another model"),
+        ("gemma3-iswa", &[], "a different model"),
         ("qwen3", &["--ctx", "2"], "context of 2"),
     ] {
         let error = stderr(&with(model, more), 1);

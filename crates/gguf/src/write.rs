@@ -206,7 +206,7 @@ pub struct TensorWriter<W> {
 impl<W: Write> TensorWriter<W> {
     /// Appends data of the tensor whose turn it is, all of it or the next piece.
     ///
-    /// Data of another tensor, and more data than declared, are errors that write nothing.
+    /// Data of a different tensor, and more data than declared, are errors that write nothing.
     pub fn append(&mut self, name: &str, data: &[u8]) -> Result<(), GgufError> {
         let byte_len = self.check_turn(name)?;
         let left = byte_len - self.written_bytes;

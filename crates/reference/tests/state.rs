@@ -11,7 +11,7 @@ use verbatim_graph::{DeltaHeads, F32Bits, Op, RopeLayout, RopeScaling, RopeTable
 use verbatim_quant::dequantize;
 use verbatim_reference::{Reference, State};
 
-/// Every type of K with another of V, and head sizes that are and are not multiples of the block size.
+/// Each type of K with a different one of V, and head sizes that are and are not multiples of the block size.
 fn specs() -> impl Iterator<Item = KvSpec> {
     let kinds = KvType::ALL.into_iter().enumerate();
     kinds.flat_map(|(i, k)| {
