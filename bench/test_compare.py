@@ -261,7 +261,7 @@ class Compare(unittest.TestCase):
         done = self.compare("--rounds", "1", "--load", "-p", "0", "-n", "0")
         self.assertIn("loading of llama.cpp is not measured", done.stdout)
 
-    def refused(self, words, *arguments, **programs):
+    def rejected(self, words, *arguments, **programs):
         done = self.compare(*arguments, **programs)
         self.assertEqual((done.returncode, done.stdout), (2, ""), done.stderr)
         said = [line for line in done.stderr.splitlines() if not line.startswith("round ")]
@@ -269,33 +269,33 @@ class Compare(unittest.TestCase):
         self.assertIn(words, "\n".join(said))
         self.assertNotIn("Traceback", "\n".join(said[:1]))
 
-    def test_what_is_asked_wrongly_is_refused_in_a_line(self):
-        self.refused("-m nowhere.gguf: there is no such file", "-m", "nowhere.gguf")
-        self.refused("there is no such file", "-m", self.folder)
-        self.refused("a model is given twice", "-m", self.model)
-        self.refused("--llama-bench nowhere: there is no such program", "--llama-bench", "nowhere")
-        self.refused("--verbatim nowhere: there is no such program", "--verbatim", "nowhere")
-        self.refused("name one", "--llama-server", self.folder / "bench")
-        self.refused("nothing to measure", "-p", "0", "-n", "0")
-        self.refused("'0' is no number of at least 1", "--rounds", "0")
-        self.refused("'-1' is no number from 0 to 1024", "--busy", "-1")
-        self.refused("'2,x' is no list of numbers", "-d", "2,x")
-        self.refused("not of the form 'name: arguments'", "--llama-variant", "-fa 1")
-        self.refused("two have the same name", "--llama-variant", "a: -fa 1", "--llama-variant", "a: -fa 0")
-        self.refused("No closing quotation", "--llama-args", "'")
+    def test_what_is_asked_wrongly_is_rejected_in_a_line(self):
+        self.rejected("-m nowhere.gguf: there is no such file", "-m", "nowhere.gguf")
+        self.rejected("there is no such file", "-m", self.folder)
+        self.rejected("a model is given twice", "-m", self.model)
+        self.rejected("--llama-bench nowhere: there is no such program", "--llama-bench", "nowhere")
+        self.rejected("--verbatim nowhere: there is no such program", "--verbatim", "nowhere")
+        self.rejected("name one", "--llama-server", self.folder / "bench")
+        self.rejected("nothing to measure", "-p", "0", "-n", "0")
+        self.rejected("'0' is no number of at least 1", "--rounds", "0")
+        self.rejected("'-1' is no number from 0 to 1024", "--busy", "-1")
+        self.rejected("'2,x' is no list of numbers", "-d", "2,x")
+        self.rejected("not of the form 'name: arguments'", "--llama-variant", "-fa 1")
+        self.rejected("two have the same name", "--llama-variant", "a: -fa 1", "--llama-variant", "a: -fa 0")
+        self.rejected("No closing quotation", "--llama-args", "'")
 
     def test_what_goes_wrong_is_said(self):
         fails = "print('no such model', file=sys.stderr); sys.exit(3)"
-        self.refused("ended with status 3\nno such model", bench=fails)
-        self.refused("was killed by signal 4 (Illegal instruction)", bench="os.kill(os.getpid(), 4)")
-        self.refused("printed no JSON", bench="print('hello')")
-        self.refused("printed no list of rows", verbatim="print('{}')")
-        self.refused("llama.cpp gave no speed for pp64", bench="print('[]')")
-        self.refused("verbatim gave no speed for pp64", verbatim=VERBATIM.replace("100.0 * RUN", "'fast'"))
-        self.refused("two speeds for pp64", bench=BENCH.replace("dumps(rows)", "dumps(rows + rows)"))
-        self.refused("took longer than 1 s", "--timeout-s", "1", bench="time.sleep(30)")
-        self.refused("cannot be run", "--verbatim", self.not_a_program())
-        self.refused("printed nothing", "--load", verbatim="if sys.argv[1] == 'run': sys.exit()\n" + VERBATIM)
+        self.rejected("ended with status 3\nno such model", bench=fails)
+        self.rejected("was killed by signal 4 (Illegal instruction)", bench="os.kill(os.getpid(), 4)")
+        self.rejected("printed no JSON", bench="print('hello')")
+        self.rejected("printed no list of rows", verbatim="print('{}')")
+        self.rejected("llama.cpp gave no speed for pp64", bench="print('[]')")
+        self.rejected("verbatim gave no speed for pp64", verbatim=VERBATIM.replace("100.0 * RUN", "'fast'"))
+        self.rejected("two speeds for pp64", bench=BENCH.replace("dumps(rows)", "dumps(rows + rows)"))
+        self.rejected("took longer than 1 s", "--timeout-s", "1", bench="time.sleep(30)")
+        self.rejected("cannot be run", "--verbatim", self.not_a_program())
+        self.rejected("printed nothing", "--load", verbatim="if sys.argv[1] == 'run': sys.exit()\n" + VERBATIM)
 
     def not_a_program(self):
         path = self.program("empty", "")
@@ -304,14 +304,14 @@ class Compare(unittest.TestCase):
 
     def test_what_goes_wrong_with_a_server_is_said(self):
         silent = "print('some words', flush=True)\ntime.sleep(30)"
-        self.refused("ended with status 1\nno such model", server="sys.exit('no such model')")
-        self.refused("was not ready after 1 s\nsome words", "--timeout-s", "1", server=silent)
-        self.refused("/tokenize with no JSON", server=SERVER.replace("json.dumps(value)", "str(value)"))
+        self.rejected("ended with status 1\nno such model", server="sys.exit('no such model')")
+        self.rejected("was not ready after 1 s\nsome words", "--timeout-s", "1", server=silent)
+        self.rejected("/tokenize with no JSON", server=SERVER.replace("json.dumps(value)", "str(value)"))
         breaks_off = SERVER.replace("assert", "os._exit(1)\n        assert")
-        self.refused("broke off its answer to /completion", server=breaks_off)
-        self.refused("gave no tokens", server=SERVER.replace("[5, 6, 7]", "[]"))
-        self.refused("/completion with status 500", server=SERVER.replace('200, {"timings"', '500, {"timings"'))
-        self.refused("computed 1 of the 64 tokens", server=SERVER.replace('len(ask["prompt"])', "1"))
+        self.rejected("broke off its answer to /completion", server=breaks_off)
+        self.rejected("gave no tokens", server=SERVER.replace("[5, 6, 7]", "[]"))
+        self.rejected("/completion with status 500", server=SERVER.replace('200, {"timings"', '500, {"timings"'))
+        self.rejected("computed 1 of the 64 tokens", server=SERVER.replace('len(ask["prompt"])', "1"))
 
 
 if __name__ == "__main__":

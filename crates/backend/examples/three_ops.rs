@@ -1,5 +1,5 @@
 //! A backend that runs `Embed`, `Add` and `Linear`, one row after the other, and rejects all other ops: the start of a new
-//! backend. `docs/adding-a-backend.md` goes on from here.
+//! backend. `docs/adding-a-backend.md` continues from here.
 //!
 //! Weights are decoded to f32, each value has its own buffer, and there is no sequence state yet.
 
@@ -26,7 +26,7 @@ pub struct Weights {
 }
 
 struct Weight {
-    form: WeightKind,
+    kind: WeightKind,
     /// The type in graphs: that of the file, and F32 for a vector.
     dtype: DType,
     rows: usize,
@@ -71,7 +71,7 @@ impl Backend for ThreeOps {
     }
 
     fn append_weight(&mut self, weights: &mut Weights, weight: WeightSource<'_>) -> Result<(), PackError> {
-        let WeightSource { form, dtype, rows, cols, bytes, done } = weight;
+        let WeightSource { kind, dtype, rows, cols, bytes, on_consumed } = weight;
         if rows == 0 || cols == 0 {
             return Err(PackError::Empty { rows, cols });
         }
@@ -82,9 +82,9 @@ impl Backend for ThreeOps {
         let no_memory = PackError::OutOfMemory { bytes: count.saturating_mul(size_of::<f32>()) };
         let mut values = zeros(count).ok_or(no_memory)?;
         dequantize(dtype, bytes, &mut values)?;
-        done(0..bytes.len());
-        let dtype = if form == WeightKind::Vector { DType::F32 } else { dtype };
-        weights.items.push(Weight { form, dtype, rows, cols, values });
+        on_consumed(0..bytes.len());
+        let dtype = if kind == WeightKind::Vector { DType::F32 } else { dtype };
+        weights.items.push(Weight { kind, dtype, rows, cols, values });
         Ok(())
     }
 
@@ -122,7 +122,7 @@ impl Backend for ThreeOps {
     ) -> Result<Outputs<'a>, RunError> {
         let graph = &program.graph;
         if program.weights_id != weights.id {
-            return Err(RunError::OtherWeights);
+            return Err(RunError::WeightsMismatch);
         }
         let max = graph.bounds();
         if rows.rows > max.rows || rows.output_rows > max.output_rows {
@@ -175,7 +175,7 @@ impl Arena {
         let cols = graph.value(node.output).shape.cols;
         let weight = |operand: usize| match graph.value(node.operands[operand]).def {
             Def::Leaf(tag) => &weights.items[tag.index as usize],
-            Def::Node(_) | Def::Columns { .. } => panic!("operand {operand} is no weight"),
+            Def::Node(_) | Def::Columns { .. } => panic!("operand {operand} is not a weight"),
         };
         for row in 0..graph.rows(node).at(rows) {
             let out = &mut out[row * cols..][..cols];
@@ -202,7 +202,7 @@ impl Arena {
                         }
                     }
                 }
-                _ => unreachable!("refused by prepare"),
+                _ => unreachable!("rejected by prepare"),
             }
         }
     }
@@ -234,17 +234,17 @@ fn zeros<T: Copy + Default>(count: usize) -> Option<Vec<T>> {
     Some(zeros)
 }
 
-/// Checks that an operand that is a weight is in the table, with the form, type and shape that its op reads.
+/// Checks that an operand that is a weight is in the table, with the kind, type and shape that its op reads.
 fn check_weight(graph: &Graph, node: &Node, operand: usize, weights: &Weights) -> Result<(), PrepareError> {
     let value = graph.value(node.operands[operand]);
     let (Lifetime::Weight, Def::Leaf(tag)) = (value.lifetime, value.def) else {
         return Ok(());
     };
-    let form = node.op.weight_kind(operand);
-    let describe = |form: WeightKind, dtype: DType, shape: Shape| format!("{shape} of {dtype} as {form:?}");
-    let wanted = describe(form, value.dtype, value.shape);
+    let kind = node.op.weight_kind(operand);
+    let describe = |kind: WeightKind, dtype: DType, shape: Shape| format!("{shape} of {dtype} as {kind:?}");
+    let wanted = describe(kind, value.dtype, value.shape);
     let found = weights.items.get(tag.index as usize).map_or("none".into(), |weight| {
-        describe(weight.form, weight.dtype, Shape::fixed(weight.rows, weight.cols))
+        describe(weight.kind, weight.dtype, Shape::fixed(weight.rows, weight.cols))
     });
     if wanted == found { Ok(()) } else { Err(PrepareError::Weight { tag, wanted, found }) }
 }
@@ -264,11 +264,11 @@ impl StateStore for NoState {
         0x544f_0001
     }
 
-    fn append(&mut self, form: &StateLayers) -> Result<(), StateMemoryError> {
-        match (form.kv.first(), form.recurrent.len()) {
-            (Some(&(_, pages)), _) => Err(StateMemoryError::Kv { pages, layers: form.kv.len() }),
+    fn append(&mut self, layers: &StateLayers) -> Result<(), StateMemoryError> {
+        match (layers.kv.first(), layers.recurrent.len()) {
+            (Some(&(_, pages)), _) => Err(StateMemoryError::Kv { pages, layers: layers.kv.len() }),
             (None, 0) => Ok(()),
-            (None, layers) => Err(StateMemoryError::Recurrent { slots: form.slots, layers }),
+            (None, count) => Err(StateMemoryError::Recurrent { slots: layers.slots, layers: count }),
         }
     }
 
@@ -293,7 +293,7 @@ impl StateStore for NoState {
 mod tests {
     use super::*;
     use verbatim_backend::Outputs as _;
-    use verbatim_graph::{Builder, GraphError, Real};
+    use verbatim_graph::{Builder, F32Bits, GraphError};
 
     const SUM: Tag = Tag::new("sum");
 
@@ -303,23 +303,24 @@ mod tests {
         let pairs = b.input(Tag::new("pairs"), DType::I32, Shape::per_row(2))?;
         let tokens = b.columns(pairs, 1, 1)?;
         let table = b.weight(Tag::indexed("weight", 0), DType::F32, Shape::fixed(3, 2))?;
-        let x = b.apply(Op::Embed { scale: Real(1.0), has_embeddings: false }, &[table, tokens])?;
+        let x = b.apply(Op::Embed { scale: F32Bits(1.0), has_embeddings: false }, &[table, tokens])?;
         let product = b.apply(Op::Linear { bias: false, residual: false }, &[x, table])?;
         let sum = b.apply(Op::Add, &[product, product])?;
         b.output(SUM, sum)?;
         Ok(b.finish())
     }
 
-    fn weights(form: WeightKind) -> Result<Weights, PackError> {
+    fn weights(kind: WeightKind) -> Result<Weights, PackError> {
         let mut weights = ThreeOps.new_weights();
         let bytes: Vec<u8> = [1.0f32, 2.0, 3.0, 4.0, 5.0, 6.0].iter().flat_map(|x| x.to_le_bytes()).collect();
-        let source = WeightSource { form, dtype: DType::F32, rows: 3, cols: 2, bytes: &bytes, done: &|_| {} };
+        let source =
+            WeightSource { kind, dtype: DType::F32, rows: 3, cols: 2, bytes: &bytes, on_consumed: &|_| {} };
         ThreeOps.append_weight(&mut weights, source)?;
         Ok(weights)
     }
 
     #[test]
-    fn a_row_has_the_same_bits_whatever_rows_are_beside_it() -> Result<(), Box<dyn std::error::Error>> {
+    fn a_row_has_the_same_bits_whatever_the_other_rows_are() -> Result<(), Box<dyn std::error::Error>> {
         let weights = weights(WeightKind::Matrix)?;
         let program = ThreeOps.prepare(&graph()?, &weights)?;
         let mut arena = Arena::default();
@@ -342,16 +343,16 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_computed_is_refused() -> Result<(), Box<dyn std::error::Error>> {
-        let refused = ThreeOps.prepare(&graph()?, &weights(WeightKind::Vector)?);
-        assert!(matches!(refused, Err(PrepareError::Weight { .. })));
+    fn unsupported_graphs_are_rejected() -> Result<(), Box<dyn std::error::Error>> {
+        let rejected = ThreeOps.prepare(&graph()?, &weights(WeightKind::Vector)?);
+        assert!(matches!(rejected, Err(PrepareError::Weight { .. })));
 
         let mut b = Builder::new(RowCounts { rows: 1, output_rows: 0 });
         let x = b.input(Tag::new("x"), DType::F32, Shape::per_row(2))?;
         let product = b.apply(Op::Mul, &[x, x])?;
         b.output(Tag::new("product"), product)?;
-        let refused = ThreeOps.prepare(&b.finish(), &ThreeOps.new_weights());
-        assert!(matches!(refused, Err(PrepareError::Op("Mul"))));
+        let rejected = ThreeOps.prepare(&b.finish(), &ThreeOps.new_weights());
+        assert!(matches!(rejected, Err(PrepareError::Op("Mul"))));
         Ok(())
     }
 }

@@ -1,4 +1,4 @@
-//! Inputs of a run: each live one is handed out once, and only filling it returns the proof that a run asks for.
+//! Inputs of a run: `fill` is called once for each live one, and only filling it returns the proof that a run requires.
 
 use verbatim_graph::{RowCounts, Tag};
 use verbatim_quant::DType;
@@ -9,7 +9,7 @@ pub enum BindError {
     /// More rows than the program was compiled for.
     #[error("{given:?} is more than the program's {max:?}")]
     TooManyRows {
-        /// Rows asked for.
+        /// Rows requested.
         given: RowCounts,
         /// The maximum.
         max: RowCounts,
@@ -80,7 +80,7 @@ impl InputBinding<'_> {
     /// Fills an i32 input with exactly [`InputBinding::count`] elements.
     ///
     /// # Errors
-    /// Another type or number of elements, here and below.
+    /// If the element type or count does not match; same for the other fill methods.
     pub fn i32(self, values: &[i32]) -> Result<FilledInput, BindError> {
         self.check(DType::I32, values.len())?;
         self.i32_from(values.iter().copied())

@@ -2,7 +2,7 @@
 
 use verbatim_quant::DType;
 
-/// How K or V are stored. The types of fewer than sixteen bits are quantised in blocks of 32 elements along a head; a
+/// How K or V are stored. The types of fewer than sixteen bits are stored in quant blocks of 32 elements along a head; a
 /// head's last block is padded with zeros.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum KvType {
@@ -55,7 +55,7 @@ impl KvType {
         }
     }
 
-    /// Whether elements share a scale, so that outliers cost the others precision and
+    /// Whether elements share a scale, so that an outlier reduces the precision of its whole block and
     /// [`verbatim_graph::Op::Hadamard`] helps.
     pub fn is_quantized(self) -> bool {
         self.dtype().block_len() > 1

@@ -4,13 +4,13 @@
 //! program and runs it. The crates above may not assume that a value is a host pointer: inputs are written through
 //! [`InputBinding`]s, outputs read through [`Outputs`], and the state of sequences is moved in batches by cell and page.
 //!
-//! **The order of use is fixed by types.** [`Backend::run`] hands every live input of the program to the caller once, as an
-//! [`InputBinding`] that only filling turns into a [`FilledInput`]: forgetting an input does not compile, and an unused input
-//! is never asked for (llama.cpp #25191). [`Backend::Outputs`] borrow the arena and the program, so starting the next run
-//! while outputs are borrowed does not compile (llama.cpp #29313).
+//! **The order of use is fixed by types.** [`Backend::run`] calls `fill` once for each live input (one that some remaining op
+//! reads), passing an [`InputBinding`]. Filling it is the only way to get a [`FilledInput`], so an unfilled input is a compile
+//! error, and an unused input is never requested (llama.cpp #25191). [`Backend::Outputs`] borrow the arena and the program, so
+//! starting the next run while outputs are borrowed does not compile (llama.cpp #29313).
 //!
-//! **Every backend guarantees** the row contract: the bits of an output row do not depend on the other rows of the step, on
-//! their count, or on the number of threads. Results of different backends agree only within tolerances.
+//! **Every backend guarantees** batch invariance, for any number of threads: the bits of an output row do not depend on the other
+//! rows of the step, on their count, or on the number of threads. Results of different backends agree only within tolerances.
 //!
 //! Invariants: this crate allocates no tensor memory and computes nothing; it depends on no concrete backend.
 
@@ -75,8 +75,8 @@ pub trait Backend {
     /// Runs a program on `rows` rows. `fill` is called once for each live input, before anything is computed.
     ///
     /// # Errors
-    /// If filling an input fails, the program was compiled for other weights, an allocation fails, or a kernel panics. On
-    /// error, the state that the run writes is undefined, and nothing else is modified.
+    /// If filling an input fails, the program was compiled against a different weight table, an allocation fails, or a kernel
+    /// panics. On error, the state that the run writes is undefined, and nothing else is modified.
     fn run<'a>(
         &mut self,
         program: &'a Self::Program,
@@ -101,7 +101,7 @@ pub trait Backend {
     /// Microbenchmarks peak multiply-add throughput: runs `rounds` rounds of the kernels' own multiply-adds on operands in
     /// cache, on every thread at once. Returns the number of operations, two for each multiply-add, summed over all threads;
     /// `None` if the backend has no such benchmark.
-    fn multiply_adds(&mut self, kind: MatmulKind, rounds: usize) -> Option<u64> {
+    fn run_peak_throughput_kernel(&mut self, kind: MatmulKind, rounds: usize) -> Option<u64> {
         let _ = (kind, rounds);
         None
     }
@@ -125,7 +125,7 @@ pub enum PrepareError {
     /// Memory planning failed.
     #[error(transparent)]
     Plan(#[from] verbatim_plan::PlanError),
-    /// A weight is missing, or its form, type or shape differs from the graph's.
+    /// A weight is missing, or its kind, type or shape differs from the graph's.
     #[error("weight {tag}: the graph needs {wanted}, the model has {found}")]
     Weight {
         /// Which weight.
@@ -168,7 +168,7 @@ pub enum RunError {
     /// A kernel has panicked. The run has no outputs; the backend stays usable.
     #[error("a kernel has panicked: {0}")]
     Panicked(String),
-    /// The program was compiled for another table of weights.
-    #[error("the program was prepared for other weights")]
-    OtherWeights,
+    /// The program was compiled against a different weight table.
+    #[error("the program was compiled against a different weight table")]
+    WeightsMismatch,
 }

@@ -1,7 +1,7 @@
 //! Where the time of runs goes, as thread 0 sees it.
 //!
-//! An op that is dealt out in tasks busies thread 0 about as long as the others; its barrier wait is reported separately.
-//! The clock is read once after every op and once after every barrier.
+//! An op whose work is split into tasks keeps thread 0 busy about as long as the other threads; barrier waits are reported
+//! separately. The clock is read once after every op and once after every barrier.
 
 use std::time::{Duration, Instant};
 use verbatim_quant::DType;
@@ -9,16 +9,16 @@ use verbatim_quant::DType;
 /// More kinds of op than any model has, so that recording does not allocate.
 const MAX_OPS: usize = 64;
 
-/// What runs have taken, by kind of op. Empty until profiling is turned on.
+/// Time spent in runs, by op kind. Empty until profiling is turned on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Profile {
     ops: Vec<OpTime>,
     runs: u64,
-    waiting: Duration,
+    barrier_wait: Duration,
     total: Duration,
 }
 
-/// What the ops of one kind have taken.
+/// Total time and work of all ops of one kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OpTime {
     /// The op's name.
@@ -64,9 +64,9 @@ impl Profile {
         self.runs
     }
 
-    /// The time that thread 0 has waited at barriers.
-    pub fn waiting(&self) -> Duration {
-        self.waiting
+    /// The time that thread 0 spent waiting at barriers.
+    pub fn barrier_wait(&self) -> Duration {
+        self.barrier_wait
     }
 
     /// Total time of the runs: ops, barrier waits, and waking the threads.
@@ -78,7 +78,7 @@ impl Profile {
     pub fn clear(&mut self) {
         self.ops.clear();
         self.ops.reserve(MAX_OPS);
-        (self.runs, self.waiting, self.total) = (0, Duration::ZERO, Duration::ZERO);
+        (self.runs, self.barrier_wait, self.total) = (0, Duration::ZERO, Duration::ZERO);
     }
 
     fn add(&mut self, op: &'static str, matmul: Option<MatmulWork>, time: Duration) {
@@ -128,7 +128,7 @@ impl<'a> Recorder<'a> {
     /// A barrier has been passed.
     pub fn barrier(&mut self) {
         let now = Instant::now();
-        self.profile.waiting += now - self.last;
+        self.profile.barrier_wait += now - self.last;
         self.last = now;
     }
 

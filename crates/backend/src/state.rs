@@ -5,7 +5,7 @@
 use crate::KvType;
 use verbatim_graph::{DeltaHeads, RopeLayout, RopeTable};
 
-/// Cells of a page, and the attention block size. A multiple of the vector width.
+/// Cells of a page, which is also the number of positions that attention processes at a time. A multiple of the vector width.
 pub const PAGE_CELLS: usize = 64;
 
 /// The shape and types of one layer's K and V.
@@ -80,8 +80,9 @@ pub struct KShift {
 /// The cache of all sequences in backend memory. Each attention layer has its own pages, numbered from 0, of [`PAGE_CELLS`] cells;
 /// all recurrent layers have the same slot count. All functions are called between runs only.
 pub trait StateStore {
-    /// The numerics version: it is bumped with every change that may change the bits of a result, and no two backends share
-    /// one. Saved sequences contain it, because other kernels could not continue a state with the bits of a fresh run.
+    /// The numerics version: it is bumped with every change that may change the bits of a result, and versions of different
+    /// backends never coincide. Saved sequences contain it, because different kernels could not continue a state with the bits of a
+    /// fresh run.
     fn numerics_version(&self) -> u32;
 
     /// Appends layers with zeroed memory. If there are recurrent layers already, `slots` must be their slot count.
@@ -123,7 +124,7 @@ pub enum StateMemoryError {
          context, smaller KV types, or a smaller prefix cache"
     )]
     Kv {
-        /// Pages asked for.
+        /// Pages requested.
         pages: usize,
         /// Layers.
         layers: usize,
@@ -131,7 +132,7 @@ pub enum StateMemoryError {
     /// Recurrent state.
     #[error("not enough memory for recurrent state ({slots} slots, {layers} layers); use fewer sequences")]
     Recurrent {
-        /// Slots asked for.
+        /// Slots requested.
         slots: usize,
         /// Layers.
         layers: usize,

@@ -8,7 +8,7 @@ use verbatim_quant::{DType, QuantError};
 #[derive(Clone, Copy)]
 pub struct WeightSource<'a> {
     /// How it is used.
-    pub form: WeightKind,
+    pub kind: WeightKind,
     /// Its data type in the file.
     pub dtype: DType,
     /// Output features, summed over all experts; 1 for a vector.
@@ -18,7 +18,7 @@ pub struct WeightSource<'a> {
     /// The tensor's data.
     pub bytes: &'a [u8],
     /// Called, from any thread, with ranges of `bytes` that are no longer needed: the ranges cover `bytes` exactly once.
-    pub done: &'a (dyn Fn(Range<usize>) + Sync),
+    pub on_consumed: &'a (dyn Fn(Range<usize>) + Sync),
 }
 
 /// Why a weight cannot be packed.
@@ -66,7 +66,7 @@ pub enum PackError {
     /// The allocation failed.
     #[error("cannot allocate {bytes} bytes for packed weights; free memory or use a smaller model")]
     OutOfMemory {
-        /// Bytes asked for.
+        /// Bytes requested.
         bytes: usize,
     },
     /// A vector could not be decoded.

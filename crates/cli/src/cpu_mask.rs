@@ -48,11 +48,11 @@ impl CpuMask {
     /// If the process may not use one of them, or the system cannot pin threads.
     pub fn apply(&self) -> anyhow::Result<()> {
         let allowed = system::allowed()?;
-        let refused = self.0.iter().find(|cpu| !allowed.contains(cpu));
+        let rejected = self.0.iter().find(|cpu| !allowed.contains(cpu));
         ensure!(
-            refused.is_none(),
+            rejected.is_none(),
             "--cpu-mask includes CPU {}, but this process may only use: {}",
-            refused.copied().unwrap_or_default(),
+            rejected.copied().unwrap_or_default(),
             allowed.iter().map(usize::to_string).collect::<Vec<_>>().join(", ")
         );
         system::pin(&self.0)
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_mask_is_refused() {
+    fn invalid_masks_are_rejected() {
         let message = |text: &str| text.parse::<CpuMask>().unwrap_err();
         for text in ["", "0x", "xyz", "-1", "1 2", "0x0x1"] {
             assert!(message(text).contains("in hexadecimal"), "{text}");
@@ -122,9 +122,9 @@ mod tests {
             let inherited = std::thread::spawn(|| system::allowed().unwrap()).join().unwrap();
             assert_eq!(inherited, [first]);
             assert_eq!(std::thread::available_parallelism().unwrap().get(), 1);
-            let refused = CpuMask(vec![first, 1000]).apply().unwrap_err().to_string();
+            let rejected = CpuMask(vec![first, 1000]).apply().unwrap_err().to_string();
             assert_eq!(
-                refused,
+                rejected,
                 format!("--cpu-mask includes CPU 1000, but this process may only use: {first}")
             );
         })

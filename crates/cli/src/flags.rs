@@ -17,7 +17,7 @@ use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum, ValueHint};
 use clap_complete::Shell;
 use verbatim_device::DeviceKind;
 use verbatim_engine::KvType;
-use verbatim_lab::synth::Recipe;
+use verbatim_lab::synth::QuantType;
 
 use crate::cpu_mask::CpuMask;
 
@@ -231,7 +231,7 @@ pub struct RunArgs {
     /// Context shift, session file and prefix cache.
     #[command(flatten)]
     pub sequence: SequenceFlags,
-    /// Continue the prompt as it is instead of answering it as a chat message
+    /// Raw completion: continue the prompt without applying the chat template
     #[arg(long, env = "VERBATIM_NO_TEMPLATE", value_parser = switch())]
     pub no_template: bool,
 }
@@ -436,7 +436,8 @@ pub struct BenchArgs {
         value_delimiter = ','
     )]
     pub depths: Vec<usize>,
-    /// Batch sizes: decode steps of N rows, all with logits, as when verifying draft tokens; separated by commas; 0 for none
+    /// Verification batch sizes: one test per N of a forward pass over N tokens of one sequence, all with logits, as when
+    /// verifying draft tokens (row `widthN`); separated by commas; 0 for none
     #[arg(
         long,
         value_name = "N,…",
@@ -548,9 +549,9 @@ pub struct SynthArgs {
     /// File to write
     #[arg(value_name = "OUT.gguf", value_hint = ValueHint::FilePath)]
     pub out: PathBuf,
-    /// Quantisation of the weights: F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q8_0, Q4_K_M, Q5_K_M, Q6_K or IQ4_XS
-    #[arg(long, value_name = "RECIPE", env = "VERBATIM_QUANT", default_value = "Q4_K_M")]
-    pub quant: Recipe,
+    /// Quantisation type of the weights: F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q8_0, Q4_K_M, Q5_K_M, Q6_K or IQ4_XS
+    #[arg(long, value_name = "TYPE", env = "VERBATIM_QUANT", default_value = "Q4_K_M")]
+    pub quant: QuantType,
     /// Seed of the weights; the same seed gives the same file
     #[arg(
         long,

@@ -1,9 +1,8 @@
 //! Downloading one file from a model hub, so that a broken connection costs only what was not yet received.
 //!
-//! A hub answers `GET /OWNER/REPO/resolve/REVISION/FILE` with a redirect to its storage; the redirect's
-//! `X-Linked-Etag` is the SHA-256 of a large file. Redirects are followed here and not by the HTTP library,
-//! because that header is on the first answer only and because the user's token is for the hub's own address
-//! and no other.
+//! A hub responds to `GET /OWNER/REPO/resolve/REVISION/FILE` with a redirect to its storage; the redirect's `X-Linked-Etag` is the
+//! SHA-256 of a large file. Redirects are followed here and not by the HTTP library, because that header is on the first response
+//! only and because the user's token is for the hub's own address and no other.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
@@ -24,7 +23,7 @@ use crate::store::{Sha256Hex, StoreError, io_error, remove_if_present, write_jso
 const RESOLVE_TIMEOUT: Duration = Duration::from_secs(4);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// A hub that has not responded after this long is considered unreachable.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(10);
 /// A download in which nothing arrives for this long has failed.
 const READ_TIMEOUT: Duration = Duration::from_secs(30);
 /// How many attempts in a row may fail before the user is asked to try again.
@@ -61,10 +60,10 @@ pub enum HubError {
         /// What was given.
         endpoint: String,
     },
-    /// No connection, or no answer in time.
+    /// No connection, or no response in time.
     #[error("the hub cannot be reached at {host}: {reason}")]
     Unreachable {
-        /// Host that was asked.
+        /// Host of the request.
         host: String,
         /// What went wrong.
         reason: String,
@@ -72,7 +71,7 @@ pub enum HubError {
     /// Status 404.
     #[error("the hub has no such file: {url} (404); check the repository, the file's name and the revision")]
     NotFound {
-        /// What was asked for.
+        /// The requested URL.
         url: String,
     },
     /// Status 401 or 403.
@@ -80,42 +79,42 @@ pub enum HubError {
         "access to {url} denied ({status}): the repository does not exist, or it needs a token in HF_TOKEN and \
          perhaps its licence accepted"
     )]
-    Refused {
-        /// What was asked for.
+    AccessDenied {
+        /// The requested URL.
         url: String,
         /// The status.
         status: u16,
     },
     /// Any other status that is not a success.
-    #[error("the hub answers with status {status} for {url}; try again later")]
+    #[error("the hub responds with status {status} for {url}; try again later")]
     Status {
-        /// What was asked for.
+        /// The requested URL.
         url: String,
         /// The status.
         status: u16,
     },
-    /// The hub announces another SHA-256.
-    #[error("the hub has another file at {url}: its SHA-256 is {found} and not {wanted}")]
-    OtherFile {
-        /// What was asked for.
+    /// The hub reports a different SHA-256.
+    #[error("SHA-256 mismatch at {url}: the hub reports {found}, expected {wanted}")]
+    ChecksumMismatch {
+        /// The requested URL.
         url: String,
-        /// What the file should have.
+        /// The expected SHA-256.
         wanted: Sha256Hex,
-        /// What the hub announces.
+        /// The SHA-256 that the hub reports.
         found: Sha256Hex,
     },
     /// A redirect without a target, or to a forbidden one.
     #[error("the hub redirects {url} {problem}")]
     Redirect {
-        /// What was asked for.
+        /// The requested URL.
         url: String,
         /// What is wrong with it.
         problem: String,
     },
     /// A contradictory response.
     #[error("the hub's response for {url} is invalid: {problem}")]
-    Answer {
-        /// What was asked for.
+    InvalidResponse {
+        /// The requested URL.
         url: String,
         /// What is wrong with it.
         problem: String,
@@ -182,7 +181,7 @@ impl Hub {
             .max_redirects_will_error(false)
             .timeout_resolve(Some(RESOLVE_TIMEOUT))
             .timeout_connect(Some(CONNECT_TIMEOUT))
-            .timeout_recv_response(Some(ANSWER_TIMEOUT))
+            .timeout_recv_response(Some(RESPONSE_TIMEOUT))
             .timeout_per_read(Some(READ_TIMEOUT))
             .build()
             .new_agent();
@@ -190,9 +189,8 @@ impl Hub {
         Ok(Self { agent, endpoint: uri, token })
     }
 
-    /// Downloads a file into `partial`, resuming an earlier download of the same version, and returns the SHA-256
-    /// that the hub announces, if any. The caller verifies the bytes. If the hub announces another SHA-256 than
-    /// `wanted`, nothing is downloaded.
+    /// Downloads a file into `partial`, resuming an earlier download of the same version, and returns the SHA-256 that the hub
+    /// reports, if any. The caller verifies the bytes. If the hub reports a SHA-256 other than `wanted`, nothing is downloaded.
     ///
     /// # Errors
     /// When the download is incomplete. What was received stays in `partial` for the next attempt.
@@ -228,57 +226,56 @@ impl Hub {
     ) -> Result<Option<Sha256Hex>, HubError> {
         let have = partial.read(url);
         let have_bytes = have.as_ref().map_or(0, |have| have.bytes);
-        let mut answer = self.ask(url, have_bytes)?;
-        if let (Some(wanted), Some(found)) = (wanted, &answer.sha256)
+        let mut response = self.request_from(url, have_bytes)?;
+        if let (Some(wanted), Some(found)) = (wanted, &response.sha256)
             && wanted != found
         {
             let (wanted, found) = (wanted.clone(), found.clone());
-            return Err(HubError::OtherFile { url: url.to_owned(), wanted, found });
+            return Err(HubError::ChecksumMismatch { url: url.to_owned(), wanted, found });
         }
-        if have.is_some_and(|have| answer.start != have.bytes || answer.version != Some(have.version)) {
-            // Another version of the file, or a server without range requests: from the start.
+        if have.is_some_and(|have| response.start != have.bytes || response.version != Some(have.version)) {
+            // A different version of the file, or a server without range requests: from the start.
             partial.clear()?;
-            if answer.start != 0 {
-                answer = self.ask(url, 0)?;
+            if response.start != 0 {
+                response = self.request_from(url, 0)?;
             }
         }
-        let mut file = partial.open(url, &answer)?;
-        progress.set_position(answer.start);
-        if let Some(total_bytes) = answer.total_bytes {
+        let mut file = partial.open(url, &response)?;
+        progress.set_position(response.start);
+        if let Some(total_bytes) = response.total_bytes {
             progress.set_length(total_bytes);
         }
-        let sha256 = answer.sha256.take();
-        receive(answer, &mut file, partial, progress)?;
+        let sha256 = response.sha256.take();
+        receive(response, &mut file, partial, progress)?;
         Ok(sha256)
     }
 
     /// Requests the bytes starting at `start`, following redirects.
-    fn ask(&self, url: &str, start: u64) -> Result<Answer, HubError> {
-        let mut place: Uri = url.parse().map_err(|_| HubError::Endpoint { endpoint: url.to_owned() })?;
+    fn request_from(&self, url: &str, start: u64) -> Result<RangeResponse, HubError> {
+        let mut uri: Uri = url.parse().map_err(|_| HubError::Endpoint { endpoint: url.to_owned() })?;
         let mut linked = Linked::default();
         for _ in 0..=REDIRECTS_MAX {
-            let response = self.get(&place, start)?;
+            let response = self.get(&uri, start)?;
             linked.note(response.headers());
             if !response.status().is_redirection() {
-                return Answer::new(url, response, linked, start);
+                return RangeResponse::new(url, response, linked, start);
             }
-            place = redirect_target(url, &place, response.headers())?;
+            uri = redirect_target(url, &uri, response.headers())?;
         }
         Err(HubError::Redirect { url: url.to_owned(), problem: format!("more than {REDIRECTS_MAX} times") })
     }
 
-    fn get(&self, place: &Uri, start: u64) -> Result<Response<Body>, HubError> {
-        let mut request = self.agent.get(place.clone());
+    fn get(&self, uri: &Uri, start: u64) -> Result<Response<Body>, HubError> {
+        let mut request = self.agent.get(uri.clone());
         if start > 0 {
             request = request.header(header::RANGE, format!("bytes={start}-"));
         }
-        let is_hub =
-            place.authority() == self.endpoint.authority() && place.scheme() == self.endpoint.scheme();
+        let is_hub = uri.authority() == self.endpoint.authority() && uri.scheme() == self.endpoint.scheme();
         if let Some(token) = self.token.as_ref().filter(|_| is_hub) {
             request = request.header(header::AUTHORIZATION, format!("Bearer {token}"));
         }
         request.call().map_err(|error| HubError::Unreachable {
-            host: place.authority().map(ToString::to_string).unwrap_or_default(),
+            host: uri.authority().map(ToString::to_string).unwrap_or_default(),
             reason: error.to_string(),
         })
     }
@@ -301,7 +298,7 @@ impl Linked {
 }
 
 /// The final response, with the bytes.
-struct Answer {
+struct RangeResponse {
     /// Position in the file of the first byte.
     start: u64,
     /// Size of the whole file.
@@ -313,8 +310,13 @@ struct Answer {
     body: Option<Body>,
 }
 
-impl Answer {
-    fn new(url: &str, response: Response<Body>, linked: Linked, asked_start: u64) -> Result<Self, HubError> {
+impl RangeResponse {
+    fn new(
+        url: &str,
+        response: Response<Body>,
+        linked: Linked,
+        requested_start: u64,
+    ) -> Result<Self, HubError> {
         let url = url.to_owned();
         let headers = response.headers();
         let range = text(headers, "content-range").and_then(parse_content_range);
@@ -324,23 +326,27 @@ impl Answer {
         let (start, total_bytes, has_body) = match response.status() {
             StatusCode::OK => (0, length.or(linked.bytes), true),
             StatusCode::PARTIAL_CONTENT => match range {
-                Some((Some(start), total)) if start == asked_start => (start, total.or(linked.bytes), true),
+                Some((Some(start), total)) if start == requested_start => {
+                    (start, total.or(linked.bytes), true)
+                }
                 _ => {
-                    return Err(HubError::Answer {
+                    return Err(HubError::InvalidResponse {
                         url,
-                        problem: "it contains another range of the file than the one requested".into(),
+                        problem: "it contains a different range of the file than requested".into(),
                     });
                 }
             },
             // Requested the bytes after the last one: the file is complete. Otherwise ours is too long, and
             // `start` past its end reports that.
-            StatusCode::RANGE_NOT_SATISFIABLE if asked_start > 0 => match range {
-                Some((None, Some(total))) if total == asked_start => (asked_start, Some(total), false),
-                _ => (asked_start + 1, None, false),
+            StatusCode::RANGE_NOT_SATISFIABLE if requested_start > 0 => match range {
+                Some((None, Some(total))) if total == requested_start => {
+                    (requested_start, Some(total), false)
+                }
+                _ => (requested_start + 1, None, false),
             },
             StatusCode::NOT_FOUND => return Err(HubError::NotFound { url }),
             status @ (StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) => {
-                return Err(HubError::Refused { url, status: status.as_u16() });
+                return Err(HubError::AccessDenied { url, status: status.as_u16() });
             }
             status => return Err(HubError::Status { url, status: status.as_u16() }),
         };
@@ -350,12 +356,12 @@ impl Answer {
 
 /// Appends what arrives to the file.
 fn receive(
-    answer: Answer,
+    response: RangeResponse,
     file: &mut File,
     partial: &Partial,
     progress: &ProgressBar,
 ) -> Result<(), HubError> {
-    let Answer { start, total_bytes, body: Some(body), .. } = answer else { return Ok(()) };
+    let RangeResponse { start, total_bytes, body: Some(body), .. } = response else { return Ok(()) };
     let wanted = total_bytes.map_or(u64::MAX, |total| total.saturating_sub(start));
     let mut reader = body.into_with_config().limit(u64::MAX).reader().take(wanted);
     let mut received_bytes = start;
@@ -414,17 +420,17 @@ impl Partial {
         remove_if_present(&self.path)
     }
 
-    /// Opens the file to receive the answer: to resume, or from the start.
-    fn open(&self, url: &str, answer: &Answer) -> Result<File, StoreError> {
+    /// Opens the file to receive the response: to resume, or from the start.
+    fn open(&self, url: &str, response: &RangeResponse) -> Result<File, StoreError> {
         let mut options = File::options();
         options.create(true);
-        if answer.start > 0 {
+        if response.start > 0 {
             options.append(true)
         } else {
             options.write(true).truncate(true)
         };
         let file = options.open(&self.path).map_err(io_error("write", &self.path))?;
-        match &answer.version {
+        match &response.version {
             Some(version) => {
                 write_json(&self.record_path, &PartialRecord { url: url.into(), version: version.clone() })?
             }
@@ -502,7 +508,7 @@ mod tests {
     }
 
     #[test]
-    fn invalid_addresses_are_refused() {
+    fn invalid_addresses_are_rejected() {
         for wrong in ["", "hub", "ftp://hub", "https://", "file:///x", "https://hub?x=1"] {
             assert!(matches!(Hub::new(wrong), Err(HubError::Endpoint { .. })), "{wrong:?}");
         }

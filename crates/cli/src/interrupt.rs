@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn taking_the_flag_lowers_it() {
+    fn taking_the_flag_clears_it() {
         let interrupt = Interrupt::install().unwrap();
         let again = Interrupt::install().unwrap();
         assert!(!interrupt.is_raised());

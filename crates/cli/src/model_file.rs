@@ -83,14 +83,14 @@ pub fn type_shares(file: &GgufFile) -> Vec<TypeShare> {
     shares
 }
 
-/// The name of the weights' format: the file's recipe, such as `Q4_K_M`, else the type with the most bytes.
+/// The name of the weights' format: the file's quantisation type, such as `Q4_K_M`, else the type with the most bytes.
 pub fn weights_format(file: &GgufFile) -> &'static str {
-    let recipe = file.metadata().get_u32("general.file_type").ok().flatten().and_then(recipe_name);
-    recipe.or_else(|| type_shares(file).first().map(|share| share.dtype.name())).unwrap_or("none")
+    let quant = file.metadata().get_u32("general.file_type").ok().flatten().and_then(quant_type_name);
+    quant.or_else(|| type_shares(file).first().map(|share| share.dtype.name())).unwrap_or("none")
 }
 
 /// Name of a value of `general.file_type`, after llama.cpp's `enum llama_ftype` (include/llama.h).
-fn recipe_name(file_type: u32) -> Option<&'static str> {
+fn quant_type_name(file_type: u32) -> Option<&'static str> {
     Some(match file_type {
         0 => "F32",
         1 => "F16",

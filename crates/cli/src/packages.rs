@@ -101,20 +101,20 @@ fn download(pip: &Pip, file: &PackageFile, folder: &Path) -> Result<(), PackageE
             .env("PIP_DISABLE_PIP_VERSION_CHECK", "1")
             .output();
         let Ok(output) = output else { continue };
-        let said = String::from_utf8_lossy(&output.stderr);
+        let stderr = String::from_utf8_lossy(&output.stderr);
         if output.status.success() {
             return Ok(());
         }
-        if !said.contains("No module named pip") {
-            return Err(PackageError::Pip { package: file.requirement(), reason: last_lines(&said) });
+        if !stderr.contains("No module named pip") {
+            return Err(PackageError::Pip { package: file.requirement(), reason: last_lines(&stderr) });
         }
     }
     Err(PackageError::NoPip)
 }
 
 /// The last lines of a program's output, where the reason usually is.
-fn last_lines(said: &str) -> String {
-    let lines: Vec<&str> = said.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+fn last_lines(output: &str) -> String {
+    let lines: Vec<&str> = output.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
     match lines.len() {
         0 => "no reason given".to_owned(),
         count => crate::standard_io::escape(&lines[count.saturating_sub(2)..].join("; ")),
@@ -207,14 +207,14 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_unpacks_to_too_much_is_cut() {
+    fn a_file_that_unpacks_to_too_many_bytes_is_truncated() {
         let folder = tempfile::tempdir().unwrap();
         wheel(folder.path(), FILE.path, &vec![0; 1 << 20]);
         assert_eq!(extracted(folder.path(), 1000).unwrap().len(), 1000);
     }
 
     #[test]
-    fn what_is_no_such_wheel_is_an_error() {
+    fn an_invalid_wheel_is_an_error() {
         let folder = tempfile::tempdir().unwrap();
         assert!(matches!(extracted(folder.path(), 9), Err(PackageError::Content { .. })));
         wheel(folder.path(), "another", b"x");
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_end_of_a_long_complaint_is_kept() {
+    fn only_the_end_of_a_long_error_output_is_kept() {
         assert_eq!(last_lines("a\nb\n\nc\n"), "b; c");
         assert_eq!(last_lines(""), "no reason given");
     }

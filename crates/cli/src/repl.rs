@@ -22,12 +22,12 @@ const HELP: &str = "\
 /help        show this
 /quit        leave, as Ctrl-D does
 A line that ends with \\ continues on the next one. To start a message with /, write // instead.
-Ctrl-C stops an answer; what was said so far stays in the conversation.
+Ctrl-C stops an answer; the text so far stays in the conversation.
 ";
 
 /// Something that continues a conversation.
 pub trait Responder {
-    /// Answers the last message. Passes each piece of text to `show` as it comes, and returns the whole answer, or
+    /// Answers the last message. Passes each piece of text to `show` as it arrives, and returns the whole answer, or
     /// the part before an interruption by the user.
     ///
     /// # Errors
@@ -230,7 +230,7 @@ impl<'a> Input<'a> {
 }
 
 fn save(conversation: &[Message], path: &Path) -> anyhow::Result<()> {
-    standard_io::refuse_model(path)?;
+    standard_io::reject_model_output(path)?;
     let mut json = serde_json::to_string_pretty(conversation)?;
     json.push('\n');
     fs::write(path, json).with_context(|| format!("cannot write {}", path.display()))
@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_joined_and_an_interrupt_gives_them_up() {
+    fn lines_are_joined_and_an_interrupt_discards_them() {
         assert_eq!(transcript(&["a\\", "b"], None), "1: a\nb\n");
         assert_eq!(transcript(&["a\\", "^C", "b"], None), "1: b\n");
     }

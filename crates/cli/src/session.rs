@@ -16,14 +16,14 @@ use crate::flags::{CacheFlags, DeviceFlags, GenerateFlags, ModelFlags, SequenceF
 use crate::interrupt::Interrupt;
 use crate::model_file::ModelFile;
 use crate::pull::{self, Sources};
-use crate::standard_io::{notify, refuse_model};
+use crate::standard_io::{notify, reject_model_output};
 use crate::store::Store;
 
 /// A model ready to answer.
 pub struct Session {
     engine: Engine,
     id: SessionId,
-    /// Where the session is kept between processes.
+    /// Where the session is saved between processes.
     file: Option<PathBuf>,
     /// The conversation that was saved with it.
     conversation: Vec<Message>,
@@ -68,7 +68,7 @@ impl std::fmt::Display for Summary {
 ///
 /// # Errors
 /// When the mask contains unusable CPUs.
-pub fn place_threads(flags: &DeviceFlags) -> anyhow::Result<usize> {
+pub fn configure_threads(flags: &DeviceFlags) -> anyhow::Result<usize> {
     flags.cpu_mask.as_ref().map_or(Ok(()), CpuMask::apply)?;
     let masked = flags.cpu_mask.as_ref().map(CpuMask::count);
     // The process may be allowed fewer CPUs than the machine has cores.
@@ -85,7 +85,7 @@ pub fn place_threads(flags: &DeviceFlags) -> anyhow::Result<usize> {
 /// # Errors
 /// When it cannot be used, or the mask contains unusable CPUs.
 pub fn open_device(flags: &DeviceFlags) -> anyhow::Result<(Device, usize)> {
-    let threads = place_threads(flags)?;
+    let threads = configure_threads(flags)?;
     Ok((Device::open(flags.backend, threads)?, threads))
 }
 
@@ -148,7 +148,7 @@ impl Session {
     ) -> anyhow::Result<Session> {
         let engine = start_engine(file, device, options)?;
         if let Some(path) = &flags.session {
-            refuse_model(path)?;
+            reject_model_output(path)?;
             check_session(path)?;
         }
         let shift_keep = flags.context_shift.then_some(flags.keep);
@@ -175,7 +175,7 @@ impl Session {
     ///
     /// # Errors
     /// When it cannot be written.
-    pub fn keep(&self, conversation: &[Message]) -> anyhow::Result<()> {
+    pub fn save(&self, conversation: &[Message]) -> anyhow::Result<()> {
         let Some(path) = &self.file else { return Ok(()) };
         let mut sections = Vec::new();
         if !conversation.is_empty() {
@@ -190,7 +190,7 @@ impl Session {
         self.engine.has_chat_template()
     }
 
-    /// Continues `prompt`, handing each piece of text to `show` as it comes. Ctrl-C ends the answer.
+    /// Continues `prompt`, passing each piece of text to `show` as it arrives. Ctrl-C ends the answer.
     ///
     /// # Errors
     /// When the prompt is empty or does not fit the context, or `show` fails.
@@ -271,7 +271,7 @@ fn check_session(path: &Path) -> anyhow::Result<()> {
     tempfile::tempfile_in(folder).with_context(problem).map(drop)
 }
 
-/// Says that a prompt is continued as it is because the model has no chat template.
+/// Reports that a prompt is continued without a template because the model has no chat template.
 pub fn notify_no_template() {
     notify("the model has no chat template: the prompt is continued as it is");
 }

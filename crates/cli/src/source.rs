@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn other_forms_are_refused() {
+    fn other_forms_are_rejected() {
         for text in
             ["o/r/m.gguf", "hf:", "hf:m.gguf", "hf:o/m.gguf", "hf:o/r/m.bin", "hf:o/r/.gguf", "hf:o/r"]
         {
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_that_lead_elsewhere_are_refused() {
+    fn path_traversal_is_rejected() {
         for text in [
             "hf:../r/m.gguf",
             "hf:o/../x/m.gguf",

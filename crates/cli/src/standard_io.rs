@@ -66,11 +66,11 @@ pub fn write(bytes: &[u8]) -> anyhow::Result<()> {
     output.write_all(bytes).and_then(|()| output.flush()).context("cannot write standard output")
 }
 
-/// Refuses to overwrite a model: as an output path it is certainly a mistake.
+/// Rejects an output path that is a model: overwriting it is certainly a mistake.
 ///
 /// # Errors
 /// When there is a GGUF file at `path`.
-pub fn refuse_model(path: &Path) -> anyhow::Result<()> {
+pub fn reject_model_output(path: &Path) -> anyhow::Result<()> {
     let mut magic = [0; 4];
     let is_file = path.metadata().is_ok_and(|found| found.is_file());
     let is_model = is_file && File::open(path).and_then(|mut file| file.read_exact(&mut magic)).is_ok();
@@ -149,7 +149,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_could_command_a_terminal_is_escaped() {
+    fn terminal_escape_sequences_are_escaped() {
         assert_eq!(escape("a\u{1b}[31mb\tc\n"), "a\\u{1b}[31mb\\tc\\n");
         assert_eq!(escape("left\u{202e}right"), "left\\u{202e}right");
         assert_eq!(escape("Größe 漢字 🙂"), "Größe 漢字 🙂");

@@ -41,7 +41,7 @@ pub struct Entry {
 pub struct Record {
     /// Where the bytes came from: `hf:…`, `package:…` or `file:…`.
     pub source: String,
-    /// What was requested, if different: a known model's place on the hub.
+    /// What was requested, if different: a known model's location on the hub.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub requested: Option<String>,
     /// SHA-256 of the file.
@@ -65,13 +65,13 @@ pub enum StoreError {
         ModelName::BYTES_MAX
     )]
     Name {
-        /// The refused name.
+        /// The rejected name.
         name: String,
     },
     /// Not 64 hexadecimal digits.
     #[error("{text:?} is not a SHA-256: it must have 64 hexadecimal digits")]
     Sha256 {
-        /// The refused text.
+        /// The rejected text.
         text: String,
     },
     /// A malformed hub file.
@@ -89,7 +89,7 @@ pub enum StoreError {
          (`verbatim list --known`)"
     )]
     Unknown {
-        /// What was asked for.
+        /// What was requested.
         name: String,
     },
     /// A path without a file.
@@ -101,7 +101,7 @@ pub enum StoreError {
     /// Nothing to remove.
     #[error("{name} is not in the store: `verbatim list` shows the models that are")]
     Absent {
-        /// The name that was asked for.
+        /// The requested name.
         name: ModelName,
     },
     /// Another process holds the lock.
@@ -266,7 +266,7 @@ impl Store {
     /// When a file cannot be written or renamed; the model is then not in the store.
     pub fn commit(&self, _lock: &ModelLock, name: &ModelName, record: &Record) -> Result<Entry, StoreError> {
         let part = self.part_path(name);
-        // A rename may reach the disk before the bytes do, so they are sent first. Windows flushes only what may be written to.
+        // A rename may reach the disk before the bytes do, so they are fsynced first. Windows requires write access for that.
         let file = File::options().write(true).open(&part);
         file.and_then(|file| file.sync_all()).map_err(io_error("write", &part))?;
         write_json(&self.record_path(name), record)?;
@@ -376,7 +376,7 @@ impl Sha256Hex {
     ///
     /// # Errors
     /// When it cannot be read.
-    pub fn of_reader(mut reader: impl Read, mut on_bytes: impl FnMut(u64)) -> io::Result<Self> {
+    pub fn from_reader(mut reader: impl Read, mut on_bytes: impl FnMut(u64)) -> io::Result<Self> {
         let mut hasher = Sha256::new();
         let mut buffer = vec![0; 1 << 18];
         loop {
@@ -472,7 +472,7 @@ mod tests {
         Record {
             source: source.to_owned(),
             requested: None,
-            sha256: Sha256Hex::of_reader(bytes, |_| ()).unwrap(),
+            sha256: Sha256Hex::from_reader(bytes, |_| ()).unwrap(),
             bytes: bytes.len() as u64,
             date: jiff::Timestamp::from_second(1_700_000_000).unwrap(),
         }
@@ -485,7 +485,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_are_not_plain_file_names_are_refused() {
+    fn names_that_are_not_plain_file_names_are_rejected() {
         for wrong in [
             "",
             ".",
@@ -509,16 +509,16 @@ mod tests {
     }
 
     #[test]
-    fn a_hash_is_that_of_the_standard() {
+    fn sha256_matches_the_standard() {
         // FIPS 180-2, appendix B.1.
-        let hash = Sha256Hex::of_reader(&b"abc"[..], |_| ()).unwrap();
+        let hash = Sha256Hex::from_reader(&b"abc"[..], |_| ()).unwrap();
         assert_eq!(hash.to_string(), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
         assert_eq!(hash.to_string().to_uppercase().parse::<Sha256Hex>().unwrap(), hash);
         assert!("ba78".parse::<Sha256Hex>().is_err());
     }
 
     #[test]
-    fn a_store_that_is_not_there_is_empty() {
+    fn a_missing_store_is_empty() {
         let (_folder, store) = store();
         let store = Store::new(Some(&store.home().join("nowhere"))).unwrap();
         assert!(store.list().unwrap().is_empty());
@@ -526,7 +526,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_committed_is_listed_with_its_record() {
+    fn committed_models_are_listed_with_their_record() {
         let (_folder, store) = store();
         add(&store, "b", "hf:o/r/b.gguf");
         add(&store, "a", "file:/a.gguf");
@@ -541,7 +541,7 @@ mod tests {
     }
 
     #[test]
-    fn a_spoiled_record_hides_no_model() {
+    fn a_corrupt_record_does_not_hide_its_model() {
         let (_folder, store) = store();
         add(&store, "a", "file:/a.gguf");
         fs::write(store.record_path(&name("a")), b"{\"source\":").unwrap();
@@ -549,7 +549,7 @@ mod tests {
     }
 
     #[test]
-    fn removing_takes_everything_and_the_absent_is_an_error() {
+    fn removing_deletes_every_file_and_a_missing_model_is_an_error() {
         let (_folder, store) = store();
         add(&store, "a", "file:/a.gguf");
         fs::write(store.part_path(&name("a")), b"GG").unwrap();

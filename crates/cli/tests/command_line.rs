@@ -1,4 +1,4 @@
-//! What holds for every command: help, the manual, completions, exit statuses, and readers that go away.
+//! Checks that apply to every command: help, man pages, completions, exit codes and closed pipes.
 
 mod support;
 
@@ -34,7 +34,7 @@ fn help_names_every_command() {
 }
 
 #[test]
-fn a_flag_that_is_not_there_is_a_usage_error() {
+fn an_unknown_flag_is_a_usage_error() {
     let home = tempfile::tempdir().unwrap();
     let error = stderr(&verbatim(home.path()).args(["list", "--colour"]).output().unwrap(), 2);
     assert!(error.contains("unexpected argument '--colour'"), "{error}");
@@ -71,7 +71,7 @@ fn every_shell_gets_its_completions() {
 }
 
 #[test]
-fn a_variable_stands_in_for_its_flag() {
+fn an_environment_variable_sets_its_flag() {
     let home = tempfile::tempdir().unwrap();
     let with = |value: &str| {
         stdout(&verbatim(home.path()).arg("list").env("VERBATIM_JSON", value).output().unwrap())
@@ -86,7 +86,7 @@ fn a_variable_stands_in_for_its_flag() {
 }
 
 #[test]
-fn a_reader_that_goes_away_is_no_error() {
+fn a_closed_pipe_is_not_an_error() {
     let home = tempfile::tempdir().unwrap();
     let mut child = verbatim(home.path())
         .args(["inspect", "--json"])

@@ -1,4 +1,4 @@
-//! `verbatim bench` and `verbatim synth` from outside.
+//! `verbatim bench`, `perplexity` and `synth`, run as a program.
 
 mod support;
 
@@ -32,7 +32,7 @@ fn bench_prints_a_list_of_rows() {
 }
 
 #[test]
-fn bench_prints_tables_for_people_and_for_spreadsheets() {
+fn bench_prints_markdown_and_csv() {
     let home = tempfile::tempdir().unwrap();
     let print = |format: &str| {
         let mut command = verbatim(home.path());
@@ -47,7 +47,7 @@ fn bench_prints_tables_for_people_and_for_spreadsheets() {
 }
 
 #[test]
-fn bench_times_operations_on_the_cache() {
+fn bench_measures_cache_operations() {
     let home = tempfile::tempdir().unwrap();
     let output = verbatim(home.path())
         .args(["bench", "--cache-ops", "-d", "70", "-r", "2", "--ctk", "q8_0", "-o", "json", "-m"])
@@ -60,25 +60,25 @@ fn bench_times_operations_on_the_cache() {
 }
 
 #[test]
-fn bench_refuses_what_cannot_be_measured() {
+fn bench_rejects_invalid_tests() {
     let home = tempfile::tempdir().unwrap();
-    let refused = |arguments: &[&str], status: i32, words: &str| {
+    let rejected = |arguments: &[&str], status: i32, words: &str| {
         let mut command = verbatim(home.path());
         command.arg("bench").args(arguments).arg("-m").arg(data("models/qwen3/model.gguf"));
         let error = stderr(&command.output().unwrap(), status);
         assert!(error.contains(words), "{arguments:?}: {error}");
     };
-    refused(&["-r", "0"], 2, "repetitions");
-    refused(&["-p", "many"], 2, "n-prompt");
-    refused(&["-p", "0", "-n", "0", "--widths", "0"], 1, "nothing to measure");
-    refused(&["--widths", "1000"], 1, "a step has at most 512 rows, not 1000");
-    refused(&["-d", "5000000000"], 1, "context");
-    refused(&["--backend", "reference", "--profile"], 2, "backend reference has no profiler");
-    refused(&["--backend", "abacus"], 2, "possible values: cpu, reference");
+    rejected(&["-r", "0"], 2, "repetitions");
+    rejected(&["-p", "many"], 2, "n-prompt");
+    rejected(&["-p", "0", "-n", "0", "--widths", "0"], 1, "nothing to measure");
+    rejected(&["--widths", "1000"], 1, "a step has at most 512 rows, not 1000");
+    rejected(&["-d", "5000000000"], 1, "context");
+    rejected(&["--backend", "reference", "--profile"], 2, "backend reference has no profiler");
+    rejected(&["--backend", "abacus"], 2, "possible values: cpu, reference");
 }
 
 #[test]
-fn bench_says_where_the_time_goes() {
+fn bench_prints_a_profile() {
     let home = tempfile::tempdir().unwrap();
     let bench = |arguments: &[&str]| {
         let mut command = verbatim(home.path());
@@ -99,7 +99,7 @@ fn bench_says_where_the_time_goes() {
         assert!(text.contains(part), "{part}: {text}");
     }
     let rows: Value = serde_json::from_str(&stdout(&bench(&["-o", "json", "--profile"]))).unwrap();
-    assert!(rows[1]["byte_gops"].as_f64().unwrap() > 0.0);
+    assert!(rows[1]["int8_gops"].as_f64().unwrap() > 0.0);
     let profile = &rows[1]["profile"];
     assert_eq!((&profile["test"], &profile["steps"]), (&"tg2".into(), &2.into()));
     assert!(profile["parts"].as_array().unwrap().len() > 5, "{profile}");
@@ -140,7 +140,7 @@ fn threads_stay_on_the_cpus_of_the_mask() {
 }
 
 #[test]
-fn perplexity_is_printed_for_people_tables_and_programs() {
+fn perplexity_prints_text_csv_and_json() {
     let home = tempfile::tempdir().unwrap();
     let text = "What the tiny model makes of this says nothing at all. ".repeat(12);
     let file = home.path().join("some text.txt");
@@ -179,36 +179,36 @@ fn perplexity_is_printed_for_people_tables_and_programs() {
 }
 
 #[test]
-fn perplexity_refuses_what_is_no_text_and_what_is_too_short() {
+fn perplexity_rejects_binary_and_short_files() {
     let home = tempfile::tempdir().unwrap();
     let write = |name: &str, bytes: &[u8]| std::fs::write(home.path().join(name), bytes).unwrap();
     write("short.txt", b"Not much.");
     write("empty.txt", b"");
     write("bytes.txt", b"ab\xffcd");
-    let refused = |arguments: &[&str], status: i32, words: &str| {
+    let rejected = |arguments: &[&str], status: i32, words: &str| {
         let mut command = verbatim(home.path());
         command.current_dir(home.path()).arg("perplexity").args(arguments);
         command.arg("-m").arg(data("models/qwen3/model.gguf"));
         let error = stderr(&command.output().unwrap(), status);
         assert!(error.contains(words), "{arguments:?}: {error}");
     };
-    refused(&[], 2, "--file");
-    refused(&["-f", "none.txt"], 1, "cannot read none.txt");
-    refused(&["-f", "."], 1, "cannot read .: it is a folder");
-    refused(&["-f", "empty.txt"], 1, "empty.txt is empty");
-    refused(&["-f", "-"], 1, "standard input is empty");
-    refused(&["-f", "bytes.txt"], 1, "bytes.txt is not UTF-8 text: the byte at offset 2");
-    refused(&["-f", "short.txt"], 1, "fewer than one chunk of 512; use a longer text or shorter chunks");
+    rejected(&[], 2, "--file");
+    rejected(&["-f", "none.txt"], 1, "cannot read none.txt");
+    rejected(&["-f", "."], 1, "cannot read .: it is a folder");
+    rejected(&["-f", "empty.txt"], 1, "empty.txt is empty");
+    rejected(&["-f", "-"], 1, "standard input is empty");
+    rejected(&["-f", "bytes.txt"], 1, "bytes.txt is not UTF-8 text: the byte at offset 2");
+    rejected(&["-f", "short.txt"], 1, "fewer than one chunk of 512; use a longer text or shorter chunks");
     for ctx in ["0", "1", "2"] {
-        refused(&["-f", "short.txt", "--ctx", ctx], 1, "tokens are too short");
+        rejected(&["-f", "short.txt", "--ctx", ctx], 1, "tokens are too short");
     }
-    refused(&["-f", "short.txt", "--ctx", "-1"], 2, "-1");
-    refused(&["-f", "short.txt", "--chunks", "0"], 2, "chunks");
-    refused(&["-f", "short.txt", "--kl-against", "f32"], 2, "two types are needed");
+    rejected(&["-f", "short.txt", "--ctx", "-1"], 2, "-1");
+    rejected(&["-f", "short.txt", "--chunks", "0"], 2, "chunks");
+    rejected(&["-f", "short.txt", "--kl-against", "f32"], 2, "two types are needed");
 }
 
 #[test]
-fn a_synthetic_model_answers() {
+fn a_synthetic_model_generates_text() {
     let home = tempfile::tempdir().unwrap();
     let config = home.path().join("config.json");
     std::fs::write(
@@ -244,30 +244,34 @@ fn a_synthetic_model_answers() {
 }
 
 #[test]
-fn synth_says_what_is_wrong_and_leaves_nothing() {
+fn synth_reports_errors_and_leaves_no_file() {
     let home = tempfile::tempdir().unwrap();
     let out = home.path().join("x.gguf");
     let config = home.path().join("config.json");
     std::fs::write(&config, r#"{"model_type": "qwen3", "hidden_size": 64}"#).unwrap();
-    let refused = |arguments: &[&str], status: i32, words: &str| {
+    let rejected = |arguments: &[&str], status: i32, words: &str| {
         let mut command = verbatim(home.path());
         command.current_dir(home.path()).args(["synth"]).args(arguments);
         let error = stderr(&command.output().unwrap(), status);
         assert!(error.contains(words), "{arguments:?}: {error}");
         assert!(!out.exists() && !home.path().join("x.gguf.part").exists(), "{arguments:?}");
     };
-    refused(&["qwen9", "x.gguf"], 1, "there is no shape `qwen9`; known shapes are qwen3-0.6b");
-    refused(&["qwen3-0.6b", "x.gguf", "--quant", "Q9"], 2, "there is no recipe `Q9`; known ones are F32");
-    refused(&["a", "x.gguf", "--config", "config.json"], 1, "key `vocab_size` is missing");
-    refused(&["a", "x.gguf", "--config", "none.json"], 1, "cannot read none.json");
-    refused(&["qwen3-0.6b", "."], 1, "is not a regular file");
-    refused(&["qwen3-0.6b"], 2, "OUT.gguf");
+    rejected(&["qwen9", "x.gguf"], 1, "there is no shape `qwen9`; known shapes are qwen3-0.6b");
+    rejected(
+        &["qwen3-0.6b", "x.gguf", "--quant", "Q9"],
+        2,
+        "unknown quantisation type `Q9`; choose one of F32",
+    );
+    rejected(&["a", "x.gguf", "--config", "config.json"], 1, "key `vocab_size` is missing");
+    rejected(&["a", "x.gguf", "--config", "none.json"], 1, "cannot read none.json");
+    rejected(&["qwen3-0.6b", "."], 1, "is not a regular file");
+    rejected(&["qwen3-0.6b"], 2, "OUT.gguf");
 }
 
 /// A limit on the length of files stands in for a disk that fills up.
 #[cfg(unix)]
 #[test]
-fn a_disk_that_fills_up_leaves_no_part_of_a_model() {
+fn a_full_disk_leaves_no_partial_model() {
     let home = tempfile::tempdir().unwrap();
     let output = std::process::Command::new("sh")
         .args(["-c", "trap '' XFSZ; ulimit -f 2000; exec \"$0\" synth qwen3-0.6b x.gguf --quant Q8_0"])

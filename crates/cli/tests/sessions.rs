@@ -1,4 +1,4 @@
-//! What is kept of a sequence from one process to the next, and what happens where its context is full.
+//! Sessions that are saved in one process and resumed in the next, and what happens when a context is full.
 
 mod support;
 
@@ -17,7 +17,7 @@ fn run(home: &Path, model: &str, arguments: &[&str]) -> Output {
 }
 
 #[test]
-fn a_session_says_what_a_run_without_one_says() {
+fn a_session_generates_the_same_text_as_a_run_without_one() {
     for model in MODELS {
         for formats in [
             &["--ctk", "f16"][..],
@@ -36,9 +36,9 @@ fn a_session_says_what_a_run_without_one_says() {
             let again = with(&session, text);
             assert_eq!(stdout(&first), stdout(&plain), "{model}");
             assert_eq!(stdout(&again), stdout(&plain), "{model}");
-            let told = String::from_utf8_lossy(&again.stderr).into_owned();
+            let messages = String::from_utf8_lossy(&again.stderr).into_owned();
             // Recurrent states and windows cannot go back to the end of the prompt.
-            assert_eq!(told.contains(" cached)"), model == "qwen3", "{told}");
+            assert_eq!(messages.contains(" cached)"), model == "qwen3", "{messages}");
             let other = "it was a dark and stormy morning";
             assert_eq!(stdout(&with(&session, other)), stdout(&with(&[], other)), "{model}");
         }
@@ -46,7 +46,7 @@ fn a_session_says_what_a_run_without_one_says() {
 }
 
 #[test]
-fn a_session_that_cannot_be_continued_is_refused_and_stays() {
+fn an_invalid_session_file_is_rejected_and_not_modified() {
     let home = tempfile::tempdir().unwrap();
     let file = home.path().join("session");
     let session = ["--session", file.to_str().unwrap(), "-n", "3"];
@@ -55,7 +55,7 @@ fn a_session_that_cannot_be_continued_is_refused_and_stays() {
     let whole = fs::read(&file).unwrap();
     for (model, more, words) in [
         ("qwen3", &["--ctk", "q4_0"][..], "q4_0"),
-        ("gemma3-iswa", &[], "another model"),
+        ("gemma3-iswa", &[], "a different model"),
         ("qwen3", &["--ctx", "2"], "context of 2"),
     ] {
         let error = stderr(&with(model, more), 1);
@@ -81,11 +81,14 @@ fn a_full_context_ends_the_answer_or_is_shifted() {
                 run(home.path(), model, &[&["--ctx", "40", "-n", "100", "hello there"], more].concat());
             (stdout(&output), String::from_utf8(output.stderr).unwrap())
         };
-        let (_, told) = with(&[]);
-        assert!(told.contains("the context is full"), "{told}");
-        let (shifted, told) = with(&["--context-shift"]);
-        let tokens = told.split(", ").nth(1).and_then(|text| text.split(' ').next()).unwrap();
-        assert!(tokens.parse::<usize>().unwrap() > 40 && !told.contains("the context is full"), "{told}");
+        let (_, messages) = with(&[]);
+        assert!(messages.contains("the context is full"), "{messages}");
+        let (shifted, messages) = with(&["--context-shift"]);
+        let tokens = messages.split(", ").nth(1).and_then(|text| text.split(' ').next()).unwrap();
+        assert!(
+            tokens.parse::<usize>().unwrap() > 40 && !messages.contains("the context is full"),
+            "{messages}"
+        );
         assert_eq!(with(&["--context-shift", "--ctk", "f16"]).0, shifted, "{model}");
         assert!(!with(&["--context-shift", "--ctk", "q4_0", "--keep", "0"]).0.is_empty());
     }
@@ -103,8 +106,8 @@ fn a_stop_string_ends_the_answer_and_is_not_shown() {
     let middle: String = whole.chars().skip(9).take(5).collect();
     let output = with(&["--stop", "never said", "--stop", &middle]);
     assert_eq!(stdout(&output), format!("{}\n", &whole[..whole.find(&middle).unwrap()]));
-    let told = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(told.contains("; stopped at "), "{told}");
+    let messages = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(messages.contains("; stopped at "), "{messages}");
     assert_eq!(stdout(&with(&["--stop", "-"])), stdout(&with(&["--stop=-"])));
     stderr(&with(&["--stop", ""]), 2);
 }
@@ -129,7 +132,7 @@ fn with_template(home: &Path, template: &str) -> PathBuf {
 }
 
 #[test]
-fn a_conversation_goes_on_in_another_process() {
+fn a_conversation_resumes_in_a_new_process() {
     let home = tempfile::tempdir().unwrap();
     let model =
         with_template(home.path(), "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}bot:");
@@ -145,9 +148,9 @@ fn a_conversation_goes_on_in_another_process() {
     let whole = stdout(&chat(false, "hello\nand then?\n"));
     let (first, second) = (chat(true, "hello\n"), chat(true, "and then?\n"));
     assert_eq!(stdout(&first) + &stdout(&second), whole);
-    let told = String::from_utf8_lossy(&second.stderr).into_owned();
-    assert!(told.contains("the conversation of 3 messages continues"), "{told}");
-    assert!(told.contains(" cached), "), "{told}");
+    let messages = String::from_utf8_lossy(&second.stderr).into_owned();
+    assert!(messages.contains("the conversation of 3 messages continues"), "{messages}");
+    assert!(messages.contains(" cached), "), "{messages}");
     // What fails is taken back, and the conversation goes on.
     let long = "word ".repeat(9000);
     let failed = stdout(&chat(false, &format!("{long}\nhello\n")));
@@ -159,7 +162,7 @@ fn a_conversation_goes_on_in_another_process() {
 }
 
 #[test]
-fn a_broken_template_harms_nobody_who_does_without() {
+fn a_broken_template_does_not_affect_raw_completion() {
     let home = tempfile::tempdir().unwrap();
     let model = with_template(home.path(), "{% for");
     let run = |more: &[&str]| {
@@ -188,8 +191,8 @@ fn ctrl_c_ends_the_answer_and_the_session_is_kept() {
     child.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
     assert!(Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap().success());
     let output = child.wait_with_output().unwrap();
-    let told = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!(output.status.code(), Some(130), "{told}");
-    assert!(told.ends_with("; interrupted\n") && output.stdout.ends_with(b"\n"), "{told}");
+    let messages = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(130), "{messages}");
+    assert!(messages.ends_with("; interrupted\n") && output.stdout.ends_with(b"\n"), "{messages}");
     assert!(file.is_file());
 }

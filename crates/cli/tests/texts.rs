@@ -1,6 +1,6 @@
-//! The recorded texts of `tests/data`, said by the program: on every system the same, whatever the instruction set.
+//! The golden generations of `tests/data`, reproduced by the program: the same on every system, whatever the instruction set.
 //!
-//! `VERBATIM_TEST_PROGRAM` names another program to ask, with what runs it: `qemu-aarch64-static dist/verbatim`.
+//! `VERBATIM_TEST_PROGRAM` names a different program to run, with its emulator: `qemu-aarch64-static dist/verbatim`.
 
 mod support;
 
@@ -47,7 +47,7 @@ fn arguments(recorded: &Value) -> Vec<String> {
 }
 
 #[test]
-fn the_program_says_what_was_recorded() {
+fn the_program_reproduces_the_recorded_texts() {
     let home = tempfile::tempdir().unwrap();
     let lines = std::fs::read_to_string(data("texts.jsonl")).unwrap();
     let all: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();

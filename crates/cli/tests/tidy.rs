@@ -1,13 +1,13 @@
 //! Rules for the source itself: crate dependencies, where `unsafe`, intrinsics and libm functions may be used, function length,
 //! wording, undeclared files, import cycles, manifests and documents.
 
-mod circles;
+mod import_cycles;
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The crates, from the bottom up. An arrow goes down only.
+/// The crates, from the bottom up. Dependencies go down only.
 const LAYERS: [&str; 18] = [
     "quant",
     "gguf",
@@ -33,7 +33,7 @@ const LAYERS: [&str; 18] = [
 const BACKENDS: [&str; 2] = ["cpu", "reference"];
 const CHOOSES_BACKEND: &str = "device";
 /// Parts of the CPU backend, which no other crate may depend on.
-const CPU_ROOMS: [&str; 3] = ["simd", "team", "matrix"];
+const CPU_PARTS: [&str; 3] = ["simd", "team", "matrix"];
 
 /// Lines of a function, its signature and last brace included.
 const FUNCTION_LINES_MAX: usize = 70;
@@ -45,7 +45,7 @@ const UNSAFE_FILES: [&str; 7] =
     ["simd/src/", "team/src/", "matrix/src/", "matrix/tests/", "cpu/src/", "cpu/tests/", "gguf/src/"];
 
 /// Words that the field does not use, each with its replacement. Whole words only.
-const WORDS: [(&str, &str); 84] = [
+const WORDS: [(&str, &str); 129] = [
     ("foretell", "predict"),
     ("helping of", "chunk"),
     ("BookRow", "CacheOpRow"),
@@ -113,7 +113,7 @@ const WORDS: [(&str, &str); 84] = [
     ("OwnerSet", "ModelSet"),
     ("append_owner", "append_model"),
     ("CannotGoBack", "CannotTruncate"),
-    ("OtherForm", "OtherKvFormat"),
+    ("OtherForm", "KvFormatMismatch"),
     ("CacheForm", "KvFormat"),
     ("first_seen", "first_visible"),
     ("release_unseen", "release_out_of_window"),
@@ -121,7 +121,7 @@ const WORDS: [(&str, &str); 84] = [
     ("whole_pages", "valid_pages"),
     ("exact_prefix_len", "cacheable_len"),
     ("keep_full_pages", "cache_full_pages"),
-    ("filled_before_flight", "computed_before_flight"),
+    ("filled_before_flight", "computed_start"),
     ("clip_filled", "clip_computed"),
     ("drafts_that_filled", "drafts_that_computed"),
     ("most_in_flight", "max_in_flight"),
@@ -130,6 +130,51 @@ const WORDS: [(&str, &str); 84] = [
     ("events_ahead", "event_buffer"),
     ("other_sequences", "new_memory"),
     ("swap_sequences", "swap_memory"),
+    ("row contract", "batch invariance"),
+    ("dealt out", "split into tasks"),
+    ("handed out", "assigned"),
+    ("busies", "keeps busy"),
+    ("is refused", "is rejected"),
+    ("are refused", "are rejected"),
+    ("spoiled", "corrupt"),
+    ("bit planes", "packed with stride"),
+    ("residual terms", "int8 terms"),
+    ("KV slot", "KV cell"),
+    ("through the door", "through the API"),
+    ("place_threads", "configure_threads"),
+    ("OtherFile", "ChecksumMismatch"),
+    ("OtherWeights", "WeightsMismatch"),
+    ("OtherModel", "ModelMismatch"),
+    ("OtherNumerics", "NumericsMismatch"),
+    ("OtherKvFormat", "KvFormatMismatch"),
+    ("refuse_count", "require_count"),
+    ("refuse_model", "reject_model_output"),
+    ("multiply_adds(", "run_peak_throughput_kernel("),
+    ("yarn_rounds_pairs", "yarn_truncate"),
+    ("whole_pairs", "truncate"),
+    ("own_row", "row_local"),
+    ("own_unit", "unit_local"),
+    ("reads_own_row_only", "is_row_local"),
+    ("Weigh", "ScoreAndSoftmax"),
+    ("AddValues", "AccumulateV"),
+    ("input_per_slot", "input_per_pair"),
+    ("SHAKES", "TOLERANCE_FACTOR"),
+    ("SHAKEN", "PERTURBATION"),
+    ("computed_before_flight", "computed_start"),
+    ("swallows_whitespace", "rstrip"),
+    ("NeedlessPlace", "UnneededAllocation"),
+    ("Blueprint", "ModelSkeleton"),
+    ("byte_gops", "int8_gops"),
+    ("float_gops", "f32_gops"),
+    ("Work::Width", "Work::VerifyBatch"),
+    ("cache_ops_room", "cache_ops_capacity"),
+    ("HALF_SCALES", "F16_SCALES"),
+    ("plane_place", "packed_position"),
+    ("plane_position", "packed_position"),
+    ("keep_if_ge", "select_ge_or_zero"),
+    ("mul_sub_from", "neg_mul_add"),
+    ("two_quads", "two_groups_of_4"),
+    ("Bytes::Held", "Bytes::Owned"),
 ];
 
 /// Functions for which std uses the system libm, whose last bits vary by platform. The crate `libm` is the same everywhere.
@@ -198,7 +243,7 @@ fn dependencies(name: &str) -> Vec<String> {
 }
 
 #[test]
-fn arrows_between_crates_go_down_only() {
+fn dependencies_between_crates_go_down_only() {
     let mut crates: Vec<String> = fs::read_dir(root().join("crates"))
         .expect("crates")
         .map(|entry| entry.expect("an entry").file_name().to_string_lossy().into_owned())
@@ -214,9 +259,9 @@ fn arrows_between_crates_go_down_only() {
             assert!(below < layer, "{name} depends on {dependency}, which is above it");
             let names_backend = BACKENDS.contains(&&*dependency);
             assert!(!names_backend || *name == CHOOSES_BACKEND, "{name} depends on the backend {dependency}");
-            let names_room = CPU_ROOMS.contains(&&*dependency);
+            let names_part = CPU_PARTS.contains(&&*dependency);
             assert!(
-                !names_room || *name == "cpu" || CPU_ROOMS.contains(name),
+                !names_part || *name == "cpu" || CPU_PARTS.contains(name),
                 "{name} depends on cpu's {dependency}"
             );
         }
@@ -257,15 +302,16 @@ fn every_source_file_is_declared() {
 }
 
 #[test]
-fn no_circle_of_files() {
+fn no_import_cycles() {
     let files = files("rs");
     let mut found = String::new();
     for name in LAYERS {
         let folder = format!("{name}/src/");
         let sources = files.iter().filter_map(|(path, text)| Some((path.strip_prefix(&folder)?, text)));
-        let arrows = circles::arrows(&sources.map(|(path, text)| (path.to_owned(), text.clone())).collect());
-        let circles = circles::circles(&arrows);
-        let texts = circles.iter().map(|circle| circles::describe(circle, &arrows));
+        let edges =
+            import_cycles::edges(&sources.map(|(path, text)| (path.to_owned(), text.clone())).collect());
+        let cycles = import_cycles::cycles(&edges);
+        let texts = cycles.iter().map(|cycle| import_cycles::describe(cycle, &edges));
         found.extend(texts.map(|text| format!("\n{name}/src:{text}")));
     }
     assert!(found.is_empty(), "files import each other: {found}");
@@ -320,7 +366,7 @@ fn functions_fit_on_a_screen() {
 }
 
 #[test]
-fn unsafe_code_is_where_it_may_be() {
+fn unsafe_code_is_only_where_allowed() {
     for (path, text) in files("rs") {
         let is_used = text.lines().any(|line| {
             let code = line.split("//").next().unwrap_or_default();
@@ -359,7 +405,7 @@ fn no_system_libm() {
 }
 
 #[test]
-fn the_words_are_the_fields() {
+fn words_are_those_of_the_field() {
     let texts = files("rs").into_iter().chain(files("md"));
     let is_new = |path: &str| !path.ends_with("tests/tidy.rs");
     for (path, text) in texts.filter(|(path, _)| is_new(path)) {
@@ -433,7 +479,7 @@ fn anchors(document: &str) -> Vec<String> {
 }
 
 #[test]
-fn links_lead_somewhere() {
+fn links_have_targets() {
     let documents = files_below(&root(), "md");
     for (path, text) in &documents {
         let folder = root().join(path).parent().expect("a folder").to_owned();

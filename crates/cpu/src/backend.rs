@@ -10,7 +10,7 @@ use verbatim_backend::{
     WeightKind, WeightSource,
 };
 use verbatim_graph::{Graph, RowCounts};
-use verbatim_matrix::{PackedExperts, PackedMatrix, multiply_adds};
+use verbatim_matrix::{PackedExperts, PackedMatrix, run_peak_throughput_kernel};
 use verbatim_quant::dequantize;
 
 impl Backend for Cpu {
@@ -29,15 +29,23 @@ impl Backend for Cpu {
     }
 
     fn append_weight(&mut self, weights: &mut Weights, weight: WeightSource<'_>) -> Result<(), PackError> {
-        let WeightSource { form, dtype, rows, cols, bytes, done } = weight;
+        let WeightSource { kind, dtype, rows, cols, bytes, on_consumed } = weight;
         let team = self.team();
-        let weight = match form {
+        let weight = match kind {
             WeightKind::Matrix => {
-                Weight::Matrix(PackedMatrix::pack_with(team, dtype, rows, cols, bytes, done)?)
+                Weight::Matrix(PackedMatrix::pack_with(team, dtype, rows, cols, bytes, on_consumed)?)
             }
             WeightKind::Experts(experts) => {
                 let rows = rows.checked_div(experts).unwrap_or(0);
-                Weight::Experts(PackedExperts::pack_with(team, dtype, experts, rows, cols, bytes, done)?)
+                Weight::Experts(PackedExperts::pack_with(
+                    team,
+                    dtype,
+                    experts,
+                    rows,
+                    cols,
+                    bytes,
+                    on_consumed,
+                )?)
             }
             WeightKind::Vector => {
                 let mut vector = Vec::new();
@@ -45,7 +53,7 @@ impl Backend for Cpu {
                 vector.try_reserve_exact(cols).map_err(no_memory)?;
                 vector.resize(cols, 0.0);
                 dequantize(dtype, bytes, &mut vector)?;
-                done(0..bytes.len());
+                on_consumed(0..bytes.len());
                 Weight::Vector(vector)
             }
         };
@@ -85,10 +93,10 @@ impl Backend for Cpu {
         Some(Cpu::profile(self))
     }
 
-    fn multiply_adds(&mut self, kind: MatmulKind, rounds: usize) -> Option<u64> {
+    fn run_peak_throughput_kernel(&mut self, kind: MatmulKind, rounds: usize) -> Option<u64> {
         let (isa, all) = (self.isa(), AtomicU64::new(0));
         self.team().run(|_| {
-            all.fetch_add(multiply_adds(isa, kind, rounds), Ordering::Relaxed);
+            all.fetch_add(run_peak_throughput_kernel(isa, kind, rounds), Ordering::Relaxed);
         });
         Some(all.into_inner())
     }

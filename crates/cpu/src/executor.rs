@@ -9,7 +9,7 @@ use crate::ops::attention::Scratch;
 use crate::ops::recurrence::{self, Before, ConvWeights, DeltaRow, MAX_KEY_DIM};
 use crate::ops::{elementwise, experts, hadamard, norm, rope};
 use crate::partition;
-use crate::program::{Bound, CpuOutputs, CpuProgram, Matrix, PreparedOp, Source};
+use crate::program::{ArenaView, BoundProgram, CpuOutputs, CpuProgram, PreparedOp, Source};
 use crate::recurrent::{TILE_COLS, Tile};
 use crate::state::CpuState;
 use crate::weights::Weights;
@@ -117,17 +117,17 @@ impl Cpu {
     /// Runs a program whose inputs are filled. Allocates nothing.
     ///
     /// # Errors
-    /// If the program was compiled for other weights, or a thread has panicked.
+    /// If the program was compiled against a different weight table, or a thread has panicked.
     pub fn run_bound<'a>(
         &mut self,
-        bound: Bound<'a>,
+        bound: BoundProgram<'a>,
         weights: &Weights,
         state: &mut CpuState,
     ) -> Result<CpuOutputs<'a>, RunError> {
         if bound.program.weights_id() != weights.id() {
-            return Err(RunError::OtherWeights);
+            return Err(RunError::WeightsMismatch);
         }
-        let Bound { program, arena, rows } = bound;
+        let BoundProgram { program, arena, rows } = bound;
         for prepared in program.ops() {
             prepared.tasks.reset();
         }
@@ -207,22 +207,22 @@ impl Run<'_> {
         };
         // Values that this phase computes are read by units, since another thread may still be writing the rest.
         let operand = |i: usize| -> &[f32] {
-            let matrix = prepared.operands[i].matrix();
-            matrix.columns(self.arena, row, part(matrix.shape.cols))
+            let view = prepared.operands[i].view();
+            view.columns(self.arena, row, part(view.shape.cols))
         };
         // Other values are read by whole rows: they are from earlier phases, or a row is one unit (see `partition`).
-        let whole = |i: usize| -> &[f32] { prepared.operands[i].matrix().row(self.arena, row) };
-        let index = |i: usize| -> usize { self.index(prepared.operands[i].matrix(), row) };
+        let whole = |i: usize| -> &[f32] { prepared.operands[i].view().row(self.arena, row) };
+        let index = |i: usize| -> usize { self.index(prepared.operands[i].view(), row) };
         let vector = |i: usize| -> &[f32] { self.weights.vector(prepared.operands[i].weight()) };
-        let out_cols = || part(prepared.output.matrix().shape.cols);
+        let out_cols = || part(prepared.output.view().shape.cols);
         let out = || -> &mut [f32] {
             // SAFETY: within a phase one thread computes a unit of a row and everything that reads it, and by the plan no other
             // value uses these bytes.
-            unsafe { prepared.output.matrix().columns_mut(self.arena, row, out_cols()) }
+            unsafe { prepared.output.view().columns_mut(self.arena, row, out_cols()) }
         };
         match prepared.op {
             Model(Op::Embed { scale, has_embeddings }) => {
-                let id = prepared.operands[1].matrix().row::<i32>(self.arena, row)[0];
+                let id = prepared.operands[1].view().row::<i32>(self.arena, row)[0];
                 let out = out();
                 match usize::try_from(id) {
                     Err(_) if has_embeddings => out.copy_from_slice(whole(2)),
@@ -233,14 +233,14 @@ impl Run<'_> {
                 norm::rms_norm(isa, whole(0), vector(1), eps.0, out_cols(), out());
             }
             Model(Op::RmsNorm { eps, groups }) => {
-                let size = prepared.output.matrix().shape.cols / groups;
+                let size = prepared.output.view().shape.cols / groups;
                 for (x, out) in operand(0).chunks_exact(size).zip(out().chunks_exact_mut(size)) {
                     norm::rms_norm(isa, x, vector(1), eps.0, 0..size, out);
                 }
             }
             Model(Op::RopeTable(_)) => {
                 let (frequencies, mscale) = &prepared.frequencies;
-                let position = prepared.operands[0].matrix().row::<i32>(self.arena, row)[0];
+                let position = prepared.operands[0].view().row::<i32>(self.arena, row)[0];
                 rope::angles(position, frequencies, *mscale, out());
             }
             Model(Op::Rope { head_dim, layout, .. }) => {
@@ -259,27 +259,27 @@ impl Run<'_> {
             Model(Op::Scale { factor }) => elementwise::scale(isa, factor.0, operand(0), out()),
             Model(Op::Softcap { cap }) => elementwise::softcap(isa, cap.0, operand(0), out()),
             Model(Op::GatherRows) => {
-                out().copy_from_slice(prepared.operands[0].matrix().row(self.arena, index(1)))
+                out().copy_from_slice(prepared.operands[0].view().row(self.arena, index(1)))
             }
             CpuOp::Quantize { terms, .. } => {
-                let term_bytes = prepared.output.matrix().shape.cols / terms;
+                let term_bytes = prepared.output.view().shape.cols / terms;
                 let bytes = part(term_bytes);
                 let mut parts: [&mut [u8]; LM_HEAD_TERMS] = Default::default();
                 for (term, part) in parts[..terms].iter_mut().enumerate() {
                     let start = term * term_bytes;
                     let bytes = start + bytes.start..start + bytes.end;
                     // SAFETY: as for `out`; the terms do not overlap.
-                    *part = unsafe { prepared.output.matrix().columns_mut(self.arena, row, bytes) };
+                    *part = unsafe { prepared.output.view().columns_mut(self.arena, row, bytes) };
                 }
                 quantize_terms(isa, operand(0), &mut parts[..terms]);
             }
             Model(Op::MoeTopK { gating, bias, .. }) => {
                 // SAFETY: as for `out`.
-                let chosen = unsafe { prepared.output.matrix().columns_mut(self.arena, row, out_cols()) };
+                let chosen = unsafe { prepared.output.view().columns_mut(self.arena, row, out_cols()) };
                 experts::top_k(gating, whole(0), bias.then(|| vector(1)), chosen);
             }
             Model(Op::MoeWeights(router)) => {
-                let chosen = prepared.operands[1].matrix().row(self.arena, row);
+                let chosen = prepared.operands[1].view().row(self.arena, row);
                 experts::router_weights(&router, whole(0), chosen, out());
             }
             CpuOp::AttentionMerge(attention) => {
@@ -291,7 +291,7 @@ impl Run<'_> {
                 elementwise::scale(isa, recurrence::sigmoid(whole(0)[0]), operand(1), out())
             }
             Model(Op::HeadColumns { heads, start, cols }) => {
-                let width = prepared.operands[0].matrix().shape.cols / heads;
+                let width = prepared.operands[0].view().shape.cols / heads;
                 let (x, out) = (operand(0), out());
                 for head in 0..part(heads).len() {
                     out[head * cols..][..cols].copy_from_slice(&x[head * width + start..][..cols]);
@@ -334,7 +334,7 @@ impl Run<'_> {
                 self.expert_linear(prepared, experts, bias, thread);
             }
             Model(Op::ShortConv { kernel }) => {
-                let tiles = prepared.output.matrix().shape.cols.div_ceil(TILE_COLS);
+                let tiles = prepared.output.view().shape.cols.div_ceil(TILE_COLS);
                 while let Some(taken) = prepared.tasks.take(1, tiles) {
                     taken.for_each(|tile| self.short_conv(prepared, kernel, tile * TILE_COLS));
                 }
@@ -375,13 +375,13 @@ impl Run<'_> {
 
     fn linear(&self, prepared: &PreparedOp, bias: bool, residual: bool, thread: &ThreadContext<'_>) {
         let weights = self.weights.matrix(prepared.operands[1].weight());
-        let out = prepared.output.matrix();
+        let out = prepared.output.view();
         let tokens = out.shape.rows.at(self.rows);
         if tokens == 0 {
             return;
         }
         let input = self.matmul_input(prepared, tokens);
-        let residual = prepared.operands.last().filter(|_| residual).map(Source::matrix);
+        let residual = prepared.operands.last().filter(|_| residual).map(Source::view);
         let epilogue = Epilogue {
             bias: bias.then(|| self.weights.vector(prepared.operands[2].weight())),
             residual: residual.map_or(Residual::None, |rows| Residual::Rows {
@@ -392,7 +392,7 @@ impl Run<'_> {
         let output = self.matmul_output(out, tokens);
         let (groups, threads) = (weights.row_groups(), thread.threads());
         while let Some(taken) = prepared.tasks.take_guided(threads, chunk_groups(groups, threads), groups) {
-            // SAFETY: the counter hands out every group of columns to only one thread.
+            // SAFETY: the counter assigns every group of columns to only one thread.
             unsafe { matmul_groups(self.isa, weights, input, &output, taken, epilogue) };
         }
     }
@@ -406,11 +406,11 @@ impl Run<'_> {
             CpuOp::QuantizedMoeLinear { .. } => (MatmulKind::Int8, 1, true),
             _ => return None,
         };
-        let tokens = prepared.output.matrix().shape.rows.at(self.rows);
+        let tokens = prepared.output.view().shape.rows.at(self.rows);
         let weights = prepared.operands[1].weight();
         let (matrix, rows, weight_bytes) = if experts {
             let matrices = self.weights.experts(weights).matrices();
-            let chosen = prepared.operands[2].matrix();
+            let chosen = prepared.operands[2].view();
             let is_read = |expert: usize| {
                 (0..tokens).any(|row| chosen.row::<i32>(self.arena, row).contains(&(expert as i32)))
             };
@@ -430,7 +430,7 @@ impl Run<'_> {
     }
 
     fn matmul_input(&self, prepared: &PreparedOp, tokens: usize) -> Input<'_> {
-        let x = prepared.operands[0].matrix();
+        let x = prepared.operands[0].view();
         match prepared.op {
             CpuOp::QuantizedLinear { .. } | CpuOp::QuantizedMoeLinear { .. } => Input::Quantized {
                 bytes: x.rows(self.arena, tokens),
@@ -442,7 +442,7 @@ impl Run<'_> {
         }
     }
 
-    fn matmul_output(&self, out: &Matrix, tokens: usize) -> SharedOutput<'_> {
+    fn matmul_output(&self, out: &ArenaView, tokens: usize) -> SharedOutput<'_> {
         // SAFETY: by the plan, the output overlaps neither the operands nor any other live value.
         unsafe {
             let start = self.arena.element_ptr(out.offset(), out.span(tokens));
@@ -453,12 +453,12 @@ impl Run<'_> {
     /// The matmuls of the selected experts. Rows are gathered by expert, so that an expert's weights are read once.
     fn expert_linear(&self, prepared: &PreparedOp, experts: usize, bias: bool, thread: &ThreadContext<'_>) {
         let matrices = self.weights.experts(prepared.operands[1].weight()).matrices();
-        let chosen = prepared.operands[2].matrix();
+        let chosen = prepared.operands[2].view();
         let used = chosen.shape.cols;
-        let pairs = prepared.output.matrix().shape.rows.at(self.rows) * used;
+        let pairs = prepared.output.view().shape.rows.at(self.rows) * used;
         let groups = matrices[0].row_groups();
-        // With few rows most experts are idle, so the work is parallelised over (token, expert) pairs: the first pair of an expert
-        // computes all pairs of that expert.
+        // With few rows most experts are idle, so tasks are (token, expert) pairs; the first pair of each expert computes all pairs
+        // of that expert, and its later pairs are no-ops.
         let owners = pairs.min(experts);
         let expert_of = |owner: usize| {
             if owners == experts {
@@ -488,41 +488,41 @@ impl Run<'_> {
         /// (token, expert) pairs per pass over the weights.
         const BATCH: usize = 256;
         let weights = &self.weights.experts(prepared.operands[1].weight()).matrices()[expert];
-        let out = prepared.output.matrix();
+        let out = prepared.output.view();
         let tokens = out.shape.rows.at(self.rows);
         let (input, output) = (self.matmul_input(prepared, tokens), self.matmul_output(out, tokens));
         let bias = bias.then(|| {
             let all = self.weights.vector(prepared.operands[3].weight());
             &all[expert * weights.rows()..][..weights.rows()]
         });
-        let chosen = prepared.operands[2].matrix();
+        let chosen = prepared.operands[2].view();
         let used = chosen.shape.cols;
-        let input_per_slot = match prepared.op {
+        let input_per_pair = match prepared.op {
             CpuOp::QuantizedMoeLinear { k, .. } => k != weights.cols(),
-            _ => prepared.operands[0].matrix().shape.cols != weights.cols(),
+            _ => prepared.operands[0].view().shape.cols != weights.cols(),
         };
         let run = |list: &[u32]| {
-            let pairs = ExpertPairs { list, experts_used: used, input_per_slot };
-            // SAFETY: the counter hands out these columns of this expert to only one thread, and a pair has one expert.
+            let pairs = ExpertPairs { list, experts_used: used, input_per_pair };
+            // SAFETY: the counter assigns these columns of this expert to only one thread, and a pair has one expert.
             unsafe {
                 matmul_expert_groups(self.isa, weights, input, &output, pairs, groups.clone(), bias);
             }
         };
         let mut batch = [0u32; BATCH];
-        let mut held = 0;
+        let mut count = 0;
         for token in 0..tokens {
-            for (slot, &id) in chosen.row::<i32>(self.arena, token).iter().enumerate() {
+            for (choice, &id) in chosen.row::<i32>(self.arena, token).iter().enumerate() {
                 if id as usize == expert {
-                    batch[held] = (token * used + slot) as u32;
-                    held += 1;
+                    batch[count] = (token * used + choice) as u32;
+                    count += 1;
                 }
-                if held == BATCH {
+                if count == BATCH {
                     run(&batch);
-                    held = 0;
+                    count = 0;
                 }
             }
         }
-        run(&batch[..held]);
+        run(&batch[..count]);
     }
 
     /// Some channels of a short convolution, for all rows in order.
@@ -530,7 +530,7 @@ impl Run<'_> {
         let [x, weight, state, read, write] = &prepared.operands[..] else {
             unreachable!("a short convolution has five operands")
         };
-        let (x, out) = (x.matrix(), prepared.output.matrix());
+        let (x, out) = (x.view(), prepared.output.view());
         let layer = &self.state.recurrent.layers()[state.state()];
         let cols = TILE_COLS.min(x.shape.cols - channel);
         let weights = &self.weights.vector(weight.weight())[channel * kernel..][..cols * kernel];
@@ -551,7 +551,7 @@ impl Run<'_> {
         };
         let DeltaHeads { key_heads, key_dim, value_dim, .. } = heads;
         let layer = &self.state.recurrent.layers()[state.state()];
-        let gate = |gate: &Source, row: usize| gate.matrix().row::<f32>(self.arena, row)[head];
+        let gate = |gate: &Source, row: usize| gate.view().row::<f32>(self.arena, row)[head];
         let weight = |weight: &Source| self.weights.vector(weight.weight())[head];
         let (bias, rate) = (weight(bias), weight(rate));
         let cols = TILE_COLS.min(value_dim - column);
@@ -561,9 +561,9 @@ impl Run<'_> {
         let query_length = 1.0 / (key_dim as f32).sqrt();
         let (mut q, mut k) = ([0.0; MAX_KEY_DIM], [0.0; MAX_KEY_DIM]);
         let (q, k) = (&mut q[..key_dim], &mut k[..key_dim]);
-        for row in 0..qkv.matrix().shape.rows.at(self.rows) {
+        for row in 0..qkv.view().shape.rows.at(self.rows) {
             let (before, tile) = self.advance(read, write, row, |slot| layer.delta(slot, head, column));
-            let x: &[f32] = qkv.matrix().row(self.arena, row);
+            let x: &[f32] = qkv.view().row(self.arena, row);
             recurrence::l2_normalize(self.isa, &x[q_at..][..key_dim], query_length, q);
             recurrence::l2_normalize(self.isa, &x[keys + q_at..][..key_dim], 1.0, k);
             let row_of_head = DeltaRow {
@@ -574,7 +574,7 @@ impl Run<'_> {
                 beta: recurrence::sigmoid(gate(beta, row)),
             };
             // SAFETY: one task computes these columns of all rows, and by the plan no other value uses their bytes.
-            let out = unsafe { prepared.output.matrix().columns_mut(self.arena, row, start..start + cols) };
+            let out = unsafe { prepared.output.view().columns_mut(self.arena, row, start..start + cols) };
             recurrence::gated_delta(self.isa, &row_of_head, before, tile, out);
         }
     }
@@ -587,8 +587,8 @@ impl Run<'_> {
         row: usize,
         tile: impl Fn(usize) -> Tile<'a>,
     ) -> (Before<'a>, &'a mut [f32]) {
-        let read = read.matrix().row::<i32>(self.arena, row)[0];
-        let write = self.index(write.matrix(), row);
+        let read = read.view().row::<i32>(self.arena, row)[0];
+        let write = self.index(write.view(), row);
         // SAFETY: one task advances this tile of every slot, row by row, and no other thread reads it in this phase; the slot
         // that is read is a different one.
         let after = unsafe { tile(write).write() };
@@ -600,8 +600,8 @@ impl Run<'_> {
     }
 
     /// An index from an input.
-    fn index(&self, matrix: &Matrix, row: usize) -> usize {
-        usize::try_from(matrix.row::<i32>(self.arena, row)[0]).expect("indices are not negative")
+    fn index(&self, view: &ArenaView, row: usize) -> usize {
+        usize::try_from(view.row::<i32>(self.arena, row)[0]).expect("indices are not negative")
     }
 
     fn poison(&self, freed: &[(usize, usize)]) {

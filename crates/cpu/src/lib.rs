@@ -26,6 +26,6 @@ mod work;
 pub use executor::{Cpu, CpuError};
 pub use kv::{KvLayer, KvMemory};
 pub use op::CpuOp;
-pub use program::{Bound, CpuArena, CpuOutputs, CpuProgram};
+pub use program::{BoundProgram, CpuArena, CpuOutputs, CpuProgram};
 pub use state::CpuState;
 pub use weights::{Weight, Weights};

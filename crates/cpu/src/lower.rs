@@ -16,25 +16,25 @@ pub(crate) fn lower(graph: &Graph, weights: &Weights) -> Result<Graph<CpuOp>, Gr
         graph,
         weights,
         builder: Builder::new(graph.bounds()),
-        renamed: vec![None; graph.values().len()],
+        mapped: vec![None; graph.values().len()],
         quantized: Vec::new(),
         residuals: residuals(graph),
     };
     for (index, value) in graph.values().iter().enumerate() {
         lowering.builder.place(value.placement);
         let id = ValueId::new(index);
-        let renamed = match value.def {
+        let mapped = match value.def {
             Def::Leaf(tag) => lowering.leaf(value.lifetime, tag, value)?,
             Def::Columns { base, start } => {
-                let base = lowering.renamed(base);
+                let base = lowering.mapped(base);
                 lowering.builder.columns(base, start, value.shape.cols)?
             }
             Def::Node(node) => lowering.node(node.index(), id)?,
         };
-        lowering.renamed[index] = Some(renamed);
+        lowering.mapped[index] = Some(mapped);
     }
     for &(tag, id) in graph.outputs() {
-        let id = lowering.renamed(id);
+        let id = lowering.mapped(id);
         lowering.builder.output(tag, id)?;
     }
     Ok(lowering.builder.finish())
@@ -43,14 +43,14 @@ pub(crate) fn lower(graph: &Graph, weights: &Weights) -> Result<Graph<CpuOp>, Gr
 /// Maximum number of rows with split-KV attention. More rows are enough work for all threads.
 const MAX_SPLIT_KV_ROWS: usize = 16;
 
-/// Int8 residual terms of the activations of the LM head; the maximum of all ops.
+/// Number of int8 terms per LM-head activation: the second encodes the rounding error of the first. The maximum over all ops.
 pub(crate) const LM_HEAD_TERMS: usize = 2;
 
 struct Lowering<'a> {
     graph: &'a Graph,
     weights: &'a Weights,
     builder: Builder<CpuOp>,
-    renamed: Vec<Option<ValueId>>,
+    mapped: Vec<Option<ValueId>>,
     /// (value, terms, quantised value), both values of the new graph.
     quantized: Vec<(ValueId, usize, ValueId)>,
     residuals: Vec<Residual>,
@@ -61,7 +61,7 @@ struct Lowering<'a> {
 struct Residual {
     matmul: ValueId,
     sum: ValueId,
-    other: ValueId,
+    addend: ValueId,
 }
 
 fn residuals(graph: &Graph) -> Vec<Residual> {
@@ -73,13 +73,13 @@ fn residuals(graph: &Graph) -> Vec<Residual> {
     for id in graph.nodes().iter().flat_map(|node| node.operands.iter().copied()).chain(views) {
         readers[id.index()] += 1;
     }
-    let fits = |matmul: ValueId, sum: ValueId, other: ValueId| {
+    let fits = |matmul: ValueId, sum: ValueId, addend: ValueId| {
         let value = graph.value(matmul);
         let Def::Node(node) = value.def else { return None };
         let linear = matches!(graph.nodes()[node.index()].op, Op::Linear { residual: false, .. });
         let private = value.lifetime == Lifetime::Temp && readers[matmul.index()] == 1;
         // The residual has to be computed before the matmul; values are computed in order.
-        (linear && private && other.index() < matmul.index()).then_some(Residual { matmul, sum, other })
+        (linear && private && addend.index() < matmul.index()).then_some(Residual { matmul, sum, addend })
     };
     let adds = graph.nodes().iter().filter(|node| matches!(node.op, Op::Add));
     adds.filter_map(|node| {
@@ -90,8 +90,8 @@ fn residuals(graph: &Graph) -> Vec<Residual> {
 }
 
 impl Lowering<'_> {
-    fn renamed(&self, id: ValueId) -> ValueId {
-        self.renamed[id.index()].expect("values are computed before they are read")
+    fn mapped(&self, id: ValueId) -> ValueId {
+        self.mapped[id.index()].expect("values are computed before they are read")
     }
 
     fn leaf(
@@ -112,10 +112,10 @@ impl Lowering<'_> {
     fn node(&mut self, node: usize, id: ValueId) -> Result<ValueId, GraphError> {
         // A sum that was fused into its matmul is that matmul.
         if let Some(folded) = self.residuals.iter().find(|residual| residual.sum == id) {
-            return Ok(self.renamed(folded.matmul));
+            return Ok(self.mapped(folded.matmul));
         }
         let node = &self.graph.nodes()[node];
-        let mut operands: Vec<ValueId> = node.operands.iter().map(|&operand| self.renamed(operand)).collect();
+        let mut operands: Vec<ValueId> = node.operands.iter().map(|&operand| self.mapped(operand)).collect();
         if let Op::Attention(attention) = node.op
             && let Some(cols) = self.partial_cols(&attention, &operands)
         {
@@ -131,7 +131,7 @@ impl Lowering<'_> {
         let op = match node.op {
             Op::Linear { bias, mut residual } => {
                 if let Some(found) = self.residuals.iter().find(|residual| residual.matmul == id) {
-                    operands.push(self.renamed(found.other));
+                    operands.push(self.mapped(found.addend));
                     residual = true;
                 }
                 if quantized {

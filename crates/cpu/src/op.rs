@@ -12,14 +12,15 @@ pub enum CpuOp {
     Quantize {
         /// Bytes of one quantised row, summed over its terms.
         row_bytes: usize,
-        /// Int8 residual terms of a row: the second term is the quantised rounding error of the first.
+        /// Int8 terms of a row (double int8, error-compensated quantisation): the second term is the quantised rounding error of
+        /// the first.
         terms: usize,
     },
     /// [`Op::Linear`] whose x is the result of [`CpuOp::Quantize`] over `k` elements.
     QuantizedLinear {
         /// Elements of a row of x before it was quantised.
         k: usize,
-        /// Residual terms of x.
+        /// Int8 terms of x.
         terms: usize,
         /// A bias operand is given.
         bias: bool,
@@ -55,7 +56,7 @@ impl From<Op> for CpuOp {
 }
 
 impl CpuOp {
-    /// The form of an operand that is a weight.
+    /// The kind of an operand that is a weight.
     pub(crate) fn weight_kind(&self, operand: usize) -> WeightKind {
         match (*self, operand) {
             (CpuOp::Model(op), _) => op.weight_kind(operand),

@@ -1,12 +1,12 @@
 //! The partition of the rows of a phase's ops among threads.
 //!
-//! A step may have fewer rows than threads, so rows are cut in *units*: equal column slices, each of which an op computes
+//! A step may have fewer rows than threads, so rows are split into *units* (equal column slices), each of which an op computes
 //! independently. A thread takes a run of the units of all rows: mostly whole rows if there are many, and a part of the only
 //! row in single-sequence decoding.
 //!
-//! There is no barrier between the ops of a phase, so what an op reads of another op's result must have been computed by the
-//! same thread. Two ops with such a dependency have the same row count and are cut into the same number of column slices, so
-//! that their units go to the same threads: unit u of the one may read unit u of the other. If it needs more than that, both
+//! There is no barrier between the ops of a phase, so what an op reads of another op's result must have been computed by the same
+//! thread. Two ops with such a dependency have the same row count and are split into the same number of column slices, so that
+//! their units go to the same threads: unit u of the one may read unit u of the other. If the second op needs more than that, both
 //! have one unit, and a thread computes whole rows. Values of earlier phases are complete and may be read whole.
 
 use crate::op::CpuOp;
@@ -18,9 +18,9 @@ use verbatim_graph::{Graph, Node};
 pub(crate) fn units(graph: &Graph<CpuOp>, phase: &[Node<CpuOp>]) -> Vec<usize> {
     let mut units: Vec<usize> = phase.iter().map(|node| max_units(graph, node)).collect();
     // Every change replaces a number by a divisor, so this terminates.
-    let mut is_settled = false;
-    while !is_settled {
-        is_settled = true;
+    let mut is_fixpoint = false;
+    while !is_fixpoint {
+        is_fixpoint = true;
         for (reader, node) in phase.iter().enumerate() {
             for (i, &operand) in node.operands.iter().enumerate() {
                 let (root, _) = graph.root(operand);
@@ -28,9 +28,9 @@ pub(crate) fn units(graph: &Graph<CpuOp>, phase: &[Node<CpuOp>]) -> Vec<usize> {
                     continue;
                 };
                 // The units of a view differ from those of its base.
-                let is_local = operand == root && Work::of(&node.op).own_unit.contain(i);
+                let is_local = operand == root && Work::for_op(&node.op).unit_local.contain(i);
                 let both = if is_local { gcd(units[producer], units[reader]) } else { 1 };
-                is_settled &= units[producer] == both && units[reader] == both;
+                is_fixpoint &= units[producer] == both && units[reader] == both;
                 (units[producer], units[reader]) = (both, both);
             }
         }
@@ -40,7 +40,7 @@ pub(crate) fn units(graph: &Graph<CpuOp>, phase: &[Node<CpuOp>]) -> Vec<usize> {
 
 /// Maximum number of units of a row of the result, each computed independently.
 fn max_units(graph: &Graph<CpuOp>, node: &Node<CpuOp>) -> usize {
-    let units = match Work::of(&node.op).division {
+    let units = match Work::for_op(&node.op).division {
         Division::Rows(units) => units,
         Division::Chunks => Units::One,
     };
@@ -67,7 +67,7 @@ pub(crate) fn part(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use verbatim_graph::{Activation, Builder, Op, Real, RopeLayout, RowCounts, Shape, Tag, ValueId};
+    use verbatim_graph::{Activation, Builder, F32Bits, Op, RopeLayout, RowCounts, Shape, Tag, ValueId};
     use verbatim_quant::DType;
 
     fn builder() -> Builder<CpuOp> {
@@ -86,7 +86,7 @@ mod tests {
         let cols = b.shape(x).cols / groups;
         let tag = Tag::indexed("norm", x.index() as u32);
         let weight = b.weight(tag, DType::F32, Shape::fixed(1, cols)).unwrap();
-        b.apply(Op::RmsNorm { eps: Real(1e-5), groups }.into(), &[x, weight]).unwrap()
+        b.apply(Op::RmsNorm { eps: F32Bits(1e-5), groups }.into(), &[x, weight]).unwrap()
     }
 
     fn quantize(b: &mut Builder<CpuOp>, x: ValueId, terms: usize) -> ValueId {
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_are_every_unit_of_every_row_once_and_the_same_for_equal_numbers() {
+    fn parts_cover_every_unit_of_every_row_once_and_evenly() {
         for (rows, units, threads) in
             (0..5).flat_map(|r| (1..8).flat_map(move |u| (1..10).map(move |t| (r, u, t))))
         {
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn ops_along_an_edge_are_cut_alike_and_others_by_themselves() {
+    fn dependent_ops_have_equal_units_and_others_their_own() {
         let mut b = builder();
         let [x, gate, up] = floats(&mut b, ["x", "gate", "up"], 1536);
         let normed = norm(&mut b, x, 1);
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn heads_are_cut_like_their_keys_and_values() {
+    fn heads_have_the_units_of_their_keys_and_values() {
         let mut b = builder();
         let [q] = floats(&mut b, ["q"], 9 * 64);
         let [k, v] = floats(&mut b, ["k", "v"], 3 * 64);
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_needed_whole_in_its_phase_is_made_by_one_thread() {
+    fn a_row_that_is_read_whole_in_its_phase_is_computed_by_one_thread() {
         // A root mean square is that of all columns.
         let mut b = builder();
         let [x, y, z] = floats(&mut b, ["x", "y", "z"], 96);
@@ -159,19 +159,19 @@ mod tests {
         let other = b.apply(Op::Mul.into(), &[y, z]).unwrap();
         assert_eq!(units_of(b, &[quantized, other]), [1, 1, 1, 6]);
 
-        // A view begins elsewhere.
+        // A view has a different first column.
         let mut b = builder();
         let [x, y] = floats(&mut b, ["x", "y"], 96);
         let sum = b.apply(Op::Add.into(), &[x, y]).unwrap();
         let half = b.columns(sum, 48, 48).unwrap();
-        let half = b.apply(Op::Scale { factor: Real(2.0) }.into(), &[half]).unwrap();
+        let half = b.apply(Op::Scale { factor: F32Bits(2.0) }.into(), &[half]).unwrap();
         assert_eq!(units_of(b, &[half]), [1, 1]);
 
         // A gate is read by all columns.
         let mut b = builder();
         let [x] = floats(&mut b, ["x"], 96);
         let [gate] = floats(&mut b, ["gate"], 1);
-        let gate = b.apply(Op::Scale { factor: Real(2.0) }.into(), &[gate]).unwrap();
+        let gate = b.apply(Op::Scale { factor: F32Bits(2.0) }.into(), &[gate]).unwrap();
         let gated = b.apply(Op::RowGate.into(), &[gate, x]).unwrap();
         assert_eq!(units_of(b, &[gated]), [1, 1]);
     }

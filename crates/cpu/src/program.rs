@@ -1,16 +1,16 @@
 //! Programs: a plan with its weights resolved, ready to run; and the typestate API for a run.
 //!
 //! The order of use is fixed by types. [`CpuProgram::bind`] passes every live input to the caller's function once, as an
-//! [`InputBinding`] that only filling turns into a [`FilledInput`]: forgetting an input does not compile, and an unused input is
-//! never asked for. [`crate::Cpu::run_bound`] takes the [`Bound`] and returns [`CpuOutputs`], which borrow the arena: starting
-//! the next run while outputs are borrowed does not compile.
+//! [`InputBinding`]. Filling it is the only way to get a [`FilledInput`], so an unfilled input is a compile error, and an unused
+//! input is never requested. [`crate::Cpu::run_bound`] takes the [`BoundProgram`] and returns [`CpuOutputs`], which borrow the
+//! arena: starting the next run while outputs are borrowed does not compile.
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # use verbatim_backend::Outputs; use verbatim_cpu::*; use verbatim_graph::*; use verbatim_quant::DType;
 //! # let mut b = Builder::new(RowCounts { rows: 1, output_rows: 1 });
 //! # let x = b.input(Tag::new("x"), DType::F32, Shape::per_row(2))?;
-//! # let y = b.apply(Op::Scale { factor: Real(2.0) }, &[x])?;
+//! # let y = b.apply(Op::Scale { factor: F32Bits(2.0) }, &[x])?;
 //! # b.output(Tag::new("y"), y)?;
 //! # let graph = b.finish();
 //! # let (weights, mut state) = (Weights::new(vec![]), CpuState::default());
@@ -32,7 +32,7 @@
 //! # use verbatim_backend::Outputs; use verbatim_cpu::*; use verbatim_graph::*; use verbatim_quant::DType;
 //! # let mut b = Builder::new(RowCounts { rows: 1, output_rows: 1 });
 //! # let x = b.input(Tag::new("x"), DType::F32, Shape::per_row(2))?;
-//! # let y = b.apply(Op::Scale { factor: Real(2.0) }, &[x])?;
+//! # let y = b.apply(Op::Scale { factor: F32Bits(2.0) }, &[x])?;
 //! # b.output(Tag::new("y"), y)?;
 //! # let graph = b.finish();
 //! # let (weights, mut state) = (Weights::new(vec![]), CpuState::default());
@@ -77,7 +77,7 @@ pub struct CpuArena {
 }
 
 impl CpuArena {
-    /// Bytes held.
+    /// Bytes allocated.
     pub fn len(&self) -> usize {
         self.bytes.as_ref().map_or(0, AlignedBytes::len)
     }
@@ -96,21 +96,21 @@ impl CpuArena {
     }
 }
 
-/// The allocation of a value in the arena; also of a view.
+/// The location of a value, or of a view of one, in the arena.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Matrix {
+pub(crate) struct ArenaView {
     offset: usize,
     stride_bytes: usize,
     element_bytes: usize,
     pub(crate) shape: Shape,
 }
 
-impl Matrix {
+impl ArenaView {
     pub(crate) fn row<'a, T: Pod>(&self, arena: &'a AlignedBytes, row: usize) -> &'a [T] {
         arena.read(self.offset + row * self.stride_bytes, self.shape.cols)
     }
 
-    /// Some columns of a row, whose other columns may be written concurrently.
+    /// Some columns of a row. The rest of the row may be written concurrently.
     pub(crate) fn columns<'a, T: Pod>(
         &self,
         arena: &'a AlignedBytes,
@@ -166,15 +166,15 @@ impl Matrix {
 /// Where an operand is stored.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Source {
-    Arena(Matrix),
+    Arena(ArenaView),
     Weight(usize),
     State(usize),
 }
 
 impl Source {
-    pub(crate) fn matrix(&self) -> &Matrix {
+    pub(crate) fn view(&self) -> &ArenaView {
         match self {
-            Source::Arena(matrix) => matrix,
+            Source::Arena(view) => view,
             other => unreachable!("{other:?} is not in the arena: the shape rules forbid it"),
         }
     }
@@ -205,14 +205,14 @@ pub(crate) struct PreparedOp {
     pub(crate) units: usize,
     /// Frequencies and mscale, of [`Op::RopeTable`].
     pub(crate) frequencies: (Vec<f32>, f32),
-    /// Hands out the tasks of ops that are not split by rows.
+    /// Assigns the tasks of ops that are not split by rows to threads.
     pub(crate) tasks: TaskCounter,
 }
 
 struct Input {
     tag: Tag,
     dtype: DType,
-    matrix: Matrix,
+    view: ArenaView,
 }
 
 /// A graph, planned and compiled against one model's weights.
@@ -220,7 +220,7 @@ pub struct CpuProgram {
     plan: Arc<Plan<CpuOp>>,
     ops: Vec<PreparedOp>,
     inputs: Vec<Input>,
-    outputs: Vec<(Tag, Matrix)>,
+    outputs: Vec<(Tag, ArenaView)>,
     /// By phase: (byte offset, bytes) that are free after it. Empty unless poisoning.
     poison: Vec<Vec<(usize, usize)>>,
     weights_id: u64,
@@ -268,11 +268,13 @@ impl CpuProgram {
         let inputs = graph.leaves(Lifetime::Input).map(|(tag, id)| Input {
             tag,
             dtype: graph.value(id).dtype,
-            matrix: *source(&plan, id).matrix(),
+            view: *source(&plan, id).view(),
         });
         let inputs = inputs.collect();
-        let outputs = graph.outputs().iter().map(|&(tag, id)| (tag, *source(&plan, id).matrix())).collect();
-        let freed = |phase| plan.freed_after(phase).map(|(_, place)| (place.offset, place.bytes)).collect();
+        let outputs = graph.outputs().iter().map(|&(tag, id)| (tag, *source(&plan, id).view())).collect();
+        let freed = |phase| {
+            plan.freed_after(phase).map(|(_, allocation)| (allocation.offset, allocation.bytes)).collect()
+        };
         let poison = if poison { (0..plan.phases().len()).map(freed).collect() } else { Vec::new() };
         Ok(CpuProgram { ops, inputs, outputs, poison, weights_id: weights.id(), plan })
     }
@@ -299,7 +301,7 @@ impl CpuProgram {
         self.weights_id
     }
 
-    /// Takes the arena for a run of `rows` rows and lets `fill` fill each live input, in place.
+    /// Grows the arena if needed for a run of `rows` rows and lets `fill` fill each live input, in place.
     ///
     /// # Errors
     /// If there are more rows than the program was compiled for, an allocation fails, or `fill` returns an error.
@@ -308,20 +310,20 @@ impl CpuProgram {
         arena: &'a mut CpuArena,
         rows: RowCounts,
         mut fill: impl FnMut(InputBinding<'_>) -> Result<FilledInput, BindError>,
-    ) -> Result<Bound<'a>, BindError> {
+    ) -> Result<BoundProgram<'a>, BindError> {
         let max = self.plan.graph().bounds();
         if rows.rows > max.rows || rows.output_rows > max.output_rows {
             return Err(BindError::TooManyRows { given: rows, max });
         }
         let arena = arena.at_least(self.plan.arena_bytes(Placement::Host))?;
         for input in &self.inputs {
-            let count = input.matrix.shape.rows.at(rows) * input.matrix.shape.cols;
+            let count = input.view.shape.rows.at(rows) * input.view.shape.cols;
             let bytes = input.dtype.row_bytes(count).expect("inputs are not quantised");
             // SAFETY: the arena is borrowed mutably, and inputs have overlapping lifetimes, so their allocations are disjoint.
-            let bytes = unsafe { arena.write(input.matrix.offset, bytes) };
+            let bytes = unsafe { arena.write(input.view.offset, bytes) };
             let _: FilledInput = fill(InputBinding::new(input.tag, input.dtype, count, bytes))?;
         }
-        Ok(Bound { program: self, arena, rows })
+        Ok(BoundProgram { program: self, arena, rows })
     }
 }
 
@@ -336,18 +338,18 @@ fn source(plan: &Plan<CpuOp>, id: ValueId) -> Source {
         },
         Lifetime::Input | Lifetime::Temp | Lifetime::Output => {
             let (root, column) = graph.root(id);
-            let place = plan.allocations()[root.index()]
+            let allocation = plan.allocations()[root.index()]
                 .expect("the checker has verified an allocation for every root");
             let bytes_of = |cols| value.dtype.row_bytes(cols).expect("no quantised types in the arena");
             let stride_bytes = bytes_of(graph.value(root).shape.cols);
-            let offset = place.offset + bytes_of(column);
+            let offset = allocation.offset + bytes_of(column);
             let element_bytes = value.dtype.block_bytes();
-            Source::Arena(Matrix { offset, stride_bytes, element_bytes, shape: value.shape })
+            Source::Arena(ArenaView { offset, stride_bytes, element_bytes, shape: value.shape })
         }
     }
 }
 
-/// Checks that every weight that the graph reads is in the table, in the form that its op reads.
+/// Checks that every weight that the graph reads is in the table, of the kind that its op reads.
 fn check_weights(graph: &Graph<CpuOp>, weights: &Weights) -> Result<(), PrepareError> {
     for node in graph.nodes() {
         for (i, &operand) in node.operands.iter().enumerate() {
@@ -355,10 +357,10 @@ fn check_weights(graph: &Graph<CpuOp>, weights: &Weights) -> Result<(), PrepareE
             let (Lifetime::Weight, verbatim_graph::Def::Leaf(tag)) = (value.lifetime, value.def) else {
                 continue;
             };
-            let form = node.op.weight_kind(i);
+            let kind = node.op.weight_kind(i);
             let Extent::Fixed(rows) = value.shape.rows else { continue };
             let weight = weights.items().get(tag.index as usize);
-            let fits = weight.is_some_and(|weight| match (form, weight) {
+            let fits = weight.is_some_and(|weight| match (kind, weight) {
                 (WeightKind::Matrix, Weight::Matrix(matrix)) => matrix.dtype() == value.dtype,
                 (WeightKind::Experts(count), Weight::Experts(experts)) => {
                     experts.dtype() == value.dtype && experts.matrices().len() == count
@@ -370,7 +372,7 @@ fn check_weights(graph: &Graph<CpuOp>, weights: &Weights) -> Result<(), PrepareE
             if !fits || found != Some((rows, value.shape.cols)) {
                 let wanted = format!("{} of {}", value.shape, value.dtype);
                 let found =
-                    found.map_or("none".into(), |(rows, cols)| format!("[{rows}, {cols}] in another form"));
+                    found.map_or("none".into(), |(rows, cols)| format!("[{rows}, {cols}] of another kind"));
                 return Err(PrepareError::Weight { tag, wanted, found });
             }
         }
@@ -378,9 +380,9 @@ fn check_weights(graph: &Graph<CpuOp>, weights: &Weights) -> Result<(), PrepareE
     Ok(())
 }
 
-/// A program with all its inputs filled, and the arena that it will run in.
+/// A program bound to its arena, with all inputs filled.
 #[must_use]
-pub struct Bound<'a> {
+pub struct BoundProgram<'a> {
     pub(crate) program: &'a CpuProgram,
     pub(crate) arena: &'a AlignedBytes,
     pub(crate) rows: RowCounts,
@@ -394,22 +396,22 @@ pub struct CpuOutputs<'a> {
 }
 
 impl<'a> CpuOutputs<'a> {
-    pub(crate) fn new(bound: Bound<'a>) -> CpuOutputs<'a> {
+    pub(crate) fn new(bound: BoundProgram<'a>) -> CpuOutputs<'a> {
         CpuOutputs { program: bound.program, arena: bound.arena, rows: bound.rows }
     }
 
-    fn find(&self, tag: Tag) -> Option<&Matrix> {
-        self.program.outputs.iter().find(|(other, _)| *other == tag).map(|(_, matrix)| matrix)
+    fn find(&self, tag: Tag) -> Option<&ArenaView> {
+        self.program.outputs.iter().find(|(other, _)| *other == tag).map(|(_, view)| view)
     }
 }
 
 impl Outputs for CpuOutputs<'_> {
     fn rows(&self, tag: Tag) -> Option<usize> {
-        self.find(tag).map(|matrix| matrix.shape.rows.at(self.rows))
+        self.find(tag).map(|view| view.shape.rows.at(self.rows))
     }
 
     fn row(&self, tag: Tag, row: usize) -> Option<&[f32]> {
-        let matrix = self.find(tag)?;
-        (row < matrix.shape.rows.at(self.rows)).then(|| matrix.row(self.arena, row))
+        let view = self.find(tag)?;
+        (row < view.shape.rows.at(self.rows)).then(|| view.row(self.arena, row))
     }
 }

@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn too_much_is_refused() {
+    fn too_large_allocations_are_rejected() {
         let mut memory = RecurrentMemory::default();
         let slots = usize::MAX / 8;
         assert_eq!(memory.append(&[spec()], slots), Err(StateMemoryError::Recurrent { slots, layers: 1 }));

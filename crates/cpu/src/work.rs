@@ -11,18 +11,18 @@ use verbatim_plan::PhaseRules;
 pub(crate) struct Work {
     /// How it is divided.
     pub(crate) division: Division,
-    /// The operands of which computing a row needs only the row at the same index. Of the others it may need any row.
-    pub(crate) own_row: Operands,
-    /// The operands of which computing a unit needs only the unit at the same index.
-    pub(crate) own_unit: Operands,
+    /// Operands that are row-local: row i of the result reads only row i of them. Any row of the other operands may be read.
+    pub(crate) row_local: Operands,
+    /// Operands that are unit-local: unit u of the result reads only unit u of them.
+    pub(crate) unit_local: Operands,
 }
 
 /// What the threads divide among them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Division {
-    /// Rows, each of which can be cut in independent units (see [`partition`](crate::partition)).
+    /// Rows, each of which can be split into independent units (see [`partition`](crate::partition)).
     Rows(Units),
-    /// Chunks of the columns or heads of all rows, which the op hands out itself.
+    /// Chunks of the columns or heads of all rows, which the op assigns to threads itself.
     Chunks,
 }
 
@@ -35,7 +35,7 @@ pub(crate) enum Units {
     Of(usize),
     /// The number of cache lines in a row of the result.
     CacheLines,
-    /// The number of quantisation blocks of the first operand.
+    /// The number of quant blocks of the first operand.
     Blocks,
 }
 
@@ -82,50 +82,52 @@ pub(crate) fn gcd(a: usize, b: usize) -> usize {
 impl Work {
     /// An op whose rows are independent; no unit-level guarantee.
     const fn rows(units: Units) -> Work {
-        Work { division: Division::Rows(units), own_row: Operands::All, own_unit: Operands::NONE }
+        Work { division: Division::Rows(units), row_local: Operands::All, unit_local: Operands::NONE }
     }
 
     const fn chunks() -> Work {
-        Work { division: Division::Chunks, own_row: Operands::All, own_unit: Operands::NONE }
+        Work { division: Division::Chunks, row_local: Operands::All, unit_local: Operands::NONE }
     }
 
-    const fn own_row(self, own_row: Operands) -> Work {
-        Work { own_row, ..self }
+    const fn row_local(self, row_local: Operands) -> Work {
+        Work { row_local, ..self }
     }
 
-    const fn own_unit(self, own_unit: Operands) -> Work {
-        Work { own_unit, ..self }
+    const fn unit_local(self, unit_local: Operands) -> Work {
+        Work { unit_local, ..self }
     }
 
-    pub(crate) fn of(op: &CpuOp) -> Work {
+    pub(crate) fn for_op(op: &CpuOp) -> Work {
         match *op {
-            CpuOp::Model(op) => Work::of_model_op(op),
-            CpuOp::Quantize { .. } => Work::rows(Units::Blocks).own_unit(Operands::All),
+            CpuOp::Model(op) => Work::for_model_op(op),
+            CpuOp::Quantize { .. } => Work::rows(Units::Blocks).unit_local(Operands::All),
             CpuOp::QuantizedLinear { .. } | CpuOp::QuantizedMoeLinear { .. } => Work::chunks(),
             CpuOp::AttentionPartials { attention, .. } => Work::attention(attention),
             CpuOp::AttentionMerge(Attention { heads, .. }) => Work::rows(Units::Of(heads)),
         }
     }
 
-    fn of_model_op(op: Op) -> Work {
+    fn for_model_op(op: Op) -> Work {
         match op {
             Op::Glu { .. } | Op::Add | Op::Mul | Op::Scale { .. } | Op::Softcap { .. } => {
-                Work::rows(Units::CacheLines).own_unit(Operands::All)
+                Work::rows(Units::CacheLines).unit_local(Operands::All)
             }
             // The root mean square is over all columns, or over a whole group.
             Op::RmsNorm { groups: 1, .. } => Work::rows(Units::CacheLines),
-            Op::RmsNorm { groups, .. } => Work::rows(Units::Of(groups)).own_unit(Operands::Only(&[0])),
-            Op::Rope { heads, .. } => Work::rows(Units::Of(heads)).own_unit(Operands::Only(&[0])),
+            Op::RmsNorm { groups, .. } => Work::rows(Units::Of(groups)).unit_local(Operands::Only(&[0])),
+            Op::Rope { heads, .. } => Work::rows(Units::Of(heads)).unit_local(Operands::Only(&[0])),
             Op::Hadamard { heads, .. } | Op::HeadColumns { heads, .. } => {
-                Work::rows(Units::Of(heads)).own_unit(Operands::All)
+                Work::rows(Units::Of(heads)).unit_local(Operands::All)
             }
-            Op::KvWrite { kv_heads, .. } => Work::rows(Units::Of(kv_heads)).own_unit(Operands::Only(&[1, 2])),
+            Op::KvWrite { kv_heads, .. } => {
+                Work::rows(Units::Of(kv_heads)).unit_local(Operands::Only(&[1, 2]))
+            }
             Op::MoeCombine => Work::rows(Units::CacheLines),
-            Op::RowGate => Work::rows(Units::CacheLines).own_unit(Operands::Only(&[1])),
+            Op::RowGate => Work::rows(Units::CacheLines).unit_local(Operands::Only(&[1])),
             Op::Embed { .. } | Op::RopeTable(_) | Op::MoeTopK { .. } | Op::MoeWeights(_) => {
                 Work::rows(Units::One)
             }
-            Op::GatherRows => Work::rows(Units::One).own_row(Operands::AllBut(&[0])),
+            Op::GatherRows => Work::rows(Units::One).row_local(Operands::AllBut(&[0])),
             Op::Attention(attention) => Work::attention(attention),
             Op::Linear { .. }
             | Op::LmHead
@@ -135,20 +137,20 @@ impl Work {
         }
     }
 
-    /// K, V and the page table are read of any row; the query, its position and its path of the same row.
+    /// Any row of K, V and the page table may be read; of q, positions and paths only the row itself.
     fn attention(attention: Attention) -> Work {
         let own: &[usize] = if attention.paths { &[0, 2, 3, 5, 6] } else { &[0, 2, 3] };
-        Work::chunks().own_row(Operands::Only(own))
+        Work::chunks().row_local(Operands::Only(own))
     }
 }
 
 impl PhaseRules for CpuOp {
     fn splits_rows(&self) -> bool {
-        matches!(Work::of(self).division, Division::Rows(_))
+        matches!(Work::for_op(self).division, Division::Rows(_))
     }
 
-    fn reads_own_row_only(&self, operand: usize) -> bool {
-        Work::of(self).own_row.contain(operand)
+    fn is_row_local(&self, operand: usize) -> bool {
+        Work::for_op(self).row_local.contain(operand)
     }
 }
 
@@ -156,12 +158,12 @@ impl PhaseRules for CpuOp {
 mod tests {
     use crate::op::CpuOp;
     use std::sync::Arc;
-    use verbatim_graph::{Attention, Builder, Op, Real, RowCounts, Shape, Tag};
+    use verbatim_graph::{Attention, Builder, F32Bits, Op, RowCounts, Shape, Tag};
     use verbatim_plan::Plan;
     use verbatim_quant::DType;
 
     #[test]
-    fn keys_are_stored_in_the_phase_that_makes_them_and_attended_to_in_the_next() {
+    fn keys_are_stored_in_the_phase_that_computes_them_and_read_in_the_next() {
         let mut b = Builder::new(RowCounts { rows: 2, output_rows: 1 });
         let state = b.state(Tag::new("kv")).unwrap();
         let mut input = |name, dtype, shape| b.input(Tag::new(name), dtype, shape).unwrap();
@@ -176,7 +178,7 @@ mod tests {
             heads: 1,
             kv_heads: 1,
             head_dim: 8,
-            scale: Real(1.0),
+            scale: F32Bits(1.0),
             window: None,
             softcap: None,
             sinks: false,

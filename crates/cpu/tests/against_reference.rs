@@ -15,16 +15,16 @@ use verbatim_reference::Reference;
 const PAGES: usize = 4;
 const GRAPHS: u64 = 2000;
 
-/// How far a row may be off, over its largest element, where only sums are taken in another order, and where activations are
-/// rounded, which the reference does not do.
+/// The maximum error of a row, relative to its largest element, if only the order of sums differs, and if activations are rounded,
+/// which the reference does not do.
 const MAX_ERROR: [f64; 2] = [5e-5, 0.05];
-/// Where K and V are rounded, a sum that is off in its last bit may reach the next level. That is seldom.
+/// If K and V are rounded, a sum whose last bit differs may round to the next level of their format. That is rare.
 const ROUNDED: f64 = 0.1;
-/// A graph in which large values cancel, such as one through a single column, is further off: by this many times what the
-/// reference's own results change, at most, if its inputs and weights do by as much as is rounded.
-const SHAKES: f64 = 4.0;
-const DRAWS: u64 = 8;
-const SHAKEN: [f32; 2] = [5e-7, 1.0 / 240.0];
+/// In a graph in which large values cancel, such as one through a single column, errors are larger: at most by this factor times
+/// the change of the reference's own result if its inputs and weights are perturbed by as much as is rounded.
+const TOLERANCE_FACTOR: f64 = 4.0;
+const PERTURBED_RUNS: u64 = 8;
+const PERTURBATION: [f32; 2] = [5e-7, 1.0 / 240.0];
 
 fn encoded(dtype: DType, x: &[f32]) -> Vec<u8> {
     let mut bytes = vec![0; dtype.row_bytes(x.len()).expect("whole blocks")];
@@ -70,7 +70,7 @@ fn random_graphs_agree_with_the_reference() {
             };
             let kinds = [kinds(0), kinds(2)];
             let rounds_kv = kinds != [KvType::F32; 2];
-            // What is chosen may then be another expert, and all is different.
+            // Different experts may be selected then, and all results differ.
             if chooses && (activations || rounds_kv) {
                 continue;
             }
@@ -84,17 +84,17 @@ fn random_graphs_agree_with_the_reference() {
                 other_level += 1;
             } else if off > most {
                 cancelling += 1;
-                // One draw may cancel by chance, too.
-                let amount = SHAKEN[usize::from(activations)];
-                let changes = (0..DRAWS).map(|draw| {
-                    let shake = Some(Shake { amount, draw });
-                    furthest(&run(&mut Reference, &graph, kinds, seed, shake), &wanted)
+                // A single perturbed run may cancel by chance, too.
+                let amount = PERTURBATION[usize::from(activations)];
+                let changes = (0..PERTURBED_RUNS).map(|index| {
+                    let perturbation = Some(Perturbation { amount, index });
+                    furthest(&run(&mut Reference, &graph, kinds, seed, perturbation), &wanted)
                 });
                 let changes = changes.fold(0.0, f64::max);
                 println!(
-                    "seed {seed}, {kinds:?}: off by {off:.2e}, up to {changes:.2e} where inputs are shaken"
+                    "seed {seed}, {kinds:?}: off by {off:.2e}, up to {changes:.2e} if inputs are perturbed"
                 );
-                most = SHAKES * changes;
+                most = TOLERANCE_FACTOR * changes;
             } else {
                 worst[class] = worst[class].max(off);
             }
@@ -124,18 +124,19 @@ fn furthest(given: &[Vec<f32>], wanted: &[Vec<f32>]) -> f64 {
     rows.fold(0.0, f64::max)
 }
 
-/// How far inputs and weights are off, relative to themselves.
+/// The relative perturbation of inputs and weights.
 #[derive(Clone, Copy)]
-struct Shake {
+struct Perturbation {
     amount: f32,
-    draw: u64,
+    index: u64,
 }
 
-impl Shake {
-    /// Factors near 1; all 1 without a shake.
-    fn factors(shake: Option<Shake>, seed: u64) -> impl FnMut() -> f32 {
-        let (amount, draw) = shake.map_or((0.0, 0), |shake| (shake.amount, shake.draw));
-        let mut random = Random(seed ^ 9 ^ (draw << 32));
+impl Perturbation {
+    /// Factors near 1; all 1 without a perturbation.
+    fn factors(perturbation: Option<Perturbation>, seed: u64) -> impl FnMut() -> f32 {
+        let (amount, index) =
+            perturbation.map_or((0.0, 0), |perturbation| (perturbation.amount, perturbation.index));
+        let mut random = Random(seed ^ 9 ^ (index << 32));
         move || 1.0 + amount * random.unit()
     }
 }
@@ -146,26 +147,26 @@ fn run<B: Backend>(
     graph: &Graph,
     [k, v]: [KvType; 2],
     seed: u64,
-    shake: Option<Shake>,
+    perturbation: Option<Perturbation>,
 ) -> Vec<Vec<f32>> {
-    let weights = weights(backend, graph, seed, &mut Shake::factors(shake, seed ^ 3));
+    let weights = weights(backend, graph, seed, &mut Perturbation::factors(perturbation, seed ^ 3));
     let mut state = backend.new_state();
     let [channels, kernel] = random::CONV;
     let recurrent = RecurrentSpec { kernel, channels, heads: random::DELTA };
     let spec = KvSpec { kv_heads: random::KV_HEADS, head_dim: random::HEAD_DIM, k, v };
     let kv_layers = layers(graph, &[tags::STATE]);
-    let form = StateLayers {
+    let layers = StateLayers {
         kv: vec![(spec, PAGES); kv_layers],
         recurrent: vec![recurrent; layers(graph, &[tags::CONV, tags::DELTA])],
         slots: random::SLOTS,
     };
-    state.append(&form).expect("small");
+    state.append(&layers).expect("small");
     (0..kv_layers).for_each(|layer| fill_layer(backend, &weights, &mut state, layer, seed));
 
     let program = backend.prepare(graph, &weights).expect("valid");
     let mut arena = B::Arena::default();
     let most = graph.bounds();
-    let (mut random, mut factor) = (Random(seed ^ 1), Shake::factors(shake, seed));
+    let (mut random, mut factor) = (Random(seed ^ 1), Perturbation::factors(perturbation, seed));
     let count = 1 + random.below(most.rows);
     let rows = RowCounts { rows: count, output_rows: most.output_rows.min(count) };
     let mut results = Vec::new();
@@ -191,7 +192,7 @@ fn fill(
     match input.tag().name {
         tags::TOKENS => input.i32(&below(random::VOCABULARY)),
         tags::POSITIONS => input.i32(&below(random::POSITIONS)),
-        tags::BASES => input.i32(&below(random::POSITIONS + 10)),
+        tags::TREE_STARTS => input.i32(&below(random::POSITIONS + 10)),
         tags::PATHS => input.i32(&below(PAGES * PAGE_CELLS)),
         tags::SEQUENCES => input.i32(&below(2)),
         tags::PAGES => input.i32(&below(PAGES)),
@@ -244,7 +245,7 @@ fn layers(graph: &Graph, names: &[&str]) -> usize {
     states.map(|(tag, _)| tag.index as usize + 1).max().unwrap_or(0)
 }
 
-/// The form of each weight follows from its reader: the right-hand side of matmuls and embedding tables are matrices.
+/// The kind of each weight follows from its reader: the right-hand side of matmuls and embedding tables are matrices.
 fn weights<B: Backend>(
     backend: &mut B,
     graph: &Graph,
@@ -256,24 +257,24 @@ fn weights<B: Backend>(
     let mut weights = backend.new_weights();
     for index in 0..=leaves.iter().map(|(tag, _)| tag.index).max().unwrap_or(0) {
         let leaf = leaves.iter().find(|(tag, _)| tag.index == index);
-        let (form, dtype, [rows, cols]) = match leaf {
+        let (kind, dtype, [rows, cols]) = match leaf {
             // A weight that was pruned.
             None => (WeightKind::Vector, DType::F32, [1, 1]),
             Some(&(_, id)) => {
                 let value = graph.value(id);
-                (form(graph, id), value.dtype, [value.shape.rows.at(graph.bounds()), value.shape.cols])
+                (kind(graph, id), value.dtype, [value.shape.rows.at(graph.bounds()), value.shape.cols])
             }
         };
         let elements: Vec<f32> = (0..rows * cols).map(|_| random.unit() * 0.3 * factor()).collect();
-        let (rows, cols) = if form == WeightKind::Vector { (1, rows * cols) } else { (rows, cols) };
+        let (rows, cols) = if kind == WeightKind::Vector { (1, rows * cols) } else { (rows, cols) };
         let bytes = encoded(dtype, &elements);
-        let source = WeightSource { form, dtype, rows, cols, bytes: &bytes, done: &|_| {} };
+        let source = WeightSource { kind, dtype, rows, cols, bytes: &bytes, on_consumed: &|_| {} };
         backend.append_weight(&mut weights, source).expect("fits");
     }
     weights
 }
 
-fn form(graph: &Graph, id: ValueId) -> WeightKind {
+fn kind(graph: &Graph, id: ValueId) -> WeightKind {
     let reader = graph
         .nodes()
         .iter()
@@ -281,23 +282,23 @@ fn form(graph: &Graph, id: ValueId) -> WeightKind {
     reader.map_or(WeightKind::Vector, |(op, operand)| op.weight_kind(operand))
 }
 
-/// What is stored by one backend is what is stored by the other, to the byte.
+/// Both backends store the same bytes.
 #[test]
 fn stored_keys_and_values_are_equal() {
     let mut cpu = Cpu::new(2).expect("a backend");
     for (index, k) in KvType::ALL.into_iter().enumerate() {
         let v = KvType::ALL[(index * 2 + 3) % 9];
         let spec = KvSpec { kv_heads: random::KV_HEADS, head_dim: random::HEAD_DIM, k, v };
-        let form = StateLayers { kv: vec![(spec, PAGES)], ..StateLayers::default() };
-        let stored = [stored(&mut cpu, &form), stored(&mut Reference, &form)];
+        let layers = StateLayers { kv: vec![(spec, PAGES)], ..StateLayers::default() };
+        let stored = [stored(&mut cpu, &layers), stored(&mut Reference, &layers)];
         assert!(stored[0] == stored[1], "{} and {}", k.name(), v.name());
         assert_eq!(stored[0].len(), spec.cell_bytes().expect("small") * PAGES * PAGE_CELLS);
     }
 }
 
-fn stored<B: Backend>(backend: &mut B, form: &StateLayers) -> Vec<u8> {
+fn stored<B: Backend>(backend: &mut B, layers: &StateLayers) -> Vec<u8> {
     let (weights, mut state) = (backend.new_weights(), backend.new_state());
-    state.append(form).expect("small");
+    state.append(layers).expect("small");
     fill_layer(backend, &weights, &mut state, 0, 3);
     let mut bytes = Vec::new();
     state.read_cells(0, &mut (0..PAGES * PAGE_CELLS), &mut bytes);
@@ -332,8 +333,9 @@ const N: usize = 40;
 const ROWS: usize = 9;
 const EXPERTS: usize = 3;
 
-/// A block of 32 activations is stored as multiples of the best of scales that bring its peak to 120 or more steps. Its error
-/// is at most that of half a step everywhere: the root of 32 times peak / 240. A second residual term stores the error of the first.
+/// A quant block of 32 activations is stored as multiples of the best of several scales, all of which map its absmax to 120 or more
+/// steps. Its error is at most that of half a step everywhere: the root of 32 times absmax / 240. A second term stores the error of
+/// the first.
 #[test]
 fn matmuls_are_within_the_bounds_of_rounded_activations() {
     let mut cpu = Cpu::new(2).expect("a backend");
@@ -361,7 +363,7 @@ fn matmuls_are_within_the_bounds_of_rounded_activations() {
                 let weight = &decoded[(row % experts * N + column) * K..][..K];
                 let (bound, variance, sum) = bounds(terms, &x[row * K..][..K], weight);
                 let off = f64::from((given - wanted).abs());
-                // And sums are taken in another order.
+                // Sums are also taken in a different order.
                 assert!(off <= bound + 1e-6 * sum, "{dtype} {op:?}: {off:e}, at most {bound:e}");
                 most = most.max(off / bound);
                 squares += off * off;
@@ -374,16 +376,16 @@ fn matmuls_are_within_the_bounds_of_rounded_activations() {
     }
 }
 
-/// The maximum error of a dot product with activations rounded to `terms` residual terms; its expected square, and the sum of
+/// The maximum error of a dot product with activations rounded to `terms` int8 terms; its expected square, and the sum of
 /// absolute products.
 fn bounds(terms: i32, x: &[f32], weight: &[f32]) -> (f64, f64, f64) {
     let (mut bound, mut variance, mut sum) = (0.0, 0.0, 0.0);
     for (x, weight) in x.chunks(32).zip(weight.chunks(32)) {
-        let peak = x.iter().fold(0f64, |most, x| most.max(f64::from(x.abs())));
+        let absmax = x.iter().fold(0f64, |most, x| most.max(f64::from(x.abs())));
         let norm: f64 = weight.iter().map(|&w| f64::from(w).powi(2)).sum();
-        bound += peak * (32f64.sqrt() / 240.0).powi(terms) * norm.sqrt();
+        bound += absmax * (32f64.sqrt() / 240.0).powi(terms) * norm.sqrt();
         // A step's rounding is spread evenly.
-        variance += (peak / 240f64.powi(terms)).powi(2) / 3.0 * norm;
+        variance += (absmax / 240f64.powi(terms)).powi(2) / 3.0 * norm;
         sum += x.iter().zip(weight).map(|(x, w)| f64::from((x * w).abs())).sum::<f64>();
     }
     (bound, variance, sum)
@@ -392,12 +394,12 @@ fn bounds(terms: i32, x: &[f32], weight: &[f32]) -> (f64, f64, f64) {
 fn product<B: Backend>(backend: &mut B, op: Op, dtype: DType, bytes: &[u8], x: &[f32]) -> Vec<f32> {
     let bounds = RowCounts { rows: ROWS, output_rows: ROWS };
     let mut b = Builder::new(bounds);
-    let (experts, form) = match op {
+    let (experts, kind) = match op {
         Op::MoeLinear { experts, .. } => (experts, WeightKind::Experts(experts)),
         _ => (1, WeightKind::Matrix),
     };
     let mut weights = backend.new_weights();
-    let source = WeightSource { form, dtype, rows: experts * N, cols: K, bytes, done: &|_| {} };
+    let source = WeightSource { kind, dtype, rows: experts * N, cols: K, bytes, on_consumed: &|_| {} };
     backend.append_weight(&mut weights, source).expect("fits");
     let input = b.input(Tag::new("x"), DType::F32, Shape::per_row(K)).expect("fresh");
     let weight = b.weight(Tag::indexed("weight", 0), dtype, Shape::fixed(experts * N, K)).expect("fresh");

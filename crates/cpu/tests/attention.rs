@@ -1,10 +1,10 @@
-//! Attention over long sequences: a row has the same bits alone and among others, with and without split-KV, on any number
+//! Attention over long sequences: a row has the same bits alone and in a batch, with and without split-KV, on any number
 //! of threads and every instruction set.
 
 use verbatim_backend::{KvSpec, KvType, Outputs, PAGE_CELLS, StateLayers};
 use verbatim_cpu::{Cpu, CpuArena, CpuState, Weight, Weights};
 use verbatim_graph::random::Random;
-use verbatim_graph::{Attention, Builder, Graph, Op, Real, RowCounts, Shape, Tag};
+use verbatim_graph::{Attention, Builder, F32Bits, Graph, Op, RowCounts, Shape, Tag};
 use verbatim_quant::DType;
 use verbatim_simd::Isa;
 
@@ -54,7 +54,7 @@ fn attend(layer: Layer, rows: usize) -> Graph {
         let tag = Tag::indexed("sinks", 0);
         operands.push(b.weight(tag, DType::F32, Shape::fixed(1, heads)).expect("a fresh name"));
     }
-    let (scale, softcap) = (Real(0.7), window.map(|_| Real(3.0)));
+    let (scale, softcap) = (F32Bits(0.7), window.map(|_| F32Bits(3.0)));
     let attention =
         Attention { heads, kv_heads, head_dim: HEAD_DIM, scale, window, softcap, sinks, paths: false };
     let out = b.apply(Op::Attention(attention), &operands).expect("fits");
@@ -62,7 +62,7 @@ fn attend(layer: Layer, rows: usize) -> Graph {
     b.finish()
 }
 
-/// The page of a block of a sequence: those of two sequences lie among each other.
+/// The page of a block of a sequence: those of two sequences are interleaved.
 fn page(sequence: usize, block: usize) -> usize {
     (PAGES - 1 - block) * SEQUENCES + sequence
 }
@@ -100,18 +100,17 @@ impl Machine {
     ) -> Vec<Vec<u32>> {
         let program = self.executor.prepare(graph, &self.weights).expect("valid");
         let bounds = RowCounts { rows: rows.len(), output_rows: 1 };
-        let bound = program.bind(&mut self.arena, bounds, |slot| match slot.tag().name {
-            "positions" => slot.i32_from(rows.iter().map(|row| row.1 as i32)),
-            "sequences" => slot.i32_from(rows.iter().map(|row| row.0 as i32)),
-            "pages" => {
-                slot.i32_from((0..SEQUENCES).flat_map(|s| (0..PAGES).map(move |block| page(s, block) as i32)))
-            }
-            "cells" => slot.i32_from(rows.iter().map(|&(sequence, position)| {
+        let bound = program.bind(&mut self.arena, bounds, |input| match input.tag().name {
+            "positions" => input.i32_from(rows.iter().map(|row| row.1 as i32)),
+            "sequences" => input.i32_from(rows.iter().map(|row| row.0 as i32)),
+            "pages" => input
+                .i32_from((0..SEQUENCES).flat_map(|s| (0..PAGES).map(move |block| page(s, block) as i32))),
+            "cells" => input.i32_from(rows.iter().map(|&(sequence, position)| {
                 (page(sequence, position / PAGE_CELLS) * PAGE_CELLS + position % PAGE_CELLS) as i32
             })),
             name => {
                 let width = if name == "q" { layer.heads } else { layer.kv_heads } * HEAD_DIM;
-                slot.f32(&rows.iter().flat_map(|&row| row_values(name, row, width)).collect::<Vec<_>>())
+                input.f32(&rows.iter().flat_map(|&row| row_values(name, row, width)).collect::<Vec<_>>())
             }
         });
         let bound = bound.expect("every input is known");
@@ -122,7 +121,7 @@ impl Machine {
 }
 
 #[test]
-fn a_row_has_the_same_bits_at_every_width_on_every_number_of_threads_and_instruction_set() {
+fn a_row_has_the_same_bits_at_every_batch_size_thread_count_and_instruction_set() {
     for layer in [
         Layer { heads: 9, kv_heads: 3, window: None, sinks: false, kind: KvType::F16 },
         Layer { heads: 4, kv_heads: 1, window: Some(300), sinks: true, kind: KvType::Q8_0 },

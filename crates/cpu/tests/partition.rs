@@ -1,11 +1,11 @@
 //! Steps of few rows on several threads, which share the columns of a row: bit for bit what one thread computes, for
-//! every op whose rows can be cut, at widths that threads and vectors divide and at others.
+//! every op whose rows can be split, at widths that are and are not multiples of the thread and vector counts.
 
 use verbatim_backend::{KvSpec, KvType, Outputs, StateLayers};
 use verbatim_cpu::{Cpu, CpuArena, CpuState};
 use verbatim_cpu::{Weight, Weights};
 use verbatim_graph::random::Random;
-use verbatim_graph::{Activation, Attention, Builder, Gating, Graph, Op, Real, RopeLayout, RowCounts};
+use verbatim_graph::{Activation, Attention, Builder, F32Bits, Gating, Graph, Op, RopeLayout, RowCounts};
 use verbatim_graph::{OpRules, RopeScaling, RopeTable, Router, Shape, Tag, ValueId};
 use verbatim_matrix::{PackedExperts, PackedMatrix};
 use verbatim_quant::{DType, quantize};
@@ -74,7 +74,15 @@ impl Net {
     fn experts(&mut self, experts: usize, rows: usize, cols: usize) -> ValueId {
         let dtype = DType::Q8_0;
         let bytes = self.bytes(dtype, experts * rows, cols);
-        let packed = PackedExperts::pack_with(&mut Team::solo(), dtype, experts, rows, cols, &bytes, &|_| {});
+        let packed = PackedExperts::pack_with(
+            &mut Team::single_threaded(),
+            dtype,
+            experts,
+            rows,
+            cols,
+            &bytes,
+            &|_| {},
+        );
         self.weight(dtype, experts * rows, cols, Weight::Experts(packed.expect("whole blocks")))
     }
 
@@ -89,7 +97,7 @@ impl Net {
 
     fn norm(&mut self, x: ValueId, groups: usize) -> ValueId {
         let weight = self.vector(self.builder.shape(x).cols / groups);
-        self.apply(Op::RmsNorm { eps: Real(1e-5), groups }, &[x, weight])
+        self.apply(Op::RmsNorm { eps: F32Bits(1e-5), groups }, &[x, weight])
     }
 
     /// A matmul with weights that take quantised activations, if the row length is a multiple of the block size.
@@ -105,7 +113,7 @@ impl Net {
     }
 }
 
-/// Elementwise ops, after a norm and before matmuls with one and with two residual terms.
+/// Elementwise ops, after a norm and before matmuls with one and with two int8 terms.
 fn elements(cols: usize) -> (Graph, Weights) {
     let mut net = Net::new();
     let [x, y] = ["x", "y"].map(|name| net.floats(name, cols));
@@ -115,8 +123,8 @@ fn elements(cols: usize) -> (Graph, Weights) {
     let x = net.apply(Op::Glu { activation: Activation::Silu }, &[x, y]);
     let x = net.apply(Op::Add, &[x, y]);
     let x = net.apply(Op::Mul, &[y, x]);
-    let x = net.apply(Op::Scale { factor: Real(1.7) }, &[x]);
-    let x = net.apply(Op::Softcap { cap: Real(0.8) }, &[x]);
+    let x = net.apply(Op::Scale { factor: F32Bits(1.7) }, &[x]);
+    let x = net.apply(Op::Softcap { cap: F32Bits(0.8) }, &[x]);
     let x = net.apply(Op::RowGate, &[gate, x]);
     let dtype = if cols.is_multiple_of(32) { DType::Q8_0 } else { DType::F32 };
     let head = net.matrix(dtype, 7, cols);
@@ -131,8 +139,8 @@ fn heads() -> (Graph, Weights) {
     let mut index = |name| net.input(name, DType::I32, Shape::per_row(1));
     let [positions, sequences, cells] = ["positions", "sequences", "cells"].map(&mut index);
     let pages = net.input("pages", DType::I32, Shape::fixed(1, 2));
-    let scaling = RopeScaling::Linear { factor: Real(1.0) };
-    let table = Op::RopeTable(RopeTable { rotary_dim: 16, base: Real(1e4), scaling });
+    let scaling = RopeScaling::Linear { factor: F32Bits(1.0) };
+    let table = Op::RopeTable(RopeTable { rotary_dim: 16, base: F32Bits(1e4), scaling });
     let table = net.apply(table, &[positions]);
     let rotated = |net: &mut Net, heads: usize, layout| {
         let x = net.linear(x, heads * HEAD_DIM);
@@ -150,7 +158,7 @@ fn heads() -> (Graph, Weights) {
         heads: HEADS,
         kv_heads: KV_HEADS,
         head_dim: HEAD_DIM,
-        scale: Real(0.2),
+        scale: F32Bits(0.2),
         window: None,
         softcap: None,
         sinks: true,
@@ -168,7 +176,7 @@ fn experts(cols: usize) -> (Graph, Weights) {
     let x = net.floats("x", 96);
     let logits = net.linear(x, 5);
     let chosen = net.apply(Op::MoeTopK { used: 3, gating: Gating::Softmax, bias: false }, &[logits]);
-    let router = Router { gating: Gating::Softmax, normalize: true, scale: Real(1.0) };
+    let router = Router { gating: Gating::Softmax, normalize: true, scale: F32Bits(1.0) };
     let weights = net.apply(Op::MoeWeights(router), &[logits, chosen]);
     let stacked = net.experts(5, cols, 96);
     let x = net.apply(Op::MoeLinear { experts: 5, bias: false }, &[x, stacked, chosen]);
@@ -188,7 +196,7 @@ fn across(cols: usize) -> (Graph, Weights) {
     net.linear(normed, 9);
     let sum = net.apply(Op::Mul, &[x, y]);
     let half = net.builder.columns(sum, cols / 2, cols / 2).expect("inside");
-    net.apply(Op::Scale { factor: Real(0.5) }, &[half]);
+    net.apply(Op::Scale { factor: F32Bits(0.5) }, &[half]);
     net.finish()
 }
 
@@ -203,13 +211,13 @@ fn run(executor: &mut Cpu, (graph, weights): &(Graph, Weights), rows: usize) -> 
     let mut bits = Vec::new();
     for first in [0, rows as i32] {
         let bounds = RowCounts { rows, output_rows: rows };
-        let bound = program.bind(&mut arena, bounds, |slot| match slot.tag().name {
-            "positions" | "cells" => slot.i32_from((first..).take(rows)),
-            "sequences" => slot.i32_from((0..rows).map(|_| 0)),
-            "pages" => slot.i32(&[0, 1]),
+        let bound = program.bind(&mut arena, bounds, |input| match input.tag().name {
+            "positions" | "cells" => input.i32_from((first..).take(rows)),
+            "sequences" => input.i32_from((0..rows).map(|_| 0)),
+            "pages" => input.i32(&[0, 1]),
             _ => {
-                let elements: Vec<f32> = (0..slot.count()).map(|_| random.unit()).collect();
-                slot.f32(&elements)
+                let elements: Vec<f32> = (0..input.count()).map(|_| random.unit()).collect();
+                input.f32(&elements)
             }
         });
         let outputs =
@@ -226,7 +234,7 @@ fn run(executor: &mut Cpu, (graph, weights): &(Graph, Weights), rows: usize) -> 
 }
 
 #[test]
-fn threads_that_share_a_row_compute_what_one_does() {
+fn threads_that_share_a_row_compute_the_same_bits_as_one() {
     let mut graphs = vec![heads()];
     for cols in [1, 7, 32, 40, 96, 160, 576] {
         graphs.extend([elements(cols), experts(cols), across(2 * cols)]);

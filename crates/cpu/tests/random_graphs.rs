@@ -14,7 +14,7 @@ use verbatim_team::Team;
 const PAGES: usize = 4;
 
 #[test]
-fn ten_thousand_random_graphs_run_the_same_planned_and_not() {
+fn random_graphs_run_the_same_with_and_without_memory_sharing() {
     let mut one = Cpu::new(1).expect("an executor");
     // Fewer threads than most graphs have rows, as many, and more.
     let mut several = [2, 3, 8].map(|threads| Cpu::new(threads).expect("an executor"));
@@ -41,7 +41,7 @@ fn bounds(graph: &Graph, seed: u64) -> RowCounts {
     RowCounts { rows, output_rows: most.output_rows.min(rows) }
 }
 
-/// The form of each weight follows from its readers: the right-hand side of matmuls and embedding tables are matrices.
+/// The kind of each weight follows from its readers: the right-hand side of matmuls and embedding tables are matrices.
 fn weights(graph: &Graph, seed: u64) -> Weights {
     let leaves: Vec<(Tag, verbatim_graph::ValueId)> = graph.leaves(Lifetime::Weight).collect();
     let last = leaves.iter().map(|(tag, _)| tag.index as usize).max().unwrap_or(0);
@@ -71,7 +71,7 @@ fn weights(graph: &Graph, seed: u64) -> Weights {
                 Weight::Matrix(PackedMatrix::pack(value.dtype, rows, cols, &packed()).expect("fits"))
             }
             Some((Op::MoeLinear { experts, .. }, 1)) => {
-                let (team, rows) = (&mut Team::solo(), rows / experts);
+                let (team, rows) = (&mut Team::single_threaded(), rows / experts);
                 let experts =
                     PackedExperts::pack_with(team, value.dtype, experts, rows, cols, &packed(), &|_| {});
                 Weight::Experts(experts.expect("fits"))
@@ -116,26 +116,26 @@ fn run(
     // The second run starts from the states that the first has left.
     for _ in 0..2 {
         let bound = program
-            .bind(arena, rows, |slot| {
-                let count = slot.count();
+            .bind(arena, rows, |input| {
+                let count = input.count();
                 let mut below =
                     |limit: usize| -> Vec<i32> { (0..count).map(|_| random.below(limit) as i32).collect() };
-                match slot.tag().name {
-                    tags::TOKENS => slot.i32(&below(random::VOCABULARY)),
-                    tags::POSITIONS => slot.i32(&below(random::POSITIONS)),
-                    tags::BASES => slot.i32(&below(random::POSITIONS + 10)),
-                    tags::PATHS => slot.i32(&below(PAGES * PAGE_CELLS)),
-                    tags::SEQUENCES => slot.i32(&below(2)),
-                    tags::PAGES => slot.i32(&below(PAGES)),
-                    tags::OUTPUT_ROWS => slot.i32(&below(rows.rows)),
-                    tags::WRITE_SLOTS => slot.i32(&below(random::SLOTS)),
+                match input.tag().name {
+                    tags::TOKENS => input.i32(&below(random::VOCABULARY)),
+                    tags::POSITIONS => input.i32(&below(random::POSITIONS)),
+                    tags::TREE_STARTS => input.i32(&below(random::POSITIONS + 10)),
+                    tags::PATHS => input.i32(&below(PAGES * PAGE_CELLS)),
+                    tags::SEQUENCES => input.i32(&below(2)),
+                    tags::PAGES => input.i32(&below(PAGES)),
+                    tags::OUTPUT_ROWS => input.i32(&below(rows.rows)),
+                    tags::WRITE_SLOTS => input.i32(&below(random::SLOTS)),
                     tags::READ_SLOTS => {
-                        slot.i32(&below(random::SLOTS + 1).iter().map(|slot| slot - 1).collect::<Vec<_>>())
+                        input.i32(&below(random::SLOTS + 1).iter().map(|slot| slot - 1).collect::<Vec<_>>())
                     }
                     // Each row its own cell, as from the sequence state.
-                    tags::CELLS => slot.i32_from((0..count as i32).map(|row| (row * 37 + 5) % 256)),
-                    tags::X => slot.f32(&(0..count).map(|_| random.unit()).collect::<Vec<_>>()),
-                    _ => slot.no_data(),
+                    tags::CELLS => input.i32_from((0..count as i32).map(|row| (row * 37 + 5) % 256)),
+                    tags::X => input.f32(&(0..count).map(|_| random.unit()).collect::<Vec<_>>()),
+                    _ => input.no_data(),
                 }
             })
             .expect("every input is known");

@@ -1,10 +1,10 @@
-//! A pass that stores K and V without attending, as drafters that fill their cache from a prompt make one: inputs that only
+//! A pass that stores K and V without attending, as draft models do that fill their cache from a prompt: inputs that only
 //! attention reads are not requested, and what is stored equals what a pass that attends would have stored.
 
 use verbatim_backend::{KvSpec, KvType, Outputs, PAGE_CELLS, StateLayers};
 use verbatim_cpu::{Cpu, CpuArena, CpuState, Weights};
 use verbatim_graph::random::Random;
-use verbatim_graph::{Attention, Builder, Graph, Lifetime, Op, Real, RowCounts, Shape, Tag, ValueId};
+use verbatim_graph::{Attention, Builder, F32Bits, Graph, Lifetime, Op, RowCounts, Shape, Tag, ValueId};
 use verbatim_quant::DType;
 
 const HEADS: usize = 4;
@@ -44,7 +44,7 @@ fn graph(stores: bool, attends: bool) -> Graph {
             heads: HEADS,
             kv_heads: KV_HEADS,
             head_dim: HEAD_DIM,
-            scale: Real(0.2),
+            scale: F32Bits(0.2),
             window: None,
             softcap: None,
             sinks: false,
@@ -78,15 +78,15 @@ fn run(executor: &mut Cpu, graph: &Graph, state: &mut CpuState, positions: &[usi
     for positions in positions.chunks(ROWS) {
         let rows = RowCounts { rows: positions.len(), output_rows: 1 };
         let bound = program
-            .bind(&mut arena, rows, |slot| match slot.tag().name {
-                "positions" | "cells" => slot.i32_from(positions.iter().map(|&position| position as i32)),
-                "sequences" => slot.i32_from(positions.iter().map(|_| 0)),
-                "pages" => slot.i32_from((0..POSITIONS / PAGE_CELLS).map(|page| page as i32)),
+            .bind(&mut arena, rows, |input| match input.tag().name {
+                "positions" | "cells" => input.i32_from(positions.iter().map(|&position| position as i32)),
+                "sequences" => input.i32_from(positions.iter().map(|_| 0)),
+                "pages" => input.i32_from((0..POSITIONS / PAGE_CELLS).map(|page| page as i32)),
                 name => {
-                    let width = slot.count() / positions.len();
+                    let width = input.count() / positions.len();
                     let elements: Vec<f32> =
                         positions.iter().flat_map(|&position| row(name, position, width)).collect();
-                    slot.f32(&elements)
+                    input.f32(&elements)
                 }
             })
             .expect("every input is known");
@@ -101,7 +101,7 @@ fn run(executor: &mut Cpu, graph: &Graph, state: &mut CpuState, positions: &[usi
 }
 
 #[test]
-fn what_a_pass_without_attention_stored_is_attended_to_by_the_next() {
+fn a_pass_attends_to_what_an_earlier_store_only_pass_stored() {
     let (store, attend, both) = (graph(true, false), graph(false, true), graph(true, true));
     assert_eq!(live(&store), ["cells", "k", "v"]);
     assert_eq!(live(&attend), ["pages", "positions", "q", "sequences"]);

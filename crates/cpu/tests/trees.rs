@@ -5,7 +5,7 @@ use verbatim_backend::{KvSpec, KvType, Outputs, PAGE_CELLS, RecurrentSpec, State
 use verbatim_cpu::{Cpu, CpuArena, CpuProgram};
 use verbatim_cpu::{CpuState, Weight, Weights};
 use verbatim_graph::random::Random;
-use verbatim_graph::{Attention, Builder, DeltaHeads, Graph, Op, Real, RowCounts, Shape, Tag, ValueId};
+use verbatim_graph::{Attention, Builder, DeltaHeads, F32Bits, Graph, Op, RowCounts, Shape, Tag, ValueId};
 use verbatim_quant::DType;
 use verbatim_simd::Isa;
 
@@ -34,11 +34,11 @@ impl Tree {
         self.parents.len()
     }
 
-    /// The rows on the way down to a row, itself last.
-    fn way(&self, row: usize) -> Vec<usize> {
-        let mut way: Vec<usize> = std::iter::successors(Some(row), |&row| self.parents[row]).collect();
-        way.reverse();
-        way
+    /// The rows on the path from the root to a row, itself last.
+    fn path(&self, row: usize) -> Vec<usize> {
+        let mut row_path: Vec<usize> = std::iter::successors(Some(row), |&row| self.parents[row]).collect();
+        row_path.reverse();
+        row_path
     }
 }
 
@@ -64,8 +64,8 @@ fn attention_graph(paths: bool, window: Option<usize>) -> Graph {
     };
     let q = input("q", DType::F32, Shape::per_row(HEADS * HEAD_DIM));
     let [k, v] = ["k", "v"].map(|name| input(name, DType::F32, Shape::per_row(KV_HEADS * HEAD_DIM)));
-    let [cells, positions, sequences, bases] =
-        ["cells", "positions", "sequences", "bases"].map(|name| input(name, DType::I32, Shape::per_row(1)));
+    let [cells, positions, sequences, tree_starts] = ["cells", "positions", "sequences", "tree_starts"]
+        .map(|name| input(name, DType::I32, Shape::per_row(1)));
     let pages = input("pages", DType::I32, Shape::fixed(1, PAGES - 1));
     let path = input("paths", DType::I32, Shape::per_row(ROWS));
     let write = Op::KvWrite { kv_heads: KV_HEADS, head_dim: HEAD_DIM };
@@ -74,7 +74,7 @@ fn attention_graph(paths: bool, window: Option<usize>) -> Graph {
         heads: HEADS,
         kv_heads: KV_HEADS,
         head_dim: HEAD_DIM,
-        scale: Real(0.2),
+        scale: F32Bits(0.2),
         window,
         softcap: None,
         sinks: true,
@@ -83,7 +83,7 @@ fn attention_graph(paths: bool, window: Option<usize>) -> Graph {
     let sinks = b.weight(Tag::indexed("sinks", 0), DType::F32, Shape::fixed(1, HEADS)).expect("a fresh name");
     let mut operands = vec![q, state, positions, sequences, pages];
     if paths {
-        operands.extend([bases, path]);
+        operands.extend([tree_starts, path]);
     }
     operands.push(sinks);
     let out = b.apply(Op::Attention(attention), &operands).expect("fits");
@@ -97,7 +97,7 @@ struct Rows {
     values: Vec<[Vec<f32>; 3]>,
     positions: Vec<usize>,
     cells: Vec<usize>,
-    bases: Vec<usize>,
+    tree_starts: Vec<usize>,
     paths: Vec<Vec<usize>>,
 }
 
@@ -112,25 +112,25 @@ fn attend(
     let number = |values: &[usize]| values.iter().map(|&value| value as i32).collect::<Vec<_>>();
     let mut arena = CpuArena::default();
     let bound = program
-        .bind(&mut arena, RowCounts { rows: count, output_rows: 1 }, |slot| {
+        .bind(&mut arena, RowCounts { rows: count, output_rows: 1 }, |input| {
             let value = |i: usize| rows.values.iter().flat_map(|row| row[i].clone()).collect::<Vec<_>>();
-            match slot.tag().name {
-                "q" => slot.f32(&value(0)),
-                "k" => slot.f32(&value(1)),
-                "v" => slot.f32(&value(2)),
-                "cells" => slot.i32(&number(&rows.cells)),
-                "positions" => slot.i32(&number(&rows.positions)),
-                "sequences" => slot.i32(&vec![0; count]),
-                "pages" => slot.i32(&[2, 0, 1]),
-                "bases" => slot.i32(&number(&rows.bases)),
+            match input.tag().name {
+                "q" => input.f32(&value(0)),
+                "k" => input.f32(&value(1)),
+                "v" => input.f32(&value(2)),
+                "cells" => input.i32(&number(&rows.cells)),
+                "positions" => input.i32(&number(&rows.positions)),
+                "sequences" => input.i32(&vec![0; count]),
+                "pages" => input.i32(&[2, 0, 1]),
+                "tree_starts" => input.i32(&number(&rows.tree_starts)),
                 "paths" => {
                     // Cells after the row's own are never read.
                     let padded = rows.paths.iter().flat_map(|path| {
                         number(path).into_iter().chain(std::iter::repeat(-1)).take(ROWS).collect::<Vec<_>>()
                     });
-                    slot.i32_from(padded)
+                    input.i32_from(padded)
                 }
-                _ => slot.no_data(),
+                _ => input.no_data(),
             }
         })
         .expect("every input is known");
@@ -144,7 +144,7 @@ fn natural(position: usize) -> usize {
 }
 
 #[test]
-fn every_row_of_a_tree_attends_to_its_own_way() {
+fn every_row_of_a_tree_attends_to_its_own_path() {
     let mut random = Random(31);
     let weights = Weights::new(vec![Weight::Vector(random_values(&mut random, HEADS))]);
     let mut executors: Vec<Cpu> =
@@ -168,7 +168,7 @@ fn every_row_of_a_tree_attends_to_its_own_way() {
         let chain = |values: &[[Vec<f32>; 3]], start: usize| Rows {
             positions: (start..start + values.len()).collect(),
             cells: (start..start + values.len()).map(natural).collect(),
-            bases: vec![1000; values.len()],
+            tree_starts: vec![1000; values.len()],
             paths: vec![vec![]; values.len()],
             values: values.to_vec(),
         };
@@ -181,25 +181,30 @@ fn every_row_of_a_tree_attends_to_its_own_way() {
         };
         let tree = Tree::random(&mut Random(round as u64));
         let tree_values: Vec<[Vec<f32>; 3]> = (0..tree.rows()).map(&mut values).collect();
-        // The cell of a row: some in the sequence's pages, where a plain step would put others, and some elsewhere.
+        // The cell of a row: some in the sequence's pages, where a step without a tree would store different positions, and some
+        // elsewhere.
         let cell = |row: usize| {
             if row.is_multiple_of(3) { natural(committed + row) } else { 3 * PAGE_CELLS + row * 5 }
         };
-        let ways: Vec<Vec<usize>> = (0..tree.rows()).map(|row| tree.way(row)).collect();
+        let row_paths: Vec<Vec<usize>> = (0..tree.rows()).map(|row| tree.path(row)).collect();
         let rows = Rows {
             values: tree_values.clone(),
-            positions: ways.iter().map(|way| committed + way.len() - 1).collect(),
+            positions: row_paths.iter().map(|row_path| committed + row_path.len() - 1).collect(),
             cells: (0..tree.rows()).map(cell).collect(),
-            bases: vec![committed; tree.rows()],
-            paths: ways.iter().map(|way| way.iter().map(|&row| cell(row)).collect()).collect(),
+            tree_starts: vec![committed; tree.rows()],
+            paths: row_paths.iter().map(|row_path| row_path.iter().map(|&row| cell(row)).collect()).collect(),
         };
         let mut state = with_prefix(executor, &tree_program);
         let given = attend(executor, &tree_program, &weights, &mut state, &rows);
-        for (row, way) in ways.iter().enumerate() {
+        for (row, row_path) in row_paths.iter().enumerate() {
             let mut state = with_prefix(executor, &plain);
-            let values: Vec<[Vec<f32>; 3]> = way.iter().map(|&row| tree_values[row].clone()).collect();
+            let values: Vec<[Vec<f32>; 3]> = row_path.iter().map(|&row| tree_values[row].clone()).collect();
             let wanted = attend(executor, &plain, &weights, &mut state, &chain(&values, committed));
-            assert_eq!(Some(&given[row]), wanted.last(), "round {round}, row {row} by {way:?}, {spec:?}");
+            assert_eq!(
+                Some(&given[row]),
+                wanted.last(),
+                "round {round}, row {row} by {row_path:?}, {spec:?}"
+            );
         }
     }
 }
@@ -231,7 +236,7 @@ fn recurrent_graph(channels: usize) -> Graph {
 }
 
 #[test]
-fn siblings_read_one_slot_and_any_row_may_read_what_an_earlier_one_wrote() {
+fn siblings_read_the_same_slot_and_rows_may_read_earlier_rows_slots() {
     let mut random = Random(41);
     let channels = DELTA.columns().expect("small");
     let vectors = [channels * KERNEL, DELTA.value_heads, DELTA.value_heads];
@@ -242,20 +247,20 @@ fn siblings_read_one_slot_and_any_row_may_read_what_an_earlier_one_wrote() {
     let mut executor = Cpu::new(2).expect("an executor");
     let program = executor.prepare(&graph, &weights).expect("valid");
     let spec = RecurrentSpec { kernel: KERNEL, channels, heads: DELTA };
-    let form = StateLayers { recurrent: vec![spec], slots: ROWS + 1, ..StateLayers::default() };
-    let memory = || CpuState::new(&form).expect("small");
+    let layers = StateLayers { recurrent: vec![spec], slots: ROWS + 1, ..StateLayers::default() };
+    let memory = || CpuState::new(&layers).expect("small");
     let mut run = |state: &mut CpuState, rows: &[&[Vec<f32>; 3]], read: &[i32], write: &[i32]| {
         let mut arena = CpuArena::default();
         let bound = program
-            .bind(&mut arena, RowCounts { rows: rows.len(), output_rows: 1 }, |slot| {
+            .bind(&mut arena, RowCounts { rows: rows.len(), output_rows: 1 }, |input| {
                 let value = |i: usize| rows.iter().flat_map(|row| row[i].clone()).collect::<Vec<_>>();
-                match slot.tag().name {
-                    "x" => slot.f32(&value(0)),
-                    "alpha" => slot.f32(&value(1)),
-                    "beta" => slot.f32(&value(2)),
-                    "read" => slot.i32(read),
-                    "write" => slot.i32(write),
-                    _ => slot.no_data(),
+                match input.tag().name {
+                    "x" => input.f32(&value(0)),
+                    "alpha" => input.f32(&value(1)),
+                    "beta" => input.f32(&value(2)),
+                    "read" => input.i32(read),
+                    "write" => input.i32(write),
+                    _ => input.no_data(),
                 }
             })
             .expect("every input is known");
@@ -268,7 +273,7 @@ fn siblings_read_one_slot_and_any_row_may_read_what_an_earlier_one_wrote() {
             || [channels, DELTA.value_heads, DELTA.value_heads].map(|n| random_values(&mut random, n));
         let before = values();
         let rows: Vec<[Vec<f32>; 3]> = (0..tree.rows()).map(|_| values()).collect();
-        // Slot 0 is what has been committed: roots read it, and no row writes it.
+        // Slot 0 is the committed state: roots read it, and no row writes it.
         let slot = |row: usize| (1 + row) as i32;
         let read: Vec<i32> = tree.parents.iter().map(|parent| parent.map_or(0, slot)).collect();
         let write: Vec<i32> = (0..tree.rows()).map(slot).collect();
@@ -276,11 +281,11 @@ fn siblings_read_one_slot_and_any_row_may_read_what_an_earlier_one_wrote() {
         run(&mut state, &[&before], &[-1], &[0]);
         let given = run(&mut state, &rows.iter().collect::<Vec<_>>(), &read, &write);
         for (row, given) in given.iter().enumerate() {
-            // The way by itself, in place in one slot, row by row.
+            // The path by itself, in place in one slot, row by row.
             let mut state = memory();
             run(&mut state, &[&before], &[-1], &[5]);
             let alone: Vec<_> =
-                tree.way(row).into_iter().map(|row| run(&mut state, &[&rows[row]], &[5], &[5])).collect();
+                tree.path(row).into_iter().map(|row| run(&mut state, &[&rows[row]], &[5], &[5])).collect();
             assert_eq!(alone.last().expect("not empty"), std::slice::from_ref(given), "{:?}", tree.parents);
         }
     }

@@ -52,8 +52,8 @@ pub enum DeviceOutputs<'a> {
     Reference(<Reference as Backend>::Outputs<'a>),
 }
 
-/// Evaluates the same expression for the variant of either backend.
-macro_rules! each {
+/// Matches on the backend and evaluates the same expression in each arm.
+macro_rules! dispatch {
     ($kind:ident, $value:expr, $inner:ident => $result:expr) => {
         match $value {
             $kind::Cpu($inner) => $result,
@@ -62,8 +62,8 @@ macro_rules! each {
     };
 }
 
-/// Mixing objects of two devices is a caller bug.
-const OF_ANOTHER: &str = "this object belongs to another backend";
+/// Mixing objects of two backends is a caller bug.
+const OF_DIFFERENT_BACKEND: &str = "this object belongs to a different backend";
 
 impl Backend for Device {
     type Weights = DeviceWeights;
@@ -73,7 +73,7 @@ impl Backend for Device {
     type Outputs<'a> = DeviceOutputs<'a>;
 
     fn describe(&self) -> String {
-        each!(Device, self, backend => backend.describe())
+        dispatch!(Device, self, backend => backend.describe())
     }
 
     fn new_weights(&self) -> DeviceWeights {
@@ -93,7 +93,7 @@ impl Backend for Device {
             (Device::Reference(backend), DeviceWeights::Reference(weights)) => {
                 backend.append_weight(weights, weight)
             }
-            (Device::Cpu(_) | Device::Reference(_), _) => panic!("{OF_ANOTHER}"),
+            (Device::Cpu(_) | Device::Reference(_), _) => panic!("{OF_DIFFERENT_BACKEND}"),
         }
     }
 
@@ -101,7 +101,7 @@ impl Backend for Device {
         match (self, weights) {
             (Device::Cpu(backend), DeviceWeights::Cpu(weights)) => backend.weight_bytes(weights),
             (Device::Reference(backend), DeviceWeights::Reference(weights)) => backend.weight_bytes(weights),
-            (Device::Cpu(_) | Device::Reference(_), _) => panic!("{OF_ANOTHER}"),
+            (Device::Cpu(_) | Device::Reference(_), _) => panic!("{OF_DIFFERENT_BACKEND}"),
         }
     }
 
@@ -120,7 +120,7 @@ impl Backend for Device {
             (Device::Reference(backend), DeviceWeights::Reference(weights)) => {
                 Backend::prepare(backend, graph, weights).map(DeviceProgram::Reference)
             }
-            (Device::Cpu(_) | Device::Reference(_), _) => panic!("{OF_ANOTHER}"),
+            (Device::Cpu(_) | Device::Reference(_), _) => panic!("{OF_DIFFERENT_BACKEND}"),
         }
     }
 
@@ -152,67 +152,67 @@ impl Backend for Device {
                 let outputs = backend.run(program, &mut arena.reference, rows, weights, state, fill);
                 outputs.map(DeviceOutputs::Reference)
             }
-            (Device::Cpu(_) | Device::Reference(_), ..) => panic!("{OF_ANOTHER}"),
+            (Device::Cpu(_) | Device::Reference(_), ..) => panic!("{OF_DIFFERENT_BACKEND}"),
         }
     }
 
     fn set_profiling(&mut self, on: bool) {
-        each!(Device, self, backend => Backend::set_profiling(backend, on));
+        dispatch!(Device, self, backend => Backend::set_profiling(backend, on));
     }
 
     fn profile(&self) -> Option<&Profile> {
-        each!(Device, self, backend => Backend::profile(backend))
+        dispatch!(Device, self, backend => Backend::profile(backend))
     }
 
-    fn multiply_adds(&mut self, kind: MatmulKind, rounds: usize) -> Option<u64> {
-        each!(Device, self, backend => Backend::multiply_adds(backend, kind, rounds))
+    fn run_peak_throughput_kernel(&mut self, kind: MatmulKind, rounds: usize) -> Option<u64> {
+        dispatch!(Device, self, backend => Backend::run_peak_throughput_kernel(backend, kind, rounds))
     }
 }
 
 impl Outputs for DeviceOutputs<'_> {
     fn rows(&self, tag: Tag) -> Option<usize> {
-        each!(DeviceOutputs, self, outputs => outputs.rows(tag))
+        dispatch!(DeviceOutputs, self, outputs => outputs.rows(tag))
     }
 
     fn row(&self, tag: Tag, row: usize) -> Option<&[f32]> {
-        each!(DeviceOutputs, self, outputs => outputs.row(tag, row))
+        dispatch!(DeviceOutputs, self, outputs => outputs.row(tag, row))
     }
 }
 
 impl StateStore for DeviceState {
     fn numerics_version(&self) -> u32 {
-        each!(DeviceState, self, state => state.numerics_version())
+        dispatch!(DeviceState, self, state => state.numerics_version())
     }
 
     fn append(&mut self, layers: &StateLayers) -> Result<(), StateMemoryError> {
-        each!(DeviceState, self, state => state.append(layers))
+        dispatch!(DeviceState, self, state => state.append(layers))
     }
 
     fn copy_page(&mut self, layers: &[usize], from: usize, to: usize) {
-        each!(DeviceState, self, state => state.copy_page(layers, from, to));
+        dispatch!(DeviceState, self, state => state.copy_page(layers, from, to));
     }
 
     fn move_cells(&mut self, layers: &[usize], moves: &[(usize, usize)], shift: Option<&KShift>) {
-        each!(DeviceState, self, state => state.move_cells(layers, moves, shift));
+        dispatch!(DeviceState, self, state => state.move_cells(layers, moves, shift));
     }
 
     fn read_cells(&self, layer: usize, cells: &mut dyn Iterator<Item = usize>, out: &mut Vec<u8>) {
-        each!(DeviceState, self, state => state.read_cells(layer, cells, out));
+        dispatch!(DeviceState, self, state => state.read_cells(layer, cells, out));
     }
 
     fn write_cells(&mut self, layer: usize, cells: &mut dyn Iterator<Item = usize>, from: &[u8]) {
-        each!(DeviceState, self, state => state.write_cells(layer, cells, from));
+        dispatch!(DeviceState, self, state => state.write_cells(layer, cells, from));
     }
 
     fn slot_bytes(&self, layers: Range<usize>) -> usize {
-        each!(DeviceState, self, state => state.slot_bytes(layers))
+        dispatch!(DeviceState, self, state => state.slot_bytes(layers))
     }
 
     fn read_slot(&self, layers: Range<usize>, slot: usize, out: &mut Vec<u8>) {
-        each!(DeviceState, self, state => state.read_slot(layers, slot, out));
+        dispatch!(DeviceState, self, state => state.read_slot(layers, slot, out));
     }
 
     fn write_slot(&mut self, layers: Range<usize>, slot: usize, from: &[u8]) {
-        each!(DeviceState, self, state => state.write_slot(layers, slot, from));
+        dispatch!(DeviceState, self, state => state.write_slot(layers, slot, from));
     }
 }

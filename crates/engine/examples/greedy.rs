@@ -5,7 +5,7 @@
 
 use std::error::Error;
 use verbatim_cpu::Cpu;
-use verbatim_engine::{LoadOptions, MAX_ROWS, Row, RowInput, Stepper, Want};
+use verbatim_engine::{LoadOptions, MAX_ROWS, Row, RowInput, RowOutputs, Stepper};
 use verbatim_gguf::GgufFile;
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -27,7 +27,7 @@ fn main() -> Result<(), Box<dyn Error>> {
                 sequence,
                 kv_index: start + i,
                 input: RowInput::Token(token),
-                want: Want::logits_if(i + 1 == chunk.len()),
+                want: RowOutputs::logits_if(i + 1 == chunk.len()),
             };
             let rows: Vec<Row> = chunk.iter().enumerate().map(row).collect();
             let outputs = engine.step(&rows)?;

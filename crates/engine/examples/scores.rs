@@ -6,7 +6,7 @@
 use std::error::Error;
 use std::io::Write;
 use verbatim_cpu::Cpu;
-use verbatim_engine::{LoadOptions, MAX_ROWS, Next, Row, RowInput, Stepper, Want};
+use verbatim_engine::{LoadOptions, MAX_ROWS, NextOutput, Row, RowInput, RowOutputs, Stepper};
 use verbatim_gguf::GgufFile;
 use verbatim_text::{SpecialTokens, Tokenizer};
 
@@ -24,7 +24,7 @@ pub fn run(arguments: &[String], out: &mut dyn Write) -> Result<(), Box<dyn Erro
 
     let tokens = tokenizer.encode(text, SpecialTokens::Ignore, true);
     let sequence = stepper.begin()?;
-    let want = Want { next: Next::LogProbs, ..Want::NONE };
+    let want = RowOutputs { next: NextOutput::LogProbs, ..RowOutputs::NONE };
     let mut scores = Vec::new();
     // A row is one token at one position. All rows of a step are computed together.
     for (inputs, targets) in tokens.chunks(MAX_ROWS).zip(tokens[1..].chunks(MAX_ROWS)) {

@@ -152,7 +152,7 @@ impl Engine {
         let commands = self.0.commands.clone();
         let signals = Arc::new(Signals::default());
         let mut outbox = Outbox { events: sender, pending: VecDeque::new(), signals: Arc::clone(&signals) };
-        match Task::of(request, &self.0.format) {
+        match Task::from_request(request, &self.0.format) {
             Ok(task) => commands.send(Command::Submit(Job { task, outbox })),
             Err(error) => outbox.put(Event::Failed(error)),
         }
@@ -360,8 +360,8 @@ struct Job {
 struct Running {
     generation: Generation,
     session: SessionId,
-    /// Whether the session ends with the request.
-    is_own: bool,
+    /// Whether the session was opened for this request and ends with it.
+    is_temporary: bool,
     outbox: Outbox,
 }
 
@@ -467,11 +467,11 @@ impl<'a, B: Backend> Worker<'a, B> {
     }
 
     fn start(&mut self, Job { task, mut outbox }: Job) -> Option<Running> {
-        let is_own = task.session.is_none();
+        let is_temporary = task.session.is_none();
         match self.begin(task) {
             Ok((session, generation)) => {
                 outbox.put(generation.started());
-                Some(Running { generation, session, is_own, outbox })
+                Some(Running { generation, session, is_temporary, outbox })
             }
             Err(error) => {
                 self.send_last(outbox, Event::Failed(error));
@@ -481,7 +481,7 @@ impl<'a, B: Backend> Worker<'a, B> {
     }
 
     fn begin(&mut self, task: Task) -> Result<(SessionId, Generation), RequestError> {
-        let is_own = task.session.is_none();
+        let is_temporary = task.session.is_none();
         let id = match task.session {
             Some(id) => id,
             None => {
@@ -492,22 +492,22 @@ impl<'a, B: Backend> Worker<'a, B> {
         let session = self.sessions.get_mut(&id).ok_or(RequestError::NoSuchSession)?;
         let generation = Generation::start(task, &mut self.stepper, session);
         if generation.is_err() {
-            self.end_own_session(id, is_own);
+            self.end_temporary_session(id, is_temporary);
         }
         Ok((id, generation?))
     }
 
     /// Ends the running request.
     fn end(&mut self, running: Running, last: impl FnOnce(Generation) -> (Option<Event>, Event)) {
-        let Running { generation, session, is_own, mut outbox } = running;
+        let Running { generation, session, is_temporary, mut outbox } = running;
         let (rest, last) = last(generation);
-        self.end_own_session(session, is_own);
+        self.end_temporary_session(session, is_temporary);
         rest.into_iter().for_each(|text| outbox.put(text));
         self.send_last(outbox, last);
     }
 
-    fn end_own_session(&mut self, id: SessionId, is_own: bool) {
-        if is_own && let Some(session) = self.sessions.remove(&id) {
+    fn end_temporary_session(&mut self, id: SessionId, is_temporary: bool) {
+        if is_temporary && let Some(session) = self.sessions.remove(&id) {
             session.end(&mut self.stepper).expect("the sequence exists and its cache metadata is consistent");
         }
     }
@@ -571,9 +571,9 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_of_the_thread_is_told_to_all_who_wait() {
+    fn a_panic_is_reported_to_all_waiting_clients() {
         let work = |commands: &Receiver<Command>, _: &Shared| {
-            let _in_hand = (commands.recv(), commands.recv());
+            let _received = (commands.recv(), commands.recv());
             panic!("the cache metadata is inconsistent");
         };
         let engine = Engine::spawn(work, format(), EngineOptions::default(), 1).unwrap();

@@ -21,7 +21,7 @@ pub(crate) struct Task {
 
 impl Task {
     /// Validates a request and tokenizes its prompt.
-    pub(crate) fn of(request: Request, format: &ChatFormat) -> Result<Task, RequestError> {
+    pub(crate) fn from_request(request: Request, format: &ChatFormat) -> Result<Task, RequestError> {
         let Request { prompt, sampling, max_tokens, stop, session } = request;
         let sampler = Sampler::new(sampling.temperature, sampling.seed)
             .ok_or(RequestError::Temperature(sampling.temperature))?;
@@ -43,8 +43,8 @@ impl Task {
 pub(crate) struct Generation {
     sampler: Sampler,
     max_tokens: usize,
-    /// The tokens to compute next: the rest of the prompt, or the last token.
-    feed: Vec<u32>,
+    /// The tokens to compute next: the rest of the prompt, or the last generated token.
+    pending_tokens: Vec<u32>,
     stop: Vec<String>,
     text: Text,
     stats: GenerationStats,
@@ -69,7 +69,16 @@ impl Generation {
         prompt.drain(..cached_tokens);
         let stats = GenerationStats { prompt_tokens: tokens, cached_tokens, ..GenerationStats::default() };
         let text = Text { detokenizer: Detokenizer::new(), stops, text: String::new(), tokens: Vec::new() };
-        Ok(Generation { sampler, max_tokens, feed: prompt, stop, text, stats, started, first_token: None })
+        Ok(Generation {
+            sampler,
+            max_tokens,
+            pending_tokens: prompt,
+            stop,
+            text,
+            stats,
+            started,
+            first_token: None,
+        })
     }
 
     /// The event that reports the start.
@@ -94,21 +103,22 @@ impl Generation {
         }
         // With context shift, a prompt may be longer than the context: the shift happens at the same tokens as if they were computed
         // one by one, so the result does not depend on the chunking.
-        let later = self.feed.split_off(self.feed.len().min(session.room(stepper)?));
-        let Some(token) = session.advance(stepper, &self.feed, &self.sampler, should_continue)? else {
+        let later = self.pending_tokens.split_off(self.pending_tokens.len().min(session.room(stepper)?));
+        let Some(token) = session.advance(stepper, &self.pending_tokens, &self.sampler, should_continue)?
+        else {
             return Ok(Some(FinishReason::Cancelled));
         };
         if !later.is_empty() {
-            self.feed = later;
+            self.pending_tokens = later;
             return Ok(None);
         }
         self.first_token.get_or_insert_with(Instant::now);
-        if tokenizer.is_end(token) {
+        if tokenizer.is_eog(token) {
             return Ok(Some(FinishReason::EndOfText));
         }
         self.stats.generated_tokens += 1;
-        self.feed.clear();
-        self.feed.push(token);
+        self.pending_tokens.clear();
+        self.pending_tokens.push(token);
         let stopped_by = self.text.push(token, tokenizer.visible_piece(token));
         Ok(stopped_by.map(|index| FinishReason::StopString(self.stop[index].clone())))
     }

@@ -1,7 +1,7 @@
-//! An engine that serves requests, built on steps over rows.
+//! An engine that serves requests, built on batched forward passes (steps).
 //!
 //! An [`Engine`] is the API for clients such as the command line or a server: a [`Request`] in, [`Event`]s out. One thread owns a
-//! [`Stepper`]: models over shared sequences.
+//! [`Stepper`]: the loaded models, and the KV cache and recurrent states of all sequences.
 //!
 //! A [`Row`] is a token, or an embedding, at a position of a sequence, and specifies the outputs it wants. [`Stepper::step`] runs any
 //! mix of rows: a prefill chunk, one token of each of many sequences (decode), a chain or a tree of draft tokens. [`Stepper::advance`] is
@@ -31,7 +31,7 @@ pub use error::EngineError;
 pub use load::{LoadError, read_hyperparameters};
 pub use options::{DraftOptions, LoadOptions};
 pub use request::{Event, FinishReason, GenerationStats, Prompt, Request, RequestError, Sampling};
-pub use row::{Next, Row, RowError, RowInput, StepError, StepOutputs, Want};
+pub use row::{NextOutput, Row, RowError, RowInput, RowOutputs, StepError, StepOutputs};
 pub use sequences::SaveError;
 pub use session::{OpenedSession, RestoredSession, SessionError, SessionId, SessionOptions};
 pub use stepper::{SequenceMemory, Stepper};

@@ -1,5 +1,5 @@
 //! Loading: parses and validates a model, packs its weights into the backend's layout, and allocates memory for its sequences.
-//! Drafts are appended the same way.
+//! Draft models are appended the same way.
 
 use crate::read_ahead::ReadAhead;
 use crate::stepper::{Loaded, SequenceMemory, Stepper};
@@ -41,7 +41,7 @@ pub enum LoadError {
         /// The error.
         error: QuantError,
     },
-    /// A draft's layers cannot be appended.
+    /// A draft model's layers cannot be appended.
     #[error(transparent)]
     Append(#[from] AppendError),
     /// Not enough memory for the sequences.
@@ -86,10 +86,10 @@ impl<B: Backend> Stepper<B> {
         state.set_model_digest(ModelId::TARGET, digest);
         let memory = SequenceMemory { state, hadamard: vec![format.hadamard()] };
         let target = Loaded { model, base: ModelOffsets::default(), spec, digest };
-        Ok(Stepper::of(backend, weights, target, memory, *options))
+        Ok(Stepper::from_parts(backend, weights, target, memory, *options))
     }
 
-    /// Loads a draft: its weights follow those of earlier models, and its layers become more layers of every sequence.
+    /// Loads a draft model: its weights follow those of earlier models, and its layers are added to every sequence.
     /// [`Stepper::step_with`] computes rows with it.
     ///
     /// # Errors
@@ -112,7 +112,7 @@ impl<B: Backend> Stepper<B> {
         Ok(id)
     }
 
-    /// New memory with the same sequence count and context, but other KV cache types, for [`Stepper::swap_memory`].
+    /// New memory with the same sequence count and context, but different KV cache types, for [`Stepper::swap_memory`].
     ///
     /// # Errors
     /// If there is not enough memory.
@@ -209,11 +209,12 @@ fn append_weights<B: Backend>(
 ) -> Result<(), LoadError> {
     let tensors = model.weights().iter().map(|spec| file.require_tensor(&spec.name));
     let tensors = tensors.collect::<Result<Vec<Tensor<'_>>, _>>()?;
-    let read_ahead = ReadAhead::of(tensors.clone());
+    let read_ahead = ReadAhead::new(tensors.clone());
     for (spec, tensor) in model.weights().iter().zip(tensors) {
-        let &WeightSpec { form, dtype, rows, cols, .. } = spec;
-        let done = |range| read_ahead.done(tensor, range);
-        let weight = WeightSource { form, dtype, rows, cols, bytes: tensor.data(), done: &done };
+        let &WeightSpec { kind, dtype, rows, cols, .. } = spec;
+        let on_consumed = |range| read_ahead.done(tensor, range);
+        let weight =
+            WeightSource { kind, dtype, rows, cols, bytes: tensor.data(), on_consumed: &on_consumed };
         let appended = backend.append_weight(weights, weight);
         appended.map_err(|error| LoadError::Pack { name: spec.name.clone(), error })?;
     }

@@ -32,7 +32,7 @@ impl Default for LoadOptions {
     }
 }
 
-/// Options for loading a draft.
+/// Options for loading a draft model.
 #[derive(Clone, Copy, Debug)]
 pub struct DraftOptions {
     /// KV cache type of K.

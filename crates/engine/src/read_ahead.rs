@@ -27,7 +27,7 @@ struct Rest<'a> {
 
 impl<'a> ReadAhead<'a> {
     /// Prefetches the beginning of the tensors.
-    pub(crate) fn of(tensors: Vec<Tensor<'a>>) -> ReadAhead<'a> {
+    pub(crate) fn new(tensors: Vec<Tensor<'a>>) -> ReadAhead<'a> {
         let mut others = tensors.into_iter();
         let rest = Mutex::new(Rest { first: others.next(), at: 0, others });
         let read_ahead = ReadAhead { rest, credit: AtomicUsize::new(AHEAD_BYTES) };

@@ -34,7 +34,7 @@ pub struct Request {
     pub prompt: Prompt,
     /// Sampling parameters.
     pub sampling: Sampling,
-    /// Maximum number of tokens to generate; `None`: until an end token or a full context.
+    /// Maximum number of tokens to generate; `None`: until an end-of-generation token or a full context.
     pub max_tokens: Option<usize>,
     /// Stop strings. They are not part of the answer.
     pub stop: Vec<String>,
@@ -64,8 +64,8 @@ pub enum Event {
     Text {
         /// The text, which can no longer become part of a stop string; may be empty in the last text event.
         text: String,
-        /// The tokens generated since the previous text event, excluding the end token. Text that may become a stop string is held
-        /// back, so text may come later than its tokens.
+        /// The tokens generated since the previous text event, excluding the end-of-generation token. Text that may become a stop
+        /// string is held back, so text may come later than its tokens.
         tokens: Vec<u32>,
     },
     /// The answer is complete.
@@ -82,7 +82,7 @@ pub enum Event {
 /// Why an answer ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FinishReason {
-    /// The model's end token.
+    /// An end-of-generation (EOG) token.
     EndOfText,
     /// This stop string.
     StopString(String),
@@ -101,7 +101,7 @@ pub struct GenerationStats {
     pub prompt_tokens: usize,
     /// Prompt tokens that were a prefix-cache hit.
     pub cached_tokens: usize,
-    /// Generated tokens, excluding the end token.
+    /// Generated tokens, excluding the end-of-generation token.
     pub generated_tokens: usize,
     /// From the start of the request to its first token (TTFT), or to its end if there was none.
     pub time_to_first_token: Duration,

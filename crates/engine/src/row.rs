@@ -12,13 +12,13 @@ use verbatim_state::{BatchError, SequenceId, StateError};
 pub struct Row<'a> {
     /// The sequence that it belongs to.
     pub sequence: SequenceId,
-    /// Its index in the sequence's KV cache, reserved by [`crate::Stepper::append`] or [`crate::Stepper::append_tree`]. Equal to
+    /// Its index in the sequence's KV cache, allocated by [`crate::Stepper::append`] or [`crate::Stepper::append_tree`]. Equal to
     /// the position unless a tree is in flight, whose rows share positions.
     pub kv_index: usize,
     /// Its token or embedding.
     pub input: RowInput<'a>,
     /// The outputs to return.
-    pub want: Want<'a>,
+    pub want: RowOutputs<'a>,
 }
 
 /// The input of a row.
@@ -31,18 +31,18 @@ pub enum RowInput<'a> {
     Embedding(&'a [f32]),
 }
 
-/// The outputs that a row wants. Outputs that no row of a step wants are not computed.
+/// The outputs to return for a row. Outputs that no row of a step requests are not computed.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Want<'a> {
+pub struct RowOutputs<'a> {
     /// What to return about the next token.
-    pub next: Next<'a>,
+    pub next: NextOutput<'a>,
     /// Hidden states of the row to return.
     pub hidden: &'a [HiddenOutput],
 }
 
-/// What a row wants to know about the token after it.
+/// What to return about the token after a row.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub enum Next<'a> {
+pub enum NextOutput<'a> {
     /// No output.
     #[default]
     None,
@@ -54,24 +54,24 @@ pub enum Next<'a> {
     Logits,
 }
 
-impl<'a> Want<'a> {
+impl<'a> RowOutputs<'a> {
     /// No outputs: the row only extends its sequence.
-    pub const NONE: Want<'static> = Want { next: Next::None, hidden: &[] };
+    pub const NONE: RowOutputs<'static> = RowOutputs { next: NextOutput::None, hidden: &[] };
     /// The logits of the next token.
-    pub const LOGITS: Want<'static> = Want { next: Next::Logits, hidden: &[] };
+    pub const LOGITS: RowOutputs<'static> = RowOutputs { next: NextOutput::Logits, hidden: &[] };
 
     /// The next token, sampled.
-    pub fn token(sampler: &'a Sampler) -> Want<'a> {
-        Want { next: Next::Token(sampler), hidden: &[] }
+    pub fn token(sampler: &'a Sampler) -> RowOutputs<'a> {
+        RowOutputs { next: NextOutput::Token(sampler), hidden: &[] }
     }
 
     /// The logits if `wanted`, else nothing.
-    pub fn logits_if(wanted: bool) -> Want<'static> {
-        if wanted { Want::LOGITS } else { Want::NONE }
+    pub fn logits_if(wanted: bool) -> RowOutputs<'static> {
+        if wanted { RowOutputs::LOGITS } else { RowOutputs::NONE }
     }
 
     pub(crate) fn wants_logits(&self) -> bool {
-        self.next != Next::None
+        self.next != NextOutput::None
     }
 }
 
@@ -97,8 +97,10 @@ pub enum RowError {
     /// The row cannot be computed in this step.
     #[error(transparent)]
     Batch(#[from] BatchError),
-    /// The draft would attend to positions that it has not computed.
-    #[error("KV index {kv_index} attends to positions before {start}, which the draft has not computed")]
+    /// The draft model would attend to positions that it has not computed.
+    #[error(
+        "KV index {kv_index} attends to positions before {start}, which the draft model has not computed"
+    )]
     DraftNotComputed {
         /// The row's KV index.
         kv_index: usize,
@@ -139,7 +141,7 @@ pub(crate) enum RowOutcome {
     /// Computed as row `row` of the run, and as `output_row` if it wants logits.
     Computed { row: u32, output_row: Option<u32>, token: Option<u32> },
     /// It was skipped, or its logits are NaN. The index of the error.
-    Refused(u32),
+    Rejected(u32),
 }
 
 /// The outcome of each row of a step.
@@ -157,24 +159,24 @@ impl RowOutcomes {
         self.rows.resize(rows, RowOutcome::Computed { row: 0, output_row: None, token: None });
     }
 
-    /// Refuses a row.
-    pub(crate) fn refuse_row(&mut self, row: usize, error: RowError) {
-        self.rows[row] = RowOutcome::Refused(self.errors.len() as u32);
+    /// Rejects a row.
+    pub(crate) fn reject_row(&mut self, row: usize, error: RowError) {
+        self.rows[row] = RowOutcome::Rejected(self.errors.len() as u32);
         self.errors.push(error);
     }
 
-    /// Refuses all rows of the failing row's sequence.
-    pub(crate) fn refuse(&mut self, rows: &[Row<'_>], failing_row: usize, error: RowError) {
+    /// Rejects all rows of the failing row's sequence.
+    pub(crate) fn reject(&mut self, rows: &[Row<'_>], failing_row: usize, error: RowError) {
         let sequence = rows[failing_row].sequence;
         let index = self.errors.len() as u32;
         for (outcome, _) in self.rows.iter_mut().zip(rows).filter(|(_, row)| row.sequence == sequence) {
-            *outcome = RowOutcome::Refused(index);
+            *outcome = RowOutcome::Rejected(index);
         }
         self.errors.push(error);
     }
 
-    pub(crate) fn is_refused(&self, row: usize) -> bool {
-        matches!(self.rows[row], RowOutcome::Refused(_))
+    pub(crate) fn is_rejected(&self, row: usize) -> bool {
+        matches!(self.rows[row], RowOutcome::Rejected(_))
     }
 }
 
@@ -204,7 +206,7 @@ impl<O: Outputs> StepOutputs<'_, O> {
     pub fn row(&self, row: usize) -> Result<(), RowError> {
         match self.outcomes.rows[row] {
             RowOutcome::Computed { .. } => Ok(()),
-            RowOutcome::Refused(error) => Err(self.outcomes.errors[error as usize].clone()),
+            RowOutcome::Rejected(error) => Err(self.outcomes.errors[error as usize].clone()),
         }
     }
 
@@ -215,7 +217,7 @@ impl<O: Outputs> StepOutputs<'_, O> {
     pub fn token(&self, row: usize) -> Result<Option<u32>, RowError> {
         match self.outcomes.rows[row] {
             RowOutcome::Computed { token, .. } => Ok(token),
-            RowOutcome::Refused(error) => Err(self.outcomes.errors[error as usize].clone()),
+            RowOutcome::Rejected(error) => Err(self.outcomes.errors[error as usize].clone()),
         }
     }
 
@@ -225,7 +227,7 @@ impl<O: Outputs> StepOutputs<'_, O> {
             RowOutcome::Computed { output_row, .. } => {
                 self.run.as_ref()?.row(outputs::LOGITS, output_row? as usize)
             }
-            RowOutcome::Refused(_) => None,
+            RowOutcome::Rejected(_) => None,
         }
     }
 
@@ -239,7 +241,7 @@ impl<O: Outputs> StepOutputs<'_, O> {
     pub fn hidden(&self, output: HiddenOutput, row: usize) -> Option<&[f32]> {
         match self.outcomes.rows[row] {
             RowOutcome::Computed { row, .. } => self.run.as_ref()?.row(outputs::hidden(output), row as usize),
-            RowOutcome::Refused(_) => None,
+            RowOutcome::Rejected(_) => None,
         }
     }
 }

@@ -123,7 +123,7 @@ impl<B: Backend> Stepper<B> {
         self.memory.state.tokens(sequence)
     }
 
-    /// Reserves a chain of `count` positions in flight; returns the first KV index.
+    /// Allocates a chain of `count` positions in flight; returns the first KV index.
     ///
     /// # Errors
     /// As for [`verbatim_state::State::append`].
@@ -131,8 +131,8 @@ impl<B: Backend> Stepper<B> {
         self.memory.state.append(sequence, count).map(|kv_indices| kv_indices.start)
     }
 
-    /// Reserves a tree of positions in flight; returns the first KV index. Parents are indices among the positions in flight; `None`
-    /// is the last committed position.
+    /// Allocates a tree of positions in flight; returns the first KV index. Parents are indices among the positions in flight;
+    /// `None` is the last committed position.
     ///
     /// # Errors
     /// As for [`verbatim_state::State::append_tree`].
@@ -256,7 +256,7 @@ impl<B: Backend> Stepper<B> {
     /// A new sequence from the bytes of [`Stepper::save`], with the given extensions attached and loaded.
     ///
     /// # Errors
-    /// If it was saved with another model or configuration, is malformed, or there is no room.
+    /// If it was saved with a different model or configuration, is malformed, or there is no room.
     pub fn restore(
         &mut self,
         saved: &[u8],
@@ -296,7 +296,7 @@ impl<B: Backend> Stepper<B> {
     /// A new sequence from a file that [`Stepper::save_file`] has written, and the file's sections.
     ///
     /// # Errors
-    /// If the file cannot be read, is truncated or corrupt, or was saved with another model or configuration.
+    /// If the file cannot be read, is truncated or corrupt, or was saved with a different model or configuration.
     pub fn restore_file(&mut self, path: &Path) -> Result<(Restored, SavedFile), SaveError> {
         let name = path.display().to_string();
         let io = |error| SaveError::Io { path: name.clone(), error };

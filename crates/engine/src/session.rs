@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use verbatim_backend::Backend;
 
 /// The section of a session's file with the token history.
-const HISTORY: &str = "fed";
+const HISTORY: &str = "history";
 /// Section names that clients cannot use.
 const RESERVED: [&str; 2] = [HISTORY, "target"];
 

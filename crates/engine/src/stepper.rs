@@ -1,6 +1,9 @@
-//! The stepper: models over shared sequences, and the step over rows, the unit of all work.
+//! The stepper: loaded models, the KV cache and recurrent states of all sequences, and the step. A step is one forward pass over a
+//! batch of rows, as in vLLM's model runner; a row is one token, or embedding, at one position of a sequence.
 
-use crate::row::{Next, Row, RowError, RowInput, RowOutcome, RowOutcomes, StepError, StepOutputs, Want};
+use crate::row::{
+    NextOutput, Row, RowError, RowInput, RowOutcome, RowOutcomes, RowOutputs, StepError, StepOutputs,
+};
 use crate::{Hyperparameters, LoadOptions, MAX_ROWS, Sampler, SequenceId};
 use verbatim_backend::{Backend, BindError, FilledInput, InputBinding, Outputs, Profile, StateStore};
 use verbatim_graph::RowCounts;
@@ -8,8 +11,8 @@ use verbatim_models::{HadamardKv, HiddenOutput, Model, ModelOffsets, StepShape, 
 use verbatim_plan::{CacheStatistics, ProgramCache};
 use verbatim_state::{Batch, Digest, ModelId, ModelSpec, PageTables, State};
 
-/// Models with their weights, the sequences that they share, and the memory to run steps in. The first model is the target;
-/// others are drafts: more layers of the same sequences.
+/// Loaded models, the sequences whose KV cache they share, and the memory to run steps in. The first model is the target; the
+/// others are draft models, whose layers are extra KV layers of the same sequences.
 pub struct Stepper<B: Backend> {
     pub(crate) backend: B,
     pub(crate) weights: B::Weights,
@@ -59,16 +62,16 @@ struct Scratch {
     batch: Batch,
     /// Sequence and KV index of the rows in `requested`.
     kv_indices: Vec<(SequenceId, usize)>,
-    /// Rows of the step that are not refused, by their index in the step.
+    /// Rows of the step that are not rejected, by their index in the step.
     requested: Vec<usize>,
-    /// Rows of the run, by their index in the step.
-    run: Vec<usize>,
+    /// The rows that are computed, by their index in the step.
+    run_rows: Vec<usize>,
     /// By row of the step.
     outcomes: RowOutcomes,
 }
 
 impl<B: Backend> Stepper<B> {
-    pub(crate) fn of(
+    pub(crate) fn from_parts(
         backend: B,
         weights: B::Weights,
         model: Loaded,
@@ -150,7 +153,7 @@ impl<B: Backend> Stepper<B> {
         self.step_with(ModelId::TARGET, rows)
     }
 
-    /// As [`Stepper::step`], with the given model: the target, or a draft that was appended.
+    /// As [`Stepper::step`], with the given model: the target, or an appended draft model.
     ///
     /// # Errors
     /// As for [`Stepper::step`].
@@ -163,13 +166,13 @@ impl<B: Backend> Stepper<B> {
             return Err(StepError::RowCount(rows.len()));
         }
         self.validate_rows(model, rows);
-        if self.scratch.run.is_empty() {
+        if self.scratch.run_rows.is_empty() {
             return Ok(StepOutputs { run: None, outcomes: &self.scratch.outcomes });
         }
         let count = self.set_key(model, rows);
         let Stepper { backend, weights, models, memory, programs, arena, scratch, .. } = self;
         let state = &mut memory.state;
-        let Scratch { key, batch, kv_indices, requested, run, outcomes } = scratch;
+        let Scratch { key, batch, kv_indices, requested, run_rows, outcomes } = scratch;
         let program = programs.get_or_build(key, || {
             let loaded = &models[model.index()];
             let graph = loaded.model.build(&key.shape(loaded.base, state.windows(), count))?;
@@ -179,25 +182,26 @@ impl<B: Backend> Stepper<B> {
         // Until the run has succeeded, these rows and their descendants count as not computed.
         state.begin_compute(model, batch.accepted_rows.iter().map(|&accepted| kv_indices[accepted]))?;
         let (store, tables) = state.store_and_page_tables();
-        let run_outputs = backend
-            .run(program, arena, count, weights, store, |input| fill(input, rows, run, batch, &tables))?;
+        let run_outputs = backend.run(program, arena, count, weights, store, |input| {
+            fill(input, rows, run_rows, batch, &tables)
+        })?;
         let computed = batch.accepted_rows.iter().map(|&accepted| {
             let ((sequence, kv_index), row) = (kv_indices[accepted], requested[accepted]);
             (sequence, kv_index, rows[row].token())
         });
         state.computed(model, computed)?;
         let mut output_rows = 0..;
-        for (index, &row) in run.iter().enumerate() {
+        for (index, &row) in run_rows.iter().enumerate() {
             let Row { sequence, want, .. } = rows[row];
             let output_row = want.wants_logits().then(|| output_rows.next()).flatten();
             let mut token = None;
-            if let (Next::Token(sampler), Some(output_row)) = (want.next, output_row) {
+            if let (NextOutput::Token(sampler), Some(output_row)) = (want.next, output_row) {
                 let logits = run_outputs.row(outputs::LOGITS, output_row as usize).unwrap_or_default();
                 // Noise is keyed by the absolute position, including tokens removed by a context shift, so that it never repeats.
                 let position = state.removed_count(sequence)? as u64 + batch.positions[index] as u64 + 1;
                 token = sampler.sample(logits, position);
                 if token.is_none() {
-                    outcomes.refuse_row(row, RowError::AllNan);
+                    outcomes.reject_row(row, RowError::AllNan);
                     continue;
                 }
             }
@@ -210,28 +214,28 @@ impl<B: Backend> Stepper<B> {
     fn validate_rows(&mut self, model: ModelId, rows: &[Row<'_>]) {
         let hyperparameters = self.models[model.index()].model.hyperparameters();
         let Hyperparameters { vocabulary, hidden, .. } = *hyperparameters;
-        let Scratch { batch, kv_indices, requested, run, outcomes, .. } = &mut self.scratch;
+        let Scratch { batch, kv_indices, requested, run_rows, outcomes, .. } = &mut self.scratch;
         outcomes.begin(rows.len());
         for (index, row) in rows.iter().enumerate() {
             match row.input {
                 RowInput::Token(token) if token as usize >= vocabulary => {
-                    outcomes.refuse(rows, index, RowError::Token { token, vocabulary });
+                    outcomes.reject(rows, index, RowError::Token { token, vocabulary });
                 }
                 RowInput::Embedding(x) if x.len() != hidden => {
-                    outcomes.refuse(rows, index, RowError::Embedding { given: x.len(), hidden });
+                    outcomes.reject(rows, index, RowError::Embedding { given: x.len(), hidden });
                 }
                 RowInput::Token(_) | RowInput::Embedding(_) => {}
             }
         }
         let state = &self.memory.state;
         look_up_rows(state, model, rows, outcomes, kv_indices, requested, batch);
-        // Attention has no lower-bound mask yet, and cells that a draft has not computed hold garbage.
+        // Attention has no lower-bound mask yet, and cells that a draft model has not computed hold garbage.
         if model != ModelId::TARGET && batch.valid_from.iter().any(|&start| start > 0) {
             let layers = &self.models[model.index()].spec.layers;
             for (index, &accepted) in batch.accepted_rows.iter().enumerate() {
                 let (start, position) = (batch.valid_from[index] as usize, batch.positions[index] as usize);
                 if layers.iter().any(|layer| layer.first_visible(position) < start) {
-                    outcomes.refuse(
+                    outcomes.reject(
                         rows,
                         requested[accepted],
                         RowError::DraftNotComputed { kv_index: kv_indices[accepted].1, start },
@@ -240,17 +244,17 @@ impl<B: Backend> Stepper<B> {
             }
             look_up_rows(state, model, rows, outcomes, kv_indices, requested, batch);
         }
-        run.clear();
-        run.extend(batch.accepted_rows.iter().map(|&accepted| requested[accepted]));
+        run_rows.clear();
+        run_rows.extend(batch.accepted_rows.iter().map(|&accepted| requested[accepted]));
     }
 
     /// Sets the key of the step's program; returns the row counts of the run.
     fn set_key(&mut self, model: ModelId, rows: &[Row<'_>]) -> RowCounts {
-        let Scratch { key, batch, run, .. } = &mut self.scratch;
-        let mut count = RowCounts { rows: run.len(), output_rows: 0 };
+        let Scratch { key, batch, run_rows, .. } = &mut self.scratch;
+        let mut count = RowCounts { rows: run_rows.len(), output_rows: 0 };
         key.embeddings = false;
         key.hidden_outputs.clear();
-        for &row in &*run {
+        for &row in &*run_rows {
             let Row { input, want, .. } = &rows[row];
             count.output_rows += usize::from(want.wants_logits());
             key.embeddings |= matches!(input, RowInput::Embedding(_));
@@ -274,7 +278,7 @@ impl<B: Backend> Stepper<B> {
     /// returned false between steps; completed steps stay committed.
     ///
     /// # Errors
-    /// As for [`Stepper::step`], and if the rows are refused. The steps before the failing one stay committed.
+    /// As for [`Stepper::step`], and if the rows are rejected. The steps before the failing one stay committed.
     pub fn advance(
         &mut self,
         sequence: SequenceId,
@@ -309,13 +313,13 @@ impl<B: Backend> Stepper<B> {
         sampler: Option<&Sampler>,
     ) -> Result<Option<u32>, StepError> {
         let start = self.memory.state.append(sequence, tokens.len())?.start;
-        let blank = Row { sequence, kv_index: 0, input: RowInput::Token(0), want: Want::NONE };
+        let blank = Row { sequence, kv_index: 0, input: RowInput::Token(0), want: RowOutputs::NONE };
         let mut rows = [blank; MAX_ROWS];
         for (i, (row, &token)) in rows.iter_mut().zip(tokens).enumerate() {
             *row = Row { kv_index: start + i, input: RowInput::Token(token), ..blank };
         }
         let last = tokens.len() - 1;
-        rows[last].want = sampler.map_or(Want::NONE, Want::token);
+        rows[last].want = sampler.map_or(RowOutputs::NONE, RowOutputs::token);
         let outputs = self.step(&rows[..tokens.len()])?;
         Ok(outputs.token(last)?)
     }
@@ -346,7 +350,7 @@ impl Row<'_> {
     }
 }
 
-/// Looks up where the rows that are not refused yet read and write; refuses those for which the lookup fails.
+/// Looks up where the rows that are not rejected yet read and write; rejects those for which the lookup fails.
 fn look_up_rows<S: StateStore>(
     state: &State<S>,
     model: ModelId,
@@ -358,13 +362,13 @@ fn look_up_rows<S: StateStore>(
 ) {
     kv_indices.clear();
     requested.clear();
-    for (index, row) in rows.iter().enumerate().filter(|&(index, _)| !outcomes.is_refused(index)) {
+    for (index, row) in rows.iter().enumerate().filter(|&(index, _)| !outcomes.is_rejected(index)) {
         kv_indices.push((row.sequence, row.kv_index));
         requested.push(index);
     }
     state.batch(model, kv_indices, batch);
-    for (kv_index, error) in batch.refused.drain(..) {
-        outcomes.refuse(rows, requested[kv_index], error.into());
+    for (kv_index, error) in batch.rejected.drain(..) {
+        outcomes.reject(rows, requested[kv_index], error.into());
     }
 }
 
@@ -373,34 +377,34 @@ fn bucket(rows: usize) -> usize {
     if rows == 0 { 0 } else { rows.next_power_of_two() }
 }
 
-/// Fills an input of the run. `run` are the rows of the run, by their index in the step.
+/// Fills an input of the run. `run_rows` are the rows of the run, by their index in the step.
 fn fill(
     input: InputBinding<'_>,
     rows: &[Row<'_>],
-    run: &[usize],
+    run_rows: &[usize],
     batch: &Batch,
     tables: &PageTables<'_>,
 ) -> Result<FilledInput, BindError> {
     let tag = input.tag();
     let group = tag.index as usize;
-    let run_rows = || run.iter().map(|&row| &rows[row]);
+    let step_rows = || run_rows.iter().map(|&row| &rows[row]);
     match tag {
-        inputs::TOKENS => input.i32_from(run_rows().map(|row| row.token().map_or(-1, |token| token as i32))),
+        inputs::TOKENS => input.i32_from(step_rows().map(|row| row.token().map_or(-1, |token| token as i32))),
         inputs::POSITIONS => input.i32(&batch.positions),
         inputs::SEQUENCES => input.i32(&batch.sequences),
         inputs::READ_SLOTS => input.i32(&batch.read_slots),
         inputs::WRITE_SLOTS => input.i32(&batch.write_slots),
-        inputs::BASES => input.i32(&batch.tree_starts),
+        inputs::TREE_STARTS => input.i32(&batch.tree_starts),
         inputs::OUTPUT_ROWS => {
-            let wanting = run_rows().enumerate().filter(|(_, row)| row.want.wants_logits());
+            let wanting = step_rows().enumerate().filter(|(_, row)| row.want.wants_logits());
             input.i32_from(wanting.map(|(index, _)| index as i32))
         }
         _ if tag.name == inputs::CELLS => input.i32(&batch.cells[group]),
-        _ if tag.name == inputs::PAGES => input.i32(tables.of(group)),
+        _ if tag.name == inputs::PAGES => input.i32(tables.for_group(group)),
         _ if tag.name == inputs::PATHS => input.i32(&batch.paths[group]),
         inputs::EMBEDDINGS => {
-            let hidden = input.count() / run.len().max(1);
-            input.f32_from(run_rows().flat_map(|row| match row.input {
+            let hidden = input.count() / run_rows.len().max(1);
+            input.f32_from(step_rows().flat_map(|row| match row.input {
                 RowInput::Embedding(x) => Either::Given(x.iter().copied()),
                 RowInput::Token(_) => Either::Blank(std::iter::repeat_n(0.0, hidden)),
             }))

@@ -1,4 +1,4 @@
-//! A steady decode step allocates nothing, but for a few words where a page has become full. In one test, because it counts the
+//! A steady-state decode step allocates nothing, except a few words when a page becomes full. One test, because it counts the
 //! allocations of the whole process.
 
 mod common;
@@ -7,7 +7,8 @@ use common::*;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use verbatim_engine::{
-    DraftOptions, HiddenOutput, KvType, LoadOptions, Next, PAGE_CELLS, Row, RowInput, Sampler, Want,
+    DraftOptions, HiddenOutput, KvType, LoadOptions, NextOutput, PAGE_CELLS, Row, RowInput, RowOutputs,
+    Sampler,
 };
 
 /// Counts allocations of all threads.
@@ -33,7 +34,7 @@ unsafe impl GlobalAlloc for Counting {
 static ALLOCATOR: Counting = Counting;
 
 #[test]
-fn a_steady_decode_step_allocates_nothing() {
+fn a_steady_state_decode_step_allocates_nothing() {
     one_sequence();
     many_sequences_and_a_draft();
     many_shapes();
@@ -73,13 +74,13 @@ fn many_sequences_and_a_draft() {
         let options = LoadOptions { sequences: 4, context: Some(400), ..LoadOptions::default() };
         let mut engine = engine_on(cpu(2), &format!("models/{target}/model.gguf"), options);
         let draft = model_file(&format!("models/{draft}/model.gguf"));
-        let form = DraftOptions { k: KvType::Q8_0, v: KvType::Q4_0, hadamard: true };
-        let draft = engine.append_model(&draft, &form).expect("a draft");
+        let options = DraftOptions { k: KvType::Q8_0, v: KvType::Q4_0, hadamard: true };
+        let draft = engine.append_model(&draft, &options).expect("a draft model");
         let zeros = vec![0.1; engine.hyperparameters().hidden];
         let sampler = Sampler::new(0.8, 1).expect("valid");
         let sequences = [0; 4].map(|_| engine.begin().expect("free"));
         let points = [HiddenOutput::FinalNorm, HiddenOutput::Embedding];
-        let next = [Next::Token(&sampler), Next::Logits, Next::LogProbs, Next::None];
+        let next = [NextOutput::Token(&sampler), NextOutput::Logits, NextOutput::LogProbs, NextOutput::None];
         let mut most = 0;
         for step in 0..60 {
             let before = ALLOCATIONS.load(Ordering::Relaxed);
@@ -92,7 +93,7 @@ fn many_sequences_and_a_draft() {
                         _ => RowInput::Token((step * 7 + i * 3 + index) as u32 % 300),
                     };
                     let hidden = &points[..(index + i) % 3];
-                    let want = Want { next: next[(index + i) % 4], hidden };
+                    let want = RowOutputs { next: next[(index + i) % 4], hidden };
                     rows[index * 3 + i] = Some(Row { sequence, kv_index: start + i, input, want });
                 }
             }
@@ -137,7 +138,10 @@ fn many_shapes() {
                         sequence,
                         kv_index,
                         input: RowInput::Token(7 + kv_index as u32),
-                        want: Want { hidden: &chosen, ..Want::logits_if(kv_index + output_rows >= rows) },
+                        want: RowOutputs {
+                            hidden: &chosen,
+                            ..RowOutputs::logits_if(kv_index + output_rows >= rows)
+                        },
                     };
                     let step: Vec<Row> = (0..rows).map(row).collect();
                     let outputs = engine.step(&step).expect("a step");

@@ -1,11 +1,11 @@
-//! The promise: what a row gets back does not depend on the rows beside it, on how tokens are cut into steps, on threads,
-//! on instruction sets or on the cells that a sequence lives in.
+//! The guarantee: a row's outputs do not depend on the other rows of the step (batch invariance), on how tokens are split into
+//! steps, on the number of threads, on the instruction set or on the cells in which the sequence is stored.
 
 mod common;
 
 use common::*;
 use verbatim_cpu::Cpu;
-use verbatim_engine::{KvType, LoadOptions, Row, RowInput, Want};
+use verbatim_engine::{KvType, LoadOptions, Row, RowInput, RowOutputs};
 use verbatim_simd::Isa;
 
 fn tokens(count: usize, vocabulary: usize) -> Vec<u32> {
@@ -17,35 +17,41 @@ fn bits(logits: &[f32]) -> Vec<u32> {
 }
 
 #[test]
-fn every_width_gives_the_same_bits() {
+fn every_batch_size_gives_the_same_bits() {
     for model in &tiny_models() {
         let mut engine = engine(model, LoadOptions::default());
         let tokens = tokens(150, engine.hyperparameters().vocabulary);
         let one_by_one = bits(&logits(&mut engine, &tokens, &[1]));
-        for width in [2, 3, 4, 5, 7, 8, 16, 31, 64, 150] {
-            assert!(bits(&logits(&mut engine, &tokens, &[width])) == one_by_one, "{model} width {width}");
+        for batch_size in [2, 3, 4, 5, 7, 8, 16, 31, 64, 150] {
+            assert!(
+                bits(&logits(&mut engine, &tokens, &[batch_size])) == one_by_one,
+                "{model} batch size {batch_size}"
+            );
         }
-        for cuts in [&[64, 64][..], &[63, 2, 64, 1], &[1, 100, 3, 46], &[13]] {
-            assert!(bits(&logits(&mut engine, &tokens, cuts)) == one_by_one, "{model} cuts {cuts:?}");
+        for splits in [&[64, 64][..], &[63, 2, 64, 1], &[1, 100, 3, 46], &[13]] {
+            assert!(bits(&logits(&mut engine, &tokens, splits)) == one_by_one, "{model} splits {splits:?}");
         }
     }
 }
 
 #[test]
-fn a_prompt_may_be_cut_anywhere() {
+fn a_prompt_can_be_split_anywhere() {
     for model in &tiny_models() {
         let mut engine = engine(model, LoadOptions::default());
         // Past the edge of a page and of every window.
         let tokens = tokens(67, engine.hyperparameters().vocabulary);
         let whole = bits(&logits(&mut engine, &tokens, &[67]));
-        for cut in 1..67 {
-            assert!(bits(&logits(&mut engine, &tokens, &[cut, 67 - cut])) == whole, "{model} cut at {cut}");
+        for split in 1..67 {
+            assert!(
+                bits(&logits(&mut engine, &tokens, &[split, 67 - split])) == whole,
+                "{model} split at {split}"
+            );
         }
     }
 }
 
 #[test]
-fn a_prompt_of_five_hundred_and_twelve_gives_the_bits_of_single_tokens() {
+fn a_prompt_of_512_tokens_gives_the_bits_of_single_tokens() {
     for model in &tiny_models() {
         let mut engine = engine(model, LoadOptions { context: Some(600), ..Default::default() });
         let tokens = tokens(520, engine.hyperparameters().vocabulary);
@@ -75,7 +81,7 @@ fn threads_and_instruction_sets_give_the_same_bits() {
 }
 
 #[test]
-fn sequences_do_not_see_each_other_and_their_cells_do_not_matter() {
+fn sequences_are_isolated_and_independent_of_their_cells() {
     for model in &tiny_models() {
         let mut engine =
             engine(model, LoadOptions { sequences: 4, context: Some(256), ..LoadOptions::default() });
@@ -89,22 +95,22 @@ fn sequences_do_not_see_each_other_and_their_cells_do_not_matter() {
         // The same texts at once, in steps that mix them in changing numbers, with rejected draft tokens in between.
         let sequences: Vec<_> = texts.iter().map(|_| engine.begin().expect("free")).collect();
         let mut together: Vec<Vec<u32>> = vec![Vec::new(); texts.len()];
-        let mut fed = vec![0; texts.len()];
+        let mut computed = vec![0; texts.len()];
         let mut round = 0;
-        while fed.iter().zip(&texts).any(|(fed, text)| *fed < text.len()) {
+        while computed.iter().zip(&texts).any(|(computed, text)| *computed < text.len()) {
             let mut rows = Vec::new();
             let mut takes = Vec::new();
             for (i, text) in texts.iter().enumerate() {
-                let take = ((round * 7 + i * 5) % 9).min(text.len() - fed[i]);
+                let take = ((round * 7 + i * 5) % 9).min(text.len() - computed[i]);
                 let drafted = (round + i) % 3;
                 let start = engine.append(sequences[i], take + drafted).expect("room");
-                let draft = |j: usize| ((fed[i] + j * 13) % vocabulary) as u32;
-                let chunk = text[fed[i]..][..take].iter().copied().chain((0..drafted).map(draft));
+                let draft = |j: usize| ((computed[i] + j * 13) % vocabulary) as u32;
+                let chunk = text[computed[i]..][..take].iter().copied().chain((0..drafted).map(draft));
                 rows.extend(chunk.enumerate().map(|(j, token)| Row {
                     sequence: sequences[i],
                     kv_index: start + j,
                     input: RowInput::Token(token),
-                    want: Want::LOGITS,
+                    want: RowOutputs::LOGITS,
                 }));
                 takes.push((take, drafted));
             }
@@ -120,7 +126,7 @@ fn sequences_do_not_see_each_other_and_their_cells_do_not_matter() {
             }
             for (i, &(take, _)) in takes.iter().enumerate() {
                 engine.commit(sequences[i], take).expect("in flight");
-                fed[i] += take;
+                computed[i] += take;
             }
             round += 1;
         }

@@ -1,4 +1,4 @@
-//! The examples do what they say.
+//! Runs the examples and checks their output.
 
 mod common;
 
@@ -36,7 +36,7 @@ fn a_text_is_continued() {
 }
 
 #[test]
-fn a_session_goes_on() {
+fn a_session_is_resumed() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("session").display().to_string();
     let first = output(session::run, &[&file, "Once"]);

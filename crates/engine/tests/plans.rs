@@ -3,7 +3,7 @@
 mod common;
 
 use common::*;
-use verbatim_engine::{LoadOptions, Row, RowInput, Sampler, Want};
+use verbatim_engine::{LoadOptions, Row, RowInput, RowOutputs, Sampler};
 
 /// Prefill of 512, with logits of the last row and of all, then decoding.
 fn exercise(engine: &mut Engine) {
@@ -14,7 +14,7 @@ fn exercise(engine: &mut Engine) {
             sequence,
             kv_index: start + i,
             input: RowInput::Token((i % 300) as u32),
-            want: Want::logits_if(all || i + 1 == count),
+            want: RowOutputs::logits_if(all || i + 1 == count),
         };
         let rows: Vec<Row> = (0..count).map(row).collect();
         engine.step(&rows).expect("a step");

@@ -1,9 +1,9 @@
-//! Models that carry a state from position to position: what is dropped leaves no trace, whatever is kept.
+//! Recurrent models: rejected draft tokens leave no trace, however many are accepted.
 
 mod common;
 
 use common::*;
-use verbatim_engine::{BatchError, LoadOptions, Row, RowError, RowInput, SequenceId, StateError, Want};
+use verbatim_engine::{BatchError, LoadOptions, Row, RowError, RowInput, RowOutputs, SequenceId, StateError};
 
 const MODEL: &str = "models/qwen35-hybrid/model.gguf";
 
@@ -12,7 +12,7 @@ fn text(count: usize) -> Vec<u32> {
 }
 
 /// Appends tokens, computes them, and returns the bits of their logits.
-fn feed(engine: &mut Engine, sequence: SequenceId, tokens: &[u32]) -> Vec<Vec<u32>> {
+fn append_and_compute(engine: &mut Engine, sequence: SequenceId, tokens: &[u32]) -> Vec<Vec<u32>> {
     let start = engine.append(sequence, tokens.len()).expect("room");
     compute(engine, sequence, start, tokens).expect("a step")
 }
@@ -27,7 +27,7 @@ fn compute(
         sequence,
         kv_index: start + i,
         input: RowInput::Token(token),
-        want: Want::LOGITS,
+        want: RowOutputs::LOGITS,
     };
     let rows: Vec<Row> = tokens.iter().enumerate().map(row).collect();
     let outputs = engine.step(&rows).expect("a step");
@@ -36,12 +36,12 @@ fn compute(
     Ok((0..rows.len()).map(bits).collect())
 }
 
-/// The logits after every token, fed one by one.
-fn plain(engine: &mut Engine, tokens: &[u32]) -> Vec<Vec<u32>> {
+/// The logits after every token, computed one by one.
+fn token_by_token(engine: &mut Engine, tokens: &[u32]) -> Vec<Vec<u32>> {
     let sequence = engine.begin().expect("free");
     let mut logits = Vec::new();
     for token in tokens {
-        logits.extend(feed(engine, sequence, &[*token]));
+        logits.extend(append_and_compute(engine, sequence, &[*token]));
         engine.commit(sequence, 1).expect("in flight");
     }
     engine.end(sequence).expect("begun");
@@ -49,25 +49,25 @@ fn plain(engine: &mut Engine, tokens: &[u32]) -> Vec<Vec<u32>> {
 }
 
 #[test]
-fn any_number_of_draft_can_be_kept() {
+fn any_number_of_draft_tokens_can_be_accepted() {
     let mut engine = engine(MODEL, LoadOptions { sequences: 2, ..LoadOptions::default() });
     let tokens = text(60);
-    let wanted = plain(&mut engine, &tokens);
-    for kept in 0..=16 {
+    let wanted = token_by_token(&mut engine, &tokens);
+    for accepted in 0..=16 {
         let sequence = engine.begin().expect("free");
-        assert!(feed(&mut engine, sequence, &tokens[..5]) == wanted[..5]);
+        assert!(append_and_compute(&mut engine, sequence, &tokens[..5]) == wanted[..5]);
         engine.commit(sequence, 5).expect("in flight");
         let mut at = 5;
         while at < tokens.len() {
-            let right = kept.min(tokens.len() - at);
+            let right = accepted.min(tokens.len() - at);
             let mut draft = tokens[at..at + right].to_vec();
             draft.resize(16, 499);
-            let logits = feed(&mut engine, sequence, &draft);
-            assert!(logits[..right] == wanted[at..at + right], "{kept} of 16 kept, at {at}");
+            let logits = append_and_compute(&mut engine, sequence, &draft);
+            assert!(logits[..right] == wanted[at..at + right], "{accepted} of 16 accepted, at {at}");
             engine.commit(sequence, right).expect("in flight");
             at += right;
-            if kept == 0 {
-                assert!(feed(&mut engine, sequence, &tokens[at..=at]) == wanted[at..=at]);
+            if accepted == 0 {
+                assert!(append_and_compute(&mut engine, sequence, &tokens[at..=at]) == wanted[at..=at]);
                 engine.commit(sequence, 1).expect("in flight");
                 at += 1;
             }
@@ -77,35 +77,35 @@ fn any_number_of_draft_can_be_kept() {
 }
 
 #[test]
-fn long_steps_keep_their_last_positions_apart() {
+fn checkpoints_cover_the_last_positions_of_a_long_step() {
     let mut engine = engine(MODEL, LoadOptions::default());
     let tokens = text(100);
-    let wanted = plain(&mut engine, &tokens);
+    let wanted = token_by_token(&mut engine, &tokens);
     let sequence = engine.begin().expect("free");
     // Dropped as a whole.
-    feed(&mut engine, sequence, &text(70)[3..]);
+    append_and_compute(&mut engine, sequence, &text(70)[3..]);
     engine.rollback(sequence).expect("in flight");
-    // The last sixteen can be told apart; no position before them can be kept alone.
-    assert!(feed(&mut engine, sequence, &tokens[..50]) == wanted[..50]);
-    let refused = StateError::NoCheckpoint { wanted: 34, in_flight: 50 };
-    assert_eq!(engine.commit(sequence, 34), Err(refused));
-    engine.commit(sequence, 35).expect("kept apart");
-    // In flight over two steps, and computed again from where the state is still there.
-    assert!(feed(&mut engine, sequence, &tokens[35..40]) == wanted[35..40]);
-    assert!(feed(&mut engine, sequence, &[7; 8]) != wanted[40..48]);
+    // There are checkpoints of the last sixteen positions; none before them can be committed alone.
+    assert!(append_and_compute(&mut engine, sequence, &tokens[..50]) == wanted[..50]);
+    let rejected = StateError::NoCheckpoint { wanted: 34, in_flight: 50 };
+    assert_eq!(engine.commit(sequence, 34), Err(rejected));
+    engine.commit(sequence, 35).expect("there is a checkpoint");
+    // In flight over two steps, and computed again from a checkpoint.
+    assert!(append_and_compute(&mut engine, sequence, &tokens[35..40]) == wanted[35..40]);
+    assert!(append_and_compute(&mut engine, sequence, &[7; 8]) != wanted[40..48]);
     assert!(compute(&mut engine, sequence, 40, &tokens[40..48]).expect("again") == wanted[40..48]);
     engine.commit(sequence, 13).expect("in flight");
-    assert!(feed(&mut engine, sequence, &tokens[48..]) == wanted[48..]);
+    assert!(append_and_compute(&mut engine, sequence, &tokens[48..]) == wanted[48..]);
 }
 
 #[test]
-fn what_a_state_cannot_give_is_refused() {
+fn unsupported_commits_and_truncations_are_rejected() {
     let mut engine = engine(MODEL, LoadOptions::default());
     let sequence = engine.begin().expect("free");
     let start = engine.append(sequence, 4).expect("room");
     let skipped = compute(&mut engine, sequence, start + 1, &[1, 2]).expect_err("position 0 comes first");
     assert_eq!(skipped, BatchError::Order { kv_index: 1 }.into());
-    let row = |kv_index| Row { sequence, kv_index, input: RowInput::Token(1), want: Want::LOGITS };
+    let row = |kv_index| Row { sequence, kv_index, input: RowInput::Token(1), want: RowOutputs::LOGITS };
     let swapped = engine.step(&[row(0), row(2), row(1)]).expect("nothing to run");
     for row in 0..3 {
         assert_eq!(swapped.row(row), Err(BatchError::Order { kv_index: 2 }.into()));
@@ -123,10 +123,10 @@ fn what_a_state_cannot_give_is_refused() {
     };
     assert_eq!(engine.truncate(sequence, 2), Err(back));
     engine.truncate(sequence, 0).expect("from the start");
-    let again = feed(&mut engine, sequence, &text(3));
-    assert!(again == plain_of(&text(3)));
+    let again = append_and_compute(&mut engine, sequence, &text(3));
+    assert!(again == token_by_token_alone(&text(3)));
 }
 
-fn plain_of(tokens: &[u32]) -> Vec<Vec<u32>> {
-    plain(&mut engine(MODEL, LoadOptions::default()), tokens)
+fn token_by_token_alone(tokens: &[u32]) -> Vec<Vec<u32>> {
+    token_by_token(&mut engine(MODEL, LoadOptions::default()), tokens)
 }

@@ -1,5 +1,5 @@
-//! Files made from golden ones: a dense network taken apart into a mixture says the same, and what is not supported is
-//! refused by name.
+//! Files derived from golden ones: a dense model rewritten as an equivalent MoE gives the same output, and unsupported settings are
+//! rejected by name.
 
 mod common;
 
@@ -93,9 +93,9 @@ fn columns(values: &[f32], cols: usize, start: usize, count: usize, factor: f32)
 
 const LAYERS: usize = 4;
 const EXPERTS: usize = 2;
-const WIDTH: usize = 32;
+const EXPERT_FFN: usize = 32;
 const SHARED: usize = 64;
-const FFN: usize = SHARED + EXPERTS * WIDTH;
+const FFN: usize = SHARED + EXPERTS * EXPERT_FFN;
 
 fn name(layer: usize, part: &str) -> String {
     format!("blk.{layer}.{part}")
@@ -113,9 +113,9 @@ fn add_biases(model: &mut Model) {
     }
 }
 
-/// Takes every feed-forward network apart: its first half becomes a shared expert that is gated by sigmoid(0) = 1/2, its
-/// second half experts that are all chosen with equal weights.
-fn take_apart(model: &mut Model, fused: bool, biases: bool) {
+/// Rewrites every feed-forward network as an equivalent MoE: its first half becomes a shared expert that is gated by
+/// sigmoid(0) = 1/2, its second half experts that are all chosen with equal weights.
+fn rewrite_as_moe(model: &mut Model, fused: bool, biases: bool) {
     model.architecture = "qwen35moe".into();
     let hidden = model.hidden;
     let split = SHARED * hidden;
@@ -128,21 +128,27 @@ fn take_apart(model: &mut Model, fused: bool, biases: bool) {
         model.push(name("ffn_down_shexp.weight"), &[SHARED, hidden], columns(&down, FFN, 0, SHARED, 2.0));
         model.push(name("ffn_gate_inp_shexp.weight"), &[hidden], vec![0.0; hidden]);
         model.push(name("ffn_gate_inp.weight"), &[hidden, EXPERTS], vec![0.0; hidden * EXPERTS]);
-        let downs = (0..EXPERTS).flat_map(|e| columns(&down, FFN, SHARED + e * WIDTH, WIDTH, EXPERTS as f32));
-        model.push(name("ffn_down_exps.weight"), &[WIDTH, hidden, EXPERTS], downs.collect());
+        let downs = (0..EXPERTS)
+            .flat_map(|e| columns(&down, FFN, SHARED + e * EXPERT_FFN, EXPERT_FFN, EXPERTS as f32));
+        model.push(name("ffn_down_exps.weight"), &[EXPERT_FFN, hidden, EXPERTS], downs.collect());
         if fused {
-            let experts = gate[split..].chunks(WIDTH * hidden).zip(up[split..].chunks(WIDTH * hidden));
+            let experts =
+                gate[split..].chunks(EXPERT_FFN * hidden).zip(up[split..].chunks(EXPERT_FFN * hidden));
             let both = experts.flat_map(|(gate, up)| [gate, up].concat()).collect();
-            model.push(name("ffn_gate_up_exps.weight"), &[hidden, 2 * WIDTH, EXPERTS], both);
+            model.push(name("ffn_gate_up_exps.weight"), &[hidden, 2 * EXPERT_FFN, EXPERTS], both);
         } else {
-            model.push(name("ffn_gate_exps.weight"), &[hidden, WIDTH, EXPERTS], gate[split..].to_vec());
-            model.push(name("ffn_up_exps.weight"), &[hidden, WIDTH, EXPERTS], up[split..].to_vec());
+            model.push(name("ffn_gate_exps.weight"), &[hidden, EXPERT_FFN, EXPERTS], gate[split..].to_vec());
+            model.push(name("ffn_up_exps.weight"), &[hidden, EXPERT_FFN, EXPERTS], up[split..].to_vec());
         }
         if biases {
             for part in ["ffn_gate", "ffn_up"] {
                 let bias = model.take(&name(&format!("{part}.bias"))).values;
                 model.push(name(&format!("{part}_shexp.bias")), &[SHARED], bias[..SHARED].to_vec());
-                model.push(name(&format!("{part}_exps.bias")), &[WIDTH, EXPERTS], bias[SHARED..].to_vec());
+                model.push(
+                    name(&format!("{part}_exps.bias")),
+                    &[EXPERT_FFN, EXPERTS],
+                    bias[SHARED..].to_vec(),
+                );
             }
             // One half comes from the shared expert, the other from the experts together.
             let bias = model.take(&name("ffn_down.bias")).values;
@@ -153,15 +159,15 @@ fn take_apart(model: &mut Model, fused: bool, biases: bool) {
     }
 }
 
-const MIXTURE: [(&str, Value<'_>); 4] = [
+const MOE_KEYS: [(&str, Value<'_>); 4] = [
     ("expert_count", Value::U32(EXPERTS as u32)),
     ("expert_used_count", Value::U32(EXPERTS as u32)),
-    ("expert_feed_forward_length", Value::U32(WIDTH as u32)),
+    ("expert_feed_forward_length", Value::U32(EXPERT_FFN as u32)),
     ("expert_shared_feed_forward_length", Value::U32(SHARED as u32)),
 ];
 
 #[test]
-fn a_network_taken_apart_into_experts_says_the_same() {
+fn a_dense_model_rewritten_as_moe_gives_the_same_output() {
     let golden = Golden::open("models/qwen35-hybrid/golden.safetensors");
     let file = GgufFile::open(data("models/qwen35-hybrid/model.gguf")).expect("a file");
     let (shape, reference) = golden.f32("logits_hf");
@@ -170,36 +176,36 @@ fn a_network_taken_apart_into_experts_says_the_same() {
         let mut engine = load(file, &exact()).expect("a model");
         logits(&mut engine, &tokens, &[512])
     };
-    let mixture = |fused: bool, biases: bool| {
+    let moe = |fused: bool, biases: bool| {
         let mut model = Model::open(&file);
         if biases {
             add_biases(&mut model);
         }
-        take_apart(&mut model, fused, biases);
-        run(&model.write(&file, &MIXTURE, DType::F32))
+        rewrite_as_moe(&mut model, fused, biases);
+        run(&model.write(&file, &MOE_KEYS, DType::F32))
     };
-    let plain = mixture(false, false);
+    let plain = moe(false, false);
     let relative = worst_relative(&plain, &reference, shape[1]);
-    println!("taken apart: logits within {relative:.1e} relative");
+    println!("rewritten as MoE: logits within {relative:.1e} relative");
     assert!(relative < 1e-4, "{relative:e}");
-    assert!(mixture(true, false) == plain, "gate and up in one tensor");
+    assert!(moe(true, false) == plain, "gate and up in one tensor");
 
     let mut biased = Model::open(&file);
     add_biases(&mut biased);
     let reference = run(&biased.write(&file, &[], DType::F32));
     assert!(worst_relative(&plain, &reference, shape[1]) > 1e-2, "biases matter");
-    let relative = worst_relative(&mixture(false, true), &reference, shape[1]);
-    println!("taken apart with biases: logits within {relative:.1e} relative");
+    let relative = worst_relative(&moe(false, true), &reference, shape[1]);
+    println!("rewritten as MoE with biases: logits within {relative:.1e} relative");
     assert!(relative < 1e-4, "{relative:e}");
 }
 
 #[test]
-fn quantised_experts_give_the_same_bits_at_every_width_thread_and_instruction_set() {
+fn quantised_experts_give_the_same_bits_at_every_batch_size_thread_count_and_instruction_set() {
     let file = GgufFile::open(data("models/qwen35-hybrid/model.gguf")).expect("a file");
     let mut model = Model::open(&file);
-    take_apart(&mut model, false, false);
+    rewrite_as_moe(&mut model, false, false);
     for dtype in [DType::Q8_0, DType::Q4_0, DType::F16] {
-        let file = model.write(&file, &MIXTURE, dtype);
+        let file = model.write(&file, &MOE_KEYS, dtype);
         let mut reference = None;
         for (threads, cuts) in [(1, &[1][..]), (3, &[7]), (2, &[30, 1, 9]), (8, &[80])] {
             for isa in Isa::supported() {
@@ -214,15 +220,15 @@ fn quantised_experts_give_the_same_bits_at_every_width_thread_and_instruction_se
     }
 }
 
-/// Loads a golden model with some settings changed; returns why it was refused.
-fn refusal(model: &str, settings: &[(&str, Value<'_>)]) -> String {
+/// Loads a golden model with some settings changed; returns why it was rejected.
+fn rejection(model: &str, settings: &[(&str, Value<'_>)]) -> String {
     let file = GgufFile::open(data(&format!("models/{model}/model.gguf"))).expect("a file");
     let file = Model::open(&file).write(&file, settings, DType::F32);
     load(&file, &exact()).err().unwrap_or_else(|| panic!("{model} with {settings:?}")).to_string()
 }
 
 #[test]
-fn settings_that_are_not_supported_are_refused_by_name() {
+fn unsupported_settings_are_rejected_by_name() {
     let cases = [
         ("qwen3moe", "expert_gating_func", Value::U32(2), "1, the softmax"),
         ("qwen3moe", "expert_weights_norm", Value::Bool(false), "true"),
@@ -242,8 +248,8 @@ fn settings_that_are_not_supported_are_refused_by_name() {
         ("qwen35-hybrid-mtp", "block_count", Value::U32(u32::MAX), "blk.4"),
     ];
     for (model, key, value, expected) in cases {
-        let refusal = refusal(model, &[(key, value)]);
-        let named = refusal.contains(key) || refusal.contains("tensor");
-        assert!(named && refusal.contains(expected), "{model} {key}: {refusal}");
+        let rejection = rejection(model, &[(key, value)]);
+        let named = rejection.contains(key) || rejection.contains("tensor");
+        assert!(named && rejection.contains(expected), "{model} {key}: {rejection}");
     }
 }

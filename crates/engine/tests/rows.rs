@@ -1,11 +1,11 @@
-//! Rows: what may stand at a position, what may be wanted of it, and whose rows fail if one is wrong.
+//! Rows: their inputs, the outputs that they can request, and which rows fail if one is invalid.
 
 mod common;
 
 use common::*;
 use verbatim_engine::{
-    Backend, BatchError, HiddenOutput, LoadOptions, LogSoftmax, Next, Row, RowError, RowInput, Sampler,
-    SequenceId, Stepper, Want,
+    Backend, BatchError, HiddenOutput, LoadOptions, LogSoftmax, NextOutput, Row, RowError, RowInput,
+    RowOutputs, Sampler, SequenceId, Stepper,
 };
 use verbatim_models::outputs;
 use verbatim_reference::Reference;
@@ -30,7 +30,7 @@ fn tiny<B: Backend>(backend: B, model: &str, cache_bytes: usize) -> Stepper<B> {
 }
 
 const fn row(sequence: SequenceId, kv_index: usize, token: u32) -> Row<'static> {
-    Row { sequence, kv_index, input: RowInput::Token(token), want: Want::LOGITS }
+    Row { sequence, kv_index, input: RowInput::Token(token), want: RowOutputs::LOGITS }
 }
 
 /// Commits tokens of a sequence.
@@ -71,7 +71,7 @@ fn embeddings_are_like_tokens<B: Backend>(backend: impl Fn() -> B) {
                         true => RowInput::Token(texts[index][position]),
                         false => RowInput::Embedding(&given[index][position * hidden..][..hidden]),
                     };
-                    Row { sequence, kv_index: start + i, input, want: Want::LOGITS }
+                    Row { sequence, kv_index: start + i, input, want: RowOutputs::LOGITS }
                 }));
             }
             let outputs = engine.step(&rows).expect("a step");
@@ -83,7 +83,7 @@ fn embeddings_are_like_tokens<B: Backend>(backend: impl Fn() -> B) {
             drop(outputs);
             sequences.iter().for_each(|&sequence| engine.commit(sequence, chunk.len()).expect("computed"));
         }
-        // Neither is told by its tokens what stands where embeddings were.
+        // The tokens of neither sequence tell where embeddings were.
         assert_eq!(engine.tokens(sequences[1]), Ok(&[u32::MAX; 40][..]));
     }
 }
@@ -99,7 +99,7 @@ fn an_embedding_gives_the_bits_of_its_token_on_the_reference() {
 }
 
 #[test]
-fn what_follows_an_embedding_is_not_reused() {
+fn positions_after_an_embedding_are_not_reused() {
     for model in MODELS {
         let mut engine = tiny(cpu(1), model, 1 << 20);
         let tokens = text(150, 0);
@@ -120,9 +120,9 @@ fn what_follows_an_embedding_is_not_reused() {
                 if is_over {
                     engine.end(writer).expect("begun");
                 }
-                for asked in [&tokens, &written] {
+                for prompt in [&tokens, &written] {
                     let reader = engine.begin().expect("free");
-                    let reused = engine.resume_prefix(reader, asked).expect("empty");
+                    let reused = engine.resume_prefix(reader, prompt).expect("empty");
                     assert!(reused <= most, "{model}: {reused} of {most}");
                     assert!(at != 70 || engine.is_recurrent() || reused >= 64, "{model}: {reused}");
                     let rest = &tokens[reused..];
@@ -142,7 +142,7 @@ fn what_follows_an_embedding_is_not_reused() {
 }
 
 #[test]
-fn texts_with_other_embeddings_do_not_share_pages() {
+fn sequences_with_different_embeddings_do_not_share_pages() {
     for model in MODELS {
         let mut engine = tiny(cpu(1), model, 1 << 20);
         let tokens = text(150, 0);
@@ -150,7 +150,7 @@ fn texts_with_other_embeddings_do_not_share_pages() {
             let given = vec![number; engine.hyperparameters().hidden];
             let say = |engine: &mut Engine| {
                 let sequence = engine.begin().expect("free");
-                let mut said = Vec::new();
+                let mut results = Vec::new();
                 for chunk in [0..100, 100..140, 140..150] {
                     let start = engine.append(sequence, chunk.len()).expect("room");
                     let mut rows: Vec<Row> =
@@ -159,10 +159,10 @@ fn texts_with_other_embeddings_do_not_share_pages() {
                         rows[10].input = RowInput::Embedding(&given);
                     }
                     let outputs = engine.step(&rows).expect("a step");
-                    said.push(bits(outputs.logits(rows.len() - 1).expect("wanted")));
+                    results.push(bits(outputs.logits(rows.len() - 1).expect("wanted")));
                     engine.commit(sequence, chunk.len()).expect("computed");
                 }
-                said
+                results
             };
             // The first sequence is still there, and its pages are in the prefix tree.
             assert!(say(&mut engine) == say(&mut tiny(cpu(1), model, 0)), "{model}: {number}");
@@ -171,10 +171,10 @@ fn texts_with_other_embeddings_do_not_share_pages() {
     }
 }
 
-/// Rows, and whether an error is the one that they ought to be refused for.
+/// Invalid rows, and whether an error is the one expected for them.
 type Wrong<'a> = ([Row<'a>; 2], fn(&RowError) -> bool);
 
-/// What is wrong with the second of the two rows of a sequence at KV indices `start` and `start + 1`.
+/// Invalid variants of the two rows of a sequence at consecutive KV indices.
 fn wrong_rows<'a>([first, second]: [Row<'a>; 2], numbers: &'a [f32], ended: SequenceId) -> Vec<Wrong<'a>> {
     use RowInput::{Embedding, Token};
     let at = |kv_index| Row { kv_index, ..second };
@@ -195,7 +195,7 @@ fn wrong_rows<'a>([first, second]: [Row<'a>; 2], numbers: &'a [f32], ended: Sequ
     ]
 }
 
-fn a_request_fails_alone<B: Backend>(backend: impl Fn() -> B) {
+fn only_the_invalid_sequence_fails<B: Backend>(backend: impl Fn() -> B) {
     for model in MODELS {
         let mut engine = tiny(backend(), model, 0);
         let texts = [0, 1, 2, 3].map(|index| text(7, index));
@@ -222,7 +222,7 @@ fn a_request_fails_alone<B: Backend>(backend: impl Fn() -> B) {
                     let (index, position) = (row / 2, 5 + row % 2);
                     let logits = outputs.logits(i).map(bits);
                     if index == bad {
-                        let error = outputs.row(i).expect_err("refused");
+                        let error = outputs.row(i).expect_err("rejected");
                         assert!(expected(&error), "{model}: case {case}: {error}");
                         assert!(logits.is_none() && outputs.log_probs(i).is_none());
                         assert_eq!(outputs.token(i), Err(error));
@@ -233,7 +233,7 @@ fn a_request_fails_alone<B: Backend>(backend: impl Fn() -> B) {
                 }
                 assert!(outputs.all().is_err());
                 drop(outputs);
-                // Alone there is nothing to run; and right, it goes on.
+                // Without other sequences there is nothing to run; with valid rows, the sequence continues.
                 let outputs = engine.step(&wrong).expect("no rows");
                 assert!(outputs.row(0).is_err() && outputs.logits(0).is_none());
                 drop(outputs);
@@ -253,16 +253,16 @@ fn a_request_fails_alone<B: Backend>(backend: impl Fn() -> B) {
 }
 
 #[test]
-fn a_request_that_is_wrong_fails_alone() {
-    a_request_fails_alone(|| cpu(1));
+fn an_invalid_row_fails_only_its_sequence() {
+    only_the_invalid_sequence_fails(|| cpu(1));
 }
 
 #[test]
-fn a_request_that_is_wrong_fails_alone_on_the_reference() {
-    a_request_fails_alone(|| Reference);
+fn an_invalid_row_fails_only_its_sequence_on_the_reference() {
+    only_the_invalid_sequence_fails(|| Reference);
 }
 
-/// A sampler whose token tells with which number it was drawn.
+/// A sampler whose token depends on the random number with which it was drawn.
 fn keyed() -> [Sampler; 2] {
     [(1.5, 3), (4.0, 4)].map(|(temperature, seed)| Sampler::new(temperature, seed).expect("valid"))
 }
@@ -286,15 +286,15 @@ fn wants_are_given<B: Backend>(backend: impl Fn() -> B) {
         let start = engine.append(sequence, tokens.len()).expect("room");
         let point = |position: usize| &points[position % 4..][..usize::from(position.is_multiple_of(5))];
         let next = |position: usize| match position % 6 {
-            0 => Next::Token(&warm),
-            1 => Next::LogProbs,
-            3 => Next::Token(&hot),
-            4 => Next::Logits,
-            _ => Next::None,
+            0 => NextOutput::Token(&warm),
+            1 => NextOutput::LogProbs,
+            3 => NextOutput::Token(&hot),
+            4 => NextOutput::Logits,
+            _ => NextOutput::None,
         };
         let rows: Vec<Row> = (0..30)
             .map(|i| Row {
-                want: Want { next: next(i), hidden: point(i) },
+                want: RowOutputs { next: next(i), hidden: point(i) },
                 ..row(sequence, start + i, tokens[i])
             })
             .collect();
@@ -302,10 +302,10 @@ fn wants_are_given<B: Backend>(backend: impl Fn() -> B) {
         for position in 0..30 {
             let want = rows[position].want;
             let logits = outputs.logits(position);
-            assert_eq!(logits.is_some(), want.next != Next::None);
+            assert_eq!(logits.is_some(), want.next != NextOutput::None);
             assert!(logits.is_none_or(|logits| bits(logits) == wanted[position]), "{model} at {position}");
             let token = match want.next {
-                Next::Token(sampler) => sampler.sample(logits.expect("wanted"), position as u64 + 1),
+                NextOutput::Token(sampler) => sampler.sample(logits.expect("wanted"), position as u64 + 1),
                 _ => None,
             };
             assert_eq!(outputs.token(position), Ok(token), "{model} at {position}");
@@ -328,7 +328,7 @@ fn wants_are_given<B: Backend>(backend: impl Fn() -> B) {
             let parents = [None, Some(0), Some(0), None, Some(3), Some(4)];
             let depths = [0, 1, 1, 0, 1, 2];
             let start = engine.append_tree(sequence, &parents).expect("room");
-            let want = [Want::token(&warm), Want::token(&hot)];
+            let want = [RowOutputs::token(&warm), RowOutputs::token(&hot)];
             let rows: Vec<Row> = (0..6)
                 .map(|i| Row { want: want[i % 2], ..row(sequence, start + i, 40 + i as u32) })
                 .collect();
@@ -350,17 +350,17 @@ fn wants_are_given<B: Backend>(backend: impl Fn() -> B) {
 }
 
 #[test]
-fn every_row_gets_what_it_wants() {
+fn every_row_gets_the_outputs_it_requests() {
     wants_are_given(|| cpu(1));
 }
 
 #[test]
-fn every_row_gets_what_it_wants_on_the_reference() {
+fn every_row_gets_the_outputs_it_requests_on_the_reference() {
     wants_are_given(|| Reference);
 }
 
 #[test]
-fn logits_that_nobody_wants_are_not_computed() {
+fn logits_that_no_row_requests_are_not_computed() {
     // In the last, other matrices have as many rows as the vocabulary.
     for &model in &MODELS[..5] {
         let mut engine = engine(model, LoadOptions::default());
@@ -368,10 +368,11 @@ fn logits_that_nobody_wants_are_not_computed() {
         engine.append(sequence, 5).expect("room");
         let vocabulary = engine.hyperparameters().vocabulary;
         let last = HiddenOutput::Layer(engine.hyperparameters().layers as u32 - 1);
-        for want in [Want::NONE, Want { hidden: &[last], ..Want::NONE }, Want::LOGITS] {
+        for want in [RowOutputs::NONE, RowOutputs { hidden: &[last], ..RowOutputs::NONE }, RowOutputs::LOGITS]
+        {
             let rows: Vec<Row> = (0..5).map(|i| Row { want, ..row(sequence, i, 3 + i as u32) }).collect();
             let outputs = engine.step(&rows).expect("a step");
-            assert_eq!(outputs.logits(4).is_some(), want.next != Next::None);
+            assert_eq!(outputs.logits(4).is_some(), want.next != NextOutput::None);
         }
         let mut counts = [0; 2];
         for (bounds, program) in engine.programs() {

@@ -1,4 +1,4 @@
-//! Sequences that are saved, and go on in another process as if nothing had been.
+//! Sequences that are saved and resumed in another process, with the same outputs as if uninterrupted.
 
 mod common;
 
@@ -12,7 +12,7 @@ use verbatim_graph::random::Random;
 use verbatim_reference::Reference;
 
 const MODELS: [&str; 4] = ["llama-gqa-tied", "gemma3-iswa", "qwen35-hybrid", "qwen3moe"];
-/// Another model, that proposes tokens.
+/// A draft model, in a stepper of its own.
 const DRAFT: &str = "qwen3";
 const REST: usize = 64;
 /// Names the file to the process that goes on, and the model.
@@ -24,7 +24,7 @@ fn load(model: &str, k: KvType) -> Engine {
     engine(&format!("models/{model}/model.gguf"), options)
 }
 
-/// A target and its draft, which read the same tokens.
+/// A target and a draft model, which compute the same tokens.
 struct Pair {
     target: (Engine, SequenceId),
     draft: (Engine, SequenceId),
@@ -45,9 +45,9 @@ impl Pair {
 }
 
 #[test]
-fn a_saved_sequence_goes_on_in_another_process() {
-    if let Ok(told) = std::env::var(CONTINUE) {
-        let (model, path) = told.split_once(' ').expect("model and file");
+fn a_saved_sequence_resumes_in_another_process() {
+    if let Ok(argument) = std::env::var(CONTINUE) {
+        let (model, path) = argument.split_once(' ').expect("model and file");
         return restore_and_continue(model, Path::new(path));
     }
     for model in MODELS {
@@ -70,9 +70,10 @@ fn a_saved_sequence_goes_on_in_another_process() {
         std::fs::write(path.with_extension("rest"), rest).expect("written");
 
         let test = std::env::current_exe().expect("this program");
-        let told = format!("{model} {}", path.display());
-        let name = "a_saved_sequence_goes_on_in_another_process";
-        let other = Command::new(test).args(["--exact", name]).env(CONTINUE, told).output().expect("runs");
+        let argument = format!("{model} {}", path.display());
+        let name = "a_saved_sequence_resumes_in_another_process";
+        let other =
+            Command::new(test).args(["--exact", name]).env(CONTINUE, argument).output().expect("runs");
         let output = String::from_utf8_lossy(&other.stdout);
         assert!(other.status.success() && output.contains("1 passed"), "{model}: {output}");
     }
@@ -91,7 +92,7 @@ fn restore_and_continue(model: &str, path: &Path) {
 }
 
 #[test]
-fn damaged_and_foreign_files_are_refused_with_a_reason_and_change_nothing() {
+fn invalid_files_are_rejected_with_a_reason_and_change_nothing() {
     let mut engine = load("gemma3-iswa", KvType::Q8_0);
     let sequence = engine.begin().expect("free");
     let sampler = Sampler::new(0.0, 0).expect("valid");
@@ -117,13 +118,13 @@ fn damaged_and_foreign_files_are_refused_with_a_reason_and_change_nothing() {
     let other = folder.path().join("other");
     for (index, bytes) in files.iter().enumerate() {
         std::fs::write(&other, bytes).expect("written");
-        let error = engine.restore_file(&other).err().unwrap_or_else(|| panic!("file {index} was taken"));
+        let error = engine.restore_file(&other).err().unwrap_or_else(|| panic!("file {index} was accepted"));
         assert!(error.to_string().starts_with(&other.display().to_string()), "{error}");
         assert!(!matches!(error, SaveError::Io { .. }), "{error}");
     }
-    // Whole, but of another model or another form.
+    // Valid, but of a different model or KV cache type.
     for (model, k) in [("qwen3", KvType::Q8_0), ("gemma3-iswa", KvType::Q4_0), ("gemma3-iswa", KvType::F16)] {
-        let error = load(model, k).restore_file(&path).expect_err("another form");
+        let error = load(model, k).restore_file(&path).expect_err("a different format");
         assert!(matches!(error, SaveError::Restore { .. }), "{error}");
     }
     assert!(matches!(engine.restore_file(&folder.path().join("none")), Err(SaveError::Io { .. })));
@@ -136,19 +137,19 @@ fn damaged_and_foreign_files_are_refused_with_a_reason_and_change_nothing() {
 }
 
 #[test]
-fn what_another_backend_has_saved_is_refused() {
+fn a_sequence_saved_by_a_different_backend_is_rejected() {
     for model in MODELS {
         let path = format!("models/{model}/model.gguf");
         let options = LoadOptions { sequences: 2, context: Some(100), ..LoadOptions::default() };
         let mut ours = engine_on(cpu(1), &path, options);
         let mut theirs = engine_on(Reference, &path, options);
         let saved = (saved_by(&mut ours), saved_by(&mut theirs));
-        let refused = |error: RestoreError| {
-            assert!(matches!(error, RestoreError::OtherNumerics { .. }), "{error}");
+        let rejected = |error: RestoreError| {
+            assert!(matches!(error, RestoreError::NumericsMismatch { .. }), "{error}");
             assert!(error.to_string().contains("numerics"), "{error}");
         };
-        refused(ours.restore(&saved.1, Vec::new()).expect_err("the reference's"));
-        refused(theirs.restore(&saved.0, Vec::new()).expect_err("the CPU's"));
+        rejected(ours.restore(&saved.1, Vec::new()).expect_err("the reference's"));
+        rejected(theirs.restore(&saved.0, Vec::new()).expect_err("the CPU's"));
         assert_eq!(ours.restore(&saved.0, Vec::new()).expect("its own").positions, 30);
         assert_eq!(theirs.restore(&saved.1, Vec::new()).expect("its own").positions, 30);
     }
@@ -162,7 +163,7 @@ fn saved_by<B: Backend>(engine: &mut Stepper<B>) -> Vec<u8> {
 }
 
 #[test]
-fn passes_that_store_without_attending_leave_what_one_pass_leaves() {
+fn steps_without_logits_store_the_same_state_as_steps_with_logits() {
     // A pass without logits prunes the last layer's queries: it stores K and V, and nobody attends (llama.cpp #25191).
     for model in ["llama-gqa-tied", "gemma3-iswa", "qwen35-hybrid"] {
         let all = [(KvType::Q8_0, KvType::Q8_0), (KvType::Q4_0, KvType::Iq4Nl), (KvType::Q5_1, KvType::F16)];
@@ -183,7 +184,7 @@ fn passes_that_store_without_attending_leave_what_one_pass_leaves() {
                     engine.end(sequence).expect("begun");
                     (said, saved)
                 };
-                // In one go all steps but the last want no logits; in parts each wants some.
+                // In one call, only the last step wants logits; in parts, the last step of each part does.
                 let stored = last(&mut engine, tokens.len());
                 assert!(
                     stored == last(&mut engine, 500.min(context / 2)),

@@ -1,5 +1,5 @@
-//! Logits of small random models, of the architectures without golden data, against a plain reference in f64; and what
-//! such files must not say.
+//! Logits of small random models, of the architectures without golden data, against a straightforward reference in f64; and
+//! settings for which such files are rejected.
 
 mod common;
 
@@ -26,7 +26,7 @@ fn logits_agree_with_the_reference() {
 }
 
 #[test]
-fn every_point_can_be_tapped() {
+fn every_hidden_output_can_be_requested() {
     for model in synthetic::all() {
         let mut engine = engine(&format!("synthetic/{}", model.name), exact());
         let layers = engine.hyperparameters().layers as u32;
@@ -41,8 +41,8 @@ fn every_point_can_be_tapped() {
     }
 }
 
-/// What a file must say to be refused, and words of the answer: the key, and what would do.
-const REFUSED: &[(&str, &str, Key, &str)] = &[
+/// Settings for which a file is rejected, and a part of the error: the key, and what would be accepted.
+const REJECTED: &[(&str, &str, Key, &str)] = &[
     ("granite", "logit_scale", Key::Real(0.0), "granite.logit_scale is missing or 0, but must be"),
     ("granite", "residual_scale", Key::Real(-1.0), "granite.residual_scale is -1, but must be above 0"),
     (
@@ -66,12 +66,12 @@ const REFUSED: &[(&str, &str, Key, &str)] = &[
         "is 3 values, but must be one for each",
     ),
     (
-        "gemma3-stretched",
+        "gemma3-rope-factor",
         "rope.freq_base_swa",
         Key::Real(0.5),
         "gemma3.rope.freq_base_swa is 0.5, but must be above 1",
     ),
-    ("gemma3-stretched", "rope.scaling.type", Key::Text("su"), "none, linear, yarn or longrope"),
+    ("gemma3-rope-factor", "rope.scaling.type", Key::Text("su"), "none, linear, yarn or longrope"),
     ("phi3-short", "rope.scaling.attn_factor", Key::Real(-2.0), "phi3.rope.scaling.attn_factor is -2"),
     ("phi3-short", "rope.scaling.original_context_length", Key::Count(0), "original_context_length is 0"),
     ("olmo2", "attention.sliding_window", Key::Count(4096), "sliding_window is 4096, but must be 0: OLMo 3"),
@@ -93,8 +93,8 @@ const REFUSED: &[(&str, &str, Key, &str)] = &[
 ];
 
 #[test]
-fn settings_that_are_not_supported_are_refused_by_name() {
-    for &(name, key, value, wanted) in REFUSED {
+fn unsupported_settings_are_rejected_by_name() {
+    for &(name, key, value, wanted) in REJECTED {
         let file = synthetic::named(name).with(key, value).file();
         let error = verbatim_models::open(&file).map(|_| ()).expect_err(key).to_string();
         assert!(error.contains(wanted), "{name} {key}: {error}");
@@ -104,10 +104,10 @@ fn settings_that_are_not_supported_are_refused_by_name() {
 #[test]
 fn a_pattern_of_local_layers_may_be_a_list() {
     let list = Key::Bools(&[true, true, false, true, true, false, true]);
-    let period = synthetic::named("gemma3-stretched");
+    let period = synthetic::named("gemma3-rope-factor");
     let mut by_list = load(&period.clone().with("attention.sliding_window_pattern", list).file(), &exact())
         .expect("a valid file");
-    let mut by_period = engine("synthetic/gemma3-stretched", exact());
+    let mut by_period = engine("synthetic/gemma3-rope-factor", exact());
     assert_eq!(logits(&mut by_list, &tokens(), &[512]), logits(&mut by_period, &tokens(), &[512]));
 }
 
@@ -117,9 +117,9 @@ fn settings_matter() {
         ("gemma2", "attention.sliding_window", Key::Count(21)),
         ("gemma2", "attn_logit_softcapping", Key::Real(1.6)),
         ("gemma2", "final_logit_softcapping", Key::Real(2.1)),
-        ("gemma3-stretched", "attention.sliding_window_pattern", Key::Count(2)),
-        ("gemma3-stretched", "rope.freq_base_swa", Key::Real(11_000.0)),
-        ("gemma3-stretched", "attention.scale", Key::Real(0.3)),
+        ("gemma3-rope-factor", "attention.sliding_window_pattern", Key::Count(2)),
+        ("gemma3-rope-factor", "rope.freq_base_swa", Key::Real(11_000.0)),
+        ("gemma3-rope-factor", "attention.scale", Key::Real(0.3)),
         ("phi3-short", "attention.sliding_window", Key::Count(91)),
         ("phi3-short", "rope.scaling.attn_factor", Key::Real(1.3)),
         ("phi3-short", "rope.scaling.original_context_length", Key::Count(511)),

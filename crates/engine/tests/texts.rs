@@ -1,7 +1,7 @@
-//! Texts that were recorded once, on Linux: every system, processor and instruction set says the same.
+//! Golden generations, recorded once on Linux: every system, processor and instruction set produces the same texts.
 //!
-//! `VERBATIM_TEST_RECORD=1 cargo test -p verbatim-engine --test texts` records them anew, which a change of the numbers asks
-//! for and nothing else. The command line's tests read the same file.
+//! `VERBATIM_TEST_RECORD=1 cargo test -p verbatim-engine --test texts` records them again, which is right only if a change
+//! raises `NUMERICS`. The command line's tests read the same file.
 
 mod common;
 
@@ -15,7 +15,7 @@ use verbatim_text::Tokenizer;
 
 const TEXTS: &str = "texts.jsonl";
 
-/// One line of the file: a request, and what came of it.
+/// One line of the file: a request and its result.
 #[derive(Serialize, Deserialize)]
 struct Recorded {
     model: String,
@@ -36,8 +36,8 @@ fn kv_type(name: &str) -> KvType {
     KvType::ALL.into_iter().find(|kind| kind.name() == name).expect("a format of K and V")
 }
 
-/// The tokens and the text that the engine answers with.
-fn said(recorded: &Recorded) -> (Vec<u32>, String) {
+/// The tokens and the text that the engine generates.
+fn generate(recorded: &Recorded) -> (Vec<u32>, String) {
     let file = model_file(&recorded.model);
     let options = LoadOptions {
         context: Some(recorded.context),
@@ -74,20 +74,20 @@ fn said(recorded: &Recorded) -> (Vec<u32>, String) {
 }
 
 #[test]
-fn every_machine_says_what_was_recorded() {
+fn every_machine_reproduces_the_recorded_texts() {
     let path = data(TEXTS);
     let lines = std::fs::read_to_string(&path).expect("the recorded texts");
     let mut all: Vec<Recorded> =
         lines.lines().map(|line| serde_json::from_str(line).expect("a recorded text")).collect();
     assert!(all.len() >= 20);
     if std::env::var_os("VERBATIM_TEST_RECORD").is_some() {
-        all.iter_mut().for_each(|recorded| (recorded.tokens, recorded.text) = said(recorded));
+        all.iter_mut().for_each(|recorded| (recorded.tokens, recorded.text) = generate(recorded));
         let lines = all.iter().map(|recorded| serde_json::to_string(recorded).expect("JSON") + "\n");
         return std::fs::write(&path, lines.collect::<String>()).expect("the file can be written");
     }
     for recorded in &all {
         let expected = (recorded.tokens.clone(), recorded.text.clone());
-        assert_eq!(said(recorded), expected, "{} at {}", recorded.model, recorded.temperature);
+        assert_eq!(generate(recorded), expected, "{} at {}", recorded.model, recorded.temperature);
     }
     println!("{} texts are those that were recorded", all.len());
 }

@@ -1,4 +1,4 @@
-//! What can be wrong with a GGUF file, in words that name the place and the remedy.
+//! The errors of reading and writing GGUF files; messages name the place and the remedy.
 
 use std::io;
 use std::path::PathBuf;
@@ -18,12 +18,12 @@ pub enum GgufError {
         /// What is wrong with it.
         error: Box<GgufError>,
     },
-    /// The operating system refused.
+    /// The operating system reported an error.
     #[error("cannot {action}: {source}")]
     Io {
         /// What was tried.
         action: &'static str,
-        /// The system's answer.
+        /// The system's error.
         source: io::Error,
     },
     /// A directory, a pipe, a device.
@@ -49,7 +49,7 @@ pub enum GgufError {
          damaged or incomplete, download or convert it again"
     )]
     Truncated {
-        /// What is cut.
+        /// What is truncated.
         place: String,
         /// Where the missing piece starts, from the start of the file.
         offset: u64,
@@ -88,13 +88,13 @@ pub enum GgufError {
         /// What does not fit.
         problem: String,
     },
-    /// A metadata key that the caller cannot do without is absent.
+    /// A required metadata key is missing.
     #[error("metadata key `{key}` is missing")]
     MissingKey {
         /// The key, escaped.
         key: String,
     },
-    /// A metadata value has another type, or lies outside the range of the type, that the caller wants.
+    /// A metadata value has a different type or does not fit the requested type.
     #[error("metadata key `{key}`: wanted {wanted}, found {found}")]
     WrongType {
         /// The key, escaped.
@@ -104,7 +104,7 @@ pub enum GgufError {
         /// The type and, where short, the value in the file.
         found: String,
     },
-    /// A tensor that the caller cannot do without is absent.
+    /// A required tensor is missing.
     #[error("tensor `{name}` is missing")]
     MissingTensor {
         /// The name, escaped.
@@ -136,10 +136,10 @@ impl GgufError {
     }
 }
 
-/// The longest piece of a file that a message quotes, in bytes.
+/// The most bytes of a file that a message quotes.
 const QUOTED_BYTES: usize = 96;
 
-/// Bytes from a file as one short printable line: control characters and invalid UTF-8 escaped, the end cut.
+/// Bytes from a file as one short printable line: control characters and invalid UTF-8 escaped, the end truncated.
 pub(crate) fn quoted(bytes: impl AsRef<[u8]>) -> String {
     let bytes = bytes.as_ref();
     let shown = &bytes[..bytes.len().min(QUOTED_BYTES)];
@@ -167,7 +167,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn quoting_leaves_one_printable_line() {
+    fn quoted_text_is_one_short_printable_line() {
         assert_eq!(quoted("general.name"), "general.name");
         assert_eq!(quoted("it's \"x\""), "it's \"x\"");
         assert_eq!(quoted("a\n\u{1b}[2J\u{202e}"), "a\\n\\u{1b}[2J\\u{202e}");

@@ -35,7 +35,7 @@ impl GgufFile {
     pub fn open(path: impl AsRef<Path>) -> Result<GgufFile, GgufError> {
         let path = path.as_ref();
         let opened = open_part(path)?;
-        let position = SplitPosition::of(&opened.metadata).map_err(|error| error.in_file(path))?;
+        let position = SplitPosition::from_metadata(&opened.metadata).map_err(|error| error.in_file(path))?;
         if position.count == 1 {
             return GgufFile::assemble(vec![opened]).map_err(|error| error.in_file(path));
         }
@@ -54,8 +54,8 @@ impl GgufFile {
 
     /// Reads a whole file held in memory, as [`GgufFile::open`] does. A part of a split model is an error.
     pub fn from_bytes(bytes: Vec<u8>) -> Result<GgufFile, GgufError> {
-        let part = Part::read(Arc::new(Bytes::Held(bytes)))?;
-        let SplitPosition { index, count } = SplitPosition::of(&part.metadata)?;
+        let part = Part::read(Arc::new(Bytes::Owned(bytes)))?;
+        let SplitPosition { index, count } = SplitPosition::from_metadata(&part.metadata)?;
         if count > 1 {
             let problem = format!("these bytes are part {} of {count}; open the files by path", index + 1);
             return Err(GgufError::Split { problem });
@@ -114,7 +114,7 @@ impl GgufFile {
         Some(Tensor { info, bytes: self.parts.get(info.split)? })
     }
 
-    /// Joins the parts of a model, given in order; each is known to be the part that it should be.
+    /// Joins the parts of a model, given in order; each part's index has been checked.
     fn assemble(parts: Vec<Part>) -> Result<GgufFile, GgufError> {
         let mut tensors = Vec::with_capacity(parts.iter().map(|part| part.tensors.len()).sum());
         let mut files = Vec::with_capacity(parts.len());
@@ -151,7 +151,7 @@ impl fmt::Debug for GgufFile {
 fn open_part(path: &Path) -> Result<Part, GgufError> {
     let io = |action| move |source| GgufError::Io { action, source };
     let read = || {
-        // Asked before opening: opening a pipe would wait for its writer.
+        // Checked before opening: opening a FIFO blocks until it has a writer.
         if !fs::metadata(path).map_err(io("find the file"))?.is_file() {
             return Err(GgufError::NotAFile);
         }
@@ -170,7 +170,7 @@ fn open_sibling(path: &Path, expected: SplitPosition) -> Result<Part, GgufError>
         return Err(GgufError::Split { problem }.in_file(path));
     }
     let part = open_part(path)?;
-    let found = SplitPosition::of(&part.metadata).map_err(|error| error.in_file(path))?;
+    let found = SplitPosition::from_metadata(&part.metadata).map_err(|error| error.in_file(path))?;
     if found != expected {
         let problem = format!(
             "by its name this is part {} of {count}, by its metadata part {} of {}; download it again",

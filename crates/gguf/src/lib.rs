@@ -1,9 +1,8 @@
 //! The GGUF container: reading and writing, safe on hostile files.
 //!
-//! A GGUF file is a header, an ordered list of metadata entries, a table of tensors, and the tensor data.
-//! [`GgufFile`] maps one (or all the parts of one that was split), checks every byte of the first three, and
-//! hands out the tensor data as slices of the mapping; [`GgufWriter`] writes one without ever holding the
-//! tensor data.
+//! A GGUF file is a header, an ordered list of metadata entries, a table of tensors, and the tensor data. [`GgufFile`] maps one (or
+//! all the parts of one that was split), checks every byte of the first three, and returns the tensor data as slices of the
+//! mapping; [`GgufWriter`] writes one without ever holding the tensor data.
 //!
 //! Layout: <https://github.com/ggml-org/ggml/blob/master/docs/gguf.md>.
 //!

@@ -11,7 +11,7 @@ use memmap2::Mmap;
 /// The whole content of one file, immutable.
 pub(crate) enum Bytes {
     Mapped(Mmap),
-    Held(Vec<u8>),
+    Owned(Vec<u8>),
 }
 
 impl Bytes {
@@ -23,7 +23,7 @@ impl Bytes {
     /// over it is safe.
     pub(crate) fn map(file: &File) -> std::io::Result<Bytes> {
         if file.metadata()?.len() == 0 {
-            return Ok(Bytes::Held(Vec::new()));
+            return Ok(Bytes::Owned(Vec::new()));
         }
         // SAFETY: the mapping is this process's own and read-only, so nothing in it writes through the
         // slice. Another process could (see above): that is the condition under which every program that maps
@@ -77,7 +77,7 @@ impl Deref for Bytes {
     fn deref(&self) -> &[u8] {
         match self {
             Bytes::Mapped(map) => map,
-            Bytes::Held(bytes) => bytes,
+            Bytes::Owned(bytes) => bytes,
         }
     }
 }

@@ -5,7 +5,7 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::cursor::{Cursor, Fault};
+use crate::cursor::{Cursor, ReadError};
 use crate::error::{GgufError, quoted};
 use crate::map::Bytes;
 use crate::value::{Array, BytesArray, StrArray, Value, ValueType};
@@ -185,9 +185,9 @@ fn array<'a, T>(value: Value<'a>, convert: fn(Value<'a>) -> Result<T, String>) -
 
 /// Reads one entry, checking all of it. `index` names it until its key is known.
 pub(crate) fn read_entry(cursor: &mut Cursor<'_>, index: u64) -> Result<Entry, GgufError> {
-    let key = cursor.name().map_err(|fault| fault.at(format!("the key of metadata entry {index}")))?;
+    let key = cursor.name().map_err(|error| error.at(format!("the key of metadata entry {index}")))?;
     let key_end = cursor.offset();
-    let at_key = |fault: Fault| fault.at(format!("metadata key `{}`", quoted(key)));
+    let at_key = |error: ReadError| error.at(format!("metadata key `{}`", quoted(key)));
     let value_type = ValueType::read(cursor).map_err(at_key)?;
     let value_start = cursor.offset();
     Value::read(cursor, value_type, 0).map_err(at_key)?;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use verbatim_quant::DType;
 
-use crate::cursor::{Cursor, Fault};
+use crate::cursor::{Cursor, ReadError};
 use crate::error::{GgufError, quoted};
 use crate::format::{
     ALIGNMENT_KEY, MAGIC, MAX_DIMS, MAX_ENTRIES, MAX_TENSORS, MIN_ENTRY_BYTES, MIN_TENSOR_BYTES,
@@ -28,8 +28,8 @@ impl Part {
     pub(crate) fn read(bytes: Arc<Bytes>) -> Result<Part, GgufError> {
         let cursor = &mut Cursor::new(&bytes);
         let version = read_version(cursor)?;
-        let tensor_count = cursor.u64().map_err(|fault| fault.at("the header"))?;
-        let entry_count = cursor.u64().map_err(|fault| fault.at("the header"))?;
+        let tensor_count = cursor.u64().map_err(|error| error.at("the header"))?;
+        let entry_count = cursor.u64().map_err(|error| error.at("the header"))?;
         check_count("metadata entries", entry_count, MAX_ENTRIES, MIN_ENTRY_BYTES, cursor)?;
         check_count("tensors", tensor_count, MAX_TENSORS, MIN_TENSOR_BYTES, cursor)?;
 
@@ -55,11 +55,11 @@ impl Part {
 
 /// Reads the magic and the version.
 fn read_version(cursor: &mut Cursor<'_>) -> Result<u32, GgufError> {
-    let magic: [u8; 4] = cursor.array().map_err(|fault| fault.at("the magic"))?;
+    let magic: [u8; 4] = cursor.array().map_err(|error| error.at("the magic"))?;
     if magic != MAGIC {
         return Err(GgufError::NotGguf { found: quoted(magic) });
     }
-    let found = cursor.u32().map_err(|fault| fault.at("the header"))?;
+    let found = cursor.u32().map_err(|error| error.at("the header"))?;
     let advice = match found {
         2 | 3 => return Ok(found),
         0 | 1 => "the file predates the current layout, convert the model again",
@@ -70,7 +70,7 @@ fn read_version(cursor: &mut Cursor<'_>) -> Result<u32, GgufError> {
     Err(GgufError::UnsupportedVersion { found, advice })
 }
 
-/// Refuses a count that the rest of the file cannot hold, before anything is reserved for it.
+/// Rejects a count that the rest of the file cannot hold, before anything is reserved for it.
 fn check_count(
     what: &str,
     count: u64,
@@ -96,32 +96,34 @@ fn check_count(
     Ok(())
 }
 
-/// Reads a line of the tensor table; the offset still counts from the start of the data. `index` names the
-/// tensor until its name is known.
+/// Reads an entry of the tensor table; the offset still counts from the start of the data. `index` names the tensor until its name
+/// is known.
 fn read_tensor(cursor: &mut Cursor<'_>, index: u64) -> Result<TensorInfo, GgufError> {
-    let name = cursor.name().map_err(|fault| fault.at(format!("the name of tensor {index}")))?;
+    let name = cursor.name().map_err(|error| error.at(format!("the name of tensor {index}")))?;
     read_shape_and_offset(cursor)
         .map(|(shape, offset)| TensorInfo { name: name.to_string(), shape, offset, split: 0 })
-        .map_err(|fault| fault.at(tensor_place(name)))
+        .map_err(|error| error.at(tensor_place(name)))
 }
 
-fn read_shape_and_offset(cursor: &mut Cursor<'_>) -> Result<(Shape, usize), Fault> {
+fn read_shape_and_offset(cursor: &mut Cursor<'_>) -> Result<(Shape, usize), ReadError> {
     let dim_count = cursor.u32()? as usize;
     let mut dims = [0; MAX_DIMS];
     let Some(dims) = dims.get_mut(..dim_count) else {
-        return Err(Fault::Broken(format!("it has {dim_count} dimensions, at most {MAX_DIMS} are allowed")));
+        return Err(ReadError::Malformed(format!(
+            "it has {dim_count} dimensions, at most {MAX_DIMS} are allowed"
+        )));
     };
     for dim in dims.iter_mut() {
         *dim = cursor.u64()?;
     }
     let type_id = cursor.u32()?;
     let dtype = DType::from_id(type_id).ok_or_else(|| {
-        Fault::Broken(format!("its type has the id {type_id}, which is unknown or no longer in use"))
+        ReadError::Malformed(format!("its type has the id {type_id}, which is unknown or no longer in use"))
     })?;
     let offset = cursor.u64()?;
-    let offset =
-        usize::try_from(offset).map_err(|_| Fault::Broken(format!("its offset {offset} is too large")))?;
-    Ok((Shape::new(dtype, dims).map_err(Fault::Broken)?, offset))
+    let offset = usize::try_from(offset)
+        .map_err(|_| ReadError::Malformed(format!("its offset {offset} is too large")))?;
+    Ok((Shape::new(dtype, dims).map_err(ReadError::Malformed)?, offset))
 }
 
 /// Makes the offset one from the start of the file, and checks that the data lies inside the file.
@@ -150,7 +152,7 @@ fn place(
     Ok(())
 }
 
-/// Refuses tensors that share bytes. Gaps between them are harmless.
+/// Rejects tensors that share bytes. Gaps between them are harmless.
 fn check_overlap(tensors: &[TensorInfo]) -> Result<(), GgufError> {
     let mut by_offset: Vec<&TensorInfo> = tensors.iter().collect();
     by_offset.sort_unstable_by_key(|tensor| tensor.offset);

@@ -17,7 +17,7 @@ pub(crate) struct SplitPosition {
 
 impl SplitPosition {
     /// Reads `split.no` and `split.count`; a file without them is not split.
-    pub(crate) fn of(metadata: &Metadata) -> Result<SplitPosition, GgufError> {
+    pub(crate) fn from_metadata(metadata: &Metadata) -> Result<SplitPosition, GgufError> {
         let count = metadata.get_u32("split.count")?.unwrap_or(1);
         if count <= 1 {
             return Ok(SplitPosition { index: 0, count: 1 });

@@ -1,4 +1,4 @@
-//! Tensors: what the table says of each, and the rules that both reader and writer hold it to.
+//! Tensors: the entries of the tensor-info table, and the checks shared by reader and writer.
 
 use std::fmt;
 use std::ops::{Deref, Range};
@@ -9,7 +9,7 @@ use crate::error::quoted;
 use crate::format::MAX_DIMS;
 use crate::map::Bytes;
 
-/// One line of the tensor table.
+/// One entry of the tensor table.
 #[derive(Clone, PartialEq, Eq)]
 pub struct TensorInfo {
     pub(crate) name: String,
@@ -29,22 +29,22 @@ impl TensorInfo {
         self.shape.dtype
     }
 
-    /// One to four dimensions, none of them 0, fastest first as in the file: a matrix is `[cols, rows]`.
+    /// One to four dimensions, none of them 0, innermost first (ggml's `ne` order): a matrix is `[cols, rows]`.
     pub fn dims(&self) -> &[usize] {
         &self.shape.dims[..self.shape.dim_count]
     }
 
-    /// Elements of a row, the fastest dimension: what a matrix multiplies with.
+    /// Elements of a row, the innermost dimension: the contraction dimension of a matmul (`ne[0]`).
     pub fn cols(&self) -> usize {
         self.shape.dims[0]
     }
 
-    /// Rows: the product of all dimensions but the fastest (for stacked experts, those of all of them).
+    /// Rows: the product of all dimensions but the innermost (for stacked experts, the rows of all of them).
     pub fn rows(&self) -> usize {
         self.shape.dims[1..].iter().product()
     }
 
-    /// Elements in all.
+    /// Number of elements.
     pub fn element_count(&self) -> usize {
         self.shape.dims.iter().product()
     }
@@ -54,7 +54,7 @@ impl TensorInfo {
         self.shape.row_bytes
     }
 
-    /// Bytes in all.
+    /// Number of bytes.
     pub fn byte_len(&self) -> usize {
         self.shape.byte_len
     }
@@ -88,7 +88,7 @@ impl fmt::Debug for TensorInfo {
     }
 }
 
-/// A tensor with its data. Everything that [`TensorInfo`] tells, it tells as well.
+/// A tensor with its data. Dereferences to [`TensorInfo`].
 #[derive(Clone, Copy)]
 pub struct Tensor<'a> {
     pub(crate) info: &'a TensorInfo,
@@ -96,13 +96,13 @@ pub struct Tensor<'a> {
 }
 
 impl<'a> Tensor<'a> {
-    /// What the table says of it.
+    /// Its entry in the tensor table.
     pub fn info(self) -> &'a TensorInfo {
         self.info
     }
 
-    /// The data, as long as [`TensorInfo::byte_len`] says. In a mapped file its address is a multiple of the
-    /// file's alignment, so at least of 8.
+    /// The data, [`TensorInfo::byte_len`] bytes. In a mapped file its address is a multiple of the file's alignment, so at least of
+    /// 8.
     pub fn data(self) -> &'a [u8] {
         &self.bytes[self.info.range()]
     }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::cursor::{Cursor, Fault};
+use crate::cursor::{Cursor, ReadError};
 use crate::error::quoted;
 
 /// A metadata value. Strings and arrays are views into the file's bytes, so a value is a few words and
@@ -70,10 +70,10 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// The truth value, if it is one.
+    /// The bool, if it is one.
     pub fn as_bool(self) -> Option<bool> {
         match self {
-            Value::Bool(truth) => Some(truth),
+            Value::Bool(value) => Some(value),
             _ => None,
         }
     }
@@ -104,7 +104,7 @@ impl<'a> Value<'a> {
             Value::U32(number) => out.extend(number.to_le_bytes()),
             Value::I32(number) => out.extend(number.to_le_bytes()),
             Value::F32(number) => out.extend(number.to_le_bytes()),
-            Value::Bool(truth) => out.push(truth.into()),
+            Value::Bool(value) => out.push(value.into()),
             Value::Str(bytes) => encode_string(bytes, out),
             Value::Array(array) => {
                 out.extend(array.element.id().to_le_bytes());
@@ -122,7 +122,7 @@ impl<'a> Value<'a> {
         cursor: &mut Cursor<'a>,
         value_type: ValueType,
         depth: usize,
-    ) -> Result<Value<'a>, Fault> {
+    ) -> Result<Value<'a>, ReadError> {
         Ok(match value_type {
             ValueType::U8 => Value::U8(u8::from_le_bytes(cursor.array()?)),
             ValueType::I8 => Value::I8(i8::from_le_bytes(cursor.array()?)),
@@ -134,7 +134,9 @@ impl<'a> Value<'a> {
             ValueType::Bool => match cursor.array()? {
                 [0] => Value::Bool(false),
                 [1] => Value::Bool(true),
-                [other] => return Err(Fault::Broken(format!("a bool is the byte {other}, not 0 or 1"))),
+                [other] => {
+                    return Err(ReadError::Malformed(format!("a bool is the byte {other}, not 0 or 1")));
+                }
             },
             ValueType::Str => Value::Str(cursor.string()?),
             ValueType::Array => Value::Array(Array::read(cursor, depth)?),
@@ -166,7 +168,7 @@ impl fmt::Display for Value<'_> {
         match *self {
             Value::F32(number) => write!(f, "{number:?}"),
             Value::F64(number) => write!(f, "{number:?}"),
-            Value::Bool(truth) => write!(f, "{truth}"),
+            Value::Bool(value) => write!(f, "{value}"),
             Value::Str(bytes) => write!(f, "\"{}\"", quoted(bytes)),
             Value::Array(array) => write!(f, "[{}; {}]", array.element, array.len),
             // All others are integers.
@@ -265,10 +267,10 @@ impl ValueType {
     }
 
     /// Reads the type before a value.
-    pub(crate) fn read(cursor: &mut Cursor<'_>) -> Result<ValueType, Fault> {
+    pub(crate) fn read(cursor: &mut Cursor<'_>) -> Result<ValueType, ReadError> {
         let id = cursor.u32()?;
         ValueType::from_id(id)
-            .ok_or_else(|| Fault::Broken(format!("value type {id} is unknown (0 to 12 are known)")))
+            .ok_or_else(|| ReadError::Malformed(format!("value type {id} is unknown (0 to 12 are known)")))
     }
 
     /// The bytes of every value of this type; `None` for strings and arrays.
@@ -289,8 +291,7 @@ impl fmt::Display for ValueType {
     }
 }
 
-/// Arrays of arrays deeper than this are refused. No known file has any; the bound keeps reading from
-/// recursing away.
+/// Arrays of arrays deeper than this are rejected. No known file has any; the bound limits the recursion.
 const MAX_ARRAY_DEPTH: usize = 4;
 
 /// An array of metadata values, all of one type, viewed where they lie.
@@ -331,9 +332,9 @@ impl<'a> Array<'a> {
     }
 
     /// Reads the array at the cursor, checking every element. `depth` counts the arrays around it.
-    fn read(cursor: &mut Cursor<'a>, depth: usize) -> Result<Array<'a>, Fault> {
+    fn read(cursor: &mut Cursor<'a>, depth: usize) -> Result<Array<'a>, ReadError> {
         if depth >= MAX_ARRAY_DEPTH {
-            return Err(Fault::Broken(format!("arrays are nested deeper than {MAX_ARRAY_DEPTH}")));
+            return Err(ReadError::Malformed(format!("arrays are nested deeper than {MAX_ARRAY_DEPTH}")));
         }
         let element = ValueType::read(cursor)?;
         let count = cursor.u64()?;
@@ -344,7 +345,7 @@ impl<'a> Array<'a> {
                 if element == ValueType::Bool
                     && let Some(other) = values.iter().find(|&&byte| byte > 1)
                 {
-                    return Err(Fault::Broken(format!("a bool is the byte {other}, not 0 or 1")));
+                    return Err(ReadError::Malformed(format!("a bool is the byte {other}, not 0 or 1")));
                 }
             }
             None => {
@@ -358,7 +359,7 @@ impl<'a> Array<'a> {
             }
         }
         let bytes = cursor.take((rest.offset() - cursor.offset()) as u64)?;
-        // Never cut: the elements lie in memory, and each takes at least a byte.
+        // Never truncated: the elements lie in memory, and each takes at least a byte.
         Ok(Array { element, len: count as usize, bytes })
     }
 }
@@ -460,7 +461,7 @@ elements! {
     i64, I64, |number| (*number).into();
     f32, F32, |number| (*number).into();
     f64, F64, |number| (*number).into();
-    bool, Bool, |truth| (*truth).into();
+    bool, Bool, |value| (*value).into();
     &str, Str, |text| Value::Str(text.as_bytes());
     String, Str, |text| Value::Str(text.as_bytes());
     &[u8], Str, |bytes| Value::Str(bytes);

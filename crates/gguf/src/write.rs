@@ -15,7 +15,7 @@ use crate::value::{Element, Value, ValueType, encode_array, encode_string};
 
 /// Collects the metadata and the tensor table of a file, then turns into a [`TensorWriter`] for the data.
 ///
-/// What it writes, [`GgufFile`](crate::GgufFile) accepts: what that would refuse is an error here.
+/// [`GgufFile`](crate::GgufFile) can open everything it writes: input that it would reject is an error here.
 ///
 /// ```
 /// use verbatim_gguf::{GgufFile, GgufWriter};
@@ -94,11 +94,9 @@ impl GgufWriter {
         Ok(())
     }
 
-    /// Declares the next tensor; `dims` are in the file's order, fastest first, as [`TensorInfo::dims`] returns
-    /// them.
+    /// Declares the next tensor; `dims` are in the file's order, innermost first, as [`TensorInfo::dims`] returns them.
     ///
-    /// A name that is given twice, empty or too long is an error, and so are dimensions that are none of the
-    /// format's.
+    /// A name that is given twice, empty or too long is an error, and so are dimensions that the format does not allow.
     ///
     /// [`TensorInfo::dims`]: crate::TensorInfo::dims
     pub fn declare(&mut self, name: &str, dtype: DType, dims: &[usize]) -> Result<(), GgufError> {
@@ -208,7 +206,7 @@ pub struct TensorWriter<W> {
 impl<W: Write> TensorWriter<W> {
     /// Appends data of the tensor whose turn it is, all of it or the next piece.
     ///
-    /// Data of another tensor, and more data than declared, are errors that write nothing.
+    /// Data of a different tensor, and more data than declared, are errors that write nothing.
     pub fn append(&mut self, name: &str, data: &[u8]) -> Result<(), GgufError> {
         let byte_len = self.check_turn(name)?;
         let left = byte_len - self.written_bytes;

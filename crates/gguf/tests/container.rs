@@ -1,5 +1,4 @@
-//! Reading and writing: what is written is read back, byte for byte; what breaks the format's rules is
-//! refused.
+//! Reading and writing: what is written is read back, byte for byte; what breaks the format's rules is rejected.
 
 mod common;
 
@@ -29,14 +28,14 @@ fn entry(key: impl AsRef<[u8]>, value_type: u32, value: &[u8]) -> Vec<u8> {
     [&string(key), &value_type.to_le_bytes()[..], value].concat()
 }
 
-/// A line of the tensor table, of F32.
+/// An entry of the tensor table, of F32.
 fn record(name: impl AsRef<[u8]>, dims: &[u64], offset: u64) -> Vec<u8> {
     let dims_bytes: Vec<u8> = dims.iter().flat_map(|dim| dim.to_le_bytes()).collect();
     let count = (dims.len() as u32).to_le_bytes();
     [&string(name), &count[..], &dims_bytes, &0u32.to_le_bytes(), &offset.to_le_bytes()].concat()
 }
 
-fn refusal(bytes: Vec<u8>) -> String {
+fn error_of(bytes: Vec<u8>) -> String {
     GgufFile::from_bytes(bytes).unwrap_err().to_string()
 }
 
@@ -54,7 +53,7 @@ fn valid_files_are_rewritten_byte_for_byte() {
 }
 
 #[test]
-fn baseline_is_read_as_it_was_written() {
+fn the_baseline_file_is_read_as_it_was_written() {
     let file = GgufFile::open(hostile_path("valid-baseline.gguf")).unwrap();
     let metadata = file.metadata();
     assert_eq!((metadata.len(), file.tensors().len(), file.alignment(), file.split_count()), (19, 12, 32, 1));
@@ -81,7 +80,7 @@ fn baseline_is_read_as_it_was_written() {
 }
 
 #[test]
-fn getters_convert_what_fits_and_name_what_does_not() {
+fn getters_convert_values_that_fit_and_report_others() {
     let mut writer = GgufWriter::new();
     writer.put("u8", 7u8).unwrap();
     writer.put("i64", -5i64).unwrap();
@@ -149,33 +148,34 @@ fn getters_convert_what_fits_and_name_what_does_not() {
 }
 
 #[test]
-fn names_that_break_the_rules_are_refused() {
+fn invalid_names_are_rejected() {
     let empty_key = file_of(0, 1, &[&entry("", 4, &[1; 4])]);
-    assert_eq!(refusal(empty_key), "the key of metadata entry 0: the name is empty");
+    assert_eq!(error_of(empty_key), "the key of metadata entry 0: the name is empty");
     let bad_key = file_of(0, 1, &[&entry(b"a\xffb", 0, &[1])]);
-    assert_eq!(refusal(bad_key), "the key of metadata entry 0: the name \"a\\xffb\" is not UTF-8");
+    assert_eq!(error_of(bad_key), "the key of metadata entry 0: the name \"a\\xffb\" is not UTF-8");
     let long_key = file_of(0, 1, &[&entry(vec![b'k'; MAX_NAME_BYTES + 1], 0, &[1])]);
-    assert!(refusal(long_key).contains("65536 bytes long, at most 65535"));
+    assert!(error_of(long_key).contains("65536 bytes long, at most 65535"));
     let bad_name = file_of(1, 0, &[&record(b"\xc0", &[1], 0), &[0; 64]]);
-    assert_eq!(refusal(bad_name), "the name of tensor 0: the name \"\\xc0\" is not UTF-8");
+    assert_eq!(error_of(bad_name), "the name of tensor 0: the name \"\\xc0\" is not UTF-8");
     let empty_name = file_of(1, 0, &[&record("", &[1], 0), &[0; 64]]);
-    assert_eq!(refusal(empty_name), "the name of tensor 0: the name is empty");
+    assert_eq!(error_of(empty_name), "the name of tensor 0: the name is empty");
 
-    // Control characters are allowed, but a message never hands them to a terminal.
+    // Control characters are allowed, but a message never passes them to a terminal.
     let escape = file_of(0, 2, &[&entry("\u{1b}[2J", 0, &[1]), &entry("\u{1b}[2J", 0, &[1])]);
-    assert_eq!(refusal(escape), "metadata key `\\u{1b}[2J` is given twice");
+    assert_eq!(error_of(escape), "metadata key `\\u{1b}[2J` is given twice");
 }
 
 #[test]
-fn dimensions_that_break_the_rules_are_refused() {
+fn invalid_dimensions_are_rejected() {
     let with_dims = |dims: &[u64]| file_of(1, 0, &[&record("t", dims, 0), &[0; 64]]);
-    assert_eq!(refusal(with_dims(&[1; 5])), "tensor `t`: it has 5 dimensions, at most 4 are allowed");
-    assert_eq!(refusal(with_dims(&[4, 0])), "tensor `t`: dimensions [4, 0] are empty");
-    assert!(refusal(with_dims(&[1 << 61, 2, 2])).contains("are too large"));
-    assert!(refusal(with_dims(&[1 << 62, 1])).contains("are too large"));
-    assert!(refusal(with_dims(&[u64::MAX])).contains("are too large"));
+    assert_eq!(error_of(with_dims(&[1; 5])), "tensor `t`: it has 5 dimensions, at most 4 are allowed");
+    assert_eq!(error_of(with_dims(&[4, 0])), "tensor `t`: dimensions [4, 0] are empty");
+    assert!(error_of(with_dims(&[1 << 61, 2, 2])).contains("are too large"));
+    assert!(error_of(with_dims(&[1 << 62, 1])).contains("are too large"));
+    assert!(error_of(with_dims(&[u64::MAX])).contains("are too large"));
     assert!(
-        refusal(file_of(1, 0, &[&record("t", &[1], u64::MAX - 31), &[0; 64]])).contains("4 bytes are needed")
+        error_of(file_of(1, 0, &[&record("t", &[1], u64::MAX - 31), &[0; 64]]))
+            .contains("4 bytes are needed")
     );
 
     // No dimensions at all: a single element.
@@ -188,36 +188,36 @@ fn dimensions_that_break_the_rules_are_refused() {
 }
 
 #[test]
-fn values_that_break_the_rules_are_refused() {
+fn invalid_values_are_rejected() {
     let array = |element: u32, count: u64| [&element.to_le_bytes()[..], &count.to_le_bytes()].concat();
     let nested = |depth: usize| {
         let arrays: Vec<u8> = (0..depth).flat_map(|_| array(9, 1)).chain(array(0, 0)).collect();
         file_of(0, 1, &[&entry("k", 9, &arrays)])
     };
     assert!(GgufFile::from_bytes(nested(3)).is_ok());
-    assert_eq!(refusal(nested(4)), "metadata key `k`: arrays are nested deeper than 4");
-    assert_eq!(refusal(nested(1000)), "metadata key `k`: arrays are nested deeper than 4");
+    assert_eq!(error_of(nested(4)), "metadata key `k`: arrays are nested deeper than 4");
+    assert_eq!(error_of(nested(1000)), "metadata key `k`: arrays are nested deeper than 4");
     let bad_bool = file_of(0, 1, &[&entry("k", 7, &[2])]);
-    assert_eq!(refusal(bad_bool), "metadata key `k`: a bool is the byte 2, not 0 or 1");
+    assert_eq!(error_of(bad_bool), "metadata key `k`: a bool is the byte 2, not 0 or 1");
     let bad_bools = file_of(0, 1, &[&entry("k", 9, &[array(7, 2), vec![1, 3]].concat())]);
-    assert_eq!(refusal(bad_bools), "metadata key `k`: a bool is the byte 3, not 0 or 1");
+    assert_eq!(error_of(bad_bools), "metadata key `k`: a bool is the byte 3, not 0 or 1");
     let many_strings = file_of(0, 1, &[&entry("k", 9, &array(8, 1 << 61))]);
     assert!(
-        refusal(many_strings).contains("an array of 2305843009213693952 elements is longer than any file")
+        error_of(many_strings).contains("an array of 2305843009213693952 elements is longer than any file")
     );
     let more_strings = file_of(0, 1, &[&entry("k", 9, &array(8, 3)), &[0; 23]]);
-    assert!(refusal(more_strings).contains("the file ends inside metadata key `k`: 24 bytes are needed"));
+    assert!(error_of(more_strings).contains("the file ends inside metadata key `k`: 24 bytes are needed"));
 
     for alignment in [1u32, 4, 24, 1 << 21, u32::MAX] {
         let bytes = file_of(0, 1, &[&entry("general.alignment", 4, &alignment.to_le_bytes())]);
         let expected = "is not a power of two from 8 to 1048576";
-        assert!(refusal(bytes).contains(expected), "{alignment}");
+        assert!(error_of(bytes).contains(expected), "{alignment}");
         assert!(
             GgufWriter::new().put("general.alignment", alignment).unwrap_err().to_string().contains(expected)
         );
     }
     assert!(
-        refusal(file_of(0, 1, &[&entry("general.alignment", 8, &string("32"))]))
+        error_of(file_of(0, 1, &[&entry("general.alignment", 8, &string("32"))]))
             .contains("string \"32\" is not")
     );
 }
@@ -247,7 +247,7 @@ fn only_regular_files_are_opened() {
 }
 
 #[test]
-fn the_writer_refuses_what_does_not_fit_its_declarations() {
+fn the_writer_rejects_data_that_does_not_match_its_declarations() {
     let mut writer = GgufWriter::new();
     writer.put("k", 1u32).unwrap();
     assert_eq!(writer.put("k", 2u32).unwrap_err().to_string(), "metadata key `k` is given twice");
@@ -322,7 +322,7 @@ fn a_split_model_opens_from_any_of_its_files() {
 }
 
 #[test]
-fn splits_that_do_not_fit_are_refused() {
+fn inconsistent_splits_are_rejected() {
     let folder = tempfile::tempdir().unwrap();
     let paths = write_split(folder.path(), 3, 4);
     let problem = |path: &Path| {
@@ -353,7 +353,8 @@ fn splits_that_do_not_fit_are_refused() {
         "{message}"
     );
     assert!(
-        refusal(fs::read(&paths[0]).unwrap()).contains("these bytes are part 1 of 3; open the files by path")
+        error_of(fs::read(&paths[0]).unwrap())
+            .contains("these bytes are part 1 of 3; open the files by path")
     );
 
     let mut writer = GgufWriter::new();
@@ -365,7 +366,7 @@ fn splits_that_do_not_fit_are_refused() {
 
 /// The largest vocabularies have some 260 000 tokens and twice as many merges.
 #[test]
-fn a_large_vocabulary_opens_at_once() {
+fn a_large_vocabulary_opens_quickly() {
     let tokens: Vec<String> = (0..262_144).map(|id| format!("token{id}")).collect();
     let merges: Vec<String> = (0..524_288).map(|rank| format!("left{rank} right")).collect();
     let mut writer = GgufWriter::new();

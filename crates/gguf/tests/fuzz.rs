@@ -1,4 +1,4 @@
-//! Fuzzing: whatever the bytes, opening them ends well, and what is accepted survives being written and read
+//! Fuzzing: opening any bytes returns a file or an error, and a file that was opened is the same after being written and read
 //! again.
 //!
 //! Plain `cargo test` runs the stored corpus (`__fuzz__/container/corpus`) and a burst of random inputs;

@@ -1,5 +1,5 @@
-//! Hostile files: every one gets the outcome that its index names, quickly, in little memory, with a message
-//! that says where and what. See `tests/data/hostile/README.md`.
+//! Hostile and damaged files: each has the outcome that the index lists, quickly, in little memory, with a message that names the
+//! place and the problem. See `tests/data/hostile/README.md`.
 
 mod common;
 #[path = "common/measured.rs"]
@@ -23,8 +23,7 @@ fn bounded<T>(name: &str, run: impl FnOnce() -> T) -> T {
     result
 }
 
-/// Runs something under the bounds on time and memory. Of a few runs the fastest counts: the machine may be
-/// busy.
+/// Runs something under the bounds on time and memory. Of a few runs the fastest counts: the machine may be under load.
 fn bounded_and_quick<T>(name: &str, run: impl Fn() -> T) -> T {
     let mut fastest = Duration::MAX;
     for _ in 0..4 {
@@ -63,7 +62,7 @@ fn walk(file: &GgufFile) -> usize {
     sum
 }
 
-/// The files that only a model's loader can refuse: the container is in order, its content makes no model.
+/// The files that only a model's loader can reject: the container is valid, but its content is no valid model.
 const FOR_THE_LOADER: [&str; 8] = [
     "tokens-wrong-type.gguf",
     "missing-architecture.gguf",
@@ -76,7 +75,7 @@ const FOR_THE_LOADER: [&str; 8] = [
 ];
 
 #[test]
-fn every_file_gets_its_outcome() {
+fn every_file_has_the_outcome_of_the_index() {
     let index = index();
     let files = index["files"].as_array().unwrap();
     assert_eq!(files.len(), 38);
@@ -90,13 +89,13 @@ fn every_file_gets_its_outcome() {
                 assert!(accepted, "{name} was accepted");
                 bounded_and_quick(name, || walk(&file));
             }
-            Err(error) => assert!(!accepted, "{name} was refused: {error}"),
+            Err(error) => assert!(!accepted, "{name} was rejected: {error}"),
         }
     }
 }
 
 #[test]
-fn refusals_say_where_and_what() {
+fn messages_name_the_place_and_the_problem() {
     let cases = [
         ("empty-file.gguf", "the file ends inside the magic: 4 bytes are needed at offset 0, 0 are left"),
         (
@@ -162,7 +161,7 @@ fn refusals_say_where_and_what() {
 }
 
 #[test]
-fn every_listed_truncation_is_refused() {
+fn every_listed_truncation_is_rejected() {
     let (index, bytes) = (index(), baseline());
     let lengths = index["truncations"]["lengths"].as_array().unwrap();
     assert_eq!(lengths.len(), 162);
@@ -179,7 +178,7 @@ fn every_listed_truncation_is_refused() {
 }
 
 #[test]
-fn every_truncation_is_refused() {
+fn every_truncation_is_rejected() {
     let bytes = baseline();
     assert!(open_bytes(&bytes).is_ok());
     for length in 0..bytes.len() {
@@ -189,7 +188,7 @@ fn every_truncation_is_refused() {
 
 /// The densest tables that a file can hold take a small multiple of its length.
 #[test]
-fn memory_follows_the_length_of_the_file() {
+fn memory_is_bounded_by_the_length_of_the_file() {
     let head = |tensor_count: u64, entry_count: u64| {
         [b"GGUF\x03\0\0\0".as_slice(), &tensor_count.to_le_bytes(), &entry_count.to_le_bytes()].concat()
     };
@@ -209,9 +208,9 @@ fn memory_follows_the_length_of_the_file() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 2000, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Bytes of header, metadata and table replaced at random: refused or accepted, never worse.
+    /// Bytes of header, metadata and table replaced at random: rejected or accepted, no panic.
     #[test]
-    fn damage_is_survived(damage in prop::collection::vec((0usize..1920, any::<u8>()), 1..6)) {
+    fn random_damage_causes_no_panic(damage in prop::collection::vec((0usize..1920, any::<u8>()), 1..6)) {
         let mut bytes = baseline();
         for (offset, byte) in damage {
             bytes[offset] = byte;

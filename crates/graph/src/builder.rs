@@ -165,31 +165,31 @@ fn mark<O: OpRules>(graph: &Graph<O>, root: ValueId, live: &mut [bool]) {
 }
 
 fn renumber<O: OpRules>(graph: &Graph<O>, live: &[bool]) -> Graph<O> {
-    let mut renamed = vec![ValueId::new(0); live.len()];
+    let mut mapped = vec![ValueId::new(0); live.len()];
     let mut kept = Graph { bounds: graph.bounds, values: vec![], nodes: vec![], outputs: vec![] };
     for (index, value) in graph.values.iter().enumerate().filter(|&(index, _)| live[index]) {
         let id = ValueId::new(kept.values.len());
-        renamed[index] = id;
+        mapped[index] = id;
         let def = match value.def {
             Def::Leaf(tag) => Def::Leaf(tag),
-            Def::Columns { base, start } => Def::Columns { base: renamed[base.index()], start },
+            Def::Columns { base, start } => Def::Columns { base: mapped[base.index()], start },
             Def::Node(node) => {
                 let node = &graph.nodes[node.index()];
-                let operands = node.operands.iter().map(|operand| renamed[operand.index()]).collect();
+                let operands = node.operands.iter().map(|operand| mapped[operand.index()]).collect();
                 kept.nodes.push(Node { op: node.op, operands, output: id });
                 Def::Node(NodeId::new(kept.nodes.len() - 1))
             }
         };
         kept.values.push(Value { def, ..value.clone() });
     }
-    kept.outputs = graph.outputs.iter().map(|&(tag, id)| (tag, renamed[id.index()])).collect();
+    kept.outputs = graph.outputs.iter().map(|&(tag, id)| (tag, mapped[id.index()])).collect();
     kept
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Real;
+    use crate::F32Bits;
 
     const X: Tag = Tag::new("x");
     const Y: Tag = Tag::new("y");
@@ -203,7 +203,7 @@ mod tests {
         let mut b = builder();
         let x = b.input(X, DType::F32, Shape::per_row(8)).unwrap();
         let dead = b.input(Y, DType::F32, Shape::per_row(8)).unwrap();
-        let read = b.apply(Op::Scale { factor: Real(2.0) }, &[x]).unwrap();
+        let read = b.apply(Op::Scale { factor: F32Bits(2.0) }, &[x]).unwrap();
         b.apply(Op::Add, &[read, dead]).unwrap();
         b.output(Tag::new("out"), read).unwrap();
         let graph = b.finish();
@@ -269,7 +269,7 @@ mod tests {
         let x = b.input(X, DType::F32, Shape::per_row(16)).unwrap();
         let middle = b.columns(x, 4, 8).unwrap();
         let inner = b.columns(middle, 2, 4).unwrap();
-        let y = b.apply(Op::Scale { factor: Real(1.0) }, &[inner]).unwrap();
+        let y = b.apply(Op::Scale { factor: F32Bits(1.0) }, &[inner]).unwrap();
         b.output(Y, y).unwrap();
         let graph = b.finish();
         let read = graph.nodes()[0].operands[0];

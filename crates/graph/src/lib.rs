@@ -19,7 +19,7 @@ pub use op::{
 };
 pub use rule::{OpRules, Operands};
 pub use value::{
-    Def, Extent, Lifetime, NodeId, Placement, Real, RowCounts, Shape, Tag, Value, ValueId, WeightKind,
+    Def, Extent, F32Bits, Lifetime, NodeId, Placement, RowCounts, Shape, Tag, Value, ValueId, WeightKind,
 };
 
 /// Why a graph could not be built.
@@ -34,7 +34,7 @@ pub enum GraphError {
         problem: String,
     },
     /// A value's size in bytes, at the graph's bounds, does not fit in memory.
-    #[error("a value of {rows} x {cols} elements of {dtype} is too large for this machine's addresses")]
+    #[error("a value of {rows} x {cols} elements of {dtype} exceeds the address space")]
     TooLarge {
         /// Rows at the bound.
         rows: usize,
@@ -48,7 +48,7 @@ pub enum GraphError {
     NotComputed {
         /// The output's name.
         tag: Tag,
-        /// What the value is instead.
+        /// The value's lifetime.
         lifetime: Lifetime,
     },
     /// An op reads a state whose storage a later version has already overwritten.
@@ -85,7 +85,7 @@ pub struct Graph<O = Op> {
 }
 
 impl<O: OpRules> Graph<O> {
-    /// The same graph of other ops, each replaced by one with the same operands and result.
+    /// Replaces every op by another with the same operands and result.
     pub fn map_ops<P: OpRules>(&self, op: impl Fn(O) -> P) -> Graph<P> {
         let nodes = self.nodes.iter().map(|node| Node {
             op: op(node.op),
@@ -136,7 +136,7 @@ impl<O: OpRules> Graph<O> {
         (id, column)
     }
 
-    /// The tag of the state that `id` is a version of; `None` for any other value.
+    /// The tag of the state that `id` is a version of; `None` if it is not a version of a state.
     pub fn state(&self, mut id: ValueId) -> Option<Tag> {
         loop {
             match self.value(id).def {

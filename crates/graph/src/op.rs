@@ -1,7 +1,7 @@
 //! Model-level ops, each with its shape rule.
 
 use crate::rule::{OpRules, Operands, is_cap};
-use crate::value::{Extent, Real, Shape, Value, WeightKind};
+use crate::value::{Extent, F32Bits, Shape, Value, WeightKind};
 use verbatim_quant::DType;
 
 /// The activation of a gated FFN.
@@ -17,9 +17,9 @@ pub enum Activation {
     /// than `limit` and u within -`limit` to `limit`.
     ClampedSwiglu {
         /// Factor within the sigmoid.
-        alpha: Real,
+        alpha: F32Bits,
         /// Bound on both factors.
-        limit: Real,
+        limit: F32Bits,
     },
 }
 
@@ -40,7 +40,7 @@ pub struct Router {
     /// Divide the weights of the selected experts by their sum.
     pub normalize: bool,
     /// Factor on every weight.
-    pub scale: Real,
+    pub scale: F32Bits,
 }
 
 /// The heads of a gated delta net.
@@ -82,27 +82,27 @@ pub enum RopeScaling {
     /// As trained, or positions divided by `factor` (1 for none).
     Linear {
         /// The scaling factor.
-        factor: Real,
+        factor: F32Bits,
     },
     /// YaRN (arXiv 2309.00071).
     Yarn {
         /// How many times longer than the original context.
-        factor: Real,
+        factor: F32Bits,
         /// The context length of training.
         original_context: usize,
         /// Multiplies cosines and sines (`mscale`).
-        attention_factor: Real,
-        /// Rotations over the original context above which a frequency is not stretched.
-        beta_fast: Real,
-        /// Rotations below which a frequency is stretched fully.
-        beta_slow: Real,
-        /// The pairs at which stretching begins and ends are rounded outwards to whole ones, as most models do.
-        whole_pairs: bool,
+        attention_factor: F32Bits,
+        /// Rotations over the original context above which a frequency is not interpolated.
+        beta_fast: F32Bits,
+        /// Rotations below which a frequency is fully interpolated.
+        beta_slow: F32Bits,
+        /// The correction range is rounded outwards to integers (`truncate` in transformers' YaRN), as most models do.
+        truncate: bool,
     },
     /// LongRoPE (arXiv 2402.13753): each frequency is divided by its own factor, given as an operand.
     Long {
         /// Multiplies cosines and sines (`mscale`).
-        attention_factor: Real,
+        attention_factor: F32Bits,
     },
 }
 
@@ -112,7 +112,7 @@ pub struct RopeTable {
     /// Elements of a head that RoPE rotates (`n_rot`); even.
     pub rotary_dim: usize,
     /// Base of the geometric series of frequencies.
-    pub base: Real,
+    pub base: F32Bits,
     /// Context scaling.
     pub scaling: RopeScaling,
 }
@@ -127,15 +127,15 @@ pub struct Attention {
     /// Elements of a head.
     pub head_dim: usize,
     /// Factor on the scores.
-    pub scale: Real,
+    pub scale: F32Bits,
     /// A row at position p attends to positions p - window + 1 to p; to all up to p if `None`.
     pub window: Option<usize>,
     /// Scores s, once scaled, become cap * tanh(s / cap) (Gemma 2, arXiv 2408.00118).
-    pub softcap: Option<Real>,
+    pub softcap: Option<F32Bits>,
     /// A sinks operand is given: one per query head, a logit in the softmax's denominator without a value (gpt-oss,
     /// arXiv 2508.10925).
     pub sinks: bool,
-    /// The operands `bases` and `paths` are given: the rows in flight are a tree, and each row has its own path.
+    /// The operands `tree_starts` and `paths` are given: the rows in flight are a tree, and each row has its own path.
     pub paths: bool,
 }
 
@@ -146,7 +146,7 @@ pub enum Op {
     /// table rows times `scale`. With `has_embeddings`, rows with id < 0 use the embeddings operand, unscaled.
     Embed {
         /// Factor on every element of the table.
-        scale: Real,
+        scale: F32Bits,
         /// An embeddings operand is given.
         has_embeddings: bool,
     },
@@ -154,7 +154,7 @@ pub enum Op {
     /// divided by its root mean square and multiplied by the weight (arXiv 1910.07467).
     RmsNorm {
         /// Added to the mean square.
-        eps: Real,
+        eps: F32Bits,
         /// Parts of a row that are normalized separately: 1, or the number of heads.
         groups: usize,
     },
@@ -167,7 +167,8 @@ pub enum Op {
         residual: bool,
     },
     /// (x f32 \[r, k\], weight \[n, k\]) → f32 \[r, n\]: the LM head. Like [`Op::Linear`], but where a backend
-    /// quantises activations, it adds a second int8 residual term: there is no later layer to absorb the error.
+    /// quantises activations, it uses two int8 terms (the second encodes the first's rounding error), because no later layer
+    /// can absorb the error.
     LmHead,
     /// (positions i32 \[r, 1\], optionally frequency factors f32 \[1, rotary_dim / 2\]) → f32 \[r, rotary_dim\]: the
     /// cosines of all angles, then the sines.
@@ -182,10 +183,9 @@ pub enum Op {
         /// Which elements are paired.
         layout: RopeLayout,
     },
-    /// (x f32 \[r, heads * head_dim\]) → the same shape: each head is split in runs of the largest power of two n that
-    /// divides `head_dim`, and each run is multiplied by the Walsh-Hadamard matrix in Sylvester's order over √n. It keeps
-    /// dot products, is its own inverse, and spreads outliers over all elements, so that a
-    /// quantised block loses less (QuaRot, arXiv 2404.00456).
+    /// (x f32 \[r, heads * head_dim\]) → the same shape: each head is split into runs of the largest power of two n that divides
+    /// `head_dim`, and each run is multiplied by the Walsh-Hadamard matrix in Sylvester's order over √n. It keeps dot products, is
+    /// its own inverse, and spreads outliers over all elements, so that a quant block loses less (QuaRot, arXiv 2404.00456).
     Hadamard {
         /// Heads in a row.
         heads: usize,
@@ -200,12 +200,12 @@ pub enum Op {
         /// Elements of a head.
         head_dim: usize,
     },
-    /// (q f32 \[r, heads * head_dim\], state, positions i32 \[r, 1\], sequences i32 \[r, 1\], pages i32
-    /// \[sequences, pages of one\], then bases i32 \[r, 1\] and paths i32 \[r, depth\] if `paths`, then sinks f32 \[1,
-    /// heads\] if `sinks`) → f32 \[r, heads * head_dim\]: every row attends to the positions of its window, up to its own,
-    /// whose K and V lie in the cells of its sequence's pages. With paths those of a position `base + j` at or above the
-    /// row's base lie in the j-th cell of the row's path instead (a row without a path has a base above its position);
-    /// the result is the same, bit for bit, as if they lay in the pages.
+    /// (q f32 \[r, heads * head_dim\], state, positions i32 \[r, 1\], sequences i32 \[r, 1\], pages i32 \[sequences, pages of
+    /// one\], then tree_starts i32 \[r, 1\] and paths i32 \[r, depth\] if `paths`, then sinks f32 \[1, heads\] if `sinks`) → f32
+    /// \[r, heads * head_dim\]: every row attends to the positions of its window, up to its own, whose K and V lie in the cells of
+    /// its sequence's pages. With `paths`, K and V of position `tree_start + j` (tokens in flight) are read from the j-th cell of
+    /// the row's path; positions below `tree_start` are read from the pages. A row without a path has a tree start above its
+    /// position. The result is bit-identical to that of the same K and V in the pages.
     Attention(Attention),
     /// (logits f32 \[r, experts\], then bias f32 \[1, experts\] if `bias`) → i32 \[r, used\]: the experts with the
     /// largest logits, best first; ties go to the lower id. With a bias, those with the largest score
@@ -220,9 +220,9 @@ pub enum Op {
     },
     /// (logits f32 \[r, experts\], expert ids i32 \[r, used\]) → f32 \[r, used\]: the weight of each selected expert.
     MoeWeights(Router),
-    /// (x f32 \[r, k\] or \[r, used * k\], weight \[experts * n, k\], expert ids i32 \[r, used\], then bias f32
-    /// \[1, experts * n\] if `bias`) → f32 \[r, used * n\]: for each selected expert, x or its slice of x, times the
-    /// expert's rows of the weight, plus the expert's slice of the bias.
+    /// (x f32 \[r, k\] or \[r, used * k\], weight \[experts * n, k\], expert ids i32 \[r, used\], then bias f32 \[1, experts * n\]
+    /// if `bias`) → f32 \[r, used * n\]: for each selected expert, x or its slice of x, times the expert's rows of the weight, plus
+    /// the expert's slice of the bias (ggml: `mul_mat_id`).
     MoeLinear {
         /// Experts whose matrices are stacked in the weight.
         experts: usize,
@@ -251,12 +251,12 @@ pub enum Op {
         /// Inputs that an output is computed from.
         kernel: usize,
     },
-    /// (queries, keys and values f32 \[r, columns\], alpha f32 \[r, value_heads\], beta likewise, bias f32 \[1,
-    /// value_heads\], rate f32 likewise, state, read slots i32 \[r, 1\], write slots i32 \[r, 1\]) → f32 \[r, value_heads *
-    /// value_dim\]: the gated delta rule (arXiv 2412.06464). In each head, with S the key_dim by value_dim state from the
-    /// row's read slot (zeros where it is -1), q and k of length 1 and q divided by √key_dim:
-    /// S ← S · exp(rate · softplus(alpha + bias)); S ← S + k (sigmoid(beta) · (v - kᵀS)); result: qᵀS. The new S goes to
-    /// the row's write slot. Rows are computed in order, so a row may read what one before it has written.
+    /// (queries, keys and values f32 \[r, columns\], alpha f32 \[r, value_heads\], beta likewise, bias f32 \[1, value_heads\]
+    /// (`ssm_dt.bias`), rate f32 likewise (`ssm_a`, -exp(A_log)), state, read slots i32 \[r, 1\], write slots i32 \[r, 1\]) → f32
+    /// \[r, value_heads * value_dim\]: the gated delta rule (arXiv 2412.06464). In each head, with S the key_dim by value_dim state
+    /// from the row's read slot (zeros where it is -1), q and k of length 1 and q divided by √key_dim: S ← S · exp(rate ·
+    /// softplus(alpha + bias)); S ← S + k (sigmoid(beta) · (v - kᵀS)); result: qᵀS. The new S goes to the row's write slot. Rows
+    /// are computed in order, so a row may read what one before it has written.
     GatedDelta(DeltaHeads),
     /// (gate f32 \[r, n\], up f32 \[r, n\]) → f32 \[r, n\]: activation(gate) * up.
     Glu {
@@ -270,14 +270,15 @@ pub enum Op {
     /// (x f32 \[r, n\]) → x * factor.
     Scale {
         /// The factor.
-        factor: Real,
+        factor: F32Bits,
     },
     /// (x f32 \[r, n\]) → cap * tanh(x / cap).
     Softcap {
         /// Upper bound of the result's magnitude.
-        cap: Real,
+        cap: F32Bits,
     },
-    /// (x f32 \[rows, n\], indices i32 \[output_rows, 1\]) → f32 \[output_rows, n\]: the rows with these indices.
+    /// (x f32 \[rows, n\], indices i32 \[output_rows, 1\]) → f32 \[output_rows, n\]: the rows with these indices (ggml:
+    /// `get_rows`).
     GatherRows,
 }
 
@@ -368,7 +369,7 @@ impl Op {
 
     /// The kind of a weight operand.
     pub fn weight_kind(&self, operand: usize) -> WeightKind {
-        self.traits().weight.filter(|(of, _)| *of == operand).map_or(WeightKind::Vector, |(_, form)| form)
+        self.traits().weight.filter(|(of, _)| *of == operand).map_or(WeightKind::Vector, |(_, kind)| kind)
     }
 }
 

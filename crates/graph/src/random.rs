@@ -1,6 +1,6 @@
 //! Random graphs for property tests: every op, view, lifetime and state edge, from a seed.
 
-use crate::{Activation, Attention, Builder, DeltaHeads, Extent, Gating, Graph, Op, Real, RowCounts};
+use crate::{Activation, Attention, Builder, DeltaHeads, Extent, F32Bits, Gating, Graph, Op, RowCounts};
 use crate::{RopeLayout, RopeScaling, RopeTable, Router, Shape, Tag, ValueId};
 use verbatim_quant::DType;
 
@@ -16,7 +16,7 @@ pub mod tags {
     pub const SEQUENCES: &str = "sequences";
     pub const PAGES: &str = "pages";
     pub const OUTPUT_ROWS: &str = "output_rows";
-    pub const BASES: &str = "bases";
+    pub const TREE_STARTS: &str = "tree_starts";
     pub const PATHS: &str = "paths";
     pub const CONV: &str = "conv";
     pub const DELTA: &str = "delta";
@@ -166,7 +166,7 @@ impl Generator {
 
     fn scaled_x(&mut self) -> ValueId {
         let x = self.any();
-        self.apply(Op::Scale { factor: Real(0.5) }, &[x])
+        self.apply(Op::Scale { factor: F32Bits(0.5) }, &[x])
     }
 
     /// Any value so far, of rows or output rows.
@@ -207,7 +207,7 @@ impl Generator {
         let cols = self.cols();
         let table = self.weight(DType::F32, VOCABULARY, cols);
         let ids = self.input(tags::TOKENS, DType::I32, Shape::per_row(1));
-        self.apply(Op::Embed { scale: Real(1.5), has_embeddings: false }, &[table, ids]);
+        self.apply(Op::Embed { scale: F32Bits(1.5), has_embeddings: false }, &[table, ids]);
     }
 
     fn gather_rows(&mut self) {
@@ -219,19 +219,19 @@ impl Generator {
     fn rope(&mut self) {
         let rotary_dim = [4, 8, 16][self.random.below(3)];
         let scaling = match self.random.below(3) {
-            0 => RopeScaling::Linear { factor: Real(2.0) },
-            1 => RopeScaling::Long { attention_factor: Real(1.2) },
+            0 => RopeScaling::Linear { factor: F32Bits(2.0) },
+            1 => RopeScaling::Long { attention_factor: F32Bits(1.2) },
             _ => RopeScaling::Yarn {
-                factor: Real(4.0),
+                factor: F32Bits(4.0),
                 original_context: 128,
-                attention_factor: Real(1.1),
-                beta_fast: Real(32.0),
-                beta_slow: Real(1.0),
-                whole_pairs: self.random.below(2) == 0,
+                attention_factor: F32Bits(1.1),
+                beta_fast: F32Bits(32.0),
+                beta_slow: F32Bits(1.0),
+                truncate: self.random.below(2) == 0,
             },
         };
         let positions = self.input(tags::POSITIONS, DType::I32, Shape::per_row(1));
-        let table = Op::RopeTable(RopeTable { rotary_dim, base: Real(1e4), scaling });
+        let table = Op::RopeTable(RopeTable { rotary_dim, base: F32Bits(1e4), scaling });
         let mut operands = vec![positions];
         if self.random.below(2) == 0 {
             operands.push(self.weight(DType::F32, 1, rotary_dim / 2));
@@ -276,10 +276,10 @@ impl Generator {
         let pages = self.input(tags::PAGES, DType::I32, PAGE_TABLE);
         let mut operands = vec![q, state, positions, sequences, pages];
         let window = [None, Some(1), Some(40), Some(100)][self.random.below(4)];
-        let softcap = [None, Some(Real(5.0))][self.random.below(2)];
+        let softcap = [None, Some(F32Bits(5.0))][self.random.below(2)];
         let paths = self.random.below(3) == 0;
         if paths {
-            operands.push(self.input(tags::BASES, DType::I32, Shape::per_row(1)));
+            operands.push(self.input(tags::TREE_STARTS, DType::I32, Shape::per_row(1)));
             operands.push(self.input(tags::PATHS, DType::I32, Shape::per_row(POSITIONS)));
         }
         let sinks = self.random.below(3) == 0;
@@ -290,7 +290,7 @@ impl Generator {
             heads: HEADS,
             kv_heads: KV_HEADS,
             head_dim: HEAD_DIM,
-            scale: Real(0.25),
+            scale: F32Bits(0.25),
             window,
             softcap,
             sinks,
@@ -333,7 +333,7 @@ impl Generator {
         }
         let chosen = Op::MoeTopK { used, gating, bias };
         let chosen = self.builder.apply(chosen, &operands).expect("fits");
-        let router = Router { gating, normalize: self.random.below(2) == 0, scale: Real(1.5) };
+        let router = Router { gating, normalize: self.random.below(2) == 0, scale: F32Bits(1.5) };
         let weights = self.builder.apply(Op::MoeWeights(router), &[logits, chosen]).expect("fits");
         let inner = self.expert_linear(x, chosen, experts, (k, n));
         let cols = self.cols();
@@ -398,7 +398,7 @@ impl Generator {
         let groups = [1, 2, 4][self.random.below(3)];
         let groups = if self.builder.shape(x).cols.is_multiple_of(groups) { groups } else { 1 };
         let weight = self.weight(DType::F32, 1, self.builder.shape(x).cols / groups);
-        self.apply(Op::RmsNorm { eps: Real(1e-5), groups }, &[x, weight]);
+        self.apply(Op::RmsNorm { eps: F32Bits(1e-5), groups }, &[x, weight]);
     }
 
     fn view(&mut self) {
@@ -420,7 +420,7 @@ impl Generator {
         };
         let b = pool[self.random.below(pool.len())];
         let b = self.matched(b, self.builder.shape(a).cols);
-        let clamped = Activation::ClampedSwiglu { alpha: Real(1.702), limit: Real(7.0) };
+        let clamped = Activation::ClampedSwiglu { alpha: F32Bits(1.702), limit: F32Bits(7.0) };
         let cols = self.builder.shape(a).cols;
         let heads = [1, 2, 4][self.random.below(3)];
         let heads = if cols.is_multiple_of(heads) { heads } else { 1 };
@@ -430,7 +430,7 @@ impl Generator {
             2 => self.apply(Op::Glu { activation: Activation::Silu }, &[a, b]),
             3 => self.apply(Op::Glu { activation: Activation::Sigmoid }, &[a, b]),
             4 => self.apply(Op::Glu { activation: clamped }, &[a, b]),
-            5 => self.apply(Op::Softcap { cap: Real(3.0) }, &[a]),
+            5 => self.apply(Op::Softcap { cap: F32Bits(3.0) }, &[a]),
             6 => self.apply(Op::Hadamard { heads, head_dim: cols / heads }, &[a]),
             _ => self.apply(Op::Glu { activation: Activation::GeluTanh }, &[a, b]),
         };

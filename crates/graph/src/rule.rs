@@ -1,6 +1,6 @@
 //! The trait that a graph requires of its ops, and checks for shape rules. Backends use both for their own ops.
 
-use crate::value::{Extent, Real, Shape, Value};
+use crate::value::{Extent, F32Bits, Shape, Value};
 use std::fmt;
 use std::hash::Hash;
 use verbatim_quant::DType;
@@ -168,6 +168,6 @@ impl<'a> Operands<'a> {
     }
 }
 
-pub(crate) fn is_cap(cap: Real) -> Result<(), String> {
+pub(crate) fn is_cap(cap: F32Bits) -> Result<(), String> {
     if cap.0 > 0.0 && cap.0.is_finite() { Ok(()) } else { Err(format!("a cap of {cap:?} is not above 0")) }
 }

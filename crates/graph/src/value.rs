@@ -35,7 +35,7 @@ impl NodeId {
     }
 }
 
-/// The name by which the world outside the graph refers to a leaf or an output, such as `layer[3]`.
+/// The name by which code outside the graph refers to a leaf or an output, such as `layer[3]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Tag {
     /// What it is.
@@ -174,7 +174,7 @@ pub enum Def {
     Leaf(Tag),
     /// From a node.
     Node(NodeId),
-    /// A view of another value: its columns starting at `start`, in that value's storage.
+    /// A view of a value: its columns starting at `start`, in that value's storage.
     Columns {
         /// The value viewed.
         base: ValueId,
@@ -200,23 +200,23 @@ pub struct Value {
 
 /// A hashable f32: compared and hashed by its bits, so that graphs can be cache keys.
 #[derive(Clone, Copy)]
-pub struct Real(pub f32);
+pub struct F32Bits(pub f32);
 
-impl PartialEq for Real {
+impl PartialEq for F32Bits {
     fn eq(&self, other: &Self) -> bool {
         self.0.to_bits() == other.0.to_bits()
     }
 }
 
-impl Eq for Real {}
+impl Eq for F32Bits {}
 
-impl std::hash::Hash for Real {
+impl std::hash::Hash for F32Bits {
     fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
         self.0.to_bits().hash(state);
     }
 }
 
-impl fmt::Debug for Real {
+impl fmt::Debug for F32Bits {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
     }

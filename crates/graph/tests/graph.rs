@@ -1,8 +1,8 @@
-//! What a graph says of what was put into it.
+//! What a graph contains after it was built.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use verbatim_graph::{
-    Builder, Def, Graph, GraphError, Lifetime, Op, Placement, Real, RowCounts, Shape, Tag, ValueId,
+    Builder, Def, F32Bits, Graph, GraphError, Lifetime, Op, Placement, RowCounts, Shape, Tag, ValueId,
 };
 use verbatim_quant::DType;
 
@@ -13,12 +13,12 @@ fn builder() -> Builder {
 }
 
 #[test]
-fn a_graph_is_what_was_built() {
+fn a_graph_contains_what_was_built() {
     let mut b = builder();
     let x = b.input(X, DType::F32, Shape::per_row(8)).unwrap();
     b.place(Placement::Device(1));
     let view = b.columns(x, 5, 3).unwrap();
-    let y = b.apply(Op::Scale { factor: Real(2.0) }, &[view]).unwrap();
+    let y = b.apply(Op::Scale { factor: F32Bits(2.0) }, &[view]).unwrap();
     let z = b.apply(Op::Add, &[y, view]).unwrap();
     let [one, two] = [0, 1].map(|index| Tag::indexed("out", index));
     b.output(one, z).unwrap();
@@ -26,14 +26,14 @@ fn a_graph_is_what_was_built() {
     assert_eq!(b.output(one, y), Err(GraphError::DuplicateTag(one)));
     let graph: Graph = b.finish();
     assert_eq!(graph.outputs(), [(one, z), (two, y)]);
-    let said = |id: ValueId| {
+    let properties = |id: ValueId| {
         let value = graph.value(id);
         (value.shape, value.lifetime, value.placement, graph.bytes(id))
     };
     let (wide, narrow) = (Shape::per_row(8), Shape::per_row(3));
-    assert_eq!(said(x), (wide, Lifetime::Input, Placement::Host, 4 * 8 * 4));
-    assert_eq!(said(view), (narrow, Lifetime::Input, Placement::Host, 4 * 3 * 4));
-    assert_eq!(said(y), (narrow, Lifetime::Output, Placement::Device(1), 4 * 3 * 4));
+    assert_eq!(properties(x), (wide, Lifetime::Input, Placement::Host, 4 * 8 * 4));
+    assert_eq!(properties(view), (narrow, Lifetime::Input, Placement::Host, 4 * 3 * 4));
+    assert_eq!(properties(y), (narrow, Lifetime::Output, Placement::Device(1), 4 * 3 * 4));
     assert_eq!(graph.values().len(), 4);
     let made_by: Vec<_> = graph.values().iter().map(|value| value.def).collect();
     assert_eq!(made_by[..2], [Def::Leaf(X), Def::Columns { base: x, start: 5 }]);
@@ -43,13 +43,13 @@ fn a_graph_is_what_was_built() {
 }
 
 #[test]
-fn views_and_nodes_are_renumbered_when_others_are_dropped() {
+fn views_and_nodes_are_renumbered_when_unused_ones_are_pruned() {
     let mut b = builder();
     b.input(Tag::new("unused"), DType::F32, Shape::per_row(8)).unwrap();
     let x = b.input(X, DType::F32, Shape::per_row(8)).unwrap();
-    b.apply(Op::Scale { factor: Real(3.0) }, &[x]).unwrap();
+    b.apply(Op::Scale { factor: F32Bits(3.0) }, &[x]).unwrap();
     let view = b.columns(x, 5, 3).unwrap();
-    let y = b.apply(Op::Scale { factor: Real(2.0) }, &[view]).unwrap();
+    let y = b.apply(Op::Scale { factor: F32Bits(2.0) }, &[view]).unwrap();
     b.output(X, y).unwrap();
     let graph = b.finish();
     let [x, view] = [0, 1].map(ValueId::new);
@@ -76,8 +76,8 @@ fn only_a_state_is_written_and_only_a_store_returns_one() {
 }
 
 #[test]
-fn parameters_are_told_apart_by_their_bits() {
-    let hash = |real: Real| {
+fn parameters_are_compared_by_their_bits() {
+    let hash = |real: F32Bits| {
         let mut hasher = DefaultHasher::new();
         real.hash(&mut hasher);
         hasher.finish()
@@ -85,9 +85,9 @@ fn parameters_are_told_apart_by_their_bits() {
     for (a, b, are_same) in
         [(0.0, -0.0, false), (1.0, 1.0, true), (f32::NAN, f32::NAN, true), (1.0, 2.0, false)]
     {
-        assert_eq!(Real(a) == Real(b), are_same, "{a} and {b}");
-        assert_eq!(hash(Real(a)) == hash(Real(b)), are_same, "{a} and {b}");
+        assert_eq!(F32Bits(a) == F32Bits(b), are_same, "{a} and {b}");
+        assert_eq!(hash(F32Bits(a)) == hash(F32Bits(b)), are_same, "{a} and {b}");
     }
-    assert_eq!(format!("{:?}", Real(1.5)), "1.5");
+    assert_eq!(format!("{:?}", F32Bits(1.5)), "1.5");
     assert_eq!(Tag::indexed("layer", 3).to_string(), "layer[3]");
 }

@@ -1,8 +1,8 @@
-//! For each op: operands that fit, the shape of the result, and what it refuses.
+//! For each op: valid operands, the shape of the result, and the operands that it rejects.
 
 use verbatim_graph::{
-    Activation, Attention, Def, DeltaHeads, Extent, Gating, Lifetime, Op, OpRules, Operands, Placement, Real,
-    RopeLayout, RopeScaling, RopeTable, Router, Shape, Tag, Value, WeightKind,
+    Activation, Attention, Def, DeltaHeads, Extent, F32Bits, Gating, Lifetime, Op, OpRules, Operands,
+    Placement, RopeLayout, RopeScaling, RopeTable, Router, Shape, Tag, Value, WeightKind,
 };
 use verbatim_quant::DType;
 
@@ -37,8 +37,8 @@ fn infer(op: Op, operands: &[Operand]) -> Result<Operand, String> {
 /// Operands that fit an op, and its result.
 struct Fit {
     op: Op,
-    /// Each with what of it may be another: `t` its type, `k` the kind of its rows, `n` their number where it is fixed, `c` its
-    /// columns, by one.
+    /// Each with the properties that may also be different: `t` its type, `k` the kind of its rows, `n` their number where it is
+    /// fixed, `c` its columns.
     operands: Vec<(Operand, &'static str)>,
     result: Operand,
 }
@@ -47,7 +47,7 @@ fn fit(op: Op, operands: &[(Operand, &'static str)], result: Operand) -> Fit {
     Fit { op, operands: operands.to_vec(), result }
 }
 
-/// An operand with one thing about it changed, and the letter for it.
+/// An operand with one property changed, and the letter of the property.
 fn changed((dtype, shape): Operand) -> Vec<(char, Operand)> {
     let mut all = Vec::new();
     for other in [DType::F32, DType::I32, DType::I8, DType::Q4_0].into_iter().filter(|&other| other != dtype)
@@ -72,7 +72,7 @@ const ATTENTION: Attention = Attention {
     heads: 4,
     kv_heads: 2,
     head_dim: 8,
-    scale: Real(1.0),
+    scale: F32Bits(1.0),
     window: None,
     softcap: None,
     sinks: false,
@@ -80,9 +80,9 @@ const ATTENTION: Attention = Attention {
 };
 const DELTA: DeltaHeads = DeltaHeads { key_heads: 2, value_heads: 4, key_dim: 3, value_dim: 5 };
 const ROPE_TABLE: RopeTable =
-    RopeTable { rotary_dim: 8, base: Real(1e4), scaling: RopeScaling::Linear { factor: Real(1.0) } };
+    RopeTable { rotary_dim: 8, base: F32Bits(1e4), scaling: RopeScaling::Linear { factor: F32Bits(1.0) } };
 const ROPE: Op = Op::Rope { heads: 4, head_dim: 8, layout: RopeLayout::NeoX };
-const ROUTER: Router = Router { gating: Gating::Softmax, normalize: true, scale: Real(1.0) };
+const ROUTER: Router = Router { gating: Gating::Softmax, normalize: true, scale: F32Bits(1.0) };
 
 fn linear(bias: bool, residual: bool) -> Op {
     Op::Linear { bias, residual }
@@ -97,11 +97,11 @@ fn moe_linear(experts: usize, bias: bool) -> Op {
 }
 
 fn norm(groups: usize) -> Op {
-    Op::RmsNorm { eps: Real(1e-5), groups }
+    Op::RmsNorm { eps: F32Bits(1e-5), groups }
 }
 
 fn dense() -> Vec<Fit> {
-    let embed = |has_embeddings| Op::Embed { scale: Real(1.0), has_embeddings };
+    let embed = |has_embeddings| Op::Embed { scale: F32Bits(1.0), has_embeddings };
     let (x, w) = ((f32(32), "k"), (weight(16, 32), "t"));
     let (bias, residual) = ((row(16), ""), (f32(16), ""));
     let pair = [(f32(32), ""), (f32(32), "")];
@@ -118,8 +118,8 @@ fn dense() -> Vec<Fit> {
         fit(Op::Glu { activation: Activation::Silu }, &pair, f32(32)),
         fit(Op::Add, &pair, f32(32)),
         fit(Op::Mul, &pair, f32(32)),
-        fit(Op::Scale { factor: Real(2.0) }, &[(f32(32), "kc")], f32(32)),
-        fit(Op::Softcap { cap: Real(2.0) }, &[(f32(32), "kc")], f32(32)),
+        fit(Op::Scale { factor: F32Bits(2.0) }, &[(f32(32), "kc")], f32(32)),
+        fit(Op::Softcap { cap: F32Bits(2.0) }, &[(f32(32), "kc")], f32(32)),
         fit(Op::RowGate, &[(f32(1), ""), (f32(32), "c")], f32(32)),
         fit(Op::HeadColumns { heads: 4, start: 2, cols: 3 }, &[x], f32(12)),
         fit(Op::HeadColumns { heads: 4, start: 5, cols: 3 }, &[x], f32(12)),
@@ -173,14 +173,14 @@ fn experts_and_recurrences() -> Vec<Fit> {
     ]
 }
 
-/// Where rows or columns that may be others are those of the result, too.
+/// Whether the result is as wanted, except for rows or columns that follow from the changed property.
 fn is_like(result: Operand, wanted: Operand, free: char) -> bool {
     let (rows, cols) = (result.1.rows == wanted.1.rows, result.1.cols == wanted.1.cols);
     result.0 == wanted.0 && (rows || matches!(free, 'k')) && (cols || matches!(free, 'c' | 'n'))
 }
 
 #[test]
-fn each_op_takes_what_fits_and_refuses_the_rest() {
+fn each_op_accepts_valid_operands_and_rejects_all_others() {
     for Fit { op, operands, result } in
         dense().into_iter().chain(attention()).chain(experts_and_recurrences())
     {
@@ -207,7 +207,7 @@ fn each_op_takes_what_fits_and_refuses_the_rest() {
 }
 
 #[test]
-fn parameters_that_make_no_sense_are_refused_in_words() {
+fn invalid_parameters_are_rejected_with_a_message() {
     let attention = |change: fn(&mut Attention)| {
         let mut attention = ATTENTION;
         change(&mut attention);
@@ -222,7 +222,7 @@ fn parameters_that_make_no_sense_are_refused_in_words() {
     };
     let rope = |rotary_dim| (Op::RopeTable(RopeTable { rotary_dim, ..ROPE_TABLE }), vec![ids(1)]);
     let columns = |heads, start, cols| (Op::HeadColumns { heads, start, cols }, vec![f32(32)]);
-    let cap = |cap| (Op::Softcap { cap: Real(cap) }, vec![f32(32)]);
+    let cap = |cap| (Op::Softcap { cap: F32Bits(cap) }, vec![f32(32)]);
     let conv = |kernel, weight| (Op::ShortConv { kernel }, vec![f32(8), row(weight), KV_STATE, SLOTS, SLOTS]);
     let experts =
         |experts, used, x: usize| (moe_linear(experts, false), vec![f32(x), weight(64, 32), ids(used)]);
@@ -237,7 +237,7 @@ fn parameters_that_make_no_sense_are_refused_in_words() {
         (attention(|a| a.kv_heads = 0), "4 heads are not a multiple of 0 KV heads"),
         (attention(|a| a.kv_heads = 3), "4 heads are not a multiple of 3 KV heads"),
         (attention(|a| a.window = Some(0)), "a window of 0 positions"),
-        (attention(|a| a.softcap = Some(Real(0.0))), not_above_0),
+        (attention(|a| a.softcap = Some(F32Bits(0.0))), not_above_0),
         (cap(0.0), not_above_0),
         (cap(-1.0), not_above_0),
         (cap(f32::INFINITY), not_above_0),
@@ -270,7 +270,7 @@ fn parameters_that_make_no_sense_are_refused_in_words() {
 }
 
 #[test]
-fn ops_say_what_they_do_to_states_and_weights() {
+fn ops_declare_their_states_and_weights() {
     let kv = Op::KvWrite { kv_heads: 1, head_dim: 8 };
     for (op, written, returned) in [
         (kv, Some(0), true),
@@ -281,8 +281,8 @@ fn ops_say_what_they_do_to_states_and_weights() {
     ] {
         assert_eq!((op.writes_state(), op.returns_state()), (written, returned), "{op:?}");
     }
-    let embed = Op::Embed { scale: Real(1.0), has_embeddings: false };
-    for (op, operand, form) in [
+    let embed = Op::Embed { scale: F32Bits(1.0), has_embeddings: false };
+    for (op, operand, kind) in [
         (embed, 0, WeightKind::Matrix),
         (embed, 1, WeightKind::Vector),
         (linear(true, false), 1, WeightKind::Matrix),
@@ -291,7 +291,7 @@ fn ops_say_what_they_do_to_states_and_weights() {
         (moe_linear(4, false), 1, WeightKind::Experts(4)),
         (norm(1), 1, WeightKind::Vector),
     ] {
-        assert_eq!(op.weight_kind(operand), form, "operand {operand} of {op:?}");
+        assert_eq!(op.weight_kind(operand), kind, "operand {operand} of {op:?}");
     }
     assert_eq!(DELTA.columns(), Some(32));
     for huge in [
@@ -304,7 +304,7 @@ fn ops_say_what_they_do_to_states_and_weights() {
 }
 
 #[test]
-fn an_operand_that_is_not_there_is_an_error() {
+fn a_missing_operand_is_an_error() {
     let (lifetime, placement, def) = (Lifetime::Input, Placement::Host, Def::Leaf(Tag::new("operand")));
     let (dtype, shape) = ids(1);
     let value = Value { dtype, shape, lifetime, placement, def };

@@ -13,9 +13,13 @@ fn engine(model: &str, context: usize) -> Stepper<Cpu> {
 }
 
 #[test]
-fn every_test_is_repeated_and_leaves_the_engine_as_it_was() {
-    let selection =
-        TestMatrix { prompts: vec![40, 600], generations: vec![3], widths: vec![1, 5], depths: vec![0, 70] };
+fn every_test_is_repeated_and_leaves_the_engine_unchanged() {
+    let selection = TestMatrix {
+        prompts: vec![40, 600],
+        generations: vec![3],
+        verify_batches: vec![1, 5],
+        depths: vec![0, 70],
+    };
     let (tests, context) = selection.tests().unwrap();
     assert_eq!((tests.len(), context), (10, 670));
     // A recurrent model cannot go back to a depth.
@@ -61,15 +65,15 @@ fn peaks_are_plausible() {
     for isa in Isa::supported() {
         let peaks = Peaks::measure(2, &mut Cpu::with_isa(2, isa).unwrap()).unwrap();
         assert!((0.1..10_000.0).contains(&peaks.read_gb_per_s), "{peaks:?}");
-        assert!((0.1..1e6).contains(&peaks.float_gops) && peaks.byte_gops > 0.1, "{peaks:?}");
+        assert!((0.1..1e6).contains(&peaks.f32_gops) && peaks.int8_gops > 0.1, "{peaks:?}");
     }
 }
 
 #[test]
 fn a_profile_divides_the_time_into_parts() {
     let mut engine = engine("qwen3", 128);
-    let peaks = Peaks { read_gb_per_s: 10.0, byte_gops: 200.0, float_gops: 50.0 };
-    for (work, steps) in [(Work::Prefill(40), 1), (Work::Generate(5), 5), (Work::Width(3), 8)] {
+    let peaks = Peaks { read_gb_per_s: 10.0, int8_gops: 200.0, f32_gops: 50.0 };
+    for (work, steps) in [(Work::Prefill(40), 1), (Work::Generate(5), 5), (Work::VerifyBatch(3), 8)] {
         let test = Test { work, depth: 7 };
         let breakdown = profile(&mut engine, test, &peaks, &mut || true).unwrap().unwrap();
         assert_eq!((breakdown.test.clone(), breakdown.steps), (test.to_string(), steps));
@@ -81,9 +85,9 @@ fn a_profile_divides_the_time_into_parts() {
         assert!(rate.gb_per_s > 0.0 && (rate.of_read_peak - rate.gb_per_s / 10.0).abs() < 1e-9, "{rate:?}");
         assert!(rate.gops > 0.0 && (rate.of_gops_peak - rate.gops / 50.0).abs() < 1e-9, "{rate:?}");
         let table = breakdown.table();
-        let widths: Vec<usize> = table.lines().skip(3).map(|line| line.matches('|').count()).collect();
+        let columns: Vec<usize> = table.lines().skip(3).map(|line| line.matches('|').count()).collect();
         assert!(
-            widths.len() == breakdown.parts.len() + 2 && widths.iter().all(|&count| count == 9),
+            columns.len() == breakdown.parts.len() + 2 && columns.iter().all(|&count| count == 9),
             "{table}"
         );
     }
@@ -95,9 +99,9 @@ fn a_profile_divides_the_time_into_parts() {
 
 #[test]
 fn cache_operations_of_every_kind_of_model_are_timed() {
-    use verbatim_lab::bench::cache_ops::{cache_ops, cache_ops_room, csv, table};
+    use verbatim_lab::bench::cache_ops::{cache_ops, cache_ops_capacity, csv, table};
     for (model, removes) in [("qwen3", true), ("gemma3-iswa", true), ("qwen35-hybrid", false)] {
-        let (sequences, context) = cache_ops_room(150).unwrap();
+        let (sequences, context) = cache_ops_capacity(150).unwrap();
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/data/models");
         let file = GgufFile::open(format!("{path}/{model}/model.gguf")).unwrap();
         let options = LoadOptions {

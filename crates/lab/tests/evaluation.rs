@@ -1,7 +1,7 @@
-//! The perplexity of models of the golden data, against the naive way to it.
+//! The perplexity of models of the golden data, against a naive computation.
 
 use verbatim_cpu::Cpu;
-use verbatim_engine::{KvType, LoadOptions, Row, RowInput, SequenceMemory, Stepper, Want};
+use verbatim_engine::{KvType, LoadOptions, Row, RowInput, RowOutputs, SequenceMemory, Stepper};
 use verbatim_gguf::GgufFile;
 use verbatim_lab::evaluation::{Chunks, Evaluation, EvaluationError, evaluate};
 
@@ -20,7 +20,8 @@ fn log_probabilities(engine: &mut Stepper<Cpu>, tokens: &[u32]) -> Vec<Vec<f64>>
     let sequence = engine.begin().unwrap();
     let rows = tokens.iter().map(|&token| {
         let position = engine.append(sequence, 1).unwrap();
-        let row = Row { sequence, kv_index: position, input: RowInput::Token(token), want: Want::LOGITS };
+        let row =
+            Row { sequence, kv_index: position, input: RowInput::Token(token), want: RowOutputs::LOGITS };
         let logits = engine.step(&[row]).unwrap().logits(0).unwrap().to_vec();
         engine.commit(sequence, 1).unwrap();
         let total: f64 = logits.iter().map(|&x| f64::from(x).exp()).sum();
@@ -40,7 +41,7 @@ fn close(found: f64, wanted: f64) {
 }
 
 #[test]
-fn the_second_half_of_every_chunk_counts() {
+fn the_second_half_of_every_chunk_is_scored() {
     const SIZE: usize = 151;
     for model in ["qwen3", "gemma3-iswa", "qwen35-hybrid"] {
         let mut engine = engine(model, SIZE, KvType::F16);
@@ -70,7 +71,7 @@ fn the_second_half_of_every_chunk_counts() {
 }
 
 #[test]
-fn a_divergence_is_that_of_the_reference_from_the_model() {
+fn the_kl_divergence_is_from_the_reference_to_the_model() {
     const SIZE: usize = 40;
     let (mut model, mut reference) = (engine("qwen3", SIZE, KvType::F16), engine("qwen3", SIZE, KvType::F32));
     let text = tokens(SIZE, model.hyperparameters().vocabulary);
@@ -89,7 +90,7 @@ fn a_divergence_is_that_of_the_reference_from_the_model() {
 }
 
 #[test]
-fn a_caller_can_stop_between_steps_and_has_what_there_is() {
+fn a_caller_can_stop_between_steps_and_gets_partial_results() {
     let mut engine = engine("qwen3", 400, KvType::F16);
     let text = tokens(1200, engine.hyperparameters().vocabulary);
     let chunks = Chunks::new(&text, 400, Some(2), None).unwrap();
@@ -108,7 +109,7 @@ fn a_caller_can_stop_between_steps_and_has_what_there_is() {
 }
 
 #[test]
-fn what_cannot_be_evaluated_is_refused() {
+fn invalid_evaluations_are_rejected() {
     let message = |tokens: &[u32], size| Chunks::new(tokens, size, None, None).unwrap_err().to_string();
     for size in 0..3 {
         assert!(message(&[0; 9], size).contains(&format!("chunks of {size} tokens are too short")));

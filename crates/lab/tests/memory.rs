@@ -1,4 +1,4 @@
-//! What loading costs in memory. Alone in its file, because it measures the whole process.
+//! Memory use of loading. Alone in its file, because it measures the whole process.
 #![cfg(target_os = "linux")]
 
 use std::path::Path;
@@ -7,7 +7,7 @@ use std::process::Command;
 use verbatim_cpu::Cpu;
 use verbatim_engine::{LoadOptions, Stepper};
 use verbatim_gguf::GgufFile;
-use verbatim_lab::synth::{Blueprint, Recipe, WriteOptions, write};
+use verbatim_lab::synth::{ModelSkeleton, QuantType, WriteOptions, write};
 
 /// 121 million weights, a fifth of them in one tensor.
 const SHAPE: &str = r#"{"model_type": "qwen3", "hidden_size": 1024, "num_hidden_layers": 8, "num_attention_heads": 16,
@@ -27,8 +27,8 @@ fn the_file_does_not_stay_in_memory_beside_the_packed_weights() {
     }
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("model.gguf");
-    let options = WriteOptions { recipe: Recipe::Q4_K_M, seed: 1, threads: 2 };
-    write(&Blueprint::of_config("measured", SHAPE).unwrap(), &options, &path, &mut |_| true).unwrap();
+    let options = WriteOptions { quant: QuantType::Q4_K_M, seed: 1, threads: 2 };
+    write(&ModelSkeleton::from_config("measured", SHAPE).unwrap(), &options, &path, &mut |_| true).unwrap();
 
     // A new process: in this one the making of the model is the peak.
     let mut test = Command::new(std::env::current_exe().unwrap());

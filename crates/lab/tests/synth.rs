@@ -1,11 +1,13 @@
-//! Synthetic models are models: they load, run, and are the same bytes whenever they are made alike.
+//! Synthetic models: they load, run, and the same parameters give the same bytes.
 
 use std::path::Path;
 
 use verbatim_cpu::Cpu;
-use verbatim_engine::{LoadOptions, RowInput, Sampler, Stepper, Want};
+use verbatim_engine::{LoadOptions, RowInput, RowOutputs, Sampler, Stepper};
 use verbatim_gguf::GgufFile;
-use verbatim_lab::synth::{Blueprint, Recipe, SynthError, WriteOptions, architectures, known_shapes, write};
+use verbatim_lab::synth::{
+    ModelSkeleton, QuantType, SynthError, WriteOptions, architectures, known_shapes, write,
+};
 use verbatim_quant::DType;
 
 /// Rows of 256, 512 and 64 elements: whole blocks of every format in some tensors, and not in others.
@@ -90,11 +92,11 @@ fn small(more: &str) -> String {
     config.to_string()
 }
 
-fn made(config: &str, recipe: Recipe, seed: u64, threads: usize) -> Vec<u8> {
+fn made(config: &str, quant: QuantType, seed: u64, threads: usize) -> Vec<u8> {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("model.gguf");
-    let blueprint = Blueprint::of_config("tiny", config).unwrap();
-    let bytes = write(&blueprint, &WriteOptions { recipe, seed, threads }, &path, &mut |_| true).unwrap();
+    let skeleton = ModelSkeleton::from_config("tiny", config).unwrap();
+    let bytes = write(&skeleton, &WriteOptions { quant, seed, threads }, &path, &mut |_| true).unwrap();
     let content = std::fs::read(&path).unwrap();
     assert_eq!(content.len() as u64, bytes);
     assert_eq!(entries(folder.path()), ["model.gguf"]);
@@ -123,25 +125,25 @@ fn generated(content: &[u8]) -> Vec<u32> {
 }
 
 #[test]
-fn every_recipe_makes_a_model_that_runs_and_depends_on_nothing_but_the_seed() {
-    for recipe in Recipe::ALL {
-        let content = made(QWEN3, recipe, 1, 1);
-        assert!(content == made(QWEN3, recipe, 1, 3), "{recipe:?}: threads change the bytes");
-        assert!(content != made(QWEN3, recipe, 2, 1), "{recipe:?}: the seed changes nothing");
+fn every_quantisation_type_makes_a_runnable_model_that_depends_only_on_the_seed() {
+    for quant in QuantType::ALL {
+        let content = made(QWEN3, quant, 1, 1);
+        assert!(content == made(QWEN3, quant, 1, 3), "{quant:?}: threads change the bytes");
+        assert!(content != made(QWEN3, quant, 2, 1), "{quant:?}: the seed changes nothing");
         let file = GgufFile::from_bytes(content.clone()).unwrap();
-        verbatim_engine::read_hyperparameters(&file).unwrap_or_else(|error| panic!("{recipe:?}: {error}"));
-        assert_eq!(generated(&content), generated(&content), "{recipe:?}");
+        verbatim_engine::read_hyperparameters(&file).unwrap_or_else(|error| panic!("{quant:?}: {error}"));
+        assert_eq!(generated(&content), generated(&content), "{quant:?}");
     }
 }
 
 #[test]
-fn logits_are_finite_and_tell_tokens_apart() {
-    let file = GgufFile::from_bytes(made(QWEN3, Recipe::Q4_K_M, 1, 2)).unwrap();
+fn logits_are_finite_and_differ_between_tokens() {
+    let file = GgufFile::from_bytes(made(QWEN3, QuantType::Q4_K_M, 1, 2)).unwrap();
     let mut engine = Stepper::load(Cpu::new(1).unwrap(), &file, &LoadOptions::default()).unwrap();
     let sequence = engine.begin().unwrap();
     let kv_index = engine.append(sequence, 1).unwrap();
     let input = RowInput::Token(5);
-    let row = verbatim_engine::Row { sequence, kv_index, input, want: Want::LOGITS };
+    let row = verbatim_engine::Row { sequence, kv_index, input, want: RowOutputs::LOGITS };
     let outputs = engine.step(&[row]).unwrap();
     let mut logits = outputs.logits(0).unwrap().to_vec();
     assert!(logits.iter().all(|logit| logit.is_finite() && logit.abs() < 100.0));
@@ -160,8 +162,8 @@ fn every_architecture_that_can_be_run_can_be_made() {
     );
     assert_eq!(names, SMALL.map(|(name, _)| name));
     for (name, more) in SMALL {
-        for recipe in [Recipe::F16, Recipe::Q4_K_M, Recipe::IQ4_XS] {
-            let content = made(&small(more), recipe, 3, 2);
+        for quant in [QuantType::F16, QuantType::Q4_K_M, QuantType::IQ4_XS] {
+            let content = made(&small(more), quant, 3, 2);
             let file = GgufFile::from_bytes(content.clone()).unwrap();
             let numbers = verbatim_engine::read_hyperparameters(&file)
                 .unwrap_or_else(|error| panic!("{name}: {error}"));
@@ -173,7 +175,7 @@ fn every_architecture_that_can_be_run_can_be_made() {
 
 /// Those of `tests/data/models`, which llama.cpp's converter made.
 #[test]
-fn tensors_are_those_of_converted_models() {
+fn tensors_match_those_of_converted_models() {
     let golden = [
         (
             "gemma3-iswa",
@@ -211,7 +213,7 @@ fn tensors_are_those_of_converted_models() {
         let path = format!("{}/../../tests/data/models/{folder}/model.gguf", env!("CARGO_MANIFEST_DIR"));
         let converted = GgufFile::open(path).unwrap();
         let file =
-            GgufFile::from_bytes(made(&small(&format!("{more}, \"vocab_size\": 512")), Recipe::F32, 0, 1))
+            GgufFile::from_bytes(made(&small(&format!("{more}, \"vocab_size\": 512")), QuantType::F32, 0, 1))
                 .unwrap();
         let table = |file: &GgufFile| {
             let mut table: Vec<(String, Vec<usize>)> =
@@ -231,7 +233,7 @@ fn tensors_are_those_of_converted_models() {
 
 #[test]
 fn the_vocabulary_is_usable() {
-    let file = GgufFile::from_bytes(made(QWEN3, Recipe::Q8_0, 1, 1)).unwrap();
+    let file = GgufFile::from_bytes(made(QWEN3, QuantType::Q8_0, 1, 1)).unwrap();
     let metadata = file.metadata();
     let tokens = metadata.require_bytes_array("tokenizer.ggml.tokens").unwrap();
     let source = verbatim_text::VocabSource {
@@ -257,24 +259,24 @@ fn the_vocabulary_is_usable() {
     assert_eq!(tokenizer.encode("<|im_start|>", verbatim_text::SpecialTokens::Parse, false).len(), 1);
 }
 
-/// The formats that llama.cpp's own quantiser gave, by `tests/data/quants/model`: same shape, same recipes.
+/// The formats that llama.cpp's own quantiser gave, by `tests/data/quants/model`: same shapes, same quantisation types.
 #[test]
-fn recipes_are_those_of_llama_cpp() {
+fn quantisation_types_match_llama_cpp() {
     let config = r#"{"model_type": "qwen3", "hidden_size": 256, "num_hidden_layers": 2, "num_attention_heads": 4,
         "num_key_value_heads": 2, "head_dim": 64, "intermediate_size": 512, "vocab_size": 512,
         "max_position_embeddings": 512, "rope_theta": 1000000, "rms_norm_eps": 1e-6, "tie_word_embeddings": true}"#;
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/data/quants/model");
     let mut compared = 0;
-    for recipe in Recipe::ALL {
-        let Ok(golden) = GgufFile::open(format!("{folder}/qwen3-256.{}.gguf", recipe.name())) else {
+    for quant in QuantType::ALL {
+        let Ok(golden) = GgufFile::open(format!("{folder}/qwen3-256.{}.gguf", quant.name())) else {
             continue;
         };
-        let file = GgufFile::from_bytes(made(config, recipe, 0, 2)).unwrap();
+        let file = GgufFile::from_bytes(made(config, quant, 0, 2)).unwrap();
         assert_eq!(file.tensors().len(), golden.tensors().len());
         for tensor in golden.tensors() {
             let ours = file.require_tensor(tensor.name()).unwrap();
-            assert_eq!(ours.info().dims(), tensor.dims(), "{} {}", recipe.name(), tensor.name());
-            assert_eq!(ours.info().dtype(), tensor.dtype(), "{} {}", recipe.name(), tensor.name());
+            assert_eq!(ours.info().dims(), tensor.dims(), "{} {}", quant.name(), tensor.name());
+            assert_eq!(ours.info().dtype(), tensor.dtype(), "{} {}", quant.name(), tensor.name());
         }
         let file_type = |file: &GgufFile| file.metadata().get_u32("general.file_type").unwrap();
         assert_eq!(file_type(&file), file_type(&golden));
@@ -285,11 +287,11 @@ fn recipes_are_those_of_llama_cpp() {
 
 /// Those of the Gemma 3 270M that is published as Q4_K_M: rows of 640 elements are no whole K blocks.
 #[test]
-fn rows_that_are_no_whole_blocks_get_smaller_ones() {
+fn rows_of_partial_blocks_get_the_fallback_format() {
     let config = r#"{"model_type": "gemma3_text", "hidden_size": 640, "num_hidden_layers": 1,
         "num_attention_heads": 4, "num_key_value_heads": 1, "head_dim": 256, "intermediate_size": 2048,
         "vocab_size": 300, "max_position_embeddings": 512, "sliding_window": 64, "rms_norm_eps": 1e-6}"#;
-    let file = GgufFile::from_bytes(made(config, Recipe::Q4_K_M, 0, 2)).unwrap();
+    let file = GgufFile::from_bytes(made(config, QuantType::Q4_K_M, 0, 2)).unwrap();
     let format = |name: &str| file.require_tensor(name).unwrap().info().dtype();
     assert_eq!(format("token_embd.weight"), DType::Q8_0);
     assert_eq!(format("blk.0.attn_q.weight"), DType::Q5_0);
@@ -313,52 +315,52 @@ fn known_shapes_have_the_sizes_of_their_models() {
     ];
     assert_eq!(known_shapes().collect::<Vec<_>>(), sizes.map(|(name, _)| name));
     for (name, millions) in sizes {
-        let found = Blueprint::of_shape(name).unwrap().parameters() as f64 / 1e6;
+        let found = ModelSkeleton::from_shape(name).unwrap().parameters() as f64 / 1e6;
         assert!((found - millions).abs() < 0.06, "{name}: {found}");
     }
-    let error = Blueprint::of_shape("gpt-9").unwrap_err().to_string();
+    let error = ModelSkeleton::from_shape("gpt-9").unwrap_err().to_string();
     assert!(error.contains("gpt-9") && error.contains("qwen3-0.6b"), "{error}");
 }
 
 #[test]
-fn a_configuration_that_makes_no_model_is_refused_in_words() {
-    let refused = |config: &str, words: &str| {
-        let error = Blueprint::of_config("x", config).unwrap_err().to_string();
+fn an_invalid_configuration_is_rejected_with_a_message() {
+    let rejected = |config: &str, words: &str| {
+        let error = ModelSkeleton::from_config("x", config).unwrap_err().to_string();
         assert!(error.contains(words), "{config}: {error}");
     };
-    refused("", "not JSON");
-    refused("[1]", "not a JSON object");
-    refused("{}", "key `model_type` is missing");
-    refused(r#"{"model_type": "mamba"}"#, "supported types are gemma2");
-    refused(&QWEN3.replace("\"rms_norm_eps\": 1e-6,", ""), "key `rms_norm_eps` is missing");
+    rejected("", "not JSON");
+    rejected("[1]", "not a JSON object");
+    rejected("{}", "key `model_type` is missing");
+    rejected(r#"{"model_type": "mamba"}"#, "supported types are gemma2");
+    rejected(&QWEN3.replace("\"rms_norm_eps\": 1e-6,", ""), "key `rms_norm_eps` is missing");
     let changed = |key: &str, value: &str| {
         let mut config: serde_json::Value = serde_json::from_str(QWEN3).unwrap();
         config[key] = serde_json::from_str(value).unwrap();
         config.to_string()
     };
-    refused(&changed("hidden_size", "1e30"), "key `hidden_size` is 1e+30; it must be an integer from 1");
-    refused(&changed("hidden_size", "0"), "key `hidden_size` is 0");
-    refused(&changed("hidden_size", "-5"), "key `hidden_size` is -5");
-    refused(&changed("num_hidden_layers", "\"many\""), "key `num_hidden_layers` is \"many\"");
-    refused(&changed("vocab_size", "100"), "for a usable vocabulary");
-    refused(&changed("num_key_value_heads", "3"), "a divisor of the 4 heads");
-    refused(&changed("head_dim", "31"), "even");
-    refused(&changed("num_attention_heads", "4194304"), "fewer, with heads of 32");
-    refused(&changed("rope_theta", "-1"), "rope_theta");
-    refused(
+    rejected(&changed("hidden_size", "1e30"), "key `hidden_size` is 1e+30; it must be an integer from 1");
+    rejected(&changed("hidden_size", "0"), "key `hidden_size` is 0");
+    rejected(&changed("hidden_size", "-5"), "key `hidden_size` is -5");
+    rejected(&changed("num_hidden_layers", "\"many\""), "key `num_hidden_layers` is \"many\"");
+    rejected(&changed("vocab_size", "100"), "for a usable vocabulary");
+    rejected(&changed("num_key_value_heads", "3"), "a divisor of the 4 heads");
+    rejected(&changed("head_dim", "31"), "even");
+    rejected(&changed("num_attention_heads", "4194304"), "fewer, with a head size of 32");
+    rejected(&changed("rope_theta", "-1"), "rope_theta");
+    rejected(
         &changed("rope_scaling", r#"{"rope_type": "magic"}"#),
         "default, linear, yarn, longrope or llama3",
     );
-    refused(&changed("attention_bias", "true"), "attention_bias");
+    rejected(&changed("attention_bias", "true"), "attention_bias");
 }
 
 #[test]
-fn a_model_that_cannot_be_written_leaves_nothing() {
+fn a_model_that_cannot_be_written_leaves_no_file() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("model.gguf");
     std::fs::write(&path, "the one before").unwrap();
-    let options = WriteOptions { recipe: Recipe::Q4_0, seed: 0, threads: 2 };
-    let tiny = Blueprint::of_config("tiny", QWEN3).unwrap();
+    let options = WriteOptions { quant: QuantType::Q4_0, seed: 0, threads: 2 };
+    let tiny = ModelSkeleton::from_config("tiny", QWEN3).unwrap();
 
     let mut calls = 0;
     let stopped = write(&tiny, &options, &path, &mut |progress| {
@@ -371,8 +373,10 @@ fn a_model_that_cannot_be_written_leaves_nothing() {
     // More bytes than any disk has.
     let huge = QWEN3.replace("\"intermediate_size\": 512", "\"intermediate_size\": 4194304");
     let huge = huge.replace("\"hidden_size\": 256", "\"hidden_size\": 4194304");
-    let huge =
-        Blueprint::of_config("huge", &huge.replace("\"num_hidden_layers\": 2", "\"num_hidden_layers\": 999"));
+    let huge = ModelSkeleton::from_config(
+        "huge",
+        &huge.replace("\"num_hidden_layers\": 2", "\"num_hidden_layers\": 999"),
+    );
     let error = write(&huge.unwrap(), &options, &path, &mut |_| true).unwrap_err();
     assert!(matches!(error, SynthError::Space { .. }), "{error}");
 

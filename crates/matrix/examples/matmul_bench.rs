@@ -12,7 +12,7 @@ use verbatim_team::Team;
 
 const FORMATS: [DType; 6] = [DType::Q4_1, DType::Q8_0, DType::Q4_K, DType::Q6_K, DType::IQ4_NL, DType::F16];
 const SHAPES: [[usize; 2]; 2] = [[1536, 576], [2048, 2048]];
-const WIDTHS: [usize; 6] = [1, 2, 4, 8, 32, 256];
+const BATCH_SIZES: [usize; 6] = [1, 2, 4, 8, 32, 256];
 
 /// The number of copies of the weights that are used in turn, so that they are read from memory as with a model.
 const WEIGHT_POOL_BYTES: usize = 256 << 20;
@@ -36,7 +36,7 @@ fn main() {
             let mut team = Team::new(threads).expect("a team");
             println!("\n{}, {threads} thread(s)", isa.name());
             print!("{:8}{:>11}{:>14}{:>12}", "format", "shape", "GB/s at 1", "cached");
-            WIDTHS.iter().for_each(|width| print!("{:>10}", format!("GOPS@{width}")));
+            BATCH_SIZES.iter().for_each(|width| print!("{:>10}", format!("GOPS@{width}")));
             println!("{:>12}", "pack MB/s");
             for [rows, cols] in SHAPES {
                 FORMATS.iter().filter(|dtype| cols.is_multiple_of(dtype.block_len())).for_each(|&dtype| {
@@ -71,7 +71,7 @@ fn report(team: &mut Team, isa: Isa, dtype: DType, rows: usize, cols: usize) {
     let packed_gb = pool[0].packed_bytes() as f64 / 1e9;
     print!("{:>14.1}", packed_gb / time(team, isa, &pool, 1).as_secs_f64());
     print!("{:>12.1}", packed_gb / time(team, isa, &pool[..1], 1).as_secs_f64());
-    for tokens in WIDTHS {
+    for tokens in BATCH_SIZES {
         let operations = (2 * rows * cols * tokens) as f64;
         print!("{:>10.0}", operations / time(team, isa, &pool, tokens).as_secs_f64() / 1e9);
     }

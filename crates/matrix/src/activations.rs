@@ -12,7 +12,7 @@ pub const fn activation_row_bytes(cols: usize) -> usize {
 ///
 /// `row.len()` is a multiple of 32 and `out.len()` is [`activation_row_bytes`] of it. Blocks are independent, so parts of a
 /// row at multiples of 32 can be quantised separately. A block with a NaN or an infinity gets a NaN scale, so that every dot
-/// product with it is NaN: invalid values stay visible. A block whose peak is below 1e-30 becomes zeros.
+/// product with it is NaN: invalid values stay visible. A block whose absmax (largest magnitude) is below 1e-30 becomes zeros.
 ///
 /// # Panics
 /// If the sizes differ from these.
@@ -27,7 +27,7 @@ pub fn quantize_row(isa: Isa, row: &[f32], out: &mut [u8]) {
     dispatch(isa, QuantizeRow { row, out });
 }
 
-/// Quantises a row into int8 residual terms: the first term is the quantised row, and each further term is the quantised
+/// Quantises a row into several int8 terms: the first term is the quantised row, and each further term is the quantised
 /// rounding error of the terms before it. Each term is in the format of [`quantize_row`]; the dot product of the row is the
 /// sum of the terms' dot products.
 ///

@@ -15,7 +15,7 @@ pub struct PackedExperts {
 }
 
 impl PackedExperts {
-    /// Packs `bytes`, the data of a GGUF tensor with `experts` matrices of `rows` rows of `cols` weights, and calls `done`
+    /// Packs `bytes`, the data of a GGUF tensor with `experts` matrices of `rows` rows of `cols` weights, and calls `on_consumed`
     /// as [`PackedMatrix::pack_with`] does.
     ///
     /// # Errors
@@ -27,7 +27,7 @@ impl PackedExperts {
         rows: usize,
         cols: usize,
         bytes: &[u8],
-        done: &(dyn Fn(Range<usize>) + Sync),
+        on_consumed: &(dyn Fn(Range<usize>) + Sync),
     ) -> Result<PackedExperts, PackError> {
         let block = dtype.block_len();
         if !cols.is_multiple_of(block) {
@@ -45,8 +45,8 @@ impl PackedExperts {
         }
         let pack = |(expert, bytes)| {
             let start = expert * expert_bytes;
-            let done = |range: Range<usize>| done(start + range.start..start + range.end);
-            PackedMatrix::pack_with(team, dtype, rows, cols, bytes, &done)
+            let on_consumed = |range: Range<usize>| on_consumed(start + range.start..start + range.end);
+            PackedMatrix::pack_with(team, dtype, rows, cols, bytes, &on_consumed)
         };
         let matrices = bytes.chunks_exact(expert_bytes).enumerate().map(pack).collect::<Result<_, _>>()?;
         Ok(PackedExperts { matrices })

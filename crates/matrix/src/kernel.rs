@@ -1,5 +1,5 @@
-//! The matmul tile: sixteen output rows by up to eight tokens, over all columns. All sums over columns are here, so the row
-//! contract depends on this file alone.
+//! The matmul tile: sixteen output rows by up to eight tokens, over all columns. All sums over columns are here, so batch
+//! invariance depends on this file alone.
 //!
 //! Written once over [`Simd`] and compiled per instruction set, weight format and number of tokens. Each SIMD lane
 //! accumulates one output element, so its order of operations depends neither on the number of lanes nor on the other tokens.
@@ -65,7 +65,7 @@ impl<F: BlockFormat, const M: usize> Kernel for BlockTile<'_, F, M> {
 
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
-        // SAFETY: as `new` asks.
+        // SAFETY: as `new` requires.
         unsafe { block_tile::<S, F, M>(simd, self.0) }
     }
 }
@@ -86,14 +86,14 @@ impl<W: FloatWeights, const M: usize> Kernel for FloatTile<'_, W, M> {
 
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
-        // SAFETY: as `new` asks.
+        // SAFETY: as `new` requires.
         unsafe { float_tile::<S, W, M>(simd, self.0) }
     }
 }
 
 /// A tile of a block format, with quantised activations.
 ///
-/// Contract, for every output element: blocks of 32 columns ascend; in each, the int8 dot product of quants and activations is
+/// The order, for every output element: blocks of 32 columns ascend; in each, the int8 dot product of quants and activations is
 /// an exact integer, [`block_sum`] scales it, and one fused multiply-add adds it to the total.
 ///
 /// # Safety
@@ -111,14 +111,14 @@ unsafe fn block_tile<S: Simd, F: BlockFormat, const M: usize>(simd: S, tile: &Ti
             prefetch(simd, scales, F::SCALE_BYTES);
             for sub in 0..F::BLOCKS {
                 prefetch(simd, quants, F::QUANT_BYTES);
-                // All lanes of a block before the next, so that weights come from memory in an even stream.
+                // All lanes of a block before the next, so that weights are read sequentially.
                 for (totals, lane) in totals.as_mut().iter_mut().zip((0..tile.rows).step_by(S::LANES)) {
                     let weights = F::quants(simd, quants, lane);
                     let coefficients = F::coefficients(simd, scales, lane, sub);
                     for (total, input) in totals.iter_mut().zip(inputs) {
                         let input = input.add(at_block);
                         let sum = block_sum::<S, F>(simd, weights, &coefficients, input);
-                        let scale = simd.splat(read_f32(input, SCALE_AT));
+                        let scale = simd.splat(read_f32(input, SCALE_OFFSET));
                         *total = simd.mul_add(sum, scale, *total);
                     }
                 }
@@ -151,9 +151,9 @@ fn prefetch_outputs<S: Simd, const M: usize>(simd: S, tile: &Tile) {
     }
 }
 
-const SCALE_AT: usize = std::mem::offset_of!(Q8Block, scale);
-const SUM_AT: usize = std::mem::offset_of!(Q8Block, sum);
-const HALF_SUMS_AT: usize = std::mem::offset_of!(Q8Block, half_sums);
+const SCALE_OFFSET: usize = std::mem::offset_of!(Q8Block, scale);
+const SUM_OFFSET: usize = std::mem::offset_of!(Q8Block, sum);
+const HALF_SUMS_OFFSET: usize = std::mem::offset_of!(Q8Block, half_sums);
 
 /// The dot product of 32 weights and 32 activations, without the activations' scale.
 ///
@@ -169,12 +169,12 @@ unsafe fn block_sum<S: Simd, F: BlockFormat>(
     let [d, m] = [&coefficients.d, &coefficients.m];
     // SAFETY: the offsets stay within the block.
     unsafe {
-        if !F::HALVES {
-            let sum = read_f32(input, SUM_AT);
+        if !F::SCALE_PER_16 {
+            let sum = read_f32(input, SUM_OFFSET);
             let dot = simd.mul(d[0], simd.dot(weights, F::QUANT_MAX, F::OFFSET, input, sum));
-            return if F::MINS { simd.mul_sub_from(m[0], simd.splat(sum), dot) } else { dot };
+            return if F::MINS { simd.neg_mul_add(m[0], simd.splat(sum), dot) } else { dot };
         }
-        let sums = [read_f32(input, HALF_SUMS_AT), read_f32(input, HALF_SUMS_AT + 4)];
+        let sums = [read_f32(input, HALF_SUMS_OFFSET), read_f32(input, HALF_SUMS_OFFSET + 4)];
         let [w0, w1, w2, w3, w4, w5, w6, w7] = weights;
         let first = simd.dot([w0, w1, w2, w3], F::QUANT_MAX, F::OFFSET, input, sums[0]);
         let second = simd.dot([w4, w5, w6, w7], F::QUANT_MAX, F::OFFSET, input.add(16), sums[1]);
@@ -182,8 +182,8 @@ unsafe fn block_sum<S: Simd, F: BlockFormat>(
         if !F::MINS {
             return dot;
         }
-        let dot = simd.mul_sub_from(m[0], simd.splat(sums[0]), dot);
-        simd.mul_sub_from(m[1], simd.splat(sums[1]), dot)
+        let dot = simd.neg_mul_add(m[0], simd.splat(sums[0]), dot);
+        simd.neg_mul_add(m[1], simd.splat(sums[1]), dot)
     }
 }
 
@@ -195,7 +195,7 @@ unsafe fn read_f32(block: *const u8, at: usize) -> f32 {
 
 /// A tile of float weights, with f32 activations.
 ///
-/// Contract, for every output element: columns ascend in runs of 32 (the last may be shorter); in each run the even columns
+/// The order, for every output element: columns ascend in runs of 32 (the last may be shorter); in each run the even columns
 /// and the odd columns are two chains of fused multiply-adds that start at zero, and their sum is added to the total. Short
 /// chains keep the rounding error of long rows small.
 ///
@@ -218,7 +218,7 @@ unsafe fn float_tile<S: Simd, W: FloatWeights, const M: usize>(simd: S, tile: &T
                 let weights = tile.weights.add(column * weights_stride);
                 multiply_column::<S, W, M>(simd, weights, &inputs, column, chains);
             };
-            // Side by side where registers hold both, so that few chains do not wait for themselves.
+            // Interleaved if both fit in registers: with few accumulators a single chain is bound by FMA latency.
             if 2 * M <= S::MATMUL_ACCUMULATORS / even.as_ref().len() {
                 for column in (start..end).step_by(2) {
                     multiply(column, &mut even);
@@ -320,7 +320,7 @@ impl FloatWeights for F32 {
     const BYTES: usize = 4;
     #[inline(always)]
     unsafe fn load<S: Simd>(simd: S, weights: *const u8) -> S::Floats {
-        // SAFETY: as the trait asks.
+        // SAFETY: as the trait requires.
         unsafe { simd.load_f32(weights) }
     }
 }
@@ -331,7 +331,7 @@ impl FloatWeights for F16 {
     const BYTES: usize = 2;
     #[inline(always)]
     unsafe fn load<S: Simd>(simd: S, weights: *const u8) -> S::Floats {
-        // SAFETY: as the trait asks.
+        // SAFETY: as the trait requires.
         unsafe { simd.load_f16(weights) }
     }
 }
@@ -342,7 +342,7 @@ impl FloatWeights for BF16 {
     const BYTES: usize = 2;
     #[inline(always)]
     unsafe fn load<S: Simd>(simd: S, weights: *const u8) -> S::Floats {
-        // SAFETY: as the trait asks.
+        // SAFETY: as the trait requires.
         unsafe { simd.load_bf16(weights) }
     }
 }

@@ -1,23 +1,23 @@
 //! Matmuls of weight matrices with a batch of activations.
 //!
-//! **The row contract.** The order of operations of an output element depends only on the weights' format and the number of
-//! columns: not on the number of tokens in the batch, the token's index in it, the threads, or the instruction set. The
-//! `kernel` module documents the order. [`matmul`] therefore returns the same bits at batch size 1 and at batch size 512, and
-//! on every machine with the same build (sign and payload of a NaN are unspecified).
+//! **Batch invariance (and thread-count invariance).** The order of operations of an output element depends only on the weights'
+//! format and the number of columns: not on the number of tokens in the batch, the token's index in it, the threads, or the
+//! instruction set. The `kernel` module documents the order. [`matmul`] therefore returns the same bits at batch size 1 and at
+//! batch size 512, and on every machine with the same build (sign and payload of a NaN are unspecified).
 //!
-//! How: sixteen weight rows are interleaved (`layout`), each SIMD lane accumulates one output element, and the kernels,
-//! written once over [`verbatim_simd::Simd`], never add across lanes. Within a block of 32 columns the sums are sums of
-//! integers, and exact.
+//! How: sixteen weight rows (a *row group*; llama.cpp: repacked x16) are interleaved (`layout`), each SIMD lane accumulates one
+//! output element, and the kernels, written once over [`verbatim_simd::Simd`], never add across lanes. Within a block of 32 columns
+//! the sums are sums of integers, and exact.
 #![allow(unsafe_code)] // SIMD, and outputs whose columns are shared by threads, need unsafe Rust.
 
 mod activations;
 mod experts;
 mod formats;
 mod kernel;
-mod kinds;
 mod layout;
 mod matmul;
 mod packed;
+mod packed_format;
 mod peak;
 
 pub use activations::{activation_row_bytes, quantize_row, quantize_terms};
@@ -28,4 +28,4 @@ pub use matmul::{
     matmul_groups,
 };
 pub use packed::PackedMatrix;
-pub use peak::multiply_adds;
+pub use peak::run_peak_throughput_kernel;

@@ -6,9 +6,9 @@ use std::ops::Range;
 use crate::activations::activation_row_bytes;
 use crate::formats::BlockFormat;
 use crate::kernel::{BlockTile, FloatTile, FloatWeights, MAX_TILE_TOKENS, Tile};
-use crate::kinds::for_kind;
 use crate::layout::GROUP_ROWS;
 use crate::packed::PackedMatrix;
+use crate::packed_format::for_format;
 use verbatim_simd::{Isa, Kernel, Simd, dispatch};
 use verbatim_team::{TaskCounter, Team};
 
@@ -33,7 +33,7 @@ pub fn matmul(
     let counter = TaskCounter::new();
     team.run(|_| {
         while let Some(taken) = counter.take_guided(threads, max, groups) {
-            // SAFETY: the counter hands out every group to only one thread, and `output` is borrowed mutably.
+            // SAFETY: the counter assigns every group to only one thread, and `output` is borrowed mutably.
             unsafe { matmul_groups(isa, weights, input, &output, taken, epilogue) };
         }
     });
@@ -65,7 +65,7 @@ pub enum Input<'a> {
         stride_bytes: usize,
         /// Rows.
         tokens: usize,
-        /// Int8 residual terms of each row; see [`quantize_terms`](super::quantize_terms).
+        /// Int8 terms of each row; see [`quantize_terms`](super::quantize_terms).
         terms: usize,
     },
 }
@@ -111,7 +111,7 @@ impl Input<'_> {
                     && holds_rows(bytes.len(), stride_bytes, tokens, activation_row_bytes(cols))
             }
         };
-        assert!(fits, "the input of the matmul with {weights:?} is too small or of the wrong kind");
+        assert!(fits, "the input of the matmul with {weights:?} is too small or of the wrong type");
     }
 }
 
@@ -207,12 +207,12 @@ pub unsafe fn matmul_groups(
 /// The (token, expert) pairs of one expert, where the router has selected `experts_used` experts for every token.
 #[derive(Clone, Copy)]
 pub struct ExpertPairs<'a> {
-    /// `token * experts_used + slot`, each once: this expert is in that top-k slot of the token.
+    /// `token * experts_used + k`, each once: this expert is the token's choice number `k` (its top-k index).
     pub list: &'a [u32],
-    /// Experts per token. An output row has this many parts of `weights.rows()` elements, one for each top-k slot.
+    /// Experts per token. An output row has this many parts of `weights.rows()` elements, one for each top-k index.
     pub experts_used: usize,
-    /// Whether an input row, too, has one part for each top-k slot; otherwise all experts of a token share its input.
-    pub input_per_slot: bool,
+    /// Whether an input row, too, has one part for each top-k index; otherwise all experts of a token share its input.
+    pub input_per_pair: bool,
 }
 
 /// [`matmul_groups`] for the tokens that use one expert. The result of a token does not depend on the other tokens.
@@ -255,9 +255,9 @@ impl Matmul<'_> {
         let terms = self.input.terms();
         assert!(
             terms == 1 || self.pairs.is_none() && self.epilogue.bias.is_none(),
-            "residual terms cannot be combined with experts or a bias"
+            "several int8 terms cannot be combined with experts or a bias"
         );
-        let parts = if self.pairs.is_some_and(|pairs| pairs.input_per_slot) { used } else { terms };
+        let parts = if self.pairs.is_some_and(|pairs| pairs.input_per_pair) { used } else { terms };
         self.input.check(self.weights, parts);
         assert!(
             holds_rows(self.output.len, self.output.stride, tokens, rows * used),
@@ -290,7 +290,7 @@ impl Matmul<'_> {
     /// # Safety
     /// The operands have been checked, and no other thread accesses this part of the output.
     unsafe fn run_on(&self, isa: Isa) {
-        dispatch(isa, Walk(self));
+        dispatch(isa, LoopNest(self));
     }
 
     fn tokens(&self) -> usize {
@@ -329,7 +329,7 @@ impl Matmul<'_> {
         tile
     }
 
-    /// The operand at an index: a token, with a residual term or a top-k slot.
+    /// The operand at an index: a token, with an int8 term or a top-k index.
     fn operand(&self, index: usize) -> Operand {
         // Divisions would take much of the time of a short row, and usually there is one part.
         let split = |index: usize, parts: usize| match parts {
@@ -341,9 +341,9 @@ impl Matmul<'_> {
                 let (token, term) = split(index, self.input.terms());
                 Operand { token, input_part: term, output_part: 0 }
             }
-            Some(ExpertPairs { list, experts_used, input_per_slot }) => {
-                let (token, slot) = split(list[index] as usize, experts_used);
-                Operand { token, input_part: if input_per_slot { slot } else { 0 }, output_part: slot }
+            Some(ExpertPairs { list, experts_used, input_per_pair }) => {
+                let (token, k) = split(list[index] as usize, experts_used);
+                Operand { token, input_part: if input_per_pair { k } else { 0 }, output_part: k }
             }
         }
     }
@@ -357,11 +357,11 @@ impl Matmul<'_> {
     }
 }
 
-/// Row groups outside and tokens inside, so that a group's weights stay in L1 for all tokens; and around both, blocks of
-/// tokens whose activations stay in L2. Constructed only by [`Matmul::run_on`].
-struct Walk<'a>(&'a Matmul<'a>);
+/// The loop nest: token blocks, then row groups, then tokens. A group's weights stay in L1 for all tokens of a block, and a
+/// block's activations stay in L2 for all groups. Constructed only by [`Matmul::run_on`].
+struct LoopNest<'a>(&'a Matmul<'a>);
 
-impl Kernel for Walk<'_> {
+impl Kernel for LoopNest<'_> {
     type Output = ();
     const USES_INT8_DOT: bool = true;
 
@@ -386,7 +386,7 @@ impl Kernel for Walk<'_> {
     }
 }
 
-/// A token, with one residual term of its input or one of its top-k slots.
+/// A token, with one int8 term of its input or the top-k index of one of its experts.
 struct Operand {
     token: usize,
     /// The part of the input row.
@@ -423,9 +423,9 @@ const fn float_tile_tokens<S: Simd>() -> usize {
 /// # Safety
 /// See [`Tile`].
 unsafe fn run_tile<S: Simd>(simd: S, weights: &PackedMatrix, tile: &Tile) {
-    // SAFETY: the caller guarantees that the tile is valid, and the type is that of the weights' kind.
+    // SAFETY: the caller guarantees that the tile is valid, and the type is that of the weights' format.
     unsafe {
-        for_kind!(weights.kind(), F => run_block_tile::<S, F>(simd, tile), W => run_float_tile::<S, W>(simd, tile));
+        for_format!(weights.format(), F => run_block_tile::<S, F>(simd, tile), W => run_float_tile::<S, W>(simd, tile));
     }
 }
 

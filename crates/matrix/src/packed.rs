@@ -8,15 +8,15 @@ use verbatim_quant::DType;
 
 use crate::formats::{BlockFormat, FileBlocks};
 use crate::kernel::FloatWeights;
-use crate::kinds::{Kind, for_kind};
 use crate::layout::{BLOCK_COLS, GROUP_ROWS};
+use crate::packed_format::{PackedFormat, for_format};
 use verbatim_simd::Scalar;
 use verbatim_team::{AlignedBytes, TaskCounter, Team};
 
-/// A matrix of `rows` output rows and `cols` input columns, rows interleaved in groups of sixteen.
+/// A matrix of `rows` output rows and `cols` input columns, rows interleaved in groups of sixteen (*row groups*).
 ///
-/// It uses as much memory as the file, within 6 % for the common formats and 12 % for all others (rows are padded to a
-/// multiple of 16, and a row group to 64 bytes).
+/// Memory use is within 6 % of the file's for common formats, within 12 % for all others (rows are padded to a multiple of 16,
+/// and a row group to 64 bytes).
 pub struct PackedMatrix {
     dtype: DType,
     rows: usize,
@@ -28,15 +28,15 @@ pub struct PackedMatrix {
 /// How a row group of one matrix is laid out: first all quants (or float weights), then all scales.
 #[derive(Clone, Copy)]
 struct GroupLayout {
-    kind: Kind,
-    scales_at: usize,
+    format: PackedFormat,
+    scales_offset: usize,
     group_bytes: usize,
 }
 
 impl GroupLayout {
     /// `None` if the sizes overflow.
-    fn new(kind: Kind, cols: usize) -> Option<GroupLayout> {
-        let (weights_bytes, scales_bytes) = for_kind!(kind,
+    fn new(format: PackedFormat, cols: usize) -> Option<GroupLayout> {
+        let (weights_bytes, scales_bytes) = for_format!(format,
             F => {
                 let file_blocks = cols / (BLOCK_COLS * F::BLOCKS);
                 let quants = file_blocks.checked_mul(F::BLOCKS * F::QUANT_BYTES)?;
@@ -44,9 +44,9 @@ impl GroupLayout {
             },
             W => (cols.checked_mul(GROUP_ROWS * W::BYTES)?, 0)
         );
-        let scales_at = weights_bytes.checked_next_multiple_of(64)?;
-        let group_bytes = scales_at.checked_add(scales_bytes)?.checked_next_multiple_of(64)?;
-        Some(GroupLayout { kind, scales_at, group_bytes })
+        let scales_offset = weights_bytes.checked_next_multiple_of(64)?;
+        let group_bytes = scales_offset.checked_add(scales_bytes)?.checked_next_multiple_of(64)?;
+        Some(GroupLayout { format, scales_offset, group_bytes })
     }
 }
 
@@ -56,10 +56,10 @@ impl PackedMatrix {
     /// # Errors
     /// If the shape is empty, the number of bytes does not match the shape, or the allocation fails.
     pub fn pack(dtype: DType, rows: usize, cols: usize, bytes: &[u8]) -> Result<PackedMatrix, PackError> {
-        PackedMatrix::pack_with(&mut Team::solo(), dtype, rows, cols, bytes, &|_| {})
+        PackedMatrix::pack_with(&mut Team::single_threaded(), dtype, rows, cols, bytes, &|_| {})
     }
 
-    /// [`pack`](Self::pack) with a team of threads. Each calls `done` with the ranges of `bytes` that it has packed, so that
+    /// [`pack`](Self::pack) with a team of threads. Each calls `on_consumed` with the ranges of `bytes` that it has packed, so that
     /// their memory can be released while the rest is packed; the ranges cover `bytes` exactly once.
     ///
     /// # Errors
@@ -70,10 +70,10 @@ impl PackedMatrix {
         rows: usize,
         cols: usize,
         bytes: &[u8],
-        done: &(dyn Fn(Range<usize>) + Sync),
+        on_consumed: &(dyn Fn(Range<usize>) + Sync),
     ) -> Result<PackedMatrix, PackError> {
-        let kind = Kind::of(dtype).ok_or(PackError::NotWeights(dtype))?;
-        Source::new(dtype, rows, cols, bytes)?.pack(team, kind, done)
+        let format = PackedFormat::from_dtype(dtype).ok_or(PackError::NotWeights(dtype))?;
+        Source::new(dtype, rows, cols, bytes)?.pack(team, format, on_consumed)
     }
 
     /// Output rows.
@@ -104,7 +104,7 @@ impl PackedMatrix {
 
     /// Whether matmuls take activations quantised by [`quantize_row`](super::quantize_row); if not, they take f32.
     pub fn takes_quantized(&self) -> bool {
-        for_kind!(self.layout.kind, _F => true, _W => false)
+        for_format!(self.layout.format, _F => true, _W => false)
     }
 
     /// Decodes a row, to the same values that `verbatim_quant::dequantize` returns for the row's bytes in the file.
@@ -121,37 +121,37 @@ impl PackedMatrix {
         );
         let (weights, scales) = self.group_pointers(row / GROUP_ROWS);
         let lane = row % GROUP_ROWS;
-        // SAFETY: the group is laid out for this kind, and `out` has the columns of a row.
+        // SAFETY: the group is laid out for this format, and `out` has the columns of a row.
         unsafe {
-            for_kind!(self.layout.kind,
+            for_format!(self.layout.format,
                 F => decode_blocks::<F>(weights, scales, lane, out),
                 W => decode_floats::<W>(weights, lane, out)
             );
         }
     }
 
-    pub(super) fn kind(&self) -> Kind {
-        self.layout.kind
+    pub(super) fn format(&self) -> PackedFormat {
+        self.layout.format
     }
 
     /// Where the weights and the scales of a row group start.
     pub(super) fn group_pointers(&self, group: usize) -> (*const u8, *const u8) {
         assert!(group < self.row_groups(), "row group {group} of {}", self.row_groups());
-        // SAFETY: the storage has `row_groups` groups, and `scales_at` is within or at the end of one.
+        // SAFETY: the storage has `row_groups` groups, and `scales_offset` is within or at the end of one.
         unsafe {
             let start = self.storage.as_ptr().add(group * self.layout.group_bytes);
-            (start, start.add(self.layout.scales_at))
+            (start, start.add(self.layout.scales_offset))
         }
     }
 }
 
 impl fmt::Debug for PackedMatrix {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "PackedMatrix({} {}×{} as {:?})", self.dtype, self.rows, self.cols, self.layout.kind)
+        write!(f, "PackedMatrix({} {}×{} as {:?})", self.dtype, self.rows, self.cols, self.layout.format)
     }
 }
 
-/// Bytes of the file that a thread packs before it calls `done` and takes more.
+/// Bytes of the file that a thread packs before it calls `on_consumed` and takes more.
 const CHUNK_BYTES: usize = 512 << 10;
 
 /// A matrix as stored in the file, with its size checked.
@@ -182,11 +182,11 @@ impl<'a> Source<'a> {
     fn pack(
         &self,
         team: &mut Team,
-        kind: Kind,
-        done: &(dyn Fn(Range<usize>) + Sync),
+        format: PackedFormat,
+        on_consumed: &(dyn Fn(Range<usize>) + Sync),
     ) -> Result<PackedMatrix, PackError> {
         let groups = self.rows.div_ceil(GROUP_ROWS);
-        let layout = GroupLayout::new(kind, self.cols);
+        let layout = GroupLayout::new(format, self.cols);
         let total_bytes = layout.and_then(|layout| groups.checked_mul(layout.group_bytes));
         let (Some(layout), Some(total_bytes)) = (layout, total_bytes) else {
             return Err(PackError::OutOfMemory { bytes: usize::MAX });
@@ -202,18 +202,18 @@ impl<'a> Source<'a> {
         team.run(|_| {
             while let Some(taken) = counter.take(chunk, groups) {
                 for group in taken.clone() {
-                    // SAFETY: the counter hands out every group to only one thread.
+                    // SAFETY: the counter assigns every group to only one thread.
                     let part = unsafe { parts.get(group) };
                     self.pack_group(layout, group, part);
                 }
-                done(taken.start * group_bytes..self.bytes.len().min(taken.end * group_bytes));
+                on_consumed(taken.start * group_bytes..self.bytes.len().min(taken.end * group_bytes));
             }
         });
         Ok(PackedMatrix { dtype: self.dtype, rows: self.rows, cols: self.cols, layout, storage })
     }
 
     fn pack_group(&self, layout: GroupLayout, group: usize, part: &mut [u8]) {
-        let (weights, scales) = part.split_at_mut(layout.scales_at);
+        let (weights, scales) = part.split_at_mut(layout.scales_offset);
         let mut rows = [&self.bytes[..0]; GROUP_ROWS];
         let in_file = self.bytes.chunks_exact(self.row_bytes).skip(group * GROUP_ROWS);
         let count = GROUP_ROWS.min(self.rows - group * GROUP_ROWS);
@@ -221,7 +221,7 @@ impl<'a> Source<'a> {
             *row = bytes;
         }
         let rows = &rows[..count];
-        for_kind!(layout.kind,
+        for_format!(layout.format,
             F => pack_blocks::<F>(rows, weights, scales),
             W => match W::BYTES {
                 2 => pack_floats::<2>(rows, weights),
@@ -274,14 +274,14 @@ fn pack_blocks<F: BlockFormat>(rows: &[&[u8]], weights: &mut [u8], scales: &mut 
 }
 
 /// Columns of float weights that are transposed together: few enough that the output stays in L1.
-const TILE_COLS: usize = 16;
+const TRANSPOSE_COLS: usize = 16;
 
 /// Packs up to sixteen rows of float weights of `BYTES` bytes.
 fn pack_floats<const BYTES: usize>(rows: &[&[u8]], weights: &mut [u8]) {
     let columns = weights.as_chunks_mut::<BYTES>().0.as_chunks_mut::<GROUP_ROWS>().0;
-    for (tile, columns) in columns.chunks_mut(TILE_COLS).enumerate() {
+    for (part, columns) in columns.chunks_mut(TRANSPOSE_COLS).enumerate() {
         for (lane, row) in rows.iter().enumerate() {
-            let elements = &row.as_chunks::<BYTES>().0[tile * TILE_COLS..];
+            let elements = &row.as_chunks::<BYTES>().0[part * TRANSPOSE_COLS..];
             for (column, element) in columns.iter_mut().zip(elements) {
                 column[lane] = *element;
             }
@@ -322,7 +322,7 @@ unsafe fn decode_floats<W: FloatWeights>(weights: *const u8, lane: usize, out: &
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::formats::HALF_ROW;
+    use crate::formats::F16_ROW_BYTES;
     use crate::layout::quant_bytes;
     use verbatim_graph::random::Random;
     use verbatim_quant::ALL;
@@ -335,25 +335,25 @@ mod tests {
             bits => bits,
         };
         let (width, from, part) = if bit < low { (low, 0, 0) } else { (bits - low, low, quant_bytes(low)) };
-        let chunk = column / 4;
+        let tile = column / 4;
         let (stored, above) = match width {
-            4 => (chunk % 4, chunk / 4),
-            2 => (chunk / 4, chunk % 4),
-            1 => (0, chunk),
-            _ => (chunk, 0),
+            4 => (tile % 4, tile / 4),
+            2 => (tile / 4, tile % 4),
+            1 => (0, tile),
+            _ => (tile, 0),
         };
         (part + 64 * stored + 4 * row + column % 4, above * width + bit - from)
     }
 
     /// Writes the scales of one row's file block to their positions, one by one.
     fn place_scales<F: BlockFormat>(block: &[u8], lane: usize, scales: &mut [u8]) {
-        let (halves, bytes) = scales.split_at_mut(F::HALF_SCALES * HALF_ROW);
+        let (f16_scales, int8_scales) = scales.split_at_mut(F::F16_SCALES * F16_ROW_BYTES);
         let given = F::row_scales(block);
-        for (i, half) in given.halves[..F::HALF_SCALES].iter().enumerate() {
-            halves[i * HALF_ROW + 2 * lane..][..2].copy_from_slice(half);
+        for (i, scale) in given.f16_scales[..F::F16_SCALES].iter().enumerate() {
+            f16_scales[i * F16_ROW_BYTES + 2 * lane..][..2].copy_from_slice(scale);
         }
-        for (i, &byte) in given.bytes[..F::BYTE_SCALES].iter().enumerate() {
-            bytes[i * GROUP_ROWS + lane] = byte;
+        for (i, &byte) in given.int8_scales[..F::INT8_SCALES].iter().enumerate() {
+            int8_scales[i * GROUP_ROWS + lane] = byte;
         }
     }
 
@@ -381,11 +381,13 @@ mod tests {
     }
 
     #[test]
-    fn packed_bytes_are_where_the_layout_says() {
+    fn packed_bytes_follow_the_documented_layout() {
         let mut random = Random(5);
         let mut formats = 0;
-        for (dtype, kind) in ALL.into_iter().filter_map(|dtype| Some((dtype, Kind::of(dtype)?))) {
-            if !for_kind!(kind, F => F::QUANT_BYTES == quant_bytes(F::BITS), _W => true) {
+        for (dtype, format) in
+            ALL.into_iter().filter_map(|dtype| Some((dtype, PackedFormat::from_dtype(dtype)?)))
+        {
+            if !for_format!(format, F => F::QUANT_BYTES == quant_bytes(F::BITS), _W => true) {
                 continue;
             }
             formats += 1;
@@ -398,8 +400,8 @@ mod tests {
                 let mut expected = vec![0; matrix.storage.len()];
                 for (row, bytes) in bytes.chunks_exact(row_bytes).enumerate() {
                     let group = &mut expected[row / GROUP_ROWS * layout.group_bytes..][..layout.group_bytes];
-                    let (weights, scales) = group.split_at_mut(layout.scales_at);
-                    for_kind!(kind,
+                    let (weights, scales) = group.split_at_mut(layout.scales_offset);
+                    for_format!(format,
                         F => place_blocks::<F>(bytes, row % GROUP_ROWS, weights, scales),
                         W => place_floats(W::BYTES, bytes, row % GROUP_ROWS, weights)
                     );
@@ -411,13 +413,13 @@ mod tests {
     }
 
     /// The quants of grids and trits, which have their own layouts, as the kernels read them.
-    fn kept_by_all_rows<F: BlockFormat>(matrix: &mut PackedMatrix, bytes: &[u8]) {
+    fn check_quants_and_scales<F: BlockFormat>(matrix: &mut PackedMatrix, bytes: &[u8]) {
         let layout = matrix.layout;
         let row_bytes = bytes.len() / matrix.rows;
         for (row, bytes) in bytes.chunks_exact(row_bytes).enumerate() {
             let (lane, group) = (row % GROUP_ROWS, row / GROUP_ROWS * layout.group_bytes);
             let (weights, scales) =
-                matrix.storage.bytes_mut()[group..][..layout.group_bytes].split_at_mut(layout.scales_at);
+                matrix.storage.bytes_mut()[group..][..layout.group_bytes].split_at_mut(layout.scales_offset);
             for (index, block) in bytes.chunks_exact(F::FILE_BYTES).enumerate() {
                 let scales = &mut scales[index * F::SCALE_BYTES..][..F::SCALE_BYTES];
                 let given = scales.to_vec();
@@ -434,11 +436,13 @@ mod tests {
     }
 
     #[test]
-    fn grids_and_trits_keep_the_quants_of_all_rows() {
+    fn packed_grids_and_trits_decode_to_the_quants_of_the_file() {
         let mut random = Random(6);
         let mut formats = 0;
-        for (dtype, kind) in ALL.into_iter().filter_map(|dtype| Some((dtype, Kind::of(dtype)?))) {
-            if for_kind!(kind, F => F::QUANT_BYTES == quant_bytes(F::BITS), _W => true) {
+        for (dtype, format) in
+            ALL.into_iter().filter_map(|dtype| Some((dtype, PackedFormat::from_dtype(dtype)?)))
+        {
+            if for_format!(format, F => F::QUANT_BYTES == quant_bytes(F::BITS), _W => true) {
                 continue;
             }
             formats += 1;
@@ -447,20 +451,20 @@ mod tests {
                 let bytes = rows * dtype.row_bytes(cols).unwrap();
                 let bytes: Vec<u8> = (0..bytes).map(|_| random.bits() as u8).collect();
                 let mut matrix = PackedMatrix::pack(dtype, rows, cols, &bytes).unwrap();
-                for_kind!(kind, F => kept_by_all_rows::<F>(&mut matrix, &bytes), _W => unreachable!());
+                for_format!(format, F => check_quants_and_scales::<F>(&mut matrix, &bytes), _W => unreachable!());
             }
         }
         assert_eq!(formats, 8);
     }
 
     #[test]
-    fn every_byte_is_reported_packed() {
+    fn on_consumed_covers_every_byte_once() {
         let (rows, cols) = (5000, 256);
         let bytes = vec![0; DType::Q8_0.row_bytes(cols).unwrap() * rows];
         let reported = std::sync::Mutex::new(Vec::new());
-        let done = |range: Range<usize>| reported.lock().unwrap().push((range.start, range.end));
+        let on_consumed = |range: Range<usize>| reported.lock().unwrap().push((range.start, range.end));
         let mut team = Team::new(2).unwrap();
-        PackedMatrix::pack_with(&mut team, DType::Q8_0, rows, cols, &bytes, &done).unwrap();
+        PackedMatrix::pack_with(&mut team, DType::Q8_0, rows, cols, &bytes, &on_consumed).unwrap();
         let mut reported = reported.into_inner().unwrap();
         reported.sort_unstable();
         assert!(reported.len() > 2 && reported[0].0 == 0 && reported[reported.len() - 1].1 == bytes.len());

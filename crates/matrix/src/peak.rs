@@ -4,24 +4,24 @@ use std::hint::black_box;
 use verbatim_backend::MatmulKind;
 use verbatim_simd::{Isa, Kernel, Simd, dispatch};
 
-/// Chunks of four bytes in a block, as in the kernels.
-const CHUNKS: usize = 8;
+/// Tiles (of four columns) in a block, as in the kernels.
+const TILES: usize = 8;
 /// Rows of activations, as in a tile.
 const TOKENS: usize = 4;
 /// Independent float accumulators: more than the FMA latency times two FMAs per cycle.
 const CHAINS: usize = 12;
 
 /// Runs `rounds` rounds of independent multiply-adds on this thread; returns the number of operations, two for each.
-pub fn multiply_adds(isa: Isa, kind: MatmulKind, rounds: usize) -> u64 {
+pub fn run_peak_throughput_kernel(isa: Isa, kind: MatmulKind, rounds: usize) -> u64 {
     let lanes = dispatch(isa, Peak { kind, rounds });
     let multiply_adds = match kind {
-        MatmulKind::Int8 => TOKENS * CHUNKS * 4,
+        MatmulKind::Int8 => TOKENS * TILES * 4,
         MatmulKind::F32 => CHAINS,
     };
     (2 * multiply_adds * lanes) as u64 * rounds as u64
 }
 
-/// The loop of [`multiply_adds`]. Returns the lanes of a vector.
+/// The loop of [`run_peak_throughput_kernel`]. Returns the lanes of a vector.
 struct Peak {
     kind: MatmulKind,
     rounds: usize,
@@ -36,14 +36,14 @@ impl Kernel for Peak {
         let Peak { kind, rounds } = self;
         match kind {
             MatmulKind::Int8 => {
-                let activations = [[1u8; 4 * CHUNKS]; TOKENS];
-                let weights = [simd.splat_byte(black_box(3)); CHUNKS];
+                let activations = [[1u8; 4 * TILES]; TOKENS];
+                let weights = [simd.splat_byte(black_box(3)); TILES];
                 let mut sums = [simd.splat(0.0); TOKENS];
                 for _ in 0..rounds {
                     // Loaded again in every round, as in the kernels.
                     for (sum, activations) in sums.iter_mut().zip(black_box(&activations)) {
-                        // SAFETY: it reads `4 * CHUNKS` activations, which is one row.
-                        let dot = unsafe { simd.dot::<CHUNKS>(weights, 15, 0, activations.as_ptr(), 0.0) };
+                        // SAFETY: it reads `4 * TILES` activations, which is one row.
+                        let dot = unsafe { simd.dot::<TILES>(weights, 15, 0, activations.as_ptr(), 0.0) };
                         *sum = simd.add(*sum, dot);
                     }
                 }
@@ -70,9 +70,10 @@ mod tests {
 
     #[test]
     fn operations_are_counted_by_lane_and_round() {
-        assert_eq!(multiply_adds(Isa::scalar(), MatmulKind::Int8, 3), 3 * 2 * 128);
+        assert_eq!(run_peak_throughput_kernel(Isa::scalar(), MatmulKind::Int8, 3), 3 * 2 * 128);
         for isa in Isa::supported() {
-            let [bytes, floats] = [MatmulKind::Int8, MatmulKind::F32].map(|of| multiply_adds(isa, of, 10));
+            let [bytes, floats] =
+                [MatmulKind::Int8, MatmulKind::F32].map(|of| run_peak_throughput_kernel(isa, of, 10));
             assert_eq!(bytes * 12, floats * 128, "{}", isa.name());
         }
     }

@@ -1,8 +1,7 @@
-//! The matmul: the row contract on every format, width, thread count and instruction set; exactness
-//! of the packed weights; accuracy against double precision. Needs golden data: blocks of every format with
-//! sane scales.
+//! The matmul: batch invariance on every format, batch size, thread count and instruction set; exactness of the packed weights;
+//! accuracy against double precision. Needs golden data: blocks of every format with sane scales.
 
-#![allow(unsafe_code)] // One test calls a thread's part of a matmul directly.
+#![allow(unsafe_code)] // One test calls one thread's part of a matmul directly.
 
 use std::path::Path;
 
@@ -16,10 +15,10 @@ use verbatim_quant::{ALL, DType, dequantize};
 use verbatim_simd::Isa;
 use verbatim_team::Team;
 
-const WIDTHS: [usize; 19] = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 31, 64, 130];
+const BATCH_SIZES: [usize; 19] = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 31, 64, 130];
 
 #[test]
-fn packed_weights_decode_to_the_same_numbers_as_the_file() {
+fn packed_weights_decode_to_the_values_of_the_file() {
     for weights in every_format().into_iter().flat_map(|dtype| shapes(dtype).map(|s| Weights::new(dtype, s)))
     {
         let expected = weights.decoded();
@@ -33,18 +32,20 @@ fn packed_weights_decode_to_the_same_numbers_as_the_file() {
 }
 
 #[test]
-fn an_element_does_not_depend_on_width_threads_or_instruction_set() {
+fn outputs_do_not_depend_on_batch_size_threads_or_instruction_set() {
     for dtype in every_format() {
         for shape in shapes(dtype) {
             let weights = Weights::new(dtype, shape);
-            let rows = Activations::new(WIDTHS[WIDTHS.len() - 1], weights.cols);
+            let rows = Activations::new(BATCH_SIZES[BATCH_SIZES.len() - 1], weights.cols);
             let expected: Vec<Vec<u32>> = (0..rows.tokens)
-                .map(|token| bits(&weights.matmul(Isa::scalar(), &mut Team::solo(), &rows.slice(token, 1))))
+                .map(|token| {
+                    bits(&weights.matmul(Isa::scalar(), &mut Team::single_threaded(), &rows.slice(token, 1)))
+                })
                 .collect();
             for threads in [1, 2, 3, 8] {
                 let mut team = Team::new(threads).unwrap();
                 for isa in Isa::supported() {
-                    for tokens in WIDTHS {
+                    for tokens in BATCH_SIZES {
                         let first = rows.tokens - tokens;
                         let output = bits(&weights.matmul(isa, &mut team, &rows.slice(first, tokens)));
                         let expected = expected[first..].concat();
@@ -64,7 +65,7 @@ fn an_element_does_not_depend_on_width_threads_or_instruction_set() {
 }
 
 #[test]
-fn a_prompt_of_512_tokens_is_the_same_as_its_tokens_one_by_one() {
+fn a_batch_of_512_tokens_equals_512_batches_of_one() {
     let mut team = Team::new(2).unwrap();
     for dtype in [DType::Q4_1, DType::Q4_K, DType::Q6_K, DType::F16] {
         let weights = Weights::new(dtype, [33, 1536]);
@@ -72,7 +73,7 @@ fn a_prompt_of_512_tokens_is_the_same_as_its_tokens_one_by_one() {
         for isa in Isa::supported() {
             let together = weights.matmul(isa, &mut team, &rows);
             for (token, output) in together.chunks_exact(weights.rows).enumerate() {
-                let alone = weights.matmul(isa, &mut Team::solo(), &rows.slice(token, 1));
+                let alone = weights.matmul(isa, &mut Team::single_threaded(), &rows.slice(token, 1));
                 assert_eq!(bits(output), bits(&alone), "{dtype} on {}, token {token}", isa.name());
             }
         }
@@ -83,14 +84,14 @@ fn a_prompt_of_512_tokens_is_the_same_as_its_tokens_one_by_one() {
 const ARITHMETIC_TOLERANCE: f64 = 2e-6;
 
 #[test]
-fn products_agree_with_double_precision_on_the_same_operands() {
+fn matmuls_agree_with_double_precision_on_the_same_operands() {
     for dtype in every_format() {
         for shape in shapes(dtype) {
             let weights = Weights::new(dtype, shape);
             let rows = Activations::new(3, weights.cols);
             let inputs =
                 if weights.packed.takes_quantized() { rows.dequantized() } else { rows.values.clone() };
-            let output = weights.matmul(Isa::best(), &mut Team::solo(), &rows);
+            let output = weights.matmul(Isa::best(), &mut Team::single_threaded(), &rows);
             let decoded = weights.decoded();
             for (token, input) in inputs.chunks_exact(weights.cols).enumerate() {
                 for (row, decoded) in decoded.chunks_exact(weights.cols).enumerate() {
@@ -112,10 +113,10 @@ fn products_agree_with_double_precision_on_the_same_operands() {
 }
 
 #[test]
-fn plain_weights_stay_accurate_on_long_rows() {
+fn float_weights_stay_accurate_on_long_rows() {
     let weights = Weights::new(DType::F32, [16, 4096]);
     let rows = Activations::new(2, 4096);
-    let output = weights.matmul(Isa::best(), &mut Team::solo(), &rows);
+    let output = weights.matmul(Isa::best(), &mut Team::single_threaded(), &rows);
     let decoded = weights.decoded();
     for (index, &value) in output.iter().enumerate() {
         let (token, row) = (index / 16, index % 16);
@@ -129,16 +130,16 @@ fn plain_weights_stay_accurate_on_long_rows() {
 }
 
 #[test]
-fn any_bytes_are_weights_and_every_instruction_set_agrees_on_them() {
+fn instruction_sets_agree_on_random_bytes_as_weights() {
     let mut random = Random(7);
     for dtype in every_format() {
         let cols = dtype.block_len().max(32);
         let bytes: Vec<u8> = (0..20 * dtype.row_bytes(cols).unwrap()).map(|_| random.next() as u8).collect();
         let weights = Weights::from_bytes(dtype, [20, cols], bytes);
         let rows = Activations::new(5, cols);
-        let expected = weights.matmul(Isa::scalar(), &mut Team::solo(), &rows);
+        let expected = weights.matmul(Isa::scalar(), &mut Team::single_threaded(), &rows);
         for isa in Isa::supported() {
-            let output = weights.matmul(isa, &mut Team::solo(), &rows);
+            let output = weights.matmul(isa, &mut Team::single_threaded(), &rows);
             assert_eq!(bits(&output), bits(&expected), "{dtype} on {}", isa.name());
         }
     }
@@ -183,42 +184,42 @@ fn activation_sums_are_those_of_the_values() {
 }
 
 #[test]
-fn activations_lose_a_tenth_less_than_with_the_customary_scale() {
+fn activation_error_is_a_tenth_below_that_of_absmax_scales() {
     let rows = Activations::new(64, 2048);
-    let customary: Vec<f32> = rows
+    let absmax: Vec<f32> = rows
         .values
         .chunks_exact(32)
         .flat_map(|block| {
-            let scale = block.iter().fold(0.0f32, |peak, x| peak.max(x.abs())) / 127.0;
+            let scale = block.iter().fold(0.0f32, |absmax, x| absmax.max(x.abs())) / 127.0;
             block.iter().map(move |x| (x / scale).round_ties_even() * scale)
         })
         .collect();
-    let (ours, theirs) = (rms_error(&rows.dequantized(), &rows.values), rms_error(&customary, &rows.values));
+    let (ours, theirs) = (rms_error(&rows.dequantized(), &rows.values), rms_error(&absmax, &rows.values));
     assert!(ours < 0.9 * theirs, "rms error {ours:e} against {theirs:e}");
 }
 
 #[test]
-fn an_activation_that_is_not_finite_shows_in_its_token_and_in_no_other() {
+fn a_non_finite_activation_affects_only_its_own_token() {
     for dtype in [DType::Q4_0, DType::Q6_K, DType::F32] {
         let weights = Weights::new(dtype, [17, 512]);
-        for poison in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+        for non_finite in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
             let mut rows = Activations::new(6, 512);
-            let clean = weights.matmul(Isa::best(), &mut Team::solo(), &rows);
-            rows.values[2 * 512 + 77] = poison;
+            let clean = weights.matmul(Isa::best(), &mut Team::single_threaded(), &rows);
+            rows.values[2 * 512 + 77] = non_finite;
             for isa in Isa::supported() {
-                let output = weights.matmul(isa, &mut Team::solo(), &rows);
+                let output = weights.matmul(isa, &mut Team::single_threaded(), &rows);
                 for (token, (output, clean)) in output.chunks(17).zip(clean.chunks(17)).enumerate() {
                     if token == 2 {
                         assert!(
                             output.iter().any(|value| !value.is_finite()),
-                            "{dtype} {poison} {}",
+                            "{dtype} {non_finite} {}",
                             isa.name()
                         );
                     } else {
                         assert_eq!(
                             bits(output),
                             bits(clean),
-                            "{dtype} {poison} {} token {token}",
+                            "{dtype} {non_finite} {} token {token}",
                             isa.name()
                         );
                     }
@@ -229,13 +230,13 @@ fn an_activation_that_is_not_finite_shows_in_its_token_and_in_no_other() {
 }
 
 #[test]
-fn bias_and_residual_are_added_to_the_finished_sum_in_this_order() {
+fn bias_then_residual_are_added_to_the_finished_sum() {
     for dtype in [DType::Q4_K, DType::BF16] {
         let weights = Weights::new(dtype, [41, 256]);
         let rows = Activations::new(7, 256);
         let (bias, residual) = (Random(3).floats(41), Random(4).floats(7 * 50));
         for isa in Isa::supported() {
-            let plain = weights.matmul(isa, &mut Team::solo(), &rows);
+            let plain = weights.matmul(isa, &mut Team::single_threaded(), &rows);
             let expected = |index: usize, residual: &[f32]| {
                 plain[index] + bias[index % 41] + residual[index / 41 * 50 + index % 41]
             };
@@ -269,11 +270,11 @@ fn bias_and_residual_are_added_to_the_finished_sum_in_this_order() {
 }
 
 #[test]
-fn a_share_of_the_row_groups_writes_its_columns_only() {
+fn matmul_groups_writes_only_the_columns_of_its_row_groups() {
     let weights = Weights::new(DType::Q5_0, [70, 64]);
     let rows = Activations::new(3, 64);
     for isa in Isa::supported() {
-        let whole = weights.matmul(isa, &mut Team::solo(), &rows);
+        let whole = weights.matmul(isa, &mut Team::single_threaded(), &rows);
         let mut output = vec![-1.5; 3 * 70];
         rows.with_input(isa, &weights.packed, |input| {
             let output = SharedOutput::new(&mut output, 70);
@@ -288,7 +289,7 @@ fn a_share_of_the_row_groups_writes_its_columns_only() {
 }
 
 #[test]
-fn tokens_that_choose_an_expert_get_what_they_would_alone_and_others_are_not_touched() {
+fn matmul_expert_groups_computes_the_pairs_of_the_list_and_writes_no_others() {
     const USED: usize = 3;
     let lists: [&[u32]; 5] = [&[], &[5], &[38, 0], &[1, 5, 8, 9, 14, 17, 20, 21, 26, 29, 31], &[2, 3, 4]];
     for dtype in every_format() {
@@ -299,17 +300,17 @@ fn tokens_that_choose_an_expert_get_what_they_would_alone_and_others_are_not_tou
         // The separate result of each part of each token, in either reading of the input.
         let parts = Activations::new(13 * USED, cols);
         for isa in Isa::supported() {
-            let expected = weights.matmul(isa, &mut Team::solo(), &parts);
-            for input_per_slot in [true, false] {
-                // The same values as rows of three parts, or as rows that are shared by three top-k slots.
-                let tokens = if input_per_slot { 13 } else { 13 * USED };
-                let row = if input_per_slot { USED * cols } else { cols };
+            let expected = weights.matmul(isa, &mut Team::single_threaded(), &parts);
+            for input_per_pair in [true, false] {
+                // The same values as rows of three parts, or as rows that are shared by the experts of three top-k indices.
+                let tokens = if input_per_pair { 13 } else { 13 * USED };
+                let row = if input_per_pair { USED * cols } else { cols };
                 let input = Activations { tokens, cols: row, values: parts.values.clone() };
                 for list in lists {
                     let mut output = vec![-1.5; tokens * USED * rows];
                     input.with_input(isa, &weights.packed, |input| {
                         let output = SharedOutput::new(&mut output, USED * rows);
-                        let pairs = ExpertPairs { list, experts_used: USED, input_per_slot };
+                        let pairs = ExpertPairs { list, experts_used: USED, input_per_pair };
                         let bias = Some(&bias[..]);
                         // SAFETY: no other thread uses the output.
                         unsafe {
@@ -318,7 +319,7 @@ fn tokens_that_choose_an_expert_get_what_they_would_alone_and_others_are_not_tou
                     });
                     for (index, value) in output.into_iter().enumerate() {
                         let (choice, column) = (index / rows, index % rows);
-                        let part = if input_per_slot { choice } else { choice / USED };
+                        let part = if input_per_pair { choice } else { choice / USED };
                         let wanted = if list.contains(&(choice as u32)) {
                             expected[part * rows + column] + bias[column]
                         } else {
@@ -352,21 +353,22 @@ fn experts_are_matrices_of_one_shape() {
 }
 
 #[test]
-fn threads_pack_the_same_matrix_as_one() {
+fn packing_does_not_depend_on_the_number_of_threads() {
     for dtype in [DType::Q4_K, DType::IQ2_S, DType::F16] {
         let alone = Weights::new(dtype, [100, 256]);
         let together =
             PackedMatrix::pack_with(&mut Team::new(3).unwrap(), dtype, 100, 256, &alone.bytes, &|_| {})
                 .unwrap();
         let rows = Activations::new(2, 256);
-        let expected = alone.matmul(Isa::best(), &mut Team::solo(), &rows);
-        let output = Weights { packed: together, ..alone }.matmul(Isa::best(), &mut Team::solo(), &rows);
+        let expected = alone.matmul(Isa::best(), &mut Team::single_threaded(), &rows);
+        let output =
+            Weights { packed: together, ..alone }.matmul(Isa::best(), &mut Team::single_threaded(), &rows);
         assert_eq!(bits(&output), bits(&expected), "{dtype}");
     }
 }
 
 #[test]
-fn packed_weights_take_the_memory_of_the_file() {
+fn packed_size_is_close_to_the_size_in_the_file() {
     use DType::*;
     let common =
         [Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, IQ4_NL, IQ4_XS, MXFP4, F16, BF16, F32];
@@ -379,17 +381,17 @@ fn packed_weights_take_the_memory_of_the_file() {
 }
 
 #[test]
-fn matrices_that_cannot_be_are_refused_in_words() {
-    let refusal = |dtype, rows, cols, bytes: usize| {
+fn invalid_matrices_are_rejected_with_a_clear_message() {
+    let message = |dtype, rows, cols, bytes: usize| {
         PackedMatrix::pack(dtype, rows, cols, &vec![0; bytes]).unwrap_err().to_string()
     };
     assert!(
-        refusal(DType::Q4_K, 2, 300, 500)
+        message(DType::Q4_K, 2, 300, 500)
             .contains("a row of 300 columns is not a multiple of the Q4_K block size, 256")
     );
-    assert!(refusal(DType::Q8_0, 2, 64, 100).contains("take 136 bytes, not 100"));
-    assert!(refusal(DType::F32, 0, 64, 0).contains("empty"));
-    assert!(refusal(DType::I32, 1, 1, 4).contains("I32 is not a weight format"));
+    assert!(message(DType::Q8_0, 2, 64, 100).contains("take 136 bytes, not 100"));
+    assert!(message(DType::F32, 0, 64, 0).contains("empty"));
+    assert!(message(DType::I32, 1, 1, 4).contains("I32 is not a weight format"));
     let too_large = PackedMatrix::pack(DType::F32, usize::MAX, usize::MAX / 4, &[]);
     assert!(matches!(too_large, Err(PackError::Size { expected: usize::MAX, .. })), "{too_large:?}");
 }

@@ -27,7 +27,9 @@ pub enum ModelError {
         expected: String,
     },
     /// A tensor's shape does not match the hyperparameters.
-    #[error("tensor {name} has the shape {found}, but must be {expected} (fastest dimension first)")]
+    #[error(
+        "tensor {name} has the shape {found}, but must be {expected} (innermost dimension first, as in `gguf-dump`)"
+    )]
     Shape {
         /// The tensor.
         name: String,

@@ -1,10 +1,10 @@
 //! FFNs: gated, or MoE.
 
 use crate::ModelError;
+use crate::graph_context::{GraphContext, Linear};
 use crate::metadata::MetadataReader;
-use crate::net::{Linear, Net};
 use crate::table::Table;
-use verbatim_graph::{Activation, Gating, GraphError, MAX_EXPERTS_USED, Op, Real, Router, ValueId};
+use verbatim_graph::{Activation, F32Bits, Gating, GraphError, MAX_EXPERTS_USED, Op, Router, ValueId};
 
 /// The FFN hyperparameters of a file.
 #[derive(Clone, Copy, Debug)]
@@ -66,31 +66,31 @@ struct SharedExpert {
 impl FfnShape {
     /// A gated FFN of the width in the metadata.
     pub(crate) fn gated(keys: &MetadataReader<'_>) -> Result<FfnShape, ModelError> {
-        Ok(FfnShape::Gated { width: keys.count("feed_forward_length")? })
+        Ok(FfnShape::Gated { width: keys.require_count("feed_forward_length")? })
     }
 
     /// As [`FfnShape::gated`], with gate and up in one tensor.
     pub(crate) fn fused(keys: &MetadataReader<'_>) -> Result<FfnShape, ModelError> {
-        Ok(FfnShape::Fused { width: keys.count("feed_forward_length")? })
+        Ok(FfnShape::Fused { width: keys.require_count("feed_forward_length")? })
     }
 
     /// MoE with a softmax router and weights that sum to 1.
     pub(crate) fn moe(keys: &MetadataReader<'_>, has_shared: bool) -> Result<FfnShape, ModelError> {
-        let experts = keys.count("expert_count")?;
-        let used = keys.count("expert_used_count")?;
+        let experts = keys.require_count("expert_count")?;
+        let used = keys.require_count("expert_used_count")?;
         if used > experts.min(MAX_EXPERTS_USED) {
             let max = experts.min(MAX_EXPERTS_USED);
             return Err(keys.wrong("expert_used_count", used, format!("at most {max} of {experts} experts")));
         }
-        match keys.number("expert_gating_func")? {
+        match keys.optional_usize("expert_gating_func")? {
             None | Some(1) => {}
             Some(other) => return Err(keys.wrong("expert_gating_func", other, "1, the softmax")),
         }
-        if keys.flag("expert_weights_norm")? == Some(false) {
+        if keys.optional_bool("expert_weights_norm")? == Some(false) {
             return Err(keys.wrong("expert_weights_norm", false, "true"));
         }
         for layers in ["leading_dense_block_count", "interleave_moe_layer_step"] {
-            keys.refuse_count(layers, "0: every layer has experts in this architecture")?;
+            keys.reject_nonzero(layers, "0: every layer has experts in this architecture")?;
         }
         if let Some(groups) = keys.optional_count("expert_group_count")?
             && groups != 1
@@ -98,20 +98,20 @@ impl FfnShape {
             return Err(keys.wrong("expert_group_count", groups, "1: groups of experts are not supported"));
         }
         // Files of models without a scale contain 0.
-        let scale = match keys.real("expert_weights_scale")? {
+        let scale = match keys.optional_f32("expert_weights_scale")? {
             None | Some(0.0) => 1.0,
             Some(scale) => scale,
         };
         let width = match keys.optional_count("expert_feed_forward_length")? {
             Some(width) => width,
-            None => keys.count("feed_forward_length")?,
+            None => keys.require_count("feed_forward_length")?,
         };
         let shared_width = match keys.optional_count("expert_shared_feed_forward_length")? {
             _ if !has_shared => None,
             Some(width) => Some(width),
-            None => Some(keys.count("feed_forward_length")?),
+            None => Some(keys.require_count("feed_forward_length")?),
         };
-        let router = Router { gating: Gating::Softmax, normalize: true, scale: Real(scale) };
+        let router = Router { gating: Gating::Softmax, normalize: true, scale: F32Bits(scale) };
         Ok(FfnShape::Moe(MoeShape { experts, used, width, shared_width, router }))
     }
 }
@@ -140,14 +140,14 @@ impl Ffn {
     /// The network's result for every row.
     pub(crate) fn build(
         &self,
-        net: &mut Net<'_>,
+        ctx: &mut GraphContext<'_>,
         x: ValueId,
         activation: Activation,
     ) -> Result<ValueId, GraphError> {
         match self {
-            Ffn::Gated(linears) => net.gated_ffn(x, activation, *linears),
-            Ffn::Fused { gate_up, down } => net.fused_ffn(x, activation, *gate_up, *down),
-            Ffn::Moe(moe) => moe.build(net, x, activation),
+            Ffn::Gated(linears) => ctx.gated_ffn(x, activation, *linears),
+            Ffn::Fused { gate_up, down } => ctx.fused_ffn(x, activation, *gate_up, *down),
+            Ffn::Moe(moe) => moe.build(ctx, x, activation),
         }
     }
 }
@@ -211,36 +211,41 @@ impl MoeFfn {
         Ok(MoeFfn { shape, router, gate_up, down, shared })
     }
 
-    fn build(&self, net: &mut Net<'_>, x: ValueId, activation: Activation) -> Result<ValueId, GraphError> {
+    fn build(
+        &self,
+        ctx: &mut GraphContext<'_>,
+        x: ValueId,
+        activation: Activation,
+    ) -> Result<ValueId, GraphError> {
         let MoeShape { experts, used, width, router, .. } = self.shape;
-        let logits = net.linear(x, self.router)?;
-        let expert_ids = net.apply(Op::MoeTopK { used, gating: router.gating, bias: false }, &[logits])?;
-        let weights = net.apply(Op::MoeWeights(router), &[logits, expert_ids])?;
-        let matmul = |net: &mut Net<'_>, x: ValueId, linear: Linear| {
-            let mut operands = vec![x, net.weight(linear.weight)?, expert_ids];
+        let logits = ctx.linear(x, self.router)?;
+        let expert_ids = ctx.apply(Op::MoeTopK { used, gating: router.gating, bias: false }, &[logits])?;
+        let weights = ctx.apply(Op::MoeWeights(router), &[logits, expert_ids])?;
+        let matmul = |ctx: &mut GraphContext<'_>, x: ValueId, linear: Linear| {
+            let mut operands = vec![x, ctx.weight(linear.weight)?, expert_ids];
             if let Some(bias) = linear.bias {
-                operands.push(net.weight(bias)?);
+                operands.push(ctx.weight(bias)?);
             }
-            net.apply(Op::MoeLinear { experts, bias: linear.bias.is_some() }, &operands)
+            ctx.apply(Op::MoeLinear { experts, bias: linear.bias.is_some() }, &operands)
         };
         let [gate, up] = match self.gate_up {
-            GateUp::Separate([gate, up]) => [matmul(net, x, gate)?, matmul(net, x, up)?],
+            GateUp::Separate([gate, up]) => [matmul(ctx, x, gate)?, matmul(ctx, x, up)?],
             GateUp::Fused(gate_up) => {
-                let gate_and_up = matmul(net, x, gate_up)?;
+                let gate_and_up = matmul(ctx, x, gate_up)?;
                 let columns = |start| Op::HeadColumns { heads: used, start, cols: width };
-                [net.apply(columns(0), &[gate_and_up])?, net.apply(columns(width), &[gate_and_up])?]
+                [ctx.apply(columns(0), &[gate_and_up])?, ctx.apply(columns(width), &[gate_and_up])?]
             }
         };
-        let inner = net.apply(Op::Glu { activation }, &[gate, up])?;
-        let results = matmul(net, inner, self.down)?;
-        let routed = net.apply(Op::MoeCombine, &[results, weights])?;
+        let inner = ctx.apply(Op::Glu { activation }, &[gate, up])?;
+        let results = matmul(ctx, inner, self.down)?;
+        let routed = ctx.apply(Op::MoeCombine, &[results, weights])?;
         match &self.shared {
             None => Ok(routed),
             Some(shared) => {
-                let gate = net.linear(x, shared.gate)?;
-                let output = net.gated_ffn(x, activation, shared.ffn)?;
-                let gated = net.apply(Op::RowGate, &[gate, output])?;
-                net.add(routed, gated)
+                let gate = ctx.linear(x, shared.gate)?;
+                let output = ctx.gated_ffn(x, activation, shared.ffn)?;
+                let gated = ctx.apply(Op::RowGate, &[gate, output])?;
+                ctx.add(routed, gated)
             }
         }
     }

@@ -3,22 +3,22 @@
 //! [`open`] reads no weights. It looks the architecture up by name, checks every hyperparameter and the presence, type
 //! and shape of every tensor, and returns a [`Model`]: what the engine has to load, and how to build the graph of a step.
 //!
-//! One file in `arch/` per architecture; what they share is in [`net`] (layer blocks), [`ffn`] (gated FFNs
+//! One file in `arch/` per architecture; what they share is in [`graph_context`] (layer blocks), [`ffn`] (gated FFNs
 //! and MoE) and [`metadata`].
 
 mod arch;
 mod error;
 mod ffn;
+mod graph_context;
 mod metadata;
 mod model;
-mod net;
 mod table;
 
 pub use arch::{architectures, open};
 pub use error::ModelError;
+pub use graph_context::{inputs, outputs};
 pub use model::{
     HadamardKv, HiddenOutput, Hyperparameters, KeyRope, KvShape, Model, ModelOffsets, RecurrentShape,
     StepShape,
 };
-pub use net::{inputs, outputs};
 pub use table::WeightSpec;

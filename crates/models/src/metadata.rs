@@ -2,7 +2,7 @@
 
 use crate::{Hyperparameters, ModelError};
 use verbatim_gguf::{GgufFile, Metadata, ValueType};
-use verbatim_graph::{Real, RopeScaling, RopeTable};
+use verbatim_graph::{F32Bits, RopeScaling, RopeTable};
 
 /// The metadata of a file under its architecture's prefix.
 pub(crate) struct MetadataReader<'a> {
@@ -42,7 +42,7 @@ impl<'a> MetadataReader<'a> {
     }
 
     /// A required integer >= 1.
-    pub(crate) fn count(&self, name: &str) -> Result<usize, ModelError> {
+    pub(crate) fn require_count(&self, name: &str) -> Result<usize, ModelError> {
         let key = self.key(name);
         match self.metadata.require_usize(&key)? {
             0 => Err(ModelError::Key { key, found: "0".into(), expected: "at least 1".into() }),
@@ -52,26 +52,26 @@ impl<'a> MetadataReader<'a> {
 
     /// An optional integer >= 1.
     pub(crate) fn optional_count(&self, name: &str) -> Result<Option<usize>, ModelError> {
-        if self.metadata.contains(&self.key(name)) { self.count(name).map(Some) } else { Ok(None) }
+        if self.metadata.contains(&self.key(name)) { self.require_count(name).map(Some) } else { Ok(None) }
     }
 
-    /// A truth value.
-    pub(crate) fn flag(&self, name: &str) -> Result<Option<bool>, ModelError> {
+    /// An optional bool.
+    pub(crate) fn optional_bool(&self, name: &str) -> Result<Option<bool>, ModelError> {
         Ok(self.metadata.get_bool(&self.key(name))?)
     }
 
-    /// Truth values, one per layer.
-    pub(crate) fn flags(&self, name: &str) -> Result<Option<Vec<bool>>, ModelError> {
+    /// Optional bools, one per layer.
+    pub(crate) fn optional_bools(&self, name: &str) -> Result<Option<Vec<bool>>, ModelError> {
         Ok(self.metadata.get_bool_array(&self.key(name))?)
     }
 
-    /// A number that may be 0.
-    pub(crate) fn number(&self, name: &str) -> Result<Option<usize>, ModelError> {
+    /// An optional integer, which may be 0.
+    pub(crate) fn optional_usize(&self, name: &str) -> Result<Option<usize>, ModelError> {
         Ok(self.metadata.get_usize(&self.key(name))?)
     }
 
-    /// A finite number.
-    pub(crate) fn real(&self, name: &str) -> Result<Option<f32>, ModelError> {
+    /// An optional finite number.
+    pub(crate) fn optional_f32(&self, name: &str) -> Result<Option<f32>, ModelError> {
         let key = self.key(name);
         match self.metadata.get_f32(&key)? {
             Some(x) if !x.is_finite() => {
@@ -81,12 +81,12 @@ impl<'a> MetadataReader<'a> {
         }
     }
 
-    pub(crate) fn text(&self, name: &str) -> Result<Option<&'a str>, ModelError> {
+    pub(crate) fn optional_str(&self, name: &str) -> Result<Option<&'a str>, ModelError> {
         Ok(self.metadata.get_str(&self.key(name))?)
     }
 
-    /// Rejects a file in which this key requests something unsupported.
-    pub(crate) fn refuse_count(&self, name: &str, why: &str) -> Result<(), ModelError> {
+    /// Rejects a file in which this key is present and not 0, because that requests something unsupported.
+    pub(crate) fn reject_nonzero(&self, name: &str, why: &str) -> Result<(), ModelError> {
         let key = self.key(name);
         match self.metadata.get_usize(&key)? {
             None | Some(0) => Ok(()),
@@ -94,9 +94,9 @@ impl<'a> MetadataReader<'a> {
         }
     }
 
-    /// Rejects a file that has this key with another value.
-    pub(crate) fn refuse_unless(&self, name: &str, wanted: bool, why: &str) -> Result<(), ModelError> {
-        match self.flag(name)? {
+    /// Rejects a file in which this key is present with the opposite value.
+    pub(crate) fn require_flag(&self, name: &str, wanted: bool, why: &str) -> Result<(), ModelError> {
+        match self.optional_bool(name)? {
             Some(found) if found != wanted => Err(self.wrong(name, found, why)),
             _ => Ok(()),
         }
@@ -121,16 +121,16 @@ impl<'a> MetadataReader<'a> {
         }
         Ok(Hyperparameters {
             architecture: self.architecture.into(),
-            layers: self.count("block_count")?,
-            hidden: self.count("embedding_length")?,
+            layers: self.require_count("block_count")?,
+            hidden: self.require_count("embedding_length")?,
             vocabulary,
-            context: self.count("context_length")?,
+            context: self.require_count("context_length")?,
         })
     }
 
     /// (heads, KV heads, elements of a head).
     pub(crate) fn heads(&self, hidden: usize) -> Result<(usize, usize, usize), ModelError> {
-        let heads = self.count("attention.head_count")?;
+        let heads = self.require_count("attention.head_count")?;
         let kv_heads = self.optional_count("attention.head_count_kv")?.unwrap_or(heads);
         if !heads.is_multiple_of(kv_heads) {
             return Err(self.wrong(
@@ -160,24 +160,24 @@ impl<'a> MetadataReader<'a> {
             return Err(self.wrong(
                 "attention.head_count",
                 heads,
-                format!("fewer, with heads of {head_dim}"),
+                format!("at most {} with a head size of {head_dim}", (1 << 24) / head_dim),
             ));
         }
         Ok((heads, kv_heads, head_dim))
     }
 
-    pub(crate) fn rms_epsilon(&self) -> Result<Real, ModelError> {
+    pub(crate) fn rms_epsilon(&self) -> Result<F32Bits, ModelError> {
         let name = "attention.layer_norm_rms_epsilon";
-        match self.real(name)? {
-            Some(eps) if eps >= 0.0 => Ok(Real(eps)),
+        match self.optional_f32(name)? {
+            Some(eps) if eps >= 0.0 => Ok(F32Bits(eps)),
             Some(eps) => Err(self.wrong(name, eps, "at least 0")),
             None => Err(self.wrong(name, "missing", "a small positive number such as 1e-5")),
         }
     }
 
-    /// A number that, if there and not 0, must be positive; 0 stands for none.
-    pub(crate) fn positive(&self, name: &str) -> Result<Option<f32>, ModelError> {
-        match self.real(name)? {
+    /// An optional positive number; 0 means absent.
+    pub(crate) fn optional_positive(&self, name: &str) -> Result<Option<f32>, ModelError> {
+        match self.optional_f32(name)? {
             None | Some(0.0) => Ok(None),
             Some(x) if x > 0.0 => Ok(Some(x)),
             Some(x) => Err(self.wrong(name, x, "above 0, or 0 for none")),
@@ -211,27 +211,27 @@ impl<'a> MetadataReader<'a> {
     /// RoPE of local layers: its own base, no scaling.
     pub(crate) fn local_rope(&self, head_dim: usize, default_base: f32) -> Result<RopeTable, ModelError> {
         let base = self.rope_base("rope.freq_base_swa", default_base)?;
-        let scaling = RopeScaling::Linear { factor: Real(1.0) };
+        let scaling = RopeScaling::Linear { factor: F32Bits(1.0) };
         Ok(RopeTable { base, scaling, ..self.rope(head_dim)? })
     }
 
     /// LongRoPE's factor on cosines and sines: the file's value, or one computed from its context (arXiv 2402.13753,
     /// as Phi-3 defines it).
     pub(crate) fn long_rope(&self) -> Result<RopeScaling, ModelError> {
-        let original = self.count("rope.scaling.original_context_length")? as f32;
-        let factor = match self.positive("rope.scaling.attn_factor")? {
+        let original = self.require_count("rope.scaling.original_context_length")? as f32;
+        let factor = match self.optional_positive("rope.scaling.attn_factor")? {
             Some(factor) => factor,
             None => {
-                let stretch = self.count("context_length")? as f32 / original;
-                (1.0 + libm::logf(stretch.max(1.0)) / libm::logf(original.max(2.0))).sqrt()
+                let factor = self.require_count("context_length")? as f32 / original;
+                (1.0 + libm::logf(factor.max(1.0)) / libm::logf(original.max(2.0))).sqrt()
             }
         };
-        Ok(RopeScaling::Long { attention_factor: Real(factor) })
+        Ok(RopeScaling::Long { attention_factor: F32Bits(factor) })
     }
 
-    fn rope_base(&self, name: &str, default: f32) -> Result<Real, ModelError> {
-        match self.real(name)?.unwrap_or(default) {
-            base if base > 1.0 => Ok(Real(base)),
+    fn rope_base(&self, name: &str, default: f32) -> Result<F32Bits, ModelError> {
+        match self.optional_f32(name)?.unwrap_or(default) {
+            base if base > 1.0 => Ok(F32Bits(base)),
             base => Err(self.wrong(name, base, "above 1")),
         }
     }
@@ -248,19 +248,19 @@ impl<'a> MetadataReader<'a> {
     }
 
     fn rope_scaling(&self) -> Result<RopeScaling, ModelError> {
-        // Old files give the factor under another name.
-        let factor = match self.real("rope.scaling.factor")? {
+        // Old files have the factor under a different name.
+        let factor = match self.optional_f32("rope.scaling.factor")? {
             Some(factor) => Some(factor),
-            None => self.real("rope.scale_linear")?,
+            None => self.optional_f32("rope.scale_linear")?,
         };
         let factor = match factor {
             None | Some(0.0) => 1.0,
             Some(factor) if factor > 0.0 => factor,
             Some(factor) => return Err(self.wrong("rope.scaling.factor", factor, "above 0")),
         };
-        match self.text("rope.scaling.type")?.unwrap_or("linear") {
-            "none" => Ok(RopeScaling::Linear { factor: Real(1.0) }),
-            "linear" => Ok(RopeScaling::Linear { factor: Real(factor) }),
+        match self.optional_str("rope.scaling.type")?.unwrap_or("linear") {
+            "none" => Ok(RopeScaling::Linear { factor: F32Bits(1.0) }),
+            "linear" => Ok(RopeScaling::Linear { factor: F32Bits(factor) }),
             "yarn" => self.yarn(factor),
             "longrope" => self.long_rope(),
             other => {
@@ -274,27 +274,27 @@ impl<'a> MetadataReader<'a> {
     fn yarn(&self, factor: f32) -> Result<RopeScaling, ModelError> {
         let original_context = match self.optional_count("rope.scaling.original_context_length")? {
             Some(context) => context,
-            None => self.count("context_length")?,
+            None => self.require_count("context_length")?,
         };
-        let positive = |name: &str, default: f32| match self.real(name)? {
+        let positive_or = |name: &str, default: f32| match self.optional_f32(name)? {
             None => Ok(default),
             Some(x) if x > 0.0 => Ok(x),
             Some(x) => Err(self.wrong(name, x, "above 0")),
         };
-        let extra =
-            positive("rope.scaling.attn_factor", 1.0)? * positive("rope.scaling.yarn_attn_factor", 1.0)?;
-        if let Some(ext_factor) = self.real("rope.scaling.yarn_ext_factor")?
+        let extra = positive_or("rope.scaling.attn_factor", 1.0)?
+            * positive_or("rope.scaling.yarn_attn_factor", 1.0)?;
+        if let Some(ext_factor) = self.optional_f32("rope.scaling.yarn_ext_factor")?
             && ext_factor != 1.0
         {
             return Err(self.wrong("rope.scaling.yarn_ext_factor", ext_factor, 1));
         }
         Ok(RopeScaling::Yarn {
-            factor: Real(factor),
+            factor: F32Bits(factor),
             original_context,
-            attention_factor: Real(extra * (1.0 + 0.1 * libm::logf(factor))),
-            beta_fast: Real(positive("rope.scaling.yarn_beta_fast", 32.0)?),
-            beta_slow: Real(positive("rope.scaling.yarn_beta_slow", 1.0)?),
-            whole_pairs: true,
+            attention_factor: F32Bits(extra * (1.0 + 0.1 * libm::logf(factor))),
+            beta_fast: F32Bits(positive_or("rope.scaling.yarn_beta_fast", 32.0)?),
+            beta_slow: F32Bits(positive_or("rope.scaling.yarn_beta_slow", 1.0)?),
+            truncate: true,
         })
     }
 }

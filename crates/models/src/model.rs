@@ -14,7 +14,7 @@ pub enum HiddenOutput {
     FinalNorm,
 }
 
-/// Offsets of a model's weights and layers among those of all models that share sequences: a draft's come after its target's.
+/// Offsets of a model's weights and layers among those of all models that share sequences: a draft model's come after its target's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct ModelOffsets {
     /// Weights before its own.
@@ -87,7 +87,7 @@ pub struct KeyRope {
 pub struct RecurrentShape {
     /// Kernel size of the short convolution.
     pub kernel: usize,
-    /// The delta net, whose columns are the channels of the convolution.
+    /// The delta ctx, whose columns are the channels of the convolution.
     pub heads: DeltaHeads,
 }
 
@@ -141,6 +141,6 @@ pub trait Model: Send + Sync {
     /// The graph of a step.
     ///
     /// # Errors
-    /// Sizes beyond the machine's addresses. Shapes fit each other, since [`open`](crate::open) has checked the tensors.
+    /// Sizes that exceed the address space. Shapes fit each other, since [`open`](crate::open) has checked the tensors.
     fn build(&self, shape: &StepShape) -> Result<Graph, GraphError>;
 }

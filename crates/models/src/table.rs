@@ -11,7 +11,7 @@ pub struct WeightSpec {
     /// The tensor's name in the file.
     pub name: String,
     /// How it is used.
-    pub form: WeightKind,
+    pub kind: WeightKind,
     /// Its type in the file.
     pub dtype: DType,
     /// Output features; 1 for a vector.
@@ -69,12 +69,12 @@ impl<'a> Table<'a> {
         self.take(name, WeightKind::Vector, &[kernel, channels], [1, len])
     }
 
-    /// A vector that some files have and others do not.
+    /// A vector that not all files have.
     pub(crate) fn optional_vector(&mut self, name: &str, len: usize) -> Result<Option<WeightId>, ModelError> {
         if self.has(name) { self.vector(name, len).map(Some) } else { Ok(None) }
     }
 
-    /// A vector for each expert, that some files have and others do not.
+    /// A vector for each expert, that not all files have.
     pub(crate) fn optional_expert_vectors(
         &mut self,
         name: &str,
@@ -95,13 +95,13 @@ impl<'a> Table<'a> {
     fn take(
         &mut self,
         name: &str,
-        form: WeightKind,
+        kind: WeightKind,
         expected: &[usize],
         [rows, cols]: [usize; 2],
     ) -> Result<WeightId, ModelError> {
         let tensor = self.file.require_tensor(name)?;
         let info = tensor.info();
-        // Files are free to leave out or to add slowest dimensions of 1.
+        // Files are free to leave out or to add outermost dimensions of 1.
         let dim = |dims: &[usize], i: usize| dims.get(i).copied().unwrap_or(1);
         let most = expected.len().max(info.dims().len());
         if (0..most).any(|i| dim(expected, i) != dim(info.dims(), i)) {
@@ -117,20 +117,20 @@ impl<'a> Table<'a> {
         ) {
             return Err(ModelError::Type { name: name.into(), found: info.dtype().to_string() });
         }
-        self.weights.push(WeightSpec { name: name.into(), form, dtype: info.dtype(), rows, cols });
+        self.weights.push(WeightSpec { name: name.into(), kind, dtype: info.dtype(), rows, cols });
         Ok(WeightId(self.weights.len() as u32 - 1))
     }
 
-    /// The weights, after checking that every tensor of the file is used: others would be silently ignored.
+    /// The weights, after checking that every tensor of the file is used: unused ones would be silently ignored.
     /// `unread` names tensors that are ignored on purpose, such as those of multi-token prediction.
     pub(crate) fn finish(
         self,
         architecture: &str,
         unread: impl Fn(&str) -> bool,
     ) -> Result<Vec<WeightSpec>, ModelError> {
-        let asked: std::collections::HashSet<&str> =
+        let used: std::collections::HashSet<&str> =
             self.weights.iter().map(|spec| spec.name.as_str()).collect();
-        match self.file.tensors().iter().find(|info| !asked.contains(info.name()) && !unread(info.name())) {
+        match self.file.tensors().iter().find(|info| !used.contains(info.name()) && !unread(info.name())) {
             Some(info) => {
                 Err(ModelError::Unused { name: info.name().into(), architecture: architecture.into() })
             }

@@ -13,11 +13,11 @@ const MAX_PROGRAMS: usize = 128;
 pub enum RebuildReason {
     /// Equal but for the bounds on its rows.
     Rows,
-    /// Equal but for where values lie.
+    /// Equal but for the placement of values.
     Placement,
     /// Equal but for which values are temporaries, inputs or outputs.
     Lifetime,
-    /// Other ops, parameters, edges, views, types or shapes.
+    /// Different ops, parameters, edges, views, types or shapes.
     Topology,
     /// Nothing was planned before.
     First,
@@ -146,14 +146,14 @@ impl<K: Clone + Eq + Hash, P> ProgramCache<K, P> {
 
 /// The most significant difference between two unequal graphs.
 fn difference(a: &Graph, b: &Graph) -> RebuildReason {
-    let form = |value: &Value| (value.dtype, value.shape, value.def);
-    let same_form = a.nodes() == b.nodes()
+    let structure = |value: &Value| (value.dtype, value.shape, value.def);
+    let same_structure = a.nodes() == b.nodes()
         && a.values().len() == b.values().len()
-        && a.values().iter().zip(b.values()).all(|(a, b)| form(a) == form(b));
+        && a.values().iter().zip(b.values()).all(|(a, b)| structure(a) == structure(b));
     let lifetimes = |graph: &Graph| -> Vec<Lifetime> { graph.values().iter().map(|v| v.lifetime).collect() };
     let placements =
         |graph: &Graph| -> Vec<Placement> { graph.values().iter().map(|v| v.placement).collect() };
-    if !same_form {
+    if !same_structure {
         RebuildReason::Topology
     } else if lifetimes(a) != lifetimes(b) || a.outputs() != b.outputs() {
         RebuildReason::Lifetime

@@ -1,7 +1,7 @@
 //! The checker: accepts or rejects a layout, sharing no code with the planner.
 //!
-//! It replays the graph phase by phase, tracks the set of live values and the bytes they
-//! occupy. It derives everything from the graph only, so a planner bug in lifetimes cannot hide here.
+//! It replays the graph phase by phase, tracking the set of live values and the bytes they occupy. It derives everything from the
+//! graph only, so a planner bug in lifetimes cannot hide here.
 
 use crate::{ALIGNMENT, Allocation, ArenaSize, PhaseRules};
 use std::collections::BTreeMap;
@@ -12,7 +12,7 @@ use verbatim_graph::{Def, Graph, Lifetime, Placement, ValueId};
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum CheckError {
     /// The phases are not the graph's nodes, each once and in order.
-    #[error("phase {phase} does not continue where the one before it ended")]
+    #[error("phase {phase} does not start where the previous phase ends")]
     PhasesBroken {
         /// The phase.
         phase: usize,
@@ -30,7 +30,7 @@ pub enum CheckError {
     NoAllocation(ValueId),
     /// A value has an allocation though its storage is elsewhere: a view, a weight or a state.
     #[error("value {0:?} has an allocation but is a view, a weight or a state")]
-    NeedlessPlace(ValueId),
+    UnneededAllocation(ValueId),
     /// An allocation is misaligned, of the wrong size or outside its arena.
     #[error("value {0:?} is placed outside its arena, misaligned or with a wrong size")]
     BadAllocation(ValueId),
@@ -39,7 +39,7 @@ pub enum CheckError {
     Overlap {
         /// The one with the lower offset.
         first: ValueId,
-        /// The other.
+        /// The one with the higher offset.
         second: ValueId,
         /// When; the number of phases stands for the time after the run.
         phase: usize,
@@ -89,9 +89,9 @@ fn must_wait<O: PhaseRules>(graph: &Graph<O>, node: usize, earlier: usize) -> bo
         }
         if source == earlier.output {
             // Without a barrier a thread may only read rows that it computed itself.
-            let own_rows = node.op.splits_rows() && earlier.op.splits_rows() && node.op.reads_own_row_only(i);
+            let row_local = node.op.splits_rows() && earlier.op.splits_rows() && node.op.is_row_local(i);
             let state = graph.value(source).lifetime == Lifetime::State;
-            if state || !own_rows || rows_of(earlier.output) != rows_of(split) {
+            if state || !row_local || rows_of(earlier.output) != rows_of(split) {
                 return true;
             }
         }
@@ -119,7 +119,7 @@ fn check_allocations<O: PhaseRules>(
         let id = ValueId::new(index);
         match (needs_allocation(graph, id), allocations.get(index).copied().flatten()) {
             (true, None) => return Err(CheckError::NoAllocation(id)),
-            (false, Some(_)) => return Err(CheckError::NeedlessPlace(id)),
+            (false, Some(_)) => return Err(CheckError::UnneededAllocation(id)),
             (false, None) => {}
             (true, Some(allocation)) => {
                 let placement = graph.value(id).placement;

@@ -1,8 +1,7 @@
 //! The planner: from lifetimes to offsets.
 //!
-//! Greedy best fit in order of decreasing size over the intervals in which values live (Pisarchyk and Lee,
-//! arXiv 2001.03288), and, when that leaves more than [`GOOD_ENOUGH_PERCENT`] above the lower bound, a bounded and
-//! seeded search over other orders.
+//! Greedy best fit in order of decreasing size over the live ranges of values (Pisarchyk and Lee, arXiv 2001.03288), and, when that
+//! leaves more than [`GOOD_ENOUGH_PERCENT`] above the lower bound, a bounded and seeded search over other orders.
 
 use crate::allocation::in_arena;
 use crate::{ALIGNMENT, Allocation, ArenaSize, PhaseRules, PlanError};
@@ -14,8 +13,8 @@ const GOOD_ENOUGH_PERCENT: usize = 102;
 /// Budget of the search, in comparisons of two values.
 const SEARCH_BUDGET: usize = 20_000_000;
 
-/// A value and the phases in which it is alive, both ends included.
-pub(crate) struct Life {
+/// The live range of a value: the phases in which it is live, both ends included.
+pub(crate) struct LiveRange {
     pub(crate) value: ValueId,
     pub(crate) first: usize,
     pub(crate) last: usize,
@@ -23,36 +22,43 @@ pub(crate) struct Life {
     placement: Placement,
 }
 
-/// When every value of the arenas is alive. Outputs live one phase past the end, until the caller is done.
-pub(crate) fn lives<O: PhaseRules>(graph: &Graph<O>, phases: &[Range<usize>]) -> Vec<Life> {
+/// The live range of every arena value. Outputs stay live one phase past the end.
+pub(crate) fn live_ranges<O: PhaseRules>(graph: &Graph<O>, phases: &[Range<usize>]) -> Vec<LiveRange> {
     let mut index_of = vec![usize::MAX; graph.values().len()];
-    let mut lives: Vec<Life> = Vec::new();
+    let mut live_ranges: Vec<LiveRange> = Vec::new();
     for (index, value) in graph.values().iter().enumerate() {
         if in_arena(value.lifetime) && !matches!(value.def, Def::Columns { .. }) {
-            index_of[index] = lives.len();
+            index_of[index] = live_ranges.len();
             let value_id = ValueId::new(index);
             let bytes = graph.bytes(value_id);
-            lives.push(Life { value: value_id, first: 0, last: 0, bytes, placement: value.placement });
+            live_ranges.push(LiveRange {
+                value: value_id,
+                first: 0,
+                last: 0,
+                bytes,
+                placement: value.placement,
+            });
         }
     }
     for (phase, nodes) in phases.iter().enumerate() {
         for node in &graph.nodes()[nodes.clone()] {
-            if let Some(life) = lives.get_mut(index_of[node.output.index()]) {
-                life.first = phase;
-                life.last = phase;
+            if let Some(range) = live_ranges.get_mut(index_of[node.output.index()]) {
+                range.first = phase;
+                range.last = phase;
             }
             for &operand in &node.operands {
                 let (root, _) = graph.root(operand);
-                if let Some(read) = lives.get_mut(index_of[root.index()]) {
+                if let Some(read) = live_ranges.get_mut(index_of[root.index()]) {
                     read.last = phase;
                 }
             }
         }
     }
-    for life in lives.iter_mut().filter(|life| graph.value(life.value).lifetime == Lifetime::Output) {
-        life.last = phases.len();
+    for range in live_ranges.iter_mut().filter(|range| graph.value(range.value).lifetime == Lifetime::Output)
+    {
+        range.last = phases.len();
     }
-    lives
+    live_ranges
 }
 
 type Layout = (Vec<Option<Allocation>>, Vec<ArenaSize>);
@@ -67,9 +73,10 @@ pub(crate) fn disjoint<O: PhaseRules>(
     graph: &Graph<O>,
     phases: &[Range<usize>],
 ) -> Result<Layout, PlanError> {
-    lay_out(graph, phases, |lives, _| {
+    lay_out(graph, phases, |live_ranges, _| {
         let mut end = 0;
-        let offsets = lives.iter().map(|life| take(&mut end, life.bytes)).collect::<Option<Vec<_>>>()?;
+        let offsets =
+            live_ranges.iter().map(|range| take(&mut end, range.bytes)).collect::<Option<Vec<_>>>()?;
         Some((offsets, end))
     })
 }
@@ -87,23 +94,24 @@ fn aligned(bytes: usize) -> Option<usize> {
 fn lay_out<O: PhaseRules>(
     graph: &Graph<O>,
     phases: &[Range<usize>],
-    offsets_of: impl Fn(&[&Life], usize) -> Option<(Vec<usize>, usize)>,
+    offsets_of: impl Fn(&[&LiveRange], usize) -> Option<(Vec<usize>, usize)>,
 ) -> Result<Layout, PlanError> {
-    let lives = lives(graph, phases);
-    let mut placements: Vec<Placement> = lives.iter().map(|life| life.placement).collect();
+    let live_ranges = live_ranges(graph, phases);
+    let mut placements: Vec<Placement> = live_ranges.iter().map(|range| range.placement).collect();
     placements.sort();
     placements.dedup();
 
     let mut allocations = vec![None; graph.values().len()];
     let mut arenas = Vec::new();
     for placement in placements {
-        let lives: Vec<&Life> = lives.iter().filter(|life| life.placement == placement).collect();
-        let lower_bound_bytes = lower_bound(&lives, phases.len()).ok_or(PlanError::TooLarge)?;
-        let (offsets, bytes) = offsets_of(&lives, lower_bound_bytes)
+        let live_ranges: Vec<&LiveRange> =
+            live_ranges.iter().filter(|range| range.placement == placement).collect();
+        let lower_bound_bytes = lower_bound(&live_ranges, phases.len()).ok_or(PlanError::TooLarge)?;
+        let (offsets, bytes) = offsets_of(&live_ranges, lower_bound_bytes)
             .filter(|&(_, bytes)| bytes <= isize::MAX as usize)
             .ok_or(PlanError::TooLarge)?;
-        for (life, offset) in lives.iter().zip(offsets) {
-            allocations[life.value.index()] = Some(Allocation { offset, bytes: life.bytes });
+        for (range, offset) in live_ranges.iter().zip(offsets) {
+            allocations[range.value.index()] = Some(Allocation { offset, bytes: range.bytes });
         }
         arenas.push(ArenaSize { placement, bytes, lower_bound_bytes });
     }
@@ -111,12 +119,12 @@ fn lay_out<O: PhaseRules>(
 }
 
 /// The largest sum of bytes alive in any phase.
-fn lower_bound(lives: &[&Life], phases: usize) -> Option<usize> {
+fn lower_bound(live_ranges: &[&LiveRange], phases: usize) -> Option<usize> {
     let mut starts = vec![0usize; phases + 2];
     let mut ends = vec![0usize; phases + 2];
-    for life in lives {
-        starts[life.first] = starts[life.first].checked_add(life.bytes)?;
-        ends[life.last + 1] = ends[life.last + 1].checked_add(life.bytes)?;
+    for range in live_ranges {
+        starts[range.first] = starts[range.first].checked_add(range.bytes)?;
+        ends[range.last + 1] = ends[range.last + 1].checked_add(range.bytes)?;
     }
     let mut alive = 0usize;
     let mut most = 0;
@@ -128,30 +136,30 @@ fn lower_bound(lives: &[&Life], phases: usize) -> Option<usize> {
 }
 
 /// The best offsets found, and the end of the last value.
-fn best_offsets(lives: &[&Life], lower_bound: usize) -> Option<(Vec<usize>, usize)> {
+fn best_offsets(live_ranges: &[&LiveRange], lower_bound: usize) -> Option<(Vec<usize>, usize)> {
     let good_enough = lower_bound.saturating_add(lower_bound / 100 * (GOOD_ENOUGH_PERCENT - 100));
-    let mut order: Vec<usize> = (0..lives.len()).collect();
-    order.sort_by_key(|&i| (std::cmp::Reverse(lives[i].bytes), lives[i].first, i));
-    let mut best = best_fit(lives, &order)?;
+    let mut order: Vec<usize> = (0..live_ranges.len()).collect();
+    order.sort_by_key(|&i| (std::cmp::Reverse(live_ranges[i].bytes), live_ranges[i].first, i));
+    let mut best = best_fit(live_ranges, &order)?;
     let mut by_length = order.clone();
-    by_length.sort_by_key(|&i| std::cmp::Reverse(lives[i].last - lives[i].first));
-    for order in [by_length, (0..lives.len()).collect()] {
+    by_length.sort_by_key(|&i| std::cmp::Reverse(live_ranges[i].last - live_ranges[i].first));
+    for order in [by_length, (0..live_ranges.len()).collect()] {
         if best.1 > good_enough
-            && let Some(other) = best_fit(lives, &order).filter(|other| other.1 < best.1)
+            && let Some(other) = best_fit(live_ranges, &order).filter(|other| other.1 < best.1)
         {
             best = other;
         }
     }
     // Bounded hill climbing: swap two values in the order, keep the result if it is not worse.
-    let rounds = SEARCH_BUDGET / (lives.len() * lives.len()).max(1);
+    let rounds = SEARCH_BUDGET / (live_ranges.len() * live_ranges.len()).max(1);
     let mut random = 0x9e37_79b9_7f4a_7c15_u64;
     for _ in 0..rounds.min(2000) {
-        if best.1 <= good_enough || lives.len() < 2 {
+        if best.1 <= good_enough || live_ranges.len() < 2 {
             break;
         }
-        let (a, b) = (below(&mut random, lives.len()), below(&mut random, lives.len()));
+        let (a, b) = (below(&mut random, live_ranges.len()), below(&mut random, live_ranges.len()));
         order.swap(a, b);
-        match best_fit(lives, &order) {
+        match best_fit(live_ranges, &order) {
             Some(other) if other.1 <= best.1 => best = other,
             _ => order.swap(a, b),
         }
@@ -168,18 +176,18 @@ fn below(random: &mut u64, limit: usize) -> usize {
 }
 
 /// Places values in the given order, each in the smallest gap that fits between those alive with it.
-fn best_fit(lives: &[&Life], order: &[usize]) -> Option<(Vec<usize>, usize)> {
-    let mut offsets = vec![0usize; lives.len()];
-    let mut placed: Vec<usize> = Vec::with_capacity(lives.len()); // by offset
+fn best_fit(live_ranges: &[&LiveRange], order: &[usize]) -> Option<(Vec<usize>, usize)> {
+    let mut offsets = vec![0usize; live_ranges.len()];
+    let mut placed: Vec<usize> = Vec::with_capacity(live_ranges.len()); // by offset
     let mut arena_end = 0usize;
     for &index in order {
-        let life = lives[index];
-        let bytes = aligned(life.bytes)?;
+        let range = live_ranges[index];
+        let bytes = aligned(range.bytes)?;
         let mut gap_start = 0usize;
         let mut best: Option<(usize, usize)> = None; // (gap bytes, offset)
         for &other in &placed {
-            let neighbour = lives[other];
-            if neighbour.last < life.first || life.last < neighbour.first {
+            let neighbour = live_ranges[other];
+            if neighbour.last < range.first || range.last < neighbour.first {
                 continue;
             }
             if offsets[other] >= gap_start {

@@ -63,7 +63,7 @@ impl<O: PhaseRules> Plan<O> {
         &self.graph
     }
 
-    /// Ranges of nodes that run without a barrier between them. A barrier stands between one phase and the next.
+    /// Ranges of nodes that run without a barrier between them. There is a barrier between consecutive phases.
     pub fn phases(&self) -> &[Range<usize>] {
         &self.phases
     }
@@ -87,10 +87,10 @@ impl<O: PhaseRules> Plan<O> {
     /// The values whose last use is in this phase, so that their bytes are free after it: a debugging executor overwrites
     /// them with poison.
     pub fn freed_after(&self, phase: usize) -> impl Iterator<Item = (ValueId, Allocation)> + '_ {
-        let lives = layout::lives(&self.graph, &self.phases);
-        lives.into_iter().filter(move |life| life.last == phase).filter_map(|life| {
-            let allocation = self.allocations[life.value.index()]?;
-            Some((life.value, allocation))
+        let live_ranges = layout::live_ranges(&self.graph, &self.phases);
+        live_ranges.into_iter().filter(move |range| range.last == phase).filter_map(|range| {
+            let allocation = self.allocations[range.value.index()]?;
+            Some((range.value, allocation))
         })
     }
 }

@@ -12,9 +12,9 @@ pub trait PhaseRules: OpRules {
         false
     }
 
-    /// Whether row i of the result only needs row i of this operand. Only such an operand may be computed in the same
-    /// phase, by the same thread, without a barrier in between.
-    fn reads_own_row_only(&self, operand: usize) -> bool {
+    /// Whether this operand is row-local: row i of the result reads only row i of it. Only such an operand may be computed in the
+    /// same phase, by the same thread, without a barrier in between.
+    fn is_row_local(&self, operand: usize) -> bool {
         let _ = operand;
         false
     }
@@ -22,7 +22,7 @@ pub trait PhaseRules: OpRules {
 
 impl PhaseRules for Op {}
 
-/// Greedy and in order: a node joins the current phase if it need not wait for all threads to finish a node of it.
+/// Greedy and in order: a node joins the current phase unless it depends on a result of that phase computed by another thread.
 pub(crate) fn phases<O: PhaseRules>(graph: &Graph<O>) -> Vec<Range<usize>> {
     let mut phases: Vec<Range<usize>> = Vec::new();
     for (index, node) in graph.nodes().iter().enumerate() {
@@ -53,7 +53,7 @@ fn joins<O: PhaseRules>(graph: &Graph<O>, earlier: &Node<O>, node: &Node<O>) -> 
 fn same_thread<O: PhaseRules>(graph: &Graph<O>, earlier: &Node<O>, node: &Node<O>, operand: usize) -> bool {
     earlier.op.splits_rows()
         && node.op.splits_rows()
-        && node.op.reads_own_row_only(operand)
+        && node.op.is_row_local(operand)
         && graph.value(earlier.output).shape.rows == graph.rows(node)
         && earlier.op.writes_state().is_none()
 }

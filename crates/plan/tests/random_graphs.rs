@@ -39,7 +39,7 @@ impl PhaseRules for ByRows {
         )
     }
 
-    fn reads_own_row_only(&self, operand: usize) -> bool {
+    fn is_row_local(&self, operand: usize) -> bool {
         match self.0 {
             Op::GatherRows => operand != 0,
             Op::Attention(Attention { paths, .. }) => {
@@ -124,7 +124,7 @@ fn every_mutation_that_overlaps_live_values_is_caught() {
 }
 
 #[test]
-fn broken_phases_and_places_are_caught() {
+fn broken_phases_and_allocations_are_caught() {
     let graph = Arc::new(graph(3));
     let plan = Plan::new(graph.clone()).expect("a plan");
     let verdict = |phases: &[std::ops::Range<usize>], allocations: &[Option<Allocation>]| {
@@ -162,7 +162,7 @@ fn broken_phases_and_places_are_caught() {
 }
 
 #[test]
-fn outputs_outlive_the_run() {
+fn outputs_stay_live_after_the_run() {
     for seed in 0..200 {
         let plan = Plan::new(Arc::new(graph(seed))).expect("a plan");
         for phase in 0..plan.phases().len() {
@@ -175,7 +175,7 @@ fn outputs_outlive_the_run() {
 }
 
 #[test]
-fn without_rules_nothing_that_depends_on_each_other_shares_a_phase() {
+fn without_rules_dependent_nodes_do_not_share_a_phase() {
     for seed in 0..200 {
         let graph = random::graph(seed);
         let plan = Plan::new(Arc::new(graph.clone())).expect("a plan");
@@ -192,7 +192,7 @@ fn without_rules_nothing_that_depends_on_each_other_shares_a_phase() {
 }
 
 #[test]
-fn the_lower_bound_and_what_is_freed_are_those_of_brute_force() {
+fn the_lower_bound_and_freed_values_agree_with_brute_force() {
     for seed in 0..300 {
         let plan = Plan::new(Arc::new(graph(seed))).expect("a plan");
         let graph = plan.graph();
@@ -221,7 +221,7 @@ fn the_lower_bound_and_what_is_freed_are_those_of_brute_force() {
 }
 
 #[test]
-fn a_phase_goes_on_until_the_next_node_has_to_wait() {
+fn a_phase_extends_until_the_next_node_has_to_wait() {
     let mut barriers = 0;
     for seed in 0..500 {
         // Without shared memory, so that nothing but a missing barrier can be wrong.
@@ -259,5 +259,5 @@ fn values_of_a_disjoint_plan_share_nothing() {
 
 #[test]
 fn no_op_of_a_backend_without_phases_shares_one() {
-    assert!(!Op::Add.splits_rows() && !Op::Add.reads_own_row_only(0));
+    assert!(!Op::Add.splits_rows() && !Op::Add.is_row_local(0));
 }

@@ -1,7 +1,7 @@
-//! A plan is reused for an equal graph and for no other. Each test is a way in which an engine once reused one.
+//! A plan is reused only for an equal graph. Each test is a case in which some engine wrongly reused one.
 
 use std::sync::Arc;
-use verbatim_graph::{Builder, Graph, Op, Placement, Real, RowCounts, Shape, Tag, ValueId};
+use verbatim_graph::{Builder, F32Bits, Graph, Op, Placement, RowCounts, Shape, Tag, ValueId};
 use verbatim_plan::{CacheStatistics, Plan, PlanError, ProgramCache};
 use verbatim_quant::DType::F32;
 
@@ -23,7 +23,7 @@ impl Plans {
 }
 
 fn scale(b: &mut Builder, x: ValueId, factor: f32) -> ValueId {
-    b.apply(Op::Scale { factor: Real(factor) }, &[x]).expect("fits")
+    b.apply(Op::Scale { factor: F32Bits(factor) }, &[x]).expect("fits")
 }
 
 /// x → a → b → c, where `a` may also be an output.
@@ -94,7 +94,7 @@ fn diamond(crossed: bool) -> Graph {
 
 // https://github.com/ggml-org/llama.cpp/issues/28448
 #[test]
-fn llama_cpp_28448_same_sizes_other_edges() {
+fn llama_cpp_28448_same_sizes_different_edges() {
     let mut cache = Plans::default();
     let graphs = [diamond(false), diamond(true)];
     assert_eq!(graphs[0].nodes().len(), graphs[1].nodes().len());
@@ -134,7 +134,7 @@ fn sampled_rows_1_4_2_8_1() {
 }
 
 #[test]
-fn another_placement_is_another_plan() {
+fn a_different_placement_needs_a_new_plan() {
     let placed = |placement| {
         let mut b = Builder::new(RowCounts { rows: 2, output_rows: 1 });
         let x = b.input(X, F32, Shape::per_row(32)).expect("fits");
@@ -152,7 +152,7 @@ fn another_placement_is_another_plan() {
 }
 
 #[test]
-fn a_parameter_that_differs_in_one_bit_is_another_graph() {
+fn a_parameter_that_differs_in_one_bit_makes_a_different_graph() {
     let with_factor = |factor| {
         let mut b = Builder::new(RowCounts { rows: 2, output_rows: 1 });
         let x = b.input(X, F32, Shape::per_row(32)).expect("fits");
@@ -168,7 +168,7 @@ fn a_parameter_that_differs_in_one_bit_is_another_graph() {
 }
 
 #[test]
-fn sizes_near_the_maximum_of_usize_are_refused() {
+fn sizes_near_the_maximum_of_usize_are_rejected() {
     let mut b = Builder::new(RowCounts { rows: 1, output_rows: 1 });
     let most = isize::MAX as usize / 4;
     let x = b.input(X, F32, Shape::per_row(most)).expect("addressable on its own");
@@ -179,7 +179,7 @@ fn sizes_near_the_maximum_of_usize_are_refused() {
 }
 
 #[test]
-fn a_cache_forgets_what_was_not_used_for_longest() {
+fn a_cache_evicts_the_least_recently_used_plan() {
     let mut cache = Plans::default();
     for output_rows in 1..=300 {
         cache.plan(with_rows(output_rows)).expect("a plan");
@@ -189,13 +189,13 @@ fn a_cache_forgets_what_was_not_used_for_longest() {
     cache.plan(with_rows(1)).expect("a plan");
     let statistics = cache.statistics();
     assert_eq!((statistics.built, statistics.hits), (301, 1));
-    // Of 128 entries the 300 plans took each more than twice, and the last one took that of another.
+    // The 300 plans used each of the 128 entries more than twice.
     assert_eq!(statistics.evicted, 301 - 128);
     assert_eq!(cache.0.iter().count(), 128);
 }
 
 #[test]
-fn what_was_used_again_stays_longer() {
+fn a_plan_that_was_used_again_stays_longer() {
     let mut cache = Plans::default();
     for output_rows in (1..=128).chain([1, 129]) {
         cache.plan(with_rows(output_rows)).expect("a plan");

@@ -1,4 +1,4 @@
-//! Plans with one thing wrong in each, which the checker must refuse, beside the nearest right ones, which it must accept.
+//! Plans with one error each, which the checker must reject, and the most similar valid plans, which it must accept.
 
 #![allow(clippy::single_range_in_vec_init)] // A phase is a range, and there may be one phase.
 
@@ -9,34 +9,34 @@ use verbatim_graph::{
 use verbatim_plan::{ALIGNMENT, Allocation, ArenaSize, CheckError, PhaseRules, check};
 use verbatim_quant::DType;
 
-/// An op of which a test says what matters here.
+/// An op whose scheduling properties a test chooses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct Piece {
+struct TestOp {
     rows: Extent,
     splits_rows: bool,
-    reads_own_row_only: bool,
+    is_row_local: bool,
     writes_state: Option<usize>,
     returns_state: bool,
 }
 
 /// An op whose rows need nothing but the same rows of its operands.
-const BY_ROWS: Piece = Piece {
+const BY_ROWS: TestOp = TestOp {
     rows: Extent::Rows,
     splits_rows: true,
-    reads_own_row_only: true,
+    is_row_local: true,
     writes_state: None,
     returns_state: false,
 };
 /// `(state, x)`: stores the rows of x.
-const STORE: Piece = Piece { writes_state: Some(0), returns_state: true, ..BY_ROWS };
+const STORE: TestOp = TestOp { writes_state: Some(0), returns_state: true, ..BY_ROWS };
 /// `(x, state)`: advances the state from row to row.
-const RECUR: Piece = Piece { writes_state: Some(1), ..BY_ROWS };
+const RECUR: TestOp = TestOp { writes_state: Some(1), ..BY_ROWS };
 
 const COLS: usize = 16;
 
-impl OpRules for Piece {
+impl OpRules for TestOp {
     fn name(&self) -> &'static str {
-        "Piece"
+        "TestOp"
     }
 
     fn infer(&self, operands: &[&Value]) -> Result<(DType, Shape), String> {
@@ -55,41 +55,41 @@ impl OpRules for Piece {
     }
 }
 
-impl PhaseRules for Piece {
+impl PhaseRules for TestOp {
     fn splits_rows(&self) -> bool {
         self.splits_rows
     }
 
-    fn reads_own_row_only(&self, _: usize) -> bool {
-        self.reads_own_row_only
+    fn is_row_local(&self, _: usize) -> bool {
+        self.is_row_local
     }
 }
 
-fn builder() -> Builder<Piece> {
+fn builder() -> Builder<TestOp> {
     Builder::new(RowCounts { rows: 4, output_rows: 4 })
 }
 
-fn input(b: &mut Builder<Piece>) -> ValueId {
+fn input(b: &mut Builder<TestOp>) -> ValueId {
     b.input(Tag::new("x"), DType::F32, Shape::per_row(COLS)).expect("the only one")
 }
 
-fn state(b: &mut Builder<Piece>, index: u32) -> ValueId {
+fn state(b: &mut Builder<TestOp>, index: u32) -> ValueId {
     b.state(Tag::indexed("state", index)).expect("the only one")
 }
 
-fn apply(b: &mut Builder<Piece>, op: Piece, operands: &[ValueId]) -> ValueId {
+fn apply(b: &mut Builder<TestOp>, op: TestOp, operands: &[ValueId]) -> ValueId {
     b.apply(op, operands).expect("fits")
 }
 
-fn finish(mut b: Builder<Piece>, outputs: &[ValueId]) -> Graph<Piece> {
+fn finish(mut b: Builder<TestOp>, outputs: &[ValueId]) -> Graph<TestOp> {
     for (index, &value) in (0..).zip(outputs) {
         b.output(Tag::indexed("out", index), value).expect("computed");
     }
     b.finish()
 }
 
-/// Every value that needs a place in one of its own, one after the other, and arenas that just hold them.
-fn apart(graph: &Graph<Piece>) -> (Vec<Option<Allocation>>, Vec<ArenaSize>) {
+/// A separate allocation for every value that needs one, one after the other, and arenas of just that size.
+fn apart(graph: &Graph<TestOp>) -> (Vec<Option<Allocation>>, Vec<ArenaSize>) {
     let mut arenas: Vec<ArenaSize> = Vec::new();
     let mut allocations = Vec::new();
     for (index, value) in graph.values().iter().enumerate() {
@@ -102,32 +102,33 @@ fn apart(graph: &Graph<Piece>) -> (Vec<Option<Allocation>>, Vec<ArenaSize>) {
             arenas.push(ArenaSize { placement, bytes: 0, lower_bound_bytes: 0 });
         }
         let arena = arenas.iter_mut().find(|arena| arena.placement == placement).expect("just added");
-        let place = Allocation { offset: arena.bytes.next_multiple_of(ALIGNMENT), bytes: graph.bytes(id) };
-        arena.bytes = place.offset + place.bytes;
-        allocations.push(Some(place));
+        let allocation =
+            Allocation { offset: arena.bytes.next_multiple_of(ALIGNMENT), bytes: graph.bytes(id) };
+        arena.bytes = allocation.offset + allocation.bytes;
+        allocations.push(Some(allocation));
     }
     (allocations, arenas)
 }
 
 /// The verdict on these phases of a graph whose values share nothing.
-fn verdict_on_phases(graph: &Graph<Piece>, phases: &[Range<usize>]) -> Result<(), CheckError> {
+fn verdict_on_phases(graph: &Graph<TestOp>, phases: &[Range<usize>]) -> Result<(), CheckError> {
     let (allocations, arenas) = apart(graph);
     check(graph, phases, &allocations, &arenas)
 }
 
 /// The verdict on a graph's nodes in one phase.
-fn verdict_on_one_phase(graph: &Graph<Piece>) -> Result<(), CheckError> {
+fn verdict_on_one_phase(graph: &Graph<TestOp>) -> Result<(), CheckError> {
     let all = 0..graph.nodes().len();
     verdict_on_phases(graph, &[all])
 }
 
 /// Each node in a phase of its own.
-fn one_by_one(graph: &Graph<Piece>) -> Vec<Range<usize>> {
+fn one_by_one(graph: &Graph<TestOp>) -> Vec<Range<usize>> {
     (0..graph.nodes().len()).map(|node| node..node + 1).collect()
 }
 
 /// Nodes that do not depend on each other.
-fn independent(count: usize) -> Graph<Piece> {
+fn independent(count: usize) -> Graph<TestOp> {
     let mut b = builder();
     let x = input(&mut b);
     let outputs: Vec<ValueId> = (0..count).map(|_| apply(&mut b, BY_ROWS, &[x])).collect();
@@ -135,7 +136,7 @@ fn independent(count: usize) -> Graph<Piece> {
 }
 
 /// Each node reads the one before.
-fn chain(count: usize) -> (Graph<Piece>, Vec<ValueId>) {
+fn chain(count: usize) -> (Graph<TestOp>, Vec<ValueId>) {
     let mut b = builder();
     let mut values = vec![input(&mut b)];
     for index in 0..count {
@@ -149,7 +150,7 @@ const MISSING_BARRIER: Result<(), CheckError> = Err(CheckError::MissingBarrier {
 
 #[test]
 #[allow(clippy::reversed_empty_ranges)] // That is what is wrong with them.
-fn phases_are_all_nodes_once_and_in_order() {
+fn phases_cover_all_nodes_once_and_in_order() {
     let graph = independent(3);
     for right in [&[0..3][..], &[0..1, 1..3], &[0..1, 1..2, 2..3]] {
         assert_eq!(verdict_on_phases(&graph, right), Ok(()), "{right:?}");
@@ -170,8 +171,8 @@ fn phases_are_all_nodes_once_and_in_order() {
     }
 }
 
-/// One op reads the result of another.
-fn pair(earlier: Piece, later: Piece) -> Graph<Piece> {
+/// An op that reads the result of an earlier one.
+fn pair(earlier: TestOp, later: TestOp) -> Graph<TestOp> {
     let mut b = builder();
     let x = input(&mut b);
     let made = apply(&mut b, earlier, &[x]);
@@ -182,9 +183,9 @@ fn pair(earlier: Piece, later: Piece) -> Graph<Piece> {
 #[test]
 fn only_rows_of_the_same_thread_are_read_without_a_barrier() {
     assert_eq!(verdict_on_one_phase(&pair(BY_ROWS, BY_ROWS)), Ok(()));
-    let whole = Piece { splits_rows: false, ..BY_ROWS };
-    let other_rows = Piece { reads_own_row_only: false, ..BY_ROWS };
-    let output_rows = Piece { rows: Extent::OutputRows, ..BY_ROWS };
+    let whole = TestOp { splits_rows: false, ..BY_ROWS };
+    let other_rows = TestOp { is_row_local: false, ..BY_ROWS };
+    let output_rows = TestOp { rows: Extent::OutputRows, ..BY_ROWS };
     // What the earlier one reads does not matter.
     assert_eq!(verdict_on_one_phase(&pair(other_rows, BY_ROWS)), Ok(()));
     assert_eq!(verdict_on_one_phase(&pair(output_rows, output_rows)), Ok(()));
@@ -202,9 +203,9 @@ fn only_rows_of_the_same_thread_are_read_without_a_barrier() {
 }
 
 #[test]
-fn a_barrier_is_missing_wherever_it_is() {
+fn a_missing_barrier_is_found_anywhere() {
     // The last node needs the first, through a view of a view and as the second operand, past one that it does not need.
-    let whole = Piece { splits_rows: false, ..BY_ROWS };
+    let whole = TestOp { splits_rows: false, ..BY_ROWS };
     let mut b = builder();
     let x = input(&mut b);
     let made = apply(&mut b, whole, &[x]);
@@ -226,7 +227,7 @@ fn a_state_is_not_read_in_the_phase_that_writes_it() {
         let mut b = builder();
         let (x, before) = (input(&mut b), state(&mut b, 0));
         let after = apply(&mut b, STORE, &[before, x]);
-        let read = apply(&mut b, Piece { rows, ..BY_ROWS }, &[x, after]);
+        let read = apply(&mut b, TestOp { rows, ..BY_ROWS }, &[x, after]);
         let graph = finish(b, &[read]);
         assert_eq!(verdict_on_one_phase(&graph), MISSING_BARRIER, "{rows:?}");
         assert_eq!(verdict_on_phases(&graph, &one_by_one(&graph)), Ok(()));
@@ -236,10 +237,10 @@ fn a_state_is_not_read_in_the_phase_that_writes_it() {
 #[test]
 fn a_state_is_not_written_in_the_phase_that_used_it() {
     // Two ops, each of the first or the second state: a write waits for readers and writers of its own state alone.
-    let read = |b: &mut Builder<Piece>, x, state| apply(b, BY_ROWS, &[x, state]);
-    let store = |b: &mut Builder<Piece>, x, state| apply(b, STORE, &[state, x]);
-    let recur = |b: &mut Builder<Piece>, x, state| apply(b, RECUR, &[x, state]);
-    type Use = fn(&mut Builder<Piece>, ValueId, ValueId) -> ValueId;
+    let read = |b: &mut Builder<TestOp>, x, state| apply(b, BY_ROWS, &[x, state]);
+    let store = |b: &mut Builder<TestOp>, x, state| apply(b, STORE, &[state, x]);
+    let recur = |b: &mut Builder<TestOp>, x, state| apply(b, RECUR, &[x, state]);
+    type Use = fn(&mut Builder<TestOp>, ValueId, ValueId) -> ValueId;
     let cases: [(&str, Use, Use); 4] = [
         ("store after read", read, store),
         ("recur after read", read, recur),
@@ -271,14 +272,14 @@ fn a_store_reads_rows_of_the_same_thread_without_a_barrier() {
     for (rows, wanted) in [(Extent::Rows, Ok(())), (Extent::Fixed(0), MISSING_BARRIER)] {
         let mut b = builder();
         let (x, before) = (input(&mut b), state(&mut b, 0));
-        let made = apply(&mut b, Piece { rows, ..BY_ROWS }, &[x]);
+        let made = apply(&mut b, TestOp { rows, ..BY_ROWS }, &[x]);
         apply(&mut b, STORE, &[before, x, made]);
         assert_eq!(verdict_on_one_phase(&finish(b, &[])), wanted, "{rows:?}");
     }
 }
 
 #[test]
-fn what_is_in_the_arena_has_a_place_and_nothing_else_has() {
+fn exactly_arena_values_have_allocations() {
     let mut b = builder();
     let (x, before) = (input(&mut b), state(&mut b, 0));
     let weight = b.weight(Tag::new("w"), DType::F32, Shape::fixed(1, COLS)).expect("fits");
@@ -298,7 +299,7 @@ fn what_is_in_the_arena_has_a_place_and_nothing_else_has() {
     for id in [before, weight, view, after] {
         let mut with = allocations.clone();
         with[id.index()] = Some(Allocation { offset: 0, bytes: graph.bytes(id) });
-        assert_eq!(check(&graph, &phases, &with, &arenas), Err(CheckError::NeedlessPlace(id)));
+        assert_eq!(check(&graph, &phases, &with, &arenas), Err(CheckError::UnneededAllocation(id)));
     }
     // The list may not end early.
     let short = check(&graph, &phases, &allocations[..output.index()], &arenas);
@@ -306,7 +307,7 @@ fn what_is_in_the_arena_has_a_place_and_nothing_else_has() {
 }
 
 #[test]
-fn a_place_is_aligned_of_the_right_size_and_inside_its_arena() {
+fn an_allocation_is_aligned_of_the_right_size_and_inside_its_arena() {
     let (graph, values) = chain(1);
     let (allocations, arenas) = apart(&graph);
     let phases = one_by_one(&graph);
@@ -317,9 +318,9 @@ fn a_place_is_aligned_of_the_right_size_and_inside_its_arena() {
         Some(Allocation { offset: bytes, bytes }),
         "it ends where the arena ends"
     );
-    let with = |place: Allocation, arena_bytes: usize, placement: Placement| {
+    let with = |allocation: Allocation, arena_bytes: usize, placement: Placement| {
         let mut allocations = allocations.clone();
-        allocations[last.index()] = Some(place);
+        allocations[last.index()] = Some(allocation);
         let arenas = [ArenaSize { bytes: arena_bytes, placement, ..arenas[0] }];
         check(&graph, &phases, &allocations, &arenas)
     };
@@ -335,20 +336,20 @@ fn a_place_is_aligned_of_the_right_size_and_inside_its_arena() {
         (Allocation { offset: bytes, bytes: bytes - 1 }, 4 * bytes),
         (Allocation { offset: usize::MAX - ALIGNMENT + 1, bytes }, usize::MAX),
     ];
-    for (place, arena_bytes) in wrong {
+    for (allocation, arena_bytes) in wrong {
         assert_eq!(
-            with(place, arena_bytes, Placement::Host),
+            with(allocation, arena_bytes, Placement::Host),
             Err(CheckError::BadAllocation(last)),
-            "{place:?}"
+            "{allocation:?}"
         );
     }
-    // The arena of another memory is none. The input is found first.
+    // The arena of a different memory does not count. The input is reported first.
     let elsewhere = with(right, 4 * bytes, Placement::Device(0));
     assert_eq!(elsewhere, Err(CheckError::BadAllocation(values[0])));
 }
 
 /// The verdict on the nodes one by one, with the allocations of some values moved to those of others.
-fn verdict_on_moves(graph: &Graph<Piece>, moves: &[(ValueId, ValueId)]) -> Result<(), CheckError> {
+fn verdict_on_moves(graph: &Graph<TestOp>, moves: &[(ValueId, ValueId)]) -> Result<(), CheckError> {
     let (mut allocations, arenas) = apart(graph);
     for &(value, to) in moves {
         let to = allocations[to.index()].expect("it has one").offset;
@@ -358,7 +359,7 @@ fn verdict_on_moves(graph: &Graph<Piece>, moves: &[(ValueId, ValueId)]) -> Resul
 }
 
 #[test]
-fn a_place_is_free_after_the_last_reader_and_not_before() {
+fn an_allocation_is_free_after_the_last_reader_and_not_before() {
     let (graph, v) = chain(4);
     let overlap = |first, second, phase| Err(CheckError::Overlap { first, second, phase });
     // The result of a node may not lie where its operand does, and may where the operand's operand did.
@@ -368,7 +369,7 @@ fn a_place_is_free_after_the_last_reader_and_not_before() {
     assert_eq!(verdict_on_moves(&graph, &[(v[3], v[1]), (v[4], v[0])]), Ok(()));
     assert_eq!(verdict_on_moves(&graph, &[(v[2], v[0]), (v[3], v[0])]), overlap(v[2], v[3], 2));
 
-    // Read a second time, through a view and twice by one node, it lives longer.
+    // Read a second time, through a view and twice by one node, it is live longer.
     let mut b = builder();
     let x = input(&mut b);
     let kept = apply(&mut b, BY_ROWS, &[x]);
@@ -383,7 +384,7 @@ fn a_place_is_free_after_the_last_reader_and_not_before() {
 }
 
 #[test]
-fn inputs_are_there_together_and_outputs_until_the_end() {
+fn inputs_are_live_together_and_outputs_until_the_end() {
     let mut b = builder();
     let x = input(&mut b);
     let y = b.input(Tag::new("y"), DType::F32, Shape::per_row(COLS)).expect("the only one");
@@ -402,7 +403,7 @@ fn inputs_are_there_together_and_outputs_until_the_end() {
 }
 
 #[test]
-fn values_of_one_phase_live_together() {
+fn values_of_one_phase_are_live_together() {
     let graph = independent(2);
     let [x, first, second] = [0, 1, 2].map(ValueId::new);
     let (mut allocations, arenas) = apart(&graph);

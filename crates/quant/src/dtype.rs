@@ -157,7 +157,7 @@ mod tests {
     ];
 
     #[test]
-    fn the_table_is_that_of_the_file_format() {
+    fn dtypes_match_the_table_of_the_file_format() {
         assert_eq!(ALL.len(), TABLE.len());
         for (dtype, (name, id, len, bytes)) in ALL.into_iter().zip(TABLE) {
             assert_eq!((dtype.name(), dtype.id()), (name, id));
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_are_whole_blocks_of_a_size_that_can_be_counted() {
+    fn row_bytes_needs_whole_blocks_and_rejects_overflow() {
         assert_eq!(DType::Q4_K.row_bytes(512), Some(288));
         assert_eq!(DType::Q4_K.row_bytes(0), Some(0));
         assert_eq!(DType::Q4_K.row_bytes(500), None);

@@ -1,18 +1,18 @@
 use crate::DType;
 
-/// Why a conversion between block bytes and `f32` was refused. On error, nothing is written.
+/// Why a conversion between block bytes and `f32` was rejected. On error, nothing is written.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum QuantError {
     /// The type holds integers, doubles or intermediate sums, not model weights.
     #[error("{dtype} tensors cannot be decoded to f32: it is not a weight format")]
     NoDecoder {
-        /// The refused type.
+        /// The rejected type.
         dtype: DType,
     },
     /// The type can be read but not written.
     #[error("cannot quantise to {dtype}: choose one of {}", names(writable))]
     NoQuantizer {
-        /// The refused type.
+        /// The rejected type.
         dtype: DType,
         /// Those that can be written.
         writable: Vec<DType>,

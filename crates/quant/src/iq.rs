@@ -1,7 +1,7 @@
 //! The IQ formats. IQ4_NL and IQ4_XS index a codebook of sixteen non-linear levels; the others store groups of 4 or 8
-//! elements as the index of a point in a [grid](crate::grids) of magnitudes, and the signs separately.
+//! elements as an index into a codebook (ggml: [grid](crate::grids)) of magnitudes, and the signs separately.
 
-use crate::bytes::{half_at, put_half, put_quant, quant, round_to_half, u16_at, u32_at};
+use crate::bytes::{f16_at, put_f16, put_quant, quant, round_to_f16, u16_at, u32_at};
 use crate::grids::{self, unpack_4, unpack_8};
 use crate::legacy::inverse_or_zero;
 use crate::search::{self, LEN, Levels};
@@ -21,7 +21,7 @@ const IQ1_DELTA: f32 = 0.125;
 
 /// IQ4_NL: `d: f16, qs: [u8; 16]`.
 pub(crate) fn decode_iq4_nl(block: &[u8; 18], out: &mut [f32; 32]) {
-    let d = half_at(block, 0);
+    let d = f16_at(block, 0);
     for i in 0..32 {
         out[i] = d * IQ4_LEVELS[usize::from(quant::<4, 16>(&block[2..], i))];
     }
@@ -29,7 +29,7 @@ pub(crate) fn decode_iq4_nl(block: &[u8; 18], out: &mut [f32; 32]) {
 
 /// IQ4_XS: `d: f16, scales_h: u16, scales_l: [u8; 4], qs: [u8; 128]`; a scale is 6 bits, minus 32.
 pub(crate) fn decode_iq4_xs(block: &[u8; 136], out: &mut [f32; LEN]) {
-    let d = half_at(block, 0);
+    let d = f16_at(block, 0);
     for (sub, out) in out.as_chunks_mut::<32>().0.iter_mut().enumerate() {
         let scale = quant::<4, 1>(&block[4..], sub) | quant::<2, 1>(&block[2..], sub) << 4;
         let scale = d * (f32::from(scale) - 32.0);
@@ -41,7 +41,7 @@ pub(crate) fn decode_iq4_xs(block: &[u8; 136], out: &mut [f32; LEN]) {
 
 /// IQ2_XXS: `d: f16`, then per 32 elements `grid_indices: [u8; 4]` and a word of four 7-bit signs and a 4-bit scale.
 pub(crate) fn decode_iq2_xxs(block: &[u8; 66], out: &mut [f32; LEN]) {
-    let d = half_at(block, 0);
+    let d = f16_at(block, 0);
     for (group, out) in out.as_chunks_mut::<8>().0.iter_mut().enumerate() {
         let at = 2 + group / 4 * 8;
         let word = u32_at(block, at + 4);
@@ -53,7 +53,7 @@ pub(crate) fn decode_iq2_xxs(block: &[u8; 66], out: &mut [f32; LEN]) {
 
 /// IQ2_XS: `d: f16, grid_indices_and_signs: [u16; 32]` (9 and 7 bits), `scales: [u8; 8]` (4 bits per 16 elements).
 pub(crate) fn decode_iq2_xs(block: &[u8; 74], out: &mut [f32; LEN]) {
-    let d = half_at(block, 0);
+    let d = f16_at(block, 0);
     for (group, out) in out.as_chunks_mut::<8>().0.iter_mut().enumerate() {
         let word = u16_at(block, 2 + 2 * group);
         let scale = d * (0.5 + f32::from(quant::<4, 1>(&block[66..], group / 2))) * 0.25;
@@ -64,7 +64,7 @@ pub(crate) fn decode_iq2_xs(block: &[u8; 74], out: &mut [f32; LEN]) {
 
 /// IQ2_S: `d: f16, grid_indices_low: [u8; 32], signs: [u8; 32], grid_indices_high: [u8; 8], scales: [u8; 8]`.
 pub(crate) fn decode_iq2_s(block: &[u8; 82], out: &mut [f32; LEN]) {
-    let d = half_at(block, 0);
+    let d = f16_at(block, 0);
     for (group, out) in out.as_chunks_mut::<8>().0.iter_mut().enumerate() {
         let index = usize::from(block[2 + group]) | usize::from(quant::<2, 1>(&block[66..], group)) << 8;
         let scale = d * (0.5 + f32::from(quant::<4, 1>(&block[74..], group / 2))) * 0.25;
@@ -74,33 +74,33 @@ pub(crate) fn decode_iq2_s(block: &[u8; 82], out: &mut [f32; LEN]) {
 
 /// IQ3_XXS: `d: f16, grid_indices: [u8; 64]`, then per 32 elements a word of four 7-bit signs and a 4-bit scale.
 pub(crate) fn decode_iq3_xxs(block: &[u8; 98], out: &mut [f32; LEN]) {
-    let d = half_at(block, 0);
+    let d = f16_at(block, 0);
     for (group, out) in out.as_chunks_mut::<8>().0.iter_mut().enumerate() {
         let word = u32_at(block, 66 + group / 4 * 4);
         let scale = d * (0.5 + (word >> 28) as f32) * 0.5;
         let points = [0, 1].map(|half| grids::IQ3_XXS[usize::from(block[2 + 2 * group + half])]);
-        let magnitudes = two_quads(points, &IQ3_XXS_LEVELS);
+        let magnitudes = two_groups_of_4(points, &IQ3_XXS_LEVELS);
         *out = signed_group(scale, magnitudes, eight_signs(word >> (7 * (group % 4))));
     }
 }
 
 /// IQ3_S: `d: f16, grid_indices_low: [u8; 64], grid_indices_high: [u8; 8], signs: [u8; 32], scales: [u8; 4]`.
 pub(crate) fn decode_iq3_s(block: &[u8; 110], out: &mut [f32; LEN]) {
-    let d = half_at(block, 0);
+    let d = f16_at(block, 0);
     for (group, out) in out.as_chunks_mut::<8>().0.iter_mut().enumerate() {
         let scale = d * (1.0 + 2.0 * f32::from(quant::<4, 1>(&block[106..], group / 4)));
         let points = [0, 1].map(|half| {
             let at = 2 * group + half;
             grids::IQ3_S[usize::from(block[2 + at]) | usize::from(quant::<1, 1>(&block[66..], at)) << 8]
         });
-        *out = signed_group(scale, two_quads(points, &IQ3_S_LEVELS), block[74 + group]);
+        *out = signed_group(scale, two_groups_of_4(points, &IQ3_S_LEVELS), block[74 + group]);
     }
 }
 
 /// IQ1_S: `d: f16, grid_indices_low: [u8; 32]`, then per 32 elements a word of four 3-bit high parts, a 3-bit scale and the
 /// sign of the delta.
 pub(crate) fn decode_iq1_s(block: &[u8; 50], out: &mut [f32; LEN]) {
-    let d = half_at(block, 0);
+    let d = f16_at(block, 0);
     for (group, out) in out.as_chunks_mut::<8>().0.iter_mut().enumerate() {
         let word = u16_at(block, 34 + group / 4 * 2);
         let scale = d * f32::from(2 * (word >> 12 & 7) + 1);
@@ -127,9 +127,9 @@ pub(crate) fn decode_iq1_m(block: &[u8; 56], out: &mut [f32; LEN]) {
 }
 
 pub(crate) fn encode_iq4_nl(input: &[f32; 32], block: &mut [u8; 18]) {
-    let d = round_to_half(search::fit_scale::<Iq4, 32>(input));
+    let d = round_to_f16(search::fit_scale::<Iq4, 32>(input));
     block.fill(0);
-    put_half(block, 0, d);
+    put_f16(block, 0, d);
     for i in 0..32 {
         put_quant::<4, 16>(&mut block[2..], i, iq4_index(Iq4::nearest(input[i] * inverse_or_zero(d))));
     }
@@ -138,7 +138,7 @@ pub(crate) fn encode_iq4_nl(input: &[f32; 32], block: &mut [u8; 18]) {
 pub(crate) fn encode_iq4_xs(input: &[f32; LEN], block: &mut [u8; 136]) {
     let found = search::symmetric::<Iq4, 8, 32>(input, 31.0);
     block.fill(0);
-    put_half(block, 0, found.d);
+    put_f16(block, 0, found.d);
     for sub in 0..8 {
         let scale = (found.scales[sub] + 32).cast_unsigned();
         put_quant::<2, 1>(&mut block[2..], sub, scale >> 4);
@@ -185,9 +185,9 @@ fn signed_group(scale: f32, magnitudes: [f32; 8], signs: u8) -> [f32; 8] {
     })
 }
 
-fn two_quads(points: [u16; 2], levels: &[f32; 8]) -> [f32; 8] {
-    let quads = points.map(|point| unpack_4(point, levels));
-    std::array::from_fn(|i| quads[i / 4][i % 4])
+fn two_groups_of_4(points: [u16; 2], levels: &[f32; 8]) -> [f32; 8] {
+    let groups = points.map(|point| unpack_4(point, levels));
+    std::array::from_fn(|i| groups[i / 4][i % 4])
 }
 
 #[cfg(test)]
@@ -195,14 +195,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_grid_point_has_the_fourth_of_three_levels() {
+    fn no_grid_point_uses_a_fourth_level() {
         let points = [&grids::IQ2_XXS[..], &grids::IQ2_XS, &grids::IQ2_S, &grids::IQ1].concat();
         assert_eq!(points.len(), 256 + 512 + 1024 + 2048);
         assert!(points.iter().all(|point| point & point >> 1 & 0x5555 == 0));
     }
 
     #[test]
-    fn the_eighth_sign_makes_their_number_even() {
+    fn eight_signs_have_an_even_number_of_minus_signs() {
         let signs: Vec<u8> = (0..128).map(eight_signs).collect();
         assert!(
             (0..)
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn the_nearest_level_is_nearest() {
+    fn nearest_returns_the_nearest_level() {
         for tenths in -1500..1500 {
             let value = tenths as f32 / 10.0;
             let distance = |level: f32| (level - value).abs();

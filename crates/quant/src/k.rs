@@ -4,12 +4,12 @@
 //! Q2_K, Q4_K and Q5_K have a scale and a min per sub-block, `d * scale * q - dmin * min`; Q3_K and Q6_K have
 //! a signed scale only, `d * scale * q`.
 
-use crate::bytes::{half_at, put_half, put_quant, quant, signed};
+use crate::bytes::{f16_at, put_f16, put_quant, quant, signed};
 use crate::search::{self, IntLevels, LEN};
 
 /// Q2_K: `scales: [u8; 16]` (low half scale, high half min), `qs: [u8; 64], d: f16, dmin: f16`.
 pub(crate) fn decode_q2_k(block: &[u8; 84], out: &mut [f32; LEN]) {
-    let (d, dmin) = (half_at(block, 80), half_at(block, 82));
+    let (d, dmin) = (f16_at(block, 80), f16_at(block, 82));
     for (sub, out) in out.as_chunks_mut::<16>().0.iter_mut().enumerate() {
         let scale = d * f32::from(block[sub] & 15);
         let min = dmin * f32::from(block[sub] >> 4);
@@ -21,7 +21,7 @@ pub(crate) fn decode_q2_k(block: &[u8; 84], out: &mut [f32; LEN]) {
 
 /// Q3_K: `hmask: [u8; 32], qs: [u8; 64], scales: [u8; 12], d: f16`; a quant is 3 bits, minus 4.
 pub(crate) fn decode_q3_k(block: &[u8; 110], out: &mut [f32; LEN]) {
-    let d = half_at(block, 108);
+    let d = f16_at(block, 108);
     for (sub, out) in out.as_chunks_mut::<16>().0.iter_mut().enumerate() {
         let scale = d * (f32::from(q3_k_scale(&block[96..], sub)) - 32.0);
         for i in 0..16 {
@@ -34,7 +34,7 @@ pub(crate) fn decode_q3_k(block: &[u8; 110], out: &mut [f32; LEN]) {
 
 /// Q4_K: `d: f16, dmin: f16, scales: [u8; 12], qs: [u8; 128]`.
 pub(crate) fn decode_q4_k(block: &[u8; 144], out: &mut [f32; LEN]) {
-    let (d, dmin) = (half_at(block, 0), half_at(block, 2));
+    let (d, dmin) = (f16_at(block, 0), f16_at(block, 2));
     for (sub, out) in out.as_chunks_mut::<32>().0.iter_mut().enumerate() {
         let (scale, min) = scale_and_min(&block[4..], sub);
         let (scale, min) = (d * f32::from(scale), dmin * f32::from(min));
@@ -46,7 +46,7 @@ pub(crate) fn decode_q4_k(block: &[u8; 144], out: &mut [f32; LEN]) {
 
 /// Q5_K: `d: f16, dmin: f16, scales: [u8; 12], qh: [u8; 32], qs: [u8; 128]`.
 pub(crate) fn decode_q5_k(block: &[u8; 176], out: &mut [f32; LEN]) {
-    let (d, dmin) = (half_at(block, 0), half_at(block, 2));
+    let (d, dmin) = (f16_at(block, 0), f16_at(block, 2));
     for (sub, out) in out.as_chunks_mut::<32>().0.iter_mut().enumerate() {
         let (scale, min) = scale_and_min(&block[4..], sub);
         let (scale, min) = (d * f32::from(scale), dmin * f32::from(min));
@@ -60,7 +60,7 @@ pub(crate) fn decode_q5_k(block: &[u8; 176], out: &mut [f32; LEN]) {
 
 /// Q6_K: `ql: [u8; 128], qh: [u8; 64], scales: [i8; 16], d: f16`; a quant is 6 bits, minus 32.
 pub(crate) fn decode_q6_k(block: &[u8; 210], out: &mut [f32; LEN]) {
-    let d = half_at(block, 208);
+    let d = f16_at(block, 208);
     for (sub, out) in out.as_chunks_mut::<16>().0.iter_mut().enumerate() {
         let scale = d * signed(block[192 + sub]);
         for i in 0..16 {
@@ -80,8 +80,8 @@ pub(crate) fn encode_q2_k(input: &[f32; LEN], block: &mut [u8; 84]) {
     for i in 0..LEN {
         put_quant::<2, 32>(&mut block[16..], i, found.quants[i]);
     }
-    put_half(block, 80, found.d);
-    put_half(block, 82, found.dmin);
+    put_f16(block, 80, found.d);
+    put_f16(block, 82, found.dmin);
 }
 
 pub(crate) fn encode_q3_k(input: &[f32; LEN], block: &mut [u8; 110]) {
@@ -97,14 +97,14 @@ pub(crate) fn encode_q3_k(input: &[f32; LEN], block: &mut [u8; 110]) {
         put_quant::<4, 8>(&mut block[96..], sub, scale);
         put_quant::<2, 4>(&mut block[104..], sub, scale >> 4);
     }
-    put_half(block, 108, found.d);
+    put_f16(block, 108, found.d);
 }
 
 pub(crate) fn encode_q4_k(input: &[f32; LEN], block: &mut [u8; 144]) {
     let found = search::affine::<8, 32, 15>(input, 63.0);
     block.fill(0);
-    put_half(block, 0, found.d);
-    put_half(block, 2, found.dmin);
+    put_f16(block, 0, found.d);
+    put_f16(block, 2, found.dmin);
     put_scales_and_mins(&mut block[4..], &found.scales, &found.mins);
     for i in 0..LEN {
         put_quant::<4, 32>(&mut block[16..], i, found.quants[i]);
@@ -114,8 +114,8 @@ pub(crate) fn encode_q4_k(input: &[f32; LEN], block: &mut [u8; 144]) {
 pub(crate) fn encode_q5_k(input: &[f32; LEN], block: &mut [u8; 176]) {
     let found = search::affine::<8, 32, 31>(input, 63.0);
     block.fill(0);
-    put_half(block, 0, found.d);
-    put_half(block, 2, found.dmin);
+    put_f16(block, 0, found.d);
+    put_f16(block, 2, found.dmin);
     put_scales_and_mins(&mut block[4..], &found.scales, &found.mins);
     for i in 0..LEN {
         put_quant::<4, 32>(&mut block[48..], i, found.quants[i]);
@@ -134,7 +134,7 @@ pub(crate) fn encode_q6_k(input: &[f32; LEN], block: &mut [u8; 210]) {
     for sub in 0..16 {
         block[192 + sub] = found.scales[sub].cast_unsigned();
     }
-    put_half(block, 208, found.d);
+    put_f16(block, 208, found.d);
 }
 
 /// Six-bit scale and min of sub-block `sub` in the 12 bytes of Q4_K and Q5_K.

@@ -3,13 +3,13 @@
 //! Value of quant `q`: `d * (q - bias)` for Q4_0, Q5_0 and Q8_0; `d * q + m` for Q4_1 and Q5_1. The low halves of the
 //! 4 low bits are elements 0..16, the high halves elements 16..32. The quantisers write the same bytes as ggml's.
 
-use crate::bytes::{half_at, put_half, put_quant, quant, signed};
+use crate::bytes::{f16_at, put_f16, put_quant, quant, signed};
 
 const LEN: usize = 32;
 
 /// Q4_0: `d: f16, low: [u8; 16]`.
 pub(crate) fn decode_q4_0(block: &[u8; 18], out: &mut [f32; LEN]) {
-    let d = half_at(block, 0);
+    let d = f16_at(block, 0);
     for i in 0..LEN {
         out[i] = d * (f32::from(quant::<4, 16>(&block[2..], i)) - 8.0);
     }
@@ -17,7 +17,7 @@ pub(crate) fn decode_q4_0(block: &[u8; 18], out: &mut [f32; LEN]) {
 
 /// Q4_1: `d: f16, m: f16, low: [u8; 16]`.
 pub(crate) fn decode_q4_1(block: &[u8; 20], out: &mut [f32; LEN]) {
-    let (d, m) = (half_at(block, 0), half_at(block, 2));
+    let (d, m) = (f16_at(block, 0), f16_at(block, 2));
     for i in 0..LEN {
         out[i] = d * f32::from(quant::<4, 16>(&block[4..], i)) + m;
     }
@@ -25,7 +25,7 @@ pub(crate) fn decode_q4_1(block: &[u8; 20], out: &mut [f32; LEN]) {
 
 /// Q5_0: `d: f16, fifth_bits: u32, low: [u8; 16]`.
 pub(crate) fn decode_q5_0(block: &[u8; 22], out: &mut [f32; LEN]) {
-    let d = half_at(block, 0);
+    let d = f16_at(block, 0);
     for i in 0..LEN {
         out[i] = d * (f32::from(five_bits(&block[2..], i)) - 16.0);
     }
@@ -33,7 +33,7 @@ pub(crate) fn decode_q5_0(block: &[u8; 22], out: &mut [f32; LEN]) {
 
 /// Q5_1: `d: f16, m: f16, fifth_bits: u32, low: [u8; 16]`.
 pub(crate) fn decode_q5_1(block: &[u8; 24], out: &mut [f32; LEN]) {
-    let (d, m) = (half_at(block, 0), half_at(block, 2));
+    let (d, m) = (f16_at(block, 0), f16_at(block, 2));
     for i in 0..LEN {
         out[i] = d * f32::from(five_bits(&block[4..], i)) + m;
     }
@@ -41,7 +41,7 @@ pub(crate) fn decode_q5_1(block: &[u8; 24], out: &mut [f32; LEN]) {
 
 /// Q8_0: `d: f16, qs: [i8; 32]`.
 pub(crate) fn decode_q8_0(block: &[u8; 34], out: &mut [f32; LEN]) {
-    let d = half_at(block, 0);
+    let d = f16_at(block, 0);
     for i in 0..LEN {
         out[i] = signed(block[2 + i]) * d;
     }
@@ -49,36 +49,36 @@ pub(crate) fn decode_q8_0(block: &[u8; 34], out: &mut [f32; LEN]) {
 
 pub(crate) fn encode_q4_0(input: &[f32; LEN], block: &mut [u8; 18]) {
     let (d, inverse) = signed_scale(input, -8.0);
-    put_half(block, 0, d);
+    put_f16(block, 0, d);
     put_low_bits(&mut block[2..], &input.map(|x| truncate(x * inverse + 8.5, 15)));
 }
 
 pub(crate) fn encode_q4_1(input: &[f32; LEN], block: &mut [u8; 20]) {
     let (d, inverse, m) = scale_and_min(input, 15.0);
-    put_half(block, 0, d);
-    put_half(block, 2, m);
+    put_f16(block, 0, d);
+    put_f16(block, 2, m);
     put_low_bits(&mut block[4..], &input.map(|x| truncate((x - m) * inverse + 0.5, 15)));
 }
 
 pub(crate) fn encode_q5_0(input: &[f32; LEN], block: &mut [u8; 22]) {
     let (d, inverse) = signed_scale(input, -16.0);
     let quants = input.map(|x| truncate(x * inverse + 16.5, 31));
-    put_half(block, 0, d);
+    put_f16(block, 0, d);
     put_five_bits(&mut block[2..], &quants);
 }
 
 pub(crate) fn encode_q5_1(input: &[f32; LEN], block: &mut [u8; 24]) {
     let (d, inverse, m) = scale_and_min(input, 31.0);
     let quants = input.map(|x| truncate((x - m) * inverse + 0.5, 31));
-    put_half(block, 0, d);
-    put_half(block, 2, m);
+    put_f16(block, 0, d);
+    put_f16(block, 2, m);
     put_five_bits(&mut block[4..], &quants);
 }
 
 pub(crate) fn encode_q8_0(input: &[f32; LEN], block: &mut [u8; 34]) {
     let d = input.iter().fold(0.0f32, |most, x| most.max(x.abs())) / 127.0;
     let inverse = inverse_or_zero(d);
-    put_half(block, 0, d);
+    put_f16(block, 0, d);
     for i in 0..LEN {
         block[2 + i] = ((input[i] * inverse).round() as i8).cast_unsigned();
     }

@@ -96,26 +96,26 @@ pub fn can_quantize(dtype: DType) -> bool {
 fn encode(dtype: DType, input: &[f32], out: &mut [u8]) -> Option<Result<(), QuantError>> {
     Some(match dtype {
         DType::F32 => encode_blocks(dtype, f32::MAX, input, out, plain::encode_f32),
-        DType::F16 => encode_blocks(dtype, HALF_MAX, input, out, plain::encode_f16),
+        DType::F16 => encode_blocks(dtype, F16_MAX, input, out, plain::encode_f16),
         DType::BF16 => encode_blocks(dtype, half::bf16::MAX.to_f32(), input, out, plain::encode_bf16),
-        // Limits of the legacy formats without a min: the largest quant is this many scales.
-        DType::Q4_0 => encode_blocks(dtype, 8.0 * HALF_MAX, input, out, legacy::encode_q4_0),
-        DType::Q5_0 => encode_blocks(dtype, 16.0 * HALF_MAX, input, out, legacy::encode_q5_0),
-        DType::Q8_0 => encode_blocks(dtype, 127.0 * HALF_MAX, input, out, legacy::encode_q8_0),
-        // In all others the largest magnitude is itself a field, or could become one (the K types could store larger values, but
+        // Limits of the legacy formats without a min: the largest representable magnitude is this many times the scale.
+        DType::Q4_0 => encode_blocks(dtype, 8.0 * F16_MAX, input, out, legacy::encode_q4_0),
+        DType::Q5_0 => encode_blocks(dtype, 16.0 * F16_MAX, input, out, legacy::encode_q5_0),
+        DType::Q8_0 => encode_blocks(dtype, 127.0 * F16_MAX, input, out, legacy::encode_q8_0),
+        // In the other formats the largest magnitude may itself be stored as f16 (the K types could store larger values, but
         // weights that large are a mistake).
-        DType::Q4_1 => encode_blocks(dtype, HALF_MAX, input, out, legacy::encode_q4_1),
-        DType::Q5_1 => encode_blocks(dtype, HALF_MAX, input, out, legacy::encode_q5_1),
-        DType::TQ1_0 => encode_blocks(dtype, HALF_MAX, input, out, ternary::encode_tq1_0),
-        DType::TQ2_0 => encode_blocks(dtype, HALF_MAX, input, out, ternary::encode_tq2_0),
+        DType::Q4_1 => encode_blocks(dtype, F16_MAX, input, out, legacy::encode_q4_1),
+        DType::Q5_1 => encode_blocks(dtype, F16_MAX, input, out, legacy::encode_q5_1),
+        DType::TQ1_0 => encode_blocks(dtype, F16_MAX, input, out, ternary::encode_tq1_0),
+        DType::TQ2_0 => encode_blocks(dtype, F16_MAX, input, out, ternary::encode_tq2_0),
         DType::MXFP4 => encode_blocks(dtype, f32::MAX, input, out, fp4::encode_mxfp4),
-        DType::Q2_K => encode_blocks(dtype, HALF_MAX, input, out, k::encode_q2_k),
-        DType::Q3_K => encode_blocks(dtype, HALF_MAX, input, out, k::encode_q3_k),
-        DType::Q4_K => encode_blocks(dtype, HALF_MAX, input, out, k::encode_q4_k),
-        DType::Q5_K => encode_blocks(dtype, HALF_MAX, input, out, k::encode_q5_k),
-        DType::Q6_K => encode_blocks(dtype, HALF_MAX, input, out, k::encode_q6_k),
-        DType::IQ4_NL => encode_blocks(dtype, HALF_MAX, input, out, iq::encode_iq4_nl),
-        DType::IQ4_XS => encode_blocks(dtype, HALF_MAX, input, out, iq::encode_iq4_xs),
+        DType::Q2_K => encode_blocks(dtype, F16_MAX, input, out, k::encode_q2_k),
+        DType::Q3_K => encode_blocks(dtype, F16_MAX, input, out, k::encode_q3_k),
+        DType::Q4_K => encode_blocks(dtype, F16_MAX, input, out, k::encode_q4_k),
+        DType::Q5_K => encode_blocks(dtype, F16_MAX, input, out, k::encode_q5_k),
+        DType::Q6_K => encode_blocks(dtype, F16_MAX, input, out, k::encode_q6_k),
+        DType::IQ4_NL => encode_blocks(dtype, F16_MAX, input, out, iq::encode_iq4_nl),
+        DType::IQ4_XS => encode_blocks(dtype, F16_MAX, input, out, iq::encode_iq4_xs),
         DType::IQ1_S | DType::IQ1_M | DType::IQ2_XXS | DType::IQ2_XS | DType::IQ2_S => return None,
         DType::IQ3_XXS | DType::IQ3_S | DType::NVFP4 | DType::Q1_0 | DType::Q2_0 => return None,
         DType::Q8_1 | DType::Q8_K => return None,
@@ -124,7 +124,7 @@ fn encode(dtype: DType, input: &[f32], out: &mut [u8]) -> Option<Result<(), Quan
 }
 
 /// The largest f16.
-const HALF_MAX: f32 = 65504.0;
+const F16_MAX: f32 = 65504.0;
 
 fn check_sizes(dtype: DType, actual: usize, elements: usize) -> Result<(), QuantError> {
     let expected = dtype.row_bytes(elements).ok_or(QuantError::PartialBlock { dtype, elements })?;

@@ -3,30 +3,30 @@
 //! A format has two discrete unknowns that depend on each other: the quants, and the scales, which are themselves stored as
 //! small integers times an f16 super-block scale `d` (and `dmin`). The searches have three steps.
 //!
-//! 1. *Fit*: each sub-block gets its own best real-valued scale. For some trial scales around the one that just spans
-//!    its range, round to quants, and solve for the least-squares scale of these quants.
+//! 1. *Fit*: each sub-block gets its own best real-valued scale. For some trial scales around the min-max (absmax) scale that
+//!    spans its range, round to quants, and solve for the least-squares scale of these quants.
 //! 2. *Coordinate step*: `d` follows from the largest of these scales, and each sub-block takes the integer scale next to its
 //!    real-valued one that has the least actual error.
 //! 3. *Refit*: solve for `d` with everything else fixed, and repeat step 2.
 //!
-//! The best state wins. Errors are unweighted squares, because there is no importance matrix.
+//! The candidate with the least error is kept. Errors are unweighted squares, because there is no importance matrix.
 //! All sums have a fixed order, so that the bytes are the same on every machine.
 
-use crate::bytes::round_to_half;
+use crate::bytes::round_to_f16;
 use crate::legacy::inverse_or_zero;
 
 /// Elements of a super-block.
 pub(crate) const LEN: usize = 256;
 
-/// Trial scales of an affine sub-block: the range of the elements is divided by the largest quant, and then by values from 0.9
-/// below it to 0.78 above it.
+/// Trial scales of an affine sub-block: range / n for n = q_max, then for n from q_max - 0.9 to q_max + 0.78, where `range` is
+/// that of the elements and `q_max` the largest quant.
 const AFFINE_TRIALS: usize = 16;
 
-/// Trial scales of a symmetric block: the one that just spans the range, and then that one divided by 0.77, 0.80 … 1.13.
+/// Trial scales of a symmetric block: the absmax scale, which spans the range, and then that one divided by 0.77, 0.80 … 1.13.
 const SYMMETRIC_TRIALS: usize = 14;
 
-/// Start values of the largest sub-block scale, as fractions of the largest integer that can be stored. A lower start leaves
-/// room for the steps that follow to increase it.
+/// Initial values of `d`: the largest sub-block scale is mapped to this fraction of the largest storable integer. A lower value
+/// leaves room for the steps that follow to increase it.
 const STARTS: [f32; 3] = [1.0, 0.97, 0.94];
 
 /// How often `d` is refitted. Three more refits would reduce the error by at most 0.2 %.
@@ -231,8 +231,8 @@ impl<const SUBS: usize> AffineScales<SUBS> {
     /// `d` and `dmin` such that the largest scale and the largest min are `start`, and `fitted` rounded to integers.
     fn new(fitted: &[ScaleMin; SUBS], start: f32, scale_max: f32) -> Self {
         let largest = |of: fn(&ScaleMin) -> f32| fitted.iter().map(of).fold(0.0, f32::max);
-        let d = round_to_half(largest(|scale_min| scale_min.scale) / start);
-        let dmin = round_to_half(largest(|scale_min| scale_min.min) / start);
+        let d = round_to_f16(largest(|scale_min| scale_min.scale) / start);
+        let dmin = round_to_f16(largest(|scale_min| scale_min.min) / start);
         let integer = |real: f32, d: f32| round(real * inverse_or_zero(d)).clamp(0.0, scale_max);
         let scale_mins = fitted.map(|scale_min| ScaleMin {
             scale: integer(scale_min.scale, d),
@@ -285,10 +285,10 @@ impl<const SUBS: usize> AffineScales<SUBS> {
         }
         let determinant = aa * bb - ab * ab;
         if determinant > 0.0 {
-            self.d = round_to_half((xa * bb - xb * ab) / determinant);
-            self.dmin = round_to_half((xa * ab - xb * aa) / determinant);
+            self.d = round_to_f16((xa * bb - xb * ab) / determinant);
+            self.dmin = round_to_f16((xa * ab - xb * aa) / determinant);
         } else if aa > 0.0 {
-            self.d = round_to_half(xa / aa);
+            self.d = round_to_f16(xa / aa);
         }
     }
 }
@@ -304,7 +304,7 @@ struct SymmetricScales<const SUBS: usize> {
 impl<const SUBS: usize> SymmetricScales<SUBS> {
     /// `d` such that the scale of largest magnitude is the extreme integer, and `fitted` rounded to integers.
     fn new(fitted: &[f32; SUBS], scale_max: f32) -> Self {
-        let d = round_to_half(largest_by_magnitude(fitted) / (-scale_max - 1.0));
+        let d = round_to_f16(largest_by_magnitude(fitted) / (-scale_max - 1.0));
         let scales = fitted.map(|scale| round(scale * inverse_or_zero(d)).clamp(-scale_max - 1.0, scale_max));
         SymmetricScales { d, scales, error: f32::INFINITY }
     }
@@ -344,7 +344,7 @@ impl<const SUBS: usize> SymmetricScales<SUBS> {
             aa += scale * scale * ll;
         }
         if aa > 0.0 {
-            self.d = round_to_half(xa / aa);
+            self.d = round_to_f16(xa / aa);
         }
     }
 }

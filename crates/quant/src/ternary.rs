@@ -1,6 +1,6 @@
 //! One to two bits without grids: signs (Q1_0), four levels (Q2_0) and the ternary types (TQ1_0, TQ2_0).
 
-use crate::bytes::{half_at, put_half, put_quant, quant};
+use crate::bytes::{f16_at, put_f16, put_quant, quant};
 use crate::legacy::inverse_or_zero;
 
 const LEN: usize = 256;
@@ -13,7 +13,7 @@ const TQ1_0_RUNS: [(usize, usize, usize, usize); 3] = [(0, 32, 5, 0), (32, 16, 5
 ///
 /// A byte is a fraction in units of 1/256; multiplied by 3 its integer part is the next ternary digit.
 pub(crate) fn decode_tq1_0(block: &[u8; 54], out: &mut [f32; LEN]) {
-    let d = half_at(block, 52);
+    let d = f16_at(block, 52);
     for (first_byte, bytes, digits, first) in TQ1_0_RUNS {
         for j in 0..bytes {
             let mut fraction = block[first_byte + j];
@@ -26,9 +26,9 @@ pub(crate) fn decode_tq1_0(block: &[u8; 54], out: &mut [f32; LEN]) {
     }
 }
 
-/// TQ2_0: `qs: [u8; 64], d: f16`; each 32 bytes hold four bit planes of 32 elements, two bits each.
+/// TQ2_0: `qs: [u8; 64], d: f16`; each 32 bytes hold 4 x 32 elements of two bits, packed with stride 32.
 pub(crate) fn decode_tq2_0(block: &[u8; 66], out: &mut [f32; LEN]) {
-    let d = half_at(block, 64);
+    let d = f16_at(block, 64);
     for i in 0..LEN {
         out[i] = d * (f32::from(quant::<2, 32>(block, i)) - 1.0);
     }
@@ -36,7 +36,7 @@ pub(crate) fn decode_tq2_0(block: &[u8; 66], out: &mut [f32; LEN]) {
 
 /// Q1_0: `d: f16, signs: [u8; 16]`; a set bit is `+d`, a clear one `-d`.
 pub(crate) fn decode_q1_0(block: &[u8; 18], out: &mut [f32; 128]) {
-    let d = half_at(block, 0);
+    let d = f16_at(block, 0);
     for i in 0..128 {
         out[i] = if quant::<1, 1>(&block[2..], i) == 1 { d } else { -d };
     }
@@ -44,7 +44,7 @@ pub(crate) fn decode_q1_0(block: &[u8; 18], out: &mut [f32; 128]) {
 
 /// Q2_0: `d: f16, qs: [u8; 16]`; the quants 0..4 are `-d`, `0`, `d` and `2 d`.
 pub(crate) fn decode_q2_0(block: &[u8; 18], out: &mut [f32; 64]) {
-    let d = half_at(block, 0);
+    let d = f16_at(block, 0);
     for i in 0..64 {
         out[i] = d * (f32::from(quant::<2, 1>(&block[2..], i)) - 1.0);
     }
@@ -63,7 +63,7 @@ pub(crate) fn encode_tq1_0(input: &[f32; LEN], block: &mut [u8; 54]) {
             block[first_byte + j] = (number * 256).div_ceil(243) as u8;
         }
     }
-    put_half(block, 52, d);
+    put_f16(block, 52, d);
 }
 
 pub(crate) fn encode_tq2_0(input: &[f32; LEN], block: &mut [u8; 66]) {
@@ -72,7 +72,7 @@ pub(crate) fn encode_tq2_0(input: &[f32; LEN], block: &mut [u8; 66]) {
     for i in 0..LEN {
         put_quant::<2, 32>(block, i, trits[i]);
     }
-    put_half(block, 64, d);
+    put_f16(block, 64, d);
 }
 
 /// The largest magnitude as scale, and -1, 0 or 1 (stored as 0, 1, 2) for each element.

@@ -29,7 +29,7 @@ fn every_decoder_gives_the_golden_bits() {
 }
 
 #[test]
-fn the_simple_quantisers_give_the_golden_bytes() {
+fn simple_quantisers_give_the_golden_bytes() {
     use DType::*;
     let file = fs::read(QUANTISE).unwrap();
     let golden = SafeTensors::deserialize(&file).unwrap();
@@ -44,7 +44,7 @@ fn the_simple_quantisers_give_the_golden_bytes() {
 }
 
 #[test]
-fn the_searching_quantisers_are_no_worse_than_llama_cpp() {
+fn searching_quantisers_are_no_worse_than_llama_cpp() {
     use DType::*;
     // Rows of ordinary weights; the rows before them are extreme ones.
     const ORDINARY: Range<usize> = 16 * ROW..40 * ROW;

@@ -64,7 +64,7 @@ proptest! {
     }
 
     #[test]
-    fn any_finite_input_in_range_decodes_to_finite_numbers(bits in vec(any::<u32>(), LEN)) {
+    fn any_finite_input_in_range_decodes_to_finite_values(bits in vec(any::<u32>(), LEN)) {
         for (dtype, _) in BOUNDS {
             let limit = limit(dtype);
             let in_range = |x: f32| if x.is_finite() { x.clamp(-limit, limit) } else { 0.0 };
@@ -88,7 +88,7 @@ proptest! {
 }
 
 #[test]
-fn the_bounds_cover_every_quantiser() {
+fn bounds_cover_every_quantiser() {
     for dtype in ALL {
         assert_eq!(can_quantize(dtype), BOUNDS.iter().any(|(t, _)| *t == dtype), "{dtype}");
     }
@@ -103,7 +103,7 @@ fn zeros_stay_zero() {
 }
 
 #[test]
-fn numbers_at_the_edges_of_the_range_decode_to_finite_numbers() {
+fn values_at_the_limits_of_the_range_decode_to_finite_values() {
     for (dtype, _) in BOUNDS {
         let limit = limit(dtype);
         for magnitude in [limit, limit / 3.0, 1e-8, f32::MIN_POSITIVE, f32::from_bits(1)] {
@@ -119,7 +119,7 @@ fn numbers_at_the_edges_of_the_range_decode_to_finite_numbers() {
 }
 
 #[test]
-fn a_block_above_zero_is_as_good_as_one_below() {
+fn positive_blocks_are_quantised_as_well_as_negative_ones() {
     let above: Vec<f32> = (0..LEN).map(|i| 2.0 + (i * 37 % LEN) as f32 / LEN as f32).collect();
     let below: Vec<f32> = above.iter().map(|x| -x).collect();
     for dtype in [DType::Q2_K, DType::Q4_K, DType::Q5_K] {
@@ -129,12 +129,12 @@ fn a_block_above_zero_is_as_good_as_one_below() {
 }
 
 #[test]
-fn numbers_that_cannot_be_quantised_are_named() {
+fn values_that_cannot_be_quantised_are_reported_with_their_index() {
     for (dtype, _) in BOUNDS {
         for value in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
             match quantize_with(dtype, value) {
-                Err(QuantError::NotFinite { index: 77, value: named }) => {
-                    assert_eq!(named.to_bits(), value.to_bits());
+                Err(QuantError::NotFinite { index: 77, value: reported }) => {
+                    assert_eq!(reported.to_bits(), value.to_bits());
                 }
                 other => panic!("{dtype}: {other:?}"),
             }
@@ -149,7 +149,7 @@ fn numbers_that_cannot_be_quantised_are_named() {
 }
 
 #[test]
-fn wrong_sizes_are_named() {
+fn wrong_sizes_are_reported() {
     for dtype in ALL.into_iter().filter(|t| can_quantize(*t)) {
         let expected = dtype.row_bytes(LEN).unwrap();
         for actual in [0, expected - 1, expected + 1] {
@@ -169,7 +169,7 @@ fn wrong_sizes_are_named() {
 }
 
 #[test]
-fn types_without_a_codec_are_refused() {
+fn types_without_a_codec_are_rejected() {
     use DType::*;
     for dtype in [Q8_1, Q8_K, I8, I16, I32, I64, F64] {
         let bytes = vec![0; dtype.row_bytes(LEN).unwrap()];
@@ -177,12 +177,12 @@ fn types_without_a_codec_are_refused() {
     }
     for dtype in [Q8_1, Q8_K, I32, IQ1_S, IQ1_M, IQ2_XXS, IQ2_XS, IQ2_S, IQ3_XXS, IQ3_S, NVFP4, Q1_0, Q2_0] {
         let mut bytes = vec![0; dtype.row_bytes(LEN).unwrap()];
-        let refused = quantize(dtype, &[0.0; LEN], &mut bytes);
+        let result = quantize(dtype, &[0.0; LEN], &mut bytes);
         assert!(
-            matches!(refused, Err(QuantError::NoQuantizer { dtype: of, .. }) if of == dtype),
-            "{refused:?}"
+            matches!(result, Err(QuantError::NoQuantizer { dtype: of, .. }) if of == dtype),
+            "{result:?}"
         );
-        let message = refused.unwrap_err().to_string();
+        let message = result.unwrap_err().to_string();
         assert!(message.contains(dtype.name()) && message.contains("Q4_K"), "{message}");
     }
 }

@@ -10,7 +10,7 @@
 //! let rows = RowCounts { rows: 1, output_rows: 1 };
 //! let mut b = Builder::new(rows);
 //! let x = b.input(Tag::new("x"), DType::F32, Shape::per_row(2))?;
-//! let y = b.apply(Op::Scale { factor: Real(2.0) }, &[x])?;
+//! let y = b.apply(Op::Scale { factor: F32Bits(2.0) }, &[x])?;
 //! b.output(Tag::new("y"), y)?;
 //!
 //! let mut backend = Reference;

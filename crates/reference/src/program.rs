@@ -60,7 +60,7 @@ fn freed(graph: &Graph) -> Vec<Vec<ValueId>> {
     freed
 }
 
-/// Checks that an operand that is a weight is in the table, with the form, type and shape that its op reads.
+/// Checks that an operand that is a weight is in the table, with the kind, type and shape that its op reads.
 fn check_weight(graph: &Graph, node: &Node, operand: usize, weights: &Weights) -> Result<(), PrepareError> {
     let value = graph.value(node.operands[operand]);
     let (Lifetime::Weight, Def::Leaf(tag), Extent::Fixed(rows)) =
@@ -70,12 +70,12 @@ fn check_weight(graph: &Graph, node: &Node, operand: usize, weights: &Weights) -
     };
     let wanted = (node.op.weight_kind(operand), value.dtype, (rows, value.shape.cols));
     let weight = weights.get(tag.index as usize);
-    if weight.is_some_and(|weight| (weight.form(), weight.dtype(), weight.shape()) == wanted) {
+    if weight.is_some_and(|weight| (weight.kind(), weight.dtype(), weight.shape()) == wanted) {
         return Ok(());
     }
     let describe = |weight: &Weight| {
         let (rows, cols) = weight.shape();
-        format!("[{rows}, {cols}] of {} as {:?}", weight.dtype(), weight.form())
+        format!("[{rows}, {cols}] of {} as {:?}", weight.dtype(), weight.kind())
     };
     Err(PrepareError::Weight {
         tag,

@@ -40,7 +40,7 @@ pub(crate) fn run<'a>(
     fill: impl FnMut(InputBinding<'_>) -> Result<FilledInput, BindError>,
 ) -> Result<Outputs<'a>, RunError> {
     if program.weights_id() != weights.id() {
-        return Err(RunError::OtherWeights);
+        return Err(RunError::WeightsMismatch);
     }
     let max = program.graph().bounds();
     if rows.rows > max.rows || rows.output_rows > max.output_rows {
@@ -49,7 +49,7 @@ pub(crate) fn run<'a>(
     arena.reset(program.graph());
     bind(program.graph(), arena, rows, fill)?;
     // Ops panic on out-of-range indices, which come from the caller.
-    let work = AssertUnwindSafe(|| nodes(program, arena, rows, weights, state));
+    let work = AssertUnwindSafe(|| compute_nodes(program, arena, rows, weights, state));
     catch_unwind(work).map_err(|panic| RunError::Panicked(message(&*panic)))??;
     Ok(Outputs { program, arena, rows })
 }
@@ -77,7 +77,7 @@ fn bind(
     Ok(())
 }
 
-fn nodes(
+fn compute_nodes(
     program: &Program,
     arena: &mut Arena,
     rows: RowCounts,

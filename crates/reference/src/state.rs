@@ -12,7 +12,7 @@ use verbatim_backend::{
 };
 use verbatim_quant::{dequantize, quantize};
 
-/// "RE", and the numerics version.
+/// The ASCII bytes "RE" in the upper half, the numerics version in the lower.
 const NUMERICS: u32 = 0x5245_0001;
 
 /// The KV cache and the recurrent states of sequences.

@@ -45,7 +45,7 @@ impl Weights {
     }
 
     pub(crate) fn append(&mut self, source: WeightSource<'_>) -> Result<(), PackError> {
-        let weight = match source.form {
+        let weight = match source.kind {
             WeightKind::Matrix => Weight::Matrix(Matrix::copy(&source, source.rows)?),
             // If the rows are not a multiple of the experts, the size check fails.
             WeightKind::Experts(experts) => {
@@ -54,7 +54,7 @@ impl Weights {
             }
             WeightKind::Vector => Weight::Vector(vector(&source)?),
         };
-        (source.done)(0..source.bytes.len());
+        (source.on_consumed)(0..source.bytes.len());
         self.items.push(weight);
         Ok(())
     }
@@ -83,7 +83,7 @@ impl Weights {
 }
 
 impl Weight {
-    pub(crate) fn form(&self) -> WeightKind {
+    pub(crate) fn kind(&self) -> WeightKind {
         match self {
             Weight::Matrix(_) => WeightKind::Matrix,
             Weight::Experts(experts, _) => WeightKind::Experts(*experts),

@@ -5,7 +5,7 @@ mod common;
 use common::{Case, assert_near, random_values};
 use verbatim_backend::{KvSpec, KvType, PAGE_CELLS, StateLayers};
 use verbatim_graph::random::Random;
-use verbatim_graph::{Attention, Op, Real, Shape};
+use verbatim_graph::{Attention, F32Bits, Op, Shape};
 
 const HEADS: usize = 4;
 const KV_HEADS: usize = 2;
@@ -21,7 +21,7 @@ fn attention() -> Attention {
         heads: HEADS,
         kv_heads: KV_HEADS,
         head_dim: HEAD_DIM,
-        scale: Real(0.5),
+        scale: F32Bits(0.5),
         window: None,
         softcap: None,
         sinks: false,
@@ -109,7 +109,7 @@ fn exact(attention: Attention, row: usize, head: usize) -> Vec<f64> {
 #[test]
 fn agrees_with_the_definition() {
     for window in [None, Some(1), Some(20), Some(64)] {
-        for softcap in [None, Some(Real(0.3))] {
+        for softcap in [None, Some(F32Bits(0.3))] {
             for sinks in [false, true] {
                 let attention = Attention { window, softcap, sinks, ..attention() };
                 let out = run(attention, None);

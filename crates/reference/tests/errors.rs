@@ -8,7 +8,7 @@ use verbatim_backend::{
     Backend, BindError, FilledInput, InputBinding, Outputs, PackError, PrepareError, RunError, WeightKind,
     WeightSource,
 };
-use verbatim_graph::{Builder, Graph, Op, Placement, Real, RowCounts, Shape, Tag};
+use verbatim_graph::{Builder, F32Bits, Graph, Op, Placement, RowCounts, Shape, Tag};
 use verbatim_quant::{DType, QuantError};
 use verbatim_reference::{Arena, Program, Reference, Weights};
 
@@ -28,13 +28,13 @@ fn graph() -> Graph {
     b.finish()
 }
 
-fn source<'a>(form: WeightKind, dtype: DType, rows: usize, cols: usize, bytes: &'a [u8]) -> WeightSource<'a> {
-    WeightSource { form, dtype, rows, cols, bytes, done: &|_| {} }
+fn source<'a>(kind: WeightKind, dtype: DType, rows: usize, cols: usize, bytes: &'a [u8]) -> WeightSource<'a> {
+    WeightSource { kind, dtype, rows, cols, bytes, on_consumed: &|_| {} }
 }
 
-fn append(weights: &mut Weights, form: WeightKind, rows: usize, cols: usize) {
+fn append(weights: &mut Weights, kind: WeightKind, rows: usize, cols: usize) {
     let bytes = vec![0; 4 * rows * cols];
-    Reference.append_weight(weights, source(form, DType::F32, rows, cols, &bytes)).expect("fits");
+    Reference.append_weight(weights, source(kind, DType::F32, rows, cols, &bytes)).expect("fits");
 }
 
 /// A table with the weight that the graph needs.
@@ -69,38 +69,38 @@ fn fill(input: InputBinding<'_>) -> Result<FilledInput, BindError> {
     }
 }
 
-fn refused(graph: &Graph, weights: &Weights) -> String {
+fn prepare_error(graph: &Graph, weights: &Weights) -> String {
     Reference.prepare(graph, weights).err().expect("an error").to_string()
 }
 
 #[test]
-fn weights_have_to_be_those_of_the_graph() {
+fn weights_must_match_the_graph() {
     let mut weights = Reference.new_weights();
     append(&mut weights, WeightKind::Vector, 1, 9);
     let wanted = "weight weight[1]: the graph needs [2, 4] of F32 as Matrix, the model has";
-    assert_eq!(refused(&graph(), &weights), format!("{wanted} none"));
+    assert_eq!(prepare_error(&graph(), &weights), format!("{wanted} none"));
     append(&mut weights, WeightKind::Matrix, 4, 2);
-    assert_eq!(refused(&graph(), &weights), format!("{wanted} [4, 2] of F32 as Matrix"));
-    for (form, dtype) in [(WeightKind::Experts(2), DType::F32), (WeightKind::Matrix, DType::F16)] {
+    assert_eq!(prepare_error(&graph(), &weights), format!("{wanted} [4, 2] of F32 as Matrix"));
+    for (kind, dtype) in [(WeightKind::Experts(2), DType::F32), (WeightKind::Matrix, DType::F16)] {
         let mut weights = Reference.new_weights();
         append(&mut weights, WeightKind::Vector, 1, 9);
         let bytes = vec![0; 8 * dtype.block_bytes()];
-        Reference.append_weight(&mut weights, source(form, dtype, 2, 4, &bytes)).expect("fits");
-        assert_eq!(refused(&graph(), &weights), format!("{wanted} [2, 4] of {dtype} as {form:?}"));
+        Reference.append_weight(&mut weights, source(kind, dtype, 2, 4, &bytes)).expect("fits");
+        assert_eq!(prepare_error(&graph(), &weights), format!("{wanted} [2, 4] of {dtype} as {kind:?}"));
     }
 }
 
 #[test]
-fn a_program_is_for_one_table_which_may_grow() {
+fn a_program_runs_with_its_own_weight_table_which_may_grow() {
     let mut weights = weights();
     let program = program(&weights);
     append(&mut weights, WeightKind::Matrix, 7, 7);
     assert_eq!(run(&program, ROWS, &weights, fill).expect("a run"), [2]);
-    assert!(matches!(run(&program, ROWS, &self::weights(), fill), Err(RunError::OtherWeights)));
+    assert!(matches!(run(&program, ROWS, &self::weights(), fill), Err(RunError::WeightsMismatch)));
 }
 
 #[test]
-fn there_may_be_fewer_rows_than_the_bounds_and_not_more() {
+fn a_run_takes_at_most_the_rows_of_the_bounds() {
     let weights = weights();
     let program = program(&weights);
     for (rows, output_rows) in [(3, 2), (1, 0), (1, 1)] {
@@ -116,7 +116,7 @@ fn there_may_be_fewer_rows_than_the_bounds_and_not_more() {
 }
 
 #[test]
-fn inputs_are_filled_with_what_they_take() {
+fn inputs_reject_data_of_the_wrong_size() {
     let weights = weights();
     let program = program(&weights);
     let with = |elements: &[f32]| {
@@ -135,7 +135,7 @@ fn inputs_are_filled_with_what_they_take() {
 }
 
 #[test]
-fn an_index_beyond_what_it_indexes_is_an_error_and_the_next_run_is_none_the_worse() {
+fn an_index_out_of_range_is_an_error_and_the_next_run_succeeds() {
     let weights = weights();
     let program = program(&weights);
     for index in [3, -1] {
@@ -149,64 +149,65 @@ fn an_index_beyond_what_it_indexes_is_an_error_and_the_next_run_is_none_the_wors
 }
 
 #[test]
-fn values_on_other_devices_are_refused() {
+fn placement_on_a_device_is_rejected() {
     let mut b = Builder::new(ROWS);
     let x = b.input(X, DType::F32, Shape::per_row(4)).expect("fresh");
     b.place(Placement::Device(1));
-    let y = b.apply(Op::Scale { factor: Real(2.0) }, &[x]).expect("fits");
+    let y = b.apply(Op::Scale { factor: F32Bits(2.0) }, &[x]).expect("fits");
     b.output(OUT, y).expect("computed");
     let error = Reference.prepare(&b.finish(), &weights()).err();
     assert!(matches!(error, Some(PrepareError::Placement(Placement::Device(1)))));
 }
 
 #[test]
-fn bytes_that_are_not_those_of_the_shape_are_no_weight() {
+fn weights_of_invalid_shapes_sizes_or_types_are_rejected() {
     use WeightKind::{Experts, Matrix, Vector};
     let mut weights = Reference.new_weights();
     let bytes = vec![0; 4096];
-    let mut refused = |form, dtype, rows, cols, count: usize| {
-        let source = source(form, dtype, rows, cols, &bytes[..count]);
+    let mut append_error = |kind, dtype, rows, cols, count: usize| {
+        let source = source(kind, dtype, rows, cols, &bytes[..count]);
         Reference.append_weight(&mut weights, source).expect_err("no weight")
     };
-    for form in [Matrix, Experts(2), Vector] {
-        assert!(matches!(refused(form, DType::F32, 0, 8, 0), PackError::Empty { rows: 0, cols: 8 }));
-        assert!(matches!(refused(form, DType::F32, 2, 0, 0), PackError::Empty { rows: 2, cols: 0 }));
+    for kind in [Matrix, Experts(2), Vector] {
+        assert!(matches!(append_error(kind, DType::F32, 0, 8, 0), PackError::Empty { rows: 0, cols: 8 }));
+        assert!(matches!(append_error(kind, DType::F32, 2, 0, 0), PackError::Empty { rows: 2, cols: 0 }));
     }
-    assert!(matches!(refused(Experts(0), DType::F32, 2, 8, 64), PackError::Empty { rows: 0, .. }));
-    for form in [Matrix, Experts(2)] {
-        let error = refused(form, DType::Q4_0, 2, 40, 36);
+    assert!(matches!(append_error(Experts(0), DType::F32, 2, 8, 64), PackError::Empty { rows: 0, .. }));
+    for kind in [Matrix, Experts(2)] {
+        let error = append_error(kind, DType::Q4_0, 2, 40, 36);
         assert!(matches!(error, PackError::PartialBlock { cols: 40, block: 32, .. }));
-        let error = refused(form, DType::Q8_0, 2, 32, 67);
+        let error = append_error(kind, DType::Q8_0, 2, 32, 67);
         assert!(matches!(error, PackError::Size { actual: 67, expected: 68, .. }));
-        let error = refused(form, DType::F32, 2, usize::MAX / 4, 67);
+        let error = append_error(kind, DType::F32, 2, usize::MAX / 4, 67);
         assert!(matches!(error, PackError::Size { expected: usize::MAX, .. }));
         for dtype in [DType::Q8_1, DType::Q8_K, DType::I8, DType::I32, DType::F64] {
-            let error = refused(form, dtype, 2, 256, 2048);
+            let error = append_error(kind, dtype, 2, 256, 2048);
             assert!(matches!(error, PackError::NotWeights(of) if of == dtype));
         }
     }
     // Three rows are not a multiple of two experts.
-    let error = refused(Experts(2), DType::F32, 3, 1, 12);
+    let error = append_error(Experts(2), DType::F32, 3, 1, 12);
     assert!(matches!(error, PackError::Size { rows: 2, actual: 12, expected: 8, .. }));
-    let error = refused(Vector, DType::F32, 1, 8, 31);
+    let error = append_error(Vector, DType::F32, 1, 8, 31);
     assert!(matches!(error, PackError::Decode(QuantError::WrongByteCount { .. })));
-    let error = refused(Vector, DType::I32, 1, 8, 32);
+    let error = append_error(Vector, DType::I32, 1, 8, 32);
     assert!(matches!(error, PackError::Decode(QuantError::NoDecoder { .. })));
     assert_eq!(Reference.weight_bytes(&weights), 0);
 }
 
 #[test]
-fn all_bytes_of_a_weight_are_given_back_once_it_is_copied() {
+fn on_consumed_covers_all_bytes_of_a_weight() {
     let mut weights = Reference.new_weights();
     let bytes = vec![0; 4 * 34];
-    let forms = [(WeightKind::Matrix, 4, 32), (WeightKind::Experts(2), 4, 32), (WeightKind::Vector, 1, 128)];
-    for (form, rows, cols) in forms {
-        let done = Mutex::new(Vec::new());
-        let tell = |range| done.lock().expect("no panic").push(range);
-        let source = WeightSource { form, dtype: DType::Q8_0, rows, cols, bytes: &bytes, done: &tell };
+    let kinds = [(WeightKind::Matrix, 4, 32), (WeightKind::Experts(2), 4, 32), (WeightKind::Vector, 1, 128)];
+    for (kind, rows, cols) in kinds {
+        let consumed = Mutex::new(Vec::new());
+        let on_consumed = |range| consumed.lock().expect("no panic").push(range);
+        let source =
+            WeightSource { kind, dtype: DType::Q8_0, rows, cols, bytes: &bytes, on_consumed: &on_consumed };
         Reference.append_weight(&mut weights, source).expect("fits");
-        let done = done.into_inner().expect("no panic");
-        assert!(done.into_iter().flatten().eq(0..bytes.len()));
+        let consumed = consumed.into_inner().expect("no panic");
+        assert!(consumed.into_iter().flatten().eq(0..bytes.len()));
     }
     assert_eq!(Reference.weight_bytes(&weights), 2 * bytes.len() + 128 * size_of::<f32>());
 }

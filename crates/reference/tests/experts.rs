@@ -4,7 +4,7 @@ mod common;
 
 use common::{Case, assert_near, random_values, rounded};
 use verbatim_graph::random::Random;
-use verbatim_graph::{Gating, Op, Real, Router, ValueId};
+use verbatim_graph::{F32Bits, Gating, Op, Router, ValueId};
 use verbatim_quant::DType;
 
 /// The experts selected by one row. Their ids become visible through matmuls with matrices that contain them.
@@ -20,7 +20,7 @@ fn chosen(gating: Gating, logits: &[f32], bias: Option<&[f32]>, used: usize) -> 
 }
 
 #[test]
-fn the_largest_are_chosen_and_of_equals_the_lower_number() {
+fn top_k_selects_the_largest_and_breaks_ties_by_lower_index() {
     for gating in [Gating::Softmax, Gating::Sigmoid] {
         let of = |logits: &[f32], used| chosen(gating, logits, None, used);
         assert_eq!(of(&[1.0, 3.0, 3.0, -2.0, 3.0, 1.0], 4), [1.0, 2.0, 4.0, 0.0]);
@@ -49,7 +49,7 @@ fn weights_are_scores_normalised_and_scaled() {
     let weights = |logits: &[f32; 4], gating, normalize, scale| {
         let mut case = Case::new(1);
         let operands = [case.floats(logits), case.integers(&[1, 3])];
-        let router = Router { gating, normalize, scale: Real(scale) };
+        let router = Router { gating, normalize, scale: F32Bits(scale) };
         case.run(Op::MoeWeights(router), &operands).remove(0)
     };
     let all: f64 = logits.iter().map(|&x| f64::from(x).exp()).sum();
@@ -65,7 +65,7 @@ fn weights_are_scores_normalised_and_scaled() {
 }
 
 #[test]
-fn products_of_chosen_experts() {
+fn matmuls_of_selected_experts() {
     let (experts, n, k, rows, used) = (3, 4, 32, 2, 2);
     let mut random = Random(9);
     let weight = random_values(&mut random, experts * n * k);
@@ -100,7 +100,7 @@ fn products_of_chosen_experts() {
 }
 
 #[test]
-fn parts_are_summed_by_weight() {
+fn expert_outputs_are_summed_by_weight() {
     let mut case = Case::new(2);
     let x = [1.0, 2.0, 10.0, 20.0, 3.0, 4.0, 30.0, 40.0];
     let operands = [case.floats(&x), case.floats(&[2.0, 0.5, 1.0, -1.0])];

@@ -4,7 +4,7 @@ mod common;
 
 use common::{Case, assert_near, exact, random_values, rounded};
 use verbatim_graph::random::Random;
-use verbatim_graph::{Activation, Op, Real, Shape};
+use verbatim_graph::{Activation, F32Bits, Op, Shape};
 use verbatim_quant::DType;
 
 #[test]
@@ -13,7 +13,7 @@ fn embed_takes_scaled_rows_of_a_table() {
     for dtype in [DType::F32, DType::F16, DType::Q8_0] {
         let mut case = Case::new(2);
         let (weight, ids) = (case.matrix(dtype, 3, &table), case.integers(&[2, 0]));
-        let out = case.run(Op::Embed { scale: Real(0.5), has_embeddings: false }, &[weight, ids]);
+        let out = case.run(Op::Embed { scale: F32Bits(0.5), has_embeddings: false }, &[weight, ids]);
         let table: Vec<f32> = rounded(dtype, &table).iter().map(|x| 0.5 * x).collect();
         assert_eq!(out, [&table[64..], &table[..32]]);
     }
@@ -27,7 +27,7 @@ fn rms_norm_divides_parts_by_their_root_mean_square() {
         let n = 8 / groups;
         let mut case = Case::new(1);
         let operands = [case.floats(&x), case.vector(&weight[..n])];
-        let out = case.run(Op::RmsNorm { eps: Real(1e-5), groups }, &operands);
+        let out = case.run(Op::RmsNorm { eps: F32Bits(1e-5), groups }, &operands);
         let part = |part: &[f32]| {
             let mean = part.iter().map(|&x| f64::from(x).powi(2)).sum::<f64>() / n as f64;
             let rms = (mean + f64::from(1e-5f32)).sqrt();
@@ -43,7 +43,7 @@ fn product(x: &[f32], weight: &[f32], row: usize) -> f64 {
 }
 
 #[test]
-fn products_with_bias_and_residual() {
+fn matmuls_with_bias_and_residual() {
     let mut random = Random(1);
     let (k, n) = (256, 5);
     let (x, weight) = (random_values(&mut random, 3 * k), random_values(&mut random, n * k));
@@ -97,11 +97,11 @@ fn hadamard_is_sylvesters_matrix_and_its_own_inverse() {
 }
 
 #[test]
-fn gated_units_are_those_of_their_papers() {
+fn gated_units_match_the_formulas_of_their_papers() {
     let sigmoid = |x: f64| 1.0 / (1.0 + (-x).exp());
     let gelu =
         |x: f64| 0.5 * x * (1.0 + ((2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x.powi(3))).tanh());
-    let clamped = Activation::ClampedSwiglu { alpha: Real(1.75), limit: Real(3.0) };
+    let clamped = Activation::ClampedSwiglu { alpha: F32Bits(1.75), limit: F32Bits(3.0) };
     type Unit<'a> = &'a dyn Fn(f64, f64) -> f64;
     let units: [(Activation, Unit<'_>); 4] = [
         (Activation::Silu, &|gate, up| gate * sigmoid(gate) * up),
@@ -125,15 +125,15 @@ fn gated_units_are_those_of_their_papers() {
 }
 
 #[test]
-fn clamping_keeps_a_nan() {
-    let clamped = Activation::ClampedSwiglu { alpha: Real(1.75), limit: Real(3.0) };
+fn clamp_keeps_a_nan() {
+    let clamped = Activation::ClampedSwiglu { alpha: F32Bits(1.75), limit: F32Bits(3.0) };
     let mut case = Case::new(1);
     let operands = [case.floats(&[f32::NAN, 1.0]), case.floats(&[1.0, f32::NAN])];
     assert!(case.run(Op::Glu { activation: clamped }, &operands)[0].iter().all(|x| x.is_nan()));
 }
 
 #[test]
-fn arithmetic_of_elements() {
+fn elementwise_arithmetic() {
     let (a, b) = ([1.5, -2.0, 0.25], [4.0, 3.0, -8.0]);
     let run = |op, count| {
         let mut case = Case::new(1);
@@ -142,13 +142,13 @@ fn arithmetic_of_elements() {
     };
     assert_eq!(run(Op::Add, 2), [5.5, 1.0, -7.75]);
     assert_eq!(run(Op::Mul, 2), [6.0, -6.0, -2.0]);
-    assert_eq!(run(Op::Scale { factor: Real(4.0) }, 1), [6.0, -8.0, 1.0]);
+    assert_eq!(run(Op::Scale { factor: F32Bits(4.0) }, 1), [6.0, -8.0, 1.0]);
     let capped = a.map(|x: f32| 2.0 * (f64::from(x) / 2.0).tanh());
-    assert_near(&run(Op::Softcap { cap: Real(2.0) }, 1), &capped, 1e-6);
+    assert_near(&run(Op::Softcap { cap: F32Bits(2.0) }, 1), &capped, 1e-6);
 }
 
 #[test]
-fn rows_are_gated_gathered_and_cut() {
+fn rows_are_gated_gathered_and_sliced() {
     let mut case = Case::new(2);
     let operands = [case.floats(&[0.0, 2.0]), case.floats(&[1.0, 2.0, 3.0, 4.0])];
     let out = case.run(Op::RowGate, &operands);
@@ -168,7 +168,7 @@ fn rows_are_gated_gathered_and_cut() {
 }
 
 #[test]
-fn views_are_columns_of_their_value_and_can_be_outputs() {
+fn views_are_columns_of_their_value_and_may_be_outputs() {
     let mut case = Case::new(2);
     let x = case.floats(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0]);
     let tail = case.builder.columns(x, 1, 3).expect("inside");

@@ -1,4 +1,4 @@
-//! The row contract, over random graphs: a step returns the same bits as its rows one at a time, or in any chunks.
+//! Batch invariance, over random graphs: a step returns the same bits as its rows one at a time, or in any chunks.
 
 mod common;
 
@@ -17,7 +17,7 @@ const READ_PAGES: usize = 4;
 const WRITE_PAGES: usize = 2;
 
 #[test]
-fn rows_together_and_one_at_a_time_give_the_same_bits() {
+fn rows_in_one_batch_and_one_at_a_time_give_the_same_bits() {
     let mut arena = Arena::default();
     for seed in 0..1000 {
         let graph = random::graph(seed);
@@ -82,7 +82,7 @@ impl Step<'_> {
         match tag.name {
             tags::TOKENS => input.i32(&below(random::VOCABULARY)),
             tags::POSITIONS => input.i32(&below(random::POSITIONS)),
-            tags::BASES => input.i32(&below(random::POSITIONS + 10)),
+            tags::TREE_STARTS => input.i32(&below(random::POSITIONS + 10)),
             tags::PATHS => input.i32(&below(READ_PAGES * PAGE_CELLS)),
             tags::SEQUENCES => input.i32(&below(2)),
             tags::PAGES => input.i32(&below(READ_PAGES)),
@@ -105,13 +105,13 @@ impl Step<'_> {
         let [channels, kernel] = random::CONV;
         let recurrent = RecurrentSpec { kernel, channels, heads: random::DELTA };
         let kv_layers = layers(self.graph, &[tags::STATE]);
-        let form = StateLayers {
+        let layers = StateLayers {
             kv: vec![(spec, READ_PAGES + WRITE_PAGES); kv_layers],
             recurrent: vec![recurrent; layers(self.graph, &[tags::CONV, tags::DELTA])],
             slots: random::SLOTS,
         };
         let mut state = Reference.new_state();
-        state.append(&form).expect("small");
+        state.append(&layers).expect("small");
         let mut random = Random(self.seed ^ 5);
         for layer in 0..kv_layers {
             let head = |random: &mut Random, kind: KvType| {
@@ -149,7 +149,7 @@ fn bytes(graph: &Graph, state: &State) -> Vec<u8> {
     bytes
 }
 
-/// The form of each weight follows from its reader: the right-hand side of matmuls and embedding tables are matrices.
+/// The kind of each weight follows from its reader: the right-hand side of matmuls and embedding tables are matrices.
 fn weights(graph: &Graph, seed: u64) -> Weights {
     let leaves: Vec<(Tag, ValueId)> = graph.leaves(Lifetime::Weight).collect();
     let last = leaves.iter().map(|(tag, _)| tag.index).max().unwrap_or(0);
@@ -157,23 +157,23 @@ fn weights(graph: &Graph, seed: u64) -> Weights {
     let mut weights = Reference.new_weights();
     for index in 0..=last {
         let leaf = leaves.iter().find(|(tag, _)| tag.index == index);
-        let (form, dtype, [rows, cols]) = match leaf {
+        let (kind, dtype, [rows, cols]) = match leaf {
             // A weight that was pruned.
             None => (WeightKind::Vector, DType::F32, [1, 1]),
             Some(&(_, id)) => {
                 let value = graph.value(id);
-                (form(graph, id), value.dtype, [value.shape.rows.at(graph.bounds()), value.shape.cols])
+                (kind(graph, id), value.dtype, [value.shape.rows.at(graph.bounds()), value.shape.cols])
             }
         };
         let elements: Vec<f32> = (0..rows * cols).map(|_| random.unit() * 0.3).collect();
         let bytes = encoded(dtype, &elements);
-        let source = WeightSource { form, dtype, rows, cols, bytes: &bytes, done: &|_| {} };
+        let source = WeightSource { kind, dtype, rows, cols, bytes: &bytes, on_consumed: &|_| {} };
         Reference.append_weight(&mut weights, source).expect("fits");
     }
     weights
 }
 
-fn form(graph: &Graph, id: ValueId) -> WeightKind {
+fn kind(graph: &Graph, id: ValueId) -> WeightKind {
     let reader = graph
         .nodes()
         .iter()

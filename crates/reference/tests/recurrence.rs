@@ -14,7 +14,7 @@ const READ: [i32; 6] = [-1, -1, 0, 2, 1, 2];
 const WRITE: [i32; 6] = [0, 2, 1, 2, 0, 2];
 const ROWS: usize = 6;
 
-fn form(kernel: usize) -> StateLayers {
+fn layers(kernel: usize) -> StateLayers {
     let spec = RecurrentSpec { kernel, channels: CHANNELS, heads: HEADS };
     StateLayers { kv: Vec::new(), recurrent: vec![spec], slots: 3 }
 }
@@ -25,7 +25,7 @@ fn rows_of(sequence: usize) -> impl Iterator<Item = usize> {
 }
 
 #[test]
-fn a_short_convolution_sees_the_last_inputs_of_its_sequence() {
+fn a_short_convolution_reads_the_last_inputs_of_its_sequence() {
     let mut random = Random(21);
     for kernel in [1, 2, 3, 4] {
         let (x, weight) =
@@ -34,7 +34,7 @@ fn a_short_convolution_sees_the_last_inputs_of_its_sequence() {
         let operands = [
             case.floats(&x),
             case.vector(&weight),
-            case.layer(&form(kernel)),
+            case.layer(&layers(kernel)),
             case.integers(&READ),
             case.integers(&WRITE),
         ];
@@ -97,7 +97,7 @@ fn the_gated_delta_rule_agrees_with_the_definition() {
         case.floats(&beta),
         case.vector(&bias),
         case.vector(&rate),
-        case.layer(&form(4)),
+        case.layer(&layers(4)),
         case.integers(&READ),
         case.integers(&WRITE),
     ];
@@ -114,7 +114,7 @@ fn the_gated_delta_rule_agrees_with_the_definition() {
 }
 
 #[test]
-fn gates_at_their_extremes_give_numbers() {
+fn extreme_gates_give_finite_values() {
     let columns = HEADS.columns().expect("small");
     let mut case = Case::new(1);
     let operands = [
@@ -123,7 +123,7 @@ fn gates_at_their_extremes_give_numbers() {
         case.floats(&[1e30, -1e30, 100.0, -100.0]),
         case.vector(&[0.0; 4]),
         case.vector(&[-1.0; 4]),
-        case.layer(&form(4)),
+        case.layer(&layers(4)),
         case.integers(&[-1]),
         case.integers(&[0]),
     ];

@@ -4,12 +4,12 @@ mod common;
 
 use common::{Case, assert_near, random_values};
 use verbatim_graph::random::Random;
-use verbatim_graph::{Op, Real, RopeLayout, RopeScaling, RopeTable};
+use verbatim_graph::{F32Bits, Op, RopeLayout, RopeScaling, RopeTable};
 
-const PLAIN: RopeScaling = RopeScaling::Linear { factor: Real(1.0) };
+const PLAIN: RopeScaling = RopeScaling::Linear { factor: F32Bits(1.0) };
 
 fn table(rotary_dim: usize, base: f32, scaling: RopeScaling) -> RopeTable {
-    RopeTable { rotary_dim, base: Real(base), scaling }
+    RopeTable { rotary_dim, base: F32Bits(base), scaling }
 }
 
 /// Cosines, then sines.
@@ -33,15 +33,15 @@ fn assert_close(given: &[f64], wanted: &[f64]) {
 }
 
 #[test]
-fn frequencies_fall_geometrically_and_are_divided() {
+fn frequencies_fall_geometrically_and_are_divided_by_the_factors() {
     let plain: Vec<f64> = (0..4).map(|i| 10f64.powi(-i)).collect();
     assert_close(&frequencies(table(8, 1e4, PLAIN), None), &plain);
     let halved: Vec<f64> = plain.iter().map(|f| f / 2.0).collect();
-    assert_close(&frequencies(table(8, 1e4, RopeScaling::Linear { factor: Real(2.0) }), None), &halved);
+    assert_close(&frequencies(table(8, 1e4, RopeScaling::Linear { factor: F32Bits(2.0) }), None), &halved);
     let freq_factors = [1.0, 2.0, 4.0, 8.0];
     let divided: Vec<f64> = plain.iter().zip(freq_factors).map(|(f, d)| f / f64::from(d)).collect();
     assert_close(&frequencies(table(8, 1e4, PLAIN), Some(&freq_factors)), &divided);
-    let long = RopeScaling::Long { attention_factor: Real(1.5) };
+    let long = RopeScaling::Long { attention_factor: F32Bits(1.5) };
     assert_close(&frequencies(table(8, 1e4, long), Some(&freq_factors)), &divided);
 }
 
@@ -55,22 +55,22 @@ fn angles_are_positions_times_frequencies() {
         assert_near(row, &[position.cos(), slow.cos(), position.sin(), slow.sin()], 1e-6);
     }
     let amplified =
-        angles(table(4, 1e4, RopeScaling::Long { attention_factor: Real(1.5) }), None, &positions);
+        angles(table(4, 1e4, RopeScaling::Long { attention_factor: F32Bits(1.5) }), None, &positions);
     for (amplified, row) in amplified.iter().zip(&rows) {
         assert!(amplified.iter().zip(row).all(|(a, b)| *a == 1.5 * b));
     }
 }
 
 #[test]
-fn yarn_ramps_between_what_it_leaves_and_what_it_stretches() {
-    for whole_pairs in [false, true] {
+fn yarn_ramps_between_unchanged_and_interpolated_pairs() {
+    for truncate in [false, true] {
         let scaling = RopeScaling::Yarn {
-            factor: Real(4.0),
+            factor: F32Bits(4.0),
             original_context: 4096,
-            attention_factor: Real(1.0),
-            beta_fast: Real(32.0),
-            beta_slow: Real(1.0),
-            whole_pairs,
+            attention_factor: F32Bits(1.0),
+            beta_fast: F32Bits(32.0),
+            beta_slow: F32Bits(1.0),
+            truncate,
         };
         let (d, base) = (128.0, 1e4f64);
         // Equation 23 and section 3.2 of arXiv 2309.00071, solved for the pair.
@@ -78,14 +78,14 @@ fn yarn_ramps_between_what_it_leaves_and_what_it_stretches() {
             |rotations: f64| d * (4096.0 / (rotations * std::f64::consts::TAU)).ln() / (2.0 * base.ln());
         let (mut low, mut high) = (pair(32.0), pair(1.0));
         assert!((20.0..21.0).contains(&low) && (45.0..46.0).contains(&high));
-        if whole_pairs {
+        if truncate {
             (low, high) = (20.0, 46.0);
         }
         let wanted: Vec<f64> = (0..64)
             .map(|i| {
                 let plain = base.powf(-2.0 * f64::from(i) / d);
-                let stretched = ((f64::from(i) - low) / (high - low)).clamp(0.0, 1.0);
-                plain * (1.0 - stretched) + plain / 4.0 * stretched
+                let ramp = ((f64::from(i) - low) / (high - low)).clamp(0.0, 1.0);
+                plain * (1.0 - ramp) + plain / 4.0 * ramp
             })
             .collect();
         assert_close(&frequencies(table(128, 1e4, scaling), None), &wanted);
@@ -93,7 +93,7 @@ fn yarn_ramps_between_what_it_leaves_and_what_it_stretches() {
 }
 
 #[test]
-fn pairs_are_rotated_and_the_rest_stays() {
+fn rotated_pairs_change_and_the_rest_does_not() {
     // Heads of five: two pairs, and an element that stays.
     let x = random_values(&mut Random(5), 10);
     let (fast, slow) = (7f64, 7.0 * f64::from(0.01f32));

@@ -1,4 +1,4 @@
-//! Cells and slots: written by ops, read, copied, moved, kept.
+//! KV cells and recurrent state slots: written by ops, read, copied, moved, saved.
 
 mod common;
 
@@ -7,11 +7,11 @@ use verbatim_backend::{
     Backend, KShift, KvSpec, KvType, PAGE_CELLS, RecurrentSpec, StateLayers, StateMemoryError, StateStore,
 };
 use verbatim_graph::random::Random;
-use verbatim_graph::{DeltaHeads, Op, Real, RopeLayout, RopeScaling, RopeTable};
+use verbatim_graph::{DeltaHeads, F32Bits, Op, RopeLayout, RopeScaling, RopeTable};
 use verbatim_quant::dequantize;
 use verbatim_reference::{Reference, State};
 
-/// Every type of K with another of V, and head sizes that are and are not multiples of the block size.
+/// Each type of K with a different one of V, and head sizes that are and are not multiples of the block size.
 fn specs() -> impl Iterator<Item = KvSpec> {
     let kinds = KvType::ALL.into_iter().enumerate();
     kinds.flat_map(|(i, k)| {
@@ -67,7 +67,7 @@ fn rounded_heads(kind: KvType, head_dim: usize, x: &[f32]) -> Vec<f32> {
 }
 
 #[test]
-fn cells_hold_what_their_types_make_of_what_was_written() {
+fn cells_hold_the_written_values_rounded_to_their_types() {
     let mut random = Random(31);
     for spec in specs() {
         let width = spec.kv_heads * spec.head_dim;
@@ -89,7 +89,7 @@ fn cells_hold_what_their_types_make_of_what_was_written() {
 }
 
 #[test]
-fn a_block_with_a_number_that_is_not_finite_is_nan_and_no_other_is() {
+fn only_a_block_with_a_non_finite_value_becomes_nan() {
     for kind in KvType::ALL.into_iter().filter(|kind| kind.is_quantized()) {
         for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, f32::MAX] {
             let spec = KvSpec { kv_heads: 1, head_dim: 80, k: kind, v: kind };
@@ -104,7 +104,7 @@ fn a_block_with_a_number_that_is_not_finite_is_nan_and_no_other_is() {
 }
 
 #[test]
-fn cells_and_pages_are_copied_as_they_are_stored() {
+fn cells_and_pages_are_copied_bit_for_bit() {
     let mut random = Random(32);
     for spec in specs() {
         let width = spec.kv_heads * spec.head_dim;
@@ -131,7 +131,7 @@ fn cells_and_pages_are_copied_as_they_are_stored() {
 }
 
 #[test]
-fn only_the_layers_that_are_named_are_changed() {
+fn only_the_given_layers_are_changed() {
     let spec = KvSpec { kv_heads: 1, head_dim: 4, k: KvType::F32, v: KvType::F32 };
     let mut state = stored(spec, 2, &[0], &[1.0; 4], &[2.0; 4]);
     state.append(&kv(spec, 2)).expect("small");
@@ -164,7 +164,7 @@ fn rotated(x: &[f32], positions: f64, freq_factors: &[f32]) -> Vec<f64> {
 
 #[test]
 fn k_shift_moves_keys_to_their_positions() {
-    let scaling = RopeScaling::Long { attention_factor: Real(1.3) };
+    let scaling = RopeScaling::Long { attention_factor: F32Bits(1.3) };
     let freq_factors: Vec<f32> = (0..24).map(|i| 1.0 + i as f32 / 8.0).collect();
     let mut random = Random(33);
     for (spec, hadamard) in specs().flat_map(|spec| [(spec, false), (spec, true)]) {
@@ -178,7 +178,7 @@ fn k_shift_moves_keys_to_their_positions() {
         };
         let mut state = stored(spec, 2, &[3], &transform(&k), &v);
         let shift = KShift {
-            table: RopeTable { rotary_dim: 48, base: Real(1e4), scaling },
+            table: RopeTable { rotary_dim: 48, base: F32Bits(1e4), scaling },
             layout: RopeLayout::NeoX,
             freq_factors: Some(freq_factors.clone()),
             positions: -12,
@@ -206,12 +206,12 @@ fn recurrent(layers: usize, slots: usize) -> StateLayers {
 }
 
 #[test]
-fn slots_are_kept_layer_by_layer() {
+fn slots_are_stored_layer_by_layer() {
     let mut state = Reference.new_state();
     state.append(&recurrent(2, 3)).expect("small");
     state.append(&recurrent(1, 3)).expect("small");
-    let form = recurrent(2, 3);
-    let spec_bytes = |layer: usize| form.recurrent[layer].slot_bytes().expect("small");
+    let layers = recurrent(2, 3);
+    let spec_bytes = |layer: usize| layers.recurrent[layer].slot_bytes().expect("small");
     assert_eq!(state.slot_bytes(0..2), spec_bytes(0) + spec_bytes(1));
     assert_eq!(state.slot_bytes(0..3), 2 * spec_bytes(0) + spec_bytes(1));
     assert_eq!(state.slot_bytes(1..1), 0);
@@ -229,7 +229,7 @@ fn slots_are_kept_layer_by_layer() {
 }
 
 #[test]
-fn what_cannot_be_counted_or_held_is_refused_and_changes_nothing() {
+fn too_large_states_are_rejected_and_change_nothing() {
     let mut state = Reference.new_state();
     for kind in KvType::ALL {
         let spec = KvSpec { kv_heads: 4, head_dim: usize::MAX / 8, k: kind, v: KvType::Q8_0 };
@@ -238,16 +238,16 @@ fn what_cannot_be_counted_or_held_is_refused_and_changes_nothing() {
         assert_eq!(state.append(&kv(spec, pages)), Err(StateMemoryError::Kv { pages, layers: 1 }));
     }
     let slots = usize::MAX / 1024;
-    let mut form = recurrent(1, slots);
+    let mut layers = recurrent(1, slots);
     let spec = KvSpec { kv_heads: 1, head_dim: 4, k: KvType::F32, v: KvType::F32 };
-    form.kv.push((spec, 1));
-    assert_eq!(state.append(&form), Err(StateMemoryError::Recurrent { slots, layers: 1 }));
+    layers.kv.push((spec, 1));
+    assert_eq!(state.append(&layers), Err(StateMemoryError::Recurrent { slots, layers: 1 }));
     // The first layer is still to come.
     state.append(&kv(spec, 1)).expect("small");
     assert_eq!(read(&state, &[63]).len(), 32);
 }
 
 #[test]
-fn the_numbers_are_no_other_backends() {
+fn the_numerics_version_is_the_reference_backends_own() {
     assert_eq!(Reference.new_state().numerics_version(), 0x5245_0001);
 }

@@ -20,7 +20,7 @@ const I16_ROOM: usize = i16::MAX as usize / 127;
 impl<const VNNI: bool> EightLanes<VNNI> {
     /// # Safety
     /// The CPU supports the instructions.
-    pub(crate) const unsafe fn assumed() -> Self {
+    pub(crate) const unsafe fn new_unchecked() -> Self {
         EightLanes(())
     }
 }
@@ -37,8 +37,8 @@ fn on_avx_vnni<K: Kernel>(kernel: K) -> K::Output {
     kernel.run(EightLanes::<true>(()))
 }
 
-// SAFETY (of every `unsafe` below): a witness exists only if the CPU supports the instructions; the callers of
-// `Simd` guarantee that the pointers are valid, and all loads and stores are unaligned.
+// SAFETY (of every `unsafe` below): a token exists only if the CPU supports the instructions; the callers of `Simd` guarantee that
+// the pointers are valid, and all loads and stores are unaligned.
 impl<const VNNI: bool> Simd for EightLanes<VNNI> {
     const LANES: usize = 8;
     const TILE_TOKENS: usize = 8;
@@ -75,7 +75,7 @@ impl<const VNNI: bool> Simd for EightLanes<VNNI> {
         fn mul(self, a: __m256, b: __m256) -> __m256 { _mm256_mul_ps(a, b) }
         fn div(self, a: __m256, b: __m256) -> __m256 { _mm256_div_ps(a, b) }
         fn mul_add(self, a: __m256, b: __m256, c: __m256) -> __m256 { _mm256_fmadd_ps(a, b, c) }
-        fn mul_sub_from(self, a: __m256, b: __m256, c: __m256) -> __m256 { _mm256_fnmadd_ps(a, b, c) }
+        fn neg_mul_add(self, a: __m256, b: __m256, c: __m256) -> __m256 { _mm256_fnmadd_ps(a, b, c) }
         fn max(self, a: __m256, b: __m256) -> __m256 { _mm256_max_ps(a, b) }
         fn min(self, a: __m256, b: __m256) -> __m256 { _mm256_min_ps(a, b) }
         fn round(self, x: __m256) -> __m256 {
@@ -85,7 +85,7 @@ impl<const VNNI: bool> Simd for EightLanes<VNNI> {
             let exponent = _mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127));
             _mm256_castsi256_ps(_mm256_slli_epi32::<23>(exponent))
         }}
-        fn keep_if_ge(self, a: __m256, b: __m256, x: __m256) -> __m256 {
+        fn select_ge_or_zero(self, a: __m256, b: __m256, x: __m256) -> __m256 {
             _mm256_and_ps(_mm256_cmp_ps::<_CMP_GE_OQ>(a, b), x)
         }
         fn select_first(self, count: i32, a: __m256, b: __m256) -> __m256 {{
@@ -189,8 +189,8 @@ unsafe fn dot_vnni<const N: usize>(weights: [__m256i; N], activations: *const u8
     // SAFETY: the caller guarantees AVX-VNNI and `4 * N` readable activations.
     unsafe {
         let mut total = _mm256_setzero_si256();
-        for (chunk, weights) in weights.into_iter().enumerate() {
-            total = _mm256_dpbusd_avx_epi32(total, weights, splat_four(activations.add(4 * chunk)));
+        for (tile, weights) in weights.into_iter().enumerate() {
+            total = _mm256_dpbusd_avx_epi32(total, weights, splat_four(activations.add(4 * tile)));
         }
         total
     }
@@ -209,10 +209,10 @@ unsafe fn dot_narrow<const N: usize>(
     unsafe {
         let mut total = _mm256_setzero_si256();
         let mut narrow = _mm256_setzero_si256();
-        for (chunk, weights) in weights.into_iter().enumerate() {
-            let pairs = _mm256_maddubs_epi16(weights, splat_four(activations.add(4 * chunk)));
-            narrow = if chunk.is_multiple_of(pair_sums) { pairs } else { _mm256_add_epi16(narrow, pairs) };
-            if (chunk + 1).is_multiple_of(pair_sums) || chunk + 1 == N {
+        for (tile, weights) in weights.into_iter().enumerate() {
+            let pairs = _mm256_maddubs_epi16(weights, splat_four(activations.add(4 * tile)));
+            narrow = if tile.is_multiple_of(pair_sums) { pairs } else { _mm256_add_epi16(narrow, pairs) };
+            if (tile + 1).is_multiple_of(pair_sums) || tile + 1 == N {
                 total = _mm256_add_epi32(total, _mm256_madd_epi16(narrow, _mm256_set1_epi16(1)));
             }
         }
@@ -228,9 +228,9 @@ unsafe fn dot_wide<const N: usize>(weights: [__m256i; N], activations: *const u8
     // SAFETY: the caller guarantees AVX2 and `4 * N` readable activations.
     unsafe {
         let mut total = _mm256_setzero_si256();
-        for (chunk, weights) in weights.into_iter().enumerate() {
+        for (tile, weights) in weights.into_iter().enumerate() {
             let centred = _mm256_xor_si256(weights, _mm256_set1_epi8(-128));
-            let signed = _mm256_sign_epi8(splat_four(activations.add(4 * chunk)), centred);
+            let signed = _mm256_sign_epi8(splat_four(activations.add(4 * tile)), centred);
             let pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(centred), signed);
             total = _mm256_add_epi32(total, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
         }

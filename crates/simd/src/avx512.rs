@@ -13,7 +13,7 @@ pub(crate) struct Avx512(());
 impl Avx512 {
     /// # Safety
     /// The CPU supports the instructions.
-    pub(crate) const unsafe fn assumed() -> Self {
+    pub(crate) const unsafe fn new_unchecked() -> Self {
         Avx512(())
     }
 }
@@ -30,8 +30,8 @@ fn first(count: usize) -> __mmask16 {
     if count >= 16 { u16::MAX } else { (1 << count) - 1 }
 }
 
-// SAFETY (of every `unsafe` below): a witness exists only if the CPU supports the instructions; the callers of
-// `Simd` guarantee that the pointers are valid, and all loads and stores are unaligned.
+// SAFETY (of every `unsafe` below): a token exists only if the CPU supports the instructions; the callers of `Simd` guarantee that
+// the pointers are valid, and all loads and stores are unaligned.
 impl Simd for Avx512 {
     const LANES: usize = 16;
     const TILE_TOKENS: usize = 8;
@@ -66,7 +66,7 @@ impl Simd for Avx512 {
         fn mul(self, a: __m512, b: __m512) -> __m512 { _mm512_mul_ps(a, b) }
         fn div(self, a: __m512, b: __m512) -> __m512 { _mm512_div_ps(a, b) }
         fn mul_add(self, a: __m512, b: __m512, c: __m512) -> __m512 { _mm512_fmadd_ps(a, b, c) }
-        fn mul_sub_from(self, a: __m512, b: __m512, c: __m512) -> __m512 { _mm512_fnmadd_ps(a, b, c) }
+        fn neg_mul_add(self, a: __m512, b: __m512, c: __m512) -> __m512 { _mm512_fnmadd_ps(a, b, c) }
         fn max(self, a: __m512, b: __m512) -> __m512 { _mm512_max_ps(a, b) }
         fn min(self, a: __m512, b: __m512) -> __m512 { _mm512_min_ps(a, b) }
         fn round(self, x: __m512) -> __m512 {
@@ -76,7 +76,7 @@ impl Simd for Avx512 {
             let exponent = _mm512_add_epi32(_mm512_cvtps_epi32(n), _mm512_set1_epi32(127));
             _mm512_castsi512_ps(_mm512_slli_epi32::<23>(exponent))
         }}
-        fn keep_if_ge(self, a: __m512, b: __m512, x: __m512) -> __m512 {
+        fn select_ge_or_zero(self, a: __m512, b: __m512, x: __m512) -> __m512 {
             _mm512_maskz_mov_ps(_mm512_cmp_ps_mask::<_CMP_GE_OQ>(a, b), x)
         }
         fn select_first(self, count: i32, a: __m512, b: __m512) -> __m512 {
@@ -155,9 +155,9 @@ impl Simd for Avx512 {
         unsafe {
             // Two sums, since each `vpdpbusd` waits for the one before for longer than few tokens can fill.
             let mut sums = [_mm512_setzero_si512(); 2];
-            for (chunk, weights) in weights.into_iter().enumerate() {
-                let four = activations.add(4 * chunk).cast::<i32>().read_unaligned();
-                let sum = &mut sums[chunk % 2];
+            for (tile, weights) in weights.into_iter().enumerate() {
+                let four = activations.add(4 * tile).cast::<i32>().read_unaligned();
+                let sum = &mut sums[tile % 2];
                 *sum = _mm512_dpbusd_epi32(*sum, weights, _mm512_set1_epi32(four));
             }
             let total = _mm512_cvtepi32_ps(_mm512_add_epi32(sums[0], sums[1]));

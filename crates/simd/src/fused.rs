@@ -16,7 +16,7 @@ mod tests {
     use std::hint::black_box;
 
     #[test]
-    fn a_product_and_a_sum_are_rounded_once() {
+    fn mul_add_rounds_once() {
         // (1 + 2^-12)^2 is 1 + 2^-11 + 2^-24, of which the last term is lost when the product is rounded.
         let (x, minus_rounded) = (1.0 + 2f32.powi(-12), -(1.0 + 2f32.powi(-11)));
         assert_eq!(black_box(x).mul_add(black_box(x), black_box(minus_rounded)), 2f32.powi(-24));

@@ -14,7 +14,7 @@ pub const ISA_VARIABLE: &str = "VERBATIM_ISA";
 
 /// An instruction set that this CPU supports.
 ///
-/// A value is obtained only from a run-time check, so it is a witness that kernels of this instruction set may be called.
+/// A value is obtained only from a run-time check, so it is a capability token: it permits calling kernels of this instruction set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Isa(Level);
 
@@ -171,7 +171,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_supported_set_is_found_by_its_name() {
+    fn every_supported_instruction_set_is_found_by_name() {
         for isa in Isa::supported() {
             assert_eq!(Isa::named(isa.name()), Ok(isa));
         }
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_cannot_be_used_are_refused_in_words() {
+    fn unusable_names_are_rejected_with_a_clear_message() {
         assert_eq!(Isa::named("sse9"), Err(IsaError::Unknown("sse9".into())));
         let message = Isa::named("AVX2").unwrap_err().to_string();
         assert!(message.contains(&NAMES[..6].join(", ")) && message.contains(" or i8mm"), "{message}");

@@ -139,10 +139,10 @@ impl<S: Simd> Lanes<S> {
         self.map(n, |n| self.0.pow2(n))
     }
 
-    /// x where a >= b, else 0 (also where a or b is a NaN, unless x is taken there).
+    /// x where a >= b, else 0 (also where a or b is a NaN).
     #[inline(always)]
-    pub fn keep_if_ge(self, a: F32x16<S>, b: F32x16<S>, x: F32x16<S>) -> F32x16<S> {
-        self.map3(a, b, x, |a, b, x| self.0.keep_if_ge(a, b, x))
+    pub fn select_ge_or_zero(self, a: F32x16<S>, b: F32x16<S>, x: F32x16<S>) -> F32x16<S> {
+        self.map3(a, b, x, |a, b, x| self.0.select_ge_or_zero(a, b, x))
     }
 
     /// x in the lanes before `count`, which may be negative or past the last one; `fill` in the others.
@@ -153,7 +153,7 @@ impl<S: Simd> Lanes<S> {
 
     /// `fill` in the lanes before `count`, which may be negative or past the last one; x in the others.
     #[inline(always)]
-    pub fn drop_first(self, count: i32, x: F32x16<S>, fill: f32) -> F32x16<S> {
+    pub fn fill_first(self, count: i32, x: F32x16<S>, fill: f32) -> F32x16<S> {
         self.select_first(count, self.splat(fill), x)
     }
 
@@ -193,7 +193,7 @@ impl<S: Simd> Lanes<S> {
 
     /// The sum of all lanes: halves are added onto each other until one is left.
     #[inline(always)]
-    pub fn sum(self, x: F32x16<S>) -> f32 {
+    pub fn reduce_sum(self, x: F32x16<S>) -> f32 {
         let mut whole = self.to_array(x);
         for half in [8, 4, 2, 1] {
             for i in 0..half {
@@ -205,7 +205,7 @@ impl<S: Simd> Lanes<S> {
 
     /// The largest lane.
     #[inline(always)]
-    pub fn largest(self, x: F32x16<S>) -> f32 {
+    pub fn reduce_max(self, x: F32x16<S>) -> f32 {
         let mut whole = self.to_array(x);
         for half in [8, 4, 2, 1] {
             for i in 0..half {
@@ -230,8 +230,8 @@ impl<S: Simd> Lanes<S> {
         // 2^n in two steps, since n can be 128.
         let half = self.round(self.mul(n, self.splat(0.5)));
         let y = self.mul(self.mul(p, self.pow2(half)), self.pow2(self.sub(n, half)));
-        let y = self.keep_if_ge(x, self.splat(-87.3), y);
-        // keep_if_ge returns 0 for a NaN: put it back.
+        let y = self.select_ge_or_zero(x, self.splat(-87.3), y);
+        // select_ge_or_zero returns 0 for a NaN: put it back.
         self.add(y, self.sub(clamped, clamped))
     }
 
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn exp_is_accurate_and_the_same_everywhere() {
+    fn exp_is_accurate_and_the_same_on_every_instruction_set() {
         let mut worst = 0f64;
         for step in 0..12_000 {
             let x: [f32; LANES] = array::from_fn(|i| -88.0 + (step * LANES + i) as f32 * (177.0 / 192_000.0));
@@ -329,7 +329,7 @@ mod tests {
                 l.max(a, b),
                 l.min(a, b),
                 l.round(a),
-                l.keep_if_ge(a, b, c),
+                l.select_ge_or_zero(a, b, c),
             ]
             .map(|x| l.to_array(x))
         }
@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn operations_are_the_same_everywhere_even_on_extremes() {
+    fn operations_are_the_same_on_every_instruction_set() {
         let values = [
             0.0,
             -0.0,
@@ -391,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn every_number_of_sixteen_bits_is_widened_the_same_everywhere() {
+    fn every_f16_and_bf16_is_widened_the_same_on_every_instruction_set() {
         for start in (0..=u16::MAX).step_by(LANES) {
             let values = array::from_fn(|i| start + i as u16);
             let reference = dispatch(Isa::scalar(), Halves(&values));
@@ -433,21 +433,21 @@ mod tests {
         fn run<S: Simd>(self, simd: S) -> [[f32; LANES]; 2] {
             let l = Lanes(simd);
             let x = l.load(self.0);
-            [l.to_array(l.keep_first(self.1, x, -7.0)), l.to_array(l.drop_first(self.1, x, -7.0))]
+            [l.to_array(l.keep_first(self.1, x, -7.0)), l.to_array(l.fill_first(self.1, x, -7.0))]
         }
     }
 
     #[test]
-    fn lanes_are_kept_and_dropped_by_their_number() {
+    fn keep_first_and_fill_first_split_at_count() {
         let x: [f32; LANES] = array::from_fn(|i| if i % 3 == 0 { f32::NAN } else { i as f32 });
         for isa in Isa::supported() {
             for count in -20..=20 {
-                let [kept, dropped] = dispatch(isa, Masks(&x, count));
+                let [kept, filled] = dispatch(isa, Masks(&x, count));
                 for i in 0..LANES {
                     let (first, last) = if (i as i32) < count { (x[i], -7.0) } else { (-7.0, x[i]) };
                     assert!(kept[i] == first || kept[i].is_nan() && first.is_nan(), "{} {count}", isa.name());
                     assert!(
-                        dropped[i] == last || dropped[i].is_nan() && last.is_nan(),
+                        filled[i] == last || filled[i].is_nan() && last.is_nan(),
                         "{} {count}",
                         isa.name()
                     );
@@ -457,7 +457,7 @@ mod tests {
     }
 
     #[test]
-    fn exp_of_the_extremes() {
+    fn exp_of_extreme_values() {
         let mut x = [0.0; LANES];
         x[..6].copy_from_slice(&[f32::NEG_INFINITY, f32::INFINITY, f32::NAN, -1e30, 1e30, -0.0]);
         for isa in Isa::supported() {
@@ -490,7 +490,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_are_the_same_on_every_instruction_set() {
+    fn byte_operations_are_the_same_on_every_instruction_set() {
         let mut random = Random(12);
         for _ in 0..1000 {
             let [x, mask] = [0, 1].map(|_| array::from_fn(|_| random.bits() as u8));

@@ -1,12 +1,12 @@
 //! A portable SIMD layer for all kernels: operations on vectors of f32 or of bytes, on every instruction set.
 //!
 //! A kernel implements [`Kernel`], once, over [`Simd`]; [`dispatch`] runs it on the instruction set of an [`Isa`]. A value of
-//! a type that implements `Simd` is a *witness*: it exists only if the CPU supports the instructions, so operations on
-//! registers are safe functions. Functions that take a pointer are `unsafe` because of the pointer.
+//! a type that implements `Simd` is a *capability token*: it exists only if the CPU supports the instructions, so operations
+//! on registers are safe functions. Functions that take a pointer are `unsafe` because of the pointer.
 //!
-//! Each SIMD lane accumulates one output element. Kernels never add across lanes, except by the fixed trees of [`Lanes::sum`]
-//! and [`Lanes::largest`], so one lane of [`Scalar`], eight of AVX2 or NEON and sixteen of AVX-512 run the same operations in
-//! the same order on the same values, and produce the same bits. (Sign and payload of a NaN are unspecified.)
+//! Each SIMD lane accumulates one output element. Kernels never add across lanes, except by the fixed trees of
+//! [`Lanes::reduce_sum`] and [`Lanes::reduce_max`], so one lane of [`Scalar`], eight of AVX2 or NEON and sixteen of AVX-512 run the
+//! same operations in the same order on the same values, and produce the same bits. (Sign and payload of a NaN are unspecified.)
 #![allow(unsafe_code)] // Vector instructions, and operands by pointer.
 
 #[cfg(target_arch = "x86_64")]
@@ -46,17 +46,17 @@ pub fn dispatch<K: Kernel>(isa: Isa, kernel: K) -> K::Output {
         match isa.level() {
             Level::Scalar => Scalar.vectorize(kernel),
             #[cfg(target_arch = "x86_64")]
-            Level::Avx2 => Avx2::assumed().vectorize(kernel),
+            Level::Avx2 => Avx2::new_unchecked().vectorize(kernel),
             #[cfg(target_arch = "x86_64")]
-            Level::AvxVnni => AvxVnni::assumed().vectorize(kernel),
+            Level::AvxVnni => AvxVnni::new_unchecked().vectorize(kernel),
             #[cfg(target_arch = "x86_64")]
-            Level::Avx512 => Avx512::assumed().vectorize(kernel),
+            Level::Avx512 => Avx512::new_unchecked().vectorize(kernel),
             #[cfg(target_arch = "aarch64")]
-            Level::Neon => Neon::assumed().vectorize(kernel),
+            Level::Neon => Neon::new_unchecked().vectorize(kernel),
             #[cfg(target_arch = "aarch64")]
-            Level::DotProd => DotProd::assumed().vectorize(kernel),
+            Level::DotProd => DotProd::new_unchecked().vectorize(kernel),
             #[cfg(target_arch = "aarch64")]
-            Level::I8mm => I8mm::assumed().vectorize(kernel),
+            Level::I8mm => I8mm::new_unchecked().vectorize(kernel),
         }
     }
 }

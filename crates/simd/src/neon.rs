@@ -23,7 +23,7 @@ pub(crate) struct EightLanes<P>(PhantomData<P>);
 impl<P> EightLanes<P> {
     /// # Safety
     /// The CPU supports the instructions of `P`.
-    pub(crate) const unsafe fn assumed() -> Self {
+    pub(crate) const unsafe fn new_unchecked() -> Self {
         EightLanes(PhantomData)
     }
 }
@@ -57,8 +57,8 @@ fn on_neon<K: Kernel>(kernel: K) -> K::Output {
     kernel.run(EightLanes::<Widening>(PhantomData))
 }
 
-// SAFETY (of every `unsafe` here and below): a witness exists only if the CPU supports the instructions; the
-// callers of `Simd` guarantee that the pointers are valid, and loads and stores have no alignment.
+// SAFETY (of every `unsafe` here and below): a token exists only if the CPU supports the instructions; the callers of `Simd`
+// guarantee that the pointers are valid, and loads and stores have no alignment.
 impl ByteProducts for Widening {
     const WEIGHT_MAX: u8 = 127;
 
@@ -211,7 +211,7 @@ impl<P: ByteProducts> Simd for EightLanes<P> {
         fn mul_add(self, a: Floats, b: Floats, c: Floats) -> Floats {
             array::from_fn(|i| vfmaq_f32(c[i], a[i], b[i]))
         }
-        fn mul_sub_from(self, a: Floats, b: Floats, c: Floats) -> Floats {
+        fn neg_mul_add(self, a: Floats, b: Floats, c: Floats) -> Floats {
             array::from_fn(|i| vfmsq_f32(c[i], a[i], b[i]))
         }
         // `fmax` and `fmin` return NaN if either operand is NaN; the trait requires b.
@@ -225,7 +225,7 @@ impl<P: ByteProducts> Simd for EightLanes<P> {
         fn pow2(self, n: Floats) -> Floats {
             n.map(|n| vreinterpretq_f32_s32(vshlq_n_s32::<23>(vaddq_s32(vcvtq_s32_f32(n), vdupq_n_s32(127)))))
         }
-        fn keep_if_ge(self, a: Floats, b: Floats, x: Floats) -> Floats {
+        fn select_ge_or_zero(self, a: Floats, b: Floats, x: Floats) -> Floats {
             array::from_fn(|i| {
                 vreinterpretq_f32_u32(vandq_u32(vcgeq_f32(a[i], b[i]), vreinterpretq_u32_f32(x[i])))
             })
@@ -361,7 +361,7 @@ impl<P: ByteProducts> Simd for EightLanes<P> {
             if centred || offset == 0 {
                 totals
             } else {
-                self.mul_sub_from(self.splat(f32::from(offset)), self.splat(sum), totals)
+                self.neg_mul_add(self.splat(f32::from(offset)), self.splat(sum), totals)
             }
         }
     }

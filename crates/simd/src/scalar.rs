@@ -68,7 +68,7 @@ impl Simd for Scalar {
     }
 
     #[inline(always)]
-    fn mul_sub_from(self, a: f32, b: f32, c: f32) -> f32 {
+    fn neg_mul_add(self, a: f32, b: f32, c: f32) -> f32 {
         (-a).mul_add(b, c)
     }
 
@@ -93,7 +93,7 @@ impl Simd for Scalar {
     }
 
     #[inline(always)]
-    fn keep_if_ge(self, a: f32, b: f32, x: f32) -> f32 {
+    fn select_ge_or_zero(self, a: f32, b: f32, x: f32) -> f32 {
         if a >= b { x } else { 0.0 }
     }
 
@@ -220,9 +220,9 @@ impl Simd for Scalar {
         _sum: f32,
     ) -> f32 {
         let mut total = 0;
-        for (chunk, weights) in weights.into_iter().enumerate() {
+        for (tile, weights) in weights.into_iter().enumerate() {
             // SAFETY: as above.
-            let activations = unsafe { activations.add(4 * chunk).cast::<[i8; 4]>().read() };
+            let activations = unsafe { activations.add(4 * tile).cast::<[i8; 4]>().read() };
             for (weight, activation) in weights.into_iter().zip(activations) {
                 total += (i32::from(weight) - i32::from(offset)) * i32::from(activation);
             }

@@ -16,7 +16,7 @@ pub trait Kernel {
     fn run<S: Simd>(self, simd: S) -> Self::Output;
 }
 
-/// Vectors of [`LANES`](Self::LANES) lanes. A value is a witness that the CPU supports the instructions.
+/// Vectors of [`LANES`](Self::LANES) lanes. A value is a capability token: it exists only if the CPU supports the instructions.
 ///
 /// # Safety
 /// For the functions that take a pointer: it must be valid for the elements read or written, [`LANES`](Self::LANES) of them
@@ -64,7 +64,7 @@ pub trait Simd: Copy + 'static {
     /// a * b + c, rounded once.
     fn mul_add(self, a: Self::Floats, b: Self::Floats, c: Self::Floats) -> Self::Floats;
     /// c - a * b, rounded once.
-    fn mul_sub_from(self, a: Self::Floats, b: Self::Floats, c: Self::Floats) -> Self::Floats;
+    fn neg_mul_add(self, a: Self::Floats, b: Self::Floats, c: Self::Floats) -> Self::Floats;
     /// The larger; b if either is a NaN.
     fn max(self, a: Self::Floats, b: Self::Floats) -> Self::Floats;
     /// The smaller; b if either is a NaN.
@@ -74,7 +74,7 @@ pub trait Simd: Copy + 'static {
     /// Two to the power of integers from -126 to 127.
     fn pow2(self, n: Self::Floats) -> Self::Floats;
     /// x where a >= b, else 0 (also where a or b is a NaN).
-    fn keep_if_ge(self, a: Self::Floats, b: Self::Floats, x: Self::Floats) -> Self::Floats;
+    fn select_ge_or_zero(self, a: Self::Floats, b: Self::Floats, x: Self::Floats) -> Self::Floats;
     /// a in the lanes before `count`, which may be negative or past the last one; b in the others.
     fn select_first(self, count: i32, a: Self::Floats, b: Self::Floats) -> Self::Floats;
 
@@ -190,7 +190,7 @@ macro_rules! intrinsics {
         $(
             #[inline(always)]
             fn $name($self $(, $argument: $kind)*) -> $output {
-                // SAFETY: the witness exists only if the CPU supports the instructions.
+                // SAFETY: the token exists only if the CPU supports the instructions.
                 unsafe { $body }
             }
         )*

@@ -18,16 +18,16 @@ pub enum BatchError {
     },
     /// The row is out of order or duplicated.
     #[error(
-        "KV index {kv_index} is out of order: the rows of a sequence come in ascending order, each after the one that it \
-         follows, or once that is computed"
+        "KV index {kv_index} is out of order: rows of a sequence must be in ascending order, and a row's parent must precede \
+         it in the step or be computed already"
     )]
     Order {
         /// The KV index.
         kv_index: usize,
     },
-    /// The draft is recurrent and has not computed the previous position.
+    /// The draft model is recurrent and has not computed the previous position.
     #[error(
-        "the draft has no state to compute KV index {kv_index} from: it has not computed the position before"
+        "the draft model has no state to compute KV index {kv_index} from: it has not computed the previous position"
     )]
     NoDraftState {
         /// The KV index.
@@ -41,10 +41,10 @@ pub struct Batch {
     /// Indices of the rows that can be computed, in order.
     pub accepted_rows: Vec<usize>,
     /// For each sequence that cannot be computed: the failing row and the error. All rows of that sequence are skipped.
-    pub refused: Vec<(usize, BatchError)>,
+    pub rejected: Vec<(usize, BatchError)>,
     /// The position of each accepted row. This and the following have one entry per accepted row.
     pub positions: Vec<i32>,
-    /// The sequence's row in the page tables.
+    /// The sequence's index in the page tables.
     pub sequences: Vec<i32>,
     /// The state slot before the row; -1 if there is none or the model has no recurrent layers.
     pub read_slots: Vec<i32>,
@@ -62,8 +62,8 @@ pub struct Batch {
     pub path: usize,
     /// The cells of each row's tree path, padded with 0 to [`Batch::path`], by KV cache group.
     pub paths: Vec<Vec<i32>>,
-    /// Rows of a sequence were accepted before the sequence was refused.
-    accepted_some_of_refused: bool,
+    /// Rows of a sequence were accepted before the sequence was rejected.
+    accepted_some_of_rejected: bool,
     scratch: Scratch,
 }
 
@@ -80,7 +80,7 @@ struct Scratch {
 #[derive(Debug, Default)]
 struct Visited {
     pass: u64,
-    is_refused: bool,
+    is_rejected: bool,
     /// The last row's index among the positions in flight, and the start of the range that the model has computed up to it.
     last: (usize, usize),
     /// For a tree, all visited rows: the pass, and the same start. For a chain, the last row is enough.
@@ -125,15 +125,15 @@ impl Scratch {
     }
 
     #[inline]
-    fn refuse(&mut self, id: SequenceId) {
-        self.begin(id).is_refused = true;
+    fn reject(&mut self, id: SequenceId) {
+        self.begin(id).is_rejected = true;
     }
 
     #[inline]
     fn begin(&mut self, id: SequenceId) -> &mut Visited {
         let visited = entry(&mut self.sequences, id.index);
         if visited.pass != self.pass {
-            (visited.pass, visited.is_refused, visited.last) = (self.pass, false, (0, 0));
+            (visited.pass, visited.is_rejected, visited.last) = (self.pass, false, (0, 0));
         }
         visited
     }
@@ -152,7 +152,7 @@ impl Batch {
     #[inline]
     fn clear(&mut self, groups: usize) {
         self.accepted_rows.clear();
-        self.refused.clear();
+        self.rejected.clear();
         for values in [
             &mut self.positions,
             &mut self.sequences,
@@ -168,7 +168,7 @@ impl Batch {
             values.iter_mut().for_each(Vec::clear);
         }
         self.path = 0;
-        self.accepted_some_of_refused = false;
+        self.accepted_some_of_rejected = false;
     }
 }
 
@@ -178,11 +178,11 @@ impl<S: StateStore> State<S> {
     pub fn batch(&self, model: ModelId, rows: &[(SequenceId, usize)], batch: &mut Batch) {
         batch.clear(self.groups.len());
         self.accept_rows(model, rows, batch);
-        if batch.accepted_some_of_refused {
-            // Again, without the sequences that are refused now.
-            let refused = std::mem::take(&mut batch.refused);
+        if batch.accepted_some_of_rejected {
+            // Again, without the sequences that are rejected now.
+            let rejected = std::mem::take(&mut batch.rejected);
             batch.clear(self.groups.len());
-            batch.refused = refused;
+            batch.rejected = rejected;
             self.accept_rows(model, rows, batch);
         }
         // Values that are the same for all rows.
@@ -196,29 +196,29 @@ impl<S: StateStore> State<S> {
         }
     }
 
-    /// Accepts every row that can be computed and whose sequence is not refused.
+    /// Accepts every row that can be computed and whose sequence is not rejected.
     fn accept_rows(&self, model: ModelId, rows: &[(SequenceId, usize)], batch: &mut Batch) {
         batch.scratch.pass += 1;
-        for &(row, error) in &batch.refused {
+        for &(row, error) in &batch.rejected {
             if error != BatchError::NoSuchSequence {
-                batch.scratch.refuse(rows[row].0);
+                batch.scratch.reject(rows[row].0);
             }
         }
         let is_recurrent = self.models[model.0].is_recurrent();
         for (row, &(id, kv_index)) in rows.iter().enumerate() {
-            // The index of an ended sequence may be reused by now, so only this id is refused.
+            // The index of an ended sequence may be reused by now, so only this id is rejected.
             let Ok(sequence) = self.sequence(id) else {
-                if !batch.refused.iter().any(|&(refused, _)| rows[refused].0 == id) {
-                    batch.refused.push((row, BatchError::NoSuchSequence));
+                if !batch.rejected.iter().any(|&(rejected, _)| rows[rejected].0 == id) {
+                    batch.rejected.push((row, BatchError::NoSuchSequence));
                 }
                 continue;
             };
-            if batch.scratch.visited(id).is_some_and(|visited| visited.is_refused) {
+            if batch.scratch.visited(id).is_some_and(|visited| visited.is_rejected) {
                 continue;
             }
             match self.check_row(model, id, sequence, kv_index, &batch.scratch) {
                 Ok((index, start)) => {
-                    let slot = sequence.flight[index].slot.filter(|_| is_recurrent);
+                    let slot = sequence.in_flight[index].slot.filter(|_| is_recurrent);
                     let is_chain = sequence.is_chain();
                     batch.scratch.add(id, is_chain, index, start, slot);
                     if model != ModelId::TARGET {
@@ -227,9 +227,9 @@ impl<S: StateStore> State<S> {
                     self.accept_row(row, id, sequence, index, is_chain, is_recurrent, batch);
                 }
                 Err(error) => {
-                    batch.accepted_some_of_refused |= batch.scratch.visited(id).is_some();
-                    batch.scratch.refuse(id);
-                    batch.refused.push((row, error));
+                    batch.accepted_some_of_rejected |= batch.scratch.visited(id).is_some();
+                    batch.scratch.reject(id);
+                    batch.rejected.push((row, error));
                 }
             }
         }
@@ -245,17 +245,18 @@ impl<S: StateStore> State<S> {
         kv_index: usize,
         scratch: &Scratch,
     ) -> Result<(usize, usize), BatchError> {
-        let index = kv_index.checked_sub(sequence.committed()).filter(|&index| index < sequence.flight.len());
+        let index =
+            kv_index.checked_sub(sequence.committed()).filter(|&index| index < sequence.in_flight.len());
         let index = index.ok_or(BatchError::NotInFlight { kv_index })?;
         let visited = scratch.visited(id);
         if visited.is_some_and(|visited| visited.last.0 >= index) {
             return Err(BatchError::Order { kv_index });
         }
         let (is_recurrent, is_draft) = (self.models[model.0].is_recurrent(), model != ModelId::TARGET);
-        let row = &sequence.flight[index];
+        let row = &sequence.in_flight[index];
         let position = sequence.committed() + row.depth;
         let Some(parent) = row.parent else {
-            return match sequence.computed_before_flight(model) {
+            return match sequence.computed_start(model) {
                 Some(start) => Ok((index, start)),
                 None if is_draft && is_recurrent && position > 0 => {
                     Err(BatchError::NoDraftState { kv_index })
@@ -264,7 +265,7 @@ impl<S: StateStore> State<S> {
             };
         };
         // No row that shares the parent's slot may come in between.
-        let slot = sequence.flight[parent].slot;
+        let slot = sequence.in_flight[parent].slot;
         if is_recurrent && scratch.writer(slot).is_some_and(|writer| writer != parent) {
             return Err(BatchError::Order { kv_index });
         }
@@ -274,8 +275,8 @@ impl<S: StateStore> State<S> {
         // Nor an ancestor of the parent: the parent would have to be recomputed too.
         let is_stale =
             visited.is_some() && sequence.path_up(parent).any(|ancestor| scratch.row(id, ancestor).is_some());
-        if sequence.flight[parent].computed_by.contains(model) && !is_stale {
-            match is_recurrent && !sequence.flight[parent].state_valid_for.contains(model) {
+        if sequence.in_flight[parent].computed_by.contains(model) && !is_stale {
+            match is_recurrent && !sequence.in_flight[parent].state_valid_for.contains(model) {
                 true => Err(BatchError::Order { kv_index }),
                 false => Ok((index, sequence.start(model, parent))),
             }
@@ -302,7 +303,7 @@ impl<S: StateStore> State<S> {
         batch: &mut Batch,
     ) {
         batch.accepted_rows.push(row);
-        let row = &sequence.flight[index];
+        let row = &sequence.in_flight[index];
         let (committed, kv_index) = (sequence.committed(), sequence.committed() + index);
         let path = if is_chain { 0 } else { row.depth + 1 };
         batch.path = batch.path.max(path);
@@ -310,12 +311,12 @@ impl<S: StateStore> State<S> {
         batch.sequences.push(id.index as i32);
         batch.tree_starts.push((committed + row.depth + 1 - path) as i32);
         if is_recurrent {
-            let before = row.parent.map_or(sequence.slot, |parent| sequence.flight[parent].slot);
+            let before = row.parent.map_or(sequence.slot, |parent| sequence.in_flight[parent].slot);
             batch.read_slots.push(before.unwrap_or(-1));
             batch.write_slots.extend(row.slot);
         }
         for (group, cells) in batch.cells.iter_mut().enumerate() {
-            cells.push(self.flight_cell(id, group, kv_index));
+            cells.push(self.in_flight_cell(id, group, kv_index));
         }
     }
 
@@ -332,18 +333,18 @@ impl<S: StateStore> State<S> {
                 if is_chain {
                     continue;
                 }
-                let mut at = start + sequence.flight[index].depth + 1;
+                let mut at = start + sequence.in_flight[index].depth + 1;
                 for kv_index in sequence.path_up(index) {
                     at -= 1;
-                    paths[at] = self.flight_cell(id, group, committed + kv_index);
+                    paths[at] = self.in_flight_cell(id, group, committed + kv_index);
                 }
             }
         }
     }
 
     /// The cell of a KV index in flight.
-    fn flight_cell(&self, id: SequenceId, group: usize, kv_index: usize) -> i32 {
-        let page = self.groups[group].table[id.index * self.blocks() + kv_index / PAGE_CELLS];
+    fn in_flight_cell(&self, id: SequenceId, group: usize, kv_index: usize) -> i32 {
+        let page = self.groups[group].table[id.index * self.pages_per_sequence() + kv_index / PAGE_CELLS];
         debug_assert!(page >= 0, "positions in flight have cells");
         page * PAGE_CELLS as i32 + (kv_index % PAGE_CELLS) as i32
     }

@@ -13,7 +13,7 @@ impl<S: StateStore> State<S> {
     /// # Errors
     /// As for [`State::commit_path`].
     pub fn commit(&mut self, id: SequenceId, count: usize) -> Result<(), StateError> {
-        let in_flight = self.sequence(id)?.flight.len();
+        let in_flight = self.sequence(id)?.in_flight.len();
         if count > in_flight {
             return Err(StateError::NotInFlight { wanted: count, in_flight });
         }
@@ -39,22 +39,22 @@ impl<S: StateStore> State<S> {
         self.compact_path(id, len, path);
         let sequence = self.sequence_mut(id)?;
         let committed = sequence.committed();
-        let flight = std::mem::take(&mut sequence.flight);
-        sequence.commit(len, &|index| &flight[path(index)]);
+        let in_flight = std::mem::take(&mut sequence.in_flight);
+        sequence.commit(len, &|index| &in_flight[path(index)]);
         let before = std::mem::replace(&mut sequence.slot, slot);
         if before != slot {
             slot.into_iter().for_each(|slot| self.slots.acquire(slot));
             before.into_iter().for_each(|slot| self.slots.release(slot));
         }
         if let Some(last) = len.checked_sub(1) {
-            self.invalidate_overwritten_states(id, &flight[path(last)]);
+            self.invalidate_overwritten_states(id, &in_flight[path(last)]);
         }
         // States at page boundaries, for prefix-cache hits.
-        self.cache_full_pages(id, &|block| {
-            let row = &flight[path(((block + 1) * PAGE_CELLS).checked_sub(committed + 1)?)];
+        self.cache_full_pages(id, &|page_index| {
+            let row = &in_flight[path(((page_index + 1) * PAGE_CELLS).checked_sub(committed + 1)?)];
             Some(CachedEntry { id: row.slot?, computed_by: row.state_valid_for })
         });
-        self.drop_flight(id, flight);
+        self.drop_in_flight(id, in_flight);
         self.release_from(id, committed + len);
         self.release_out_of_window(id);
         self.shrink_cache();
@@ -69,10 +69,10 @@ impl<S: StateStore> State<S> {
         path: &dyn Fn(usize) -> usize,
     ) -> Result<Option<i32>, StateError> {
         let sequence = self.sequence(id)?;
-        let in_flight = sequence.flight.len();
+        let in_flight = sequence.in_flight.len();
         let mut before = None;
         for index in (0..len).map(path) {
-            let row = sequence.flight.get(index);
+            let row = sequence.in_flight.get(index);
             let row = row.ok_or(StateError::NotInFlight { wanted: index + 1, in_flight })?;
             if row.parent != before {
                 return Err(StateError::NotAPath { index });
@@ -83,13 +83,13 @@ impl<S: StateStore> State<S> {
             before = Some(index);
         }
         let Some(last) = before.filter(|_| self.has_slots()) else { return Ok(sequence.slot) };
-        if self.is_recurrent() && !sequence.flight[last].state_valid_for.contains(ModelId::TARGET) {
+        if self.is_recurrent() && !sequence.in_flight[last].state_valid_for.contains(ModelId::TARGET) {
             return Err(StateError::NoCheckpoint { wanted: len, in_flight });
         }
-        Ok(sequence.flight[last].slot)
+        Ok(sequence.in_flight[last].slot)
     }
 
-    /// Clears the computed ranges of recurrent drafts that have overwritten the state after the new last position.
+    /// Clears the computed ranges of recurrent draft models that have overwritten the state after the new last position.
     fn invalidate_overwritten_states(&mut self, id: SequenceId, last: &InFlight) {
         let Some(sequence) = &mut self.sequences[id.index] else { return };
         let committed = sequence.committed();
@@ -105,10 +105,10 @@ impl<S: StateStore> State<S> {
     }
 
     /// Releases the slots of dropped positions in flight; reuses the buffer.
-    fn drop_flight(&mut self, id: SequenceId, mut flight: Vec<InFlight>) {
-        flight.drain(..).filter_map(|row| row.slot).for_each(|slot| self.slots.release(slot));
+    fn drop_in_flight(&mut self, id: SequenceId, mut in_flight: Vec<InFlight>) {
+        in_flight.drain(..).filter_map(|row| row.slot).for_each(|slot| self.slots.release(slot));
         if let Some(sequence) = &mut self.sequences[id.index] {
-            sequence.flight = flight;
+            sequence.in_flight = in_flight;
         }
     }
 
@@ -118,8 +118,8 @@ impl<S: StateStore> State<S> {
     /// If there is no such sequence.
     pub fn rollback(&mut self, id: SequenceId) -> Result<(), StateError> {
         let sequence = self.sequence_mut(id)?;
-        let (flight, committed) = (std::mem::take(&mut sequence.flight), sequence.committed());
-        self.drop_flight(id, flight);
+        let (in_flight, committed) = (std::mem::take(&mut sequence.in_flight), sequence.committed());
+        self.drop_in_flight(id, in_flight);
         self.release_from(id, committed);
         Ok(())
     }
@@ -133,15 +133,15 @@ impl<S: StateStore> State<S> {
         let sequence = self.sequence(id)?;
         let committed = sequence.committed();
         if len > 0 && len < committed {
-            let refuse = |why| Err(StateError::CannotTruncate { wanted: len, committed, why });
+            let reject = |why| Err(StateError::CannotTruncate { wanted: len, committed, why });
             if self.is_recurrent() {
-                return refuse("a recurrent model keeps no state of earlier positions");
+                return reject("a recurrent model keeps no state of earlier positions");
             }
             let out_of_window = |(group, span): (&Group, &Span)| {
                 group.models.contains(ModelId::TARGET) && group.first_visible(len) < span.valid_from
             };
             if self.groups.iter().zip(&sequence.spans).any(out_of_window) {
-                return refuse("the positions before it have slid out of the window");
+                return reject("the positions before it have slid out of the window");
             }
         }
         self.rollback(id)?;
@@ -172,7 +172,7 @@ impl<S: StateStore> State<S> {
     /// # Errors
     /// If no sequence is free, or positions are in flight.
     pub fn fork(&mut self, id: SequenceId) -> Result<SequenceId, StateError> {
-        let in_flight = self.sequence(id)?.flight.len();
+        let in_flight = self.sequence(id)?.in_flight.len();
         if in_flight > 0 {
             return Err(StateError::InFlight(in_flight));
         }
@@ -183,12 +183,12 @@ impl<S: StateStore> State<S> {
         let (cacheable_len, removed, spans, slot) =
             (sequence.cacheable_len, sequence.removed, sequence.spans.clone(), sequence.slot);
         let extensions = sequence.extensions.iter().map(|extension| extension.fork()).collect();
-        let blocks = self.blocks();
+        let per_sequence = self.pages_per_sequence();
         for ((group, pool), span) in self.groups.iter_mut().zip(&mut self.pools).zip(&spans) {
-            for block in span.first..span.end {
-                let page = group.table[id.index * blocks + block];
+            for page_index in span.first..span.end {
+                let page = group.table[id.index * per_sequence + page_index];
                 pool.acquire(page);
-                group.table[fork.index * blocks + block] = page;
+                group.table[fork.index * per_sequence + page_index] = page;
             }
         }
         slot.into_iter().for_each(|slot| self.slots.acquire(slot));
@@ -219,21 +219,23 @@ impl<S: StateStore> State<S> {
         }
     }
 
-    /// Adds newly full pages to the prefix tree, with the recurrent states from `state_after`. If the tree already has an equal page
-    /// that at least the same drafts have computed, the sequence switches to that page.
+    /// Adds newly full pages to the prefix tree, with the recurrent states from `state_after`. If the tree already has an equal
+    /// page that at least the same draft models have computed, the sequence switches to that page.
     fn cache_full_pages(&mut self, id: SequenceId, state_after: &dyn Fn(usize) -> Option<CachedEntry>) {
-        let row = id.index * self.blocks();
+        let table_start = id.index * self.pages_per_sequence();
         let is_recurrent = self.is_recurrent();
         let Some(sequence) = &mut self.sequences[id.index] else { return };
         let end = sequence.tokens.len().min(sequence.cacheable_len) / PAGE_CELLS;
-        for block in sequence.page_digests.len()..end {
-            let tokens = &sequence.tokens[block * PAGE_CELLS..][..PAGE_CELLS];
+        for page_index in sequence.page_digests.len()..end {
+            let tokens = &sequence.tokens[page_index * PAGE_CELLS..][..PAGE_CELLS];
             let before = sequence.page_digests.last().copied();
-            sequence.page_digests.push(digest_after(before.as_ref().unwrap_or(self.tree.root()), tokens));
+            sequence
+                .page_digests
+                .push(digest_after(before.as_ref().unwrap_or(self.tree.model_digest()), tokens));
             let parent = match before {
                 None => None,
                 Some(digest) => {
-                    let last = &sequence.tokens[(block - 1) * PAGE_CELLS..][..PAGE_CELLS];
+                    let last = &sequence.tokens[(page_index - 1) * PAGE_CELLS..][..PAGE_CELLS];
                     match self.tree.look_up(&digest, last) {
                         // The prefix was evicted, so this page could not be found.
                         None => continue,
@@ -241,9 +243,10 @@ impl<S: StateStore> State<S> {
                     }
                 }
             };
-            let positions = block * PAGE_CELLS..(block + 1) * PAGE_CELLS;
-            let own = valid_pages(&self.groups, sequence, row, positions.clone());
-            let state = state_after(block).filter(|state| can_resume_from(state.computed_by, is_recurrent));
+            let positions = page_index * PAGE_CELLS..(page_index + 1) * PAGE_CELLS;
+            let own = valid_pages(&self.groups, sequence, table_start, positions.clone());
+            let state =
+                state_after(page_index).filter(|state| can_resume_from(state.computed_by, is_recurrent));
             let mut pools = Pools { pages: &mut self.pools, slots: &mut self.slots };
             let node = self.tree.add(parent, tokens, &own, state, &mut pools);
             let [_, drafts] = sequence.drafts_that_computed(positions);
@@ -251,12 +254,12 @@ impl<S: StateStore> State<S> {
             for ((group, pool), (own, cached)) in self.groups.iter_mut().zip(&mut self.pools).zip(pages) {
                 if let (Some(own), Some(cached)) = (*own, *cached)
                     && own.id != cached.id
-                    // Not if the sequence would lose positions that a draft has computed, even a part of the page.
+                    // Not if the sequence would lose positions that a draft model has computed, even a part of the page.
                     && cached.computed_by.contains_all(drafts.intersection(group.models))
                 {
                     pool.acquire(cached.id);
                     pool.release(own.id);
-                    group.table[row + block] = cached.id;
+                    group.table[table_start + page_index] = cached.id;
                 }
             }
         }
@@ -264,7 +267,7 @@ impl<S: StateStore> State<S> {
 
     /// Adds the partial last page of a sequence that ends, and the state after its last position, to the prefix tree.
     pub(crate) fn cache_tail(&mut self, id: SequenceId) {
-        let row = id.index * self.blocks();
+        let table_start = id.index * self.pages_per_sequence();
         let Some(sequence) = &self.sequences[id.index] else { return };
         let (len, full) = (sequence.tokens.len(), sequence.page_digests.len());
         if len == 0 || sequence.cacheable_len < len {
@@ -291,8 +294,8 @@ impl<S: StateStore> State<S> {
             }
             return;
         }
-        let own = valid_pages(&self.groups, sequence, row, full * PAGE_CELLS..len);
-        // A page that is in the tree already belongs to a node with other or more tokens.
+        let own = valid_pages(&self.groups, sequence, table_start, full * PAGE_CELLS..len);
+        // A page that is in the tree already belongs to a node with different or more tokens.
         let is_there = |(pool, page): (&crate::Pool, &Option<CachedEntry>)| {
             page.is_some_and(|page| pool.in_tree(page.id))
         };
@@ -304,7 +307,7 @@ impl<S: StateStore> State<S> {
     /// The recurrent state after the last committed position, if a prefix-cache hit could resume from it.
     fn last_state(&self, sequence: &Sequence) -> Option<CachedEntry> {
         let has = |model: &ModelId| {
-            self.models[model.0].is_recurrent() && sequence.computed_before_flight(*model).is_some()
+            self.models[model.0].is_recurrent() && sequence.computed_start(*model).is_some()
         };
         let computed_by: ModelSet = self.models().filter(has).collect();
         let state = sequence.slot.map(|id| CachedEntry { id, computed_by });
@@ -313,31 +316,31 @@ impl<S: StateStore> State<S> {
 
     /// Releases the pages beyond the first `positions` positions.
     pub(crate) fn release_from(&mut self, id: SequenceId, positions: usize) {
-        let (row, end) = (id.index * self.blocks(), pages_for(positions));
+        let (table_start, end) = (id.index * self.pages_per_sequence(), pages_for(positions));
         let Some(sequence) = &mut self.sequences[id.index] else { return };
         for ((group, pool), span) in self.groups.iter_mut().zip(&mut self.pools).zip(&mut sequence.spans) {
             while span.end > end.max(span.first) {
                 span.end -= 1;
-                pool.release(std::mem::replace(&mut group.table[row + span.end], -1));
+                pool.release(std::mem::replace(&mut group.table[table_start + span.end], -1));
             }
             // Positions before `valid_from` can only be missing in groups without the target.
             span.valid_from = span.valid_from.min(positions);
             if span.first == span.end {
-                let block = positions / PAGE_CELLS;
-                *span = Span { first: block, end: block, valid_from: positions };
+                let page_index = positions / PAGE_CELLS;
+                *span = Span { first: page_index, end: page_index, valid_from: positions };
             }
         }
     }
 
     /// Releases the pages that no future position attends to.
     pub(crate) fn release_out_of_window(&mut self, id: SequenceId) {
-        let row = id.index * self.blocks();
+        let table_start = id.index * self.pages_per_sequence();
         let Some(sequence) = &mut self.sequences[id.index] else { return };
         let len = sequence.tokens.len();
         for ((group, pool), span) in self.groups.iter_mut().zip(&mut self.pools).zip(&mut sequence.spans) {
             let first = (group.first_visible(len) / PAGE_CELLS).min(span.end);
             while span.first < first {
-                pool.release(std::mem::replace(&mut group.table[row + span.first], -1));
+                pool.release(std::mem::replace(&mut group.table[table_start + span.first], -1));
                 span.first += 1;
             }
             span.valid_from = span.valid_from.max(span.first * PAGE_CELLS);
@@ -363,19 +366,19 @@ fn can_resume_from(state_of: ModelSet, target_is_recurrent: bool) -> bool {
     if target_is_recurrent { state_of.contains(ModelId::TARGET) } else { !state_of.is_empty() }
 }
 
-/// For each KV cache group, the page of these positions, which are in one block, if the sequence has it and its cells are valid.
+/// For each KV cache group, the page of these positions, which share one, if the sequence has it and its cells are valid.
 fn valid_pages(
     groups: &[Group],
     sequence: &Sequence,
-    row: usize,
+    table_start: usize,
     positions: Range<usize>,
 ) -> Vec<Option<CachedEntry>> {
-    let block = positions.start / PAGE_CELLS;
+    let page_index = positions.start / PAGE_CELLS;
     let [drafts, _] = sequence.drafts_that_computed(positions);
     let pages = groups.iter().zip(&sequence.spans).map(|(group, span)| {
-        let id = group.table[row + block];
+        let id = group.table[table_start + page_index];
         let computed_by = drafts.intersection(group.models);
-        let is_valid = id >= 0 && span.valid_from <= block * PAGE_CELLS;
+        let is_valid = id >= 0 && span.valid_from <= page_index * PAGE_CELLS;
         let is_computed = group.models.contains(ModelId::TARGET) || !computed_by.is_empty();
         (is_valid && is_computed).then_some(CachedEntry { id, computed_by })
     });

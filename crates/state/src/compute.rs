@@ -19,27 +19,27 @@ impl<S: StateStore> State<S> {
         let mut rows = rows.into_iter().peekable();
         while let Some((id, kv_index)) = rows.next() {
             let sequence = self.sequence_mut(id)?;
-            let first = sequence.in_flight(kv_index)?;
-            sequence.flight[first].is_stale = true;
+            let first = sequence.in_flight_index(kv_index)?;
+            sequence.in_flight[first].is_stale = true;
             let (mut min_index, mut missing) = (first, None);
             while let Some((_, kv_index)) = rows.next_if(|&(other, _)| other == id) {
-                match sequence.in_flight(kv_index) {
+                match sequence.in_flight_index(kv_index) {
                     Ok(index) => {
-                        sequence.flight[index].is_stale = true;
+                        sequence.in_flight[index].is_stale = true;
                         min_index = min_index.min(index);
                     }
                     Err(error) => missing = Some(error),
                 }
             }
-            sequence.invalidate_stale(min_index, ModelSet::of(model), is_recurrent);
+            sequence.invalidate_stale(min_index, ModelSet::from_model(model), is_recurrent);
             missing.map_or(Ok(()), Err)?;
         }
         Ok(())
     }
 
-    /// Marks these KV indices in flight as computed by a model, in this order: `(sequence, kv_index, token)`. The token is `None` if
-    /// the input was an embedding ([`NOT_A_TOKEN`]); only the target's is used. If it differs from the target's previous token, the
-    /// drafts' results there and in descendants are invalidated.
+    /// Marks these KV indices in flight as computed by a model, in this order: `(sequence, kv_index, token)`. The token is `None`
+    /// if the input was an embedding ([`NOT_A_TOKEN`]); only the target's is used. If it differs from the target's previous token,
+    /// the draft models' results there and in descendants are invalidated.
     ///
     /// # Errors
     /// If the sequence does not exist or the KV index is not in flight.
@@ -51,7 +51,7 @@ impl<S: StateStore> State<S> {
         let is_recurrent = self.models[model.0].is_recurrent();
         for (id, kv_index, token) in rows {
             let sequence = self.sequence_mut(id)?;
-            let index = sequence.in_flight(kv_index)?;
+            let index = sequence.in_flight_index(kv_index)?;
             if model == ModelId::TARGET {
                 sequence.set_token(index, token.unwrap_or(NOT_A_TOKEN));
             }

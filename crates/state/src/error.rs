@@ -65,7 +65,7 @@ pub enum StateError {
     /// The recurrent state after the last position to commit was overwritten by later positions.
     #[error(
         "cannot commit {wanted} of {in_flight} positions in flight: the recurrent state after them was overwritten; \
-         commit none, or drop fewer than {CHECKPOINTS}"
+         roll back, or commit a path that leaves out fewer than {CHECKPOINTS} positions"
     )]
     NoCheckpoint {
         /// Positions to commit.
@@ -112,5 +112,5 @@ pub enum StateError {
     CannotShift(&'static str),
     /// The cache metadata is inconsistent: a bug.
     #[error("the cache metadata is inconsistent: {0}; this is a bug, please report it")]
-    Damaged(String),
+    Inconsistent(String),
 }

@@ -1,4 +1,4 @@
-//! Reserving KV slots for positions in flight.
+//! Allocating KV cells for positions in flight.
 
 use crate::prefix::Pools;
 use crate::sequence::InFlight;
@@ -7,19 +7,19 @@ use std::ops::Range;
 use verbatim_backend::{PAGE_CELLS, StateStore};
 
 impl<S: StateStore> State<S> {
-    /// Reserves a chain of `count` more positions in flight and returns their KV indices.
+    /// Allocates a chain of `count` more positions in flight and returns their KV indices.
     ///
     /// # Errors
     /// As for [`State::append_tree`].
     pub fn append(&mut self, id: SequenceId, count: usize) -> Result<Range<usize>, StateError> {
         let sequence = self.sequence(id)?;
-        let (kv_indices, flight) = (sequence.kv_len(), sequence.flight.len());
+        let (kv_indices, in_flight) = (sequence.kv_len(), sequence.in_flight.len());
         self.check_growth(id, count, true)?;
-        self.grow(id, count, &|index| (flight + index).checked_sub(1))?;
+        self.grow(id, count, &|index| (in_flight + index).checked_sub(1))?;
         Ok(kv_indices..kv_indices + count)
     }
 
-    /// Reserves more positions in flight that form a tree, and returns their KV indices, which follow those of all positions
+    /// Allocates more positions in flight that form a tree, and returns their KV indices, which follow those of all positions
     /// committed and in flight. `parents` are indices among the positions in flight, those of earlier calls included; `None` is
     /// the last committed position.
     ///
@@ -33,15 +33,15 @@ impl<S: StateStore> State<S> {
         parents: &[Option<usize>],
     ) -> Result<Range<usize>, StateError> {
         let kv_indices = self.sequence(id)?.kv_len();
-        let flight = self.sequence(id)?.flight.len();
+        let in_flight = self.sequence(id)?.in_flight.len();
         for (index, parent) in parents.iter().enumerate() {
             if let Some(parent) = *parent
-                && parent >= flight + index
+                && parent >= in_flight + index
             {
-                return Err(StateError::Parent { index: flight + index, parent });
+                return Err(StateError::Parent { index: in_flight + index, parent });
             }
         }
-        let chain = parents.iter().enumerate().all(|(i, parent)| *parent == (flight + i).checked_sub(1));
+        let chain = parents.iter().enumerate().all(|(i, parent)| *parent == (in_flight + i).checked_sub(1));
         self.check_growth(id, parents.len(), chain)?;
         self.grow(id, parents.len(), &|index| parents[index])?;
         Ok(kv_indices..kv_indices + parents.len())
@@ -53,7 +53,7 @@ impl<S: StateStore> State<S> {
         if wanted > self.context {
             return Err(StateError::ContextFull { wanted, context: self.context });
         }
-        let wanted = sequence.flight.len() + count;
+        let wanted = sequence.in_flight.len() + count;
         if wanted > self.max_in_flight {
             return Err(StateError::TooManyInFlight { wanted, max: self.max_in_flight });
         }
@@ -99,11 +99,11 @@ impl<S: StateStore> State<S> {
             }
             let sequence = self.sequence_mut(id)?;
             let parent = parent(index);
-            let depth = parent.map_or(0, |parent| sequence.flight[parent].depth + 1);
+            let depth = parent.map_or(0, |parent| sequence.in_flight[parent].depth + 1);
             let (computed_by, state_valid_for) = (ModelSet::default(), ModelSet::default());
             let row =
                 InFlight { parent, depth, token: None, computed_by, slot, state_valid_for, is_stale: false };
-            sequence.flight.push(row);
+            sequence.in_flight.push(row);
         }
         self.shrink_cache();
         Ok(())
@@ -142,7 +142,7 @@ impl<S: StateStore> State<S> {
 
     /// The page of a KV index, if it is shared.
     fn shared_page(&self, id: SequenceId, group: usize, kv_index: usize) -> Option<i32> {
-        let page = self.groups[group].table[id.index * self.blocks() + kv_index / PAGE_CELLS];
+        let page = self.groups[group].table[id.index * self.pages_per_sequence() + kv_index / PAGE_CELLS];
         (!kv_index.is_multiple_of(PAGE_CELLS) && page >= 0 && self.pools[group].ref_count(page) > 1)
             .then_some(page)
     }
@@ -151,18 +151,18 @@ impl<S: StateStore> State<S> {
         if kv_indices.is_empty() {
             return;
         }
-        let row = id.index * self.blocks();
+        let table_start = id.index * self.pages_per_sequence();
         if let Some(shared) = self.shared_page(id, group, kv_indices.start) {
             let own = self.pools[group].take().expect("`make_room` has freed it");
             self.copy_page(group, shared, own);
             self.pools[group].release(shared);
-            self.groups[group].table[row + kv_indices.start / PAGE_CELLS] = own;
+            self.groups[group].table[table_start + kv_indices.start / PAGE_CELLS] = own;
         }
         let end = pages_for(kv_indices.end);
         let Some(sequence) = &mut self.sequences[id.index] else { return };
         let span = &mut sequence.spans[group];
         while span.end < end {
-            self.groups[group].table[row + span.end] =
+            self.groups[group].table[table_start + span.end] =
                 self.pools[group].take().expect("`make_room` has freed it");
             span.end += 1;
         }
@@ -187,7 +187,7 @@ impl<S: StateStore> State<S> {
         if kv_index >= sequence.kv_len() {
             return None;
         }
-        let page = self.groups[group].table[id.index * self.blocks() + kv_index / PAGE_CELLS];
+        let page = self.groups[group].table[id.index * self.pages_per_sequence() + kv_index / PAGE_CELLS];
         usize::try_from(page).ok().map(|page| page * PAGE_CELLS + kv_index % PAGE_CELLS)
     }
 }

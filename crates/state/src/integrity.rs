@@ -12,7 +12,7 @@ impl<S: StateStore> State<S> {
     /// # Errors
     /// A description of the inconsistency.
     pub fn integrity(&self) -> Result<(), String> {
-        let blocks = self.blocks();
+        let per_sequence = self.pages_per_sequence();
         for (index, (group, pool)) in self.groups.iter().zip(&self.pools).enumerate() {
             let held = group.table.iter().copied().filter(|&page| page >= 0);
             let in_tree = self.tree.nodes().filter_map(|node: &Node| node.pages[index].map(|page| page.id));
@@ -20,23 +20,29 @@ impl<S: StateStore> State<S> {
             if pool.cached() > group.cache_pages {
                 return Err(format!("{} pages are cached, not {}", pool.cached(), group.cache_pages));
             }
-            for (row, table) in group.table.chunks(blocks.max(1)).enumerate() {
-                let span = match self.sequences.get(row).and_then(Option::as_ref) {
+            for (sequence_index, table) in group.table.chunks(per_sequence.max(1)).enumerate() {
+                let span = match self.sequences.get(sequence_index).and_then(Option::as_ref) {
                     None => Span::default(),
                     Some(sequence) => {
-                        self.check_span(index, sequence).map_err(|what| format!("sequence {row} {what}"))?;
+                        self.check_span(index, sequence)
+                            .map_err(|what| format!("sequence {sequence_index} {what}"))?;
                         sequence.spans[index]
                     }
                 };
-                let has = |block: usize| table[block] >= 0;
-                if (0..blocks).any(|block| has(block) != (span.first..span.end).contains(&block)) {
-                    return Err(format!("sequence {row}: {span:?} does not match its page table {table:?}"));
+                let has = |page_index: usize| table[page_index] >= 0;
+                if (0..per_sequence)
+                    .any(|page_index| has(page_index) != (span.first..span.end).contains(&page_index))
+                {
+                    return Err(format!(
+                        "sequence {sequence_index}: {span:?} does not match its page table {table:?}"
+                    ));
                 }
             }
         }
         let live = || self.sequences.iter().flatten();
-        let slots = live()
-            .flat_map(|sequence| sequence.flight.iter().map(|row| row.slot).chain([sequence.slot]).flatten());
+        let slots = live().flat_map(|sequence| {
+            sequence.in_flight.iter().map(|row| row.slot).chain([sequence.slot]).flatten()
+        });
         self.slots.check(
             "slot",
             slots,
@@ -48,9 +54,10 @@ impl<S: StateStore> State<S> {
             if sequence.page_digests.len() != full {
                 return Err(format!("{} page digests for {full} full pages", sequence.page_digests.len()));
             }
-            let mut digest = *self.tree.root();
-            for (block, stored) in sequence.tokens.chunks_exact(PAGE_CELLS).zip(&sequence.page_digests) {
-                digest = digest_after(&digest, block);
+            let mut digest = *self.tree.model_digest();
+            for (page_tokens, stored) in sequence.tokens.chunks_exact(PAGE_CELLS).zip(&sequence.page_digests)
+            {
+                digest = digest_after(&digest, page_tokens);
                 if digest != *stored {
                     return Err("a page digest does not match the sequence's tokens".into());
                 }
@@ -81,33 +88,34 @@ impl<S: StateStore> State<S> {
         if !valid.contains(&span.valid_from) {
             return Err(format!("has valid_from {}, which is not in {valid:?}", span.valid_from));
         }
-        // In groups without the target, pages that no draft has computed may be missing.
-        let is_missing = !is_targets && sequence.flight.is_empty() && span.first == committed / PAGE_CELLS;
+        // In groups without the target, pages that no draft model has computed may be missing.
+        let is_missing = !is_targets && sequence.in_flight.is_empty() && span.first == committed / PAGE_CELLS;
         if span.end != end && !(is_missing && span.end == span.first) {
             return Err(format!("needs pages from position {first_visible} to page {end}, but has {span:?}"));
         }
         Ok(())
     }
 
-    /// Whether the cells and the state of a draft's computed range exist.
+    /// Whether the cells and the state of a draft model's computed range exist.
     fn check_computed(&self, sequence: &Sequence, draft: ModelId) -> Result<(), String> {
         let (computed, committed) = (sequence.computed_range(draft), sequence.committed());
         if computed.is_empty() && computed != (0..0) || computed.end > committed {
-            return Err(format!("a draft has computed {computed:?} of {committed} positions"));
+            return Err(format!("a draft model has computed {computed:?} of {committed} positions"));
         }
         for (group, span) in self.groups.iter().zip(&sequence.spans) {
             let first = computed.start.max(group.first_visible(committed));
             if group.models.contains(draft) && first < computed.end && first < span.valid_from {
                 return Err(format!(
-                    "a draft has computed {computed:?}, but valid cells begin at {}",
+                    "a draft model has computed {computed:?}, but valid cells begin at {}",
                     span.valid_from
                 ));
             }
         }
-        let has_state =
-            self.models[draft.0].is_recurrent() && sequence.computed_before_flight(draft).is_some();
+        let has_state = self.models[draft.0].is_recurrent() && sequence.computed_start(draft).is_some();
         if has_state && sequence.slot.is_none() {
-            return Err(format!("a draft has computed {computed:?}, but its recurrent state is missing"));
+            return Err(format!(
+                "a draft model has computed {computed:?}, but its recurrent state is missing"
+            ));
         }
         Ok(())
     }

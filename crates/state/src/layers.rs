@@ -1,4 +1,4 @@
-//! The layers of all models in one state: which layers belong to which model, and how a draft adds its layers.
+//! The layers of all models in one state: which layers belong to which model, and how a draft model adds its layers.
 
 use crate::model::{MAX_MODELS, ModelLayers, ModelSet, ModelSpec};
 use crate::pool::Pool;
@@ -23,8 +23,8 @@ impl<S: StateStore> State<S> {
         (0..self.models.len()).map(ModelId)
     }
 
-    /// Adds a draft's layers to those of the target. Attention layers join the KV cache group with their window; recurrent layers
-    /// share the slots. The prefix cache keeps its size in positions; the draft's layers add bytes.
+    /// Adds a draft model's layers to those of the target. Attention layers join the KV cache group with their window; recurrent
+    /// layers share the slots. The prefix cache keeps its size in positions; the draft model's layers add bytes.
     ///
     /// # Errors
     /// If a sequence has begun or the prefix cache is not empty, if there are too many models, or not enough memory.
@@ -47,12 +47,12 @@ impl<S: StateStore> State<S> {
         self.sequence(id).map(|sequence| sequence.computed_range(model))
     }
 
-    /// The drafts: all models except the target.
+    /// The draft models: all models except the target.
     pub(crate) fn drafts(&self) -> impl Iterator<Item = ModelId> + use<S> {
         self.models().skip(1)
     }
 
-    /// Clips the drafts' computed ranges to the remaining positions, after positions were removed.
+    /// Clips the draft models' computed ranges to the remaining positions, after positions were removed.
     pub(crate) fn clip_computed(&mut self, id: SequenceId) {
         let Some(sequence) = &mut self.sequences[id.index] else { return };
         let committed = sequence.committed();
@@ -71,7 +71,7 @@ impl<S: StateStore> State<S> {
         }
     }
 
-    /// Drops the recurrent state after the last committed position, and with it the computed ranges of recurrent drafts.
+    /// Drops the recurrent state after the last committed position, and with it the computed ranges of recurrent draft models.
     pub(crate) fn invalidate_states(&mut self, id: SequenceId) {
         let Some(sequence) = &mut self.sequences[id.index] else { return };
         for (computed, model) in sequence.computed_ranges.iter_mut().zip(&self.models[1..]) {

@@ -1,21 +1,22 @@
 //! Sequence state: which positions of which sequence are stored in which cells of the backend's memory.
 //!
-//! **A sequence grows in transactions.** [`State::append`] (a chain) or [`State::append_tree`] reserves KV slots for positions
-//! in flight, steps store their K and V, and [`State::commit`] or [`State::commit_path`] commits those on one path;
-//! [`State::rollback`] drops them all. None of this changes committed positions, so a failed step or rejected draft tokens leave
-//! a sequence unchanged. Other crates attach their own per-sequence state as a [`SequenceExtension`].
+//! **A sequence grows in transactions.** [`State::append`] (a chain) or [`State::append_tree`] allocates KV cells for positions *in
+//! flight* (allocated, not yet committed: speculative tokens), steps store their K and V, and [`State::commit`] or
+//! [`State::commit_path`] commits those on one path; [`State::rollback`] drops them all. None of this changes committed positions,
+//! so a failed step or rejected draft tokens leave a sequence unchanged. Other crates attach their own per-sequence state as a
+//! [`SequenceExtension`].
 //!
 //! **A step** calls [`State::batch`] to find where its rows read and write, then [`State::begin_compute`], runs, and calls
 //! [`State::computed`] if the run has succeeded.
 //!
-//! **A draft model is more layers of the same sequences** ([`State::append_model`]). It shares KV indices, pages, slots and
-//! transactions with the target, so a rollback cannot miss the draft. [`State::computed_range`] returns the committed positions
-//! that a draft has computed; the draft only attends to those. A draft never blocks the target: positions that its window or its
-//! recurrent state cannot keep count as not computed.
+//! **A draft model's layers are added to the same sequences** ([`State::append_model`]). It shares KV indices, pages, slots and
+//! transactions with the target, so a rollback cannot miss the draft model. [`State::computed_range`] returns the committed
+//! positions that a draft model has computed; it only attends to those. A draft model never blocks the target: positions that no
+//! longer fit its window or recurrent state are treated as not computed.
 //!
-//! **KV cache groups** are layers with the same window. Each has its own pages of [`PAGE_CELLS`] positions; pages that
-//! have slid out of the window are released. Recurrent layers have state slots: one for the state after the last committed position, others
-//! for positions in flight, so that any of the last [`CHECKPOINTS`] can be committed without a copy.
+//! **KV cache groups** are layers with the same window. Each has its own pages of [`PAGE_CELLS`] positions; pages that have slid
+//! out of the window are released. Recurrent layers have state slots: one for the state after the last committed position, more for
+//! positions in flight, so that any of the last [`CHECKPOINTS`] can be committed without a copy.
 //!
 //! **Pages and slots are reference-counted**: forked sequences share them, and so does the prefix tree (the prefix cache), which
 //! keeps them until the memory is needed. Writing to a shared page copies it first.
@@ -68,7 +69,7 @@ pub struct SequenceId {
 }
 
 impl SequenceId {
-    /// The sequence's row in the page tables.
+    /// The sequence's index in the page tables.
     pub fn index(self) -> usize {
         self.index
     }
@@ -76,14 +77,14 @@ impl SequenceId {
 
 /// A KV cache group: layers with the same window, which need pages for the same positions.
 ///
-/// A group without layers of the target may be missing pages inside the window: positions that no draft has computed.
+/// A group without layers of the target may be missing pages inside the window: positions that no draft model has computed.
 struct Group {
     window: Option<usize>,
     /// Indices of the group's layers among all attention layers.
     layers: Vec<usize>,
     /// The models that have layers in the group.
     models: ModelSet,
-    /// The page of \[sequence, block of positions\]; -1 for none.
+    /// \[sequence, index of a page in the sequence\]: the page; -1 for none.
     table: Vec<i32>,
     /// Maximum number of pages that only the prefix tree references.
     cache_pages: usize,
@@ -174,15 +175,16 @@ impl<S: StateStore> State<S> {
 
     /// The shape of [`State::page_table`]: sequences, and pages per sequence.
     pub fn page_table_shape(&self) -> [usize; 2] {
-        [self.sequences.len(), self.blocks()]
+        [self.sequences.len(), self.pages_per_sequence()]
     }
 
-    /// A KV cache group's page table: the page of each block of [`PAGE_CELLS`] positions of each sequence; -1 for none.
+    /// A KV cache group's page table: for each sequence, the page of every [`PAGE_CELLS`] consecutive positions; -1 for none.
     pub fn page_table(&self, group: usize) -> &[i32] {
         &self.groups[group].table
     }
 
-    fn blocks(&self) -> usize {
+    /// Entries of a sequence in a page table.
+    fn pages_per_sequence(&self) -> usize {
         pages_for(self.context)
     }
 
@@ -228,7 +230,7 @@ impl<S: StateStore> State<S> {
         }
         self.shrink_cache();
         match self.sequences.iter().all(Option::is_none) {
-            true => self.integrity().map_err(StateError::Damaged),
+            true => self.integrity().map_err(StateError::Inconsistent),
             false => Ok(()),
         }
     }

@@ -1,4 +1,4 @@
-//! The models that share sequences: the target and its drafts. A draft is more layers of the same sequences.
+//! The models that share sequences: the target and its draft models, whose layers are added to the same sequences.
 
 use crate::spec::LayerSpec;
 use std::ops::Range;
@@ -10,7 +10,7 @@ pub type Digest = [u8; 32];
 /// Maximum number of models of one [`State`](crate::State).
 pub(crate) const MAX_MODELS: usize = u32::BITS as usize;
 
-/// The id of a model of a [`State`](crate::State): the target or a draft.
+/// The id of a model of a [`State`](crate::State): the target or a draft model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ModelId(pub(crate) usize);
 
@@ -34,11 +34,11 @@ pub struct ModelSpec {
     pub recurrent: Vec<RecurrentSpec>,
 }
 
-/// Why a draft's layers were not added. Nothing was modified.
+/// Why a draft model's layers were not added. Nothing was modified.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum AppendError {
     /// Sequences have begun, or the prefix cache is not empty.
-    #[error("drafts must be loaded before the first sequence begins")]
+    #[error("draft models must be loaded before the first sequence begins")]
     InUse,
     /// The maximum number of models is reached.
     #[error("at most {0} models can share sequences")]
@@ -56,7 +56,7 @@ impl ModelSet {
     pub(crate) const DRAFTS: ModelSet = ModelSet(!1);
 
     #[inline]
-    pub(crate) fn of(model: ModelId) -> ModelSet {
+    pub(crate) fn from_model(model: ModelId) -> ModelSet {
         ModelSet(1 << model.0)
     }
 

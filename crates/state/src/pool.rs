@@ -129,8 +129,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_check_agrees_with_who_holds_what_and_with_nobody_else() {
-        // 0 is held twice, 1 by the tree alone, 2 by the tree and a sequence; 3 and 4 are free.
+    fn the_check_accepts_exactly_the_actual_references() {
+        // 0 is referenced twice, 1 by the tree alone, 2 by the tree and a sequence; 3 and 4 are free.
         let mut pool = Pool::new(5).unwrap();
         let ids = [0, 1, 2].map(|id| (id, pool.take()));
         assert!(ids.iter().all(|&(id, taken)| taken == Some(id)), "in order");
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_tree_alone_holds_is_counted() {
+    fn entries_that_only_the_tree_references_are_counted() {
         let mut pool = Pool::new(2).unwrap();
         let id = pool.take().unwrap();
         pool.acquire_in_tree(id);

@@ -1,9 +1,10 @@
-//! The prefix tree (the prefix cache): pages and recurrent states of ended sequences and of prefixes that others may share.
+//! The prefix tree (the prefix cache): pages and recurrent states of ended sequences and of prefixes that several sequences may
+//! share.
 //!
 //! A node holds the tokens of one page (fewer at the end of a sequence), the pages of their K and V and, if available, the slot
-//! with the recurrent state after the last token. Pages and slots record which drafts have computed them; one that more drafts
-//! have computed replaces another. Nodes are found by the digest of the model, the adapters and all tokens up to their last;
-//! a hit is verified token by token.
+//! with the recurrent state after the last token. Pages and slots record which draft models have computed them; one that more draft
+//! models have computed replaces one with fewer. Nodes are found by the digest of the model, the adapters and all tokens up to
+//! their last; a hit is verified token by token.
 
 use crate::model::{Digest, ModelSet};
 use crate::pool::Pool;
@@ -24,7 +25,7 @@ pub(crate) type NodeId = usize;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CachedEntry {
     pub(crate) id: i32,
-    /// The drafts that have computed the cells of all the node's tokens; for a slot, the models whose state it holds.
+    /// The draft models that have computed the cells of all the node's tokens; for a slot, the models whose state it holds.
     pub(crate) computed_by: ModelSet,
 }
 
@@ -49,24 +50,25 @@ impl Node {
 }
 
 pub(crate) struct PrefixTree {
-    root: Digest,
+    /// The digest of the target and its adapters, from which the digests of the root nodes are computed.
+    model_digest: Digest,
     nodes: Vec<Option<Node>>,
-    vacant: Vec<NodeId>,
+    free_list: Vec<NodeId>,
     index: HashMap<Digest, NodeId>,
     /// Nodes without a parent.
-    first: Vec<NodeId>,
+    roots: Vec<NodeId>,
     clock: u64,
 }
 
 impl PrefixTree {
     /// An empty tree for the model with this digest.
-    pub(crate) fn new(root: Digest) -> PrefixTree {
-        let (nodes, vacant, index, first) = (Vec::new(), Vec::new(), HashMap::new(), Vec::new());
-        PrefixTree { root, nodes, vacant, index, first, clock: 0 }
+    pub(crate) fn new(model_digest: Digest) -> PrefixTree {
+        let (nodes, free_list, index, roots) = (Vec::new(), Vec::new(), HashMap::new(), Vec::new());
+        PrefixTree { model_digest, nodes, free_list, index, roots, clock: 0 }
     }
 
-    pub(crate) fn root(&self) -> &Digest {
-        &self.root
+    pub(crate) fn model_digest(&self) -> &Digest {
+        &self.model_digest
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -92,7 +94,7 @@ impl PrefixTree {
 
     pub(crate) fn children(&self, parent: Option<NodeId>) -> &[NodeId] {
         match parent {
-            None => &self.first,
+            None => &self.roots,
             Some(parent) => &self.node(parent).children,
         }
     }
@@ -108,20 +110,20 @@ impl PrefixTree {
     /// number of tokens that match.
     pub(crate) fn walk(&self, tokens: &[u32]) -> (Vec<NodeId>, Vec<(NodeId, usize)>) {
         let mut path = Vec::new();
-        let mut digest = self.root;
-        for block in tokens.chunks_exact(PAGE_CELLS) {
-            digest = digest_after(&digest, block);
-            let Some(id) = self.find(&digest, path.last().copied(), block) else { break };
+        let mut digest = self.model_digest;
+        for page_tokens in tokens.chunks_exact(PAGE_CELLS) {
+            digest = digest_after(&digest, page_tokens);
+            let Some(id) = self.find(&digest, path.last().copied(), page_tokens) else { break };
             path.push(id);
         }
         let rest = &tokens[path.len() * PAGE_CELLS..];
-        let agreement = |&id: &NodeId| {
-            let agree = self.node(id).tokens.iter().zip(rest).take_while(|(a, b)| a == b).count();
-            (id, agree)
+        let common_prefix_len = |&id: &NodeId| {
+            let matching = self.node(id).tokens.iter().zip(rest).take_while(|(a, b)| a == b).count();
+            (id, matching)
         };
-        let mut partial: Vec<_> = self.children(path.last().copied()).iter().map(agreement).collect();
-        partial.retain(|&(_, agree)| agree > 0);
-        partial.sort_by_key(|&(id, agree)| (std::cmp::Reverse(agree), id));
+        let mut partial: Vec<_> = self.children(path.last().copied()).iter().map(common_prefix_len).collect();
+        partial.retain(|&(_, matching)| matching > 0);
+        partial.sort_by_key(|&(id, matching)| (std::cmp::Reverse(matching), id));
         (path, partial)
     }
 
@@ -136,7 +138,7 @@ impl PrefixTree {
         pools: &mut Pools<'_>,
     ) -> NodeId {
         debug_assert!((1..=PAGE_CELLS).contains(&tokens.len()));
-        let before = parent.map_or(self.root, |parent| self.node(parent).digest);
+        let before = parent.map_or(self.model_digest, |parent| self.node(parent).digest);
         let digest = digest_after(&before, tokens);
         let id = self.find(&digest, parent, tokens).unwrap_or_else(|| {
             let node = Node {
@@ -148,16 +150,16 @@ impl PrefixTree {
                 slot: None,
                 used: vec![0; pages.len() + 1],
             };
-            let id = self.vacant.pop().unwrap_or_else(|| {
+            let id = self.free_list.pop().unwrap_or_else(|| {
                 self.nodes.push(None);
                 // Evicting allocates nothing.
-                self.vacant.reserve(self.nodes.len());
+                self.free_list.reserve(self.nodes.len());
                 self.nodes.len() - 1
             });
             self.nodes[id] = Some(node);
             self.index.insert(digest, id);
             match parent {
-                None => self.first.push(id),
+                None => self.roots.push(id),
                 Some(parent) => self.node_mut(parent).children.push(id),
             }
             id
@@ -238,10 +240,10 @@ impl PrefixTree {
         }
         self.index.remove(&node.digest);
         match node.parent {
-            None => self.first.retain(|&child| child != id),
+            None => self.roots.retain(|&child| child != id),
             Some(parent) => self.node_mut(parent).children.retain(|&child| child != id),
         }
-        self.vacant.push(id);
+        self.free_list.push(id);
     }
 
     /// All nodes, for [`crate::State::integrity`].
@@ -253,7 +255,7 @@ impl PrefixTree {
     pub(crate) fn check(&self) -> Result<(), String> {
         for id in self.ids() {
             let node = self.node(id);
-            let before = node.parent.map_or(self.root, |parent| self.node(parent).digest);
+            let before = node.parent.map_or(self.model_digest, |parent| self.node(parent).digest);
             if digest_after(&before, &node.tokens) != node.digest || self.index.get(&node.digest) != Some(&id)
             {
                 return Err(format!(
@@ -286,7 +288,7 @@ fn update_entry(entry: &mut Option<CachedEntry>, new: Option<CachedEntry>, pool:
         Some(cached)
             if cached.computed_by.contains_all(new.computed_by)
                 || !new.computed_by.contains_all(cached.computed_by) => {}
-        // It belongs to another node.
+        // It belongs to a different node.
         _ if pool.in_tree(new.id) => {}
         _ => {
             pool.acquire_in_tree(new.id);
@@ -317,9 +319,9 @@ mod tests {
         (tree, [first, second, last])
     }
 
-    /// Gives a node other tokens, and all that follows from them.
+    /// Changes the tokens of a node, and its digest and index entry.
     fn retoken(tree: &mut PrefixTree, id: NodeId, tokens: &[u32]) {
-        let before = tree.node(id).parent.map_or(tree.root, |parent| tree.node(parent).digest);
+        let before = tree.node(id).parent.map_or(tree.model_digest, |parent| tree.node(parent).digest);
         let (old, new) = (tree.node(id).digest, digest_after(&before, tokens));
         tree.index.remove(&old);
         tree.index.insert(new, id);
@@ -327,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn the_check_finds_every_kind_of_damage() {
+    fn the_check_detects_every_kind_of_inconsistency() {
         type Damage = fn(&mut PrefixTree, [NodeId; 3]);
         let damages: [(Damage, &str); 11] = [
             (
@@ -345,8 +347,8 @@ mod tests {
                 },
                 "is not indexed by the digest of its tokens",
             ),
-            (|tree, _| tree.root = [8; 32], "is not indexed by the digest of its tokens"),
-            (|tree, _| tree.first.clear(), "is not a child of its parent"),
+            (|tree, _| tree.model_digest = [8; 32], "is not indexed by the digest of its tokens"),
+            (|tree, _| tree.roots.clear(), "is not a child of its parent"),
             (|tree, [_, second, _]| tree.node_mut(second).children.clear(), "is not a child of its parent"),
             (
                 |tree, [_, second, last]| tree.node_mut(second).children.push(last),
@@ -355,7 +357,7 @@ mod tests {
             (
                 |tree, [_, second, last]| {
                     tree.node_mut(second).children.clear();
-                    tree.first.push(last);
+                    tree.roots.push(last);
                 },
                 "is not a child of its parent",
             ),
@@ -394,10 +396,10 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_takes_what_more_models_have_computed() {
+    fn an_entry_is_replaced_by_one_that_more_models_have_computed() {
         let set = |models: &[usize]| models.iter().map(|&model| ModelId(model)).collect::<ModelSet>();
         let kept = |(id, models): (i32, &[usize])| CachedEntry { id, computed_by: set(models) };
-        // An entry, what is offered to it and what it then has. 0 is the entry's own and 1 that of another node.
+        // An entry, the one offered and the result. 0 is the entry's own id, 1 that of a different node.
         type Offer =
             (Option<(i32, &'static [usize])>, (i32, &'static [usize]), Option<(i32, &'static [usize])>);
         let offers: [Offer; 7] = [
@@ -425,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_added_again_was_used() {
+    fn adding_a_node_again_marks_it_as_used() {
         let mut tree = PrefixTree::new([9; 32]);
         let (mut slots, mut pages) = (Pool::default(), [Pool::new(3).unwrap()]);
         let mut pools = Pools { pages: &mut pages, slots: &mut slots };
@@ -447,7 +449,7 @@ mod tests {
     }
 
     #[test]
-    fn a_walk_finds_full_nodes_and_then_what_agrees_most() {
+    fn a_walk_finds_full_nodes_and_then_the_longest_partial_matches() {
         let (mut tree, [first, second, last]) = tree();
         let (mut slots, mut pages) = (Pool::default(), []);
         let mut pools = Pools { pages: &mut pages, slots: &mut slots };
@@ -455,13 +457,13 @@ mod tests {
         let other = tree.add(Some(second), &[3, 3, 4], &[], None, &mut pools);
         let stranger = tree.add(Some(second), &[4], &[], None, &mut pools);
         let text = [&[1; PAGE_CELLS][..], &[2; PAGE_CELLS], &[3; 7]].concat();
-        let agree = |text: &[u32]| tree.walk(text);
-        assert_eq!(agree(&text), (vec![first, second], vec![(longer, 7), (last, 5), (other, 2)]));
-        assert_eq!(agree(&text[..2 * PAGE_CELLS]), (vec![first, second], vec![]));
-        assert_eq!(agree(&text[..2 * PAGE_CELLS - 1]), (vec![first], vec![(second, PAGE_CELLS - 1)]));
-        assert_eq!(agree(&text[PAGE_CELLS..]), (vec![], vec![]));
+        let walk = |text: &[u32]| tree.walk(text);
+        assert_eq!(walk(&text), (vec![first, second], vec![(longer, 7), (last, 5), (other, 2)]));
+        assert_eq!(walk(&text[..2 * PAGE_CELLS]), (vec![first, second], vec![]));
+        assert_eq!(walk(&text[..2 * PAGE_CELLS - 1]), (vec![first], vec![(second, PAGE_CELLS - 1)]));
+        assert_eq!(walk(&text[PAGE_CELLS..]), (vec![], vec![]));
         assert_eq!(tree.children(Some(second)), [last, longer, other, stranger]);
-        // What is removed leaves its number to the next.
+        // The id of a removed node is reused.
         tree.remove(last, &mut pools);
         assert_eq!(tree.walk(&text).1, [(longer, 7), (other, 2)]);
         assert_eq!(tree.add(Some(second), &[5], &[], None, &mut pools), last);

@@ -21,14 +21,14 @@ impl<S: StateStore> State<S> {
         let tokens = &tokens[..known.min(self.context)];
         let (mut path, partial) = self.tree.walk(tokens);
         let base = path.len() * PAGE_CELLS;
-        let fits = |&&(node, agree): &&(NodeId, usize)| {
-            let all = self.tree.node(node).tokens.len() == agree;
-            self.can_resume(&path, Some(node), base + agree, all)
+        let fits = |&&(node, matching): &&(NodeId, usize)| {
+            let all = self.tree.node(node).tokens.len() == matching;
+            self.can_resume(&path, Some(node), base + matching, all)
         };
         let mut len = base;
-        if let Some(&(node, agree)) = partial.iter().find(fits) {
+        if let Some(&(node, matching)) = partial.iter().find(fits) {
             path.push(node);
-            len += agree;
+            len += matching;
         } else {
             while !path.is_empty() && !self.can_resume(&path, None, len, true) {
                 path.pop();
@@ -54,14 +54,14 @@ impl<S: StateStore> State<S> {
     }
 
     fn resume_from(&mut self, id: SequenceId, path: &[NodeId], tokens: &[u32]) {
-        let row = id.index * self.blocks();
+        let table_start = id.index * self.pages_per_sequence();
         let spans: Vec<Span> =
             (0..self.groups.len()).map(|group| self.resumed_span(group, path, tokens.len())).collect();
         for (index, span) in spans.iter().enumerate() {
-            for (block, &node) in path.iter().enumerate().take(span.end).skip(span.first) {
+            for (page_index, &node) in path.iter().enumerate().take(span.end).skip(span.first) {
                 let page = self.tree.node(node).pages[index].expect("`resumed_span` has found it").id;
                 self.pools[index].acquire(page);
-                self.groups[index].table[row + block] = page;
+                self.groups[index].table[table_start + page_index] = page;
                 self.tree.touch(node, index);
             }
         }
@@ -77,9 +77,9 @@ impl<S: StateStore> State<S> {
         let computed = self.drafts().map(|draft| self.resumed_range(draft, path, tokens.len(), state));
         let computed = computed.collect();
         let Some(sequence) = &mut self.sequences[id.index] else { return };
-        for block in tokens.chunks_exact(PAGE_CELLS) {
-            let before = sequence.page_digests.last().unwrap_or(self.tree.root());
-            sequence.page_digests.push(digest_after(before, block));
+        for page_tokens in tokens.chunks_exact(PAGE_CELLS) {
+            let before = sequence.page_digests.last().unwrap_or(self.tree.model_digest());
+            sequence.page_digests.push(digest_after(before, page_tokens));
         }
         sequence.tokens.extend(tokens);
         (sequence.spans, sequence.computed_ranges) = (spans, computed);
@@ -90,20 +90,20 @@ impl<S: StateStore> State<S> {
         self.clip_computed(id);
     }
 
-    /// The blocks of a KV cache group that a sequence of this length takes from these nodes.
+    /// The pages of a KV cache group that a sequence of this length takes from these nodes.
     fn resumed_span(&self, group: usize, path: &[NodeId], len: usize) -> Span {
         let first = (self.groups[group].first_visible(len) / PAGE_CELLS).min(path.len());
         let there =
             path[first..].iter().rev().take_while(|&&node| self.tree.node(node).pages[group].is_some());
         let first = path.len() - there.count();
         match first == path.len() {
-            // A missing page of the last block is allocated when positions are appended.
+            // A missing last page is allocated when positions are appended.
             true => Span { first: len / PAGE_CELLS, end: len / PAGE_CELLS, valid_from: len },
             false => Span { first, end: path.len(), valid_from: first * PAGE_CELLS },
         }
     }
 
-    /// The last contiguous range that a draft has computed, of the positions that a sequence takes from these nodes.
+    /// The last contiguous range that a draft model has computed, of the positions that a sequence takes from these nodes.
     fn resumed_range(
         &self,
         draft: ModelId,
@@ -116,15 +116,15 @@ impl<S: StateStore> State<S> {
         {
             return 0..0;
         }
-        let is_computed = |&block: &usize| {
-            let own = self.groups.iter().zip(&self.tree.node(path[block]).pages);
+        let is_computed = |&page_index: &usize| {
+            let own = self.groups.iter().zip(&self.tree.node(path[page_index]).pages);
             let mut own = own.filter(|(group, _)| group.models.contains(draft));
             own.all(|(group, page)| {
-                let is_visible = block >= group.first_visible(len) / PAGE_CELLS;
+                let is_visible = page_index >= group.first_visible(len) / PAGE_CELLS;
                 !is_visible || page.is_some_and(|page| page.computed_by.contains(draft))
             })
         };
-        let blocks = (0..path.len()).rev().take_while(is_computed).count();
-        (path.len() - blocks) * PAGE_CELLS..len
+        let computed_pages = (0..path.len()).rev().take_while(is_computed).count();
+        (path.len() - computed_pages) * PAGE_CELLS..len
     }
 }

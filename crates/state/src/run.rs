@@ -8,7 +8,7 @@ pub struct PageTables<'a>(&'a [Group]);
 
 impl<'a> PageTables<'a> {
     /// A group's page table, as [`State::page_table`].
-    pub fn of(&self, group: usize) -> &'a [i32] {
+    pub fn for_group(&self, group: usize) -> &'a [i32] {
         &self.0[group].table
     }
 }

@@ -2,13 +2,13 @@
 //!
 //! A file is a magic number, a version, named sections and the SHA-256 of everything before it.
 //! All integers are little-endian; lengths and counts are 64 bits. A state's section contains
-//! - the numerics version of the backend (u32): bits that other kernels have computed cannot be used;
+//! - the numerics version of the backend (u32): bits that different kernels have computed cannot be used;
 //! - the target's identity: the digest of the model, its layers and KV cache types as text, and the bytes of its recurrent state;
 //! - tokens (count, u32 each), the length of the cacheable prefix, the number of removed positions;
 //! - the target's cells: by KV cache group and layer, those inside the window, as stored;
 //! - the target's recurrent state; the extensions of other crates (count; name and bytes of each);
-//! - the drafts that have computed anything (count; length of each): identity, start and end of the computed range, its cells
-//!   inside the window, and the recurrent state if the range ends at the last position. A reader without that draft skips it.
+//! - the draft models that have computed anything (count; length of each): identity, start and end of the computed range, its cells
+//!   inside the window, and the recurrent state if the range ends at the last position. A reader without that draft model skips it.
 
 use crate::prefix::digest_after;
 use crate::sequence::{Sequence, Span};
@@ -19,7 +19,7 @@ use std::ops::Range;
 use verbatim_backend::{PAGE_CELLS, StateStore};
 
 const MAGIC: [u8; 8] = *b"VERBATIM";
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 const CHECKSUM_BYTES: usize = 32;
 /// More than any sequence can reach, and far from overflow.
 const REMOVED_MAX: usize = usize::MAX / 4;
@@ -29,8 +29,8 @@ const REMOVED_MAX: usize = usize::MAX / 4;
 pub enum SavedFileError {
     /// Not a file of saved sequences.
     #[error("not a file of saved sequences")]
-    Foreign,
-    /// A file of another version.
+    BadMagic,
+    /// A file of a different version.
     #[error("the file has version {0}, but this program reads version {VERSION}; recompute the sequence")]
     Version(u32),
     /// Bytes are missing or were changed.
@@ -47,26 +47,26 @@ pub enum RestoreError {
     /// The section is truncated or otherwise invalid.
     #[error("the saved sequence is malformed: {0}")]
     Malformed(&'static str),
-    /// Saved with another model.
-    #[error("the sequence was saved with another model")]
-    OtherModel,
-    /// Saved by a build with other kernels.
+    /// Saved with a different model.
+    #[error("the sequence was saved with a different model")]
+    ModelMismatch,
+    /// Saved by a build with different kernels.
     #[error(
-        "the sequence was saved with another backend, or by a build with other numerics (numerics {found:#x}, not \
+        "the sequence was saved with a different backend, or by a build with a different numerics version ({found:#x}, not \
          {wanted:#x}); use the backend that it was saved with, or recompute it"
     )]
-    OtherNumerics {
+    NumericsMismatch {
         /// The numerics version of the file.
         found: u32,
         /// The numerics version of this build.
         wanted: u32,
     },
-    /// Saved with other KV cache shapes or types.
+    /// Saved with different KV cache shapes or types.
     #[error(
         "the sequence was saved with the KV cache format {found}, but this model has {wanted}; use the same KV cache types \
          and Hadamard setting"
     )]
-    OtherKvFormat {
+    KvFormatMismatch {
         /// The format in the file.
         found: String,
         /// The format of the state.
@@ -138,10 +138,10 @@ impl SavedFile {
     /// Reads the bytes of a file.
     ///
     /// # Errors
-    /// If the file is truncated, damaged or of another version.
+    /// If the file is truncated, damaged or of a different version.
     pub fn read(bytes: &[u8]) -> Result<SavedFile, SavedFileError> {
         if !bytes.starts_with(&MAGIC) {
-            return Err(SavedFileError::Foreign);
+            return Err(SavedFileError::BadMagic);
         }
         let content = bytes.len().checked_sub(CHECKSUM_BYTES).ok_or(SavedFileError::Damaged)?;
         let (content, checksum) = bytes.split_at(content);
@@ -206,7 +206,7 @@ impl<S: StateStore> State<S> {
         put(&mut out, computed.start);
         put(&mut out, computed.end);
         self.save_layers(id, draft, computed, &mut out);
-        if let (Some(slot), Some(_)) = (sequence.slot, sequence.computed_before_flight(draft)) {
+        if let (Some(slot), Some(_)) = (sequence.slot, sequence.computed_start(draft)) {
             self.store.read_slot(self.recurrent_layers(draft), slot as usize, &mut out);
         }
         out
@@ -244,11 +244,11 @@ impl<S: StateStore> State<S> {
     }
 
     /// A new sequence from the bytes of [`State::save`], in this or another process. Each of the given extensions loads the state
-    /// that was saved under its name and is attached. The computed ranges of drafts are restored for those that are loaded here;
-    /// other drafts are skipped.
+    /// that was saved under its name and is attached. The computed ranges of draft models are restored for those that are loaded
+    /// here; the rest are skipped.
     ///
     /// # Errors
-    /// If it was saved with another model, build or KV cache format, if it is malformed, or if there is no room.
+    /// If it was saved with a different model, build or KV cache format, if it is malformed, or if there is no room.
     pub fn restore(
         &mut self,
         saved: &[u8],
@@ -296,16 +296,16 @@ impl<S: StateStore> State<S> {
     fn read<'a>(&self, reader: &mut Reader<'a>) -> Result<Read<'a>, RestoreError> {
         let (found, wanted) = (reader.u32()?, self.store.numerics_version());
         if found != wanted {
-            return Err(RestoreError::OtherNumerics { found, wanted });
+            return Err(RestoreError::NumericsMismatch { found, wanted });
         }
         let identity = Identity::read(reader)?;
         let wanted = self.identity(ModelId::TARGET);
         if identity.digest != wanted.digest {
-            return Err(RestoreError::OtherModel);
+            return Err(RestoreError::ModelMismatch);
         }
         if identity != wanted {
             let [found, wanted] = [identity, wanted].map(|identity| identity.describe());
-            return Err(RestoreError::OtherKvFormat { found, wanted });
+            return Err(RestoreError::KvFormatMismatch { found, wanted });
         }
         let len = reader.count()?;
         if len > self.context {
@@ -334,11 +334,11 @@ impl<S: StateStore> State<S> {
             let identity = Identity::read(&mut section)?;
             let is_new = |draft: &ModelId| models.iter().all(|(read, _)| read != draft);
             let draft = self.drafts().filter(is_new).find(|&draft| self.identity(draft) == identity);
-            // Not loaded here, or with another KV cache format.
+            // Not loaded here, or with a different KV cache format.
             let Some(draft) = draft else { continue };
             let computed = section.count()?..section.count()?;
             if computed.start >= computed.end || computed.end > len {
-                return Err("a draft's computed range is out of bounds".into());
+                return Err("a draft model's computed range is out of bounds".into());
             }
             let layers = self.read_layers(&mut section, draft, computed, len)?;
             section.end()?;
@@ -375,14 +375,14 @@ impl<S: StateStore> State<S> {
 
     fn restore_into(&mut self, id: SequenceId, read: &Read<'_>) -> Result<(), StateError> {
         let len = read.tokens.len();
-        let row = id.index * self.blocks();
+        let table_start = id.index * self.pages_per_sequence();
         let end = pages_for(len);
         for group in 0..self.groups.len() {
             let first_visible = self.groups[group].first_visible(len);
             let first = (first_visible / PAGE_CELLS).min(end);
             self.make_room(group, |_| end - first)?;
-            for block in first..end {
-                self.groups[group].table[row + block] =
+            for page_index in first..end {
+                self.groups[group].table[table_start + page_index] =
                     self.pools[group].take().expect("`make_room` has freed it");
             }
             self.sequence_mut(id)?.spans[group] = Span { first, end, valid_from: first_visible };
@@ -392,7 +392,7 @@ impl<S: StateStore> State<S> {
         for (model, ReadLayers { computed, layers, state }) in &read.models {
             let by_group: Vec<_> = self.layers_by_group(*model).collect();
             for ((group, layer), bytes) in by_group.into_iter().zip(layers) {
-                let table = &self.groups[group].table[row..];
+                let table = &self.groups[group].table[table_start..];
                 let cell = |at: usize| table[at / PAGE_CELLS] as usize * PAGE_CELLS + at % PAGE_CELLS;
                 let mut cells = self.visible_positions(group, computed.clone(), len).map(cell);
                 self.store.write_cells(layer, &mut cells, bytes);
@@ -404,10 +404,12 @@ impl<S: StateStore> State<S> {
                 self.sequence_mut(id)?.computed_ranges[draft] = computed.clone();
             }
         }
-        let root = *self.tree.root();
+        let root = *self.tree.model_digest();
         let sequence = self.sequence_mut(id)?;
-        for block in read.tokens[..read.cacheable_len].chunks_exact(PAGE_CELLS) {
-            sequence.page_digests.push(digest_after(sequence.page_digests.last().unwrap_or(&root), block));
+        for page_tokens in read.tokens[..read.cacheable_len].chunks_exact(PAGE_CELLS) {
+            sequence
+                .page_digests
+                .push(digest_after(sequence.page_digests.last().unwrap_or(&root), page_tokens));
         }
         sequence.tokens.extend(&read.tokens);
         sequence.cacheable_len = if read.cacheable_len == len { usize::MAX } else { read.cacheable_len };
@@ -444,7 +446,7 @@ struct Read<'a> {
     tokens: Vec<u32>,
     cacheable_len: usize,
     removed: usize,
-    /// The target, and the drafts that are loaded here.
+    /// The target, and the draft models that are loaded here.
     models: Vec<(ModelId, ReadLayers<'a>)>,
     extensions: Vec<(&'a [u8], &'a [u8])>,
 }

@@ -28,7 +28,7 @@ pub(crate) struct InFlight {
     pub(crate) is_stale: bool,
 }
 
-/// The blocks of positions for which a sequence has pages in one KV cache group.
+/// The pages that a sequence has in one KV cache group, as indices into its part of the page table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Span {
     pub(crate) first: usize,
@@ -48,14 +48,15 @@ pub(crate) struct Sequence {
     pub(crate) cacheable_len: usize,
     /// Number of positions removed by [`State::remove_and_shift`].
     pub(crate) removed: usize,
-    /// For each draft, the last contiguous range of committed positions that it has computed: their cells are valid, and so is the
-    /// recurrent state after the last of them.
+    /// For each draft model, the last contiguous range of committed positions that it has computed: their cells are valid, and so
+    /// is the recurrent state after the last of them.
     pub(crate) computed_ranges: Vec<Range<usize>>,
     /// By KV cache group.
     pub(crate) spans: Vec<Span>,
     /// The recurrent state after the last committed position.
     pub(crate) slot: Option<i32>,
-    pub(crate) flight: Vec<InFlight>,
+    /// Positions allocated and not yet committed.
+    pub(crate) in_flight: Vec<InFlight>,
     pub(crate) extensions: Vec<Box<dyn SequenceExtension>>,
 }
 
@@ -71,7 +72,7 @@ impl Sequence {
             computed_ranges: vec![0..0; drafts],
             spans: vec![Span::default(); groups],
             slot: None,
-            flight: Vec::with_capacity(CHECKPOINTS),
+            in_flight: Vec::with_capacity(CHECKPOINTS),
             extensions: Vec::new(),
         }
     }
@@ -81,30 +82,30 @@ impl Sequence {
         self.tokens.len()
     }
 
-    /// KV slots in use: committed positions and positions in flight; siblings count separately.
+    /// KV cells in use: committed positions and positions in flight; siblings count separately.
     #[inline]
     pub(crate) fn kv_len(&self) -> usize {
-        self.tokens.len() + self.flight.len()
+        self.tokens.len() + self.in_flight.len()
     }
 
     /// The index among the positions in flight of a KV index.
     #[inline]
-    pub(crate) fn in_flight(&self, kv_index: usize) -> Result<usize, StateError> {
-        let index = kv_index.checked_sub(self.committed()).filter(|&index| index < self.flight.len());
-        index.ok_or(StateError::NotInFlight { wanted: kv_index, in_flight: self.flight.len() })
+    pub(crate) fn in_flight_index(&self, kv_index: usize) -> Result<usize, StateError> {
+        let index = kv_index.checked_sub(self.committed()).filter(|&index| index < self.in_flight.len());
+        index.ok_or(StateError::NotInFlight { wanted: kv_index, in_flight: self.in_flight.len() })
     }
 
     /// Whether the positions in flight are a chain.
     #[inline]
     pub(crate) fn is_chain(&self) -> bool {
-        // Exactly then, all others are ancestors of the last.
-        self.flight.last().is_none_or(|last| last.depth + 1 == self.flight.len())
+        // This holds if and only if all others are ancestors of the last.
+        self.in_flight.last().is_none_or(|last| last.depth + 1 == self.in_flight.len())
     }
 
     /// A position in flight and its ancestors, itself first.
     #[inline]
     pub(crate) fn path_up(&self, index: usize) -> impl Iterator<Item = usize> + '_ {
-        std::iter::successors(Some(index), |&index| self.flight[index].parent)
+        std::iter::successors(Some(index), |&index| self.in_flight[index].parent)
     }
 
     /// The committed positions that a model has computed.
@@ -117,7 +118,7 @@ impl Sequence {
 
     /// The start of the range that a model has computed up to the last committed position; `None` if it has not computed that one.
     #[inline]
-    pub(crate) fn computed_before_flight(&self, model: ModelId) -> Option<usize> {
+    pub(crate) fn computed_start(&self, model: ModelId) -> Option<usize> {
         let computed = self.computed_range(model);
         (computed.start < computed.end && computed.end == self.committed()).then_some(computed.start)
     }
@@ -125,15 +126,15 @@ impl Sequence {
     /// The start of the contiguous range that a model has computed up to a position in flight that it has computed.
     #[inline]
     pub(crate) fn start(&self, model: ModelId, index: usize) -> usize {
-        let path = self.path_up(index).take_while(|&index| self.flight[index].computed_by.contains(model));
+        let path = self.path_up(index).take_while(|&index| self.in_flight[index].computed_by.contains(model));
         let first = path.last().expect("the model has computed it");
-        match self.flight[first].parent {
-            None => self.computed_before_flight(model).unwrap_or(self.committed()),
-            Some(_) => self.committed() + self.flight[first].depth,
+        match self.in_flight[first].parent {
+            None => self.computed_start(model).unwrap_or(self.committed()),
+            Some(_) => self.committed() + self.in_flight[first].depth,
         }
     }
 
-    /// The drafts that have computed all of these positions, and those that have computed at least one.
+    /// The draft models that have computed all of these positions, and those that have computed at least one.
     pub(crate) fn drafts_that_computed(&self, positions: Range<usize>) -> [ModelSet; 2] {
         let these = |is: &dyn Fn(&Range<usize>) -> bool| {
             let computed = self.computed_ranges.iter().enumerate().filter(|(_, computed)| is(computed));
@@ -149,7 +150,7 @@ impl Sequence {
     pub(crate) fn commit<'a>(&mut self, len: usize, row: &dyn Fn(usize) -> &'a InFlight) {
         let committed = self.committed();
         for row in (0..len).map(row) {
-            // A row extends a draft's computed range or starts a new one.
+            // A row extends a draft model's computed range or starts a new one.
             for (draft, computed) in self.computed_ranges.iter_mut().enumerate() {
                 if row.computed_by.contains(ModelId(draft + 1)) {
                     let at = self.tokens.len();
@@ -173,13 +174,13 @@ impl Sequence {
     #[inline]
     pub(crate) fn invalidate_stale(&mut self, first: usize, models: ModelSet, is_recurrent: bool) {
         let mut written = None;
-        for index in first..self.flight.len() {
+        for index in first..self.in_flight.len() {
             // Parents come before their children.
-            let follows = self.flight[index].parent.is_some_and(|parent| self.flight[parent].is_stale);
-            if !(self.flight[index].is_stale || follows) {
+            let follows = self.in_flight[index].parent.is_some_and(|parent| self.in_flight[parent].is_stale);
+            if !(self.in_flight[index].is_stale || follows) {
                 continue;
             }
-            let row = &mut self.flight[index];
+            let row = &mut self.in_flight[index];
             let slot = row.slot.filter(|_| row.is_stale && is_recurrent);
             row.is_stale = true;
             row.computed_by = row.computed_by.without(models);
@@ -188,20 +189,20 @@ impl Sequence {
                 && written != Some(slot)
             {
                 written = Some(slot);
-                let sharing = self.flight.iter_mut().filter(|row| row.slot == Some(slot));
+                let sharing = self.in_flight.iter_mut().filter(|row| row.slot == Some(slot));
                 sharing.for_each(|row| row.state_valid_for = row.state_valid_for.without(models));
             }
         }
-        self.flight[first..].iter_mut().for_each(|row| row.is_stale = false);
+        self.in_flight[first..].iter_mut().for_each(|row| row.is_stale = false);
     }
 
     /// The target computes this token at a position in flight.
     #[inline]
     pub(crate) fn set_token(&mut self, index: usize, token: u32) {
-        let before = self.flight[index].token.replace(token);
+        let before = self.in_flight[index].token.replace(token);
         // Two embeddings may differ.
         if before.is_some_and(|before| before != token || token == NOT_A_TOKEN) {
-            self.flight[index].is_stale = true;
+            self.in_flight[index].is_stale = true;
             self.invalidate_stale(index, ModelSet::DRAFTS, false);
         }
     }
@@ -209,13 +210,13 @@ impl Sequence {
     /// A model has computed a position in flight.
     #[inline]
     pub(crate) fn set_computed(&mut self, index: usize, model: ModelId, is_recurrent: bool) {
-        let slot = self.flight[index].slot.filter(|_| is_recurrent);
+        let slot = self.in_flight[index].slot.filter(|_| is_recurrent);
         if slot.is_some() {
-            for row in self.flight.iter_mut().filter(|row| row.slot == slot) {
+            for row in self.in_flight.iter_mut().filter(|row| row.slot == slot) {
                 row.state_valid_for.remove(model);
             }
-            self.flight[index].state_valid_for.insert(model);
+            self.in_flight[index].state_valid_for.insert(model);
         }
-        self.flight[index].computed_by.insert(model);
+        self.in_flight[index].computed_by.insert(model);
     }
 }

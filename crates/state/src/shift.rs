@@ -26,7 +26,7 @@ impl<S: StateStore> State<S> {
     pub fn remove_and_shift(&mut self, id: SequenceId, positions: Range<usize>) -> Result<usize, StateError> {
         self.can_shift()?;
         let sequence = self.sequence(id)?;
-        let (committed, in_flight) = (sequence.committed(), sequence.flight.len());
+        let (committed, in_flight) = (sequence.committed(), sequence.in_flight.len());
         let Range { start, end } = positions;
         if in_flight > 0 {
             return Err(StateError::InFlight(in_flight));
@@ -90,33 +90,35 @@ impl<S: StateStore> State<S> {
         first.max(valid_from.saturating_sub(removed.len()))..left
     }
 
-    /// Whether a sequence has an unshared page for a block.
-    fn owns(&self, id: SequenceId, group: usize, block: usize) -> bool {
-        let page = self.groups[group].table[id.index * self.blocks() + block];
+    /// Whether the sequence's page with this index is unshared.
+    fn owns(&self, id: SequenceId, group: usize, page_index: usize) -> bool {
+        let page = self.groups[group].table[id.index * self.pages_per_sequence() + page_index];
         page >= 0 && self.pools[group].ref_count(page) == 1
     }
 
     fn pages_to_move(&self, id: SequenceId, group: usize, removed: Range<usize>, left: usize) -> usize {
-        let written = blocks(&self.positions_to_move(id, group, &removed, left));
-        written.filter(|&block| !self.owns(id, group, block)).count()
+        let written = page_indices(&self.positions_to_move(id, group, &removed, left));
+        written.filter(|&page_index| !self.owns(id, group, page_index)).count()
     }
 
     fn move_down(&mut self, id: SequenceId, group: usize, removed: Range<usize>, left: usize) {
         let (start, by) = (removed.start, removed.len());
-        let row = id.index * self.blocks();
-        let before: Vec<i32> = self.groups[group].table[row..][..self.blocks()].to_vec();
+        let table_start = id.index * self.pages_per_sequence();
+        let before: Vec<i32> = self.groups[group].table[table_start..][..self.pages_per_sequence()].to_vec();
         let positions = self.positions_to_move(id, group, &removed, left);
-        let (first, written) = (positions.start, blocks(&positions));
-        for block in written.clone().filter(|&block| !self.owns(id, group, block)).collect::<Vec<_>>() {
+        let (first, written) = (positions.start, page_indices(&positions));
+        for page_index in
+            written.clone().filter(|&page_index| !self.owns(id, group, page_index)).collect::<Vec<_>>()
+        {
             let own = self.pools[group].take().expect("room was made");
-            // The block where the removed positions began keeps those before them.
-            if before[block] >= 0 && block == start / PAGE_CELLS {
-                self.copy_page(group, before[block], own);
+            // The page in which the removed positions begin keeps those before them.
+            if before[page_index] >= 0 && page_index == start / PAGE_CELLS {
+                self.copy_page(group, before[page_index], own);
             }
-            self.groups[group].table[row + block] = own;
+            self.groups[group].table[table_start + page_index] = own;
         }
         // In ascending order, so that no cell is overwritten before it is read.
-        let table = &self.groups[group].table[row..];
+        let table = &self.groups[group].table[table_start..];
         let cell = |table: &[i32], position: usize| {
             table[position / PAGE_CELLS] as usize * PAGE_CELLS + position % PAGE_CELLS
         };
@@ -126,19 +128,19 @@ impl<S: StateStore> State<S> {
             self.store.move_cells(&layers, &moves, shift.as_ref());
         }
         // Pages that were copied, are after the end, or have slid out of the window.
-        let first_visible_block = self.groups[group].first_visible(left) / PAGE_CELLS;
-        for (block, &page) in before.iter().enumerate().filter(|&(_, &page)| page >= 0) {
-            let now = self.groups[group].table[row + block];
+        let first_visible_page = self.groups[group].first_visible(left) / PAGE_CELLS;
+        for (page_index, &page) in before.iter().enumerate().filter(|&(_, &page)| page >= 0) {
+            let now = self.groups[group].table[table_start + page_index];
             if now != page {
                 self.pools[group].release(page);
-            } else if block < first_visible_block || block >= written.end {
+            } else if page_index < first_visible_page || page_index >= written.end {
                 self.pools[group].release(page);
-                self.groups[group].table[row + block] = -1;
+                self.groups[group].table[table_start + page_index] = -1;
             }
         }
         if let Some(sequence) = &mut self.sequences[id.index] {
             let span = &mut sequence.spans[group];
-            span.first = span.first.min(written.start).max(first_visible_block);
+            span.first = span.first.min(written.start).max(first_visible_page);
             span.end = written.end;
             // After the removed positions, only those inside the window were moved.
             span.valid_from = if first > start { first } else { span.valid_from.min(first) };
@@ -146,8 +148,8 @@ impl<S: StateStore> State<S> {
     }
 }
 
-/// The blocks that contain these positions.
-fn blocks(positions: &Range<usize>) -> Range<usize> {
+/// The indices of the pages that contain these positions.
+fn page_indices(positions: &Range<usize>) -> Range<usize> {
     positions.start / PAGE_CELLS..pages_for(positions.end)
 }
 

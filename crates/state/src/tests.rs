@@ -1,10 +1,10 @@
-//! What sequences do and refuse; what is random is in the modules below.
+//! Operations on sequences and the errors that they return; random tests are in the modules below.
 
-mod account;
 mod batches;
 mod damage;
-mod drafts;
+mod draft_models;
 mod edges;
+mod naive_model;
 mod restore;
 mod shift;
 mod store;
@@ -39,11 +39,11 @@ fn recurrent() -> RecurrentSpec {
     RecurrentSpec { kernel: 2, channels: 6, heads }
 }
 
-/// What a step needs of one row, looked up by itself.
+/// Lookups of single rows, to compare batches with.
 impl State<PlainStore> {
     fn row(&self, id: SequenceId, kv_index: usize) -> Option<&sequence::InFlight> {
         let sequence = self.sequence(id).ok()?;
-        sequence.flight.get(kv_index.checked_sub(sequence.committed())?)
+        sequence.in_flight.get(kv_index.checked_sub(sequence.committed())?)
     }
 
     fn parent(&self, id: SequenceId, kv_index: usize) -> Option<usize> {
@@ -62,7 +62,7 @@ impl State<PlainStore> {
 
     fn is_chain(&self, id: SequenceId) -> bool {
         let sequence = self.sequence(id).unwrap();
-        (0..sequence.flight.len()).all(|index| sequence.flight[index].parent == index.checked_sub(1))
+        (0..sequence.in_flight.len()).all(|index| sequence.in_flight[index].parent == index.checked_sub(1))
     }
 
     fn position(&self, id: SequenceId, kv_index: usize) -> Option<usize> {
@@ -84,11 +84,11 @@ impl State<PlainStore> {
     fn can_compute(&self, id: SequenceId, kv_index: usize) -> bool {
         let mut batch = Batch::default();
         self.batch(ModelId::TARGET, &[(id, kv_index)], &mut batch);
-        batch.refused.is_empty()
+        batch.rejected.is_empty()
     }
 }
 
-/// Says that KV indices were computed, of any token.
+/// Marks KV indices as computed, with any token.
 fn compute(state: &mut State<PlainStore>, id: SequenceId, kv_indices: Range<usize>) {
     state.computed(ModelId::TARGET, kv_indices.map(|kv_index| (id, kv_index, Some(1)))).unwrap();
 }
@@ -114,7 +114,7 @@ fn positions_are_appended_committed_and_rolled_back() {
 }
 
 #[test]
-fn what_does_not_fit_is_refused_and_changes_nothing() {
+fn requests_beyond_the_capacity_are_rejected_and_change_nothing() {
     let mut state = state_of(&[None], 2, 128, 3);
     let (a, b) = (state.begin().unwrap(), state.begin().unwrap());
     assert_eq!(state.begin(), Err(StateError::NoSequence(2)));
@@ -131,15 +131,15 @@ fn what_does_not_fit_is_refused_and_changes_nothing() {
     assert_eq!(state.end(a), Err(StateError::NoSuchSequence(0)));
     let again = state.begin().unwrap();
     assert_eq!(again.index(), 0);
-    assert_eq!(state.len(a), Err(StateError::NoSuchSequence(0)), "another sequence has its index");
+    assert_eq!(state.len(a), Err(StateError::NoSuchSequence(0)), "its index belongs to a new sequence");
     assert_eq!(state.append(b, 1), Ok(64..65));
     assert_eq!(state.append(again, 65), Err(StateError::NoPages { wanted: 2, free: 1 }));
-    assert_eq!(state.append(again, 64), Ok(0..64), "the others go on");
+    assert_eq!(state.append(again, 64), Ok(0..64), "the rest continues");
     state.integrity().unwrap();
 }
 
 #[test]
-fn windows_give_back_what_no_position_to_come_sees() {
+fn windows_release_pages_that_no_future_position_attends_to() {
     let mut state = state_of(&[Some(16), None], 1, 1000, 16);
     let id = state.begin().unwrap();
     for count in [100, 100, 27, 1] {
@@ -148,19 +148,19 @@ fn windows_give_back_what_no_position_to_come_sees() {
         state.commit(id, count).unwrap();
         state.integrity().unwrap();
     }
-    // The position 228 sees those from 213 on, and a rejected draft token changes nothing about that.
+    // Position 228 attends to those from 213 on, and a rejected draft token changes nothing about that.
     assert!(state.cell(id, 0, 191).is_none() && state.cell(id, 0, 192).is_some());
     assert!(state.cell(id, 1, 0).is_some());
     let why = "the positions before it have slid out of the window";
-    let refused = StateError::CannotTruncate { wanted: 206, committed: 228, why };
-    assert_eq!(state.truncate(id, 206), Err(refused));
+    let rejected = StateError::CannotTruncate { wanted: 206, committed: 228, why };
+    assert_eq!(state.truncate(id, 206), Err(rejected));
     state.truncate(id, 207).unwrap();
     state.truncate(id, 0).unwrap();
     state.integrity().unwrap();
 }
 
 #[test]
-fn recurrent_models_refuse_what_their_states_cannot_give() {
+fn recurrent_models_reject_commits_and_truncations_without_a_state() {
     let model = ModelSpec { layers: Vec::new(), recurrent: vec![recurrent()] };
     let mut state = State::new(PlainStore::default(), spec(1, 1000, 0), model).unwrap();
     let id = state.begin().unwrap();
@@ -172,8 +172,8 @@ fn recurrent_models_refuse_what_their_states_cannot_give() {
     state.commit(id, 5).unwrap();
     assert!(!state.can_compute(id, 4), "committed");
     let why = "a recurrent model keeps no state of earlier positions";
-    let refused = StateError::CannotTruncate { wanted: 4, committed: 5, why };
-    assert_eq!(state.truncate(id, 4), Err(refused));
+    let rejected = StateError::CannotTruncate { wanted: 4, committed: 5, why };
+    assert_eq!(state.truncate(id, 4), Err(rejected));
     assert!(matches!(state.remove_and_shift(id, 1..2), Err(StateError::CannotShift(_))));
     state.truncate(id, 5).unwrap();
     let kv_indices = state.append(id, 40).unwrap();
@@ -186,7 +186,7 @@ fn recurrent_models_refuse_what_their_states_cannot_give() {
     state.integrity().unwrap();
 }
 
-/// Counts tokens: what an extension of another crate may be.
+/// Counts tokens, as an extension of another crate might.
 #[derive(Clone, Default)]
 struct Sum(u64);
 
@@ -214,7 +214,7 @@ impl SequenceExtension for Sum {
 }
 
 #[test]
-fn damaged_and_foreign_files_are_refused() {
+fn damaged_and_unrelated_files_are_rejected() {
     let mut state = state_of(&[Some(16), None], 2, 200, 8);
     let id = state.begin().unwrap();
     let kv_indices = state.append(id, 90).unwrap();
@@ -228,14 +228,14 @@ fn damaged_and_foreign_files_are_refused() {
     assert_eq!(SavedFile::read(&file), Ok(saved.clone()));
     for len in 0..file.len() {
         let error = SavedFile::read(&file[..len]).unwrap_err();
-        assert!(matches!(error, SavedFileError::Foreign | SavedFileError::Damaged), "{len}: {error}");
+        assert!(matches!(error, SavedFileError::BadMagic | SavedFileError::Damaged), "{len}: {error}");
     }
     for at in 0..file.len() {
         let mut damaged = file.clone();
         damaged[at] ^= 1 << (at % 8);
         assert!(SavedFile::read(&damaged).is_err(), "byte {at}");
     }
-    assert_eq!(SavedFile::read(b"GGUF"), Err(SavedFileError::Foreign));
+    assert_eq!(SavedFile::read(b"GGUF"), Err(SavedFileError::BadMagic));
 
     let section = saved.section("target").unwrap();
     for len in 0..section.len() {
@@ -248,9 +248,9 @@ fn damaged_and_foreign_files_are_refused() {
     assert_eq!(lost.to_string(), "the saved sum cannot be used: nothing was saved");
     let mut other = state_of(&[Some(16), None], 2, 200, 8);
     other.set_model_digest(ModelId::TARGET, [8; 32]);
-    assert_eq!(other.restore(section, Vec::new()), Err(RestoreError::OtherModel));
+    assert_eq!(other.restore(section, Vec::new()), Err(RestoreError::ModelMismatch));
     let mut other = state_of(&[Some(17), None], 2, 200, 8);
-    assert!(matches!(other.restore(section, Vec::new()), Err(RestoreError::OtherKvFormat { .. })));
+    assert!(matches!(other.restore(section, Vec::new()), Err(RestoreError::KvFormatMismatch { .. })));
     let mut small = state_of(&[Some(16), None], 2, 89, 8);
     let full = StateError::ContextFull { wanted: 90, context: 89 };
     assert_eq!(small.restore(section, Vec::new()), Err(full.into()));

@@ -1,4 +1,4 @@
-//! Steady steps allocate nothing. Alone in its file, because it counts the allocations of the whole process.
+//! Steady-state steps allocate nothing. Alone in its file, because it counts the allocations of the whole process.
 
 #[path = "../src/tests/store.rs"]
 #[allow(dead_code)] // What other tests use.
@@ -41,12 +41,12 @@ fn model() -> ModelSpec {
     ModelSpec { layers: vec![layer(None), layer(Some(32))], recurrent }
 }
 
-/// Computes these rows for the target and a draft.
+/// Computes these rows for the target and a draft model.
 fn step(state: &mut State<PlainStore>, rows: &[(SequenceId, usize)], batches: &mut [Batch; 2]) {
     let models = state.models();
     for (model, batch) in models.zip(batches) {
         state.batch(model, rows, batch);
-        assert!(batch.refused.is_empty());
+        assert!(batch.rejected.is_empty());
         state.begin_compute(model, rows.iter().copied()).unwrap();
         state
             .computed(model, rows.iter().map(|&(id, kv_index)| (id, kv_index, Some(kv_index as u32))))
@@ -55,7 +55,7 @@ fn step(state: &mut State<PlainStore>, rows: &[(SequenceId, usize)], batches: &m
 }
 
 #[test]
-fn steady_steps_allocate_nothing() {
+fn steady_state_steps_allocate_nothing() {
     let spec = StateSpec { sequences: 8, context: 1000, in_flight: 64, pages: 200, cache_bytes: 0 };
     let mut state = State::new(PlainStore::default(), spec, model()).unwrap();
     state.append_model(model()).unwrap();
@@ -67,7 +67,7 @@ fn steady_steps_allocate_nothing() {
         let before = ALLOCATIONS.load(Ordering::Relaxed);
         rows.clear();
         for &id in &ids {
-            // Every other time a tree, of which the first branch is kept.
+            // Every second time a tree, of which the first branch is committed.
             let kv_indices = match round % 2 {
                 0 => state.append(id, 5),
                 _ => state.append_tree(id, &tree),

@@ -1,5 +1,5 @@
-//! Files of saved sequences, damaged in every way: a file is refused, and what passes its checksum is refused or restores just
-//! what it says, soon and in little memory.
+//! Files of saved sequences, damaged in every way: a file is rejected, and a section with a valid checksum is rejected or restores
+//! exactly what it contains, in little time and memory.
 
 #[path = "../../gguf/tests/common/measured.rs"]
 mod measured;
@@ -22,7 +22,7 @@ const POSITIONS: usize = 70;
 /// Of one position in one layer: K and V of one head of two f32.
 const CELL_BYTES: usize = 2 * 2 * 4;
 
-/// The layers of a target and of its draft, if it has one: windows, and whether one more layer is recurrent.
+/// The layers of a target and of its draft model, if it has one: windows, and whether one more layer is recurrent.
 type Kind = [Option<(&'static [Option<usize>], bool)>; 2];
 
 const KINDS: [Kind; 4] = [
@@ -119,11 +119,11 @@ fn damage(bytes: &mut Vec<u8>, other: &[u8], random: &mut Random) {
 }
 
 #[test]
-fn a_damaged_file_is_refused() {
+fn a_damaged_file_is_rejected() {
     for (index, kind) in KINDS.iter().enumerate() {
         let (whole, other) = (file(&section(kind, 1)), file(&section(kind, 2)));
         assert!(SavedFile::read(&whole).is_ok() && SavedFile::read(&other).is_ok());
-        let refused = |bytes: &[u8]| {
+        let rejected = |bytes: &[u8]| {
             let (read, peak_bytes) = measured(|| SavedFile::read(bytes));
             assert!(peak_bytes < PEAK_BYTES_MAX, "{peak_bytes} bytes were held");
             let error = read.expect_err("it is damaged");
@@ -132,22 +132,22 @@ fn a_damaged_file_is_refused() {
         let mut damaged = whole.clone();
         for bit in 0..8 * whole.len() {
             damaged[bit / 8] ^= 1 << (bit % 8);
-            refused(&damaged);
+            rejected(&damaged);
             damaged[bit / 8] ^= 1 << (bit % 8);
         }
-        (0..whole.len()).for_each(|len| refused(&whole[..len]));
+        (0..whole.len()).for_each(|len| rejected(&whole[..len]));
         let mut random = Random(index as u64 + 1);
         for _ in 0..5000 {
             let mut damaged = whole.clone();
             damage(&mut damaged, &other, &mut random);
             if damaged != whole && damaged != other {
-                refused(&damaged);
+                rejected(&damaged);
             }
         }
     }
 }
 
-/// How long the target's part of a section is: what comes before the extensions and drafts.
+/// How long the target's part of a section is: what comes before the extensions and draft models.
 fn target_len(state: &State<PlainStore>, section: &[u8]) -> usize {
     let count = |at: usize| u64::from_le_bytes(section[at..at + 8].try_into().unwrap()) as usize;
     // Numerics, digest, form in words, bytes of recurrent state; tokens, the exact prefix, how many were removed.
@@ -178,12 +178,12 @@ fn restore(state: &mut State<PlainStore>, section: &[u8]) -> bool {
     };
     let (id, positions) = (restored.sequence, restored.positions);
     let again = state.save(id).unwrap();
-    // Extensions that nobody attaches are dropped, and drafts that are not loaded.
+    // Extensions that nobody attaches are dropped, and draft models that are not loaded.
     if again != section {
         let len = target_len(state, &again);
-        assert_eq!(again[..len], section[..len], "another state than was saved");
+        assert_eq!(again[..len], section[..len], "a different state than was saved");
     }
-    // It goes on as any other.
+    // It continues like any sequence.
     let fork = state.fork(id).unwrap();
     state.end(fork).unwrap();
     if positions < 190 {
@@ -198,13 +198,13 @@ fn restore(state: &mut State<PlainStore>, section: &[u8]) -> bool {
 }
 
 #[test]
-fn a_damaged_section_is_refused_or_restores_what_it_says() {
+fn a_damaged_section_is_rejected_or_restores_its_content() {
     for (index, kind) in KINDS.iter().enumerate() {
         let (whole, other) = (section(kind, 1), section(kind, 2));
         let mut state = state_of(kind);
         assert!(restore(&mut state, &whole) && restore(&mut state, &other));
-        let (mut taken, mut refused) = (0, 0);
-        let mut count = |is_taken: bool| if is_taken { taken += 1 } else { refused += 1 };
+        let (mut taken, mut rejected) = (0, 0);
+        let mut count = |is_taken: bool| if is_taken { taken += 1 } else { rejected += 1 };
         // Every number of 64 bits, wherever it is.
         let numbers = [
             0,
@@ -239,6 +239,6 @@ fn a_damaged_section_is_refused_or_restores_what_it_says() {
             damage(&mut damaged, &other, &mut random);
             count(restore(&mut state, &damaged));
         }
-        assert!(taken > 100 && refused > 100, "{taken} taken, {refused} refused");
+        assert!(taken > 100 && rejected > 100, "{taken} taken, {rejected} rejected");
     }
 }

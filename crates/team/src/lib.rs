@@ -1,6 +1,6 @@
 //! A persistent thread pool, and the memory that its threads write concurrently.
 //!
-//! [`Team`] runs one closure on all threads, with barriers between phases and a [`TaskCounter`] that hands out chunks of
+//! [`Team`] runs one closure on all threads, with barriers between phases and a [`TaskCounter`] that assigns chunks of
 //! work. They write to [`AlignedBytes`] through a shared reference; its documentation states why that is sound.
 
 mod memory;

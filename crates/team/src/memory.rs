@@ -201,7 +201,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn elements_of_every_type_are_found_where_they_were_put() {
+    fn elements_of_every_type_are_read_back() {
         let bytes = AlignedBytes::zeroed(256).expect("256 bytes");
         assert_eq!(bytes.slice::<u8>(0, 256), [0; 256]);
         // SAFETY: no other thread uses the bytes.
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn large_memory_is_at_a_huge_page() {
+    fn large_memory_is_aligned_to_a_huge_page() {
         for len in [HUGE_PAGE_BYTES - 1, HUGE_PAGE_BYTES, HUGE_PAGE_BYTES + 1] {
             let mut bytes = AlignedBytes::zeroed_on_huge_pages(len).expect("memory");
             let boundary = if len < HUGE_PAGE_BYTES { ALIGNMENT } else { HUGE_PAGE_BYTES };
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_beyond_the_end_can_be_touched() {
+    fn access_beyond_the_end_panics() {
         let bytes = AlignedBytes::zeroed(64).expect("64 bytes");
         for (start, count) in [(16, 1), (15, 2), (usize::MAX, 1), (1, usize::MAX)] {
             let read = std::panic::catch_unwind(|| bytes.slice::<f32>(start, count).len());
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn too_much_is_refused() {
+    fn too_large_allocations_return_none() {
         assert!(AlignedBytes::zeroed(usize::MAX).is_none());
         assert!(AlignedBytes::zeroed_on_huge_pages(usize::MAX - HUGE_PAGE_BYTES).is_none());
         assert!(AlignedBytes::zeroed(1 << 60).is_none());

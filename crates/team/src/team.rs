@@ -1,9 +1,9 @@
-//! A persistent thread pool for work that comes in bursts of microseconds.
+//! A persistent thread pool for parallel sections of a few microseconds.
 //!
 //! [`Team::run`] calls one closure on every thread, the caller's included, and returns when all calls have returned.
-//! Inside, [`ThreadContext::barrier`] separates phases, and a [`TaskCounter`] hands out tasks so that cores of different
+//! Inside, [`ThreadContext::barrier`] separates phases, and a [`TaskCounter`] assigns tasks so that cores of different
 //! speed finish together. Waiting threads spin for some microseconds, because the next work usually arrives within that
-//! time, and then sleep, so that they do not load a busy machine. A run allocates nothing.
+//! time, and then sleep, so that they do not take CPU time from other programs. A run allocates nothing.
 //!
 //! A barrier synchronises: writes before it are visible to all threads after it.
 #![allow(unsafe_code)] // A run lends its closure to threads that outlive it, and waits until they are done.
@@ -33,7 +33,7 @@ pub enum TeamError {
     #[error("cannot create {0} threads; choose from 1 to {MAX_THREADS}")]
     Size(usize),
     /// The system could not start a thread.
-    #[error("the system refused thread {index} of {threads}; use fewer threads")]
+    #[error("the system could not start thread {index} of {threads}; use fewer threads")]
     Spawn {
         /// The thread that could not be started.
         index: usize,
@@ -51,7 +51,7 @@ impl Team {
     /// A team of `threads` threads, of which the caller of [`run`](Self::run) is one.
     ///
     /// # Errors
-    /// If `threads` is 0 or above [`MAX_THREADS`], or the system refuses to start them.
+    /// If `threads` is 0 or above [`MAX_THREADS`], or the system cannot start them.
     pub fn new(threads: usize) -> Result<Team, TeamError> {
         if !(1..=MAX_THREADS).contains(&threads) {
             return Err(TeamError::Size(threads));
@@ -67,7 +67,7 @@ impl Team {
     }
 
     /// A team of only the calling thread.
-    pub fn solo() -> Team {
+    pub fn single_threaded() -> Team {
         Team { shared: Arc::new(Shared::new(1)), workers: Vec::new() }
     }
 
@@ -137,12 +137,12 @@ impl ThreadContext<'_> {
     }
 }
 
-/// Hands out `0..end` in chunks, each to one consumer. Results must not depend on which thread takes which chunk.
+/// Assigns `0..end` in chunks, each to one thread. Results must not depend on which thread takes which chunk.
 #[derive(Debug, Default)]
 pub struct TaskCounter(AtomicUsize);
 
 impl TaskCounter {
-    /// A counter that has handed out nothing.
+    /// A counter of which nothing is taken yet.
     pub fn new() -> TaskCounter {
         TaskCounter(AtomicUsize::new(0))
     }
@@ -370,7 +370,7 @@ mod sync {
 
     use std::cell::UnsafeCell;
 
-    /// Some 30 to 100 µs of `pause`, by processor: longer than the phases of a step differ, shorter than a
+    /// About 30 to 100 µs of `pause`, depending on the CPU: longer than the skew between threads in a phase, shorter than a
     /// time slice.
     pub(super) const SPINS: u32 = 2000;
 

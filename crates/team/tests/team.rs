@@ -1,5 +1,4 @@
-//! The thread team: every thread runs once, barriers hold under more threads than cores, panics come back.
-//! Needs nothing.
+//! The thread team: every thread runs once, barriers hold under more threads than cores, panics reach the caller. Needs nothing.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
@@ -43,7 +42,7 @@ fn ten_thousand_barriers_hold_with_more_threads_than_cores() {
 }
 
 #[test]
-fn what_was_written_before_a_barrier_is_seen_after_it() {
+fn writes_before_a_barrier_are_visible_after_it() {
     let mut team = Team::new(4).unwrap();
     let cells: Vec<AtomicU64> = (0..4).map(|_| AtomicU64::new(0)).collect();
     team.run(|context| {
@@ -58,7 +57,7 @@ fn what_was_written_before_a_barrier_is_seen_after_it() {
 }
 
 #[test]
-fn a_counter_gives_everything_away_once() {
+fn a_counter_assigns_every_index_once() {
     let mut team = Team::new(4).unwrap();
     let counter = TaskCounter::new();
     let taken: Vec<AtomicUsize> = (0..1001).map(|_| AtomicUsize::new(0)).collect();
@@ -77,23 +76,23 @@ fn a_counter_gives_everything_away_once() {
 }
 
 #[test]
-fn shares_shrink_towards_the_end_and_leave_nothing_out() {
-    let shares = |most, end| {
+fn guided_chunks_shrink_towards_the_end_and_cover_the_range() {
+    let chunks = |most, end| {
         let counter = TaskCounter::new();
         std::iter::from_fn(|| counter.take_guided(2, most, end)).collect::<Vec<_>>()
     };
-    assert_eq!(shares(3, 12), [0..3, 3..5, 5..6, 6..7, 7..8, 8..9, 9..10, 10..11, 11..12]);
+    assert_eq!(chunks(3, 12), [0..3, 3..5, 5..6, 6..7, 7..8, 8..9, 9..10, 10..11, 11..12]);
     for (most, end) in [(0, 5), (1, 5), (10, 100), (usize::MAX, 1001), (7, 0)] {
-        let shares = shares(most, end);
-        assert_eq!(shares.iter().cloned().flatten().collect::<Vec<_>>(), (0..end).collect::<Vec<_>>());
-        assert!(shares.iter().rev().is_sorted_by_key(|share| share.len()));
+        let chunks = chunks(most, end);
+        assert_eq!(chunks.iter().cloned().flatten().collect::<Vec<_>>(), (0..end).collect::<Vec<_>>());
+        assert!(chunks.iter().rev().is_sorted_by_key(|chunk| chunk.len()));
     }
     let mut team = Team::new(4).unwrap();
     let counter = TaskCounter::new();
     let taken: Vec<AtomicUsize> = (0..1001).map(|_| AtomicUsize::new(0)).collect();
     team.run(|context| {
-        while let Some(share) = counter.take_guided(context.threads(), 20, taken.len()) {
-            share.for_each(|index| {
+        while let Some(chunk) = counter.take_guided(context.threads(), 20, taken.len()) {
+            chunk.for_each(|index| {
                 taken[index].fetch_add(1, Relaxed);
             });
         }
@@ -102,7 +101,7 @@ fn shares_shrink_towards_the_end_and_leave_nothing_out() {
 }
 
 #[test]
-fn a_panic_comes_back_to_the_caller_and_the_team_lives_on() {
+fn a_panic_reaches_the_caller_and_the_team_stays_usable() {
     for threads in [1, 2, 8] {
         let mut team = Team::new(threads).unwrap();
         for culprit in 0..threads {
@@ -129,9 +128,9 @@ fn a_panic_comes_back_to_the_caller_and_the_team_lives_on() {
 }
 
 #[test]
-fn teams_that_cannot_be_are_refused() {
+fn invalid_team_sizes_are_rejected() {
     for threads in [0, MAX_THREADS + 1, usize::MAX] {
-        let Err(TeamError::Size(refused)) = Team::new(threads) else { panic!("{threads} threads") };
-        assert_eq!(refused, threads);
+        let Err(TeamError::Size(rejected)) = Team::new(threads) else { panic!("{threads} threads") };
+        assert_eq!(rejected, threads);
     }
 }

@@ -27,7 +27,7 @@ impl BytePairEncoder {
     pub fn new(vocab: &Vocab, pre_tokenizer: PreTokenizer) -> Result<Self, TokenizerError> {
         let byte_ids = byte_ids(vocab)?;
         let merges = merges(vocab)?;
-        let words = if pre_tokenizer.whole_words_first() { whole_words(vocab) } else { HashMap::new() };
+        let words = if pre_tokenizer.ignore_merges() { whole_words(vocab) } else { HashMap::new() };
         Ok(Self { pre_tokenizer, byte_ids, merges, words })
     }
 
@@ -56,7 +56,7 @@ fn byte_ids(vocab: &Vocab) -> Result<[u32; 256], TokenizerError> {
     for byte in 0..=255u8 {
         let mut buffer = [0; 4];
         if let Some(id) = vocab.id(byte_to_char(byte).encode_utf8(&mut buffer)) {
-            if vocab.kinds_in_file[id as usize].is_structure() {
+            if vocab.kinds_in_file[id as usize].is_control_or_unknown() {
                 return Err(TokenizerError::ByteIsStructure { byte, id });
             }
             byte_ids[byte as usize] = id;
@@ -68,7 +68,7 @@ fn byte_ids(vocab: &Vocab) -> Result<[u32; 256], TokenizerError> {
     Ok(byte_ids)
 }
 
-/// Merges, except into structure tokens: no ordinary text may turn into one.
+/// Merges, except into control and unknown tokens: no ordinary text may turn into one.
 fn merges(vocab: &Vocab) -> Result<Merges, TokenizerError> {
     let Some(rules) = &vocab.source.merges else {
         return Err(TokenizerError::MissingKey {
@@ -94,17 +94,18 @@ fn merges(vocab: &Vocab) -> Result<Merges, TokenizerError> {
         };
         let merge = Merge { priority: index as u32, id: id(&[left, right].concat())? };
         let pair = (id(left)?, id(right)?);
-        if !vocab.kinds_in_file[merge.id as usize].is_structure() {
-            // Of two rules for one pair the more urgent one counts.
+        if !vocab.kinds_in_file[merge.id as usize].is_control_or_unknown() {
+            // Of two rules for one pair the one with the higher priority counts.
             merges.entry(pair).or_insert(merge);
         }
     }
     Ok(merges)
 }
 
-/// Vocabulary texts that are matched as whole pre-tokens, except structure tokens.
+/// Vocabulary texts that are matched as whole pre-tokens, except control and unknown tokens.
 fn whole_words(vocab: &Vocab) -> HashMap<Box<[u8]>, u32> {
-    let ordinary = vocab.ids.iter().filter(|&(_, &id)| !vocab.kinds_in_file[id as usize].is_structure());
+    let ordinary =
+        vocab.ids.iter().filter(|&(_, &id)| !vocab.kinds_in_file[id as usize].is_control_or_unknown());
     ordinary.map(|(text, &id)| (decode_text(text).into_boxed_slice(), id)).collect()
 }
 

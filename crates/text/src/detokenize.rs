@@ -2,7 +2,7 @@
 
 /// Joins token bytes to text.
 ///
-/// Whatever way the bytes are cut into pieces, all that [`push`](Self::push) and [`finish`](Self::finish) return,
+/// Whatever way the bytes are split into pieces, all that [`push`](Self::push) and [`finish`](Self::finish) return,
 /// joined, is exactly what [`String::from_utf8_lossy`] makes of all the bytes: each invalid sequence becomes one
 /// U+FFFD. It holds back at most three bytes, and can be cloned to return to an earlier point of the text.
 ///
@@ -56,7 +56,7 @@ impl Detokenizer {
         &self.text
     }
 
-    /// Ends the text: returns U+FFFD if it ended inside a character, and is ready for another text.
+    /// Ends the text: returns U+FFFD if it ended inside a character, and is ready for a new text.
     pub fn finish(&mut self) -> &str {
         self.text.clear();
         if !self.pending.is_empty() {

@@ -3,12 +3,12 @@
 //! - `{% generation %}` marks the assistant's part for training. It renders what it contains, in a scope of its own,
 //!   as `{% with %}` does, which the engine knows.
 //! - `{% for x in none %}` is an error in Python and an empty loop in the engine, so that a missing list would go
-//!   unnoticed. What is looped over is passed through the filter [`ITERABLE_FILTER`], which refuses None.
-//! - `{% set x = [x, x] %}` in a loop makes a value whose written size doubles each time though it takes hardly any
-//!   memory; the engine's fuel does not see that before it writes or compares the value. What is assigned, or bound to a
-//!   parameter, is passed through a filter, which refuses values that are huge when written out ([`Bound`]).
+//!   unnoticed. What is looped over is passed through the filter [`ITERABLE_FILTER`], which rejects None.
+//! - `{% set x = [x, x] %}` in a loop makes a value whose rendered size doubles each time though it takes hardly any
+//!   memory; the engine's fuel does not account for that until the value is rendered or compared. What is assigned, or bound to a
+//!   parameter, is passed through a filter, which rejects values whose rendered size is huge ([`SizeLimit`]).
 //!
-//! Templates with absurdly long tags or chains of `elif` are refused: the engine's compiler recurses over them.
+//! Templates with absurdly long tags or chains of `elif` are rejected: the engine's compiler recurses over them.
 //!
 //! Nothing else changes: text, comments, `{% raw %}` blocks and line numbers stay.
 
@@ -38,9 +38,9 @@ pub(crate) fn rewrite(source: &str) -> Result<String, TemplateError> {
         // What does not end is an error that the engine reports.
         let Some(len) = len else { break };
         let (whole, after) = rest.split_at(len);
-        let refuse = |reason| Err(TemplateError::Syntax { line: line_of(source, rest), reason });
+        let reject = |reason| Err(TemplateError::Syntax { line: line_of(source, rest), reason });
         if !whole.starts_with("{#") && Tokens::new(&whole[1..]).exceed(TAG_TOKENS_MAX) {
-            return refuse(format!("a tag has more than {TAG_TOKENS_MAX} words and operators"));
+            return reject(format!("a tag has more than {TAG_TOKENS_MAX} words and operators"));
         }
         let body = whole.strip_prefix("{%").and_then(|tag| tag.strip_suffix("%}")).unwrap_or_default();
         match first_word(body) {
@@ -50,10 +50,10 @@ pub(crate) fn rewrite(source: &str) -> Result<String, TemplateError> {
             "set" => push_set(&mut out, body),
             _ => out.push_str(whole),
         }
-        push_bounds(&mut out, body);
+        push_size_limits(&mut out, body);
         elifs += usize::from(first_word(body) == "elif");
         if elifs > ELIFS_MAX {
-            return refuse(format!("the template has more than {ELIFS_MAX} `elif` tags"));
+            return reject(format!("the template has more than {ELIFS_MAX} `elif` tags"));
         }
         rest = after;
         if first_word(body) == "raw" {
@@ -106,7 +106,7 @@ fn push_set(out: &mut String, body: &str) {
     match Tokens::new(content).find_char('=') {
         Some(equals) => {
             let (target, assigned) = content.split_at(equals);
-            let filter = if target.contains('.') { BOUNDED_ATTRIBUTE_FILTER } else { BOUNDED_FILTER };
+            let filter = if target.contains('.') { ATTRIBUTE_SIZE_LIMIT_FILTER } else { SIZE_LIMIT_FILTER };
             out.extend([target, "= (", &assigned[1..], ")|", filter, " "]);
         }
         None => out.push_str(content),
@@ -116,15 +116,15 @@ fn push_set(out: &mut String, body: &str) {
 }
 
 /// Behind a tag that binds names to values computed by the template, writes `{% set name = (name)|filter %}` for each.
-fn push_bounds(out: &mut String, body: &str) {
+fn push_size_limits(out: &mut String, body: &str) {
     let trim_marker = &body[body.trim_end_matches(['-', '+']).len()..];
     for name in bound_names(body) {
-        out.extend(["{%- set ", name, " = (", name, ")|", BOUNDED_FILTER, " ", trim_marker, "%}"]);
+        out.extend(["{%- set ", name, " = (", name, ")|", SIZE_LIMIT_FILTER, " ", trim_marker, "%}"]);
     }
 }
 
 /// The parameters of a macro or a call block, the names of a `with` tag, and the targets of a recursive loop. The
-/// targets of other loops are parts of one value.
+/// targets of a plain loop are parts of one value.
 fn bound_names(body: &str) -> impl Iterator<Item = &str> {
     let keyword = first_word(body);
     let rest = body.trim_start_matches(['-', '+']).trim_start().strip_prefix(keyword).unwrap_or_default();
@@ -165,46 +165,46 @@ fn is_word_part(character: char) -> bool {
 /// The name of [`iterable`] inside templates.
 pub(crate) const ITERABLE_FILTER: &str = "python_iterable";
 
-/// Lets through what Python can loop over, and all that the engine refuses itself.
+/// Returns the value if Python can loop over it, or if the engine itself rejects it.
 pub(crate) fn iterable(value: &Value) -> Result<Value, Error> {
     match value.is_none() {
-        true => Err(refusal("None is not iterable")),
+        true => Err(rejection("None is not iterable")),
         false => Ok(value.clone()),
     }
 }
 
-/// The name of the filter that passes a [`Bound`] inside templates.
-pub(crate) const BOUNDED_FILTER: &str = "bounded_value";
+/// The name of the filter that passes a [`SizeLimit`] inside templates.
+pub(crate) const SIZE_LIMIT_FILTER: &str = "size_limited_value";
 /// The same for what is assigned to an attribute of a namespace.
-pub(crate) const BOUNDED_ATTRIBUTE_FILTER: &str = "bounded_attribute";
+pub(crate) const ATTRIBUTE_SIZE_LIMIT_FILTER: &str = "size_limited_attribute";
 
-/// The largest value that may be assigned, counted as it would be written out: a part that occurs twice counts twice.
+/// The largest value that may be assigned, measured by its rendered size, so a shared part counts once per occurrence.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Bound {
+pub(crate) struct SizeLimit {
     /// The most items that lists and mappings may hold together.
     pub items_max: usize,
 }
 
-impl Bound {
-    /// Lets through a value within the bound.
+impl SizeLimit {
+    /// Returns the value if it is within the limit.
     pub fn check(self, state: &State, value: &Value) -> Result<Value, Error> {
         let mut count = ItemCount { state, items: 0, items_max: self.items_max };
         count.add(value, 0)?;
         Ok(value.clone())
     }
 
-    /// Lets through a value within the bound that holds no namespace. Otherwise a namespace could be made to contain
-    /// itself, and writing it would never end.
+    /// Returns the value if it is within the limit and contains no namespace. Otherwise a namespace could be made to contain
+    /// itself, and rendering it would not terminate.
     pub fn check_attribute(self, state: &State, value: &Value) -> Result<Value, Error> {
         let value = self.check(state, value)?;
         if holds_namespace(&value, 0) {
-            return Err(refusal("a namespace cannot be stored in a namespace"));
+            return Err(rejection("a namespace cannot be stored in a namespace"));
         }
         Ok(value)
     }
 }
 
-/// Values nested deeper than this are refused.
+/// Values nested deeper than this are rejected.
 const NESTING_MAX: usize = 100;
 
 struct ItemCount<'s> {
@@ -217,12 +217,12 @@ impl ItemCount<'_> {
     fn add(&mut self, value: &Value, nesting: usize) -> Result<(), Error> {
         const ITEMS_PER_FUEL: usize = 64;
         if nesting > NESTING_MAX {
-            return Err(refusal(&format!("a value is nested deeper than {NESTING_MAX} levels")));
+            return Err(rejection(&format!("a value is nested deeper than {NESTING_MAX} levels")));
         }
         for item in children(value) {
             self.items += 1;
             if self.items > self.items_max {
-                return Err(refusal(&format!("a value holds more than {} items in all", self.items_max)));
+                return Err(rejection(&format!("a value holds more than {} items in all", self.items_max)));
             }
             if self.items.is_multiple_of(ITEMS_PER_FUEL) {
                 self.state.consume_fuel(1)?;
@@ -253,7 +253,7 @@ fn children(value: &Value) -> impl Iterator<Item = Value> {
         .filter_map(move |item| if is_map { value.get_item(&item).ok() } else { Some(item) })
 }
 
-fn refusal(message: &str) -> Error {
+fn rejection(message: &str) -> Error {
     Error::new(ErrorKind::InvalidOperation, message.to_owned())
 }
 
@@ -269,7 +269,7 @@ impl<'t> Tokens<'t> {
         Self { text, position: 0, depth: 0 }
     }
 
-    /// Where `closing` stands outside strings, and for `}}` outside brackets, as in the engine's own lexer.
+    /// The position of `closing` outside strings, and for `}}` outside brackets, as in the engine's own lexer.
     fn end(mut self, closing: &str) -> Option<usize> {
         loop {
             if self.text[self.position..].starts_with(closing) && (self.depth == 0 || closing != "}}") {
@@ -279,7 +279,7 @@ impl<'t> Tokens<'t> {
         }
     }
 
-    /// Where one of `words` stands outside strings and brackets: its start and end.
+    /// The start and end of the first of `words` outside strings and brackets.
     fn find_word(mut self, words: &[&str]) -> Option<(usize, usize)> {
         while self.position < self.text.len() {
             let word = self.word();
@@ -309,7 +309,7 @@ impl<'t> Tokens<'t> {
         true
     }
 
-    /// Where `wanted` stands outside strings and brackets.
+    /// The position of `wanted` outside strings and brackets.
     fn find_char(mut self, wanted: char) -> Option<usize> {
         loop {
             if self.depth == 0 && self.text[self.position..].starts_with(wanted) {
@@ -366,7 +366,7 @@ mod tests {
             ("{%- for k, v in d.items() -%}", "{%- for k, v in ( d.items() )|python_iterable -%}"),
             (
                 "{% for a in f(x if y else z)[1:] if a recursive %}",
-                "{% for a in ( f(x if y else z)[1:] )|python_iterable if a recursive %}{%- set a = (a)|bounded_value %}",
+                "{% for a in ( f(x if y else z)[1:] )|python_iterable if a recursive %}{%- set a = (a)|size_limited_value %}",
             ),
             ("{% for a in ' if in %}' ~ b %}", "{% for a in ( ' if in %}' ~ b )|python_iterable %}"),
             ("{% for inner in iffy %}", "{% for inner in ( iffy )|python_iterable %}"),
@@ -379,9 +379,9 @@ mod tests {
     #[test]
     fn assignments_pass_through_a_filter() {
         let cases = [
-            ("{%- set a = b -%}", "{%- set a = ( b )|bounded_value -%}"),
-            ("{% set ns.a = b == c %}", "{% set ns.a = ( b == c )|bounded_attribute %}"),
-            ("{% set a, b = 1, 2 %}", "{% set a, b = ( 1, 2 )|bounded_value %}"),
+            ("{%- set a = b -%}", "{%- set a = ( b )|size_limited_value -%}"),
+            ("{% set ns.a = b == c %}", "{% set ns.a = ( b == c )|size_limited_attribute %}"),
+            ("{% set a, b = 1, 2 %}", "{% set a, b = ( 1, 2 )|size_limited_value %}"),
             ("{% set a %}", "{% set a %}"),
             ("{% set a | f(x=1) %}", "{% set a | f(x=1) %}"),
         ];
@@ -392,7 +392,7 @@ mod tests {
 
     #[test]
     fn bound_names_pass_through_a_filter() {
-        let bound = |name| format!("{{%- set {name} = ({name})|bounded_value %}}");
+        let limit = |name| format!("{{%- set {name} = ({name})|size_limited_value %}}");
         for (tag, names) in [
             ("{% macro m(a, b=f(1, 2)) %}", &["a", "b"][..]),
             ("{% macro m() %}", &[]),
@@ -400,12 +400,13 @@ mod tests {
             ("{% call m(y) %}", &[]),
             ("{% with a = [b, c], d = 1 %}", &["a", "d"]),
         ] {
-            let bounds: String = names.iter().map(bound).collect();
-            assert_eq!(rewrite(tag).unwrap(), format!("{tag}{bounds}"));
+            let limits: String = names.iter().map(limit).collect();
+            assert_eq!(rewrite(tag).unwrap(), format!("{tag}{limits}"));
         }
         let recursive = rewrite("{% for (k, v) in a recursive -%}").unwrap();
         assert!(
-            recursive.ends_with("{%- set k = (k)|bounded_value -%}{%- set v = (v)|bounded_value -%}"),
+            recursive
+                .ends_with("{%- set k = (k)|size_limited_value -%}{%- set v = (v)|size_limited_value -%}"),
             "{recursive}"
         );
     }
@@ -433,12 +434,12 @@ mod tests {
         let raw = "{% raw %}{% for a in b %}{%- endraw %}";
         assert_eq!(
             rewrite(&format!("{raw}{{% set a = b %}}")).unwrap(),
-            format!("{raw}{{% set a = ( b )|bounded_value %}}")
+            format!("{raw}{{% set a = ( b )|size_limited_value %}}")
         );
     }
 
     #[test]
-    fn endless_tags_are_refused() {
+    fn too_long_tags_are_rejected() {
         assert!(rewrite(&format!("{{{{ {}1 }}}}", "-".repeat(990))).is_ok());
         assert!(rewrite(&format!("{{{{ '{}' }}}}", "-".repeat(5000))).is_ok());
         let error = rewrite(&format!("\n{{{{ 1{} }}}}", "|f".repeat(1000))).unwrap_err();

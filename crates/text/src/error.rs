@@ -15,7 +15,7 @@ pub enum TokenizerError {
         /// The value of `tokenizer.ggml.model`.
         model: String,
     },
-    /// A metadata key is absent or holds a value of another type than the tokenizer needs.
+    /// A metadata key is absent or has a value of a type that the tokenizer does not accept.
     #[error(transparent)]
     Metadata(#[from] GgufError),
     /// `tokenizer.ggml.model` names an algorithm that is not implemented.
@@ -116,7 +116,7 @@ pub enum TokenizerError {
         /// The first such byte.
         byte: u8,
     },
-    /// The token of a byte is a control or unknown token, so ordinary text would turn into structure.
+    /// The token of a byte is a control or unknown token, so ordinary text would turn into one.
     #[error(
         "token {id} stands for the byte 0x{byte:02X} and is marked as a control or unknown token; convert the model again"
     )]
@@ -128,7 +128,7 @@ pub enum TokenizerError {
     },
     /// The vocabulary has not a single byte token, so hardly any text could be encoded.
     #[error(
-        "the vocabulary has no byte tokens; the file is not a byte-level BPE vocabulary, whatever its `tokenizer.ggml.model` says"
+        "the vocabulary has no byte tokens; the file is not a byte-level BPE vocabulary, although its `tokenizer.ggml.model` says so"
     )]
     NoByteTokens,
     /// A search structure over the vocabulary could not be built.
@@ -152,8 +152,8 @@ pub(crate) fn excerpt(text: &[u8]) -> String {
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum TemplateError {
-    /// The template refused the conversation, in its own words (`raise_exception`).
-    #[error("the chat template refuses this conversation: {message}")]
+    /// The template rejected the conversation, with its own message (`raise_exception`).
+    #[error("the chat template rejects this conversation: {message}")]
     Raised {
         /// The template's message.
         message: String,

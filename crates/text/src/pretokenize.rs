@@ -1,7 +1,7 @@
 //! Splits text into the pre-tokens that byte-level BPE then merges, by the rules that `tokenizer.ggml.pre` names.
 //!
 //! The rules come from the models' own `tokenizer.json` files, as collected in llama.cpp's `llama-vocab.cpp`. Almost
-//! all end in `\s+(?!\S)|\s+`: a run of whitespace is a pre-token, without its last character if another pre-token follows it. The
+//! all end in `\s+(?!\S)|\s+`: a run of whitespace is a pre-token, without its last character if a pre-token follows it. The
 //! look-ahead is done by hand here ([`PreTokenizer::split`]), so that the rest is a regular language and the search is
 //! linear in the text: there is no backtracking, hence no limit to run into.
 
@@ -14,7 +14,7 @@ macro_rules! contractions {
         "'(?:[sStTmMdD]|[rR][eE]|[vV][eE]|[lL][lL])"
     };
 }
-/// A capitalised or lower-case word, with at most one other character in front.
+/// A capitalised or lower-case word, with at most one different character in front.
 macro_rules! lower_word {
     () => {
         r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+"
@@ -30,7 +30,7 @@ macro_rules! upper_word {
 /// One pass over the text. Matches become pre-tokens, and so do the gaps between them.
 struct Pass {
     pattern: &'static str,
-    /// Whether a run of whitespace that `pattern` does not match is its own pre-token, see the head of this file.
+    /// Whether a run of whitespace that `pattern` does not match is its own pre-token; see the module documentation.
     whitespace: bool,
 }
 
@@ -38,14 +38,14 @@ const fn words(pattern: &'static str) -> Pass {
     Pass { pattern, whitespace: true }
 }
 
-const fn only(pattern: &'static str) -> Pass {
+const fn without_whitespace_rule(pattern: &'static str) -> Pass {
     Pass { pattern, whitespace: false }
 }
 
 const GPT2: Pass = words(r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+");
-const DIGIT: Pass = only(r"\p{N}");
-const UP_TO_THREE_DIGITS: Pass = only(r"\p{N}{1,3}");
-const THREE_ASCII_DIGITS: Pass = only("[0-9][0-9][0-9]");
+const DIGIT: Pass = without_whitespace_rule(r"\p{N}");
+const UP_TO_THREE_DIGITS: Pass = without_whitespace_rule(r"\p{N}{1,3}");
+const THREE_ASCII_DIGITS: Pass = without_whitespace_rule("[0-9][0-9][0-9]");
 const LLAMA3: Pass = words(concat!(
     contractions!(),
     r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
@@ -77,16 +77,16 @@ const DEEPSEEK3: Pass = words(concat!(
     r##"[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"##,
     r"| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+"
 ));
-const HAN_AND_KANA: Pass = only("[一-龥\u{3040}-ゟ゠-ヿ]+");
-const HAN_TO_HANGUL: Pass = only("[一-龥\u{800}-一가-\u{D7FF}]+");
-const LINE_BREAK: Pass = only(r"[\r\n]");
+const HAN_AND_KANA: Pass = without_whitespace_rule("[一-龥\u{3040}-ゟ゠-ヿ]+");
+const HAN_TO_HANGUL: Pass = without_whitespace_rule("[一-龥\u{800}-一가-\u{D7FF}]+");
+const LINE_BREAK: Pass = without_whitespace_rule(r"[\r\n]");
 /// Letters with case, of the Unicode version of DeepSeek's tokenizer.
-const DEEPSEEK_LETTERS: Pass = only(concat!(
+const DEEPSEEK_LETTERS: Pass = without_whitespace_rule(concat!(
     r"\s?[A-Za-zµÀ-ÖØ-öø-ƺƼ-ƿǄ-ʓʕ-ʯͰ-ͳͶͷͻ-ͽͿΆΈ-ΊΌΎ-ΡΣ-ϵϷ-ҁҊ-ԯԱ-ՖႠ-ჅᎠ-Ᏽᏸ-ᏽᲐ-ᲺᲽ-Ჿᴀ-ᴫᵫ-ᵷᵹ-ᶚ",
     "Ḁ-ἕἘ-Ἕἠ-ὅὈ-Ὅὐ-ὗὙὛὝὟ-\u{1F7D}ᾀ-ᾴᾶ-ᾼ\u{1FBE}ῂ-ῄῆ-ῌῐ-\u{1FD3}ῖ-\u{1FDB}ῠ-Ῥῲ-ῴῶ-ῼℂℇℊ-ℓℕℙ-ℝℤ\u{2126}ℨ\u{212A}-ℭℯ-ℴℹℼ-ℿⅅ-ⅉⅎↃↄ",
     "Ⰰ-ⱻⱾ-ⳤⳫ-ⳮⳲⳳꙀ-ꙭꚀ-ꚛꜢ-ꝯꝱ-ꞇꞋ-ꞎꭰ-ꮿﬀ-ﬆﬓ-ﬗＡ-Ｚａ-ｚ𐐀-𐑏𐒰-𐓓𐓘-𐓻𐲀-𐲲𐳀-𐳲𑢠-𑣟𞤀-𞥃]+"
 ));
-const DEEPSEEK_SYMBOLS: Pass = only(r"\s?[!-/:-~！-／：-～‘-‟\u{3000}-。]+");
+const DEEPSEEK_SYMBOLS: Pass = without_whitespace_rule(r"\s?[!-/:-~！-／：-～‘-‟\u{3000}-。]+");
 
 /// The rules of one family of pre-tokenizers.
 struct Scheme {
@@ -94,14 +94,14 @@ struct Scheme {
     names: &'static [&'static str],
     /// Applied one after another, each to the pre-tokens of the previous one.
     passes: &'static [Pass],
-    /// A pre-token that is in the vocabulary is one token, without applying merges.
-    whole_words_first: bool,
+    /// A pre-token that is in the vocabulary is one token, without applying merges (`ignore_merges` in tokenizer.json).
+    ignore_merges: bool,
     /// Whether BOS is put in front of a text when `tokenizer.ggml.add_bos_token` is absent.
     add_bos: bool,
 }
 
 const fn scheme(names: &'static [&'static str], passes: &'static [Pass]) -> Scheme {
-    Scheme { names, passes, whole_words_first: false, add_bos: false }
+    Scheme { names, passes, ignore_merges: false, add_bos: false }
 }
 
 const SCHEMES: &[Scheme] = &[
@@ -125,7 +125,7 @@ const SCHEMES: &[Scheme] = &[
     Scheme {
         names: &["llama-bpe", "llama3", "llama-v3", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2"],
         passes: &[LLAMA3],
-        whole_words_first: true,
+        ignore_merges: true,
         add_bos: true,
     },
     scheme(&["smaug-bpe", "dbrx", "glm4", "chatglm-bpe"], &[LLAMA3]),
@@ -150,16 +150,40 @@ const SCHEMES: &[Scheme] = &[
     ),
     scheme(
         &["deepseek-llm"],
-        &[LINE_BREAK, DEEPSEEK_LETTERS, DEEPSEEK_SYMBOLS, only(r"\s+$"), HAN_TO_HANGUL, only(r"\p{N}+")],
+        &[
+            LINE_BREAK,
+            DEEPSEEK_LETTERS,
+            DEEPSEEK_SYMBOLS,
+            without_whitespace_rule(r"\s+$"),
+            HAN_TO_HANGUL,
+            without_whitespace_rule(r"\p{N}+"),
+        ],
     ),
-    scheme(&["deepseek-coder"], &[LINE_BREAK, only(r"\s?\p{L}+"), only(r"\s?\p{P}+"), HAN_TO_HANGUL, DIGIT]),
+    scheme(
+        &["deepseek-coder"],
+        &[
+            LINE_BREAK,
+            without_whitespace_rule(r"\s?\p{L}+"),
+            without_whitespace_rule(r"\s?\p{P}+"),
+            HAN_TO_HANGUL,
+            DIGIT,
+        ],
+    ),
     scheme(&["deepseek-v3", "hunyuan-dense", "joyai-llm"], &[UP_TO_THREE_DIGITS, HAN_AND_KANA, DEEPSEEK3]),
-    scheme(&["falcon"], &[only(r"[\p{P}$+<=>^~|`]+"), GPT2, THREE_ASCII_DIGITS]),
-    Scheme { names: &["tekken"], passes: &[TEKKEN], whole_words_first: true, add_bos: true },
+    scheme(&["falcon"], &[without_whitespace_rule(r"[\p{P}$+<=>^~|`]+"), GPT2, THREE_ASCII_DIGITS]),
+    Scheme { names: &["tekken"], passes: &[TEKKEN], ignore_merges: true, add_bos: true },
     scheme(&["gpt-4o", "llama4", "kanana2", "talkie", "minimax-m2"], &[GPT4O]),
     scheme(&["bailingmoe", "bailingmoe2", "llada-moe"], &[BAILING]),
     scheme(&["seed-coder"], &[SEED]),
-    scheme(&["default"], &[only(r"[\p{P}$+<=>^~|]+"), GPT2, only(r"\p{N}+"), THREE_ASCII_DIGITS]),
+    scheme(
+        &["default"],
+        &[
+            without_whitespace_rule(r"[\p{P}$+<=>^~|]+"),
+            GPT2,
+            without_whitespace_rule(r"\p{N}+"),
+            THREE_ASCII_DIGITS,
+        ],
+    ),
 ];
 
 /// Splits text into pre-tokens.
@@ -183,8 +207,8 @@ impl PreTokenizer {
     }
 
     /// Whether a pre-token that is in the vocabulary is one token, without applying merges.
-    pub fn whole_words_first(&self) -> bool {
-        self.scheme.whole_words_first
+    pub fn ignore_merges(&self) -> bool {
+        self.scheme.ignore_merges
     }
 
     /// Whether BOS is prepended when the file does not specify it.
@@ -268,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_name_is_refused_with_the_list_of_known_ones() {
+    fn an_unknown_name_is_rejected_with_the_list_of_known_ones() {
         let Err(error) = PreTokenizer::named("klingon") else { panic!("accepted") };
         let message = error.to_string();
         assert!(message.contains("`klingon`") && message.contains("llama-bpe") && message.contains("qwen35"));

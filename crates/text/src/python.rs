@@ -6,7 +6,7 @@ use minijinja_contrib::pycompat;
 
 /// Values nested deeper than this are not written. It is far below what the stack allows.
 const NESTING_MAX: usize = 100;
-/// One unit of minijinja's fuel pays for this many bytes.
+/// One unit of minijinja fuel covers this many bytes.
 const BYTES_PER_FUEL: usize = 64;
 
 /// Python's `str(value)`; of an undefined value, Jinja's empty text.
@@ -90,7 +90,7 @@ pub(crate) fn call_method(
         }
         (Some(text), "join", [items]) => join(state, text, items),
         (Some(text), "format", _) => {
-            pay_for_format(state, text, arguments)?;
+            consume_fuel_for_format(state, text, arguments)?;
             pycompat::unknown_method_callback(state, value, name, arguments)
         }
         _ => pycompat::unknown_method_callback(state, value, name, arguments),
@@ -101,7 +101,7 @@ fn join(state: &State, separator: &str, items: &Value) -> Result<Value, Error> {
     let mut text = String::new();
     for (index, item) in items.try_iter()?.enumerate() {
         let item = text_argument("join", &item)?.to_owned();
-        pay_for_bytes(state, separator.len() + item.len())?;
+        consume_fuel_for_bytes(state, separator.len() + item.len())?;
         text.push_str(if index > 0 { separator } else { "" });
         text.push_str(&item);
     }
@@ -109,8 +109,8 @@ fn join(state: &State, separator: &str, items: &Value) -> Result<Value, Error> {
 }
 
 /// `str.format` makes text that is not bounded by its input (`'{:>999999999}'`, `'{0}{0}{0}'`), and the library does not
-/// count it. So at most what it can make is paid for before.
-fn pay_for_format(state: &State, format: &str, arguments: &[Value]) -> Result<(), Error> {
+/// count it. So fuel for the largest possible result is consumed first.
+fn consume_fuel_for_format(state: &State, format: &str, arguments: &[Value]) -> Result<(), Error> {
     let mut argument_bytes = 0usize;
     for argument in arguments {
         let named = match argument.is_kwargs() {
@@ -134,10 +134,10 @@ fn pay_for_format(state: &State, format: &str, arguments: &[Value]) -> Result<()
         format.split(|character: char| !character.is_ascii_digit()).filter(|digits| !digits.is_empty());
     let width_bytes =
         numbers.fold(0usize, |sum, digits| sum.saturating_add(digits.parse().unwrap_or(usize::MAX)));
-    pay_for_bytes(state, fields.saturating_mul(argument_bytes).saturating_add(width_bytes))
+    consume_fuel_for_bytes(state, fields.saturating_mul(argument_bytes).saturating_add(width_bytes))
 }
 
-fn pay_for_bytes(state: &State, bytes: usize) -> Result<(), Error> {
+fn consume_fuel_for_bytes(state: &State, bytes: usize) -> Result<(), Error> {
     state.consume_fuel((bytes / BYTES_PER_FUEL) as u64)
 }
 
@@ -188,7 +188,7 @@ struct Writer<'w> {
 
 impl Writer<'_> {
     fn value(&mut self, value: &Value) -> Result<(), Error> {
-        // A value may contain another many times, so its written size is unbounded: each item is paid for at once.
+        // A value may contain the same part many times, so its rendered size is unbounded: each item consumes fuel at once.
         self.state.consume_fuel(1)?;
         match value.kind() {
             ValueKind::Undefined => match self.style {
@@ -225,7 +225,7 @@ impl Writer<'_> {
     }
 
     fn string(&mut self, text: &str) -> Result<(), Error> {
-        pay_for_bytes(self.state, text.len())?;
+        consume_fuel_for_bytes(self.state, text.len())?;
         match self.style {
             Style::Repr => write_repr(&mut self.text, text),
             Style::Json(json) => write_json_string(&mut self.text, text, json.ensure_ascii),

@@ -20,7 +20,7 @@ pub(crate) struct SentencePieceEncoder {
     byte_ids: [u32; 256],
     unk: Option<u32>,
     add_space_prefix: bool,
-    /// Whether a token has a space behind another character. Without such tokens no join crosses the beginning of a
+    /// Whether a token has a space after a different character. Without such tokens no join crosses the beginning of a
     /// word, so that words can be encoded one by one, which is faster and gives the same.
     has_tokens_across_words: bool,
 }
@@ -38,9 +38,9 @@ impl SentencePieceEncoder {
             if scores[id as usize].is_nan() {
                 return Err(TokenizerError::ScoreNotANumber { id });
             }
-            // Ordinary text never becomes structure or a byte token, whatever the characters spell.
+            // Ordinary text never becomes a control, unknown or byte token, whatever the characters spell.
             let kind = vocab.kinds_in_file[id as usize];
-            if !kind.is_structure() && kind != TokenKind::Byte {
+            if !kind.is_control_or_unknown() && kind != TokenKind::Byte {
                 tokens.insert(text.into(), Merge { priority: priority(scores[id as usize]), id });
             }
         }
@@ -98,7 +98,7 @@ impl SentencePieceEncoder {
     }
 }
 
-/// Cuts text where a run of spaces begins behind another character.
+/// Splits text where a run of spaces follows a different character.
 fn words(text: &str) -> impl Iterator<Item = &str> {
     let mut rest = text;
     std::iter::from_fn(move || {

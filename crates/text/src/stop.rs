@@ -16,10 +16,9 @@ pub enum StopError {
 
 /// Watches a text for stop strings.
 ///
-/// The text ends at the first position where some stop string is complete; if several are complete there, at the
-/// longest. That does not depend on how the text is cut into pieces. Each byte costs one step per stop string
-/// (Knuth, Morris and Pratt's automaton), however the strings repeat themselves. It can be cloned to return to an
-/// earlier point of the text.
+/// The text ends at the first position where some stop string is complete; if several are complete there, at the longest. That does
+/// not depend on how the text is split into pieces. Each byte costs one step per stop string (Knuth, Morris and Pratt's automaton),
+/// however the strings repeat themselves. It can be cloned to return to an earlier point of the text.
 ///
 /// ```
 /// let mut stops = verbatim_text::StopMatcher::new(["\nUser:"])?;

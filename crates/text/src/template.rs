@@ -1,10 +1,9 @@
 //! Chat templates: the Jinja program in a model file that turns messages into a prompt.
 //!
-//! Templates are written for Python's Jinja2 as the `transformers` library configures it, so this engine (minijinja) is
-//! configured and extended to give the same text. What it cannot render is an error, never replaced by another
-//! template.
+//! Templates are written for Python's Jinja2 as the `transformers` library configures it, so this engine (minijinja) is configured
+//! and extended to give the same text. What it cannot render is an error, never replaced by a different template.
 
-use crate::dialect::{self, Bound};
+use crate::dialect::{self, SizeLimit};
 use crate::error::TemplateError;
 use crate::python;
 use jiff::civil::DateTime;
@@ -20,10 +19,10 @@ use thiserror::Error;
 const NAME: &str = "chat_template";
 /// The longest template that is compiled. The longest in use are below 50 KB.
 const SOURCE_BYTES_MAX: usize = 1 << 20;
-/// What a rendering may spend, in minijinja's unit: about one instruction or 64 bytes of data. A long conversation needs
+/// Fuel budget of one rendering, in minijinja's unit: about one instruction or 64 bytes of data. A long conversation needs
 /// some thousands, beside what its own size costs.
 const FUEL: u64 = 2_000_000;
-/// What it may spend more for each byte of the context: templates copy and split messages several times.
+/// Additional fuel for each byte of the context: templates copy and split messages several times.
 const FUEL_PER_CONTEXT_BYTE: u64 = 4;
 /// The most items that a value assigned in a template may hold, beside twice what the context holds.
 const VALUE_ITEMS_MAX: usize = 10_000;
@@ -77,36 +76,35 @@ impl ChatTemplate {
     ///
     /// # Errors
     /// [`TemplateError::Raised`] with the template's own message; [`TemplateError::Render`] where Python would raise an
-    /// error of its own; [`TemplateError::OutOfBudget`] for a template that does not come to an end.
+    /// error of its own; [`TemplateError::OutOfBudget`] for a template that does not terminate.
     pub fn render(&self, context: &Json) -> Result<String, TemplateError> {
         if !context.is_object() {
             return Err(TemplateError::ContextNotAnObject);
         }
         // Clones share everything but the few settings.
         let mut environment = self.environment.clone();
-        let size = ContextSize::of(context);
+        let size = ContextSize::new(context);
         environment
             .set_fuel(Some(FUEL.saturating_add(FUEL_PER_CONTEXT_BYTE.saturating_mul(size.bytes as u64))));
-        let bound = Bound { items_max: VALUE_ITEMS_MAX.saturating_add(2 * size.items) };
-        environment.add_filter(dialect::BOUNDED_FILTER, move |state: &State, value: &Value| {
-            bound.check(state, value)
+        let limit = SizeLimit { items_max: VALUE_ITEMS_MAX.saturating_add(2 * size.items) };
+        environment.add_filter(dialect::SIZE_LIMIT_FILTER, move |state: &State, value: &Value| {
+            limit.check(state, value)
         });
-        environment.add_filter(dialect::BOUNDED_ATTRIBUTE_FILTER, move |state: &State, value: &Value| {
-            bound.check_attribute(state, value)
+        environment.add_filter(dialect::ATTRIBUTE_SIZE_LIMIT_FILTER, move |state: &State, value: &Value| {
+            limit.check_attribute(state, value)
         });
         let template = environment.get_template(NAME).map_err(render_error)?;
-        // The engine divides by the number of `loop.cycle`'s arguments, and whatever else it may trip over is the
-        // template's fault, not ours to die of.
+        // The engine divides by the number of `loop.cycle`'s arguments; other panics are also caused by the template and must not
+        // crash the process.
         let rendered = catch_unwind(AssertUnwindSafe(|| template.render(Value::from(Serde(context)))));
-        let failed =
-            |_| TemplateError::Render { line: 0, reason: "the template engine gave up on it".into() };
+        let failed = |_| TemplateError::Render { line: 0, reason: "the template engine panicked".into() };
         rendered.map_err(failed)?.map_err(render_error)
     }
 }
 
 /// Turns the arguments of tool calls from JSON text, as OpenAI's API has them, into the objects that templates expect:
 /// in each of `messages`, `tool_calls[].function.arguments`. Empty text becomes an empty object. Text that is not a
-/// JSON object stays as it is, for the template to render or refuse.
+/// JSON object stays as it is, for the template to render or reject.
 pub fn normalise_tool_arguments(messages: &mut Json) {
     let messages = messages.as_array_mut().into_iter().flatten();
     let calls = messages.filter_map(|message| message.get_mut("tool_calls")?.as_array_mut()).flatten();
@@ -196,7 +194,7 @@ struct ContextSize {
 }
 
 impl ContextSize {
-    fn of(context: &Json) -> Self {
+    fn new(context: &Json) -> Self {
         let mut size = Self::default();
         size.add(context);
         size
@@ -248,7 +246,7 @@ fn is_out_of_fuel(error: &Error) -> bool {
         .any(|cause| cause.kind() == ErrorKind::OutOfFuel)
 }
 
-/// The innermost cause says most.
+/// The innermost cause is the most specific.
 fn reason(error: &Error) -> String {
     let innermost = causes(error).filter_map(|cause| cause.downcast_ref::<Error>()).last().unwrap_or(error);
     match innermost.detail() {

@@ -15,7 +15,7 @@ const MODELS: &str = "gpt2 (byte-level BPE), llama (SentencePiece BPE)";
 pub enum SpecialTokens {
     /// `<|im_start|>` in the text is the control token. For rendered templates.
     Parse,
-    /// `<|im_start|>` in the text is twelve ordinary characters. For text from outside. User-defined tokens are
+    /// `<|im_start|>` in the text is twelve ordinary characters. For untrusted (user) text. User-defined tokens are
     /// recognised all the same: they are ordinary text that happens to be one token.
     Ignore,
 }
@@ -26,7 +26,7 @@ pub enum SpecialTokens {
 /// file marks as ordinary text (`</s>` in Qwen 2's vocabulary) are control tokens. Where files leave gaps this differs
 /// from llama.cpp: an absent EOS or BOS of a BPE vocabulary stays absent (llama.cpp assumes token 11), and an absent
 /// `tokenizer.ggml.pre` is an error (llama.cpp assumes `default`, and warns of degraded output). The channel markers of
-/// gpt-oss stay control tokens, so that text from outside cannot forge them (llama.cpp makes them ordinary text).
+/// gpt-oss stay control tokens, so that user text cannot forge them (llama.cpp makes them ordinary text).
 ///
 /// A tokenizer is immutable and can be shared between threads.
 pub struct Tokenizer {
@@ -47,13 +47,13 @@ enum Encoder {
 }
 
 struct Token {
-    /// The bytes it stands for; for structure tokens their name.
+    /// The bytes it stands for; for control and unknown tokens their name.
     piece: Box<[u8]>,
     kind: TokenKind,
-    /// Whether generation ends at it.
-    is_end: bool,
-    /// Whether whitespace after it in a text belongs to it.
-    swallows_whitespace: bool,
+    /// Whether generation ends at it (EOG, end of generation).
+    is_eog: bool,
+    /// Whether whitespace after it in a text is removed (`rstrip` in tokenizer.json, LLAMA_TOKEN_ATTR_RSTRIP).
+    rstrip: bool,
 }
 
 impl Tokenizer {
@@ -111,7 +111,7 @@ impl Tokenizer {
         add_bos: bool,
     ) -> Result<Self, TokenizerError> {
         let source = vocab.source;
-        let strip = StripRule::of(source);
+        let strip = StripRule::new(source);
         let mut tokens = Vec::with_capacity(source.tokens.len());
         for (id, text) in source.tokens.iter().enumerate() {
             let kind = vocab.kinds[id];
@@ -122,8 +122,8 @@ impl Tokenizer {
             tokens.push(Token {
                 piece: piece.into_boxed_slice(),
                 kind,
-                is_end: vocab.ends[id] || ids.eos == Some(id as u32),
-                swallows_whitespace: strip.applies_to(text, kind),
+                is_eog: vocab.is_eog[id] || ids.eos == Some(id as u32),
+                rstrip: strip.applies_to(text, kind),
             });
         }
         let texts = |wanted: fn(TokenKind) -> bool| {
@@ -134,8 +134,9 @@ impl Tokenizer {
             })
         };
         let user_defined = SpecialMatcher::new(texts(|kind| kind == TokenKind::UserDefined))?;
-        let special =
-            SpecialMatcher::new(texts(|kind| kind == TokenKind::UserDefined || kind.is_structure()))?;
+        let special = SpecialMatcher::new(texts(|kind| {
+            kind == TokenKind::UserDefined || kind.is_control_or_unknown()
+        }))?;
         Ok(Self {
             encoder,
             tokens,
@@ -166,7 +167,7 @@ impl Tokenizer {
             self.encode_ordinary(&rest[..start], is_first, &mut ids);
             ids.push(id);
             rest = &rest[end..];
-            if self.tokens[id as usize].swallows_whitespace {
+            if self.tokens[id as usize].rstrip {
                 rest = rest.trim_start_matches([' ', '\t', '\n', '\x0B', '\x0C', '\r']);
             }
             is_first = true;
@@ -209,15 +210,15 @@ impl Tokenizer {
         self.tokens.len()
     }
 
-    /// Whether generation ends at a token: EOS, end of turn, end of message, and all well-known tokens of that kind
-    /// (`<|im_end|>`, `<|eot_id|>`, `<end_of_turn>`, `<|endoftext|>` ...).
-    pub fn is_end(&self, id: u32) -> bool {
-        self.tokens.get(id as usize).is_some_and(|token| token.is_end)
+    /// Whether generation ends at a token (EOG, end of generation): EOS, end of turn, end of message, and all well-known tokens of
+    /// that kind (`<|im_end|>`, `<|eot_id|>`, `<end_of_turn>`, `<|endoftext|>` ...).
+    pub fn is_eog(&self, id: u32) -> bool {
+        self.tokens.get(id as usize).is_some_and(|token| token.is_eog)
     }
 
-    /// Whether a token is structure and not text: a control or unknown token.
+    /// Whether a token is not text: a control or unknown token.
     pub fn is_control(&self, id: u32) -> bool {
-        self.kind(id).is_some_and(TokenKind::is_structure)
+        self.kind(id).is_some_and(TokenKind::is_control_or_unknown)
     }
 
     /// What a token is for; `None` for an id outside the vocabulary.
@@ -266,20 +267,20 @@ impl std::fmt::Debug for Tokenizer {
     }
 }
 
-/// Which special tokens swallow the whitespace after them. GGUF has no key for it; llama.cpp knows it of Phi-3 by the
+/// Which special tokens have `rstrip`: whitespace after them is removed. GGUF has no key for it; llama.cpp recognises Phi-3 by the
 /// model's name, and so does this.
 struct StripRule {
     is_phi3: bool,
 }
 
 impl StripRule {
-    fn of(source: &VocabSource) -> Self {
+    fn new(source: &VocabSource) -> Self {
         let name = source.name.as_deref().unwrap_or_default().to_lowercase();
         Self { is_phi3: name.contains("phi-3") || name.contains("phi3") }
     }
 
     fn applies_to(&self, text: &[u8], kind: TokenKind) -> bool {
-        let is_special = kind.is_structure() || kind == TokenKind::UserDefined;
+        let is_special = kind.is_control_or_unknown() || kind == TokenKind::UserDefined;
         self.is_phi3 && is_special && !matches!(text, b"<unk>" | b"<s>" | b"<|endoftext|>")
     }
 }

@@ -1,4 +1,4 @@
-//! The vocabulary: what the model file says about each token.
+//! The vocabulary: the tokens of a model file and their properties.
 
 use crate::error::{TokenizerError, excerpt};
 use foldhash::{HashMap, HashMapExt};
@@ -7,8 +7,8 @@ use foldhash::{HashMap, HashMapExt};
 /// `tokenizer.*` keys of a GGUF file; absent keys are `None`.
 #[derive(Debug, Clone, Default)]
 pub struct VocabSource {
-    /// `general.name`. Read only to recognise Phi-3 files, whose special tokens swallow the whitespace after them
-    /// though no key says so.
+    /// `general.name`. Read only to recognise Phi-3 files, whose special tokens have `rstrip` (whitespace after them is
+    /// removed) without a key for it.
     pub name: Option<String>,
     /// `tokenizer.ggml.model`: the algorithm.
     pub model: String,
@@ -20,7 +20,7 @@ pub struct VocabSource {
     pub scores: Option<Vec<f32>>,
     /// `tokenizer.ggml.token_type`, see [`TokenKind`].
     pub token_types: Option<Vec<i32>>,
-    /// `tokenizer.ggml.merges`: BPE merge rules `left right`, the most urgent first.
+    /// `tokenizer.ggml.merges`: BPE merge rules `left right`, in order of priority (rank).
     pub merges: Option<Vec<String>>,
     /// The `tokenizer.ggml.*_token_id` keys.
     pub special: SpecialIds,
@@ -85,7 +85,7 @@ pub enum TokenKind {
     Normal,
     /// Stands for text the vocabulary cannot express.
     Unknown,
-    /// Marks structure (`<|im_start|>`); it is never made from ordinary text.
+    /// Marks the structure of a prompt (`<|im_start|>`); it is never made from ordinary text.
     Control,
     /// Text that is always one token, recognised before everything else.
     UserDefined,
@@ -107,15 +107,15 @@ impl TokenKind {
         }
     }
 
-    /// Whether the token is structure and not text: control and unknown tokens.
-    pub fn is_structure(self) -> bool {
+    /// Whether the token is not text: control and unknown tokens.
+    pub fn is_control_or_unknown(self) -> bool {
         matches!(self, Self::Control | Self::Unknown)
     }
 }
 
-/// Control tokens that end generation, by their text, for files that do not name them all by key.
-/// Source: the list of end-of-generation texts in llama.cpp's `llama-vocab.cpp`.
-const END_TEXTS: &[&str] = &[
+/// Control tokens that end generation (EOG), by their text, for files that do not name them all by key. Source: the list of
+/// end-of-generation texts in llama.cpp's `llama-vocab.cpp`.
+const EOG_TEXTS: &[&str] = &[
     "<|eot_id|>",
     "<|im_end|>",
     "<|end|>",
@@ -140,8 +140,8 @@ const END_TEXTS: &[&str] = &[
     "[e~[",
 ];
 
-/// Fill-in-the-middle tokens after which a model starts another file: generation ends there too. Same source.
-const FILL_END_TEXTS: &[&str] = &[
+/// Fill-in-the-middle tokens after which a model starts a new file: generation ends there too. Same source.
+const FIM_EOG_TEXTS: &[&str] = &[
     "<|fim_pad|>",
     "<fim-pad>",
     "<fim_pad>",
@@ -156,7 +156,7 @@ const FILL_END_TEXTS: &[&str] = &[
 ];
 
 /// Fill-in-the-middle markers that are control tokens whatever type the file gives them. Same source.
-const FILL_TEXTS: &[&str] = &[
+const FIM_TEXTS: &[&str] = &[
     "<|fim_prefix|>",
     "<fim-prefix>",
     "<fim_prefix>",
@@ -193,7 +193,7 @@ pub(crate) struct Vocab<'s> {
     /// The kinds after well-known control tokens have been recognised by their text.
     pub kinds: Vec<TokenKind>,
     /// Whether generation ends at the token.
-    pub ends: Vec<bool>,
+    pub is_eog: Vec<bool>,
 }
 
 impl<'s> Vocab<'s> {
@@ -215,10 +215,10 @@ impl<'s> Vocab<'s> {
             ids: index_texts(&source.tokens)?,
             kinds: kinds_in_file.clone(),
             kinds_in_file,
-            ends: vec![false; count],
+            is_eog: vec![false; count],
         };
         vocab.recognise_control_texts();
-        vocab.mark_ends();
+        vocab.mark_eog();
         Ok(vocab)
     }
 
@@ -229,20 +229,20 @@ impl<'s> Vocab<'s> {
     /// Files often mark well-known control tokens as ordinary text. llama.cpp corrects their type by name, and
     /// prompts are tokenised with that in mind, so the same is done here.
     fn recognise_control_texts(&mut self) {
-        for text in [END_TEXTS, FILL_END_TEXTS, FILL_TEXTS].concat() {
+        for text in [EOG_TEXTS, FIM_EOG_TEXTS, FIM_TEXTS].concat() {
             if let Some(id) = self.id(text) {
                 self.kinds[id as usize] = TokenKind::Control;
             }
         }
     }
 
-    fn mark_ends(&mut self) {
+    fn mark_eog(&mut self) {
         let special = self.source.special;
         let named = [special.eos, special.eot, special.eom];
-        let by_text = END_TEXTS.iter().chain(FILL_END_TEXTS).filter_map(|text| self.id(text));
-        let ends: Vec<u32> = by_text.chain(named.into_iter().flatten()).collect();
-        for id in ends {
-            self.ends[id as usize] = true;
+        let by_text = EOG_TEXTS.iter().chain(FIM_EOG_TEXTS).filter_map(|text| self.id(text));
+        let eog: Vec<u32> = by_text.chain(named.into_iter().flatten()).collect();
+        for id in eog {
+            self.is_eog[id as usize] = true;
         }
 
         // In the Harmony and Solar formats `<|end|>` closes one message of an answer, not the answer.
@@ -253,11 +253,11 @@ impl<'s> Vocab<'s> {
         if (harmony || solar)
             && let Some(id) = self.id("<|end|>")
         {
-            self.ends[id as usize] = false;
+            self.is_eog[id as usize] = false;
         }
-        // In Gemma 4 `</s>` is an HTML tag like any other.
+        // In Gemma 4 `</s>` is an ordinary HTML tag.
         if gemma4 && let Some(id) = self.id("</s>") {
-            self.ends[id as usize] = false;
+            self.is_eog[id as usize] = false;
             self.kinds[id as usize] = TokenKind::Normal;
         }
     }

@@ -1,4 +1,4 @@
-//! Long texts take near linear time, whatever they contain, and any text comes back whole.
+//! Long texts take near linear time, whatever they contain, and decoding undoes encoding.
 
 mod support;
 
@@ -27,7 +27,7 @@ fn comes_back(name: &str, text: &str) -> String {
 }
 
 #[test]
-fn a_quarter_megabyte_of_anything_is_encoded_soon() {
+fn a_quarter_megabyte_of_anything_is_encoded_quickly() {
     const BYTES: usize = 1 << 18;
     let repeated = |unit: &str| unit.repeat(BYTES / unit.len());
     let texts = [
@@ -70,7 +70,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
     #[test]
-    fn any_text_comes_back_whole(
+    fn decoding_undoes_encoding(
         text in prop_oneof![any::<String>(), "[ a-c\n'sé中1😀\u{301}]{0,40}", "\\s{0,20}[a-z<|>]{0,9}\\s{0,20}"],
     ) {
         for (name, tokenizer) in TOKENIZERS.iter() {

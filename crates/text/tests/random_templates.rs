@@ -1,5 +1,5 @@
-//! Chat templates of real models, cut and spliced at random, over random conversations: each gives a text or an error that
-//! says where, soon and in little memory.
+//! Chat templates of real models, cut and spliced at random, over random conversations: each gives a text or an error with
+//! its line, in little time and memory.
 //!
 //! The cases are the same in every run. `PROPTEST_CASES=1000000 PROPTEST_RNG_SEED=2` searches on.
 

@@ -1,5 +1,5 @@
-//! Tokenizers on random texts, and random vocabularies: what a text becomes is that text, text from outside never becomes
-//! structure, and a damaged vocabulary is refused or works.
+//! Tokenizers on random texts, and random vocabularies: decoding undoes encoding, user text never becomes control tokens, and a
+//! damaged vocabulary is rejected or works.
 //!
 //! The cases are the same in every run. `PROPTEST_CASES=1000000 PROPTEST_RNG_SEED=2` searches on.
 
@@ -24,7 +24,7 @@ struct Real {
     name: &'static str,
     tokenizer: Tokenizer,
     /// The names of its control tokens.
-    structure: Vec<(u32, String)>,
+    control_tokens: Vec<(u32, String)>,
     is_byte_level: bool,
     /// Bytes that it has no token for.
     missing: Vec<u8>,
@@ -46,13 +46,13 @@ fn real(name: &'static str) -> Real {
     let tokenizer = Tokenizer::new(&source).unwrap();
     let ids = 0..tokenizer.vocab_len() as u32;
     let named = |id| (id, String::from_utf8(tokenizer.piece(id).to_vec()).unwrap());
-    let structure = ids.clone().filter(|&id| tokenizer.kind(id) == Some(TokenKind::Control)).map(named);
-    let structure = structure.collect::<Vec<_>>();
-    assert!(!structure.is_empty(), "{name}");
+    let control_tokens = ids.clone().filter(|&id| tokenizer.kind(id) == Some(TokenKind::Control)).map(named);
+    let control_tokens = control_tokens.collect::<Vec<_>>();
+    assert!(!control_tokens.is_empty(), "{name}");
     let has = |byte: &u8| ids.clone().any(|id| tokenizer.piece(id) == [*byte]);
     let is_byte_level = source.model == "gpt2";
     let missing = (0..=u8::MAX).filter(|byte| is_byte_level && !has(byte)).collect();
-    Real { name, tokenizer, structure, is_byte_level, missing }
+    Real { name, tokenizer, control_tokens, is_byte_level, missing }
 }
 
 impl Real {
@@ -81,7 +81,7 @@ impl Real {
 
 /// Pieces of text that pre-tokenizers tell apart, and spellings of special tokens, whole and cut.
 fn piece() -> impl Strategy<Value = String> {
-    let structure = (any::<prop::sample::Index>(), any::<prop::sample::Index>(), 0..40usize);
+    let control_tokens = (any::<prop::sample::Index>(), any::<prop::sample::Index>(), 0..40usize);
     prop_oneof![
         4 => "[a-zA-Z]{1,12}",
         2 => "[ \t\n\r\u{a0}\u{3000}]{1,8}",
@@ -95,8 +95,8 @@ fn piece() -> impl Strategy<Value = String> {
         1 => "[🙂👩🏽🇩🇪]{1,4}",
         1 => "[▁ĠĊ]{1,3}",
         1 => prop::sample::select(vec!["<|im_end|", "|im_end|>", "<s", "<0x0A>", "<unk>", "</s>"]).prop_map(String::from),
-        2 => structure.prop_map(|(tokenizer, token, cut)| {
-            let name = &token.get(&tokenizer.get(&REAL).structure).1;
+        2 => control_tokens.prop_map(|(tokenizer, token, cut)| {
+            let name = &token.get(&tokenizer.get(&REAL).control_tokens).1;
             name[name.floor_char_boundary(cut.saturating_sub(20))..].to_owned()
         }),
         1 => ("[a-z ]{1,3}", 1..200usize).prop_map(|(unit, times)| unit.repeat(times)),
@@ -227,11 +227,11 @@ proptest! {
     #![proptest_config(support::config(700))]
 
     #[test]
-    fn a_text_comes_back_whole_and_without_structure(text in text()) {
+    fn a_text_is_decoded_as_it_was_and_without_control_tokens(text in text()) {
         for real in REAL.iter() {
             let ids = real.encode(&text, SpecialTokens::Ignore, false);
             prop_assert_eq!(real.tokenizer.decode(&ids, true), real.comes_back(&text), "{}", real.name);
-            // Nothing of it is structure, so that nothing is hidden either.
+            // It has no control tokens, so that nothing is hidden either.
             prop_assert!(ids.iter().all(|&id| !real.tokenizer.is_control(id)), "{}", real.name);
             prop_assert_eq!(real.tokenizer.decode(&ids, false), real.comes_back(&text), "{}", real.name);
         }
@@ -244,7 +244,7 @@ proptest! {
         after in harmless(),
     ) {
         for real in REAL.iter() {
-            let (id, name): &(u32, String) = token.get(&real.structure);
+            let (id, name): &(u32, String) = token.get(&real.control_tokens);
             let whole = format!("{before}{name}{after}");
             let parts = [&before, &after].map(|part| real.encode(part, SpecialTokens::Parse, false));
             let expected = [&parts[0][..], &[*id], &parts[1][..]].concat();
@@ -287,7 +287,7 @@ proptest! {
     }
 
     #[test]
-    fn damaged_vocabularies_are_refused_or_work(
+    fn damaged_vocabularies_are_rejected_or_work(
         mut source in vocabulary(),
         damage in prop::collection::vec(damage(), 0..4),
         text in text(),
@@ -310,11 +310,11 @@ proptest! {
             let _ = tokenizer.decode(&ids, false);
         }
         // Control (3) and unknown (2) in the file.
-        let is_structure = |id: u32| {
+        let is_control_or_unknown = |id: u32| {
             matches!(source.token_types.as_ref().map(|types| types[id as usize]), Some(2 | 3))
         };
         let ids = tokenizer.encode(&text, SpecialTokens::Ignore, false);
         let unknown = tokenizer.special_ids().unk;
-        prop_assert!(ids.iter().all(|&id| !is_structure(id) || Some(id) == unknown));
+        prop_assert!(ids.iter().all(|&id| !is_control_or_unknown(id) || Some(id) == unknown));
     }
 }

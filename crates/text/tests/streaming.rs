@@ -1,4 +1,4 @@
-//! The detokeniser and the stop matcher give the same text however it is cut into pieces.
+//! The detokeniser and the stop matcher give the same text however it is split into pieces.
 
 use proptest::prelude::*;
 use verbatim_text::{Detokenizer, StopError, StopMatcher};
@@ -116,7 +116,7 @@ fn nothing_is_held_back_without_stop_strings() {
 }
 
 #[test]
-fn an_empty_stop_string_is_refused() {
+fn an_empty_stop_string_is_rejected() {
     assert_eq!(StopMatcher::new(["a", ""]).unwrap_err(), StopError::Empty { index: 1 });
 }
 

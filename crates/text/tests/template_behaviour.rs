@@ -1,4 +1,4 @@
-//! What templates can do beyond the golden ones, and what hostile templates cannot.
+//! Template features beyond the golden ones, and limits against hostile templates.
 
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
@@ -48,7 +48,7 @@ fn python_methods_and_tests_work() {
 }
 
 #[test]
-fn the_dialect_of_chat_templates_works() {
+fn chat_template_extensions_work() {
     assert_renders("{% generation %}a{% endgeneration %}", "a");
     assert_renders(
         "{% for x in [1, 2, 3] %}{% if x == 2 %}{% continue %}{% endif %}{{ x }}{% endfor %}",
@@ -83,7 +83,7 @@ fn exceptions_pass_on_their_message() {
 }
 
 #[test]
-fn errors_say_where_and_what() {
+fn errors_name_the_line_and_the_cause() {
     assert!(matches!(render("a\n{% if %}", &json!({})), Err(TemplateError::Syntax { line: 2, .. })));
     assert!(matches!(render("\n\n{{ a.b.c }}", &json!({})), Err(TemplateError::Render { line: 3, .. })));
     assert!(matches!(
@@ -101,7 +101,7 @@ fn errors_say_where_and_what() {
 }
 
 #[test]
-fn hostile_templates_end_with_an_error_soon() {
+fn hostile_templates_fail_quickly_with_an_error() {
     let nested = |open: &str, close: &str, depth: usize| open.repeat(depth) + "1" + &close.repeat(depth);
     let doubling = |then: &str| {
         format!(
@@ -243,7 +243,7 @@ fn tool_arguments_become_objects_where_they_are_objects() {
 }
 
 #[test]
-fn what_the_engine_cannot_bear_is_an_error() {
+fn panics_of_the_template_engine_are_errors() {
     let render = |source: &str| ChatTemplate::new(source)?.render(&serde_json::json!({}));
     let no_choice = render("{% for x in [1] %}{{ loop.cycle() }}{% endfor %}");
     assert!(matches!(no_choice, Err(TemplateError::Render { .. })), "{no_choice:?}");

@@ -1,4 +1,4 @@
-//! Bad vocabularies are refused in words, and what is tolerated works.
+//! Invalid vocabularies are rejected with a message, and tolerated ones work.
 
 mod support;
 
@@ -59,7 +59,7 @@ fn small_vocabularies_work() {
     let tokenizer = Tokenizer::new(&byte_level()).unwrap();
     let ids = tokenizer.encode("abcab ab<|im_end|>", SpecialTokens::Parse, true);
     assert_eq!(text(&tokenizer, &ids), ["abc", "ab", " ", "ab", "<|im_end|>"]);
-    assert!(tokenizer.is_end(*ids.last().unwrap()));
+    assert!(tokenizer.is_eog(*ids.last().unwrap()));
     assert_eq!(tokenizer.decode(&ids, false), b"abcab ab");
     let ids = tokenizer.encode("<|im_end|>", SpecialTokens::Ignore, true);
     assert_eq!(ids.len(), "<|im_end|>".len());
@@ -81,7 +81,7 @@ fn ordinary_text_never_becomes_a_control_token() {
 }
 
 #[test]
-fn unsupported_names_are_refused_by_name() {
+fn unsupported_names_are_rejected_by_name() {
     let message = error(|source| source.model = "bert".to_owned(), byte_level()).to_string();
     assert!(message.contains("`bert`") && message.contains("gpt2"), "{message}");
     let message = error(|source| source.pre = Some("superbpe".to_owned()), byte_level()).to_string();
@@ -130,7 +130,7 @@ fn special_ids_must_be_in_the_vocabulary() {
 }
 
 #[test]
-fn tokens_and_merges_must_make_sense() {
+fn tokens_and_merges_must_be_valid() {
     use TokenizerError::*;
     let found = error(|source| source.tokens[1] = b"!".to_vec(), byte_level());
     assert!(matches!(found, DuplicateToken { first: 0, second: 1, .. }));
@@ -174,14 +174,14 @@ fn what_llama_cpp_tolerates_works() {
     let tokenizer = Tokenizer::new(&source).unwrap();
     // Known by name, though the file has no types.
     let end = tokenizer.find(b"<|im_end|>").unwrap();
-    assert!(tokenizer.is_end(end) && tokenizer.is_control(end));
+    assert!(tokenizer.is_eog(end) && tokenizer.is_control(end));
     assert_eq!(tokenizer.encode("abc<|im_end|>", SpecialTokens::Parse, false).len(), 2);
     // Bytes without a token encode to nothing.
     assert_eq!(tokenizer.encode("aéa", SpecialTokens::Ignore, false).len(), 2);
     // Ids outside the vocabulary stand for nothing.
     let outside = tokenizer.vocab_len() as u32;
     assert_eq!(
-        (tokenizer.piece(outside), tokenizer.kind(outside), tokenizer.is_end(outside)),
+        (tokenizer.piece(outside), tokenizer.kind(outside), tokenizer.is_eog(outside)),
         (&[][..], None, false)
     );
 
@@ -238,7 +238,7 @@ fn tokens_may_reach_across_words() {
 }
 
 #[test]
-fn phi3_special_tokens_swallow_the_whitespace_after_them() {
+fn phi3_special_tokens_have_rstrip() {
     let mut source = byte_level();
     source.name = Some("Phi-3-mini".to_owned());
     let tokenizer = Tokenizer::new(&source).unwrap();
@@ -269,12 +269,12 @@ fn harmony_answers_do_not_end_at_the_end_of_a_message() {
     source.tokens.extend(texts.map(|text| text.as_bytes().to_vec()));
     source.token_types.as_mut().unwrap().extend([CONTROL; 3]);
     let tokenizer = Tokenizer::new(&source).unwrap();
-    let ends = texts.map(|text| tokenizer.is_end(tokenizer.find(text.as_bytes()).unwrap()));
+    let ends = texts.map(|text| tokenizer.is_eog(tokenizer.find(text.as_bytes()).unwrap()));
     assert_eq!(ends, [false, true, true]);
 }
 
 #[test]
-fn the_real_vocabularies_know_their_ends() {
+fn real_vocabularies_have_their_eog_tokens() {
     for (vocab, ends) in [
         ("ggml-vocab-llama-bpe.gguf", &["<|eot_id|>", "<|end_of_text|>"][..]),
         ("ggml-vocab-qwen2.gguf", &["<|im_end|>", "<|endoftext|>"]),
@@ -285,9 +285,9 @@ fn the_real_vocabularies_know_their_ends() {
         let tokenizer = Tokenizer::new(&support::vocabulary(vocab)).unwrap();
         for end in ends {
             let id = tokenizer.find(end.as_bytes()).unwrap();
-            assert!(tokenizer.is_end(id) && tokenizer.is_control(id), "{vocab} {end}");
+            assert!(tokenizer.is_eog(id) && tokenizer.is_control(id), "{vocab} {end}");
         }
-        assert!(tokenizer.is_end(tokenizer.eos().unwrap()));
+        assert!(tokenizer.is_eog(tokenizer.eos().unwrap()));
     }
 }
 

@@ -31,7 +31,7 @@ pub fn run(args: &BenchArgs, store: &Store) -> anyhow::Result<ExitCode> {
     let selection = TestMatrix {
         prompts: args.prompts.clone(),
         generations: args.generations.clone(),
-        widths: args.widths.clone(),
+        verify_batches: args.widths.clone(),
         depths: args.depths.clone(),
     };
     let (tests, context) = selection.tests()?;
@@ -84,7 +84,7 @@ fn state(args: &BenchArgs, store: &Store, interrupt: Interrupt) -> anyhow::Resul
     let file = open_model(store, &args.model)?;
     let mut all = Vec::new();
     for depth in args.depths.iter().map(|&depth| if depth == 0 { CACHE_OPS_DEPTH } else { depth }) {
-        let (sequences, context) = cache_ops::cache_ops_room(depth)?;
+        let (sequences, context) = cache_ops::cache_ops_capacity(depth)?;
         let (device, _) = open_device(&args.threads)?;
         let options = LoadOptions {
             sequences,
@@ -110,7 +110,7 @@ fn state(args: &BenchArgs, store: &Store, interrupt: Interrupt) -> anyhow::Resul
     Ok(ExitCode::SUCCESS)
 }
 
-/// The depth of [`state`] unless another is asked for.
+/// The depth of [`state`] unless a different one is requested.
 const CACHE_OPS_DEPTH: usize = 8192;
 /// Enough for recurrent states in the prefix cache.
 const CACHE_OPS_CACHE_BYTES: usize = 1 << 30;
@@ -191,7 +191,7 @@ impl<'a> ChartFile<'a> {
                 return Err(UsageError(message).into());
             }
         };
-        standard_io::refuse_model(path)?;
+        standard_io::reject_model_output(path)?;
         Ok(ChartFile { path, draw })
     }
 

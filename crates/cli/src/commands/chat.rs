@@ -31,7 +31,7 @@ pub fn run(args: &ChatArgs, store: &Store) -> anyhow::Result<ExitCode> {
     let mut model = Model { session, generate: args.generate.clone(), interrupt };
     let system = args.generate.system.as_deref();
     let ended = repl::converse(&mut model, &mut lines, &mut std::io::stdout(), system, &mut conversation);
-    model.session.keep(&conversation)?;
+    model.session.save(&conversation)?;
     ended?;
     Ok(ExitCode::SUCCESS)
 }

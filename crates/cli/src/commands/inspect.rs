@@ -210,7 +210,7 @@ fn entry_json(value: Value<'_>) -> Json {
 fn value_json(value: Value<'_>) -> Json {
     match value {
         Value::Str(bytes) => bytes_json(bytes),
-        Value::Bool(truth) => truth.into(),
+        Value::Bool(value) => value.into(),
         Value::Array(array) => array.iter().map(value_json).collect::<Vec<_>>().into(),
         // The shortest decimal number that is read back as the same one.
         Value::F32(_) | Value::F64(_) => {

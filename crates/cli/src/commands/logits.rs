@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use anyhow::{Context, ensure};
 use safetensors::Dtype;
 use safetensors::tensor::TensorView;
-use verbatim_engine::{Backend, HiddenOutput, KvType, LoadOptions, Row, RowInput, Stepper, Want};
+use verbatim_engine::{Backend, HiddenOutput, KvType, LoadOptions, Row, RowInput, RowOutputs, Stepper};
 
 use crate::flags::LogitsArgs;
 use crate::session::{load, open_device, open_model};
@@ -25,7 +25,7 @@ const STEP_ROWS: usize = 64;
 /// When there is no model, a token is not one of its, or the file cannot be written.
 pub fn run(args: &LogitsArgs, store: &Store) -> anyhow::Result<ExitCode> {
     ensure!(!args.tokens.is_empty(), "there are no tokens");
-    standard_io::refuse_model(&args.out)?;
+    standard_io::reject_model_output(&args.out)?;
     let file = open_model(store, &args.model)?;
     let cache = if args.f16_cache { KvType::F16 } else { KvType::F32 };
     let options =
@@ -76,7 +76,7 @@ fn compute<B: Backend>(
     let mut hidden = vec![Vec::new(); points.len()];
     for chunk in tokens.chunks(STEP_ROWS) {
         let start = stepper.append(sequence, chunk.len())?;
-        let want = Want { hidden: points, ..Want::LOGITS };
+        let want = RowOutputs { hidden: points, ..RowOutputs::LOGITS };
         let row = |(i, &token)| Row { sequence, kv_index: start + i, input: RowInput::Token(token), want };
         let rows: Vec<Row> = chunk.iter().enumerate().map(row).collect();
         let outputs = stepper.step(&rows)?;

@@ -25,7 +25,7 @@ pub fn run(args: &ManArgs) -> anyhow::Result<ExitCode> {
 
 fn write_pages(folder: &Path) -> anyhow::Result<()> {
     fs::create_dir_all(folder).with_context(|| format!("cannot create the folder {}", folder.display()))?;
-    // Building hands the flags of every command (--home) down to the commands below it.
+    // Building propagates the global flags (--home) to the subcommands.
     let mut program = Cli::command();
     program.build();
     write_page(folder, "verbatim", Cli::command())?;

@@ -38,7 +38,7 @@ pub fn run(args: &PerplexityArgs, store: &Store) -> anyhow::Result<ExitCode> {
     let options = LoadOptions { context: Some(args.ctx), k, v, hadamard, ..LoadOptions::default() };
     let mut stepper = load(&file, device, &options)?;
     let reference = args.kl_against.map(|pair| pair.0);
-    // The same weights, with K and V of other types beside.
+    // The same weights, with memory of different KV cache types besides.
     let other = reference.map(|[k, v]| stepper.new_memory(k, v, hadamard)).transpose()?;
     let watched = io::stderr().is_terminal();
     let mut progress = |so_far: &Evaluation| {

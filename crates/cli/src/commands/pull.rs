@@ -7,7 +7,7 @@ use crate::pull::{self, Request, Source, Sources};
 use crate::standard_io::{self, human_bytes};
 use crate::store::Store;
 
-/// Pulls the model and prints its name, size, hash and place.
+/// Pulls the model and prints its name, size, hash and path.
 ///
 /// # Errors
 /// When the name or source is invalid, or the model cannot be fetched.

@@ -39,7 +39,7 @@ pub fn run(args: &RunArgs, store: &Store) -> anyhow::Result<ExitCode> {
     let summary = session.answer(prompt, &args.generate, interrupt, &mut show)?;
     show("\n")?;
     notify(&summary.to_string());
-    session.keep(&[])?;
+    session.save(&[])?;
     match summary.reason {
         FinishReason::Cancelled => Ok(ExitCode::from(EXIT_INTERRUPTED)),
         FinishReason::EndOfText

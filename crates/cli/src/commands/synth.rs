@@ -7,11 +7,11 @@ use std::process::ExitCode;
 
 use anyhow::{Context, ensure};
 use indicatif::{ProgressBar, ProgressStyle};
-use verbatim_lab::synth::{self, Blueprint, SynthError, WriteOptions};
+use verbatim_lab::synth::{self, ModelSkeleton, SynthError, WriteOptions};
 
 use crate::flags::SynthArgs;
 use crate::interrupt::{EXIT_INTERRUPTED, Interrupt};
-use crate::session::place_threads;
+use crate::session::configure_threads;
 use crate::standard_io::{human_bytes, notify};
 
 /// Far more than any config.json has.
@@ -23,17 +23,17 @@ const CONFIG_BYTES_MAX: u64 = 4 << 20;
 /// When the shape is not known, its configuration makes no model, or the file cannot be written.
 pub fn run(args: &SynthArgs) -> anyhow::Result<ExitCode> {
     let interrupt = Interrupt::install()?;
-    let blueprint = match &args.config {
-        Some(config) => Blueprint::of_config(&args.shape, &read_config(config)?)
+    let skeleton = match &args.config {
+        Some(config) => ModelSkeleton::from_config(&args.shape, &read_config(config)?)
             .with_context(|| format!("{} makes no model", config.display()))?,
-        None => Blueprint::of_shape(&args.shape)?,
+        None => ModelSkeleton::from_shape(&args.shape)?,
     };
     let options =
-        WriteOptions { recipe: args.quant, seed: args.seed, threads: place_threads(&args.threads)? };
+        WriteOptions { quant: args.quant, seed: args.seed, threads: configure_threads(&args.threads)? };
     let bar = ProgressBar::new(0).with_style(ProgressStyle::with_template(
         "{bar:30} {decimal_bytes}/{decimal_total_bytes} {decimal_bytes_per_sec} {eta}",
     )?);
-    let written = synth::write(&blueprint, &options, &args.out, &mut |progress| {
+    let written = synth::write(&skeleton, &options, &args.out, &mut |progress| {
         bar.set_length(progress.total);
         bar.set_position(progress.written);
         !interrupt.is_raised()
@@ -42,10 +42,10 @@ pub fn run(args: &SynthArgs) -> anyhow::Result<ExitCode> {
     match written {
         Err(SynthError::Stopped) => Ok(ExitCode::from(EXIT_INTERRUPTED)),
         written => {
-            let (bytes, parameters) = (human_bytes(written?), blueprint.parameters() as f64 / 1e6);
-            let (architecture, recipe) = (blueprint.architecture(), args.quant.name());
+            let (bytes, parameters) = (human_bytes(written?), skeleton.parameters() as f64 / 1e6);
+            let (architecture, quant) = (skeleton.architecture(), args.quant.name());
             notify(&format!(
-                "{}: {architecture}, {parameters:.1} million random weights, {recipe}, {bytes}",
+                "{}: {architecture}, {parameters:.1} million random weights, {quant}, {bytes}",
                 args.out.display()
             ));
             Ok(ExitCode::SUCCESS)

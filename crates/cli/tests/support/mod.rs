@@ -147,7 +147,7 @@ impl FakeHub {
         Self { endpoint, requests }
     }
 
-    /// A hub whose every file has this content, and whose redirects say its SHA-256 as the real one's do.
+    /// A hub whose every file has this content, and whose redirects have its SHA-256 in a header, as the real hub's do.
     pub fn with_content(content: &'static [u8]) -> Self {
         Self::start(move |request, _| {
             Reply::file(request, content, "storage")

@@ -1,6 +1,6 @@
 //! Runs this program under callgrind and reads the counts.
 //!
-//! Callgrind is told to count only within [`measured`] and to write the count out at every return from it, so one run writes
+//! Callgrind is configured to count only within [`measured`] and to write the count out at every return from it, so one run writes
 //! one numbered file per kernel, in the order in which the child prints the kernels' names.
 
 use std::path::Path;

@@ -5,7 +5,7 @@ use std::hint::black_box;
 use verbatim_backend::{KvSpec, KvType, PAGE_CELLS, StateLayers};
 use verbatim_cpu::{Cpu, CpuArena, CpuState, Weight, Weights};
 use verbatim_graph::{
-    Activation, Attention, Builder, Gating, Graph, Op, Real, RopeLayout, Router, RowCounts, Shape, Tag,
+    Activation, Attention, Builder, F32Bits, Gating, Graph, Op, RopeLayout, Router, RowCounts, Shape, Tag,
     ValueId,
 };
 use verbatim_matrix::{Epilogue, Input, PackedMatrix, activation_row_bytes, matmul, quantize_row};
@@ -87,7 +87,7 @@ fn product(isa: Isa, dtype: DType, tokens: usize) {
     } else {
         Input::Floats { values: &values, stride: COLS, tokens }
     };
-    let mut team = Team::solo();
+    let mut team = Team::single_threaded();
     let mut output = vec![0.0; tokens * PRODUCT_ROWS];
     count(&format!("product {} x{tokens}", dtype.name()), &mut || {
         let output = black_box(&mut output);
@@ -120,7 +120,7 @@ fn attention(kv: KvType) {
         heads: HEADS,
         kv_heads: KV_HEADS,
         head_dim: HEAD_DIM,
-        scale: Real(0.125),
+        scale: F32Bits(0.125),
         window: None,
         softcap: None,
         sinks: false,
@@ -139,7 +139,7 @@ fn along_rows() {
     let mut builder = Builder::new(bounds);
     let x = floats(&mut builder, "x", COLS);
     let weight = builder.weight(Tag::new("norm"), DType::F32, Shape::fixed(1, COLS)).expect("a fresh name");
-    let out = builder.apply(Op::RmsNorm { eps: Real(1e-5), groups: 1 }, &[x, weight]).expect("fits");
+    let out = builder.apply(Op::RmsNorm { eps: F32Bits(1e-5), groups: 1 }, &[x, weight]).expect("fits");
     run("rms norm", finish(builder, out), vec![Weight::Vector(values(COLS))]);
 
     for (name, layout) in [("rope halves", RopeLayout::NeoX), ("rope pairs", RopeLayout::Interleaved)] {
@@ -167,7 +167,7 @@ fn along_rows() {
     let logits = floats(&mut builder, "logits", 128);
     let top = Op::MoeTopK { used: 8, gating: Gating::Softmax, bias: false };
     let chosen = builder.apply(top, &[logits]).expect("fits");
-    let router = Router { gating: Gating::Softmax, normalize: true, scale: Real(1.0) };
+    let router = Router { gating: Gating::Softmax, normalize: true, scale: F32Bits(1.0) };
     let out = builder.apply(Op::MoeWeights(router), &[logits, chosen]).expect("fits");
     run("choice of experts", finish(builder, out), Vec::new());
 }
@@ -195,16 +195,16 @@ fn run(name: &str, graph: &Graph, rows: usize, state: &mut CpuState, weights: Ve
     let mut bound: Vec<_> = arenas
         .iter_mut()
         .map(|arena| {
-            let bound = program.bind(arena, rows, |slot| match slot.tag().name {
-                "last position" => slot.i32(&[KEYS as i32 - 1]),
-                "sequences" => slot.i32(&[0]),
+            let bound = program.bind(arena, rows, |input| match input.tag().name {
+                "last position" => input.i32(&[KEYS as i32 - 1]),
+                "sequences" => input.i32(&[0]),
                 "pages" | "cells" => {
-                    let count = slot.count() as i32;
-                    slot.i32_from(0..count)
+                    let count = input.count() as i32;
+                    input.i32_from(0..count)
                 }
                 _ => {
-                    let values = values(slot.count());
-                    slot.f32(&values)
+                    let values = values(input.count());
+                    input.f32(&values)
                 }
             });
             bound.expect("every input is known")

@@ -94,7 +94,7 @@ fn report(isa: &str, recorded: &Record, measured: &Record) -> bool {
     }
     if recorded.compiler != measured.compiler {
         println!(
-            "{isa}: the record is of {}, this is {}: differences are told but are no failure",
+            "{isa}: the record is of {}, this is {}: differences are reported but are not a failure",
             recorded.compiler, measured.compiler
         );
         return true;

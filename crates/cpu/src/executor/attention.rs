@@ -1,4 +1,4 @@
-//! Attention of a step, dealt out in tasks. Neither which rows share a task nor which thread takes it changes a bit of a result.
+//! Attention of a step, split into tasks. Neither which rows share a task nor which thread takes it changes a bit of a result.
 #![allow(unsafe_code)] // Each task writes its own columns of its rows.
 
 use super::Run;
@@ -18,7 +18,7 @@ impl Run<'_> {
     /// Each task computes final results: some rows and one KV head, over all positions that they attend to.
     pub(super) fn attention(&self, prepared: &PreparedOp, attention: &Attention, thread: &ThreadContext<'_>) {
         let operands = Operands::new(self, prepared, attention);
-        let rows = prepared.output.matrix().shape.rows.at(self.rows);
+        let rows = prepared.output.view().shape.rows.at(self.rows);
         let blocks = RowBlocks::new(&operands, rows, 1, thread.threads());
         let mut scratch = self.scratch(thread);
         let tasks = blocks.count() * attention.kv_heads;
@@ -30,9 +30,9 @@ impl Run<'_> {
                 let keys = operands.keys(run.start, kv_head);
                 for heads in operands.heads(kv_head, run.len()) {
                     let mut rows: [Row<'_>; MAX_ROWS] = Default::default();
-                    for (slot, row) in rows.iter_mut().zip(run.clone()) {
+                    for (entry, row) in rows.iter_mut().zip(run.clone()) {
                         // SAFETY: one task computes these heads of this row, and by the plan no other value uses their bytes.
-                        *slot = unsafe { operands.row(row, &heads, heads.start, 0) };
+                        *entry = unsafe { operands.row(row, &heads, heads.start, 0) };
                     }
                     let scores = operands.scores(&heads);
                     attention::attend(self.isa, &keys, &scores, &mut scratch, &mut rows[..run.len()]);
@@ -49,32 +49,32 @@ impl Run<'_> {
         thread: &ThreadContext<'_>,
     ) {
         let operands = Operands::new(self, prepared, attention);
-        let rows = prepared.output.matrix().shape.rows.at(self.rows);
+        let rows = prepared.output.view().shape.rows.at(self.rows);
         let splits = (0..rows).map(|row| operands.splits(row).len()).max().unwrap_or(0);
         let blocks = RowBlocks::new(&operands, rows, splits, thread.threads());
         // Rows that share K and V may begin in different splits, so together they may cover more splits than each.
         let runs = (0..blocks.count()).flat_map(|block| blocks.runs(block));
         let splits = runs.map(|run| operands.splits_of(run).len()).max().unwrap_or(0);
-        let slots =
-            prepared.output.matrix().shape.cols / (attention.heads * (attention.head_dim + PARTIAL_EXTRA));
+        let max_splits =
+            prepared.output.view().shape.cols / (attention.heads * (attention.head_dim + PARTIAL_EXTRA));
         let mut scratch = self.scratch(thread);
-        let per_slot = blocks.count() * attention.kv_heads;
-        let tasks = splits * per_slot;
+        let tasks_per_split = blocks.count() * attention.kv_heads;
+        let tasks = splits * tasks_per_split;
         while let Some(taken) = prepared.tasks.take(1, tasks) {
             // The last split of a row is rarely full, so it comes last.
-            let (slot, task) = (taken.start / per_slot, taken.start % per_slot);
+            let (nth, task) = (taken.start / tasks_per_split, taken.start % tasks_per_split);
             let kv_head = task % attention.kv_heads;
             for run in blocks.runs(task / attention.kv_heads) {
-                let split = operands.splits_of(run.clone()).start + slot;
+                let split = operands.splits_of(run.clone()).start + nth;
                 let visible_to = run.clone().filter(|&row| operands.splits(row).contains(&split));
                 let keys = operands.keys(run.start, kv_head);
                 for heads in operands.heads(kv_head, run.len()) {
                     let mut rows: [Row<'_>; MAX_ROWS] = Default::default();
                     let mut count = 0;
                     for row in visible_to.clone() {
-                        let slot = split - operands.splits(row).start;
-                        assert!(slot < slots, "position beyond the page table");
-                        let head = slot * attention.heads + heads.start;
+                        let nth = split - operands.splits(row).start;
+                        assert!(nth < max_splits, "position beyond the page table");
+                        let head = nth * attention.heads + heads.start;
                         // SAFETY: one task computes this partial of this row, and by the plan no other value uses its bytes.
                         rows[count] = unsafe { operands.row(row, &heads, head, PARTIAL_EXTRA) };
                         count += 1;
@@ -99,16 +99,16 @@ impl Run<'_> {
         merged: Range<usize>,
     ) {
         let &Attention { heads, head_dim, window, .. } = attention;
-        let partials: &[f32] = prepared.operands[0].matrix().row(self.arena, row);
-        let splits = attention::splits(visible(window, self.index(prepared.operands[1].matrix(), row)));
+        let partials: &[f32] = prepared.operands[0].view().row(self.arena, row);
+        let splits = attention::splits(visible(window, self.index(prepared.operands[1].view(), row)));
         let sinks = prepared.operands.get(2).map(|sinks| self.weights.vector(sinks.weight()));
         let cols = merged.start * head_dim..merged.end * head_dim;
         // SAFETY: the contract of this function.
-        let out: &mut [f32] = unsafe { prepared.output.matrix().columns_mut(self.arena, row, cols) };
+        let out: &mut [f32] = unsafe { prepared.output.view().columns_mut(self.arena, row, cols) };
         let partial_len = head_dim + PARTIAL_EXTRA;
         for (head, out) in merged.zip(out.chunks_exact_mut(head_dim)) {
-            let slots = partials.chunks_exact(heads * partial_len).take(splits.len());
-            let partials = slots.map(|slot| &slot[head * partial_len..][..partial_len]);
+            let of_splits = partials.chunks_exact(heads * partial_len).take(splits.len());
+            let partials = of_splits.map(|partials| &partials[head * partial_len..][..partial_len]);
             attention::merge(self.isa, sinks.map(|sinks| sinks[head]), partials, out);
         }
     }
@@ -137,7 +137,7 @@ impl<'a> Operands<'a> {
     }
 
     fn index(&self, operand: usize, row: usize) -> usize {
-        self.run.index(self.prepared.operands[operand].matrix(), row)
+        self.run.index(self.prepared.operands[operand].view(), row)
     }
 
     fn sequence(&self, row: usize) -> usize {
@@ -162,15 +162,15 @@ impl<'a> Operands<'a> {
         if !self.attention.paths {
             return None;
         }
-        let base = self.index(5, row);
-        let cells = self.prepared.operands[6].matrix().row(self.run.arena, row);
-        (base <= self.index(2, row)).then_some(Path { base, cells })
+        let tree_start = self.index(5, row);
+        let cells = self.prepared.operands[6].view().row(self.run.arena, row);
+        (tree_start <= self.index(2, row)).then_some(Path { tree_start, cells })
     }
 
     /// The K and V that a row's query heads of one KV head attend to.
     fn keys(&self, row: usize, kv_head: usize) -> KvView<'a> {
         let layer = &self.run.state.kv.layers()[self.prepared.operands[1].state()];
-        let pages = self.prepared.operands[4].matrix().row(self.run.arena, self.sequence(row));
+        let pages = self.prepared.operands[4].view().row(self.run.arena, self.sequence(row));
         KvView { layer, kv_head, pages, path: self.path(row) }
     }
 
@@ -197,11 +197,11 @@ impl<'a> Operands<'a> {
     /// While the result lives, no other thread may read or write these columns of the output's row.
     unsafe fn row(&self, row: usize, heads: &Range<usize>, head: usize, extra: usize) -> Row<'a> {
         let head_dim = self.attention.head_dim;
-        let q: &[f32] = self.prepared.operands[0].matrix().row(self.run.arena, row);
+        let q: &[f32] = self.prepared.operands[0].view().row(self.run.arena, row);
         let (column, cols) = (head * (head_dim + extra), heads.len() * (head_dim + extra));
         // SAFETY: the contract of this function.
         let out =
-            unsafe { self.prepared.output.matrix().columns_mut(self.run.arena, row, column..column + cols) };
+            unsafe { self.prepared.output.view().columns_mut(self.run.arena, row, column..column + cols) };
         let (first, position) = self.visible(row);
         Row { q: &q[heads.start * head_dim..heads.end * head_dim], first, position, out }
     }

@@ -1,7 +1,7 @@
 //! K and V of one layer: cells and pages are written, read, copied and moved.
 #![allow(unsafe_code)] // Several threads store the heads of their rows concurrently.
 
-use super::layout::{Block, HeadLayout, Piece};
+use super::layout::{Block, ByteRun, HeadLayout};
 use crate::ops::{hadamard, rope};
 use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
 use half::{bf16, f16};
@@ -11,9 +11,9 @@ use verbatim_quant::{DType, dequantize, quantize};
 use verbatim_simd::Isa;
 use verbatim_team::{AlignedBytes, Pod};
 
-/// Elements of a quantised block.
+/// Elements of a quant block.
 const BLOCK_LEN: usize = 32;
-/// Maximum number of bytes of a quantised block.
+/// Maximum number of bytes of a quant block.
 const BLOCK_BYTES: usize = 34;
 
 /// K and V of one layer.
@@ -98,13 +98,13 @@ impl KvLayer {
     /// Stores what [`KvLayer::read_cell`] has read from a layer of the same spec.
     pub fn write_cell(&mut self, cell: usize, from: &[u8]) {
         let (k, v) = from.split_at(self.k.cell_bytes());
-        assert_eq!(v.len(), self.v.cell_bytes(), "the bytes of a cell of another spec");
+        assert_eq!(v.len(), self.v.cell_bytes(), "the bytes of a cell of a different spec");
         self.k.write_cell(cell, k);
         self.v.write_cell(cell, v);
     }
 
-    /// Copies a cell to the cell of another position: with a K-shift, its K is rotated to that position. K of a type that rounds
-    /// is rounded once more; V is copied as it is stored.
+    /// Copies a cell to the cell of a different position: with a K-shift, its K is rotated to that position. K stored in less than
+    /// f32 is rounded a second time; V is copied as it is stored.
     pub(crate) fn move_cell(&mut self, from: usize, to: usize, shift: Option<&KeyShifter>) {
         self.copy_cell(from, to);
         if let Some(shift) = shift {
@@ -114,7 +114,7 @@ impl KvLayer {
         }
     }
 
-    /// Stores one row's K and V in a cell: the given heads, starting at `head`. A quantised block with an element that is not
+    /// Stores one row's K and V in a cell: the given heads, starting at `head`. A quant block with an element that is not
     /// finite, or too large for its scale, becomes NaN.
     ///
     /// # Safety
@@ -174,11 +174,11 @@ impl HeadPages {
         to[..page.len()].copy_from_slice(page);
     }
 
-    /// Copies one head of a cell into the page of one head at the start of `to`.
-    pub(crate) fn copy_head(&self, cell: usize, head: usize, to: &mut [u8], slot: usize) {
-        let (start, from_slot) = (self.start(cell / PAGE_CELLS, head), cell % PAGE_CELLS);
-        self.layout.for_each_piece(|piece| {
-            to[piece.at(slot)..][..piece.bytes].copy_from_slice(self.piece(start, piece, from_slot));
+    /// Copies one head of a cell to position `cell_in_page` of the single-head page in `to`.
+    pub(crate) fn copy_head(&self, cell: usize, head: usize, to: &mut [u8], cell_in_page: usize) {
+        let (start, from) = (self.start(cell / PAGE_CELLS, head), cell % PAGE_CELLS);
+        self.layout.for_each_run(|run| {
+            to[run.at(cell_in_page)..][..run.bytes].copy_from_slice(self.run(start, run, from));
         });
     }
 
@@ -186,8 +186,8 @@ impl HeadPages {
         (page * self.kv_heads + head) * self.layout.page_bytes()
     }
 
-    fn piece(&self, start: usize, piece: Piece, slot: usize) -> &[u8] {
-        self.bytes.read(start + piece.at(slot), piece.bytes)
+    fn run(&self, start: usize, run: ByteRun, cell_in_page: usize) -> &[u8] {
+        self.bytes.read(start + run.at(cell_in_page), run.bytes)
     }
 
     /// Bytes of a cell, all heads.
@@ -204,8 +204,8 @@ impl HeadPages {
     fn read_cell(&self, cell: usize, out: &mut Vec<u8>) {
         for head in 0..self.kv_heads {
             let start = self.start(cell / PAGE_CELLS, head);
-            self.layout.for_each_piece(|piece| {
-                out.extend_from_slice(self.piece(start, piece, cell % PAGE_CELLS));
+            self.layout.for_each_run(|run| {
+                out.extend_from_slice(self.run(start, run, cell % PAGE_CELLS));
             });
         }
     }
@@ -213,9 +213,9 @@ impl HeadPages {
     fn write_cell(&mut self, cell: usize, from: &[u8]) {
         for (head, from) in from.chunks_exact(self.layout.cell_bytes()).enumerate() {
             let start = self.start(cell / PAGE_CELLS, head);
-            self.layout.for_each_piece(|piece| {
-                let from = &from[piece.in_cell..][..piece.bytes];
-                self.bytes.bytes_mut()[start + piece.at(cell % PAGE_CELLS)..][..from.len()]
+            self.layout.for_each_run(|run| {
+                let from = &from[run.in_cell..][..run.bytes];
+                self.bytes.bytes_mut()[start + run.at(cell % PAGE_CELLS)..][..from.len()]
                     .copy_from_slice(from);
             });
         }
@@ -241,28 +241,28 @@ impl HeadPages {
     /// # Safety
     /// Of this and the functions that it calls: no other thread may read or write these heads of the cell during the call.
     unsafe fn put(&self, cell: usize, first: usize, x: &[f32]) {
-        let slot = cell % PAGE_CELLS;
+        let cell_in_page = cell % PAGE_CELLS;
         for (head, x) in (first..).zip(x.chunks_exact(self.layout.head_dim())) {
             let start = self.start(cell / PAGE_CELLS, head);
             // SAFETY: the contract of this function.
             unsafe {
                 match self.layout.kind() {
-                    KvType::F32 => self.put_elements(start, slot, 0, x),
-                    KvType::F16 => self.put_halves(start, slot, x, |x, bits| {
+                    KvType::F32 => self.put_elements(start, cell_in_page, 0, x),
+                    KvType::F16 => self.put_halves(start, cell_in_page, x, |x, bits| {
                         bits.reinterpret_cast_mut::<f16>().convert_from_f32_slice(x);
                     }),
-                    KvType::Bf16 => self.put_halves(start, slot, x, |x, bits| {
+                    KvType::Bf16 => self.put_halves(start, cell_in_page, x, |x, bits| {
                         bits.reinterpret_cast_mut::<bf16>().convert_from_f32_slice(x);
                     }),
-                    kind => self.put_blocks(kind.dtype(), start, slot, x),
+                    kind => self.put_blocks(kind.dtype(), start, cell_in_page, x),
                 }
             }
         }
     }
 
     /// Stores elements, starting at `first`, of the head that begins at byte `start` of a page.
-    unsafe fn put_elements<T: Pod>(&self, start: usize, slot: usize, first: usize, x: &[T]) {
-        let start = start / size_of::<T>() + self.layout.element(first, slot);
+    unsafe fn put_elements<T: Pod>(&self, start: usize, cell_in_page: usize, first: usize, x: &[T]) {
+        let start = start / size_of::<T>() + self.layout.element(first, cell_in_page);
         // SAFETY: as for `put`.
         unsafe {
             match self.layout.stride() {
@@ -273,18 +273,24 @@ impl HeadPages {
     }
 
     /// Rounds a head to a two-byte float type and stores it.
-    unsafe fn put_halves(&self, start: usize, slot: usize, x: &[f32], round: impl Fn(&[f32], &mut [u16])) {
+    unsafe fn put_halves(
+        &self,
+        start: usize,
+        cell_in_page: usize,
+        x: &[f32],
+        round: impl Fn(&[f32], &mut [u16]),
+    ) {
         const AT_ONCE: usize = 64;
         for (i, x) in x.chunks(AT_ONCE).enumerate() {
             let mut bits = [0; AT_ONCE];
             let bits = &mut bits[..x.len()];
             round(x, bits);
             // SAFETY: as for `put`.
-            unsafe { self.put_elements(start, slot, i * AT_ONCE, bits) };
+            unsafe { self.put_elements(start, cell_in_page, i * AT_ONCE, bits) };
         }
     }
 
-    unsafe fn put_blocks(&self, dtype: DType, start: usize, slot: usize, x: &[f32]) {
+    unsafe fn put_blocks(&self, dtype: DType, start: usize, cell_in_page: usize, x: &[f32]) {
         for (block, x) in x.chunks(BLOCK_LEN).enumerate() {
             let (mut padded, mut bytes) = ([0.0; BLOCK_LEN], [0; BLOCK_BYTES]);
             padded[..x.len()].copy_from_slice(x);
@@ -293,9 +299,11 @@ impl HeadPages {
                 bytes.fill(0);
                 bytes[..2].copy_from_slice(&f16::NAN.to_le_bytes());
             }
-            self.layout.for_each_piece_of_block(block, |piece| {
+            self.layout.for_each_run_of_block(block, |run| {
                 // SAFETY: as for `put`.
-                unsafe { self.bytes.put_all(start + piece.at(slot), &bytes[piece.in_cell..][..piece.bytes]) };
+                unsafe {
+                    self.bytes.put_all(start + run.at(cell_in_page), &bytes[run.in_cell..][..run.bytes])
+                };
             });
         }
     }
@@ -306,13 +314,13 @@ mod tests {
     use super::super::KvMemory;
     use super::*;
     use verbatim_graph::random::Random;
-    use verbatim_graph::{Real, RopeTable};
+    use verbatim_graph::{F32Bits, RopeTable};
 
     fn random_values(random: &mut Random, count: usize) -> Vec<f32> {
         (0..count).map(|_| random.unit()).collect()
     }
 
-    /// Every type of K with every other of V, and head sizes that are and are not multiples of the block size.
+    /// Every type of K, with different types of V, and head sizes that are and are not multiples of the block size.
     fn specs() -> impl Iterator<Item = KvSpec> {
         let kinds = KvType::ALL.into_iter().enumerate();
         kinds.flat_map(|(i, k)| {
@@ -341,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn cells_hold_what_their_types_make_of_what_was_written_and_nothing_of_each_other() {
+    fn cells_hold_the_rounded_values_and_do_not_overlap() {
         let mut random = Random(4);
         for spec in specs() {
             let memory = KvMemory::new(&[(spec, 2)]).expect("small");
@@ -388,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_with_a_number_that_is_not_finite_is_nan_and_no_other_is() {
+    fn a_quant_block_with_a_non_finite_element_becomes_nan_and_no_other_does() {
         for kind in KvType::ALL.into_iter().filter(|kind| kind.is_quantized()) {
             for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, f32::MAX] {
                 let spec = KvSpec { kv_heads: 1, head_dim: 80, k: kind, v: kind };
@@ -412,8 +420,8 @@ mod tests {
 
     #[test]
     fn moved_keys_are_rotated_and_keep_their_rounding_small() {
-        let scaling = verbatim_graph::RopeScaling::Linear { factor: Real(1.0) };
-        let table = RopeTable { rotary_dim: 48, base: Real(1e4), scaling };
+        let scaling = verbatim_graph::RopeScaling::Linear { factor: F32Bits(1.0) };
+        let table = RopeTable { rotary_dim: 48, base: F32Bits(1e4), scaling };
         let mut random = Random(6);
         for (spec, transformed) in specs().flat_map(|spec| [(spec, false), (spec, true)]) {
             let spec = KvSpec { head_dim: 96, ..spec };
@@ -446,7 +454,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_counted_or_held_is_refused() {
+    fn sizes_that_overflow_or_exceed_memory_are_rejected() {
         for kind in KvType::ALL {
             let spec = KvSpec { kv_heads: 4, head_dim: usize::MAX / 8, k: kind, v: KvType::Q8_0 };
             assert!(KvMemory::new(&[(spec, 1)]).is_err());

@@ -1,9 +1,9 @@
 //! The layout of the bytes of one head in a page.
 //!
-//! A head is cut in blocks: of 32 elements for the quantised types, the whole head for the others. A block has *headers* (its
-//! scale, and in the `_1` types its min) and *quants*: the bytes of a quantised block in the order of the GGUF format, or
-//! float elements. A page holds for each block first the headers, each of them for all cells, and then the quants: of K each
-//! quant byte for all cells, of V each cell's quants together.
+//! A head is split into quant blocks: of 32 elements for the quantised types, the whole head for the others. A block has *headers*
+//! (its scale, and in the `_1` types its min) and *quants*: the bytes of a quant block in the order of the GGUF format, or float
+//! elements. A page holds for each block first the headers, each of them for all cells, and then the quants: of K each quant byte
+//! for all cells, of V each cell's quants together.
 
 use std::ops::Range;
 use verbatim_backend::{KvType, PAGE_CELLS};
@@ -29,7 +29,7 @@ pub(crate) struct HeadLayout {
 
 /// Bytes that are contiguous in a page and in a serialised cell.
 #[derive(Clone, Copy)]
-pub(crate) struct Piece {
+pub(crate) struct ByteRun {
     /// Their offset in the head's bytes of a cell, in the order of the GGUF format.
     pub(crate) in_cell: usize,
     /// Their offset in the page, for the page's first cell.
@@ -37,10 +37,10 @@ pub(crate) struct Piece {
     pub(crate) bytes: usize,
 }
 
-impl Piece {
+impl ByteRun {
     /// Their offset in the page, for a cell of the page.
-    pub(crate) fn at(&self, slot: usize) -> usize {
-        self.in_page + slot * self.bytes
+    pub(crate) fn at(&self, cell_in_page: usize) -> usize {
+        self.in_page + cell_in_page * self.bytes
     }
 }
 
@@ -91,8 +91,12 @@ impl HeadLayout {
     }
 
     /// The index of a cell's element in the page; only for the types that are not quantised.
-    pub(crate) fn element(&self, element: usize, slot: usize) -> usize {
-        if self.transposed { element * PAGE_CELLS + slot } else { slot * self.head_dim + element }
+    pub(crate) fn element(&self, element: usize, cell_in_page: usize) -> usize {
+        if self.transposed {
+            element * PAGE_CELLS + cell_in_page
+        } else {
+            cell_in_page * self.head_dim + element
+        }
     }
 
     /// The stride between the elements of a cell, in elements; only for the types that are not quantised.
@@ -100,30 +104,30 @@ impl HeadLayout {
         if self.transposed { PAGE_CELLS } else { 1 }
     }
 
-    /// The pieces that one cell consists of.
-    pub(crate) fn for_each_piece(&self, mut each: impl FnMut(Piece)) {
-        (0..self.blocks).for_each(|block| self.for_each_piece_of(block, &mut each));
+    /// The byte runs that one cell consists of.
+    pub(crate) fn for_each_run(&self, mut each: impl FnMut(ByteRun)) {
+        (0..self.blocks).for_each(|block| self.for_each_run_of(block, &mut each));
     }
 
-    /// The pieces of one block. In the cell they begin at 0.
-    pub(crate) fn for_each_piece_of_block(&self, block: usize, mut each: impl FnMut(Piece)) {
+    /// The byte runs of one block, with `in_cell` relative to the block.
+    pub(crate) fn for_each_run_of_block(&self, block: usize, mut each: impl FnMut(ByteRun)) {
         let start = block * self.block_bytes();
-        self.for_each_piece_of(block, &mut |piece| each(Piece { in_cell: piece.in_cell - start, ..piece }));
+        self.for_each_run_of(block, &mut |run| each(ByteRun { in_cell: run.in_cell - start, ..run }));
     }
 
-    fn for_each_piece_of(&self, block: usize, each: &mut impl FnMut(Piece)) {
+    fn for_each_run_of(&self, block: usize, each: &mut impl FnMut(ByteRun)) {
         let mut in_cell = block * self.block_bytes();
-        let mut run = |pieces: usize, bytes: usize| {
-            for _ in 0..pieces {
-                each(Piece { in_cell, in_page: in_cell * PAGE_CELLS, bytes });
+        let mut emit = |runs: usize, bytes: usize| {
+            for _ in 0..runs {
+                each(ByteRun { in_cell, in_page: in_cell * PAGE_CELLS, bytes });
                 in_cell += bytes;
             }
         };
-        run(self.headers, HEADER_BYTES);
+        emit(self.headers, HEADER_BYTES);
         if self.transposed {
-            run(self.quants, self.quant_bytes);
+            emit(self.quants, self.quant_bytes);
         } else {
-            run(1, self.quants * self.quant_bytes);
+            emit(1, self.quants * self.quant_bytes);
         }
     }
 

@@ -166,7 +166,7 @@ impl Function for ClampedSwiglu {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use verbatim_graph::Real;
+    use verbatim_graph::F32Bits;
 
     fn inputs(n: usize) -> (Vec<f32>, Vec<f32>) {
         let a = (0..n).map(|i| (i as f32 - n as f32 / 2.0) * 0.37).collect();
@@ -182,7 +182,7 @@ mod tests {
         };
         let sigmoid = |a: f64| 1.0 / (1.0 + (-a).exp());
         type Exact<'a> = &'a dyn Fn(f64, f64) -> f64;
-        let clamped = Activation::ClampedSwiglu { alpha: Real(1.702), limit: Real(3.0) };
+        let clamped = Activation::ClampedSwiglu { alpha: F32Bits(1.702), limit: F32Bits(3.0) };
         let cases: [(Activation, Exact); 4] = [
             (Activation::Silu, &|a, b| exact_silu(a) * b),
             (Activation::GeluTanh, &|a, b| exact_gelu(a) * b),

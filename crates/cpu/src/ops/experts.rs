@@ -22,21 +22,21 @@ pub(crate) fn top_k(gating: Gating, logits: &[f32], bias: Option<&[f32]>, chosen
 /// Insertion into the sorted list of the largest so far. Experts are visited in ascending order, so ties keep the lower id.
 fn largest(score: impl Fn(usize) -> f32, experts: usize, chosen: &mut [i32]) {
     let mut scores = [0f32; verbatim_graph::MAX_EXPERTS_USED];
-    let mut held = 0;
+    let mut count = 0;
     for expert in 0..experts {
         let new = Some(score(expert)).filter(|score| !score.is_nan()).unwrap_or(f32::NEG_INFINITY);
-        if held == chosen.len() && scores[held - 1] >= new {
+        if count == chosen.len() && scores[count - 1] >= new {
             continue;
         }
-        held = (held + 1).min(chosen.len());
-        let mut slot = held - 1;
-        while slot > 0 && scores[slot - 1] < new {
-            scores[slot] = scores[slot - 1];
-            chosen[slot] = chosen[slot - 1];
-            slot -= 1;
+        count = (count + 1).min(chosen.len());
+        let mut rank = count - 1;
+        while rank > 0 && scores[rank - 1] < new {
+            scores[rank] = scores[rank - 1];
+            chosen[rank] = chosen[rank - 1];
+            rank -= 1;
         }
-        scores[slot] = new;
-        chosen[slot] = expert as i32;
+        scores[rank] = new;
+        chosen[rank] = expert as i32;
     }
 }
 
@@ -113,10 +113,10 @@ impl Kernel for MoeCombine<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use verbatim_graph::Real;
+    use verbatim_graph::F32Bits;
 
     #[test]
-    fn of_equals_the_lower_number_is_chosen() {
+    fn ties_go_to_the_lower_id() {
         let mut chosen = [0; 4];
         top_k(Gating::Softmax, &[1.0, 3.0, 3.0, -2.0, 3.0, 1.0], None, &mut chosen);
         assert_eq!(chosen, [1, 2, 4, 0]);
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn nan_and_infinity_still_give_different_experts() {
+    fn nan_and_infinity_still_select_distinct_experts() {
         let mut chosen = [9; 3];
         for logits in [[f32::NAN; 4], [f32::NEG_INFINITY; 4], [f32::INFINITY, f32::NAN, f32::NAN, f32::NAN]] {
             top_k(Gating::Softmax, &logits, None, &mut chosen);
@@ -134,12 +134,17 @@ mod tests {
     }
 
     #[test]
-    fn weights_are_those_of_the_definitions() {
+    fn weights_match_the_definitions() {
         let logits = [0.5, 2.0, -1.0, 1.0];
         let all: f64 = logits.iter().map(|&x: &f32| f64::from(x).exp()).sum();
         let weights = |gating, normalize, scale| {
             let mut weights = [0.0; 2];
-            router_weights(&Router { gating, normalize, scale: Real(scale) }, &logits, &[1, 3], &mut weights);
+            router_weights(
+                &Router { gating, normalize, scale: F32Bits(scale) },
+                &logits,
+                &[1, 3],
+                &mut weights,
+            );
             weights
         };
         let near = |given: [f32; 2], wanted: [f64; 2]| {

@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn agrees_with_the_matrix_is_its_own_inverse_and_the_same_everywhere() {
+    fn agrees_with_the_matrix_and_is_its_own_inverse_on_every_instruction_set() {
         let mut random = Random(2);
         for (head_dim, run) in
             [(1, 1), (7, 1), (2, 2), (24, 8), (16, 16), (80, 16), (96, 32), (64, 64), (128, 128), (512, 512)]

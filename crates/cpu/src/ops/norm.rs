@@ -35,7 +35,7 @@ impl Kernel for RmsNorm<'_> {
             let x = l.load_part(rest);
             squares = l.mul_add(x, x, squares);
         }
-        let mean = l.sum(squares) / self.x.len() as f32;
+        let mean = l.reduce_sum(squares) / self.x.len() as f32;
         let scale = l.splat(1.0 / (mean + self.eps).sqrt());
 
         let (chunks, rest) = self.normalized.as_chunks::<LANES>();

@@ -18,7 +18,7 @@ const L2_NORM_EPS: f32 = 1e-6;
 pub(crate) enum Before<'a> {
     /// There is no row before: all zeros.
     Zeros,
-    /// In another slot.
+    /// In a different slot.
     At(&'a [f32]),
     /// Where the row writes.
     InPlace,
@@ -132,7 +132,7 @@ impl Kernel for L2Normalize<'_> {
             let x = l.load_part(x);
             squares = l.mul_add(x, x, squares);
         }
-        let scale = l.splat(1.0 / (l.sum(squares) + L2_NORM_EPS).sqrt());
+        let scale = l.splat(1.0 / (l.reduce_sum(squares) + L2_NORM_EPS).sqrt());
         for (x, out) in self.x.chunks(LANES).zip(self.out.chunks_mut(LANES)) {
             l.store_part(l.mul(l.mul(l.load_part(x), scale), l.splat(self.factor)), out);
         }
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn the_convolution_sees_its_last_inputs() {
+    fn the_convolution_uses_its_last_inputs() {
         let mut random = Random(3);
         for (kernel, channels) in [(4, 64), (4, 40), (2, 7), (1, 16)] {
             let weights = random_values(&mut random, kernel * channels);

@@ -9,24 +9,17 @@ pub(crate) fn frequencies(table: &RopeTable, freq_factors: Option<&[f32]>) -> (V
     let pairs = table.rotary_dim / 2;
     let base = f64::from(table.base.0);
     let plain = |i: usize| libm::pow(base, -((2 * i) as f64) / table.rotary_dim as f64);
-    let (stretched, mscale): (Vec<f64>, f32) = match table.scaling {
+    let (scaled, mscale): (Vec<f64>, f32) = match table.scaling {
         RopeScaling::Linear { factor } => ((0..pairs).map(|i| plain(i) / f64::from(factor.0)).collect(), 1.0),
         RopeScaling::Long { attention_factor } => ((0..pairs).map(plain).collect(), attention_factor.0),
-        RopeScaling::Yarn {
-            factor,
-            original_context,
-            attention_factor,
-            beta_fast,
-            beta_slow,
-            whole_pairs,
-        } => {
+        RopeScaling::Yarn { factor, original_context, attention_factor, beta_fast, beta_slow, truncate } => {
             // The pair that turns `rotations` times over the original context (YaRN, arXiv 2309.00071, section 3.2).
             let pair_at = |rotations: f32| {
                 let context = original_context as f64 / (f64::from(rotations) * std::f64::consts::TAU);
                 table.rotary_dim as f64 * libm::log(context) / (2.0 * libm::log(base))
             };
             let (low, high) = (pair_at(beta_fast.0), pair_at(beta_slow.0));
-            let (low, high) = if whole_pairs { (low.floor(), high.ceil()) } else { (low, high) };
+            let (low, high) = if truncate { (low.floor(), high.ceil()) } else { (low, high) };
             let (low, high) = (low.max(0.0), high.min(table.rotary_dim as f64 - 1.0));
             let blend = |i: usize| {
                 let ramp = ((i as f64 - low) / (high - low).max(0.001)).clamp(0.0, 1.0);
@@ -36,7 +29,7 @@ pub(crate) fn frequencies(table: &RopeTable, freq_factors: Option<&[f32]>) -> (V
         }
     };
     let divided = |(i, f): (usize, f64)| (f / freq_factors.map_or(1.0, |d| f64::from(d[i]))) as f32;
-    (stretched.into_iter().enumerate().map(divided).collect(), mscale)
+    (scaled.into_iter().enumerate().map(divided).collect(), mscale)
 }
 
 /// Cosines, then sines, of one position's angles.
@@ -82,14 +75,14 @@ fn rotate_halves(x: &[f32], cosines: &[f32], sines: &[f32], out: &mut [f32]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use verbatim_graph::Real;
+    use verbatim_graph::F32Bits;
 
     fn plain(rotary_dim: usize) -> RopeTable {
-        RopeTable { rotary_dim, base: Real(1e4), scaling: RopeScaling::Linear { factor: Real(1.0) } }
+        RopeTable { rotary_dim, base: F32Bits(1e4), scaling: RopeScaling::Linear { factor: F32Bits(1.0) } }
     }
 
     #[test]
-    fn rotation_keeps_lengths_and_what_is_not_rotated() {
+    fn rotation_preserves_lengths_and_unrotated_elements() {
         let (frequencies, mscale) = frequencies(&plain(8), None);
         let mut table = [0.0; 8];
         angles(1000, &frequencies, mscale, &mut table);
@@ -111,14 +104,14 @@ mod tests {
     }
 
     #[test]
-    fn yarn_leaves_fast_pairs_and_stretches_slow_ones() {
+    fn yarn_keeps_fast_pairs_and_interpolates_slow_ones() {
         let scaling = RopeScaling::Yarn {
-            factor: Real(4.0),
+            factor: F32Bits(4.0),
             original_context: 4096,
-            attention_factor: Real(1.14),
-            beta_fast: Real(32.0),
-            beta_slow: Real(1.0),
-            whole_pairs: true,
+            attention_factor: F32Bits(1.14),
+            beta_fast: F32Bits(32.0),
+            beta_slow: F32Bits(1.0),
+            truncate: true,
         };
         let (yarn, mscale) = frequencies(&RopeTable { scaling, ..plain(128) }, None);
         let (unscaled, _) = frequencies(&plain(128), None);
@@ -129,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn divisors_divide_each_frequency() {
+    fn freq_factors_divide_each_frequency() {
         let (divided, _) = frequencies(&plain(4), Some(&[1.0, 8.0]));
         let (unscaled, _) = frequencies(&plain(4), None);
         assert_eq!(divided, [unscaled[0], unscaled[1] / 8.0]);

@@ -1,4 +1,4 @@
-//! Golden models and numbers that others computed; tests/data/README.md says how.
+//! Golden models, and values that other implementations computed for them; tests/data/README.md says how.
 #![allow(dead_code)] // Each test file uses its part.
 
 pub mod scratch;
@@ -7,7 +7,9 @@ pub mod synthetic;
 use safetensors::SafeTensors;
 use std::path::PathBuf;
 use verbatim_cpu::Cpu;
-use verbatim_engine::{Backend, HiddenOutput, KvType, LoadError, LoadOptions, Row, RowInput, Stepper, Want};
+use verbatim_engine::{
+    Backend, HiddenOutput, KvType, LoadError, LoadOptions, Row, RowInput, RowOutputs, Stepper,
+};
 use verbatim_gguf::GgufFile;
 
 pub fn data(path: &str) -> PathBuf {
@@ -94,7 +96,7 @@ pub fn logits<B: Backend>(engine: &mut Stepper<B>, tokens: &[u32], cuts: &[usize
                 sequence,
                 kv_index: start + i,
                 input: RowInput::Token(token),
-                want: Want::LOGITS,
+                want: RowOutputs::LOGITS,
             })
             .collect();
         let outputs = engine.step(&rows).expect("a step");
@@ -163,7 +165,7 @@ pub fn hidden_rows<B: Backend>(
 ) -> Vec<Vec<f32>> {
     let sequence = engine.begin().expect("a free sequence");
     engine.append(sequence, tokens.len()).expect("room");
-    let want = Want { hidden: points, ..Want::NONE };
+    let want = RowOutputs { hidden: points, ..RowOutputs::NONE };
     let row = |(kv_index, &token)| Row { sequence, kv_index, input: RowInput::Token(token), want };
     let rows: Vec<Row> = tokens.iter().enumerate().map(row).collect();
     let outputs = engine.step(&rows).expect("a step");

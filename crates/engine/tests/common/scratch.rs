@@ -1,9 +1,9 @@
-//! What a sequence's logits ought to be: computed from the start in an engine of its own.
+//! The expected logits of a sequence: computed from the start in an engine of its own.
 
 use std::collections::HashMap;
-use verbatim_engine::{Backend, Row, RowInput, Stepper, Want};
+use verbatim_engine::{Backend, Row, RowInput, RowOutputs, Stepper};
 
-/// What has happened to a sequence.
+/// An operation on a sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Event {
     Token(u32),
@@ -14,7 +14,7 @@ pub fn events(tokens: &[u32]) -> Vec<Event> {
     tokens.iter().map(|&token| Event::Token(token)).collect()
 }
 
-/// Plays histories from the start in an engine of its own: one sequence, one step between removals, nothing shared, nothing
+/// Replays histories from the start in an engine of its own: one sequence, one step between removals, nothing shared, nothing
 /// dropped.
 pub struct FromScratch<B: Backend> {
     engine: Stepper<B>,
@@ -32,12 +32,12 @@ impl<B: Backend> FromScratch<B> {
             if self.known.len() > 10_000 {
                 self.known.clear();
             }
-            self.play(history);
+            self.replay(history);
         }
         self.known.get(history).map(|bits| &bits[..])
     }
 
-    fn play(&mut self, history: &[Event]) {
+    fn replay(&mut self, history: &[Event]) {
         let sequence = self.engine.begin().expect("free");
         let mut at = 0;
         while at < history.len() {
@@ -51,7 +51,7 @@ impl<B: Backend> FromScratch<B> {
                     sequence,
                     kv_index: start + i,
                     input: RowInput::Token(token),
-                    want: Want::LOGITS,
+                    want: RowOutputs::LOGITS,
                 };
                 let rows: Vec<Row> = tokens.iter().enumerate().map(row).collect();
                 let outputs = self.engine.step(&rows).expect("a step");

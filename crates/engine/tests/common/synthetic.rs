@@ -1,5 +1,5 @@
 //! Small models with random weights for architectures that have no golden data: each is described once, written as a
-//! GGUF file from its description, and computed from it in f64, in the plainest way, as a reference.
+//! GGUF file from its description, and computed from it in f64, in the most straightforward way, as a reference.
 
 use std::collections::BTreeMap;
 use verbatim_gguf::{GgufFile, GgufWriter};
@@ -23,7 +23,7 @@ pub struct Synthetic {
     rotary_dim: usize,
     base: f64,
     /// Positions are divided by this where a layer sees everything.
-    stretch: f64,
+    rope_factor: f64,
     local_base: f64,
     window: Option<usize>,
     is_local: fn(usize) -> bool,
@@ -107,7 +107,7 @@ pub fn all() -> Vec<Synthetic> {
         uses_rope: |_| true,
         rotary_dim: 16,
         base: 10_000.0,
-        stretch: 1.0,
+        rope_factor: 1.0,
         local_base: 10_000.0,
         window: None,
         is_local: |_| false,
@@ -158,11 +158,11 @@ pub fn all() -> Vec<Synthetic> {
         ..llama.clone()
     };
     let gemma3 = Synthetic {
-        name: "gemma3-stretched",
+        name: "gemma3-rope-factor",
         architecture: "gemma3",
         layers: 7,
         base: 1_000_000.0,
-        stretch: 8.0,
+        rope_factor: 8.0,
         window: Some(70),
         is_local: |layer| layer % 3 != 2,
         qk_norms: QkNorms::Heads,
@@ -310,9 +310,9 @@ impl Synthetic {
             match key {
                 Key::Count(count) => writer.put(&name, count),
                 Key::Real(real) => writer.put(&name, real),
-                Key::Bool(truth) => writer.put(&name, truth),
+                Key::Bool(value) => writer.put(&name, value),
                 Key::Text(text) => writer.put(&name, text),
-                Key::Bools(truths) => writer.put_array(&name, truths),
+                Key::Bools(values) => writer.put_array(&name, values),
             }
             .expect("a fresh key");
         };
@@ -535,9 +535,9 @@ impl Reference<'_> {
 
     fn rope(&self, x: &[f64], position: usize, local: bool) -> Vec<f64> {
         let Synthetic { rotary_dim, head_dim, long_rope, .. } = *self.model;
-        let (base, stretch) = match local {
+        let (base, rope_factor) = match local {
             true => (self.model.local_base, 1.0),
-            false => (self.model.base, self.model.stretch),
+            false => (self.model.base, self.model.rope_factor),
         };
         let freq_factors = long_rope.map(|rope| {
             self.values(if rope.long { "rope_factors_long.weight" } else { "rope_factors_short.weight" })
@@ -550,18 +550,18 @@ impl Reference<'_> {
         let mut x = x.to_vec();
         for head in x.chunks_exact_mut(head_dim) {
             for pair in 0..rotary_dim / 2 {
-                let frequency = base.powf(-2.0 * pair as f64 / rotary_dim as f64) / stretch;
+                let frequency = base.powf(-2.0 * pair as f64 / rotary_dim as f64) / rope_factor;
                 let frequency =
                     frequency / freq_factors.map_or(1.0, |freq_factors| f64::from(freq_factors[pair]));
                 let frequency = self.model.yarn.map_or(frequency, |yarn| {
-                    // The turns that this pair makes over the original context decide how much it is stretched.
+                    // The turns that this pair makes over the original context decide how much it is interpolated.
                     let pair_of = |turns: f64| {
                         let ratio = yarn.original_context / (turns * 2.0 * std::f64::consts::PI);
                         rotary_dim as f64 / 2.0 * ratio.ln() / base.ln()
                     };
                     let (low, high) = (pair_of(yarn.beta_fast).max(0.0), pair_of(yarn.beta_slow));
-                    let stretched = ((pair as f64 - low) / (high - low)).clamp(0.0, 1.0);
-                    frequency * (1.0 - stretched) + frequency / yarn.factor * stretched
+                    let ramp = ((pair as f64 - low) / (high - low)).clamp(0.0, 1.0);
+                    frequency * (1.0 - ramp) + frequency / yarn.factor * ramp
                 });
                 let (sine, cosine) = (position as f64 * frequency).sin_cos();
                 let [a, b] = if self.model.interleaved {

@@ -6,28 +6,28 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
-/// Runs something; gives its result and the most bytes that it held at any time.
+/// Runs something; returns its result and the most bytes that it had allocated at any time.
 pub fn measured<T>(run: impl FnOnce() -> T) -> (T, isize) {
-    let before = HELD_BYTES.get();
+    let before = ALLOCATED_BYTES.get();
     PEAK_BYTES.set(before);
     let result = run();
     (result, PEAK_BYTES.get() - before)
 }
 
-/// The system's allocator, counting what the current thread holds and has held at most.
+/// The system's allocator, counting what the current thread has allocated now and at most.
 struct Counting;
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
 thread_local! {
-    static HELD_BYTES: Cell<isize> = const { Cell::new(0) };
+    static ALLOCATED_BYTES: Cell<isize> = const { Cell::new(0) };
     static PEAK_BYTES: Cell<isize> = const { Cell::new(0) };
 }
 
 fn count(change: isize) {
-    HELD_BYTES.set(HELD_BYTES.get() + change);
-    PEAK_BYTES.set(PEAK_BYTES.get().max(HELD_BYTES.get()));
+    ALLOCATED_BYTES.set(ALLOCATED_BYTES.get() + change);
+    PEAK_BYTES.set(PEAK_BYTES.get().max(ALLOCATED_BYTES.get()));
 }
 
 // SAFETY: every call is passed on unchanged; counting touches only thread-local cells that need no

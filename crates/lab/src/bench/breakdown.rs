@@ -67,8 +67,8 @@ impl Breakdown {
             })
             .collect();
         let ops: Duration = kinds.iter().map(|kind| kind.time).sum();
-        let rest = total.saturating_sub(ops + profile.waiting());
-        for (name, time) in [(WAITING, profile.waiting()), (STARTING, rest)] {
+        let rest = total.saturating_sub(ops + profile.barrier_wait());
+        for (name, time) in [(WAITING, profile.barrier_wait()), (STARTING, rest)] {
             parts.push(ProfileRow {
                 name: name.into(),
                 count: None,
@@ -110,17 +110,17 @@ pub(super) const WAITING: &str = "waiting for threads";
 pub(super) const STARTING: &str = "starting a step";
 
 fn name(kind: &OpTime) -> String {
-    kind.matmul.map_or_else(|| kind.op.to_owned(), |product| format!("{} {:?}", kind.op, product.weights))
+    kind.matmul.map_or_else(|| kind.op.to_owned(), |matmul| format!("{} {:?}", kind.op, matmul.weights))
 }
 
 fn rate(kind: &OpTime, peaks: &Peaks) -> Option<MatmulRate> {
-    let product = kind.matmul?;
+    let matmul = kind.matmul?;
     // Per nanosecond, which is 10^9 a second.
     let per_ns = |amount: u64| amount as f64 / kind.time.as_nanos().max(1) as f64;
-    let (gb_per_s, gops) = (per_ns(product.weight_bytes), per_ns(product.operations));
-    let peak_gops = match product.kind {
-        MatmulKind::Int8 => peaks.byte_gops,
-        MatmulKind::F32 => peaks.float_gops,
+    let (gb_per_s, gops) = (per_ns(matmul.weight_bytes), per_ns(matmul.operations));
+    let peak_gops = match matmul.kind {
+        MatmulKind::Int8 => peaks.int8_gops,
+        MatmulKind::F32 => peaks.f32_gops,
     };
     Some(MatmulRate {
         gb_per_s,

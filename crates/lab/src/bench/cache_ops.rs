@@ -1,10 +1,12 @@
-//! The cost of operations on a sequence's cache metadata: reserving KV slots, accepting or rejecting draft tokens, prefix-cache hits,
-//! forking, saving. None of it computes with the model; a step in between is not timed.
+//! The cost of operations on a sequence's cache metadata: allocating KV cells, accepting or rejecting draft tokens, prefix-cache
+//! hits, forking, saving. None of it computes with the model; a step in between is not timed.
 
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
-use verbatim_engine::{Backend, MAX_ROWS, Row as StepRow, RowInput, SequenceId, StepError, Stepper, Want};
+use verbatim_engine::{
+    Backend, MAX_ROWS, Row as StepRow, RowInput, RowOutputs, SequenceId, StepError, Stepper,
+};
 
 use super::{BenchError, token_at};
 
@@ -28,11 +30,11 @@ pub struct CacheOpRow {
     pub steps: f64,
 }
 
-/// What a stepper needs to be loaded with, so that operations can be measured at a depth: sequences, and positions of each.
+/// The (sequences, context) to load a stepper with for measuring at this depth.
 ///
 /// # Errors
 /// If that is more than can be counted.
-pub fn cache_ops_room(depth: usize) -> Result<(usize, usize), BenchError> {
+pub fn cache_ops_capacity(depth: usize) -> Result<(usize, usize), BenchError> {
     let tokens = 4 * DRAFT_TOKENS;
     let context = depth.checked_add(tokens).filter(|&context| context <= i32::MAX as usize);
     context.map(|context| (3, context)).ok_or(BenchError::Positions { tokens, depth })
@@ -75,7 +77,7 @@ fn compute<B: Backend>(
         sequence,
         kv_index: start + i,
         input: RowInput::Token(token),
-        want: Want::NONE,
+        want: RowOutputs::NONE,
     };
     let rows: Vec<StepRow> = tokens.iter().enumerate().map(row).collect();
     stepper.step(&rows)?.all().map_err(StepError::from)?;
@@ -165,18 +167,18 @@ impl<B: Backend> CacheOps<'_, B> {
         // A decode step, for comparison.
         self.stepper.append(sequence, 1)?;
         let input = RowInput::Token(draft[0]);
-        let row = StepRow { sequence, kv_index: depth, input, want: Want::LOGITS };
+        let row = StepRow { sequence, kv_index: depth, input, want: RowOutputs::LOGITS };
         self.time(STEP, |stepper| stepper.step(&[row]).map(drop))?;
         self.stepper.rollback(sequence)?;
 
-        // Rejected: KV slots are reserved and given back.
+        // Rejected: KV cells are allocated and released.
         let start = Instant::now();
         let kv_index = self.stepper.append(sequence, DRAFT_TOKENS)?;
-        let reserved = start.elapsed();
+        let allocated = start.elapsed();
         compute(self.stepper, sequence, kv_index, &draft)?;
         let start = Instant::now();
         self.stepper.rollback(sequence)?;
-        self.add("reject 8", reserved + start.elapsed());
+        self.add("reject 8", allocated + start.elapsed());
 
         // Half accepted, in a copy, so that the sequence stays as it is.
         let fork = self.time("fork", |stepper| stepper.fork(sequence))?;

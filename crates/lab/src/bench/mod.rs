@@ -1,10 +1,9 @@
-//! Benchmarks: prompt processing (pp), token generation (tg), and steps of several rows (width).
+//! Benchmarks: prompt processing (pp), token generation (tg), and verification batches: one forward pass over N tokens (width).
 //!
-//! A [`Test`] is one kind of work at one depth, named as llama-bench names them: `pp512` computes a prompt of 512 tokens,
-//! `tg128` generates 128 tokens, both from an empty KV cache, or at depth 2048 with `@d2048`. `width4` computes a
-//! step of 4 rows, all with logits, as when verifying draft tokens, and rolls it back. [`measure`] repeats a
-//! test after a warm-up; [`TestResult`] is the result. [`profile`] returns where its time goes ([`Breakdown`]), which
-//! [`chart`] draws.
+//! A [`Test`] is one kind of work at one depth, named as llama-bench names them: `pp512` computes a prompt of 512 tokens, `tg128`
+//! generates 128 tokens, both from an empty KV cache, or at depth 2048 with `@d2048`. `width4` is a verification batch: one step of
+//! 4 rows of one sequence, all with logits, as when verifying draft tokens, then rolled back. [`measure`] repeats a test after a
+//! warm-up; [`TestResult`] is the result. [`profile`] returns where its time goes ([`Breakdown`]), which [`chart`] draws.
 
 mod breakdown;
 pub mod cache_ops;
@@ -20,13 +19,15 @@ pub use work::{BenchError, Test, TestMatrix, Work};
 
 use std::time::{Duration, Instant};
 
-use verbatim_engine::{Backend, MAX_ROWS, Row as StepRow, RowInput, SequenceId, StepError, Stepper, Want};
+use verbatim_engine::{
+    Backend, MAX_ROWS, Row as StepRow, RowInput, RowOutputs, SequenceId, StepError, Stepper,
+};
 
-/// A step of few rows is short: a sample of a width test is the mean over this many steps.
+/// A step of few rows is short: a sample of a verification test is the mean over this many steps.
 const STEPS_PER_SAMPLE: usize = 8;
 
 /// Runs a test `repetitions` times after a warm-up, and returns the time of each: of the whole work, or of one step of
-/// a width test. `None` if `should_continue` returned false between steps.
+/// a verification test. `None` if `should_continue` returned false between steps.
 ///
 /// # Errors
 /// If there are no repetitions, or a step fails.
@@ -53,8 +54,8 @@ pub fn profile<B: Backend>(
     should_continue: &mut dyn FnMut() -> bool,
 ) -> Result<Option<Breakdown>, BenchError> {
     on_a_sequence(stepper, should_continue, |runner| {
-        let warm = runner.go_to(test.depth)? && runner.time(test.work.warm_up())?.is_some();
-        if !warm || !runner.go_to(test.depth)? {
+        let warm = runner.set_depth(test.depth)? && runner.time(test.work.warm_up())?.is_some();
+        if !warm || !runner.set_depth(test.depth)? {
             return Ok(None);
         }
         runner.stepper.set_profiling(true);
@@ -99,7 +100,7 @@ impl<B: Backend> Runner<'_, B> {
     fn samples(&mut self, test: Test, repetitions: usize) -> Result<Option<Vec<Duration>>, BenchError> {
         let mut samples = Vec::new();
         for work in std::iter::once(test.work.warm_up()).chain(std::iter::repeat_n(test.work, repetitions)) {
-            if !self.go_to(test.depth)? {
+            if !self.set_depth(test.depth)? {
                 return Ok(None);
             }
             let Some(time) = self.time(work)? else { return Ok(None) };
@@ -110,29 +111,29 @@ impl<B: Backend> Runner<'_, B> {
     }
 
     /// Extends or truncates the sequence to `depth` tokens.
-    fn go_to(&mut self, depth: usize) -> Result<bool, BenchError> {
+    fn set_depth(&mut self, depth: usize) -> Result<bool, BenchError> {
         if self.stepper.len(self.sequence)? > depth && self.stepper.truncate(self.sequence, depth).is_err() {
             // A recurrent sequence can be truncated to 0 only.
             self.stepper.truncate(self.sequence, 0)?;
         }
         let missing = depth - self.stepper.len(self.sequence)?;
-        self.feed(missing, Logits::None)
+        self.extend(missing, Logits::None)
     }
 
     fn time(&mut self, work: Work) -> Result<Option<Duration>, BenchError> {
         let start = Instant::now();
         let complete = match work {
-            Work::Prefill(tokens) => self.feed(tokens, Logits::Last)?,
+            Work::Prefill(tokens) => self.extend(tokens, Logits::Last)?,
             Work::Generate(tokens) => self.generate(tokens)?,
-            Work::Width(rows) => self.verify(rows)?,
+            Work::VerifyBatch(rows) => self.verify(rows)?,
         };
         let time = start.elapsed();
-        let steps = if matches!(work, Work::Width(_)) { STEPS_PER_SAMPLE as u32 } else { 1 };
+        let steps = if matches!(work, Work::VerifyBatch(_)) { STEPS_PER_SAMPLE as u32 } else { 1 };
         Ok(complete.then_some(time / steps))
     }
 
     /// Appends tokens in steps of up to `MAX_ROWS`.
-    fn feed(&mut self, tokens: usize, logits: Logits) -> Result<bool, BenchError> {
+    fn extend(&mut self, tokens: usize, logits: Logits) -> Result<bool, BenchError> {
         let mut left = tokens;
         while left > 0 {
             let count = left.min(MAX_ROWS);
@@ -178,7 +179,7 @@ impl<B: Backend> Runner<'_, B> {
             sequence,
             kv_index: start + row,
             input: RowInput::Token(token_at(start + row, vocabulary)),
-            want: Want::logits_if(match logits {
+            want: RowOutputs::logits_if(match logits {
                 Logits::None => false,
                 Logits::Last => row + 1 == count,
                 Logits::All => true,
@@ -203,7 +204,7 @@ mod tests {
         let name = |work, depth| Test { work, depth }.to_string();
         assert_eq!(name(Work::Prefill(256), 0), "pp256");
         assert_eq!(name(Work::Generate(48), 2048), "tg48@d2048");
-        assert_eq!(name(Work::Width(4), 7), "width4@d7");
+        assert_eq!(name(Work::VerifyBatch(4), 7), "width4@d7");
     }
 
     #[test]
@@ -211,7 +212,7 @@ mod tests {
         let selection = TestMatrix {
             prompts: vec![512, 0],
             generations: vec![0],
-            widths: vec![1, 2],
+            verify_batches: vec![1, 2],
             depths: vec![0, 100],
         };
         let (tests, context) = selection.tests().unwrap();
@@ -221,10 +222,10 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_measured_is_refused() {
+    fn invalid_tests_are_rejected() {
         let message = |selection: TestMatrix| selection.tests().unwrap_err().to_string();
         assert!(message(TestMatrix::default()).contains("nothing to measure"));
-        let wide = TestMatrix { widths: vec![MAX_ROWS + 1], ..TestMatrix::default() };
+        let wide = TestMatrix { verify_batches: vec![MAX_ROWS + 1], ..TestMatrix::default() };
         assert_eq!(message(wide), "a step has at most 512 rows, not 513");
         let long = TestMatrix { prompts: vec![1], depths: vec![usize::MAX], ..TestMatrix::default() };
         assert!(message(long).contains("more than a sequence can have"));

@@ -22,9 +22,9 @@ pub struct Peaks {
     /// Bytes read from memory, in GB/s.
     pub read_gb_per_s: f64,
     /// int8 multiplications and additions, as in the kernels, in 10^9 per second.
-    pub byte_gops: f64,
+    pub int8_gops: f64,
     /// The same for f32.
-    pub float_gops: f64,
+    pub f32_gops: f64,
 }
 
 impl Peaks {
@@ -36,8 +36,8 @@ impl Peaks {
     pub fn measure<B: Backend>(threads: usize, backend: &mut B) -> Result<Peaks, BenchError> {
         Ok(Peaks {
             read_gb_per_s: read_gb_per_s(threads)?,
-            byte_gops: gops(backend, MatmulKind::Int8),
-            float_gops: gops(backend, MatmulKind::F32),
+            int8_gops: gops(backend, MatmulKind::Int8),
+            f32_gops: gops(backend, MatmulKind::F32),
         })
     }
 }
@@ -59,10 +59,10 @@ fn read_gb_per_s(threads: usize) -> Result<f64, BenchError> {
     Ok((words * threads * size_of::<u64>()) as f64 / seconds / 1e9)
 }
 
-fn gops<B: Backend>(backend: &mut B, products: MatmulKind) -> f64 {
+fn gops<B: Backend>(backend: &mut B, kind: MatmulKind) -> f64 {
     let mut pass = |rounds: usize| -> Option<(f64, Duration)> {
         let start = Instant::now();
-        let operations = backend.multiply_adds(products, rounds)?;
+        let operations = backend.run_peak_throughput_kernel(kind, rounds)?;
         Some((operations as f64, start.elapsed()))
     };
     let mut rounds = 1 << 10;
@@ -106,7 +106,7 @@ fn fastest_pass<T>(
     Some(passes.fold(f64::INFINITY, f64::min))
 }
 
-/// Several sums at a time, so that none waits for another.
+/// Several sums at a time, so that additions do not wait for each other.
 fn sum(buffer: &[u64]) -> u64 {
     const LANES: usize = 32;
     let mut sums = [0u64; LANES];

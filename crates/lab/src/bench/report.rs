@@ -63,7 +63,7 @@ pub enum Format {
 }
 
 impl TestResult {
-    /// The result of a test from its times: of the whole work, or of one step of a width test.
+    /// The result of a test from its times: of the whole work, or of one step of a verification test.
     ///
     /// # Panics
     /// If there are no times.
@@ -79,7 +79,7 @@ impl TestResult {
         let tokens_per_step = match test.work {
             Work::Prefill(_) => None,
             Work::Generate(_) => Some(1.0),
-            Work::Width(rows) => Some(rows as f64),
+            Work::VerifyBatch(rows) => Some(rows as f64),
         };
         TestResult {
             test: test.to_string(),
@@ -106,9 +106,9 @@ impl Format {
             Format::Markdown => {
                 let BenchSetup { model, weights, bytes, threads, isa, ctk, ctv, peaks } = setup;
                 let megabytes = *bytes as f64 / 1e6;
-                let peak = peaks.map(|Peaks { read_gb_per_s, byte_gops, float_gops }| {
+                let peak = peaks.map(|Peaks { read_gb_per_s, int8_gops, f32_gops }| {
                     format!(
-                        "peaks: memory read {read_gb_per_s:.1} GB/s, int8 {byte_gops:.0} GOPS, f32 {float_gops:.0} GOPS\n"
+                        "peaks: memory read {read_gb_per_s:.1} GB/s, int8 {int8_gops:.0} GOPS, f32 {f32_gops:.0} GOPS\n"
                     )
                 });
                 format!(
@@ -121,7 +121,7 @@ impl Format {
             Format::Json => "[".to_owned(),
             Format::Csv => {
                 "test,tokens_per_s,min,max,samples,ms_per_step,model,weights,bytes,threads,isa,ctk,\
-                            ctv,read_gb_per_s,byte_gops,float_gops\n"
+                            ctv,read_gb_per_s,int8_gops,f32_gops\n"
                     .to_owned()
             }
         }
@@ -178,8 +178,8 @@ fn csv_line(row: &TestResult) -> String {
         ctk.clone(),
         ctv.clone(),
         optional(peaks.map(|peaks| peaks.read_gb_per_s)),
-        optional(peaks.map(|peaks| peaks.byte_gops)),
-        optional(peaks.map(|peaks| peaks.float_gops)),
+        optional(peaks.map(|peaks| peaks.int8_gops)),
+        optional(peaks.map(|peaks| peaks.f32_gops)),
     ];
     fields.join(",") + "\n"
 }
@@ -217,7 +217,7 @@ mod tests {
         assert_eq!(prefill.samples, [1000.0, 2000.0, 500.0, 100.0]);
         assert_eq!((prefill.tokens_per_s, prefill.min, prefill.max), (750.0, 100.0, 2000.0));
         assert_eq!(prefill.ms_per_step, None);
-        let width = row(Work::Width(4), &[20, 10, 40]);
+        let width = row(Work::VerifyBatch(4), &[20, 10, 40]);
         assert_eq!((width.tokens_per_s, width.ms_per_step), (200.0, Some(20.0)));
         assert_eq!(row(Work::Generate(10), &[500]).ms_per_step, Some(50.0));
         assert!(row(Work::Generate(10), &[0]).tokens_per_s.is_finite());
@@ -225,7 +225,7 @@ mod tests {
 
     #[test]
     fn json_is_a_list_of_rows() {
-        let rows = [row(Work::Prefill(8), &[4]), row(Work::Width(2), &[1])];
+        let rows = [row(Work::Prefill(8), &[4]), row(Work::VerifyBatch(2), &[1])];
         let mut text = Format::Json.begin(&setup());
         rows.iter().enumerate().for_each(|(index, row)| text += &Format::Json.row(index, row));
         text += Format::Json.end();

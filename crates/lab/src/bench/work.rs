@@ -11,8 +11,8 @@ pub enum Work {
     Prefill(usize),
     /// Computes this many steps of one token, each with logits.
     Generate(usize),
-    /// Computes a step of this many rows, all with logits.
-    Width(usize),
+    /// A verification batch: computes a step of this many rows of one sequence, all with logits.
+    VerifyBatch(usize),
 }
 
 /// Work at a depth.
@@ -31,8 +31,8 @@ pub struct TestMatrix {
     pub prompts: Vec<usize>,
     /// Tokens to generate.
     pub generations: Vec<usize>,
-    /// Rows of steps.
-    pub widths: Vec<usize>,
+    /// Rows of verification batches.
+    pub verify_batches: Vec<usize>,
     /// Context depths; an empty list means 0.
     pub depths: Vec<usize>,
 }
@@ -48,7 +48,7 @@ pub enum BenchError {
     Nothing,
     /// More rows than a step can have.
     #[error("a step has at most {MAX_ROWS} rows, not {0}")]
-    Width(usize),
+    TooManyRows(usize),
     /// More positions than a machine can count.
     #[error("{tokens} tokens at depth {depth} are more than a sequence can have")]
     Positions {
@@ -78,7 +78,7 @@ impl Work {
     /// Number of tokens computed.
     pub fn tokens(self) -> usize {
         match self {
-            Work::Prefill(tokens) | Work::Generate(tokens) | Work::Width(tokens) => tokens,
+            Work::Prefill(tokens) | Work::Generate(tokens) | Work::VerifyBatch(tokens) => tokens,
         }
     }
 
@@ -96,7 +96,7 @@ impl fmt::Display for Test {
         match self.work {
             Work::Prefill(tokens) => write!(f, "pp{tokens}")?,
             Work::Generate(tokens) => write!(f, "tg{tokens}")?,
-            Work::Width(rows) => write!(f, "width{rows}")?,
+            Work::VerifyBatch(rows) => write!(f, "width{rows}")?,
         }
         if self.depth > 0 { write!(f, "@d{}", self.depth) } else { Ok(()) }
     }
@@ -111,7 +111,7 @@ impl TestMatrix {
         let depths: &[usize] = if self.depths.is_empty() { &[0] } else { &self.depths };
         let works = (self.prompts.iter().map(|&tokens| Work::Prefill(tokens)))
             .chain(self.generations.iter().map(|&tokens| Work::Generate(tokens)))
-            .chain(self.widths.iter().map(|&rows| Work::Width(rows)))
+            .chain(self.verify_batches.iter().map(|&rows| Work::VerifyBatch(rows)))
             .filter(|work| work.tokens() > 0);
         let works: Vec<Work> = works.collect();
         let mut tests = Vec::new();
@@ -119,7 +119,7 @@ impl TestMatrix {
         for &depth in depths {
             for &work in &works {
                 match work {
-                    Work::Width(rows) if rows > MAX_ROWS => return Err(BenchError::Width(rows)),
+                    Work::VerifyBatch(rows) if rows > MAX_ROWS => return Err(BenchError::TooManyRows(rows)),
                     _ => {}
                 }
                 let tokens = work.tokens();

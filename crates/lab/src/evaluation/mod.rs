@@ -1,9 +1,9 @@
 //! The perplexity of a text.
 //!
-//! The text's tokens are cut into chunks, each computed from an empty sequence. Only the second half of a chunk is
-//! scored, so every scored token has at least half a chunk of context, as in llama.cpp's `llama-perplexity`: the
-//! results are comparable. [`evaluate`] returns the mean negative log-likelihood of the scored tokens and, against
-//! the same model with other KV cache types, the mean KL divergence.
+//! The text's tokens are split into chunks, each computed from an empty sequence. Only the second half of a chunk is scored, so
+//! every scored token has at least half a chunk of context, as in llama.cpp's `llama-perplexity`: the results are comparable.
+//! [`evaluate`] returns the mean negative log-likelihood of the scored tokens and, against the same model with different KV cache
+//! types, the mean KL divergence.
 
 mod mean;
 mod report;
@@ -14,8 +14,8 @@ pub use report::{Divergence, EvaluationSetup, Format, Report};
 use std::ops::Range;
 
 use verbatim_engine::{
-    Backend, LogSoftmax, MAX_ROWS, Row, RowInput, SequenceId, SequenceMemory, StateError, StepError, Stepper,
-    Want,
+    Backend, LogSoftmax, MAX_ROWS, Row, RowInput, RowOutputs, SequenceId, SequenceMemory, StateError,
+    StepError, Stepper,
 };
 
 /// Maximum rows with logits per step: their logits are in memory at once.
@@ -24,7 +24,7 @@ const LOGITS_ROWS: usize = 64;
 /// Minimum chunk size that has a scored token.
 const CHUNK_MIN: usize = 3;
 
-/// A text to score, cut into chunks.
+/// A text to score, split into chunks.
 #[derive(Clone, Copy, Debug)]
 pub struct Chunks<'a> {
     tokens: &'a [u32],
@@ -246,7 +246,7 @@ impl<B: Backend> Run<'_, B> {
             sequence,
             kv_index: position,
             input: RowInput::Token(chunk.token(position)),
-            want: Want::logits_if(chunk.is_scored(position)),
+            want: RowOutputs::logits_if(chunk.is_scored(position)),
         }));
         let outputs = self.stepper.step(&self.rows)?;
         outputs.all().map_err(StepError::from)?;

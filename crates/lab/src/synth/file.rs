@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 use verbatim_gguf::{GgufError, GgufWriter, TensorWriter};
 use verbatim_quant::{DType, QuantError};
 
-use super::blueprint::{Fill, Tensor};
+use super::skeleton::{Fill, Tensor};
 use super::weights::Pool;
-use super::{Blueprint, Recipe, mix, vocabulary};
+use super::{ModelSkeleton, QuantType, mix, vocabulary};
 
 /// Elements that are generated and written at a time.
 const PIECE_BYTES: usize = 16 << 20;
@@ -19,8 +19,8 @@ const PIECE_BYTES: usize = 16 << 20;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WriteOptions {
     /// Which format each tensor gets.
-    pub recipe: Recipe,
-    /// Another seed gives other weights.
+    pub quant: QuantType,
+    /// A different seed gives different weights.
     pub seed: u64,
     /// Threads that generate weights. The bytes do not depend on it.
     pub threads: usize,
@@ -51,7 +51,7 @@ pub enum SynthError {
     },
     /// The disk has less room than the file needs.
     #[error(
-        "{} needs {needed_bytes} bytes and the disk has {free_bytes} free; free some space or choose another disk",
+        "{} needs {needed_bytes} bytes and the disk has {free_bytes} free; free some space or choose a different disk",
         path.display()
     )]
     Space {
@@ -86,7 +86,7 @@ pub enum SynthError {
 /// # Errors
 /// If the file cannot be written; then nothing is left, and a file that was there before is as it was.
 pub fn write(
-    blueprint: &Blueprint,
+    skeleton: &ModelSkeleton,
     options: &WriteOptions,
     path: &Path,
     should_continue: &mut dyn FnMut(Progress) -> bool,
@@ -94,9 +94,9 @@ pub fn write(
     if path.metadata().is_ok_and(|metadata| !metadata.is_file()) {
         return Err(SynthError::Target(path.into()));
     }
-    let (writer, formats) = header(blueprint, options.recipe, options.seed).map_err(SynthError::Model)?;
+    let (writer, formats) = header(skeleton, options.quant, options.seed).map_err(SynthError::Model)?;
     let needed_bytes = writer.file_bytes();
-    let partial = PartialFile::of(path);
+    let partial = PartialFile::for_path(path);
     let io_error = |source| SynthError::Io { path: path.into(), source };
     let file = File::create(&partial.path).map_err(io_error)?;
     if let Some(free_bytes) = free_bytes(&file)
@@ -105,12 +105,12 @@ pub fn write(
         return Err(SynthError::Space { path: path.into(), needed_bytes, free_bytes });
     }
     let data_error = |source| SynthError::Data { path: path.into(), source };
-    let pools = pools(blueprint, &formats, options)?;
+    let pools = pools(skeleton, &formats, options)?;
     let data = writer.begin(BufWriter::with_capacity(1 << 20, file)).map_err(data_error)?;
     let progress = Progress { written: 0, total: needed_bytes };
     let mut filler =
         Filler { data, pools, threads: options.threads, progress, piece: Vec::new(), should_continue };
-    for (index, (tensor, &dtype)) in blueprint.tensors().iter().zip(&formats).enumerate() {
+    for (index, (tensor, &dtype)) in skeleton.tensors().iter().zip(&formats).enumerate() {
         let key = mix(mix(options.seed) ^ index as u64);
         if !filler.append(tensor, dtype, key).map_err(data_error)? {
             return Err(SynthError::Stopped);
@@ -122,19 +122,23 @@ pub fn write(
 }
 
 /// The file's metadata and tensor table, with the format of each tensor.
-fn header(blueprint: &Blueprint, recipe: Recipe, seed: u64) -> Result<(GgufWriter, Vec<DType>), GgufError> {
+fn header(
+    skeleton: &ModelSkeleton,
+    quant: QuantType,
+    seed: u64,
+) -> Result<(GgufWriter, Vec<DType>), GgufError> {
     let mut writer = GgufWriter::new();
-    writer.put("general.architecture", blueprint.architecture())?;
+    writer.put("general.architecture", skeleton.architecture())?;
     writer.put("general.type", "model")?;
-    writer.put("general.name", blueprint.name())?;
+    writer.put("general.name", skeleton.name())?;
     let description = format!("Random weights (seed {seed}): for measurements only.");
     writer.put("general.description", description.as_str())?;
-    writer.put("general.file_type", recipe.file_type())?;
+    writer.put("general.file_type", quant.file_type())?;
     writer.put("general.quantization_version", 2u32)?;
-    blueprint.put_entries(&mut writer)?;
-    vocabulary::put(&mut writer, blueprint.vocabulary())?;
-    let formats = recipe.formats(blueprint.tensors(), blueprint.facts());
-    for (tensor, &dtype) in blueprint.tensors().iter().zip(&formats) {
+    skeleton.put_entries(&mut writer)?;
+    vocabulary::put(&mut writer, skeleton.vocabulary())?;
+    let formats = quant.formats(skeleton.tensors(), skeleton.quant_context());
+    for (tensor, &dtype) in skeleton.tensors().iter().zip(&formats) {
         writer.declare(&tensor.name, dtype, &tensor.dims)?;
     }
     Ok((writer, formats))
@@ -158,7 +162,7 @@ struct PartialFile {
 
 impl PartialFile {
     /// The file beside `path` in which it grows.
-    fn of(path: &Path) -> PartialFile {
+    fn for_path(path: &Path) -> PartialFile {
         let mut name = path.as_os_str().to_owned();
         name.push(".part");
         PartialFile { path: name.into() }
@@ -178,12 +182,12 @@ impl Drop for PartialFile {
 
 /// A pool for each format, for as many elements as its largest tensor has.
 fn pools(
-    blueprint: &Blueprint,
+    skeleton: &ModelSkeleton,
     formats: &[DType],
     options: &WriteOptions,
 ) -> Result<HashMap<DType, Pool>, QuantError> {
     let mut elements: HashMap<DType, usize> = HashMap::new();
-    for (tensor, &dtype) in blueprint.tensors().iter().zip(formats) {
+    for (tensor, &dtype) in skeleton.tensors().iter().zip(formats) {
         if tensor.fill == Fill::Random {
             let most = elements.entry(dtype).or_default();
             *most = tensor.elements().max(*most);

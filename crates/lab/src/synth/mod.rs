@@ -1,27 +1,27 @@
 //! Models of a known shape with random weights, to measure and to test with when the real ones are out of reach.
 //!
-//! A [`Blueprint`] is a model without its weights: metadata, a vocabulary and the list of tensors, made from the name of a
-//! known shape or from a `config.json` as Hugging Face keeps them. [`write()`] turns it into a GGUF file by a [`Recipe`],
-//! tensor by tensor, so that the model is never in memory. The same blueprint, recipe and seed give the same bytes on
+//! A [`ModelSkeleton`] is a model without its weights: metadata, a vocabulary and the list of tensors, made from the name of a
+//! known shape or from a `config.json` as Hugging Face keeps them. [`write()`] turns it into a GGUF file with a [`QuantType`],
+//! tensor by tensor, so that the model is never in memory. The same skeleton, quantisation type and seed give the same bytes on
 //! every machine, whatever the number of threads.
 //!
 //! To add an architecture: a file in `arch/` with the keys and tensors of its files, and a line in its table.
 
 mod arch;
-mod blueprint;
 mod config;
 mod file;
 mod from_config;
-mod recipe;
+mod quant_type;
 mod shapes;
+mod skeleton;
 mod vocabulary;
 mod weights;
 
-pub use blueprint::Blueprint;
 pub use config::ConfigError;
 pub use file::{Progress, SynthError, WriteOptions, write};
-pub use recipe::{Recipe, UnknownRecipe};
+pub use quant_type::{QuantType, UnknownQuantType};
 pub use shapes::{UnknownShape, known_shapes};
+pub use skeleton::ModelSkeleton;
 
 /// The supported architectures, by their names in GGUF files.
 pub fn architectures() -> impl Iterator<Item = &'static str> {

@@ -2,7 +2,7 @@
 
 /// No shape has this name.
 #[derive(Debug, thiserror::Error)]
-#[error("there is no shape `{name}`; known shapes are {known}, and any other can be given as a config.json")]
+#[error("there is no shape `{name}`; known shapes are {known}, and any shape can be given as a config.json")]
 pub struct UnknownShape {
     name: String,
     known: String,

@@ -54,7 +54,7 @@ impl Pool {
         self.unit_bytes
     }
 
-    /// Fills a piece of a tensor that begins at its unit `first`. A tensor's key tells it from others.
+    /// Fills a part of a tensor that begins at its unit `first`. The key identifies the tensor.
     pub(super) fn fill(&self, key: u64, first: usize, out: &mut [u8], threads: usize) {
         let units = out.len().div_ceil(self.unit_bytes);
         let units_per_thread = units.div_ceil(threads.max(1)).max(1);
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn no_unit_comes_twice_before_all_have_come() {
+    fn no_unit_is_repeated_before_all_were_used() {
         let pool = Pool::new(DType::Q8_0, 16 * UNIT_LEN, 5, 2).unwrap();
         let mut bytes = vec![0; 32 * pool.unit_bytes()];
         pool.fill(3, 0, &mut bytes, 1);
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_tensor_gets_does_not_depend_on_threads_or_pieces() {
+    fn a_tensors_weights_do_not_depend_on_threads_or_parts() {
         let pools = [1, 3].map(|threads| Pool::new(DType::Q4_K, 100_000, 5, threads).unwrap());
         assert_eq!(pools[0].bytes, pools[1].bytes);
         let [pool, _] = pools;

@@ -2,7 +2,7 @@
 
 use half::f16;
 
-use super::{BlockFormat, Coefficients, HALF_ROW, RowQuants, RowScales, offset_128, plane_quants};
+use super::{BlockFormat, Coefficients, F16_ROW_BYTES, RowQuants, RowScales, offset_128, packed_quants};
 use verbatim_quant::DType;
 use verbatim_simd::Simd;
 
@@ -20,7 +20,7 @@ impl BlockFormat for MXFP4 {
 
     #[inline(always)]
     fn row_quants(block: &[u8], sub: usize) -> RowQuants {
-        plane_quants::<4, 16>(&block[1..], sub)
+        packed_quants::<4, 16>(&block[1..], sub)
     }
 
     #[inline(always)]
@@ -48,12 +48,12 @@ impl BlockFormat for NVFP4 {
     const BITS: usize = 4;
     const CODEBOOK: Option<[u8; 16]> = MXFP4::CODEBOOK;
     const OFFSET: u8 = 128;
-    const HALVES: bool = true;
-    const HALF_SCALES: usize = 4;
+    const SCALE_PER_16: bool = true;
+    const F16_SCALES: usize = 4;
 
     #[inline(always)]
     fn row_quants(block: &[u8], sub: usize) -> RowQuants {
-        plane_quants::<4, 8>(&block[4..], sub)
+        packed_quants::<4, 8>(&block[4..], sub)
     }
 
     #[inline(always)]
@@ -65,8 +65,8 @@ impl BlockFormat for NVFP4 {
     unsafe fn coefficients<S: Simd>(simd: S, scales: *const u8, lane: usize, sub: usize) -> Coefficients<S> {
         // SAFETY: the contract of the trait.
         unsafe {
-            let scales = scales.add(2 * sub * HALF_ROW + 2 * lane);
-            Coefficients::halves(simd, [simd.load_f16(scales), simd.load_f16(scales.add(HALF_ROW))])
+            let scales = scales.add(2 * sub * F16_ROW_BYTES + 2 * lane);
+            Coefficients::per_16(simd, [simd.load_f16(scales), simd.load_f16(scales.add(F16_ROW_BYTES))])
         }
     }
 }

@@ -10,7 +10,9 @@
 
 use verbatim_quant::{DType, grids};
 
-use super::{BlockFormat, Coefficients, FileBlocks, HALF_ROW, RowQuants, RowScales, plane_quant, u32_at};
+use super::{
+    BlockFormat, Coefficients, F16_ROW_BYTES, FileBlocks, RowQuants, RowScales, packed_quant, u32_at,
+};
 use crate::layout::{self, BLOCK_COLS, GROUP_ROWS, quant_bytes, unpack};
 use verbatim_simd::Simd;
 
@@ -65,13 +67,13 @@ impl<G: Grid> BlockFormat for G {
     const BITS: usize = 8;
     const QUANT_MAX: u8 = if G::SIGNED { u8::MAX } else { 18 };
     const OFFSET: u8 = if G::SIGNED { SIGNED_OFFSET } else { SHIFTED_OFFSET };
-    // Formats with a scale per 32 columns, too, scale each half separately: the order of the sums is part of the contract.
-    const HALVES: bool = true;
+    // Formats with a scale per 32 columns, too, scale each half separately: the order of the sums must not change.
+    const SCALE_PER_16: bool = true;
     const DTYPE: DType = G::DTYPE;
     const QUANT_BYTES: usize =
         (points::<G>() + high_bytes::<G>()) * GROUP_ROWS + if G::SIGNED { quant_bytes(1) } else { 0 };
     /// Scales are two to a byte.
-    const BYTE_SCALES: usize = 256 / G::SCALE_COLS / 2;
+    const INT8_SCALES: usize = 256 / G::SCALE_COLS / 2;
 
     fn row_quants(block: &[u8], sub: usize) -> RowQuants {
         std::array::from_fn(|column| {
@@ -112,7 +114,7 @@ impl<G: Grid> BlockFormat for G {
     #[inline(always)]
     fn row_scales(block: &[u8]) -> RowScales {
         let mut scales = RowScales::new([G::d(block)], []);
-        for (pair, bytes) in scales.bytes[..Self::BYTE_SCALES].iter_mut().enumerate() {
+        for (pair, bytes) in scales.int8_scales[..Self::INT8_SCALES].iter_mut().enumerate() {
             *bytes = G::scale(block, 2 * pair) | G::scale(block, 2 * pair + 1) << 4;
         }
         scales
@@ -123,17 +125,17 @@ impl<G: Grid> BlockFormat for G {
         // SAFETY: the contract of the trait.
         unsafe {
             let d = simd.load_f16(scales.add(2 * lane));
-            let pairs = scales.add(HALF_ROW + lane);
+            let pairs = scales.add(F16_ROW_BYTES + lane);
             let scaled = |pair: S::Bytes, from| {
                 let scale = simd.to_floats(simd.bits(pair, from, 4, 0));
                 simd.mul(d, simd.mul_add(scale, simd.splat(2.0 * G::UNIT), simd.splat(G::UNIT)))
             };
             if G::SCALE_COLS == 16 {
                 let pair = simd.widen_u8(pairs.add(sub * GROUP_ROWS));
-                Coefficients::halves(simd, [scaled(pair, 0), scaled(pair, 4)])
+                Coefficients::per_16(simd, [scaled(pair, 0), scaled(pair, 4)])
             } else {
                 let pair = simd.widen_u8(pairs.add(sub / 2 * GROUP_ROWS));
-                Coefficients::halves(simd, [scaled(pair, sub as u32 % 2 * 4); 2])
+                Coefficients::per_16(simd, [scaled(pair, sub as u32 % 2 * 4); 2])
             }
         }
     }
@@ -150,7 +152,7 @@ impl<G: Grid> BlockFormat for G {
                 1 => simd.widen_u8(high),
                 _ => simd.widen_u16(high),
             };
-            let mut chunks = [simd.splat_byte(0); 8];
+            let mut tiles = [simd.splat_byte(0); 8];
             for i in 0..points::<G>() {
                 let at = (i * G::HIGH_WIDTH) as u32;
                 let mut grid_index = simd.widen_u8(quants.add(i * GROUP_ROWS + lane));
@@ -158,26 +160,26 @@ impl<G: Grid> BlockFormat for G {
                     grid_index = simd.or(grid_index, simd.bits(high, at, table_bits::<G>(), 8));
                 }
                 if G::POINT_COLS == 4 {
-                    chunks[i] = simd.gather::<4>(table, grid_index);
+                    tiles[i] = simd.gather::<4>(table, grid_index);
                     continue;
                 }
-                chunks[2 * i] = simd.gather::<8>(table, grid_index);
-                chunks[2 * i + 1] = simd.gather::<8>(table.add(4), grid_index);
+                tiles[2 * i] = simd.gather::<8>(table, grid_index);
+                tiles[2 * i + 1] = simd.gather::<8>(table.add(4), grid_index);
                 if !G::SIGNED {
                     let shift = simd.bits(high, at + 3, 1, 0);
                     let shift = simd.gather::<4>(SHIFTS.as_flattened().as_ptr(), shift);
-                    chunks[2 * i] = simd.or(chunks[2 * i], shift);
-                    chunks[2 * i + 1] = simd.or(chunks[2 * i + 1], shift);
+                    tiles[2 * i] = simd.or(tiles[2 * i], shift);
+                    tiles[2 * i + 1] = simd.or(tiles[2 * i + 1], shift);
                 }
             }
             if G::SIGNED {
                 let signs = quants.add((points::<G>() + high_bytes::<G>()) * GROUP_ROWS);
                 let signs = unpack(simd, 1, signs, lane);
-                for (chunk, signs) in chunks.iter_mut().zip(signs) {
-                    *chunk = simd.negate(*chunk, signs);
+                for (tile, signs) in tiles.iter_mut().zip(signs) {
+                    *tile = simd.negate(*tile, signs);
                 }
             }
-            chunks
+            tiles
         }
     }
 }
@@ -284,7 +286,7 @@ impl Grid for IQ2_XS {
 
     #[inline(always)]
     fn scale(block: &[u8], index: usize) -> u8 {
-        plane_quant::<4, 1>(&block[66..], index)
+        packed_quant::<4, 1>(&block[66..], index)
     }
 }
 
@@ -300,7 +302,7 @@ impl Grid for IQ2_S {
 
     #[inline(always)]
     fn grid_index(block: &[u8], point: usize) -> u16 {
-        u16::from(block[2 + point]) | u16::from(plane_quant::<2, 1>(&block[66..], point)) << 8
+        u16::from(block[2 + point]) | u16::from(packed_quant::<2, 1>(&block[66..], point)) << 8
     }
 
     #[inline(always)]
@@ -310,7 +312,7 @@ impl Grid for IQ2_S {
 
     #[inline(always)]
     fn scale(block: &[u8], index: usize) -> u8 {
-        plane_quant::<4, 1>(&block[74..], index)
+        packed_quant::<4, 1>(&block[74..], index)
     }
 }
 
@@ -351,7 +353,7 @@ impl Grid for IQ3_S {
 
     #[inline(always)]
     fn grid_index(block: &[u8], point: usize) -> u16 {
-        u16::from(block[2 + point]) | u16::from(plane_quant::<1, 1>(&block[66..], point)) << 8
+        u16::from(block[2 + point]) | u16::from(packed_quant::<1, 1>(&block[66..], point)) << 8
     }
 
     #[inline(always)]
@@ -361,7 +363,7 @@ impl Grid for IQ3_S {
 
     #[inline(always)]
     fn scale(block: &[u8], index: usize) -> u8 {
-        plane_quant::<4, 1>(&block[106..], index)
+        packed_quant::<4, 1>(&block[106..], index)
     }
 }
 
@@ -403,7 +405,7 @@ impl Grid for IQ1_M {
     #[inline(always)]
     fn grid_index(block: &[u8], point: usize) -> u16 {
         // The shift's bit is set for minus.
-        let high = plane_quant::<4, 1>(&block[32..], point) ^ 8;
+        let high = packed_quant::<4, 1>(&block[32..], point) ^ 8;
         u16::from(block[point]) | u16::from(high) << 8
     }
 
@@ -426,7 +428,7 @@ mod tests {
     use verbatim_simd::Scalar;
 
     /// Blocks of random bytes, in the first and in the last row of a group.
-    fn packed_codes_are_those_of_the_file<G: Grid>() {
+    fn check_packed_quants<G: Grid>() {
         let block: Vec<u8> = (0..G::FILE_BYTES).map(|i| (i.wrapping_mul(0x9e37_79b9) >> 11) as u8).collect();
         for (sub, lane) in (0..8).flat_map(|sub| [(sub, 0), (sub, GROUP_ROWS - 1)]) {
             let mut quants = vec![0; G::QUANT_BYTES];
@@ -439,13 +441,13 @@ mod tests {
     }
 
     #[test]
-    fn points_are_found_in_their_tables() {
-        packed_codes_are_those_of_the_file::<IQ1_S>();
-        packed_codes_are_those_of_the_file::<IQ1_M>();
-        packed_codes_are_those_of_the_file::<IQ2_XXS>();
-        packed_codes_are_those_of_the_file::<IQ2_XS>();
-        packed_codes_are_those_of_the_file::<IQ2_S>();
-        packed_codes_are_those_of_the_file::<IQ3_XXS>();
-        packed_codes_are_those_of_the_file::<IQ3_S>();
+    fn packed_quants_are_those_of_the_file() {
+        check_packed_quants::<IQ1_S>();
+        check_packed_quants::<IQ1_M>();
+        check_packed_quants::<IQ2_XXS>();
+        check_packed_quants::<IQ2_XS>();
+        check_packed_quants::<IQ2_S>();
+        check_packed_quants::<IQ3_XXS>();
+        check_packed_quants::<IQ3_S>();
     }
 }

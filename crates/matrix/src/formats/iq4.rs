@@ -1,8 +1,8 @@
 //! Four bits that index a codebook.
 
 use super::{
-    BlockFormat, Coefficients, HALF_ROW, Q4_0, RowQuants, RowScales, half_at, offset_128, plane_quant,
-    plane_quants,
+    BlockFormat, Coefficients, F16_ROW_BYTES, Q4_0, RowQuants, RowScales, f16_at, offset_128, packed_quant,
+    packed_quants,
 };
 use crate::layout::GROUP_ROWS;
 use verbatim_quant::DType;
@@ -33,21 +33,21 @@ impl BlockFormat for IQ4_XS {
     const BITS: usize = 4;
     const CODEBOOK: Option<[u8; 16]> = IQ4_NL::CODEBOOK;
     const OFFSET: u8 = 128;
-    const BYTE_SCALES: usize = 8;
+    const INT8_SCALES: usize = 8;
 
     #[inline(always)]
     fn row_quants(block: &[u8], sub: usize) -> RowQuants {
-        plane_quants::<4, 16>(&block[8..], sub)
+        packed_quants::<4, 16>(&block[8..], sub)
     }
 
     #[inline(always)]
     fn row_scales(block: &[u8]) -> RowScales {
         let mut scales = [0; 8];
         for (sub, scale) in scales.iter_mut().enumerate() {
-            let quant = plane_quant::<4, 1>(&block[4..], sub) | plane_quant::<2, 1>(&block[2..], sub) << 4;
+            let quant = packed_quant::<4, 1>(&block[4..], sub) | packed_quant::<2, 1>(&block[2..], sub) << 4;
             *scale = quant.wrapping_sub(32);
         }
-        RowScales::new([half_at(block, 0)], scales)
+        RowScales::new([f16_at(block, 0)], scales)
     }
 
     #[inline(always)]
@@ -55,7 +55,7 @@ impl BlockFormat for IQ4_XS {
         // SAFETY: the contract of the trait.
         unsafe {
             let d = simd.load_f16(scales.add(2 * lane));
-            let scale = simd.load_i8(scales.add(HALF_ROW + sub * GROUP_ROWS + lane));
+            let scale = simd.load_i8(scales.add(F16_ROW_BYTES + sub * GROUP_ROWS + lane));
             Coefficients::one(simd, simd.mul(d, scale))
         }
     }

@@ -1,7 +1,7 @@
 //! The K formats: blocks of 256 columns, whose scales are small integers.
 
 use super::{
-    BlockFormat, Coefficients, HALF_ROW, RowQuants, RowScales, half_at, joined, plane_quants, u32_at,
+    BlockFormat, Coefficients, F16_ROW_BYTES, RowQuants, RowScales, f16_at, joined, packed_quants, u32_at,
 };
 use crate::layout::GROUP_ROWS;
 use verbatim_quant::DType;
@@ -15,17 +15,17 @@ impl BlockFormat for Q4_K {
     const BITS: usize = 4;
     const OFFSET: u8 = 0;
     const MINS: bool = true;
-    const HALF_SCALES: usize = 2;
-    const BYTE_SCALES: usize = 16;
+    const F16_SCALES: usize = 2;
+    const INT8_SCALES: usize = 16;
 
     #[inline(always)]
     fn row_quants(block: &[u8], sub: usize) -> RowQuants {
-        plane_quants::<4, 32>(&block[16..], sub)
+        packed_quants::<4, 32>(&block[16..], sub)
     }
 
     #[inline(always)]
     fn row_scales(block: &[u8]) -> RowScales {
-        RowScales::new([half_at(block, 0), half_at(block, 2)], six_bit_pairs(block))
+        RowScales::new([f16_at(block, 0), f16_at(block, 2)], six_bit_pairs(block))
     }
 
     #[inline(always)]
@@ -33,8 +33,8 @@ impl BlockFormat for Q4_K {
         // SAFETY: the contract of the trait.
         unsafe {
             let d = simd.load_f16(scales.add(2 * lane));
-            let dmin = simd.load_f16(scales.add(HALF_ROW + 2 * lane));
-            let subs = scales.add(2 * HALF_ROW + sub * 2 * GROUP_ROWS + lane);
+            let dmin = simd.load_f16(scales.add(F16_ROW_BYTES + 2 * lane));
+            let subs = scales.add(2 * F16_ROW_BYTES + sub * 2 * GROUP_ROWS + lane);
             let (scale, min) = (simd.load_u8(subs), simd.load_u8(subs.add(GROUP_ROWS)));
             Coefficients::affine(simd.mul(d, scale), simd.mul(dmin, min))
         }
@@ -70,12 +70,12 @@ impl BlockFormat for Q5_K {
     const BITS: usize = 5;
     const OFFSET: u8 = 0;
     const MINS: bool = true;
-    const HALF_SCALES: usize = 2;
-    const BYTE_SCALES: usize = 16;
+    const F16_SCALES: usize = 2;
+    const INT8_SCALES: usize = 16;
 
     #[inline(always)]
     fn row_quants(block: &[u8], sub: usize) -> RowQuants {
-        joined(4, plane_quants::<4, 32>(&block[48..], sub), plane_quants::<1, 32>(&block[16..], sub))
+        joined(4, packed_quants::<4, 32>(&block[48..], sub), packed_quants::<1, 32>(&block[16..], sub))
     }
 
     #[inline(always)]
@@ -92,12 +92,12 @@ impl BlockFormat for Q5_K {
 
 /// Two signed byte scales per block in units of `d`: the packed form of Q3_K, Q6_K.
 #[inline(always)]
-unsafe fn signed_halves<S: Simd>(simd: S, scales: *const u8, lane: usize, sub: usize) -> Coefficients<S> {
-    // SAFETY: the caller guarantees `HALF_ROW + 16 * GROUP_ROWS` bytes and the instruction set.
+unsafe fn signed_per_16<S: Simd>(simd: S, scales: *const u8, lane: usize, sub: usize) -> Coefficients<S> {
+    // SAFETY: the caller guarantees `F16_ROW_BYTES + 16 * GROUP_ROWS` bytes and the instruction set.
     unsafe {
         let d = simd.load_f16(scales.add(2 * lane));
-        let subs = scales.add(HALF_ROW + 2 * sub * GROUP_ROWS + lane);
-        Coefficients::halves(
+        let subs = scales.add(F16_ROW_BYTES + 2 * sub * GROUP_ROWS + lane);
+        Coefficients::per_16(
             simd,
             [simd.mul(d, simd.load_i8(subs)), simd.mul(d, simd.load_i8(subs.add(GROUP_ROWS)))],
         )
@@ -110,25 +110,25 @@ impl BlockFormat for Q6_K {
     const DTYPE: DType = DType::Q6_K;
     const BITS: usize = 6;
     const OFFSET: u8 = 32;
-    const HALVES: bool = true;
-    const BYTE_SCALES: usize = 16;
+    const SCALE_PER_16: bool = true;
+    const INT8_SCALES: usize = 16;
 
     #[inline(always)]
     fn row_quants(block: &[u8], sub: usize) -> RowQuants {
-        joined(4, plane_quants::<4, 64>(block, sub), plane_quants::<2, 32>(&block[128..], sub))
+        joined(4, packed_quants::<4, 64>(block, sub), packed_quants::<2, 32>(&block[128..], sub))
     }
 
     #[inline(always)]
     fn row_scales(block: &[u8]) -> RowScales {
         let mut scales = [0; 16];
         scales.copy_from_slice(&block[192..208]);
-        RowScales::new([half_at(block, 208)], scales)
+        RowScales::new([f16_at(block, 208)], scales)
     }
 
     #[inline(always)]
     unsafe fn coefficients<S: Simd>(simd: S, scales: *const u8, lane: usize, sub: usize) -> Coefficients<S> {
         // SAFETY: the contract of the trait.
-        unsafe { signed_halves(simd, scales, lane, sub) }
+        unsafe { signed_per_16(simd, scales, lane, sub) }
     }
 }
 
@@ -138,17 +138,17 @@ impl BlockFormat for Q3_K {
     const DTYPE: DType = DType::Q3_K;
     const BITS: usize = 3;
     const OFFSET: u8 = 4;
-    const HALVES: bool = true;
-    const BYTE_SCALES: usize = 16;
+    const SCALE_PER_16: bool = true;
+    const INT8_SCALES: usize = 16;
 
     #[inline(always)]
     fn row_quants(block: &[u8], sub: usize) -> RowQuants {
-        joined(2, plane_quants::<2, 32>(&block[32..], sub), plane_quants::<1, 32>(block, sub))
+        joined(2, packed_quants::<2, 32>(&block[32..], sub), packed_quants::<1, 32>(block, sub))
     }
 
     #[inline(always)]
     fn row_scales(block: &[u8]) -> RowScales {
-        // Four scales at a time: `plane_quant::<4, 8>` and, above it, `plane_quant::<2, 4>`.
+        // Four scales at a time: `packed_quant::<4, 8>` and, above it, `packed_quant::<2, 4>`.
         let mut subs = [0; 16];
         for (i, subs) in subs.as_chunks_mut::<4>().0.iter_mut().enumerate() {
             let low = u32_at(block, 96 + i % 2 * 4) >> (i / 2 * 4) & 0x0f0f_0f0f;
@@ -158,13 +158,13 @@ impl BlockFormat for Q3_K {
         for scale in &mut subs {
             *scale = scale.wrapping_sub(32);
         }
-        RowScales::new([half_at(block, 108)], subs)
+        RowScales::new([f16_at(block, 108)], subs)
     }
 
     #[inline(always)]
     unsafe fn coefficients<S: Simd>(simd: S, scales: *const u8, lane: usize, sub: usize) -> Coefficients<S> {
         // SAFETY: the contract of the trait.
-        unsafe { signed_halves(simd, scales, lane, sub) }
+        unsafe { signed_per_16(simd, scales, lane, sub) }
     }
 }
 
@@ -176,20 +176,20 @@ impl BlockFormat for Q2_K {
     const BITS: usize = 2;
     const OFFSET: u8 = 0;
     const MINS: bool = true;
-    const HALVES: bool = true;
-    const HALF_SCALES: usize = 2;
-    const BYTE_SCALES: usize = 16;
+    const SCALE_PER_16: bool = true;
+    const F16_SCALES: usize = 2;
+    const INT8_SCALES: usize = 16;
 
     #[inline(always)]
     fn row_quants(block: &[u8], sub: usize) -> RowQuants {
-        plane_quants::<2, 32>(&block[16..], sub)
+        packed_quants::<2, 32>(&block[16..], sub)
     }
 
     #[inline(always)]
     fn row_scales(block: &[u8]) -> RowScales {
         let mut pairs = [0; 16];
         pairs.copy_from_slice(&block[..16]);
-        RowScales::new([half_at(block, 80), half_at(block, 82)], pairs)
+        RowScales::new([f16_at(block, 80), f16_at(block, 82)], pairs)
     }
 
     #[inline(always)]
@@ -197,8 +197,8 @@ impl BlockFormat for Q2_K {
         // SAFETY: the contract of the trait.
         unsafe {
             let d = simd.load_f16(scales.add(2 * lane));
-            let dmin = simd.load_f16(scales.add(HALF_ROW + 2 * lane));
-            let pairs = scales.add(2 * HALF_ROW + 2 * sub * GROUP_ROWS + lane);
+            let dmin = simd.load_f16(scales.add(F16_ROW_BYTES + 2 * lane));
+            let pairs = scales.add(2 * F16_ROW_BYTES + 2 * sub * GROUP_ROWS + lane);
             let pairs = [simd.widen_u8(pairs), simd.widen_u8(pairs.add(GROUP_ROWS))];
             let nibble = |half: usize, from| simd.to_floats(simd.bits(pairs[half], from, 4, 0));
             Coefficients {

@@ -1,8 +1,8 @@
 //! The formats with blocks of 32 columns: four, five and eight bits.
 
 use super::{
-    BlockFormat, Coefficients, FileBlocks, HALF_ROW, RowQuants, RowScales, half_at, joined, negated,
-    plane_quants, u32_at,
+    BlockFormat, Coefficients, F16_ROW_BYTES, FileBlocks, RowQuants, RowScales, f16_at, joined, negated,
+    packed_quants, u32_at,
 };
 use crate::layout::{self, BLOCK_COLS, GROUP_ROWS, quant_bytes};
 use verbatim_quant::DType;
@@ -17,7 +17,7 @@ impl BlockFormat for Q4_0 {
 
     #[inline(always)]
     fn row_quants(block: &[u8], sub: usize) -> RowQuants {
-        plane_quants::<4, 16>(&block[2..], sub)
+        packed_quants::<4, 16>(&block[2..], sub)
     }
 }
 
@@ -28,16 +28,16 @@ impl BlockFormat for Q4_1 {
     const BITS: usize = 4;
     const OFFSET: u8 = 0;
     const MINS: bool = true;
-    const HALF_SCALES: usize = 2;
+    const F16_SCALES: usize = 2;
 
     #[inline(always)]
     fn row_quants(block: &[u8], sub: usize) -> RowQuants {
-        plane_quants::<4, 16>(&block[4..], sub)
+        packed_quants::<4, 16>(&block[4..], sub)
     }
 
     #[inline(always)]
     fn row_scales(block: &[u8]) -> RowScales {
-        RowScales::new([half_at(block, 0), negated(half_at(block, 2))], [])
+        RowScales::new([f16_at(block, 0), negated(f16_at(block, 2))], [])
     }
 
     #[inline(always)]
@@ -45,7 +45,7 @@ impl BlockFormat for Q4_1 {
         // SAFETY: the contract of the trait.
         unsafe {
             let scales = scales.add(2 * lane);
-            Coefficients::affine(simd.load_f16(scales), simd.load_f16(scales.add(HALF_ROW)))
+            Coefficients::affine(simd.load_f16(scales), simd.load_f16(scales.add(F16_ROW_BYTES)))
         }
     }
 }
@@ -57,7 +57,7 @@ fn write_five_bits(blocks: FileBlocks<'_>, file_bytes: usize, at: usize, quants:
     let mut high = [0; GROUP_ROWS];
     for ((low, high), block) in low.iter_mut().zip(&mut high).zip(blocks.iter(file_bytes)) {
         *high = u32_at(block, at);
-        low.as_flattened_mut().copy_from_slice(&plane_quants::<4, 16>(&block[at + 4..], 0));
+        low.as_flattened_mut().copy_from_slice(&packed_quants::<4, 16>(&block[at + 4..], 0));
     }
     let (low_quants, high_quants) = quants.split_at_mut(quant_bytes(4));
     layout::pack(4, &low, low_quants);
@@ -73,7 +73,7 @@ impl BlockFormat for Q5_0 {
 
     #[inline(always)]
     fn row_quants(block: &[u8], sub: usize) -> RowQuants {
-        joined(4, plane_quants::<4, 16>(&block[6..], sub), plane_quants::<1, 1>(&block[2..], sub))
+        joined(4, packed_quants::<4, 16>(&block[6..], sub), packed_quants::<1, 1>(&block[2..], sub))
     }
 
     #[inline(always)]
@@ -89,11 +89,11 @@ impl BlockFormat for Q5_1 {
     const BITS: usize = 5;
     const OFFSET: u8 = 0;
     const MINS: bool = true;
-    const HALF_SCALES: usize = 2;
+    const F16_SCALES: usize = 2;
 
     #[inline(always)]
     fn row_quants(block: &[u8], sub: usize) -> RowQuants {
-        joined(4, plane_quants::<4, 16>(&block[8..], sub), plane_quants::<1, 1>(&block[4..], sub))
+        joined(4, packed_quants::<4, 16>(&block[8..], sub), packed_quants::<1, 1>(&block[4..], sub))
     }
 
     #[inline(always)]
@@ -122,7 +122,7 @@ impl BlockFormat for Q8_0 {
 
     #[inline(always)]
     fn row_quants(block: &[u8], _sub: usize) -> RowQuants {
-        let mut quants = plane_quants::<8, 32>(&block[2..], 0);
+        let mut quants = packed_quants::<8, 32>(&block[2..], 0);
         quants.iter_mut().for_each(|quant| *quant ^= 0x80);
         quants
     }

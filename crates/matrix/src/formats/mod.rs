@@ -1,9 +1,9 @@
 //! The block formats: the layout of quants and scales in a file, the layout of packed scales, and the coefficients that turn
 //! integer sums into a dot product.
 //!
-//! Every format has one of two formulas, `d · (q − OFFSET)` or `d · q − m`, with an unsigned quant `q` and with
-//! `d` and `m` per 32 columns or per 16 ([`BlockFormat::HALVES`]). A new format is one `impl` in the file of its family,
-//! under its name in [`DType`](verbatim_quant::DType), and that name in the list of `kinds.rs`.
+//! Every format has one of two formulas, `d · (q − OFFSET)` or `d · q − m`, with an unsigned quant `q` and with `d` and `m` per 32
+//! columns or per 16 ([`BlockFormat::SCALE_PER_16`]). A new format is one `impl` in the file of its family, under its name in
+//! [`DType`](verbatim_quant::DType), and that name in the list of `packed_format.rs`.
 //!
 //! Sources: the format definitions of ggml (`ggml-common.h`) and the OCP Microscaling specification 1.0
 //! (MXFP4); the decoders of `verbatim-quant` are the reference that the tests compare with.
@@ -40,22 +40,22 @@ pub(super) trait BlockFormat: 'static {
     /// Whether there are mins, `m`.
     const MINS: bool = false;
     /// Whether scales are per 16 columns, not 32.
-    const HALVES: bool = false;
+    const SCALE_PER_16: bool = false;
 
     /// Blocks of 32 columns in a file block.
     const BLOCKS: usize = Self::DTYPE.block_len() / BLOCK_COLS;
     /// Bytes of a file block.
     const FILE_BYTES: usize = Self::DTYPE.block_bytes();
     /// The offset of a file block's scale, if it has a single f16 scale.
-    const SCALE_AT: usize = 0;
+    const SCALE_OFFSET: usize = 0;
     /// Bytes of the packed quants of 32 columns, all sixteen rows together.
     const QUANT_BYTES: usize = quant_bytes(Self::BITS);
     /// The number of f16 scales of a file block. They come first, each for all sixteen rows.
-    const HALF_SCALES: usize = 1;
-    /// The number of one-byte scales of a file block. They follow, each for all sixteen rows.
-    const BYTE_SCALES: usize = 0;
+    const F16_SCALES: usize = 1;
+    /// The number of scales of a file block that are one byte, mostly int8. They follow, each for all sixteen rows.
+    const INT8_SCALES: usize = 0;
     /// Bytes of the packed scales of a file block, all sixteen rows together.
-    const SCALE_BYTES: usize = HALF_ROW * Self::HALF_SCALES + GROUP_ROWS * Self::BYTE_SCALES;
+    const SCALE_BYTES: usize = F16_ROW_BYTES * Self::F16_SCALES + GROUP_ROWS * Self::INT8_SCALES;
 
     /// The quants of block `sub` of a file block, each below `2^BITS`.
     fn row_quants(block: &[u8], sub: usize) -> RowQuants;
@@ -71,22 +71,22 @@ pub(super) trait BlockFormat: 'static {
     /// The scales of a file block.
     #[inline(always)]
     fn row_scales(block: &[u8]) -> RowScales {
-        RowScales::new([half_at(block, Self::SCALE_AT)], [])
+        RowScales::new([f16_at(block, Self::SCALE_OFFSET)], [])
     }
     /// Writes the scales of the rows' file blocks, into bytes that are zero.
     #[inline(always)]
     fn write_scales(blocks: FileBlocks<'_>, scales: &mut [u8]) {
-        let (halves, bytes) = scales.split_at_mut(HALF_ROW * Self::HALF_SCALES);
+        let (f16_scales, int8_scales) = scales.split_at_mut(F16_ROW_BYTES * Self::F16_SCALES);
         let mut rows = [[[0; 4]; 4]; GROUP_ROWS];
         for (lane, block) in blocks.iter(Self::FILE_BYTES).enumerate() {
             let scales = Self::row_scales(block);
-            for (halves, half) in halves.chunks_exact_mut(HALF_ROW).zip(scales.halves) {
-                halves[2 * lane..2 * lane + 2].copy_from_slice(&half);
+            for (row, scale) in f16_scales.chunks_exact_mut(F16_ROW_BYTES).zip(scales.f16_scales) {
+                row[2 * lane..2 * lane + 2].copy_from_slice(&scale);
             }
-            rows[lane].as_flattened_mut().copy_from_slice(&scales.bytes);
+            rows[lane].as_flattened_mut().copy_from_slice(&scales.int8_scales);
         }
-        if Self::BYTE_SCALES > 0 {
-            layout::pack_bytes(&rows, bytes);
+        if Self::INT8_SCALES > 0 {
+            layout::pack_bytes(&rows, int8_scales);
         }
     }
     /// The scales of `S::LANES` rows starting at `lane`, for block `sub` of a file block.
@@ -127,23 +127,23 @@ pub(super) trait BlockFormat: 'static {
 /// The quants of 32 columns of one row.
 pub(super) type RowQuants = [u8; BLOCK_COLS];
 
-/// The scales of one row of a file block. A format uses the first `HALF_SCALES` and `BYTE_SCALES` of them.
+/// The scales of one row of a file block. A format uses the first `F16_SCALES` and `INT8_SCALES` of them.
 #[derive(Clone, Copy)]
 pub(super) struct RowScales {
-    pub halves: [[u8; 2]; 4],
-    pub bytes: [u8; 16],
+    /// The bytes of f16 values.
+    pub f16_scales: [[u8; 2]; 4],
+    pub int8_scales: [u8; 16],
 }
 
 impl RowScales {
-    /// Scales from the bytes of f16 values and from bytes.
     #[inline(always)]
-    pub fn new<const HALVES: usize, const BYTES: usize>(
-        halves: [[u8; 2]; HALVES],
-        bytes: [u8; BYTES],
+    pub fn new<const F16: usize, const INT8: usize>(
+        f16_scales: [[u8; 2]; F16],
+        int8_scales: [u8; INT8],
     ) -> RowScales {
-        let mut scales = RowScales { halves: [[0; 2]; 4], bytes: [0; 16] };
-        scales.halves[..HALVES].copy_from_slice(&halves);
-        scales.bytes[..BYTES].copy_from_slice(&bytes);
+        let mut scales = RowScales { f16_scales: [[0; 2]; 4], int8_scales: [0; 16] };
+        scales.f16_scales[..F16].copy_from_slice(&f16_scales);
+        scales.int8_scales[..INT8].copy_from_slice(&int8_scales);
         scales
     }
 }
@@ -177,7 +177,7 @@ impl<S: Simd> Coefficients<S> {
     }
 
     #[inline(always)]
-    fn halves(simd: S, d: [S::Floats; 2]) -> Self {
+    fn per_16(simd: S, d: [S::Floats; 2]) -> Self {
         Coefficients { d, m: [simd.splat(0.0); 2] }
     }
 
@@ -188,27 +188,27 @@ impl<S: Simd> Coefficients<S> {
 }
 
 /// Bytes of one f16 per row of a group.
-pub(super) const HALF_ROW: usize = 2 * GROUP_ROWS;
+pub(super) const F16_ROW_BYTES: usize = 2 * GROUP_ROWS;
 
-/// The position of quant `i`, byte and lowest bit, in an array of `BITS`-bit quants in bit planes: `WIDTH` bytes hold `WIDTH`
-/// neighbours in their lowest bits, the next `WIDTH` in the bits above those, and so on until the bytes are full. Every
-/// quant array of every format has this layout.
+/// The position of quant `i`, byte and lowest bit, in an array of `BITS`-bit quants that are interleaved with stride `WIDTH`:
+/// `WIDTH` bytes hold `WIDTH` neighbours in their lowest bits, the next `WIDTH` in the bits above those, and so on until the bytes
+/// are full. Every quant array of every format has this layout.
 #[inline(always)]
-const fn plane_place<const BITS: usize, const WIDTH: usize>(i: usize) -> (usize, usize) {
+const fn packed_position<const BITS: usize, const WIDTH: usize>(i: usize) -> (usize, usize) {
     let elements = WIDTH * (8 / BITS);
     (i / elements * WIDTH + i % WIDTH, i % elements / WIDTH * BITS)
 }
 
 /// Quant `i` of such an array.
 #[inline(always)]
-pub(super) fn plane_quant<const BITS: usize, const WIDTH: usize>(bytes: &[u8], i: usize) -> u8 {
-    let (byte, shift) = plane_place::<BITS, WIDTH>(i);
+pub(super) fn packed_quant<const BITS: usize, const WIDTH: usize>(bytes: &[u8], i: usize) -> u8 {
+    let (byte, shift) = packed_position::<BITS, WIDTH>(i);
     (bytes[byte] >> shift) & (u8::MAX >> (8 - BITS))
 }
 
 /// The quants of block `sub` of such an array, a run of neighbouring bytes at a time.
 #[inline(always)]
-pub(super) fn plane_quants<const BITS: usize, const WIDTH: usize>(bytes: &[u8], sub: usize) -> RowQuants {
+pub(super) fn packed_quants<const BITS: usize, const WIDTH: usize>(bytes: &[u8], sub: usize) -> RowQuants {
     let mut quants = [0; BLOCK_COLS];
     let mask = u8::MAX >> (8 - BITS);
     if WIDTH == 1 {
@@ -224,7 +224,7 @@ pub(super) fn plane_quants<const BITS: usize, const WIDTH: usize>(bytes: &[u8], 
     }
     let run_quants = WIDTH.min(BLOCK_COLS);
     for (run, quants) in quants.chunks_exact_mut(run_quants).enumerate() {
-        let (byte, shift) = plane_place::<BITS, WIDTH>(sub * BLOCK_COLS + run * run_quants);
+        let (byte, shift) = packed_position::<BITS, WIDTH>(sub * BLOCK_COLS + run * run_quants);
         for (quant, byte) in quants.iter_mut().zip(&bytes[byte..byte + run_quants]) {
             *quant = (byte >> shift) & mask;
         }
@@ -243,13 +243,13 @@ fn joined(low_bits: usize, mut low: RowQuants, high: RowQuants) -> RowQuants {
 
 /// The bytes of the f16 at `at`.
 #[inline(always)]
-fn half_at(block: &[u8], at: usize) -> [u8; 2] {
+fn f16_at(block: &[u8], at: usize) -> [u8; 2] {
     [block[at], block[at + 1]]
 }
 
 /// The negated f16 of these bytes: for formats that *add* a min, so that one formula covers both signs.
-fn negated(half: [u8; 2]) -> [u8; 2] {
-    [half[0], half[1] ^ 0x80]
+fn negated(f16: [u8; 2]) -> [u8; 2] {
+    [f16[0], f16[1] ^ 0x80]
 }
 
 /// Four bytes as a u32.
@@ -278,9 +278,9 @@ mod tests {
     fn blocks_are_quants_one_by_one<const BITS: usize, const WIDTH: usize>() {
         let bytes: [u8; 256] = array::from_fn(|i| (i.wrapping_mul(0x9e37_79b9) >> 11) as u8);
         for sub in 0..8 {
-            let expected = array::from_fn(|i| plane_quant::<BITS, WIDTH>(&bytes, sub * BLOCK_COLS + i));
+            let expected = array::from_fn(|i| packed_quant::<BITS, WIDTH>(&bytes, sub * BLOCK_COLS + i));
             assert_eq!(
-                plane_quants::<BITS, WIDTH>(&bytes, sub),
+                packed_quants::<BITS, WIDTH>(&bytes, sub),
                 expected,
                 "{BITS} bits, {WIDTH}, block {sub}"
             );
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_of_planes_are_their_quants_one_by_one() {
+    fn packed_quants_are_the_single_packed_quants() {
         blocks_are_quants_one_by_one::<1, 1>();
         blocks_are_quants_one_by_one::<1, 32>();
         blocks_are_quants_one_by_one::<2, 1>();

@@ -1,6 +1,6 @@
 //! Quants of one trit, two bits and one bit.
 
-use super::{BlockFormat, FileBlocks, RowQuants, plane_quants, u32_at};
+use super::{BlockFormat, FileBlocks, RowQuants, packed_quants, u32_at};
 use crate::layout::{self, BLOCK_COLS, GROUP_ROWS};
 use verbatim_quant::DType;
 use verbatim_simd::Simd;
@@ -11,11 +11,11 @@ impl BlockFormat for TQ2_0 {
     const DTYPE: DType = DType::TQ2_0;
     const BITS: usize = 2;
     const OFFSET: u8 = 1;
-    const SCALE_AT: usize = 64;
+    const SCALE_OFFSET: usize = 64;
 
     #[inline(always)]
     fn row_quants(block: &[u8], sub: usize) -> RowQuants {
-        plane_quants::<2, 32>(block, sub)
+        packed_quants::<2, 32>(block, sub)
     }
 }
 
@@ -28,7 +28,7 @@ impl BlockFormat for Q2_0 {
 
     #[inline(always)]
     fn row_quants(block: &[u8], sub: usize) -> RowQuants {
-        plane_quants::<2, 1>(&block[2..], sub)
+        packed_quants::<2, 1>(&block[2..], sub)
     }
 }
 
@@ -43,7 +43,7 @@ impl BlockFormat for Q1_0 {
 
     #[inline(always)]
     fn row_quants(block: &[u8], sub: usize) -> RowQuants {
-        plane_quants::<1, 1>(&block[2..], sub)
+        packed_quants::<1, 1>(&block[2..], sub)
     }
 
     #[inline(always)]
@@ -64,7 +64,7 @@ impl BlockFormat for TQ1_0 {
     const BITS: usize = 2;
     const QUANT_BYTES: usize = 7 * GROUP_ROWS;
     const OFFSET: u8 = 1;
-    const SCALE_AT: usize = 52;
+    const SCALE_OFFSET: usize = 52;
 
     #[inline(always)]
     fn row_quants(block: &[u8], sub: usize) -> RowQuants {
@@ -101,16 +101,16 @@ impl BlockFormat for TQ1_0 {
         let table = TRITS.as_flattened().as_ptr();
         // SAFETY: the contract of the trait; a byte is below the number of entries, which are of eight bytes.
         unsafe {
-            let mut chunks = [simd.splat_byte(0); 8];
+            let mut tiles = [simd.splat_byte(0); 8];
             for k in 0..7 {
                 let byte = simd.widen_u8(quants.add(k * GROUP_ROWS + lane));
-                chunks[k] = simd.gather::<8>(table, byte);
+                tiles[k] = simd.gather::<8>(table, byte);
                 if k < 4 {
                     let fifth = simd.gather::<8>(table.add(4), byte);
-                    chunks[7] = simd.or(chunks[7], simd.bits(fifth, 0, 8, 8 * k as u32));
+                    tiles[7] = simd.or(tiles[7], simd.bits(fifth, 0, 8, 8 * k as u32));
                 }
             }
-            chunks
+            tiles
         }
     }
 }

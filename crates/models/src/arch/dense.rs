@@ -3,12 +3,12 @@
 //! [`Variant`].
 
 use crate::ffn::{Ffn, FfnShape};
+use crate::graph_context::{AttentionParams, GraphContext, Linear, LogitScaling};
 use crate::metadata::{LayerPattern, MetadataReader};
-use crate::net::{Heads, Linear, LogitScaling, Net};
 use crate::table::{Table, WeightId};
 use crate::{HiddenOutput, Hyperparameters, KeyRope, KvShape, Model, ModelError, StepShape, WeightSpec};
 use verbatim_gguf::GgufFile;
-use verbatim_graph::{Activation, Graph, GraphError, Real, RopeLayout, RopeScaling, RopeTable, ValueId};
+use verbatim_graph::{Activation, F32Bits, Graph, GraphError, RopeLayout, RopeScaling, RopeTable, ValueId};
 
 /// The differences between these architectures. [`Variant::new`] is Llama's.
 pub(super) struct Variant {
@@ -21,15 +21,15 @@ pub(super) struct Variant {
     pub(super) ffn_norm: &'static str,
     pub(super) ffn: FfnShape,
     pub(super) activation: Activation,
-    /// The pairs between which YaRN blends are rounded outwards to whole ones.
-    pub(super) yarn_rounds_pairs: bool,
+    /// Round YaRN's correction range outwards to integers.
+    pub(super) yarn_truncate: bool,
     /// Factor on the embeddings.
     pub(super) embedding_scale: f32,
     /// Factor on the attention's scores; 1/√head_dim if `None`.
     pub(super) attention_scale: Option<f32>,
     /// Factor on what a sub-block (attention or FFN) adds to the residual stream.
     pub(super) residual_scale: f32,
-    pub(super) attention_softcap: Option<Real>,
+    pub(super) attention_softcap: Option<F32Bits>,
     /// Attention sinks.
     pub(super) sinks: bool,
     pub(super) logits: LogitScaling,
@@ -50,11 +50,11 @@ pub(super) enum QkNorms {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Norms {
     /// Pre-norm.
-    Before,
+    Pre,
     /// Post-norm.
-    After,
-    /// Both.
-    Around,
+    Post,
+    /// Both (sandwich norm).
+    Sandwich,
 }
 
 /// Layers with sliding-window attention.
@@ -62,7 +62,7 @@ pub(super) struct Local {
     /// Positions in the window, the row's own included.
     pub(super) window: usize,
     pub(super) layers: LayerPattern,
-    /// Their RoPE, if it is not that of the other layers.
+    /// Their RoPE, if it differs from that of the global layers.
     pub(super) rope: Option<RopeTable>,
 }
 
@@ -72,11 +72,11 @@ impl Variant {
             rope_layout,
             uses_rope: |_| true,
             qk_norms: QkNorms::None,
-            norms: Norms::Before,
+            norms: Norms::Pre,
             ffn_norm: "ffn_norm",
             ffn,
             activation: Activation::Silu,
-            yarn_rounds_pairs: true,
+            yarn_truncate: true,
             embedding_scale: 1.0,
             attention_scale: None,
             residual_scale: 1.0,
@@ -92,8 +92,8 @@ pub(super) struct Dense {
     hyperparameters: Hyperparameters,
     specs: Vec<WeightSpec>,
     variant: Variant,
-    heads: Heads,
-    eps: Real,
+    heads: AttentionParams,
+    eps: F32Bits,
     rope: RopeTable,
     freq_factors: FreqFactors,
     embedding: WeightId,
@@ -144,14 +144,14 @@ impl Dense {
         let hyperparameters = keys.hyperparameters(file)?;
         let Hyperparameters { layers, hidden, vocabulary, ref architecture, .. } = hyperparameters;
         let (heads, kv_heads, head_dim) = keys.heads(hidden)?;
-        let heads = Heads {
-            scale: Real(variant.attention_scale.unwrap_or(1.0 / (head_dim as f32).sqrt())),
+        let heads = AttentionParams {
+            scale: F32Bits(variant.attention_scale.unwrap_or(1.0 / (head_dim as f32).sqrt())),
             softcap: variant.attention_softcap,
-            ..Heads::new(heads, kv_heads, head_dim, variant.rope_layout)
+            ..AttentionParams::new(heads, kv_heads, head_dim, variant.rope_layout)
         };
         let mut rope = keys.rope(head_dim)?;
-        if let RopeScaling::Yarn { whole_pairs, .. } = &mut rope.scaling {
-            *whole_pairs = variant.yarn_rounds_pairs;
+        if let RopeScaling::Yarn { truncate, .. } = &mut rope.scaling {
+            *truncate = variant.yarn_truncate;
         }
 
         let mut table = Table::new(file);
@@ -195,7 +195,7 @@ impl FreqFactors {
             let fixed = table.optional_vector("rope_freqs.weight", pairs)?;
             return Ok(fixed.map_or(FreqFactors::None, FreqFactors::Fixed));
         }
-        let original_context = keys.count("rope.scaling.original_context_length")?;
+        let original_context = keys.require_count("rope.scaling.original_context_length")?;
         rope.scaling = keys.long_rope()?;
         Ok(FreqFactors::ByContext {
             short: table.vector("rope_factors_short.weight", pairs)?,
@@ -220,10 +220,10 @@ impl Layer {
         table: &mut Table<'_>,
         layer: usize,
         hidden: usize,
-        heads: Heads,
+        heads: AttentionParams,
         variant: &Variant,
     ) -> Result<Layer, ModelError> {
-        let Heads { heads, kv_heads, head_dim, .. } = heads;
+        let AttentionParams { heads, kv_heads, head_dim, .. } = heads;
         let name = |part: &str| format!("blk.{layer}.{part}.weight");
         let (q_width, kv_width) = (heads * head_dim, kv_heads * head_dim);
         let fused_qkv = table.has(&name("attn_qkv"));
@@ -247,10 +247,12 @@ impl Layer {
         let sinks = if variant.sinks { Some(table.vector(&name("attn_sinks"), heads)?) } else { None };
         let mut norms = |before: &str, after: &str| -> Result<LayerNorms, ModelError> {
             let mut norm = |part: &str, at: Norms| match variant.norms {
-                norms if norms == at || norms == Norms::Around => table.vector(&name(part), hidden).map(Some),
+                norms if norms == at || norms == Norms::Sandwich => {
+                    table.vector(&name(part), hidden).map(Some)
+                }
                 _ => Ok(None),
             };
-            Ok(LayerNorms { before: norm(before, Norms::Before)?, after: norm(after, Norms::After)? })
+            Ok(LayerNorms { before: norm(before, Norms::Pre)?, after: norm(after, Norms::Post)? })
         };
         let attention_norms = norms("attn_norm", "post_attention_norm")?;
         let ffn_norms = norms(variant.ffn_norm, "post_ffw_norm")?;
@@ -276,7 +278,7 @@ impl Model for Dense {
     }
 
     fn kv_shapes(&self, context: usize) -> Vec<KvShape> {
-        let Heads { kv_heads, head_dim, layout, .. } = self.heads;
+        let AttentionParams { kv_heads, head_dim, layout, .. } = self.heads;
         let shape = |layer: usize| {
             let window = self.window(layer);
             let local = self.variant.local.as_ref().filter(|_| window.is_some()).and_then(|local| local.rope);
@@ -291,29 +293,29 @@ impl Model for Dense {
     }
 
     fn build(&self, shape: &StepShape) -> Result<Graph, GraphError> {
-        let mut net = Net::new(&self.specs, shape)?;
-        let mut x = net.embed(self.embedding, self.variant.embedding_scale)?;
-        let global_rope = net.rope_table(self.rope, self.freq_factors.at(shape.context))?;
+        let mut ctx = GraphContext::new(&self.specs, shape)?;
+        let mut x = ctx.embed(self.embedding, self.variant.embedding_scale)?;
+        let global_rope = ctx.rope_table(self.rope, self.freq_factors.at(shape.context))?;
         let local_rope = match self.variant.local.as_ref().and_then(|local| local.rope) {
-            Some(table) => net.rope_table(table, None)?,
+            Some(table) => ctx.rope_table(table, None)?,
             None => global_rope,
         };
         for (index, layer) in self.layers.iter().enumerate() {
             let window = self.window(index);
             let rope = if window.is_some() { local_rope } else { global_rope };
             let uses_rope = (self.variant.uses_rope)(index);
-            let heads = Heads { uses_rope, window, sinks: layer.sinks, ..self.heads };
-            x = self.residual_block(&mut net, &layer.attention_norms, x, |net, x| {
-                let [q, k, v] = self.qkv(net, layer, x)?;
-                let attended = net.attention(index, heads, [q, k, v], rope)?;
-                net.linear(attended, layer.attention_output)
+            let heads = AttentionParams { uses_rope, window, sinks: layer.sinks, ..self.heads };
+            x = self.residual_block(&mut ctx, &layer.attention_norms, x, |ctx, x| {
+                let [q, k, v] = self.qkv(ctx, layer, x)?;
+                let attended = ctx.attention(index, heads, [q, k, v], rope)?;
+                ctx.linear(attended, layer.attention_output)
             })?;
-            x = self.residual_block(&mut net, &layer.ffn_norms, x, |net, x| {
-                layer.ffn.build(net, x, self.variant.activation)
+            x = self.residual_block(&mut ctx, &layer.ffn_norms, x, |ctx, x| {
+                layer.ffn.build(ctx, x, self.variant.activation)
             })?;
-            net.hidden_output(HiddenOutput::Layer(index as u32), x)?;
+            ctx.hidden_output(HiddenOutput::Layer(index as u32), x)?;
         }
-        net.head(x, self.norm, self.eps, self.head, self.variant.logits)
+        ctx.head(x, self.norm, self.eps, self.head, self.variant.logits)
     }
 }
 
@@ -326,37 +328,37 @@ impl Dense {
     /// A sub-block (attention or FFN) with its pre- and post-norm, added to the residual stream.
     fn residual_block(
         &self,
-        net: &mut Net<'_>,
+        ctx: &mut GraphContext<'_>,
         norms: &LayerNorms,
         x: ValueId,
-        sub_block: impl FnOnce(&mut Net<'_>, ValueId) -> Result<ValueId, GraphError>,
+        sub_block: impl FnOnce(&mut GraphContext<'_>, ValueId) -> Result<ValueId, GraphError>,
     ) -> Result<ValueId, GraphError> {
         let read = match norms.before {
-            Some(norm) => net.rms_norm(x, norm, self.eps, 1)?,
+            Some(norm) => ctx.rms_norm(x, norm, self.eps, 1)?,
             None => x,
         };
-        let mut output = sub_block(net, read)?;
+        let mut output = sub_block(ctx, read)?;
         if let Some(norm) = norms.after {
-            output = net.rms_norm(output, norm, self.eps, 1)?;
+            output = ctx.rms_norm(output, norm, self.eps, 1)?;
         }
-        let output = net.scale(output, self.variant.residual_scale)?;
-        net.add(x, output)
+        let output = ctx.scale(output, self.variant.residual_scale)?;
+        ctx.add(x, output)
     }
 
-    fn qkv(&self, net: &mut Net<'_>, layer: &Layer, x: ValueId) -> Result<[ValueId; 3], GraphError> {
-        let Heads { heads, kv_heads, head_dim, .. } = self.heads;
+    fn qkv(&self, ctx: &mut GraphContext<'_>, layer: &Layer, x: ValueId) -> Result<[ValueId; 3], GraphError> {
+        let AttentionParams { heads, kv_heads, head_dim, .. } = self.heads;
         let [mut q, mut k, v] = match layer.qkv {
-            Qkv::Separate(linears) => net.linears(x, linears)?,
+            Qkv::Separate(linears) => ctx.linears(x, linears)?,
             Qkv::Fused(linear) => {
-                let all = net.linear(x, linear)?;
-                net.split(all, [heads * head_dim, kv_heads * head_dim, kv_heads * head_dim])?
+                let all = ctx.linear(x, linear)?;
+                ctx.split(all, [heads * head_dim, kv_heads * head_dim, kv_heads * head_dim])?
             }
         };
         if let Some([q_norm, k_norm]) = layer.qk_norms {
             let by_head = self.variant.qk_norms == QkNorms::Heads;
             let groups = |heads| if by_head { heads } else { 1 };
-            q = net.rms_norm(q, q_norm, self.eps, groups(heads))?;
-            k = net.rms_norm(k, k_norm, self.eps, groups(kv_heads))?;
+            q = ctx.rms_norm(q, q_norm, self.eps, groups(heads))?;
+            k = ctx.rms_norm(k, k_norm, self.eps, groups(kv_heads))?;
         }
         Ok([q, k, v])
     }

@@ -7,11 +7,11 @@
 use super::dense::{Dense, Local, Norms, Variant};
 use super::gemma3::attention_scale;
 use crate::ffn::FfnShape;
+use crate::graph_context::LogitScaling;
 use crate::metadata::MetadataReader;
-use crate::net::LogitScaling;
 use crate::{Model, ModelError};
 use verbatim_gguf::GgufFile;
-use verbatim_graph::{Activation, Real, RopeLayout};
+use verbatim_graph::{Activation, F32Bits, RopeLayout};
 
 /// One layer in this many is global.
 const PERIOD: usize = 2;
@@ -28,9 +28,10 @@ pub(super) fn open(file: &GgufFile, keys: &MetadataReader<'_>) -> Result<Box<dyn
         rope: None,
     };
     // Old files leave the caps out; the models were all trained with these.
-    let cap = |name, default| Ok::<_, ModelError>(Some(Real(keys.positive(name)?.unwrap_or(default))));
+    let cap =
+        |name, default| Ok::<_, ModelError>(Some(F32Bits(keys.optional_positive(name)?.unwrap_or(default))));
     let variant = Variant {
-        norms: Norms::Around,
+        norms: Norms::Sandwich,
         activation: Activation::GeluTanh,
         embedding_scale: (hyperparameters.hidden as f32).sqrt(),
         attention_scale: attention_scale(keys, &hyperparameters, LAYERS_OF_27B)?,

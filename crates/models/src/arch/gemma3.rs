@@ -7,11 +7,11 @@
 
 use super::dense::{Dense, Local, Norms, QkNorms, Variant};
 use crate::ffn::FfnShape;
+use crate::graph_context::LogitScaling;
 use crate::metadata::MetadataReader;
-use crate::net::LogitScaling;
 use crate::{Hyperparameters, Model, ModelError};
 use verbatim_gguf::GgufFile;
-use verbatim_graph::{Activation, Real, RopeLayout};
+use verbatim_graph::{Activation, F32Bits, RopeLayout};
 
 /// One layer in this many is global.
 const PERIOD: usize = 6;
@@ -33,12 +33,15 @@ pub(super) fn open(file: &GgufFile, keys: &MetadataReader<'_>) -> Result<Box<dyn
     };
     let variant = Variant {
         qk_norms: QkNorms::Heads,
-        norms: Norms::Around,
+        norms: Norms::Sandwich,
         activation: Activation::GeluTanh,
         embedding_scale: (hyperparameters.hidden as f32).sqrt(),
         attention_scale: attention_scale(keys, &hyperparameters, LAYERS_OF_27B)?,
-        attention_softcap: keys.positive("attn_logit_softcapping")?.map(Real),
-        logits: LogitScaling { scale: 1.0, softcap: keys.positive("final_logit_softcapping")?.map(Real) },
+        attention_softcap: keys.optional_positive("attn_logit_softcapping")?.map(F32Bits),
+        logits: LogitScaling {
+            scale: 1.0,
+            softcap: keys.optional_positive("final_logit_softcapping")?.map(F32Bits),
+        },
         local,
         ..Variant::new(RopeLayout::NeoX, FfnShape::gated(keys)?)
     };
@@ -55,5 +58,5 @@ pub(super) fn attention_scale(
     let Hyperparameters { hidden, layers, .. } = *hyperparameters;
     let (heads, ..) = keys.heads(hidden)?;
     let by_width = (layers == layers_of_27b).then(|| 1.0 / ((hidden / heads) as f32).sqrt());
-    Ok(keys.positive("attention.scale")?.or(by_width))
+    Ok(keys.optional_positive("attention.scale")?.or(by_width))
 }

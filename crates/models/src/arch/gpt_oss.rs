@@ -10,23 +10,23 @@ use crate::ffn::FfnShape;
 use crate::metadata::MetadataReader;
 use crate::{Model, ModelError};
 use verbatim_gguf::GgufFile;
-use verbatim_graph::{Activation, Real, RopeLayout};
+use verbatim_graph::{Activation, F32Bits, RopeLayout};
 
 /// One layer in this many is global.
 const PERIOD: usize = 2;
 
 pub(super) fn open(file: &GgufFile, keys: &MetadataReader<'_>) -> Result<Box<dyn Model>, ModelError> {
-    let layers = keys.count("block_count")?;
+    let layers = keys.require_count("block_count")?;
     let local = Local {
-        window: keys.count("attention.sliding_window")?,
+        window: keys.require_count("attention.sliding_window")?,
         layers: keys.layer_pattern(layers, PERIOD)?,
         rope: None,
     };
     let variant = Variant {
         ffn_norm: "post_attention_norm",
-        activation: Activation::ClampedSwiglu { alpha: Real(1.702), limit: Real(7.0) },
+        activation: Activation::ClampedSwiglu { alpha: F32Bits(1.702), limit: F32Bits(7.0) },
         sinks: true,
-        yarn_rounds_pairs: false,
+        yarn_truncate: false,
         local: Some(local),
         ..Variant::new(RopeLayout::NeoX, FfnShape::moe(keys, false)?)
     };

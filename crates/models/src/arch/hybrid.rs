@@ -8,14 +8,16 @@
 //! Multi-token-prediction layers, at the end of the stack, are ignored.
 
 use crate::ffn::{Ffn, FfnShape};
+use crate::graph_context::{AttentionParams, GraphContext, Linear, LogitScaling};
 use crate::metadata::MetadataReader;
-use crate::net::{Heads, Linear, LogitScaling, Net};
 use crate::table::{Table, WeightId};
 use crate::{
     HiddenOutput, Hyperparameters, KeyRope, KvShape, Model, ModelError, RecurrentShape, StepShape, WeightSpec,
 };
 use verbatim_gguf::GgufFile;
-use verbatim_graph::{Activation, DeltaHeads, Graph, GraphError, Op, Real, RopeLayout, RopeTable, ValueId};
+use verbatim_graph::{
+    Activation, DeltaHeads, F32Bits, Graph, GraphError, Op, RopeLayout, RopeTable, ValueId,
+};
 
 /// One layer in this many is an attention layer, unless the file specifies otherwise.
 const ATTENTION_INTERVAL: usize = 4;
@@ -23,9 +25,9 @@ const ATTENTION_INTERVAL: usize = 4;
 pub(super) struct Hybrid {
     hyperparameters: Hyperparameters,
     specs: Vec<WeightSpec>,
-    heads: Heads,
+    heads: AttentionParams,
     delta: RecurrentShape,
-    eps: Real,
+    eps: F32Bits,
     rope: RopeTable,
     embedding: WeightId,
     layers: Vec<Layer>,
@@ -75,15 +77,15 @@ impl Hybrid {
     ) -> Result<Box<dyn Model>, ModelError> {
         let mut hyperparameters = keys.hyperparameters(file)?;
         let all_layers = hyperparameters.layers;
-        let predicting = keys.number("nextn_predict_layers")?.unwrap_or(0);
-        if predicting >= all_layers {
+        let mtp_layers = keys.optional_usize("nextn_predict_layers")?.unwrap_or(0);
+        if mtp_layers >= all_layers {
             let expected = format!("fewer than the {all_layers} of block_count");
-            return Err(keys.wrong("nextn_predict_layers", predicting, expected));
+            return Err(keys.wrong("nextn_predict_layers", mtp_layers, expected));
         }
-        hyperparameters.layers = all_layers - predicting;
+        hyperparameters.layers = all_layers - mtp_layers;
         let Hyperparameters { layers, hidden, vocabulary, ref architecture, .. } = hyperparameters;
         let (heads, kv_heads, head_dim) = keys.heads(hidden)?;
-        let heads = Heads::new(heads, kv_heads, head_dim, RopeLayout::NeoX);
+        let heads = AttentionParams::new(heads, kv_heads, head_dim, RopeLayout::NeoX);
         let delta = delta_shape(keys)?;
         let kinds = LayerKinds::new(keys, all_layers)?;
 
@@ -131,8 +133,9 @@ fn layer_of(name: &str) -> Option<usize> {
 }
 
 fn delta_shape(keys: &MetadataReader<'_>) -> Result<RecurrentShape, ModelError> {
-    let (key_heads, value_heads) = (keys.count("ssm.group_count")?, keys.count("ssm.time_step_rank")?);
-    let (key_dim, width) = (keys.count("ssm.state_size")?, keys.count("ssm.inner_size")?);
+    let (key_heads, value_heads) =
+        (keys.require_count("ssm.group_count")?, keys.require_count("ssm.time_step_rank")?);
+    let (key_dim, width) = (keys.require_count("ssm.state_size")?, keys.require_count("ssm.inner_size")?);
     if !value_heads.is_multiple_of(key_heads) {
         let expected = format!("a multiple of the {key_heads} of ssm.group_count");
         return Err(keys.wrong("ssm.time_step_rank", value_heads, expected));
@@ -145,7 +148,7 @@ fn delta_shape(keys: &MetadataReader<'_>) -> Result<RecurrentShape, ModelError> 
     if heads.columns().is_none_or(|columns| columns > 1 << 24) {
         return Err(keys.wrong("ssm.state_size", key_dim, format!("smaller, with {key_heads} heads")));
     }
-    Ok(RecurrentShape { kernel: keys.count("ssm.conv_kernel")?, heads })
+    Ok(RecurrentShape { kernel: keys.require_count("ssm.conv_kernel")?, heads })
 }
 
 /// Which layers are recurrent: a list from the file, or all but every n-th.
@@ -157,7 +160,7 @@ enum LayerKinds {
 impl LayerKinds {
     fn new(keys: &MetadataReader<'_>, all_layers: usize) -> Result<LayerKinds, ModelError> {
         let name = "attention.recurrent_layers";
-        match keys.flags(name)? {
+        match keys.optional_bools(name)? {
             Some(listed) if listed.len() == all_layers => Ok(LayerKinds::Listed(listed)),
             Some(listed) => {
                 let (found, expected) = (listed.len(), format!("{all_layers}, as block_count"));
@@ -183,9 +186,9 @@ impl Attention {
         table: &mut Table<'_>,
         name: impl Fn(&str) -> String,
         hidden: usize,
-        heads: Heads,
+        heads: AttentionParams,
     ) -> Result<Attention, ModelError> {
-        let Heads { heads, kv_heads, head_dim, .. } = heads;
+        let AttentionParams { heads, kv_heads, head_dim, .. } = heads;
         let (q_width, kv_width) = (heads * head_dim, kv_heads * head_dim);
         let mut linear = |part: &str, rows, cols| -> Result<Linear, ModelError> {
             Ok(Linear { weight: table.matrix(&name(part), rows, cols)?, bias: None })
@@ -205,22 +208,22 @@ impl Attention {
     /// `index` counts the attention layers.
     fn build(
         &self,
-        net: &mut Net<'_>,
+        ctx: &mut GraphContext<'_>,
         index: usize,
         model: &Hybrid,
         x: ValueId,
         rope: ValueId,
     ) -> Result<ValueId, GraphError> {
-        let Heads { heads, kv_heads, head_dim, .. } = model.heads;
-        let [q_and_gate, k, v] = net.linears(x, [self.query_and_gate, self.key, self.value])?;
+        let AttentionParams { heads, kv_heads, head_dim, .. } = model.heads;
+        let [q_and_gate, k, v] = ctx.linears(x, [self.query_and_gate, self.key, self.value])?;
         let half = |start| Op::HeadColumns { heads, start, cols: head_dim };
-        let (q, gate) = (net.apply(half(0), &[q_and_gate])?, net.apply(half(head_dim), &[q_and_gate])?);
+        let (q, gate) = (ctx.apply(half(0), &[q_and_gate])?, ctx.apply(half(head_dim), &[q_and_gate])?);
         let [q_norm, k_norm] = self.head_norms;
-        let q = net.rms_norm(q, q_norm, model.eps, heads)?;
-        let k = net.rms_norm(k, k_norm, model.eps, kv_heads)?;
-        let attended = net.attention(index, model.heads, [q, k, v], rope)?;
-        let gated = net.apply(Op::Glu { activation: Activation::Sigmoid }, &[gate, attended])?;
-        net.linear(gated, self.output)
+        let q = ctx.rms_norm(q, q_norm, model.eps, heads)?;
+        let k = ctx.rms_norm(k, k_norm, model.eps, kv_heads)?;
+        let attended = ctx.attention(index, model.heads, [q, k, v], rope)?;
+        let gated = ctx.apply(Op::Glu { activation: Activation::Sigmoid }, &[gate, attended])?;
+        ctx.linear(gated, self.output)
     }
 }
 
@@ -254,18 +257,18 @@ impl DeltaNet {
     /// `index` counts the recurrent layers.
     fn build(
         &self,
-        net: &mut Net<'_>,
+        ctx: &mut GraphContext<'_>,
         index: usize,
         model: &Hybrid,
         x: ValueId,
     ) -> Result<ValueId, GraphError> {
         let RecurrentShape { kernel, heads } = model.delta;
-        let [qkv, gate, alpha, beta] = net.linears(x, [self.qkv, self.gate, self.alpha, self.beta])?;
-        let qkv = net.short_conv(index, kernel, qkv, self.convolution)?;
-        let output = net.gated_delta(index, heads, [qkv, alpha, beta], self.decay)?;
-        let normalized = net.rms_norm(output, self.norm, model.eps, heads.value_heads)?;
-        let gated = net.apply(Op::Glu { activation: Activation::Silu }, &[gate, normalized])?;
-        net.linear(gated, self.output)
+        let [qkv, gate, alpha, beta] = ctx.linears(x, [self.qkv, self.gate, self.alpha, self.beta])?;
+        let qkv = ctx.short_conv(index, kernel, qkv, self.convolution)?;
+        let output = ctx.gated_delta(index, heads, [qkv, alpha, beta], self.decay)?;
+        let normalized = ctx.rms_norm(output, self.norm, model.eps, heads.value_heads)?;
+        let gated = ctx.apply(Op::Glu { activation: Activation::Silu }, &[gate, normalized])?;
+        ctx.linear(gated, self.output)
     }
 }
 
@@ -279,7 +282,7 @@ impl Model for Hybrid {
     }
 
     fn kv_shapes(&self, _context: usize) -> Vec<KvShape> {
-        let Heads { kv_heads, head_dim, layout, .. } = self.heads;
+        let AttentionParams { kv_heads, head_dim, layout, .. } = self.heads;
         let rope = Some(KeyRope { table: self.rope, layout, freq_factors: None });
         let shape = KvShape { kv_heads, head_dim, window: None, rope };
         let attending = self.layers.iter().filter(|layer| matches!(layer.mixer, Mixer::Attention(_)));
@@ -292,29 +295,29 @@ impl Model for Hybrid {
     }
 
     fn build(&self, shape: &StepShape) -> Result<Graph, GraphError> {
-        let mut net = Net::new(&self.specs, shape)?;
-        let mut x = net.embed(self.embedding, 1.0)?;
-        let rope = net.rope_table(self.rope, None)?;
+        let mut ctx = GraphContext::new(&self.specs, shape)?;
+        let mut x = ctx.embed(self.embedding, 1.0)?;
+        let rope = ctx.rope_table(self.rope, None)?;
         let (mut attending, mut recurring) = (0, 0);
         for (index, layer) in self.layers.iter().enumerate() {
-            let normalized = net.rms_norm(x, layer.norm, self.eps, 1)?;
+            let normalized = ctx.rms_norm(x, layer.norm, self.eps, 1)?;
             let mixed = match &layer.mixer {
                 Mixer::Attention(attention) => {
                     attending += 1;
-                    attention.build(&mut net, attending - 1, self, normalized, rope)?
+                    attention.build(&mut ctx, attending - 1, self, normalized, rope)?
                 }
                 Mixer::Delta(delta) => {
                     recurring += 1;
-                    delta.build(&mut net, recurring - 1, self, normalized)?
+                    delta.build(&mut ctx, recurring - 1, self, normalized)?
                 }
             };
-            x = net.add(x, mixed)?;
+            x = ctx.add(x, mixed)?;
 
-            let normalized = net.rms_norm(x, layer.ffn_norm, self.eps, 1)?;
-            let ffn = layer.ffn.build(&mut net, normalized, Activation::Silu)?;
-            x = net.add(x, ffn)?;
-            net.hidden_output(HiddenOutput::Layer(index as u32), x)?;
+            let normalized = ctx.rms_norm(x, layer.ffn_norm, self.eps, 1)?;
+            let ffn = layer.ffn.build(&mut ctx, normalized, Activation::Silu)?;
+            x = ctx.add(x, ffn)?;
+            ctx.hidden_output(HiddenOutput::Layer(index as u32), x)?;
         }
-        net.head(x, self.norm, self.eps, self.head, LogitScaling::default())
+        ctx.head(x, self.norm, self.eps, self.head, LogitScaling::default())
     }
 }

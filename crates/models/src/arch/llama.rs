@@ -11,7 +11,7 @@ use verbatim_gguf::GgufFile;
 use verbatim_graph::RopeLayout;
 
 pub(super) fn open(file: &GgufFile, keys: &MetadataReader<'_>) -> Result<Box<dyn Model>, ModelError> {
-    keys.refuse_count("expert_count", "0: MoE is not supported in this architecture")?;
+    keys.reject_nonzero("expert_count", "0: MoE is not supported in this architecture")?;
     // The converter to GGUF reorders the rows of Q and K so that pairs lie side by side.
     let ffn = FfnShape::gated(keys)?;
     Dense::open(file, keys, Variant::new(RopeLayout::Interleaved, ffn))

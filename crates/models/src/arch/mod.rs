@@ -47,7 +47,7 @@ pub fn architectures() -> Vec<&'static str> {
 /// Opens a model: parses and validates the metadata and tensor table.
 ///
 /// # Errors
-/// An unknown architecture, a missing or unsupported hyperparameter, a missing tensor or one of another shape: named,
+/// An unknown architecture, a missing or unsupported hyperparameter, a missing tensor or one of a different shape: named,
 /// with what was expected.
 pub fn open(file: &GgufFile) -> Result<Box<dyn Model>, ModelError> {
     let name = file.metadata().require_str("general.architecture")?;

@@ -9,10 +9,10 @@ use verbatim_gguf::GgufFile;
 use verbatim_graph::RopeLayout;
 
 pub(super) fn open(file: &GgufFile, keys: &MetadataReader<'_>) -> Result<Box<dyn Model>, ModelError> {
-    keys.refuse_count("attention.sliding_window", "0: OLMo 3 is not supported")?;
+    keys.reject_nonzero("attention.sliding_window", "0: OLMo 3 is not supported")?;
     let variant = Variant {
         qk_norms: QkNorms::Rows,
-        norms: Norms::After,
+        norms: Norms::Post,
         ..Variant::new(RopeLayout::NeoX, FfnShape::gated(keys)?)
     };
     Dense::open(file, keys, variant)

@@ -12,7 +12,7 @@ use verbatim_gguf::GgufFile;
 use verbatim_graph::RopeLayout;
 
 pub(super) fn open(file: &GgufFile, keys: &MetadataReader<'_>) -> Result<Box<dyn Model>, ModelError> {
-    keys.refuse_count("expert_count", "0: MoE is not supported in this architecture")?;
+    keys.reject_nonzero("expert_count", "0: MoE is not supported in this architecture")?;
     let local = keys.window()?.map(|window| Local { window, layers: LayerPattern::ALL, rope: None });
     let variant = Variant { local, ..Variant::new(RopeLayout::NeoX, FfnShape::fused(keys)?) };
     Dense::open(file, keys, variant)

@@ -12,8 +12,8 @@ use verbatim_graph::RopeLayout;
 const PERIOD: usize = 4;
 
 pub(super) fn open(file: &GgufFile, keys: &MetadataReader<'_>) -> Result<Box<dyn Model>, ModelError> {
-    keys.refuse_count("attention.sliding_window", "0: windows are not supported in this architecture")?;
-    keys.refuse_count("expert_count", "0: MoE is not supported in this architecture")?;
+    keys.reject_nonzero("attention.sliding_window", "0: windows are not supported in this architecture")?;
+    keys.reject_nonzero("expert_count", "0: MoE is not supported in this architecture")?;
     let variant = Variant {
         uses_rope: |layer| !(layer + 1).is_multiple_of(PERIOD),
         // The converter to GGUF reorders the rows of Q and K, as for Llama.

@@ -36,7 +36,7 @@ pub(crate) fn linear(
     }
 }
 
-/// For each selected expert x, or the part of x for its top-k slot, times the expert's rows of the weight, plus the expert's bias.
+/// For each selected expert x, or the part of x for its top-k index, times the expert's rows of the weight, plus the expert's bias.
 /// `out` is \[r, used * n\].
 pub(crate) fn expert_linear(
     experts: usize,
@@ -47,22 +47,23 @@ pub(crate) fn expert_linear(
     out: &mut [f32],
 ) {
     let (k, n, used) = (weight.cols(), weight.rows() / experts, chosen.cols());
-    let has_part_per_slot = x.cols() != k;
+    let has_part_per_choice = x.cols() != k;
     let mut weight_row = vec![0.0; k];
     for expert in 0..experts {
-        let slots = |row: usize| (0..used).filter(move |&slot| chosen.row(row)[slot] as usize == expert);
+        let choices =
+            |row: usize| (0..used).filter(move |&choice| chosen.row(row)[choice] as usize == expert);
         let pairs: Vec<(usize, usize)> =
-            (0..x.count()).flat_map(|row| slots(row).map(move |slot| (row, slot))).collect();
+            (0..x.count()).flat_map(|row| choices(row).map(move |choice| (row, choice))).collect();
         if pairs.is_empty() {
             continue;
         }
         for column in 0..n {
             let stacked = expert * n + column;
             weight.decode_row(stacked, &mut weight_row);
-            for &(row, slot) in &pairs {
-                let part = if has_part_per_slot { slot * k } else { 0 };
+            for &(row, choice) in &pairs {
+                let part = if has_part_per_choice { choice * k } else { 0 };
                 let sum = dot(&x.row(row)[part..][..k], &weight_row);
-                out[(row * used + slot) * n + column] = sum + bias.map_or(0.0, |bias| bias[stacked]);
+                out[(row * used + choice) * n + column] = sum + bias.map_or(0.0, |bias| bias[stacked]);
             }
         }
     }

@@ -8,26 +8,26 @@ pub fn frequencies(table: &RopeTable, freq_factors: Option<&[f32]>) -> Vec<f32> 
     let frequency = |i: usize| {
         let trained = f64::from(table.base.0).powf(-2.0 * i as f64 / table.rotary_dim as f64);
         let factor = freq_factors.map_or(1.0, |freq_factors| f64::from(freq_factors[i]));
-        (stretched(table, i, trained) / factor) as f32
+        (scaled(table, i, trained) / factor) as f32
     };
     (0..table.rotary_dim / 2).map(frequency).collect()
 }
 
 /// The frequency of pair `i` after scaling.
-fn stretched(table: &RopeTable, i: usize, trained: f64) -> f64 {
+fn scaled(table: &RopeTable, i: usize, trained: f64) -> f64 {
     match table.scaling {
         RopeScaling::Linear { factor } => trained / f64::from(factor.0),
         // The frequency factors are an operand.
         RopeScaling::Long { .. } => trained,
-        RopeScaling::Yarn { factor, original_context, beta_fast, beta_slow, whole_pairs, .. } => {
-            // Section 3.2 of arXiv 2309.00071: fast pairs are unchanged, slow ones are stretched, with a ramp between.
+        RopeScaling::Yarn { factor, original_context, beta_fast, beta_slow, truncate, .. } => {
+            // Section 3.2 of arXiv 2309.00071: fast pairs are unchanged, slow ones are interpolated, with a ramp between.
             let first = pair_of(table, original_context, beta_fast.0);
             let last = pair_of(table, original_context, beta_slow.0);
-            let (first, last) = if whole_pairs { (first.floor(), last.ceil()) } else { (first, last) };
+            let (first, last) = if truncate { (first.floor(), last.ceil()) } else { (first, last) };
             let (first, last) = (first.max(0.0), last.min(table.rotary_dim as f64 - 1.0));
             // The ramp is a step where it would begin at its end or beyond.
-            let stretch = ((i as f64 - first) / (last - first).max(0.001)).clamp(0.0, 1.0);
-            trained * (1.0 - stretch) + trained / f64::from(factor.0) * stretch
+            let ramp = ((i as f64 - first) / (last - first).max(0.001)).clamp(0.0, 1.0);
+            trained * (1.0 - ramp) + trained / f64::from(factor.0) * ramp
         }
     }
 }

@@ -73,10 +73,10 @@ impl Case {
         self.weight(WeightKind::Experts(experts), dtype, experts * rows, x)
     }
 
-    fn weight(&mut self, form: WeightKind, dtype: DType, rows: usize, x: &[f32]) -> ValueId {
+    fn weight(&mut self, kind: WeightKind, dtype: DType, rows: usize, x: &[f32]) -> ValueId {
         let cols = x.len() / rows;
         let bytes = encoded(dtype, x);
-        let source = WeightSource { form, dtype, rows, cols, bytes: &bytes, done: &|_| {} };
+        let source = WeightSource { kind, dtype, rows, cols, bytes: &bytes, on_consumed: &|_| {} };
         Reference.append_weight(&mut self.weights, source).expect("a weight that fits");
         let tag = Tag::indexed("weight", self.weight_count);
         self.weight_count += 1;
@@ -84,8 +84,8 @@ impl Case {
     }
 
     /// The next layer's state.
-    pub fn layer(&mut self, form: &StateLayers) -> ValueId {
-        self.state.append(form).expect("small");
+    pub fn layer(&mut self, layers: &StateLayers) -> ValueId {
+        self.state.append(layers).expect("small");
         let tag = Tag::indexed("state", self.state_count);
         self.state_count += 1;
         self.builder.state(tag).expect("a fresh tag")

@@ -11,19 +11,19 @@ use super::{Q8_COLS, Q8Block, TRIALS};
 pub(crate) fn quantize(values: &[f32; Q8_COLS]) -> Q8Block {
     // SAFETY: the eight loads cover exactly the 32 values.
     let values: [float32x4_t; 8] = array::from_fn(|i| unsafe { vld1q_f32(values.as_ptr().add(4 * i)) });
-    let peak_bits = peak_bits(values);
-    if let Some(block) = Q8Block::degenerate(peak_bits) {
+    let absmax_bits = absmax_bits(values);
+    if let Some(block) = Q8Block::degenerate(absmax_bits) {
         return block;
     }
-    let peak = f32::from_bits(peak_bits);
-    let inverse = vdupq_n_f32(127.0 / peak);
+    let absmax = f32::from_bits(absmax_bits);
+    let inverse = vdupq_n_f32(127.0 / absmax);
     let units = values.map(|value| vmulq_f32(value, inverse));
 
     let mut products = [vdupq_n_f32(0.0); 8];
     let mut squares = products;
-    for (trial, shrink) in TRIALS.into_iter().enumerate() {
-        let shrink = vdupq_n_f32(shrink);
-        let rounded = units.map(|unit| vrndnq_f32(vmulq_f32(unit, shrink)));
+    for (trial, factor) in TRIALS.into_iter().enumerate() {
+        let factor = vdupq_n_f32(factor);
+        let rounded = units.map(|unit| vrndnq_f32(vmulq_f32(unit, factor)));
         products[trial] = four_sums(units, rounded);
         squares[trial] = four_sums(rounded, rounded);
     }
@@ -36,15 +36,15 @@ pub(crate) fn quantize(values: &[f32; Q8_COLS]) -> Q8Block {
         unsafe { vst1q_f32(refits.as_mut_ptr().add(4 * i), vdivq_f32(products[i], squares[i])) };
     }
 
-    let shrink = vdupq_n_f32(TRIALS[best]);
-    let rounded = units.map(|unit| vcvtnq_s32_f32(vmulq_f32(unit, shrink)));
-    finish(rounded, peak / 127.0 * refits[best])
+    let factor = vdupq_n_f32(TRIALS[best]);
+    let rounded = units.map(|unit| vcvtnq_s32_f32(vmulq_f32(unit, factor)));
+    finish(rounded, absmax / 127.0 * refits[best])
 }
 
 /// The largest magnitude, as bits.
 #[inline]
 #[target_feature(enable = "neon")]
-fn peak_bits(values: [float32x4_t; 8]) -> u32 {
+fn absmax_bits(values: [float32x4_t; 8]) -> u32 {
     let bits = values.map(|value| vreinterpretq_u32_f32(vabsq_f32(value)));
     vmaxvq_u32(bits.into_iter().fold(vdupq_n_u32(0), |a, b| vmaxq_u32(a, b)))
 }

@@ -11,19 +11,19 @@ use super::{Q8_COLS, Q8Block, TRIALS};
 pub(crate) fn quantize(values: &[f32; Q8_COLS]) -> Q8Block {
     // SAFETY: the four loads cover exactly the 32 values.
     let values: [__m256; 4] = array::from_fn(|i| unsafe { _mm256_loadu_ps(values.as_ptr().add(8 * i)) });
-    let peak_bits = peak_bits(values);
-    if let Some(block) = Q8Block::degenerate(peak_bits) {
+    let absmax_bits = absmax_bits(values);
+    if let Some(block) = Q8Block::degenerate(absmax_bits) {
         return block;
     }
-    let peak = f32::from_bits(peak_bits);
-    let inverse = _mm256_set1_ps(127.0 / peak);
+    let absmax = f32::from_bits(absmax_bits);
+    let inverse = _mm256_set1_ps(127.0 / absmax);
     let units = values.map(|value| _mm256_mul_ps(value, inverse));
 
     let mut products = [_mm256_setzero_ps(); 8];
     let mut squares = [_mm256_setzero_ps(); 8];
-    for (trial, shrink) in TRIALS.into_iter().enumerate() {
-        let shrink = _mm256_set1_ps(shrink);
-        let rounded = units.map(|unit| round(_mm256_mul_ps(unit, shrink)));
+    for (trial, factor) in TRIALS.into_iter().enumerate() {
+        let factor = _mm256_set1_ps(factor);
+        let rounded = units.map(|unit| round(_mm256_mul_ps(unit, factor)));
         products[trial] = eight_sums(units, rounded);
         squares[trial] = eight_sums(rounded, rounded);
     }
@@ -32,9 +32,9 @@ pub(crate) fn quantize(values: &[f32; Q8_COLS]) -> Q8Block {
     let refits = to_array(_mm256_div_ps(products, squares));
     let best = first_of_largest(scores);
 
-    let shrink = _mm256_set1_ps(TRIALS[best]);
-    let rounded = units.map(|unit| _mm256_cvtps_epi32(_mm256_mul_ps(unit, shrink)));
-    finish(rounded, peak / 127.0 * refits[best])
+    let factor = _mm256_set1_ps(TRIALS[best]);
+    let rounded = units.map(|unit| _mm256_cvtps_epi32(_mm256_mul_ps(unit, factor)));
+    finish(rounded, absmax / 127.0 * refits[best])
 }
 
 #[inline]
@@ -46,14 +46,14 @@ fn round(values: __m256) -> __m256 {
 /// The largest magnitude, as bits.
 #[inline]
 #[target_feature(enable = "avx2,fma")]
-fn peak_bits(values: [__m256; 4]) -> u32 {
+fn absmax_bits(values: [__m256; 4]) -> u32 {
     let magnitude = _mm256_set1_epi32(i32::MAX);
     let bits = values.map(|value| _mm256_and_si256(_mm256_castps_si256(value), magnitude));
-    let peak = _mm256_max_epi32(_mm256_max_epi32(bits[0], bits[1]), _mm256_max_epi32(bits[2], bits[3]));
-    let peak = _mm_max_epi32(_mm256_castsi256_si128(peak), _mm256_extracti128_si256::<1>(peak));
-    let peak = _mm_max_epi32(peak, _mm_shuffle_epi32::<0b01_00_11_10>(peak));
-    let peak = _mm_max_epi32(peak, _mm_shuffle_epi32::<0b10_11_00_01>(peak));
-    _mm_cvtsi128_si32(peak).cast_unsigned()
+    let absmax = _mm256_max_epi32(_mm256_max_epi32(bits[0], bits[1]), _mm256_max_epi32(bits[2], bits[3]));
+    let absmax = _mm_max_epi32(_mm256_castsi256_si128(absmax), _mm256_extracti128_si256::<1>(absmax));
+    let absmax = _mm_max_epi32(absmax, _mm_shuffle_epi32::<0b01_00_11_10>(absmax));
+    let absmax = _mm_max_epi32(absmax, _mm_shuffle_epi32::<0b10_11_00_01>(absmax));
+    _mm_cvtsi128_si32(absmax).cast_unsigned()
 }
 
 /// The first level of the tree: 32 products to eight sums.

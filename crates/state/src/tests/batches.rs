@@ -1,6 +1,6 @@
 //! Steps looked up in one pass against rows looked up one by one.
 
-use super::account::{Kind, model};
+use super::naive_model::{Kind, model};
 use super::*;
 use verbatim_graph::random::Random;
 
@@ -145,7 +145,7 @@ impl World {
         let mut queues = Vec::new();
         for &id in &self.live {
             let (committed, in_flight) =
-                (self.state.len(id).unwrap(), self.state.sequence(id).unwrap().flight.len());
+                (self.state.len(id).unwrap(), self.state.sequence(id).unwrap().in_flight.len());
             let least = self.random.below(in_flight);
             let mut kv_indices: Vec<usize> = match self.random.below(4) {
                 0 => Vec::new(),
@@ -177,7 +177,7 @@ impl World {
         rows
     }
 
-    /// Compares a batch with each row looked up by itself; whether any was refused.
+    /// Compares a batch with each row looked up by itself; whether any was rejected.
     fn check(&self, model: ModelId, rows: &[(SequenceId, usize)], batch: &Batch) -> bool {
         let of = |id: SequenceId| -> Vec<(usize, usize)> {
             let own = rows.iter().enumerate().filter(|(_, row)| row.0 == id);
@@ -188,10 +188,10 @@ impl World {
             .filter(|&id| !of(id).is_empty())
             .filter_map(|id| fault(&self.state, model, id, &of(id)))
             .collect();
-        assert_eq!(batch.refused.len(), faults.len());
-        assert!(faults.iter().all(|fault| batch.refused.contains(fault)), "{faults:?} {:?}", batch.refused);
-        let is_refused = |id: SequenceId| faults.iter().any(|&(row, _)| rows[row].0 == id);
-        let kept: Vec<usize> = (0..rows.len()).filter(|&row| !is_refused(rows[row].0)).collect();
+        assert_eq!(batch.rejected.len(), faults.len());
+        assert!(faults.iter().all(|fault| batch.rejected.contains(fault)), "{faults:?} {:?}", batch.rejected);
+        let is_rejected = |id: SequenceId| faults.iter().any(|&(row, _)| rows[row].0 == id);
+        let kept: Vec<usize> = (0..rows.len()).filter(|&row| !is_rejected(rows[row].0)).collect();
         assert_eq!(batch.accepted_rows, kept);
         let paths = kept.iter().filter_map(|&row| self.state.path(rows[row].0, rows[row].1));
         let longest = paths.map(|path| path.len()).max().unwrap_or(0);
@@ -245,13 +245,13 @@ impl World {
 }
 
 #[test]
-fn a_batch_is_what_its_rows_are_one_by_one() {
+fn a_batch_equals_its_rows_looked_up_one_by_one() {
     let kinds: [&[Kind]; 3] = [
         &[(&[Some(16), FULL], false), (&[FULL, Some(40)], false), (&[], true)],
         &[(&[FULL], true), (&[FULL], true), (&[Some(40)], false)],
         &[(&[FULL], false)],
     ];
-    let (mut refused, mut kept) = (0, 0);
+    let (mut rejected, mut kept) = (0, 0);
     for seed in 0..300 {
         let mut world = World::new(kinds[seed % kinds.len()], seed as u64);
         let mut batch = Batch::default();
@@ -260,16 +260,16 @@ fn a_batch_is_what_its_rows_are_one_by_one() {
             let model = models[world.random.below(models.len())];
             let rows = world.rows();
             world.state.batch(model, &rows, &mut batch);
-            refused += usize::from(world.check(model, &rows, &batch));
+            rejected += usize::from(world.check(model, &rows, &batch));
             kept += batch.accepted_rows.len();
             world.compute(model, &rows, &batch);
         }
     }
-    assert!(refused > 500 && kept > 20_000, "{refused} refused, {kept} rows");
+    assert!(rejected > 500 && kept > 20_000, "{rejected} rejected, {kept} rows");
 }
 
 #[test]
-fn a_sequence_that_is_refused_leaves_the_others_alone() {
+fn a_rejected_sequence_does_not_affect_others() {
     let mut world = World::new(&[(&[FULL], false)], 5);
     let (a, b) = (world.live[0], world.live[1]);
     let rows = |id: SequenceId| {
@@ -285,9 +285,9 @@ fn a_sequence_that_is_refused_leaves_the_others_alone() {
     world.state.batch(ModelId::TARGET, &good, &mut alone);
     world.state.batch(ModelId::TARGET, &all, &mut both);
     let kv_index = bad[bad.len() - 1].1;
-    assert_eq!(both.refused, [(all.len() - 1, BatchError::Order { kv_index })]);
+    assert_eq!(both.rejected, [(all.len() - 1, BatchError::Order { kv_index })]);
     assert!(both.accepted_rows.iter().copied().eq(1..=good.len()));
-    both.refused.clear();
+    both.rejected.clear();
     both.accepted_rows.iter_mut().for_each(|row| *row -= 1);
     let text = |batch: &Batch| format!("{batch:?}").split("scratch").next().unwrap().to_owned();
     assert_eq!(text(&alone), text(&both));
@@ -298,7 +298,7 @@ fn a_sequence_that_is_refused_leaves_the_others_alone() {
     let kv_index = world.state.append(next, 1).unwrap().start;
     world.state.batch(ModelId::TARGET, &[(b, kv_index), (next, kv_index), (b, kv_index)], &mut both);
     assert_eq!(
-        (&both.accepted_rows[..], &both.refused[..]),
+        (&both.accepted_rows[..], &both.rejected[..]),
         (&[1][..], &[(0, BatchError::NoSuchSequence)][..])
     );
 }

@@ -1,16 +1,16 @@
 //! What [`State::integrity`] reports for cache metadata that was damaged by hand, and for its nearest valid neighbour.
 
-use super::account::model;
+use super::naive_model::model;
 use super::*;
 use crate::sequence::Span;
 
 const FULL: Option<usize> = None;
-/// Groups of [`state`], by number: after that of all positions a window of the target, then one of a draft alone.
+/// Groups of [`state`], by number: after that of all positions a window of the target, then one of a draft model alone.
 const WINDOWED: usize = 1;
 const DRAFTS: usize = 2;
 
-/// A sequence of 100 positions, which two drafts have computed, of a target that sees all of them or 16. One draft sees 40, the
-/// other is recurrent, and so is the target if asked to be. A second sequence is empty, and of a third the text is kept.
+/// A sequence of 100 positions, which two draft models have computed, of a target that sees all of them or 16. One draft model sees
+/// 40, the other is recurrent, and so is the target if asked to be. A second sequence is empty, and of a third the text is kept.
 fn state(is_recurrent: bool) -> (State<PlainStore>, SequenceId) {
     let spec = StateSpec { cache_bytes: 1 << 20, ..spec(3, 400, 40) };
     let mut state =
@@ -37,8 +37,8 @@ fn sequence(state: &mut State<PlainStore>) -> &mut Sequence {
 }
 
 /// Gives back a page of the sequence, and says so in its table.
-fn release_page(state: &mut State<PlainStore>, group: usize, block: usize) {
-    let page = std::mem::replace(&mut state.groups[group].table[block], -1);
+fn release_page(state: &mut State<PlainStore>, group: usize, page_index: usize) {
+    let page = std::mem::replace(&mut state.groups[group].table[page_index], -1);
     state.pools[group].release(page);
 }
 
@@ -50,7 +50,7 @@ fn release_slot(state: &mut State<PlainStore>) {
 type Change = fn(&mut State<PlainStore>);
 
 #[test]
-fn damage_is_found_and_said() {
+fn inconsistencies_are_detected_and_described() {
     let damages: [(Change, &str); 19] = [
         (|state| state.groups[0].table[0] = 10_000, "there is no page 10000"),
         (|state| state.groups[0].table[0] = -1, "page"),
@@ -59,8 +59,8 @@ fn damage_is_found_and_said() {
         (|state| state.groups[0].table.swap(0, 5), "sequence 0: Span"),
         (
             |state| {
-                let (page, row) = (state.pools[0].take().unwrap(), 2 * state.blocks());
-                state.groups[0].table[row] = page;
+                let (page, table_start) = (state.pools[0].take().unwrap(), 2 * state.pages_per_sequence());
+                state.groups[0].table[table_start] = page;
             },
             "sequence 2: Span",
         ),
@@ -85,13 +85,19 @@ fn damage_is_found_and_said() {
             },
             "sequence 0 needs pages from position 0 to page 2",
         ),
-        (|state| sequence(state).computed_ranges[0] = 7..7, "a draft has computed 7..7 of 100 positions"),
-        (|state| sequence(state).computed_ranges[0] = 0..101, "a draft has computed 0..101 of 100 positions"),
+        (
+            |state| sequence(state).computed_ranges[0] = 7..7,
+            "a draft model has computed 7..7 of 100 positions",
+        ),
+        (
+            |state| sequence(state).computed_ranges[0] = 0..101,
+            "a draft model has computed 0..101 of 100 positions",
+        ),
         (
             |state| sequence(state).spans[DRAFTS].valid_from = 64,
-            "a draft has computed 0..100, but valid cells begin at 64",
+            "a draft model has computed 0..100, but valid cells begin at 64",
         ),
-        (release_slot, "a draft has computed 0..100, but its recurrent state is missing"),
+        (release_slot, "a draft model has computed 0..100, but its recurrent state is missing"),
         (|state| sequence(state).computed_ranges[0] = 0..100, "nothing"),
     ];
     for (index, (damage, what)) in damages.into_iter().enumerate() {
@@ -108,13 +114,13 @@ fn damage_is_found_and_said() {
 }
 
 #[test]
-fn what_only_looks_like_damage_is_none() {
+fn valid_states_that_look_inconsistent_are_accepted() {
     let changes: [Change; 7] = [
         |state| state.groups[0].cache_pages = 2,
         // A window's first page may hold what it has left, up to what it sees.
         |state| sequence(state).spans[WINDOWED].valid_from = 64,
         |state| sequence(state).spans[WINDOWED].valid_from = 85,
-        // A draft need not have what it sees, and has computed what follows.
+        // A draft model need not have what it sees, and has computed what follows.
         |state| {
             sequence(state).spans[DRAFTS].valid_from = 100;
             sequence(state).computed_ranges[0] = 0..0;
@@ -140,13 +146,13 @@ fn what_only_looks_like_damage_is_none() {
 }
 
 #[test]
-fn pages_of_a_draft_alone_may_be_missing_while_nothing_is_in_flight() {
-    // The sequence has none of the draft's pages.
+fn pages_of_a_draft_model_alone_may_be_missing_while_nothing_is_in_flight() {
+    // The sequence has none of the draft model's pages.
     let without_pages = |first: usize| {
         let (mut state, id) = state(false);
-        for block in 0..2 {
-            if state.groups[DRAFTS].table[block] >= 0 {
-                release_page(&mut state, DRAFTS, block);
+        for page_index in 0..2 {
+            if state.groups[DRAFTS].table[page_index] >= 0 {
+                release_page(&mut state, DRAFTS, page_index);
             }
         }
         sequence(&mut state).computed_ranges[0] = 0..0;
@@ -155,7 +161,7 @@ fn pages_of_a_draft_alone_may_be_missing_while_nothing_is_in_flight() {
     };
     let (mut state, _) = without_pages(1);
     assert_eq!(state.integrity(), Ok(()));
-    // From the block of the next position on, it says.
+    // From the page of the next position on, the error names it.
     assert!(without_pages(0).0.integrity().unwrap_err().contains("needs pages"));
     let row = sequence::InFlight {
         parent: None,
@@ -166,7 +172,7 @@ fn pages_of_a_draft_alone_may_be_missing_while_nothing_is_in_flight() {
         state_valid_for: ModelSet::default(),
         is_stale: false,
     };
-    sequence(&mut state).flight.push(row);
+    sequence(&mut state).in_flight.push(row);
     assert!(state.integrity().unwrap_err().contains("needs pages"));
     // The target's pages may not be missing.
     let (mut state, _) = self::state(false);

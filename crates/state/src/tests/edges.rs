@@ -1,4 +1,4 @@
-//! What a state says of itself, and the first and the last that is allowed.
+//! Accessors, and boundary cases of every limit.
 
 use super::*;
 use crate::spec::SLOTS_PER_SEQUENCE;
@@ -11,7 +11,7 @@ pub(super) fn extend(state: &mut State<PlainStore>, id: SequenceId, count: usize
 }
 
 #[test]
-fn a_layer_sees_its_window() {
+fn a_layer_attends_to_its_window() {
     for (window, position, first) in
         [(None, 99, 0), (Some(16), 0, 0), (Some(16), 15, 0), (Some(16), 16, 1), (Some(1), 7, 7)]
     {
@@ -20,7 +20,7 @@ fn a_layer_sees_its_window() {
 }
 
 #[test]
-fn a_state_says_what_it_has() {
+fn accessors_describe_the_state() {
     let mut state = state_of(&[None, Some(16)], 3, 200, 20);
     assert_eq!((state.context(), state.page_table_shape()), (200, [3, 4]));
     let (first, id) = (state.begin().unwrap(), state.begin().unwrap());
@@ -31,16 +31,16 @@ fn a_state_says_what_it_has() {
     for group in 0..2 {
         let table = state.page_table(group);
         assert_eq!(table.len(), 3 * 4);
-        for (position, block) in [(99, 1), (0, 0)] {
+        for (position, page_index) in [(99, 1), (0, 0)] {
             let cell = state.cell(id, group, position);
-            let page = usize::try_from(table[4 + block]).ok();
+            let page = usize::try_from(table[4 + page_index]).ok();
             assert_eq!(cell, page.map(|page| page * PAGE_CELLS + position % PAGE_CELLS));
         }
     }
-    assert_eq!(state.page_table(1)[4], -1, "the window has left it");
+    assert_eq!(state.page_table(1)[4], -1, "it has slid out of the window");
     let tables = [0, 1].map(|group| state.page_table(group).to_vec());
     let (_, of_run) = state.store_and_page_tables();
-    assert_eq!([0, 1].map(|group| of_run.of(group).to_vec()), tables);
+    assert_eq!([0, 1].map(|group| of_run.for_group(group).to_vec()), tables);
     state.remove_and_shift(id, 10..13).unwrap();
     state.remove_and_shift(id, 0..2).unwrap();
     assert_eq!((state.removed_count(id), state.len(id)), (Ok(5), Ok(95)));
@@ -49,17 +49,17 @@ fn a_state_says_what_it_has() {
 }
 
 #[test]
-fn the_target_is_who_the_tree_is_of() {
+fn the_prefix_tree_is_keyed_by_the_targets_digest() {
     let mut state = state_of(&[None], 1, 200, 20);
     let draft = state.append_model(target(&[None])).unwrap();
     state.set_model_digest(ModelId::TARGET, [1; 32]);
     state.set_model_digest(draft, [2; 32]);
-    assert_eq!(*state.tree.root(), [1; 32]);
+    assert_eq!(*state.tree.model_digest(), [1; 32]);
     assert_eq!([0, 1].map(|model| state.models[model].digest[0]), [1, 2]);
 }
 
 #[test]
-fn cached_bytes_are_those_of_pages_and_states_that_no_sequence_holds() {
+fn cached_bytes_count_pages_and_states_that_no_sequence_uses() {
     let spec = StateSpec { cache_bytes: 1 << 20, ..spec(2, 400, 40) };
     let model = ModelSpec { layers: vec![layer(None), layer(None)], recurrent: vec![recurrent()] };
     let mut state = State::new(PlainStore::default(), spec, model).unwrap();
@@ -79,7 +79,7 @@ fn cached_bytes_are_those_of_pages_and_states_that_no_sequence_holds() {
 }
 
 #[test]
-fn extensions_take_part() {
+fn extensions_are_notified() {
     let mut state = state_of(&[None], 2, 200, 20);
     let id = state.begin().unwrap();
     extend(&mut state, id, 3, 5);
@@ -109,7 +109,7 @@ pub(super) fn recurrent_state(cache_pages: usize) -> State<PlainStore> {
 }
 
 #[test]
-fn what_is_kept_fills_its_memory_and_no_more() {
+fn the_prefix_cache_uses_its_memory_limit_and_no_more() {
     let page = PAGE_CELLS * 2 * HEAD_DIM * 4;
     for (cache_pages, text_pages) in [(0, 1), (1, 1), (2, 1), (2, 2), (2, 3), (3, 3), (3, 7)] {
         let spec = StateSpec { cache_bytes: cache_pages * page, ..spec(1, 600, 40) };
@@ -154,12 +154,12 @@ fn what_is_kept_fills_its_memory_and_no_more() {
 }
 
 #[test]
-fn places_at_fault_are_named() {
+fn errors_name_the_offending_index() {
     let mut state = state_of(&[None], 1, 200, 4);
     let id = state.begin().unwrap();
     state.append(id, 3).unwrap();
-    let refused = state.append_tree(id, &[None, Some(3), Some(5)]);
-    assert_eq!(refused, Err(StateError::Parent { index: 5, parent: 5 }));
+    let rejected = state.append_tree(id, &[None, Some(3), Some(5)]);
+    assert_eq!(rejected, Err(StateError::Parent { index: 5, parent: 5 }));
     assert_eq!(state.append_tree(id, &[None, Some(3), Some(4)]), Ok(3..6));
     compute(&mut state, id, 0..6);
     assert_eq!(state.commit_path(id, &[0, 8]), Err(StateError::NotInFlight { wanted: 9, in_flight: 6 }));
@@ -170,7 +170,7 @@ fn places_at_fault_are_named() {
 }
 
 #[test]
-fn only_a_chain_after_nothing_may_be_longer_than_the_checkpoints() {
+fn only_a_fresh_chain_may_be_longer_than_the_checkpoints() {
     let chain = |from: usize, count: usize| -> Vec<Option<usize>> {
         (from..from + count).map(|index| index.checked_sub(1)).collect()
     };
@@ -195,7 +195,7 @@ fn only_a_chain_after_nothing_may_be_longer_than_the_checkpoints() {
 }
 
 #[test]
-fn the_end_of_a_long_text_is_kept() {
+fn the_partial_last_page_of_a_long_text_is_cached() {
     let spec = StateSpec { cache_bytes: 1 << 20, ..spec(1, 400, 20) };
     let mut state = State::new(PlainStore::default(), spec, target(&[None, Some(16)])).unwrap();
     let id = state.begin().unwrap();
@@ -209,7 +209,7 @@ fn the_end_of_a_long_text_is_kept() {
 }
 
 #[test]
-fn a_state_that_was_overwritten_is_not_kept() {
+fn an_overwritten_state_is_not_cached() {
     // Of the two pages that end within one long chain the first one's last position shares its slot with those after it.
     let mut state = recurrent_state(30);
     let id = state.begin().unwrap();
@@ -233,7 +233,7 @@ fn a_state_that_was_overwritten_is_not_kept() {
 }
 
 #[test]
-fn pages_of_a_draft_alone_are_kept_if_it_has_filled_them() {
+fn pages_of_a_draft_model_alone_are_cached_if_it_has_computed_them() {
     for filled in [0..0, 0..70] {
         let spec = StateSpec { cache_bytes: 1 << 20, ..spec(1, 400, 20) };
         let mut state = State::new(PlainStore::default(), spec, target(&[None])).unwrap();
@@ -252,7 +252,7 @@ fn pages_of_a_draft_alone_are_kept_if_it_has_filled_them() {
 }
 
 #[test]
-fn a_page_of_its_own_is_written_without_a_copy() {
+fn an_unshared_page_is_written_without_a_copy() {
     let mut state = state_of(&[None], 1, PAGE_CELLS, 1);
     let id = state.begin().unwrap();
     extend(&mut state, id, 10, 5);
@@ -262,7 +262,7 @@ fn a_page_of_its_own_is_written_without_a_copy() {
 }
 
 #[test]
-fn a_restored_sequence_goes_back_as_far_as_it_says() {
+fn a_restored_sequence_can_be_truncated_to_its_min_len() {
     for (windows, len, least) in
         [(&[None][..], 90, 0), (&[None, Some(16)], 90, 90), (&[None, Some(16)], 15, 0), (&[Some(16)], 16, 16)]
     {
@@ -288,7 +288,7 @@ fn a_restored_sequence_goes_back_as_far_as_it_says() {
 }
 
 #[test]
-fn sets_of_owners_are_sets() {
+fn model_sets_are_sets() {
     let set = |models: &[usize]| models.iter().map(|&model| ModelId(model)).collect::<ModelSet>();
     let (a, b) = (set(&[0, 1, 31]), set(&[1, 2]));
     assert_eq!(
@@ -300,7 +300,7 @@ fn sets_of_owners_are_sets() {
     assert_eq!((0..32).filter(|&model| a.contains(ModelId(model))).collect::<Vec<_>>(), [0, 1, 31]);
     assert_eq!((1..32).filter(|&model| ModelSet::DRAFTS.contains(ModelId(model))).count(), 31);
     assert!(!ModelSet::DRAFTS.contains(ModelId::TARGET));
-    let mut changed = ModelSet::of(ModelId(2));
+    let mut changed = ModelSet::from_model(ModelId(2));
     changed.insert(ModelId(1));
     changed.insert(ModelId(1));
     assert_eq!(changed, b);
@@ -310,14 +310,14 @@ fn sets_of_owners_are_sets() {
 }
 
 #[test]
-fn the_form_of_layers_counts_those_that_are_alike() {
+fn the_kv_format_counts_equal_layers() {
     let state = state_of(&[None, None, Some(16), None], 1, 200, 20);
     let one = format!("1x4 {0}/{0}", KvType::F32.name());
     assert_eq!(state.kv_format(ModelId::TARGET), format!("2 * {one}; 1 * {one} window 16; 1 * {one}"));
 }
 
 #[test]
-fn a_draft_that_recurs_shares_the_targets_slots() {
+fn a_recurrent_draft_model_shares_the_targets_slots() {
     let mut state = recurrent_state(2);
     let slots = state.slots.len();
     let larger = RecurrentSpec { channels: 60, ..recurrent() };
@@ -326,7 +326,7 @@ fn a_draft_that_recurs_shares_the_targets_slots() {
 }
 
 #[test]
-fn what_was_of_no_use_for_longest_goes_first() {
+fn the_least_recently_used_page_is_evicted_first() {
     let page = PAGE_CELLS * 2 * HEAD_DIM * 4;
     let spec = StateSpec { cache_bytes: 2 * page, ..spec(1, 600, 40) };
     let mut state = State::new(PlainStore::default(), spec, target(&[None])).unwrap();
@@ -349,7 +349,7 @@ fn what_was_of_no_use_for_longest_goes_first() {
 }
 
 #[test]
-fn a_run_that_fails_leaves_the_states_before_it() {
+fn a_failed_run_leaves_earlier_states_valid() {
     // Position 63 ends a page and has a slot of its own, within a chain of which the others share one.
     let mut state = recurrent_state(30);
     let id = state.begin().unwrap();
@@ -366,7 +366,7 @@ fn windowed_state() -> State<PlainStore> {
 }
 
 #[test]
-fn a_sequence_goes_on_from_a_page_that_its_window_has_left() {
+fn a_sequence_resumes_after_pages_that_slid_out_of_the_window() {
     let mut state = windowed_state();
     let room = std::mem::take(&mut state.groups[1].cache_pages);
     let id = state.begin().unwrap();
@@ -383,7 +383,7 @@ fn a_sequence_goes_on_from_a_page_that_its_window_has_left() {
 }
 
 #[test]
-fn a_page_without_its_window_is_not_kept_for_nobody() {
+fn a_page_without_its_window_is_evicted() {
     let mut state = windowed_state();
     let id = state.begin().unwrap();
     extend(&mut state, id, PAGE_CELLS, 1);

@@ -1,11 +1,11 @@
-//! What a saved sequence is refused for, at the limit of what is taken.
+//! Why a saved sequence is rejected, at the limits of what is accepted.
 
 use super::edges::{extend, recurrent_state};
 use super::*;
 
 #[test]
-fn another_form_is_said_in_words() {
-    let refused = |from: &mut State<PlainStore>, to: &mut State<PlainStore>| {
+fn a_different_kv_format_is_described() {
+    let rejected = |from: &mut State<PlainStore>, to: &mut State<PlainStore>| {
         let id = from.begin().unwrap();
         extend(from, id, 3, 5);
         to.restore(&from.save(id).unwrap(), Vec::new()).unwrap_err().to_string()
@@ -18,7 +18,7 @@ fn another_form_is_said_in_words() {
     };
     let (mut from, mut to) = (state_of(&[Some(16)], 1, 200, 8), state_of(&[Some(17)], 1, 200, 8));
     let forms = [&from, &to].map(|state| state.kv_format(ModelId::TARGET));
-    assert_eq!(refused(&mut from, &mut to), said([&forms[0], &forms[1]]));
+    assert_eq!(rejected(&mut from, &mut to), said([&forms[0], &forms[1]]));
     let larger = ModelSpec {
         layers: vec![layer(None)],
         recurrent: vec![RecurrentSpec { channels: 60, ..super::recurrent() }],
@@ -29,11 +29,11 @@ fn another_form_is_said_in_words() {
         let bytes = state.store().slot_bytes(0..1);
         format!("{} and {bytes} bytes of recurrent state", state.kv_format(ModelId::TARGET))
     });
-    assert_eq!(refused(&mut from, &mut to), said([&forms[0], &forms[1]]));
+    assert_eq!(rejected(&mut from, &mut to), said([&forms[0], &forms[1]]));
 }
 
 #[test]
-fn more_removed_positions_than_there_can_have_been_are_malformed() {
+fn impossible_counts_of_removed_positions_are_malformed() {
     let mut state = state_of(&[None], 2, 200, 8);
     let id = state.begin().unwrap();
     let saved = state.save(id).unwrap();
@@ -69,7 +69,7 @@ fn an_empty_sequence_has_no_recurrent_state() {
     state.integrity().unwrap();
 }
 
-/// A sum of another name.
+/// A sum with a different name.
 struct Other(Sum);
 
 impl SequenceExtension for Other {
@@ -94,7 +94,7 @@ impl SequenceExtension for Other {
 }
 
 #[test]
-fn each_extension_loads_what_it_has_saved() {
+fn each_extension_loads_its_saved_state() {
     let mut state = state_of(&[None], 2, 200, 8);
     let id = state.begin().unwrap();
     state.attach(id, Box::new(Sum::default())).unwrap();

@@ -4,13 +4,13 @@ use super::edges::extend;
 use super::*;
 
 #[test]
-fn positions_that_are_not_there_are_not_removed() {
+fn positions_out_of_range_cannot_be_removed() {
     let mut state = state_of(&[None], 1, 200, 8);
     let id = state.begin().unwrap();
     extend(&mut state, id, 10, 5);
-    let refused = |(start, end)| Err(StateError::NoSuchPositions { start, end, committed: 10 });
+    let rejected = |(start, end)| Err(StateError::NoSuchPositions { start, end, committed: 10 });
     for (start, end) in [(5, 3), (3, 11), (11, 11), (11, 12)] {
-        assert_eq!(state.remove_and_shift(id, Range { start, end }), refused((start, end)));
+        assert_eq!(state.remove_and_shift(id, Range { start, end }), rejected((start, end)));
     }
     for at in [0, 3, 10] {
         assert_eq!(state.remove_and_shift(id, at..at), Ok(10), "none at {at}");
@@ -24,7 +24,7 @@ fn positions_that_are_not_there_are_not_removed() {
 }
 
 #[test]
-fn a_window_does_not_go_back_to_what_it_has_left() {
+fn a_shift_cannot_restore_what_slid_out_of_the_window() {
     // After 228 positions it has those from 192 on.
     for (positions, left) in
         [(100..150, Some(178)), (100..213, Some(115)), (180..220, None), (212..214, Some(226))]
@@ -44,7 +44,7 @@ fn a_window_does_not_go_back_to_what_it_has_left() {
 }
 
 #[test]
-fn a_text_is_kept_again_once_what_was_shifted_is_gone() {
+fn a_text_is_cached_again_once_shifted_positions_are_gone() {
     let spec = StateSpec { cache_bytes: 1 << 20, ..spec(1, 400, 20) };
     let mut state = State::new(PlainStore::default(), spec, target(&[None])).unwrap();
     let id = state.begin().unwrap();
@@ -62,7 +62,7 @@ fn a_text_is_kept_again_once_what_was_shifted_is_gone() {
 }
 
 #[test]
-fn only_shared_pages_are_copied_and_only_if_there_is_room() {
+fn only_shared_pages_are_copied_if_there_are_free_pages() {
     for (pages, wanted) in [
         (2, Err(StateError::NoPages { wanted: 2, free: 0 })),
         (3, Err(StateError::NoPages { wanted: 2, free: 1 })),

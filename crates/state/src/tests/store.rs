@@ -39,25 +39,25 @@ impl StateStore for PlainStore {
         7
     }
 
-    fn append(&mut self, form: &StateLayers) -> Result<(), StateMemoryError> {
-        if !form.recurrent.is_empty() && !self.recurrent.is_empty() {
-            assert_eq!(form.slots, self.slots, "as many slots as there are");
+    fn append(&mut self, layers: &StateLayers) -> Result<(), StateMemoryError> {
+        if !layers.recurrent.is_empty() && !self.recurrent.is_empty() {
+            assert_eq!(layers.slots, self.slots, "as many slots as there are");
         }
         let mut added = PlainStore::default();
-        for (spec, pages) in &form.kv {
+        for (spec, pages) in &layers.kv {
             let bytes = spec.cell_bytes().unwrap() * pages * PAGE_CELLS;
             if self.bytes() + added.bytes() + bytes > MEMORY {
-                return Err(StateMemoryError::Kv { pages: *pages, layers: form.kv.len() });
+                return Err(StateMemoryError::Kv { pages: *pages, layers: layers.kv.len() });
             }
             added.kv.push((*spec, vec![0; bytes]));
         }
-        for spec in &form.recurrent {
-            added.recurrent.push((*spec, vec![0; spec.slot_bytes().unwrap() * form.slots]));
+        for spec in &layers.recurrent {
+            added.recurrent.push((*spec, vec![0; spec.slot_bytes().unwrap() * layers.slots]));
         }
         self.kv.extend(added.kv);
         self.recurrent.extend(added.recurrent);
-        if !form.recurrent.is_empty() {
-            self.slots = form.slots;
+        if !layers.recurrent.is_empty() {
+            self.slots = layers.slots;
         }
         Ok(())
     }

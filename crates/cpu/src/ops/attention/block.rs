@@ -1,4 +1,4 @@
-//! The two kernels over one head of a block of positions: keys to softmax weights, and the weighted sum of the values.
+//! The two kernels over one head of a block of positions: QKᵀ with online softmax, and the accumulation of PV.
 
 use super::decode::Floats;
 use super::shape::{PARTIAL_EXTRA, Scores};
@@ -49,7 +49,7 @@ pub(super) struct Tile<'a> {
     pub(super) q: &'a [f32],
     /// The query heads' partials so far.
     pub(super) partials: &'a mut [f32],
-    /// Weights of the block's keys, by query head; 0 for masked keys.
+    /// Unnormalised softmax weights of the block's keys, by query head; 0 for masked keys.
     pub(super) weights: &'a mut [[f32; PAGE_CELLS]],
     /// Factors on the results so far, by query head.
     pub(super) rescale: &'a mut [f32],
@@ -57,8 +57,8 @@ pub(super) struct Tile<'a> {
     pub(super) prefetcher: Prefetcher,
 }
 
-/// Turns a block's keys into weights relative to the largest score so far, for a tile of `T` query heads.
-pub(super) struct Weigh<'a, const T: usize> {
+/// Computes exp(score - running max), the unnormalised softmax weights, for a block of keys and a tile of `T` query heads.
+pub(super) struct ScoreAndSoftmax<'a, const T: usize> {
     pub(super) tile: Tile<'a>,
     /// The block's keys, transposed.
     pub(super) k: Floats<'a>,
@@ -66,14 +66,18 @@ pub(super) struct Weigh<'a, const T: usize> {
     pub(super) scores: &'a Scores<'a>,
 }
 
-impl<const T: usize> Kernel for Weigh<'_, T> {
+impl<const T: usize> Kernel for ScoreAndSoftmax<'_, T> {
     type Output = ();
 
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
         let l = Lanes(simd);
-        let Weigh { tile: Tile { keys, q, partials, weights, rescale, prefetcher }, k, head_dim, scores } =
-            self;
+        let ScoreAndSoftmax {
+            tile: Tile { keys, q, partials, weights, rescale, prefetcher },
+            k,
+            head_dim,
+            scores,
+        } = self;
         let weights: &mut [_; T] = weights.first_chunk_mut().expect("a tile of T heads");
         match k {
             Floats::F32(k) => score::<S, F32, T>(l, q, k, scores.scale, &keys, prefetcher, weights),
@@ -91,14 +95,14 @@ impl<const T: usize> Kernel for Weigh<'_, T> {
 }
 
 /// Adds a block's weighted values to the rescaled results of a tile of `T` query heads.
-pub(super) struct AddValues<'a, const T: usize> {
+pub(super) struct AccumulateV<'a, const T: usize> {
     pub(super) tile: Tile<'a>,
     /// The block's values, row by row.
     pub(super) v: Floats<'a>,
     pub(super) head_dim: usize,
 }
 
-impl<const T: usize> Kernel for AddValues<'_, T> {
+impl<const T: usize> Kernel for AccumulateV<'_, T> {
     type Output = ();
 
     #[inline(always)]
@@ -109,8 +113,8 @@ impl<const T: usize> Kernel for AddValues<'_, T> {
         let rescale = *rescale.first_chunk().expect("a tile of T heads");
         let weights: BlockWeights<'_, T> = BlockWeights { weights, keys, rescale };
         match self.v {
-            Floats::F32(v) => add_values::<S, F32, T>(l, &weights, v, self.head_dim, prefetcher, partials),
-            Floats::F16(v) => add_values::<S, F16, T>(l, &weights, v, self.head_dim, prefetcher, partials),
+            Floats::F32(v) => accumulate_v::<S, F32, T>(l, &weights, v, self.head_dim, prefetcher, partials),
+            Floats::F16(v) => accumulate_v::<S, F16, T>(l, &weights, v, self.head_dim, prefetcher, partials),
         }
     }
 }
@@ -149,22 +153,22 @@ impl FloatType for F16 {
     }
 }
 
-/// Computes the scaled scores of the keys `seen`, in whole vectors, for `T` query heads. Other scores are not written.
+/// Computes the scaled scores of the `visible` keys, in whole vectors, for `T` query heads. Other scores are not written.
 #[inline(always)]
 fn score<S: Simd, N: FloatType, const T: usize>(
     l: Lanes<S>,
     q: &[f32],
     k: &[N::Element],
     scale: f32,
-    seen: &Range<usize>,
+    visible: &Range<usize>,
     prefetcher: Prefetcher,
     scores: &mut [[f32; PAGE_CELLS]; T],
 ) {
     // As many vectors of keys at once as have accumulators in registers for all query heads.
     match const { S::ATTENTION_ACCUMULATORS / T } {
-        0 | 1 => score_keys::<S, N, T, 1>(l, q, k, scale, seen, prefetcher, scores),
-        2 | 3 => score_keys::<S, N, T, 2>(l, q, k, scale, seen, prefetcher, scores),
-        _ => score_keys::<S, N, T, 4>(l, q, k, scale, seen, prefetcher, scores),
+        0 | 1 => score_keys::<S, N, T, 1>(l, q, k, scale, visible, prefetcher, scores),
+        2 | 3 => score_keys::<S, N, T, 2>(l, q, k, scale, visible, prefetcher, scores),
+        _ => score_keys::<S, N, T, 4>(l, q, k, scale, visible, prefetcher, scores),
     }
 }
 
@@ -174,14 +178,14 @@ fn score_keys<S: Simd, N: FloatType, const T: usize, const WIDE: usize>(
     q: &[f32],
     k: &[N::Element],
     scale: f32,
-    seen: &Range<usize>,
+    visible: &Range<usize>,
     mut prefetcher: Prefetcher,
     scores: &mut [[f32; PAGE_CELLS]; T],
 ) {
     let (k, _) = k.as_chunks::<LANES>();
     let head_dim = q.len() / T;
     let q: [&[f32]; T] = std::array::from_fn(|t| &q[t * head_dim..][..head_dim]);
-    let vectors = seen.start / LANES / WIDE * WIDE..seen.end.div_ceil(LANES);
+    let vectors = visible.start / LANES / WIDE * WIDE..visible.end.div_ceil(LANES);
     for first in vectors.step_by(WIDE) {
         let k = &k[first..][..(head_dim - 1) * KEY_VECTORS + WIDE];
         let mut sums = [[l.splat(0.0); WIDE]; T];
@@ -211,8 +215,7 @@ fn cap_scores<S: Simd>(l: Lanes<S>, cap: f32, scores: &mut [f32; PAGE_CELLS]) {
     }
 }
 
-/// Turns a block's scores into weights relative to the new running maximum; returns the factor on what was
-/// accumulated before.
+/// Replaces a block's scores by exp(score - new running max); returns the factor on what was accumulated before.
 #[inline(always)]
 fn softmax_step<S: Simd>(
     l: Lanes<S>,
@@ -229,13 +232,13 @@ fn softmax_step<S: Simd>(
         if first < keys.start || keys.end < end {
             // The contents of masked cells must have no effect, not even a NaN.
             x = l.keep_first(keys.end as i32 - first as i32, x, f32::NEG_INFINITY);
-            x = l.drop_first(keys.start as i32 - first as i32, x, f32::NEG_INFINITY);
+            x = l.fill_first(keys.start as i32 - first as i32, x, f32::NEG_INFINITY);
             l.store(x, scores);
         }
         max = l.max(x, max);
     }
     let before = *largest;
-    *largest = larger(l.largest(max), before);
+    *largest = larger(l.reduce_max(max), before);
     let shift = l.splat(*largest);
     let mut sum = l.splat(0.0);
     for scores in vectors {
@@ -244,11 +247,11 @@ fn softmax_step<S: Simd>(
         l.store(weights, scores);
     }
     let rescale = l.to_array(l.exp(l.splat(before - *largest)))[0];
-    *total = total.mul_add(rescale, l.sum(sum));
+    *total = total.mul_add(rescale, l.reduce_sum(sum));
     rescale
 }
 
-/// The factors of a block's values.
+/// The softmax weights of a block's values.
 struct BlockWeights<'a, const T: usize> {
     weights: &'a [[f32; PAGE_CELLS]; T],
     /// Keys that are not masked.
@@ -258,7 +261,7 @@ struct BlockWeights<'a, const T: usize> {
 }
 
 #[inline(always)]
-fn add_values<S: Simd, N: FloatType, const T: usize>(
+fn accumulate_v<S: Simd, N: FloatType, const T: usize>(
     l: Lanes<S>,
     weights: &BlockWeights<'_, T>,
     v: &[N::Element],

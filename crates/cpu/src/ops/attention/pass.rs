@@ -1,6 +1,6 @@
 //! One pass over the blocks of a split, shared by the query heads of several rows.
 
-use super::block::{AddValues, Prefetcher, Tile, Weigh};
+use super::block::{AccumulateV, Prefetcher, ScoreAndSoftmax, Tile};
 use super::decode;
 use super::scratch::PassScratch;
 use super::shape::{MAX_QUERIES, PARTIAL_EXTRA, Row, SPLIT, Scores};
@@ -39,19 +39,19 @@ pub(crate) fn attend_split(
         let k = decode::keys(isa, k, head_dim, &visible_keys, decoded);
         let prefetcher = Prefetcher::new(Some(v));
         tiles(rows, start, head_dim, weights, &mut rescale, prefetcher, |tile| match tile.rescale.len() {
-            1 => dispatch(isa, Weigh::<1> { tile, k, head_dim, scores }),
-            2 => dispatch(isa, Weigh::<2> { tile, k, head_dim, scores }),
-            3 => dispatch(isa, Weigh::<3> { tile, k, head_dim, scores }),
-            _ => dispatch(isa, Weigh::<MAX_TILE> { tile, k, head_dim, scores }),
+            1 => dispatch(isa, ScoreAndSoftmax::<1> { tile, k, head_dim, scores }),
+            2 => dispatch(isa, ScoreAndSoftmax::<2> { tile, k, head_dim, scores }),
+            3 => dispatch(isa, ScoreAndSoftmax::<3> { tile, k, head_dim, scores }),
+            _ => dispatch(isa, ScoreAndSoftmax::<MAX_TILE> { tile, k, head_dim, scores }),
         });
         let v = decode::values(isa, v, head_dim, &visible_keys, decoded);
         let next = Some(start + PAGE_CELLS).filter(|&next| next < end);
         let prefetcher = Prefetcher::new(next.and_then(|next| keys.keys_in_page(next)));
         tiles(rows, start, head_dim, weights, &mut rescale, prefetcher, |tile| match tile.rescale.len() {
-            1 => dispatch(isa, AddValues::<1> { tile, v, head_dim }),
-            2 => dispatch(isa, AddValues::<2> { tile, v, head_dim }),
-            3 => dispatch(isa, AddValues::<3> { tile, v, head_dim }),
-            _ => dispatch(isa, AddValues::<MAX_TILE> { tile, v, head_dim }),
+            1 => dispatch(isa, AccumulateV::<1> { tile, v, head_dim }),
+            2 => dispatch(isa, AccumulateV::<2> { tile, v, head_dim }),
+            3 => dispatch(isa, AccumulateV::<3> { tile, v, head_dim }),
+            _ => dispatch(isa, AccumulateV::<MAX_TILE> { tile, v, head_dim }),
         });
     }
 }

@@ -17,7 +17,7 @@ pub(crate) struct PassScratch {
     pub(super) gathered: AlignedBytes,
     /// K, and later V, decoded to f32.
     pub(super) decoded: Vec<f32>,
-    /// Weights of a block's keys, by query head.
+    /// Softmax weights of a block's keys, by query head.
     pub(super) weights: Vec<[f32; PAGE_CELLS]>,
 }
 

@@ -11,8 +11,8 @@ pub(crate) const MAX_HEAD_DIM: usize = 512;
 pub(crate) const MAX_ROWS: usize = 8;
 /// Maximum number of query heads, summed over rows, that share a pass.
 pub(crate) const MAX_QUERIES: usize = 32;
-/// Elements of a partial after the `head_dim` elements of its result: the largest score, and the sum of the weights relative
-/// to it.
+/// Elements of a partial after the `head_dim` elements of its result: the running max, and the sum of the softmax
+/// weights relative to it.
 pub(crate) const PARTIAL_EXTRA: usize = 2;
 
 /// Elements of one head of a block of positions.

@@ -120,7 +120,7 @@ fn agrees_with_f64_and_on_every_instruction_set_and_tile() {
 }
 
 #[test]
-fn ranges_agree_with_f64_and_come_out_of_parts_as_out_of_one_piece() {
+fn splits_agree_with_f64_and_do_not_depend_on_how_they_are_computed() {
     let (head_dim, heads, positions) = (24, 5, 2 * SPLIT + 200);
     let spec = KvSpec { kv_heads: 1, head_dim, k: KvType::F32, v: KvType::F32 };
     let (memory, ks, vs) = memory(spec, positions, &mut Random(3));
@@ -164,7 +164,7 @@ fn ranges_agree_with_f64_and_come_out_of_parts_as_out_of_one_piece() {
 }
 
 #[test]
-fn a_window_sees_no_more_ranges_than_its_length_allows() {
+fn a_window_overlaps_at_most_the_splits_that_its_length_allows() {
     for window in [1, 2, SPLIT, SPLIT + 1, SPLIT + 2, 700] {
         let most = (0..5 * SPLIT).map(|end| splits((end.saturating_sub(window - 1), end)).len()).max();
         assert!(most.expect("some") <= max_splits(5 * SPLIT, Some(window)), "{window}");
@@ -173,7 +173,7 @@ fn a_window_sees_no_more_ranges_than_its_length_allows() {
 }
 
 #[test]
-fn cells_that_a_query_does_not_see_do_not_matter_even_when_they_hold_nan() {
+fn masked_cells_have_no_effect_even_if_they_are_nan() {
     let spec = KvSpec { kv_heads: 1, head_dim: 16, k: KvType::F16, v: KvType::F32 };
     let (memory, ..) = memory(spec, 100, &mut Random(5));
     let layer = &memory.layers()[0];
@@ -186,9 +186,9 @@ fn cells_that_a_query_does_not_see_do_not_matter_even_when_they_hold_nan() {
             out
         };
         let clean = run();
-        for unseen in (0..70).chain(91..128) {
-            let page = 2 - unseen / PAGE_CELLS;
-            let cell = page * PAGE_CELLS + unseen % PAGE_CELLS;
+        for masked in (0..70).chain(91..128) {
+            let page = 2 - masked / PAGE_CELLS;
+            let cell = page * PAGE_CELLS + masked % PAGE_CELLS;
             layer.write_alone(cell, &[f32::NAN; 16], &[f32::INFINITY; 16]);
         }
         assert_eq!(run(), clean);
@@ -196,7 +196,7 @@ fn cells_that_a_query_does_not_see_do_not_matter_even_when_they_hold_nan() {
 }
 
 #[test]
-fn a_window_keeps_the_blocks_where_they_are() {
+fn a_window_does_not_move_the_blocks() {
     let spec = KvSpec { kv_heads: 1, head_dim: 16, k: KvType::F32, v: KvType::F32 };
     let (memory, ..) = memory(spec, 150, &mut Random(9));
     let q: Vec<f32> = (0..16).map(|i| i as f32 - 8.0).collect();
@@ -220,11 +220,11 @@ fn a_window_keeps_the_blocks_where_they_are() {
     assert_eq!(all, windowed);
 }
 
-/// Positions for which blocks begin, end and are cut by a window.
+/// Positions for which blocks begin, end and are split by a window.
 const SPANS: [(usize, usize); 7] = [(0, 0), (0, 63), (0, 64), (0, 149), (149, 149), (20, 70), (64, 127)];
 
 #[test]
-fn every_type_attends_as_f32_cells_with_the_same_numbers_would() {
+fn every_kv_type_attends_as_f32_cells_with_the_same_values() {
     let mut random = Random(21);
     for head_dim in [1, 16, 24, 64, 80, 96] {
         for (i, k) in KvType::ALL.into_iter().enumerate() {
@@ -255,20 +255,21 @@ fn every_type_attends_as_f32_cells_with_the_same_numbers_would() {
 }
 
 #[test]
-fn a_path_through_other_cells_gives_what_the_pages_would() {
+fn a_tree_path_gives_the_same_bits_as_the_pages() {
     let mut random = Random(22);
     for (i, k) in KvType::ALL.into_iter().enumerate() {
         let v = KvType::ALL[(i + 4) % KvType::ALL.len()];
         let spec = KvSpec { kv_heads: 2, head_dim: [16, 24, 80][i % 3], k, v };
         let (natural, ks, vs) = memory(spec, 150, &mut random);
-        for base in [0, 1, 50, 63, 64, 65, 120, 128, 149, 150] {
-            // The same keys below the base; those above are scattered over two other pages, and their cells in the sequence's pages are NaN.
+        for tree_start in [0, 1, 50, 63, 64, 65, 120, 128, 149, 150] {
+            // The same keys below the tree start; those above are scattered over two other pages, and their cells in the sequence's
+            // pages are NaN.
             let tree = KvMemory::new(&[(spec, 6)]).expect("small");
             let layer = &tree.layers()[0];
             let mut cells = Vec::new();
             for position in 0..150 {
                 let natural = (3 - position / PAGE_CELLS) * PAGE_CELLS + position % PAGE_CELLS;
-                if position < base {
+                if position < tree_start {
                     layer.write_alone(natural, &ks[position], &vs[position]);
                 } else {
                     let nan = vec![f32::NAN; ks[position].len()];
@@ -285,8 +286,8 @@ fn a_path_through_other_cells_gives_what_the_pages_would() {
             {
                 // Blocks that are entirely in the path need no page.
                 let pages: Vec<i32> =
-                    (0..3).map(|block| if block * 64 < base as i32 { 3 - block } else { -1 }).collect();
-                let path = (base <= position).then_some(Path { base, cells: &cells });
+                    (0..3).map(|block| if block * 64 < tree_start as i32 { 3 - block } else { -1 }).collect();
+                let path = (tree_start <= position).then_some(Path { tree_start, cells: &cells });
                 let run = |layer: &KvLayer, pages: &[i32], path| {
                     let span = Span { layer, kv_head: 1, pages, path, first, position };
                     let mut out = vec![0.0; q.len()];
@@ -294,7 +295,7 @@ fn a_path_through_other_cells_gives_what_the_pages_would() {
                     out
                 };
                 let wanted = run(&natural.layers()[0], &[3, 2, 1], None);
-                assert_eq!(run(layer, &pages, path), wanted, "{} {spec:?} {base} {first}", isa.name());
+                assert_eq!(run(layer, &pages, path), wanted, "{} {spec:?} {tree_start} {first}", isa.name());
             }
         }
     }

@@ -26,18 +26,18 @@ impl<'a> KvView<'a> {
         usize::try_from(self.pages[position / PAGE_CELLS]).expect("a page of the sequence")
     }
 
-    /// K and V of the block of positions that begins at `start`, of which `seen` are read.
+    /// K and V of the block of positions that begins at `start`, of which the `visible` ones are read.
     pub(super) fn block<'g>(
         &self,
         start: usize,
-        seen: &Range<usize>,
+        visible: &Range<usize>,
         gathered: &'g mut AlignedBytes,
     ) -> (Block<'g>, Block<'g>)
     where
         'a: 'g,
     {
         match &self.path {
-            Some(path) if start + PAGE_CELLS > path.base => path.gather(self, start, seen, gathered),
+            Some(path) if start + PAGE_CELLS > path.tree_start => path.gather(self, start, visible, gathered),
             _ => {
                 let (page, layer) = (self.page(start), self.layer);
                 (layer.k().block(page, self.kv_head), layer.v().block(page, self.kv_head))
@@ -52,34 +52,35 @@ impl<'a> KvView<'a> {
     }
 }
 
-/// The cells of the positions >= `base`: those of one root-to-row path in the tree of rows in flight.
+/// The cells of the positions >= `tree_start`: those of one root-to-row path in the tree of rows in flight.
 #[derive(Clone, Copy)]
 pub(crate) struct Path<'a> {
     /// The first position of the path.
-    pub(crate) base: usize,
-    /// Cells of the positions >= `base`.
+    pub(crate) tree_start: usize,
+    /// Cells of the positions >= `tree_start`.
     pub(crate) cells: &'a [i32],
 }
 
 impl Path<'_> {
-    /// K and V of the keys `seen` of the block of positions that begins at `start`, gathered in the layout of a
+    /// K and V of the `visible` keys of the block of positions that begins at `start`, gathered in the layout of a
     /// page.
     fn gather<'g>(
         &self,
         keys: &KvView<'_>,
         start: usize,
-        seen: &Range<usize>,
+        visible: &Range<usize>,
         gathered: &'g mut AlignedBytes,
     ) -> (Block<'g>, Block<'g>) {
-        let seen = start + seen.start..start + seen.end;
+        let visible = start + visible.start..start + visible.end;
         let sides = [(keys.layer.k(), 0), (keys.layer.v(), STORED_BYTES)];
         for (side, at) in sides {
             let page = &mut gathered.bytes_mut()[at..];
-            if seen.start < self.base {
+            if visible.start < self.tree_start {
                 side.copy_block(keys.page(start), keys.kv_head, page);
             }
-            for position in seen.start.max(self.base)..seen.end {
-                let cell = usize::try_from(self.cells[position - self.base]).expect("a cell of the path");
+            for position in visible.start.max(self.tree_start)..visible.end {
+                let cell =
+                    usize::try_from(self.cells[position - self.tree_start]).expect("a cell of the path");
                 side.copy_head(cell, keys.kv_head, page, position - start);
             }
         }

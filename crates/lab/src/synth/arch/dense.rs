@@ -1,7 +1,7 @@
 //! What architectures share: hyperparameters and tensors of a stack of attention layers.
 
-use super::super::blueprint::Blueprint;
 use super::super::config::{Config, ConfigError, Rope};
+use super::super::skeleton::ModelSkeleton;
 
 /// The hyperparameters of a model.
 #[derive(Clone, Copy, Debug)]
@@ -16,7 +16,7 @@ pub(super) struct Hyperparameters {
 
 impl Hyperparameters {
     /// Reads the hyperparameters and writes the keys that every architecture has, except RoPE's.
-    pub(super) fn describe(config: &Config, out: &mut Blueprint) -> Result<Hyperparameters, ConfigError> {
+    pub(super) fn describe(config: &Config, out: &mut ModelSkeleton) -> Result<Hyperparameters, ConfigError> {
         let (layers, hidden) = (config.layers()?, config.count("hidden_size")?);
         let heads = config.count("num_attention_heads")?;
         let kv_heads = config.optional_count("num_key_value_heads")?.unwrap_or(heads);
@@ -32,9 +32,9 @@ impl Hyperparameters {
             return Err(config.wrong("head_dim", format!("even, not {head_dim}, since RoPE rotates pairs")));
         }
         if heads * head_dim > 1 << 24 {
-            return Err(config.wrong("num_attention_heads", format!("fewer, with heads of {head_dim}")));
+            return Err(config.wrong("num_attention_heads", format!("fewer, with a head size of {head_dim}")));
         }
-        out.set_group(heads / kv_heads);
+        out.set_n_gqa(heads / kv_heads);
         out.count("block_count", layers);
         out.count("context_length", config.context()?);
         out.count("embedding_length", hidden);
@@ -47,7 +47,7 @@ impl Hyperparameters {
     }
 
     /// The tensors outside of the layers.
-    pub(super) fn ends(&self, out: &mut Blueprint, is_tied: bool) {
+    pub(super) fn ends(&self, out: &mut ModelSkeleton, is_tied: bool) {
         out.random("token_embd.weight", &[self.hidden, self.vocabulary]);
         out.norm("output_norm.weight", self.hidden);
         if !is_tied {
@@ -56,7 +56,7 @@ impl Hyperparameters {
     }
 
     /// The matrices of attention.
-    pub(super) fn attention(&self, out: &mut Blueprint, layer: usize) {
+    pub(super) fn attention(&self, out: &mut ModelSkeleton, layer: usize) {
         let (q_width, kv_width) = (self.heads * self.head_dim, self.kv_heads * self.head_dim);
         out.random(weight(layer, "attn_q"), &[self.hidden, q_width]);
         out.random(weight(layer, "attn_k"), &[self.hidden, kv_width]);
@@ -65,34 +65,34 @@ impl Hyperparameters {
     }
 
     /// Biases of Q, K and V.
-    pub(super) fn attention_biases(&self, out: &mut Blueprint, layer: usize) {
+    pub(super) fn attention_biases(&self, out: &mut ModelSkeleton, layer: usize) {
         for (part, heads) in [("attn_q", self.heads), ("attn_k", self.kv_heads), ("attn_v", self.kv_heads)] {
             out.random(format!("blk.{layer}.{part}.bias"), &[heads * self.head_dim]);
         }
     }
 
     /// The matrices of attention, those of Q, K and V in one.
-    pub(super) fn fused_attention(&self, out: &mut Blueprint, layer: usize) {
+    pub(super) fn fused_attention(&self, out: &mut ModelSkeleton, layer: usize) {
         let q_width = self.heads * self.head_dim;
         out.random(weight(layer, "attn_qkv"), &[self.hidden, q_width + 2 * self.kv_heads * self.head_dim]);
         out.random(weight(layer, "attn_output"), &[q_width, self.hidden]);
     }
 
     /// Norms of each head of Q and K.
-    pub(super) fn head_norms(&self, out: &mut Blueprint, layer: usize) {
+    pub(super) fn head_norms(&self, out: &mut ModelSkeleton, layer: usize) {
         out.norm(weight(layer, "attn_q_norm"), self.head_dim);
         out.norm(weight(layer, "attn_k_norm"), self.head_dim);
     }
 
     /// The gated feed-forward network.
-    pub(super) fn ffn(&self, out: &mut Blueprint, layer: usize, width: usize) {
+    pub(super) fn ffn(&self, out: &mut ModelSkeleton, layer: usize, width: usize) {
         out.random(weight(layer, "ffn_gate"), &[self.hidden, width]);
         out.random(weight(layer, "ffn_up"), &[self.hidden, width]);
         out.random(weight(layer, "ffn_down"), &[width, self.hidden]);
     }
 
     /// A norm over the residual stream.
-    pub(super) fn norm(&self, out: &mut Blueprint, layer: usize, part: &str) {
+    pub(super) fn norm(&self, out: &mut ModelSkeleton, layer: usize, part: &str) {
         out.norm(weight(layer, part), self.hidden);
     }
 }
@@ -109,7 +109,7 @@ impl Moe {
     /// Reads the hyperparameters under the names that a configuration has for them, and writes their keys.
     pub(super) fn describe(
         config: &Config,
-        out: &mut Blueprint,
+        out: &mut ModelSkeleton,
         [experts_key, width_key]: [&str; 2],
     ) -> Result<Moe, ConfigError> {
         let (experts, width) = (config.count(experts_key)?, config.count(width_key)?);
@@ -126,7 +126,7 @@ impl Moe {
     }
 
     /// The router, and the experts' three matrices, each stacked in one tensor.
-    pub(super) fn tensors(&self, hparams: &Hyperparameters, out: &mut Blueprint, layer: usize) {
+    pub(super) fn tensors(&self, hparams: &Hyperparameters, out: &mut ModelSkeleton, layer: usize) {
         let (Moe { experts, width }, hidden) = (*self, hparams.hidden);
         out.random(weight(layer, "ffn_gate_inp"), &[hidden, experts]);
         out.random(weight(layer, "ffn_gate_exps"), &[hidden, width, experts]);
@@ -141,7 +141,7 @@ pub(super) fn weight(layer: usize, part: &str) -> String {
 }
 
 /// The inner width of the feed-forward networks.
-pub(super) fn ffn_width(config: &Config, out: &mut Blueprint) -> Result<usize, ConfigError> {
+pub(super) fn ffn_width(config: &Config, out: &mut ModelSkeleton) -> Result<usize, ConfigError> {
     let width = config.count("intermediate_size")?;
     out.count("feed_forward_length", width);
     Ok(width)
@@ -164,7 +164,7 @@ pub(super) fn rotary_dim(
 }
 
 /// The RoPE keys, and for Llama 3 the tensor of frequency factors.
-pub(super) fn rope(rope: &Rope<'_>, out: &mut Blueprint, head_dim: usize) -> Result<(), ConfigError> {
+pub(super) fn rope(rope: &Rope<'_>, out: &mut ModelSkeleton, head_dim: usize) -> Result<(), ConfigError> {
     let base = rope.optional_real("rope_theta")?.unwrap_or(10_000.0);
     out.real("rope.freq_base", base);
     match rope.kind() {
@@ -179,7 +179,7 @@ pub(super) fn rope(rope: &Rope<'_>, out: &mut Blueprint, head_dim: usize) -> Res
                 );
             }
         }
-        // Phi-3's first models called it so; in all others it means itself.
+        // The first Phi-3 models called it that; in all later models it means what it says.
         "longrope" | "su" => long_rope(rope, out)?,
         "llama3" => out.values("rope_freqs.weight", llama3_freq_factors(rope, base, head_dim)?),
         other => {
@@ -194,7 +194,7 @@ pub(super) fn rope(rope: &Rope<'_>, out: &mut Blueprint, head_dim: usize) -> Res
 }
 
 /// LongRoPE: two sets of frequency factors, for sequences up to the context of the first training and for longer ones.
-fn long_rope(rope: &Rope<'_>, out: &mut Blueprint) -> Result<(), ConfigError> {
+fn long_rope(rope: &Rope<'_>, out: &mut ModelSkeleton) -> Result<(), ConfigError> {
     out.text("rope.scaling.type", "longrope");
     out.count("rope.scaling.original_context_length", rope.positions("original_max_position_embeddings")?);
     out.values("rope_factors_long.weight", rope.reals("long_factor")?);

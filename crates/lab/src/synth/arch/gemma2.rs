@@ -1,10 +1,10 @@
 //! `gemma2`: Gemma 2. Norms before and after each half of a layer; scores and logits are capped softly.
 
-use super::super::blueprint::Blueprint;
 use super::super::config::{Config, ConfigError};
+use super::super::skeleton::ModelSkeleton;
 use super::dense::{Hyperparameters, ffn_width, rope};
 
-pub(super) fn describe(config: &Config, out: &mut Blueprint) -> Result<(), ConfigError> {
+pub(super) fn describe(config: &Config, out: &mut ModelSkeleton) -> Result<(), ConfigError> {
     let hparams = Hyperparameters::describe(config, out)?;
     let width = ffn_width(config, out)?;
     out.count("attention.sliding_window", config.count("sliding_window")?);

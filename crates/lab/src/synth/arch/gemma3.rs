@@ -1,13 +1,13 @@
 //! `gemma3`: the text part of Gemma 3. Norms before and after each half of a layer; most layers have a sliding window.
 
-use super::super::blueprint::Blueprint;
 use super::super::config::{Config, ConfigError};
+use super::super::skeleton::ModelSkeleton;
 use super::dense::{Hyperparameters, ffn_width, rope};
 
 /// One layer in this many has full attention; files have no key for it.
 const PERIOD: usize = 6;
 
-pub(super) fn describe(config: &Config, out: &mut Blueprint) -> Result<(), ConfigError> {
+pub(super) fn describe(config: &Config, out: &mut ModelSkeleton) -> Result<(), ConfigError> {
     for period in ["_sliding_window_pattern", "sliding_window_pattern"] {
         if config.optional_count(period)?.is_some_and(|found| found != PERIOD) {
             return Err(config.wrong(period, PERIOD.to_string()));

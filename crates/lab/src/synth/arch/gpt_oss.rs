@@ -1,11 +1,11 @@
 //! `gpt-oss`: gpt-oss-20b and -120b. MoE in every layer, biases everywhere, and an attention sink for each head. The
-//! published files keep their experts as MXFP4; here they get the recipe's format.
+//! published files keep their experts as MXFP4; here they get the format of the quantisation type.
 
-use super::super::blueprint::Blueprint;
 use super::super::config::{Config, ConfigError};
+use super::super::skeleton::ModelSkeleton;
 use super::dense::{Hyperparameters, Moe, ffn_width, rope, weight};
 
-pub(super) fn describe(config: &Config, out: &mut Blueprint) -> Result<(), ConfigError> {
+pub(super) fn describe(config: &Config, out: &mut ModelSkeleton) -> Result<(), ConfigError> {
     let hparams = Hyperparameters::describe(config, out)?;
     let moe = Moe::describe(config, out, ["num_local_experts", "intermediate_size"])?;
     ffn_width(config, out)?;

@@ -1,10 +1,10 @@
 //! `granite`: the dense Granite models. Llama's form with four factors.
 
-use super::super::blueprint::Blueprint;
 use super::super::config::{Config, ConfigError};
+use super::super::skeleton::ModelSkeleton;
 use super::llama;
 
-pub(super) fn describe(config: &Config, out: &mut Blueprint) -> Result<(), ConfigError> {
+pub(super) fn describe(config: &Config, out: &mut ModelSkeleton) -> Result<(), ConfigError> {
     let factors = [
         ("embedding_scale", "embedding_multiplier"),
         ("attention.scale", "attention_multiplier"),

@@ -1,10 +1,10 @@
 //! `llama`: Llama 1 to 3 and the many of their form.
 
-use super::super::blueprint::Blueprint;
 use super::super::config::{Config, ConfigError};
+use super::super::skeleton::ModelSkeleton;
 use super::dense::{Hyperparameters, ffn_width, rope};
 
-pub(super) fn describe(config: &Config, out: &mut Blueprint) -> Result<(), ConfigError> {
+pub(super) fn describe(config: &Config, out: &mut ModelSkeleton) -> Result<(), ConfigError> {
     for biases in ["attention_bias", "mlp_bias"] {
         if config.flag(biases)? {
             return Err(config.wrong(biases, "false"));
@@ -14,7 +14,7 @@ pub(super) fn describe(config: &Config, out: &mut Blueprint) -> Result<(), Confi
 }
 
 /// The keys and tensors of Llama; `tied` is the default if the configuration does not specify it.
-pub(super) fn form(config: &Config, out: &mut Blueprint, tied: bool) -> Result<(), ConfigError> {
+pub(super) fn form(config: &Config, out: &mut ModelSkeleton, tied: bool) -> Result<(), ConfigError> {
     let hparams = Hyperparameters::describe(config, out)?;
     let width = ffn_width(config, out)?;
     out.count("rope.dimension_count", hparams.head_dim);

@@ -15,8 +15,8 @@ mod qwen35moe;
 mod qwen3moe;
 mod smollm3;
 
-use super::blueprint::Blueprint;
 use super::config::{Config, ConfigError};
+use super::skeleton::ModelSkeleton;
 
 /// An architecture.
 pub(super) struct Architecture {
@@ -24,7 +24,7 @@ pub(super) struct Architecture {
     model_types: &'static [&'static str],
     /// What GGUF files call it.
     pub(super) name: &'static str,
-    pub(super) describe: fn(&Config, &mut Blueprint) -> Result<(), ConfigError>,
+    pub(super) describe: fn(&Config, &mut ModelSkeleton) -> Result<(), ConfigError>,
 }
 
 const ARCHITECTURES: &[Architecture] = &[
@@ -53,7 +53,7 @@ pub(super) fn names() -> impl Iterator<Item = &'static str> {
 }
 
 /// The architecture of a configuration.
-pub(super) fn of(config: &Config) -> Result<&'static Architecture, ConfigError> {
+pub(super) fn for_config(config: &Config) -> Result<&'static Architecture, ConfigError> {
     let found = config.text("model_type")?;
     let known = || ARCHITECTURES.iter().flat_map(|architecture| architecture.model_types);
     ARCHITECTURES.iter().find(|architecture| architecture.model_types.contains(&found)).ok_or_else(|| {

@@ -1,10 +1,10 @@
 //! `olmo2`: OLMo 2. Post-norm; Q and K are normalized over all their heads together.
 
-use super::super::blueprint::Blueprint;
 use super::super::config::{Config, ConfigError};
+use super::super::skeleton::ModelSkeleton;
 use super::dense::{Hyperparameters, ffn_width, rope, weight};
 
-pub(super) fn describe(config: &Config, out: &mut Blueprint) -> Result<(), ConfigError> {
+pub(super) fn describe(config: &Config, out: &mut ModelSkeleton) -> Result<(), ConfigError> {
     let hparams = Hyperparameters::describe(config, out)?;
     let width = ffn_width(config, out)?;
     rope(&config.rope("full_attention"), out, hparams.head_dim)?;

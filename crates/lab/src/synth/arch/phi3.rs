@@ -1,10 +1,10 @@
 //! `phi3`: Phi-3, Phi-3.5 and Phi-4. Llama's form with Q, K and V in one tensor, and gate and up projection in another.
 
-use super::super::blueprint::Blueprint;
 use super::super::config::{Config, ConfigError};
+use super::super::skeleton::ModelSkeleton;
 use super::dense::{Hyperparameters, ffn_width, rope, rotary_dim, weight};
 
-pub(super) fn describe(config: &Config, out: &mut Blueprint) -> Result<(), ConfigError> {
+pub(super) fn describe(config: &Config, out: &mut ModelSkeleton) -> Result<(), ConfigError> {
     let hparams = Hyperparameters::describe(config, out)?;
     let width = ffn_width(config, out)?;
     if let Some(window) = config.optional_count("sliding_window")? {

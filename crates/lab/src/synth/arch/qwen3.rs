@@ -1,10 +1,10 @@
 //! `qwen3`: the dense Qwen3 models. Each head of Q and K is normalized.
 
-use super::super::blueprint::Blueprint;
 use super::super::config::{Config, ConfigError};
+use super::super::skeleton::ModelSkeleton;
 use super::dense::{Hyperparameters, ffn_width, rope};
 
-pub(super) fn describe(config: &Config, out: &mut Blueprint) -> Result<(), ConfigError> {
+pub(super) fn describe(config: &Config, out: &mut ModelSkeleton) -> Result<(), ConfigError> {
     if config.flag("attention_bias")? {
         return Err(config.wrong("attention_bias", "false"));
     }

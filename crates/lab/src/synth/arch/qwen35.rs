@@ -1,8 +1,8 @@
 //! `qwen35`: the dense Qwen3.5 and Qwen3.6 models. Gated delta nets, and gated attention in every fourth layer. MTP layers
 //! are not generated.
 
-use super::super::blueprint::Blueprint;
 use super::super::config::{Config, ConfigError};
+use super::super::skeleton::ModelSkeleton;
 use super::dense::{Hyperparameters, ffn_width, rope, rotary_dim, weight};
 
 /// M-RoPE sections of the published models. For text all three dimensions have the same position.
@@ -17,7 +17,7 @@ struct DeltaNet {
     value_dim: usize,
 }
 
-pub(super) fn describe(config: &Config, out: &mut Blueprint) -> Result<(), ConfigError> {
+pub(super) fn describe(config: &Config, out: &mut ModelSkeleton) -> Result<(), ConfigError> {
     let width = ffn_width(config, out)?;
     describe_with(config, out, |hparams, out, layer| hparams.ffn(out, layer, width))
 }
@@ -25,8 +25,8 @@ pub(super) fn describe(config: &Config, out: &mut Blueprint) -> Result<(), Confi
 /// The model, with feed-forward networks whose tensors `ffn` adds.
 pub(super) fn describe_with(
     config: &Config,
-    out: &mut Blueprint,
-    ffn: impl Fn(&Hyperparameters, &mut Blueprint, usize),
+    out: &mut ModelSkeleton,
+    ffn: impl Fn(&Hyperparameters, &mut ModelSkeleton, usize),
 ) -> Result<(), ConfigError> {
     let hparams = Hyperparameters::describe(config, out)?;
     let delta = DeltaNet::describe(config, out)?;
@@ -48,7 +48,7 @@ pub(super) fn describe_with(
 }
 
 /// Partial RoPE.
-fn describe_rope(config: &Config, out: &mut Blueprint, head_dim: usize) -> Result<(), ConfigError> {
+fn describe_rope(config: &Config, out: &mut ModelSkeleton, head_dim: usize) -> Result<(), ConfigError> {
     let settings = config.rope("full_attention");
     out.count("rope.dimension_count", rotary_dim(&settings, config, head_dim, 0.25)?);
     let mut sections = settings.counts("mrope_section").unwrap_or_else(|| ROPE_SECTIONS.to_vec());
@@ -58,7 +58,7 @@ fn describe_rope(config: &Config, out: &mut Blueprint, head_dim: usize) -> Resul
 }
 
 /// The Q projection also computes a gate per head.
-fn attention(hparams: &Hyperparameters, out: &mut Blueprint, layer: usize) {
+fn attention(hparams: &Hyperparameters, out: &mut ModelSkeleton, layer: usize) {
     let Hyperparameters { hidden, heads, kv_heads, head_dim, .. } = *hparams;
     out.random(weight(layer, "attn_q"), &[hidden, 2 * heads * head_dim]);
     out.random(weight(layer, "attn_k"), &[hidden, kv_heads * head_dim]);
@@ -68,7 +68,7 @@ fn attention(hparams: &Hyperparameters, out: &mut Blueprint, layer: usize) {
 }
 
 impl DeltaNet {
-    fn describe(config: &Config, out: &mut Blueprint) -> Result<DeltaNet, ConfigError> {
+    fn describe(config: &Config, out: &mut ModelSkeleton) -> Result<DeltaNet, ConfigError> {
         let delta = DeltaNet {
             kernel: config.count("linear_conv_kernel_dim")?,
             key_heads: config.count("linear_num_key_heads")?,
@@ -81,7 +81,7 @@ impl DeltaNet {
             return Err(config.wrong("linear_num_value_heads", expected));
         }
         if delta.value_heads > 4096 || delta.value_heads * delta.key_dim.max(delta.value_dim) > 1 << 24 {
-            return Err(config.wrong("linear_num_value_heads", "fewer, with heads of this size"));
+            return Err(config.wrong("linear_num_value_heads", "fewer, with this head size"));
         }
         out.count("ssm.conv_kernel", delta.kernel);
         out.count("ssm.state_size", delta.key_dim);
@@ -91,7 +91,7 @@ impl DeltaNet {
         Ok(delta)
     }
 
-    fn tensors(&self, hparams: &Hyperparameters, out: &mut Blueprint, layer: usize) {
+    fn tensors(&self, hparams: &Hyperparameters, out: &mut ModelSkeleton, layer: usize) {
         let DeltaNet { kernel, key_heads, value_heads, key_dim, value_dim } = *self;
         let hidden = hparams.hidden;
         let width = value_heads * value_dim;

@@ -1,10 +1,10 @@
 //! `qwen3moe`: the Qwen3 MoE models. Qwen3 with MoE in every layer.
 
-use super::super::blueprint::Blueprint;
 use super::super::config::{Config, ConfigError};
+use super::super::skeleton::ModelSkeleton;
 use super::dense::{Hyperparameters, Moe, ffn_width, rope};
 
-pub(super) fn describe(config: &Config, out: &mut Blueprint) -> Result<(), ConfigError> {
+pub(super) fn describe(config: &Config, out: &mut ModelSkeleton) -> Result<(), ConfigError> {
     if config.optional_count("decoder_sparse_step")?.unwrap_or(1) != 1 {
         return Err(config.wrong("decoder_sparse_step", "1: every layer has experts"));
     }

@@ -1,4 +1,4 @@
-//! Requests through the door say what the model alone says, end where they should, and disturb nobody else.
+//! Requests through `Engine` produce the same text as the stepper alone, stop where they should, and do not affect other requests.
 
 mod common;
 
@@ -30,7 +30,7 @@ fn stepper(model: &str, context: usize) -> Stepper<Cpu> {
     engine(&format!("models/{model}/model.gguf"), options)
 }
 
-/// A model's engine, of which requests run no more than `event_buffer` events ahead.
+/// The engine of a model. A request runs at most `event_buffer` events ahead of its client.
 fn started(model: &str, context: usize, event_buffer: usize, template: Option<&str>) -> Engine {
     let text = TextProcessor { tokenizer: tokenizer(model), template: template.map(str::to_owned) };
     let options = EngineOptions { model_name: model.to_owned(), event_buffer };
@@ -49,9 +49,9 @@ fn endless(engine: &Engine) -> Request {
     Request { max_tokens: None, session: Some(session), ..request(0) }
 }
 
-/// What came of a request that finished.
+/// The result of a finished request.
 #[derive(Debug, PartialEq)]
-struct Said {
+struct Completion {
     text: String,
     tokens: Vec<u32>,
     reason: FinishReason,
@@ -59,7 +59,7 @@ struct Said {
 }
 
 /// Reads to the end and checks the order of events.
-fn read(answer: EventStream) -> Result<Said, RequestError> {
+fn read(answer: EventStream) -> Result<Completion, RequestError> {
     let (mut text, mut tokens, mut start) = (String::new(), Vec::new(), None);
     let mut end = None;
     for event in answer {
@@ -80,10 +80,10 @@ fn read(answer: EventStream) -> Result<Said, RequestError> {
     let (reason, stats) = end.expect("an end")?;
     assert_eq!(start.unwrap_or_default(), (stats.prompt_tokens, stats.cached_tokens));
     assert_eq!(tokens.len(), stats.generated_tokens);
-    Ok(Said { text, tokens, reason, stats })
+    Ok(Completion { text, tokens, reason, stats })
 }
 
-fn said(engine: &Engine, request: Request) -> Said {
+fn complete(engine: &Engine, request: Request) -> Completion {
     read(engine.submit(request)).expect("nothing is wrong")
 }
 
@@ -91,86 +91,89 @@ fn failure(engine: &Engine, request: Request) -> RequestError {
     read(engine.submit(request)).expect_err("something is wrong")
 }
 
-/// The tokens that the plain loop gives.
-fn plainly(model: &str, prompt: &[u32], count: usize) -> Vec<u32> {
+/// The tokens that the stepper generates without an engine.
+fn generate_with_stepper(model: &str, prompt: &[u32], count: usize) -> Vec<u32> {
     let (mut stepper, tokenizer) = (stepper(model, 300), tokenizer(model));
     let sampler = Sampler::new(0.9, 5).expect("valid");
     let sequence = stepper.begin().expect("free");
-    let (mut feed, mut tokens) = (prompt.to_vec(), Vec::new());
+    let (mut pending, mut tokens) = (prompt.to_vec(), Vec::new());
     while tokens.len() < count {
-        let token = stepper.advance(sequence, &feed, &sampler, || true).expect("fits").expect("not stopped");
-        if tokenizer.is_end(token) {
+        let token =
+            stepper.advance(sequence, &pending, &sampler, || true).expect("fits").expect("not stopped");
+        if tokenizer.is_eog(token) {
             break;
         }
         tokens.push(token);
-        feed = vec![token];
+        pending = vec![token];
     }
     tokens
 }
 
 #[test]
-fn a_request_says_what_the_plain_loop_says() {
+fn a_request_generates_the_same_tokens_as_the_stepper_alone() {
     for model in MODELS {
         let engine = started(model, 300, 256, None);
         let prompt = engine.chat_format().text_tokens(PROMPT);
-        let expected = plainly(model, &prompt, 40);
-        let said_once = said(&engine, request(40));
-        assert_eq!(said_once.tokens, expected, "{model}");
+        let expected = generate_with_stepper(model, &prompt, 40);
+        let first = complete(&engine, request(40));
+        assert_eq!(first.tokens, expected, "{model}");
         let bytes = engine.tokenizer().decode(&expected, false);
-        assert_eq!(said_once.text, String::from_utf8_lossy(&bytes), "{model}");
-        assert_eq!((said_once.stats.prompt_tokens, said_once.stats.cached_tokens), (prompt.len(), 0));
+        assert_eq!(first.text, String::from_utf8_lossy(&bytes), "{model}");
+        assert_eq!((first.stats.prompt_tokens, first.stats.cached_tokens), (prompt.len(), 0));
         // From the prefix cache, and as tokens.
-        let again = said(&engine, Request { prompt: Prompt::Tokens(prompt), ..request(40) });
-        assert_eq!((&again.tokens, &again.reason), (&expected, &said_once.reason), "{model}");
+        let again = complete(&engine, Request { prompt: Prompt::Tokens(prompt), ..request(40) });
+        assert_eq!((&again.tokens, &again.reason), (&expected, &first.reason), "{model}");
         assert_eq!((engine.context(), engine.model_name()), (300, model));
     }
 }
 
 #[test]
-fn a_stop_string_ends_the_text_wherever_tokens_are_cut() {
+fn a_stop_string_ends_the_text_at_any_token_boundary() {
     let engine = started("qwen3", 300, 256, None);
-    let whole = said(&engine, request(24)).text;
+    let whole = complete(&engine, request(24)).text;
     let borders: Vec<usize> = whole.char_indices().map(|(index, _)| index).chain([whole.len()]).collect();
     for (from, &start) in borders.iter().enumerate() {
         for &end in borders[from + 1..].iter().take(9).step_by(2) {
             let stop = whole[start..end].to_owned();
-            let said =
-                said(&engine, Request { stop: vec!["never said".to_owned(), stop.clone()], ..request(24) });
-            assert_eq!(Some(said.text.len()), whole.find(&stop), "{stop:?}");
-            assert!(whole.starts_with(&said.text));
-            assert_eq!(said.reason, FinishReason::StopString(stop));
+            let completion = complete(
+                &engine,
+                Request { stop: vec!["never generated".to_owned(), stop.clone()], ..request(24) },
+            );
+            assert_eq!(Some(completion.text.len()), whole.find(&stop), "{stop:?}");
+            assert!(whole.starts_with(&completion.text));
+            assert_eq!(completion.reason, FinishReason::StopString(stop));
         }
     }
-    // What only begins as a stop string does is text.
+    // A prefix of a stop string is text.
     let last = whole.chars().next_back().expect("some text");
-    let begun = said(&engine, Request { stop: vec![format!("{last}\u{1}never")], ..request(24) });
+    let begun = complete(&engine, Request { stop: vec![format!("{last}\u{1}never")], ..request(24) });
     assert_eq!((begun.text, begun.reason), (whole, FinishReason::MaxTokens));
 }
 
 #[test]
-fn an_answer_ends_at_its_limit_or_where_the_context_is_full() {
+fn an_answer_ends_at_max_tokens_or_when_the_context_is_full() {
     let engine = started("qwen3", 40, 256, None);
-    let none = said(&engine, request(0));
+    let none = complete(&engine, request(0));
     assert_eq!((none.tokens.len(), none.reason), (0, FinishReason::MaxTokens));
-    let one = said(&engine, request(1));
+    let one = complete(&engine, request(1));
     assert_eq!((one.tokens.len(), one.reason), (1, FinishReason::MaxTokens));
-    let full = said(&engine, Request { max_tokens: None, ..request(0) });
+    let full = complete(&engine, Request { max_tokens: None, ..request(0) });
     assert_eq!(full.reason, FinishReason::ContextFull);
     // The last token needs no room.
     assert_eq!(full.stats.prompt_tokens + full.tokens.len(), 41);
-    let shifted = said(&engine, Request { max_tokens: Some(100), ..endless(&engine) });
+    let shifted = complete(&engine, Request { max_tokens: Some(100), ..endless(&engine) });
     assert_eq!((shifted.tokens.len(), shifted.reason), (100, FinishReason::MaxTokens));
     assert_eq!(shifted.tokens[..full.tokens.len()], full.tokens);
-    assert_eq!(said(&engine, request(1)).tokens, one.tokens);
+    assert_eq!(complete(&engine, request(1)).tokens, one.tokens);
 }
 
 #[test]
-fn a_prompt_longer_than_the_context_is_shifted_as_if_fed_one_by_one() {
+fn a_prompt_longer_than_the_context_shifts_as_if_computed_token_by_token() {
     let engine = started("qwen3", 40, 256, None);
     let tokens: Vec<u32> = (0..100).map(|i| (i * 31 + 7) % 500).collect();
     let long = |more: usize, session| {
         let prompt = Prompt::Tokens(tokens[..tokens.len() - more].to_vec());
-        said(&engine, Request { prompt, session, ..request(1) })
+        complete(&engine, Request { prompt, session, ..request(1) })
     };
     let session = endless(&engine).session;
     let expected = long(0, session);
@@ -181,18 +184,18 @@ fn a_prompt_longer_than_the_context_is_shifted_as_if_fed_one_by_one() {
 }
 
 #[test]
-fn a_request_is_cancelled_before_and_during_its_turn() {
+fn a_request_can_be_cancelled_while_queued_or_running() {
     let engine = started("qwen3", 60, 1, None);
-    let alone = said(&engine, request(5));
+    let alone = complete(&engine, request(5));
     let mut first = engine.submit(endless(&engine));
-    // One that waits, and never starts.
+    // Queued, and never started.
     let second = engine.submit(request(5));
     second.cancel();
     assert!(matches!(first.next(), Some(Event::Started { .. })));
     assert!(matches!(first.next(), Some(Event::Text { .. })));
     let cancelled = read(second).expect("nothing is wrong");
     assert_eq!((cancelled.reason, cancelled.stats), (FinishReason::Cancelled, GenerationStats::default()));
-    // During its turn, from another thread.
+    // While running, from another thread.
     let third = engine.submit(request(5));
     let canceller = first.canceller();
     std::thread::spawn(move || canceller.cancel()).join().expect("no panic");
@@ -203,14 +206,14 @@ fn a_request_is_cancelled_before_and_during_its_turn() {
 }
 
 #[test]
-fn dropping_an_answer_frees_the_engine() {
+fn dropping_an_event_stream_frees_the_engine() {
     let engine = started("qwen3", 60, 1, None);
-    let alone = said(&engine, request(5));
+    let alone = complete(&engine, request(5));
     let mut answer = engine.submit(endless(&engine));
     answer.by_ref().take(3).for_each(drop);
     drop(answer);
-    assert_eq!(said(&engine, request(5)).text, alone.text);
-    // One of a session, which is free at once.
+    assert_eq!(complete(&engine, request(5)).text, alone.text);
+    // A request in a session; the session can be closed at once.
     let request = endless(&engine);
     let session = request.session.expect("opened");
     drop(engine.submit(request));
@@ -218,7 +221,7 @@ fn dropping_an_answer_frees_the_engine() {
 }
 
 #[test]
-fn a_client_that_does_not_read_holds_up_nothing_but_requests() {
+fn a_client_that_does_not_read_blocks_only_requests() {
     let engine = started("qwen3", 60, 1, None);
     let slow = engine.submit(request(30));
     let session = engine.open_session(SessionOptions::default()).expect("a free sequence").id;
@@ -229,9 +232,9 @@ fn a_client_that_does_not_read_holds_up_nothing_but_requests() {
 }
 
 #[test]
-fn what_is_wrong_with_a_request_harms_no_other() {
+fn an_invalid_request_does_not_affect_others() {
     let engine = started("qwen3", 60, 256, Some("{% for broken"));
-    let alone = said(&engine, request(5));
+    let alone = complete(&engine, request(5));
     let with = |prompt| failure(&engine, Request { prompt, ..request(5) });
     assert!(matches!(with(Prompt::Tokens(vec![])), RequestError::EmptyPrompt));
     let long = with(Prompt::Tokens(vec![1; 61]));
@@ -251,13 +254,13 @@ fn what_is_wrong_with_a_request_harms_no_other() {
     engine.close_session(closed.session.expect("opened")).expect("open");
     assert!(matches!(failure(&engine, closed), RequestError::NoSuchSession));
     // Each failure has given back its sequence.
-    assert_eq!(said(&engine, request(5)).text, alone.text);
+    assert_eq!(complete(&engine, request(5)).text, alone.text);
     let _both = [endless(&engine), endless(&engine)];
     assert!(matches!(failure(&engine, request(5)), RequestError::State(_)));
 }
 
 #[test]
-fn a_conversation_is_written_as_the_template_says() {
+fn a_conversation_is_rendered_with_the_chat_template() {
     let engine = started("qwen3", 300, 256, Some(TEMPLATE));
     let messages = [(Role::System, "be brief"), (Role::User, "hello")];
     let messages = messages.map(|(role, content)| Message { role, content: content.to_owned() }).to_vec();
@@ -266,8 +269,8 @@ fn a_conversation_is_written_as_the_template_says() {
     let text = "system: be brief\nuser: hello\nassistant:";
     let tokens = engine.tokenizer().encode(text, verbatim_text::SpecialTokens::Parse, false);
     assert_eq!(engine.chat_format().chat_tokens(&messages), Ok(tokens.clone()));
-    let chat = said(&engine, Request { prompt: Prompt::Chat(messages.clone()), ..request(8) });
-    assert_eq!(chat.text, said(&engine, Request { prompt: Prompt::Tokens(tokens), ..request(8) }).text);
+    let chat = complete(&engine, Request { prompt: Prompt::Chat(messages.clone()), ..request(8) });
+    assert_eq!(chat.text, complete(&engine, Request { prompt: Prompt::Tokens(tokens), ..request(8) }).text);
     let without = started("qwen3", 60, 256, None);
     assert!(engine.has_chat_template() && !without.has_chat_template());
     let wrong = failure(&without, Request { prompt: Prompt::Chat(messages), ..request(8) });
@@ -275,7 +278,7 @@ fn a_conversation_is_written_as_the_template_says() {
 }
 
 #[test]
-fn an_engine_stops_with_its_last_handle() {
+fn the_engine_stops_when_its_last_handle_is_dropped() {
     // The request has paused, or is being computed.
     for event_buffer in [4, 1000] {
         let engine = started("qwen3", 60, event_buffer, None);

@@ -1,4 +1,4 @@
-//! Which files of a crate import from which, read from their `use` declarations and paths, and the circles among them.
+//! Which files of a crate import from which, read from their `use` declarations and paths, and the import cycles among them.
 
 mod tokens;
 
@@ -6,11 +6,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use tokens::{Source, parse};
 
-/// How often a name may be re-exported on its way.
+/// Maximum length of a chain of re-exports.
 const REEXPORTS_MAX: usize = 16;
 
-/// The arrows between the files of one crate: from, to, and the names that the first takes from the second.
-pub type Arrows = BTreeMap<(String, String), BTreeSet<String>>;
+/// The imports between the files of one crate: from, to, and the names that the first takes from the second.
+pub type Edges = BTreeMap<(String, String), BTreeSet<String>>;
 
 /// The path of a module from the crate's root.
 type Module = Vec<String>;
@@ -20,9 +20,9 @@ struct Crate {
     sources: BTreeMap<Module, Source>,
 }
 
-/// The arrows between the files of a crate, given by their paths from its `src`. Tests do not count, and neither does
+/// The imports between the files of a crate, given by their paths from its `src`. Tests do not count, and neither does
 /// what a file re-exports without using it. What a file takes through a re-export comes from the file that defines it.
-pub fn arrows(files: &BTreeMap<String, String>) -> Arrows {
+pub fn edges(files: &BTreeMap<String, String>) -> Edges {
     let mut of_crate = Crate { files: BTreeMap::new(), sources: BTreeMap::new() };
     for (path, text) in files.iter().filter(|(path, _)| !is_test(path) && *path != "main.rs") {
         let mut module: Module = path.trim_end_matches(".rs").split('/').map(str::to_owned).collect();
@@ -32,19 +32,19 @@ pub fn arrows(files: &BTreeMap<String, String>) -> Arrows {
         of_crate.sources.insert(module.clone(), parse(text));
         of_crate.files.insert(module, path.clone());
     }
-    let mut arrows = Arrows::new();
+    let mut edges = Edges::new();
     for (module, source) in &of_crate.sources {
         let imports = source.imports.iter().filter(|import| !import.is_public || source.uses(&import.name));
         for path in imports.map(|import| &import.path).chain(&source.paths) {
             if let Some((defines, name)) = of_crate.locate(module, path, REEXPORTS_MAX)
                 && defines != *module
             {
-                let arrow = (of_crate.files[module].clone(), of_crate.files[&defines].clone());
-                arrows.entry(arrow).or_default().insert(name);
+                let edge = (of_crate.files[module].clone(), of_crate.files[&defines].clone());
+                edges.entry(edge).or_default().insert(name);
             }
         }
     }
-    arrows
+    edges
 }
 
 fn is_test(path: &str) -> bool {
@@ -102,34 +102,34 @@ impl Crate {
     }
 }
 
-/// The circles: sets of files of which each can be reached from each other one.
-pub fn circles(arrows: &Arrows) -> Vec<BTreeSet<String>> {
+/// The cycles: sets of files in which each can be reached from every other.
+pub fn cycles(edges: &Edges) -> Vec<BTreeSet<String>> {
     let mut reached: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
-    for (from, _) in arrows.keys() {
+    for (from, _) in edges.keys() {
         let mut seen = BTreeSet::new();
         let mut open = vec![from.as_str()];
         while let Some(file) = open.pop() {
-            let next = arrows.keys().filter(|(from, _)| from == file).map(|(_, to)| to.as_str());
+            let next = edges.keys().filter(|(from, _)| from == file).map(|(_, to)| to.as_str());
             open.extend(next.filter(|to| seen.insert(*to)));
         }
         reached.insert(from, seen);
     }
-    let mut circles: Vec<BTreeSet<String>> = Vec::new();
+    let mut cycles: Vec<BTreeSet<String>> = Vec::new();
     for (file, seen) in reached.iter().filter(|(file, seen)| seen.contains(*file)) {
         let comes_back = |other: &&&str| reached.get(*other).is_some_and(|seen| seen.contains(file));
-        let circle: BTreeSet<String> = seen.iter().filter(comes_back).map(|&file| file.to_owned()).collect();
-        if !circles.contains(&circle) {
-            circles.push(circle);
+        let cycle: BTreeSet<String> = seen.iter().filter(comes_back).map(|&file| file.to_owned()).collect();
+        if !cycles.contains(&cycle) {
+            cycles.push(cycle);
         }
     }
-    circles
+    cycles
 }
 
-/// The arrows of a circle in words, one on a line.
-pub fn describe(circle: &BTreeSet<String>, arrows: &Arrows) -> String {
+/// The imports of a cycle in words, one on a line.
+pub fn describe(cycle: &BTreeSet<String>, edges: &Edges) -> String {
     let mut text = String::new();
-    for ((from, to), names) in arrows {
-        if circle.contains(from) && circle.contains(to) {
+    for ((from, to), names) in edges {
+        if cycle.contains(from) && cycle.contains(to) {
             let names: Vec<&str> = names.iter().map(String::as_str).collect();
             text.push_str(&format!("\n  {from} -> {to}: {}", names.join(", ")));
         }
@@ -141,15 +141,15 @@ pub fn describe(circle: &BTreeSet<String>, arrows: &Arrows) -> String {
 mod tests {
     use super::*;
 
-    /// The circles of a crate, each as its files in a row.
+    /// The cycles of a crate, each as its files in a row.
     fn found(files: &[(&str, &str)]) -> Vec<String> {
         let files = files.iter().map(|(path, text)| ((*path).to_owned(), (*text).to_owned())).collect();
-        let circles = circles(&arrows(&files));
-        circles.into_iter().map(|circle| circle.into_iter().collect::<Vec<_>>().join(" ")).collect()
+        let cycles = cycles(&edges(&files));
+        cycles.into_iter().map(|cycle| cycle.into_iter().collect::<Vec<_>>().join(" ")).collect()
     }
 
     #[test]
-    fn files_that_import_each_other_are_a_circle() {
+    fn files_that_import_each_other_are_a_cycle() {
         let a = "use crate::b::{B, c::C};\npub struct A(B);";
         let b = "pub struct B;\nfn f() { super::a::g() }";
         assert_eq!(found(&[("lib.rs", "mod a; mod b;"), ("a.rs", a), ("b.rs", b)]), ["a.rs b.rs"]);
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_circle_may_be_long_and_lead_through_paths() {
+    fn a_cycle_may_be_long_and_lead_through_paths() {
         let files = [
             ("lib.rs", "mod a; mod b; mod c;"),
             ("a.rs", "use super::b as other;\nfn f() { other::g::<u8>() }"),

@@ -4,7 +4,7 @@ use crate::table::{WeightId, WeightSpec};
 use crate::{HadamardKv, HiddenOutput, ModelOffsets, StepShape};
 use verbatim_backend::WeightKind;
 use verbatim_graph::{
-    Activation, Attention, Builder, DeltaHeads, Graph, GraphError, Op, Real, RopeLayout, RopeTable, Shape,
+    Activation, Attention, Builder, DeltaHeads, F32Bits, Graph, GraphError, Op, RopeLayout, RopeTable, Shape,
     Tag, ValueId,
 };
 use verbatim_quant::DType;
@@ -19,7 +19,7 @@ pub mod inputs {
     pub const EMBEDDINGS: Tag = Tag::new("embeddings");
     /// The position of each row in its sequence, i32.
     pub const POSITIONS: Tag = Tag::new("positions");
-    /// The row of the page table of each row's sequence, i32.
+    /// The index in the page table of each row's sequence, i32.
     pub const SEQUENCES: Tag = Tag::new("sequences");
     /// The cell in which each row stores its K and V, i32, by KV cache group.
     pub const CELLS: &str = "cells";
@@ -27,8 +27,8 @@ pub mod inputs {
     pub const PAGES: &str = "pages";
     /// The cells of the positions in flight on each row's tree path, i32, by KV cache group.
     pub const PATHS: &str = "paths";
-    /// First tree position of each row, i32; greater than the row's own position if it has no path.
-    pub const BASES: Tag = Tag::new("bases");
+    /// Position at which the row's tree path starts, i32; a value above the row's position means no path.
+    pub const TREE_STARTS: Tag = Tag::new("tree_starts");
     /// The slot from which each row reads its sequence's recurrent state, i32; -1 for a sequence's first row.
     pub const READ_SLOTS: Tag = Tag::new("read_slots");
     /// The slot to which each row writes its sequence's recurrent state, i32.
@@ -57,26 +57,26 @@ pub mod outputs {
 
 /// The attention parameters of one layer.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Heads {
+pub(crate) struct AttentionParams {
     pub(crate) heads: usize,
     pub(crate) kv_heads: usize,
     pub(crate) head_dim: usize,
-    pub(crate) scale: Real,
+    pub(crate) scale: F32Bits,
     pub(crate) layout: RopeLayout,
     /// Q and K get RoPE.
     pub(crate) uses_rope: bool,
     /// The sliding window; `None` for full attention.
     pub(crate) window: Option<usize>,
-    pub(crate) softcap: Option<Real>,
+    pub(crate) softcap: Option<F32Bits>,
     /// Attention sinks, one per head.
     pub(crate) sinks: Option<WeightId>,
 }
 
-impl Heads {
+impl AttentionParams {
     /// Full attention, with scores scaled by 1/√head_dim.
-    pub(crate) fn new(heads: usize, kv_heads: usize, head_dim: usize, layout: RopeLayout) -> Heads {
-        let scale = Real(1.0 / (head_dim as f32).sqrt());
-        Heads {
+    pub(crate) fn new(heads: usize, kv_heads: usize, head_dim: usize, layout: RopeLayout) -> AttentionParams {
+        let scale = F32Bits(1.0 / (head_dim as f32).sqrt());
+        AttentionParams {
             heads,
             kv_heads,
             head_dim,
@@ -96,7 +96,7 @@ pub(crate) struct LogitScaling {
     /// Factor on the logits.
     pub(crate) scale: f32,
     /// Then x becomes cap * tanh(x / cap).
-    pub(crate) softcap: Option<Real>,
+    pub(crate) softcap: Option<F32Bits>,
 }
 
 impl Default for LogitScaling {
@@ -117,12 +117,12 @@ struct KvGroup {
     window: Option<usize>,
     cells: ValueId,
     pages: ValueId,
-    /// First tree position and path cells, if rows form trees.
+    /// Tree starts and path cells, if rows form trees.
     paths: Option<[ValueId; 2]>,
 }
 
 /// A graph under construction.
-pub(crate) struct Net<'a> {
+pub(crate) struct GraphContext<'a> {
     builder: Builder,
     offsets: ModelOffsets,
     embeddings: bool,
@@ -140,12 +140,12 @@ pub(crate) struct Net<'a> {
     output_rows: ValueId,
 }
 
-impl<'a> Net<'a> {
+impl<'a> GraphContext<'a> {
     pub(crate) fn new(specs: &'a [WeightSpec], shape: &'a StepShape) -> Result<Self, GraphError> {
         let mut builder = Builder::new(shape.bounds);
         let mut input = |tag: Tag, shape: Shape| builder.input(tag, DType::I32, shape);
         let [sequences, pages] = shape.page_table;
-        let bases = input(inputs::BASES, Shape::per_row(1))?;
+        let tree_starts = input(inputs::TREE_STARTS, Shape::per_row(1))?;
         let mut kv_groups = Vec::new();
         for (group, &window) in (0..).zip(&shape.windows) {
             let mut tagged = |name, shape| input(Tag::indexed(name, group), shape);
@@ -153,11 +153,11 @@ impl<'a> Net<'a> {
             let pages = tagged(inputs::PAGES, Shape::fixed(sequences, pages))?;
             let paths = match shape.path {
                 0 => None,
-                depth => Some([bases, tagged(inputs::PATHS, Shape::per_row(depth))?]),
+                depth => Some([tree_starts, tagged(inputs::PATHS, Shape::per_row(depth))?]),
             };
             kv_groups.push(KvGroup { window, cells, pages, paths });
         }
-        Ok(Net {
+        Ok(GraphContext {
             tokens: input(inputs::TOKENS, Shape::per_row(1))?,
             positions: input(inputs::POSITIONS, Shape::per_row(1))?,
             sequences: input(inputs::SEQUENCES, Shape::per_row(1))?,
@@ -186,7 +186,7 @@ impl<'a> Net<'a> {
             return Ok(value);
         }
         let spec = &self.specs[index];
-        let dtype = match spec.form {
+        let dtype = match spec.kind {
             WeightKind::Matrix | WeightKind::Experts(_) => spec.dtype,
             WeightKind::Vector => DType::F32,
         };
@@ -204,7 +204,8 @@ impl<'a> Net<'a> {
             let hidden = self.builder.shape(table).cols;
             operands.push(self.builder.input(inputs::EMBEDDINGS, DType::F32, Shape::per_row(hidden))?);
         }
-        let x = self.apply(Op::Embed { scale: Real(scale), has_embeddings: self.embeddings }, &operands)?;
+        let x =
+            self.apply(Op::Embed { scale: F32Bits(scale), has_embeddings: self.embeddings }, &operands)?;
         self.hidden_output(HiddenOutput::Embedding, x)?;
         Ok(x)
     }
@@ -226,7 +227,7 @@ impl<'a> Net<'a> {
         &mut self,
         x: ValueId,
         weight: WeightId,
-        eps: Real,
+        eps: F32Bits,
         groups: usize,
     ) -> Result<ValueId, GraphError> {
         let weight = self.weight(weight)?;
@@ -258,19 +259,20 @@ impl<'a> Net<'a> {
     pub(crate) fn attention(
         &mut self,
         layer: usize,
-        heads: Heads,
+        heads: AttentionParams,
         [q, k, v]: [ValueId; 3],
         rope: ValueId,
     ) -> Result<ValueId, GraphError> {
-        let Heads { heads, kv_heads, head_dim, scale, layout, uses_rope, window, softcap, sinks } = heads;
+        let AttentionParams { heads, kv_heads, head_dim, scale, layout, uses_rope, window, softcap, sinks } =
+            heads;
         let (q, k) = if uses_rope {
             let q = self.apply(Op::Rope { heads, head_dim, layout }, &[q, rope])?;
             (q, self.apply(Op::Rope { heads: kv_heads, head_dim, layout }, &[k, rope])?)
         } else {
             (q, k)
         };
-        let transform = |net: &mut Self, is_wanted: bool, heads: usize, x: ValueId| {
-            if is_wanted { net.apply(Op::Hadamard { heads, head_dim }, &[x]) } else { Ok(x) }
+        let transform = |ctx: &mut Self, is_wanted: bool, heads: usize, x: ValueId| {
+            if is_wanted { ctx.apply(Op::Hadamard { heads, head_dim }, &[x]) } else { Ok(x) }
         };
         let HadamardKv { keys, values } = self.hadamard;
         let q = transform(self, keys, heads, q)?;
@@ -307,7 +309,7 @@ impl<'a> Net<'a> {
         self.linear(inner, down)
     }
 
-    /// As [`Net::gated_ffn`], with the gate's and then the up projection's rows in one weight.
+    /// As [`GraphContext::gated_ffn`], with the gate's and then the up projection's rows in one weight.
     pub(crate) fn fused_ffn(
         &mut self,
         x: ValueId,
@@ -337,7 +339,7 @@ impl<'a> Net<'a> {
     }
 
     pub(crate) fn scale(&mut self, x: ValueId, factor: f32) -> Result<ValueId, GraphError> {
-        if factor == 1.0 { Ok(x) } else { self.apply(Op::Scale { factor: Real(factor) }, &[x]) }
+        if factor == 1.0 { Ok(x) } else { self.apply(Op::Scale { factor: F32Bits(factor) }, &[x]) }
     }
 
     /// silu of a convolution over each channel's last inputs, carried from row to row in the `index`-th recurrent state.
@@ -385,7 +387,7 @@ impl<'a> Net<'a> {
         mut self,
         x: ValueId,
         norm: WeightId,
-        eps: Real,
+        eps: F32Bits,
         head: Linear,
         scaling: LogitScaling,
     ) -> Result<Graph, GraphError> {

@@ -1,6 +1,6 @@
-//! A target and an appended draft with layers of its own, of other types of K and V: whatever is proposed, accepted, rejected,
-//! forked, reused, cut, removed from the middle, saved and restored, each model computes the bits that it computes alone, or
-//! the draft is refused.
+//! A target and an appended draft model with layers of its own and different KV cache types: whatever is proposed, accepted,
+//! rejected, forked, reused, truncated, removed from the middle, saved and restored, each model computes the same bits as alone, or
+//! the rows of the draft model are rejected.
 
 mod common;
 
@@ -9,22 +9,22 @@ use common::*;
 use std::ops::Range;
 use verbatim_engine::{
     Backend, BatchError, DraftOptions, KvType, LoadOptions, ModelId, RestoreError, Row, RowError, RowInput,
-    SequenceId, StateError, Stepper, Want,
+    RowOutputs, SequenceId, StateError, Stepper,
 };
 use verbatim_graph::random::Random;
 use verbatim_reference::Reference;
 
 const CONTEXT: usize = 200;
 const SEQUENCES: usize = 4;
-/// Texts repeat, so that they meet in the prefix tree.
+/// Texts repeat, so that they hit the same prefix-tree nodes.
 const TEXT: usize = 251;
 
-/// A target and its draft.
+/// A target and its draft model.
 #[derive(Clone, Copy)]
 struct Case {
     target: &'static str,
     draft: &'static str,
-    /// The draft loses nothing but where the target does: all its layers see all positions.
+    /// All layers of the draft model attend to all positions, so it loses state only where the target does.
     sees_all: bool,
 }
 
@@ -57,7 +57,7 @@ fn target_alone<B: Backend>(backend: B, case: Case, sequences: usize) -> Stepper
 
 fn with_draft<B: Backend>(backend: B, case: Case) -> (Stepper<B>, ModelId) {
     let mut engine = target_alone(backend, case, SEQUENCES);
-    let draft = engine.append_model(&model_file(&path(case.draft)), &DRAFT).expect("a draft");
+    let draft = engine.append_model(&model_file(&path(case.draft)), &DRAFT).expect("a draft model");
     (engine, draft)
 }
 
@@ -67,12 +67,12 @@ fn draft_alone<B: Backend>(backend: B, case: Case) -> Stepper<B> {
     engine_on(backend, &path(case.draft), options)
 }
 
-/// A sequence and what has happened to it.
+/// A sequence and its operation history.
 #[derive(Clone)]
 struct Text {
     sequence: SequenceId,
     history: Vec<Event>,
-    /// What is there of it.
+    /// The committed tokens.
     tokens: Vec<u32>,
 }
 
@@ -106,14 +106,14 @@ struct Pair<B: Backend> {
     case: Case,
     engine: Stepper<B>,
     draft: ModelId,
-    /// The target, the draft.
+    /// The target, the draft model.
     alone: [FromScratch<B>; 2],
     random: Random,
     vocabulary: usize,
-    /// Logits of each that were compared.
+    /// Number of logits compared, of each.
     compared: [usize; 2],
-    /// How often the draft was refused.
-    refused: usize,
+    /// How often the draft model's rows were rejected.
+    rejected: usize,
 }
 
 impl<B: Backend> Pair<B> {
@@ -122,7 +122,7 @@ impl<B: Backend> Pair<B> {
         let (target, other) = (target_alone(backend(), case, 1), draft_alone(backend(), case));
         let vocabulary = target.hyperparameters().vocabulary.min(other.hyperparameters().vocabulary);
         let alone = [FromScratch::new(target), FromScratch::new(other)];
-        Pair { case, engine, draft, alone, random: Random(seed), vocabulary, compared: [0; 2], refused: 0 }
+        Pair { case, engine, draft, alone, random: Random(seed), vocabulary, compared: [0; 2], rejected: 0 }
     }
 
     fn begin(&mut self) -> Text {
@@ -130,8 +130,8 @@ impl<B: Backend> Pair<B> {
         Text { sequence, history: Vec::new(), tokens: Vec::new() }
     }
 
-    /// The text that sequences mostly follow.
-    fn said(&self, position: usize, otherwise: usize) -> u32 {
+    /// The text that most sequences share.
+    fn token_at(&self, position: usize, otherwise: usize) -> u32 {
         ((position * position * 17 + position * 5 + 11 + otherwise * 97) % TEXT) as u32
     }
 
@@ -146,13 +146,13 @@ impl<B: Backend> Pair<B> {
             // Siblings differ.
             let is_right = depth < right && !proposal.parents.contains(&parent);
             let otherwise = if is_right { 0 } else { index + 1 };
-            proposal.tokens.push(self.said(text.tokens.len() + depth, otherwise));
+            proposal.tokens.push(self.token_at(text.tokens.len() + depth, otherwise));
             proposal.parents.push(parent);
         }
         proposal
     }
 
-    /// Proposes, verifies and commits: of each text, the first so many of a path. Gives whether the draft went along.
+    /// Proposes, verifies and commits a path of each text. Returns whether all rows of the draft model were computed.
     fn round(
         &mut self,
         texts: &mut [&mut Text],
@@ -166,7 +166,7 @@ impl<B: Backend> Pair<B> {
         }
         let mut went_along = drafting;
         if drafting {
-            // The draft goes through the KV indices one by one, with inputs of its own.
+            // The draft model computes the KV indices one by one, with inputs of its own.
             let most = proposals.iter().map(|proposal| proposal.tokens.len()).max().unwrap_or(0);
             for index in 0..most {
                 let rows: Vec<Row> = texts
@@ -178,20 +178,20 @@ impl<B: Backend> Pair<B> {
                         sequence: text.sequence,
                         kv_index: start + index,
                         input: RowInput::Token((proposal.tokens[index] + 1) % self.vocabulary as u32),
-                        want: Want::LOGITS,
+                        want: RowOutputs::LOGITS,
                     })
                     .collect();
                 let outputs = self.engine.step_with(self.draft, &rows).expect("a step");
                 went_along &= outputs.all().is_ok();
             }
         }
-        // The verifying step, and the draft over the same rows.
+        // The verification step, and a step of the draft model over the same rows.
         let mut rows = Vec::new();
         let mut histories = Vec::new();
         for ((text, proposal), start) in texts.iter().zip(proposals).zip(&starts) {
             for (index, &token) in proposal.tokens.iter().enumerate() {
                 let (sequence, input) = (text.sequence, RowInput::Token(token));
-                rows.push(Row { sequence, kv_index: start + index, input, want: Want::LOGITS });
+                rows.push(Row { sequence, kv_index: start + index, input, want: RowOutputs::LOGITS });
                 let path = proposal.path(index).into_iter().map(|index| Event::Token(proposal.tokens[index]));
                 histories.push(text.history.iter().copied().chain(path).collect::<Vec<Event>>());
             }
@@ -219,22 +219,22 @@ impl<B: Backend> Pair<B> {
         }
         for text in texts {
             let usable = self.check(text);
-            // Before the rows it may have been refused, and after those it may not.
+            // The draft model's rows may have been rejected in this round and still be accepted now.
             assert!(usable || !went_along || !drafting || text.tokens.is_empty());
         }
         self.engine.integrity().expect("consistent cache metadata");
         went_along
     }
 
-    /// Feeds what is known: a prompt, or what the draft is off for.
-    fn feed(&mut self, text: &mut Text, tokens: &[u32], drafting: bool) {
+    /// Computes and commits known tokens: a prompt, or tokens that the draft model does not compute.
+    fn compute(&mut self, text: &mut Text, tokens: &[u32], drafting: bool) {
         let start = self.engine.append(text.sequence, tokens.len()).expect("room");
         let sequence = text.sequence;
         let row = |(i, &token)| Row {
             sequence,
             kv_index: start + i,
             input: RowInput::Token(token),
-            want: Want::NONE,
+            want: RowOutputs::NONE,
         };
         let rows: Vec<Row> = tokens.iter().enumerate().map(row).collect();
         self.engine.step(&rows).expect("a step").all().expect("in order");
@@ -245,43 +245,43 @@ impl<B: Backend> Pair<B> {
         tokens.iter().for_each(|&token| text.push(token));
     }
 
-    /// Probes a sequence: the next logits of each model are those that it computes alone. Gives whether the draft can go on.
+    /// Checks that the next logits of each model are those that it computes alone. Returns whether the draft model can continue.
     fn check(&mut self, text: &Text) -> bool {
         let (sequence, len) = (text.sequence, text.tokens.len());
         assert_eq!(self.engine.tokens(sequence).expect("begun"), text.tokens);
-        let filled = self.engine.computed_range(sequence, self.draft).expect("begun");
+        let computed = self.engine.computed_range(sequence, self.draft).expect("begun");
         assert_eq!(self.engine.computed_range(sequence, ModelId::TARGET), Ok(0..len));
-        assert!(filled.end <= len, "{filled:?} of {len}");
+        assert!(computed.end <= len, "{computed:?} of {len}");
         if len == CONTEXT {
-            return filled == (0..len);
+            return computed == (0..len);
         }
-        let token = self.said(len, 0);
+        let token = self.token_at(len, 0);
         let history: Vec<Event> = text.history.iter().copied().chain([Event::Token(token)]).collect();
         let mut usable = true;
         for (owner, index) in [(ModelId::TARGET, 0), (self.draft, 1)] {
             let kv_index = self.engine.append(sequence, 1).expect("room");
             let input = RowInput::Token(token);
-            let row = Row { sequence, kv_index, input, want: Want::LOGITS };
+            let row = Row { sequence, kv_index, input, want: RowOutputs::LOGITS };
             let outputs = self.engine.step_with(owner, &[row]).expect("a step");
             if let Some(logits) = outputs.logits(0) {
                 let wanted = self.alone[index].logits(&history);
                 assert_same(logits, wanted, (self.case, index, "probed", &history));
                 self.compared[index] += 1;
-                assert!(index == 0 || filled.end == len, "{filled:?} of {len}");
+                assert!(index == 0 || computed.end == len, "{computed:?} of {len}");
             } else {
                 let error = outputs.row(0).expect_err("no logits");
                 let expected = matches!(
                     error,
                     RowError::DraftNotComputed { .. } | RowError::Batch(BatchError::NoDraftState { .. })
                 );
-                assert!(index == 1 && expected && filled != (0..len), "{filled:?} of {len}: {error}");
+                assert!(index == 1 && expected && computed != (0..len), "{computed:?} of {len}: {error}");
                 usable = false;
-                self.refused += 1;
+                self.rejected += 1;
             }
             drop(outputs);
             self.engine.rollback(sequence).expect("begun");
         }
-        assert_eq!(self.engine.computed_range(sequence, self.draft), Ok(filled));
+        assert_eq!(self.engine.computed_range(sequence, self.draft), Ok(computed));
         usable
     }
 
@@ -294,7 +294,7 @@ impl<B: Backend> Pair<B> {
         Text { sequence, ..text.clone() }
     }
 
-    /// A new sequence that begins with what is known of these tokens.
+    /// A new sequence that resumes from the cached prefix of these tokens.
     fn reuse(&mut self, tokens: &[u32]) -> Text {
         let mut text = self.begin();
         let reused = self.engine.resume_prefix(text.sequence, tokens).expect("empty");
@@ -303,7 +303,7 @@ impl<B: Backend> Pair<B> {
     }
 
     fn truncate(&mut self, text: &mut Text, len: usize) -> Result<(), StateError> {
-        assert!(!text.has_removed() || len == 0, "what a removal did cannot be played");
+        assert!(!text.has_removed() || len == 0, "a removal cannot be replayed partly");
         self.engine.truncate(text.sequence, len)?;
         text.tokens.truncate(len);
         text.history = text.tokens.iter().map(|&token| Event::Token(token)).collect();
@@ -319,16 +319,16 @@ impl<B: Backend> Pair<B> {
     }
 
     fn prompt(&self, count: usize, otherwise: usize) -> Vec<u32> {
-        (0..count).map(|position| self.said(position, otherwise)).collect()
+        (0..count).map(|position| self.token_at(position, otherwise)).collect()
     }
 
-    fn filled(&self, text: &Text) -> Range<usize> {
+    fn computed(&self, text: &Text) -> Range<usize> {
         self.engine.computed_range(text.sequence, self.draft).expect("begun")
     }
 
-    /// That the draft has filled all.
+    /// Checks that the draft model has computed all positions.
     fn assert_in_step(&mut self, text: &Text) {
-        assert_eq!(self.filled(text), 0..text.tokens.len(), "{}", self.case.draft);
+        assert_eq!(self.computed(text), 0..text.tokens.len(), "{}", self.case.draft);
         assert!(self.check(text));
     }
 }
@@ -341,12 +341,12 @@ fn assert_same(logits: &[f32], wanted: Option<&[u32]>, what: (Case, usize, &str,
     assert!(same, "{model} of {} and {}, {how}: {history:?}", case.target, case.draft);
 }
 
-/// Rejects at every depth, fork, reuse, save and restore, on one pair of models.
+/// Rejections at every depth, fork, reuse, save and restore, on one pair of models.
 fn round_trip<B: Backend>(backend: impl Fn() -> B, case: Case, most: usize) {
     let mut pair = Pair::new(&backend, case, 11);
     let mut text = pair.begin();
     let prompt = pair.prompt(70, 0);
-    pair.feed(&mut text, &prompt, true);
+    pair.compute(&mut text, &prompt, true);
     pair.assert_in_step(&text);
     for count in [1, 3, most] {
         for accepted in 0..=count {
@@ -363,7 +363,7 @@ fn round_trip<B: Backend>(backend: impl Fn() -> B, case: Case, most: usize) {
         pair.assert_in_step(&text);
     }
 
-    // Both branches go on differently, in the same steps.
+    // Both branches continue differently, in the same steps.
     let mut fork = pair.fork(&text);
     pair.assert_in_step(&fork);
     for round in 0..4 {
@@ -377,7 +377,7 @@ fn round_trip<B: Backend>(backend: impl Fn() -> B, case: Case, most: usize) {
 
     save_and_restore(&backend, &mut pair, &text);
 
-    // A prefix-cache hit: the draft is warm.
+    // A prefix-cache hit: the draft model has computed it too.
     let tokens = fork.tokens.clone();
     pair.end(fork);
     let mut warm = pair.reuse(&tokens);
@@ -386,7 +386,7 @@ fn round_trip<B: Backend>(backend: impl Fn() -> B, case: Case, most: usize) {
         pair.assert_in_step(&warm);
     }
     pair.check(&warm);
-    let usable = pair.filled(&warm) == (0..warm.tokens.len());
+    let usable = pair.computed(&warm) == (0..warm.tokens.len());
     let proposal = pair.propose(&warm, most, false);
     assert_eq!(pair.round(&mut [&mut warm], &[proposal], &[&[0]], true), usable);
     pair.end(warm);
@@ -397,7 +397,7 @@ fn round_trip<B: Backend>(backend: impl Fn() -> B, case: Case, most: usize) {
 fn save_and_restore<B: Backend>(backend: &impl Fn() -> B, pair: &mut Pair<B>, text: &Text) {
     let case = pair.case;
     let saved = pair.engine.save(text.sequence).expect("begun");
-    // Into another stepper with the draft.
+    // Into a new stepper with the draft model.
     let mut other = Pair::new(backend, case, 5);
     let restored = other.engine.restore(&saved, Vec::new()).expect("fits");
     let mut there = Text { sequence: restored.sequence, ..text.clone() };
@@ -408,36 +408,37 @@ fn save_and_restore<B: Backend>(backend: &impl Fn() -> B, pair: &mut Pair<B>, te
     assert!(other.round(&mut [&mut there], &[proposal], &[&[0, 1]], true));
     other.assert_in_step(&there);
 
-    // Into one without: the target goes on, and what it saves is without the draft.
+    // Into one without: the target continues, and what it saves is without the draft model.
     let mut alone = target_alone(backend(), case, 2);
     let restored = alone.restore(&saved, Vec::new()).expect("fits");
     let mut logits = Vec::new();
     let kv_index = alone.append(restored.sequence, 1).expect("room");
-    let row = Row { sequence: restored.sequence, kv_index, input: RowInput::Token(7), want: Want::LOGITS };
+    let row =
+        Row { sequence: restored.sequence, kv_index, input: RowInput::Token(7), want: RowOutputs::LOGITS };
     logits.extend_from_slice(alone.step(&[row]).expect("a step").logits(0).expect("wanted"));
     alone.commit(restored.sequence, 1).expect("computed");
     let mut longer = text.clone();
     longer.push(7);
     assert_same(&logits, pair.alone[0].logits(&longer.history), (case, 0, "without", &longer.history));
 
-    // Saved without it, and restored where it is: it has nothing, and is refused.
+    // Saved without the draft model, restored with it: it has computed nothing, so its rows are rejected.
     let without = alone.save(restored.sequence).expect("begun");
     assert!(without.len() < saved.len());
     let restored = other.engine.restore(&without, Vec::new()).expect("fits");
     longer.sequence = restored.sequence;
-    assert_eq!(other.filled(&longer), 0..0);
+    assert_eq!(other.computed(&longer), 0..0);
     assert!(!other.check(&longer));
     let proposal = other.propose(&longer, 3, false);
     assert!(!other.round(&mut [&mut longer], &[proposal], &[&[0, 1, 2]], true));
 
-    // A draft with K and V of another form is not given them.
-    let mut form = target_alone(backend(), case, 2);
-    let draft = form
+    // A draft model with different KV cache types does not get the saved K and V.
+    let mut different = target_alone(backend(), case, 2);
+    let draft = different
         .append_model(&model_file(&path(case.draft)), &DraftOptions { k: KvType::F16, ..DRAFT })
-        .expect("a draft");
-    let restored = form.restore(&saved, Vec::new()).expect("the target fits");
-    assert_eq!(form.computed_range(restored.sequence, draft), Ok(0..0));
-    for engine in [&mut alone, &mut form] {
+        .expect("a draft model");
+    let restored = different.restore(&saved, Vec::new()).expect("the target fits");
+    assert_eq!(different.computed_range(restored.sequence, draft), Ok(0..0));
+    for engine in [&mut alone, &mut different] {
         engine.end(restored.sequence).expect("begun");
     }
     let damaged = other.engine.restore(&saved[..saved.len() - 1], Vec::new());
@@ -445,55 +446,55 @@ fn save_and_restore<B: Backend>(backend: &impl Fn() -> B, pair: &mut Pair<B>, te
 }
 
 #[test]
-fn rejects_at_every_depth_forks_reuse_and_restored_sequences_stay_in_step() {
+fn draft_models_stay_in_step_over_rejections_forks_reuse_and_restore() {
     for case in CASES {
         round_trip(|| cpu(1), case, 7);
     }
 }
 
 #[test]
-fn they_stay_in_step_on_the_reference() {
+fn draft_models_stay_in_step_on_the_reference() {
     for case in [CASES[0], CASES[4], CASES[7]] {
         round_trip(|| Reference, case, 3);
     }
 }
 
 #[test]
-fn a_draft_that_was_off_is_refused_until_the_target_goes_back() {
+fn a_draft_model_that_skipped_positions_is_rejected_until_the_target_is_truncated() {
     for case in CASES {
         let mut pair = Pair::new(&|| cpu(1), case, 3);
         let mut text = pair.begin();
         let prompt = pair.prompt(30, 0);
-        pair.feed(&mut text, &prompt, true);
+        pair.compute(&mut text, &prompt, true);
         pair.assert_in_step(&text);
         for round in 0..3 {
             let proposal = pair.propose(&text, 4, round == 1);
             let path = proposal.path(round);
             pair.round(&mut [&mut text], &[proposal], &[&path], false);
-            assert_eq!(pair.filled(&text), 0..30);
+            assert_eq!(pair.computed(&text), 0..30);
             assert!(!pair.check(&text));
         }
-        // On again: it is refused, alone, and fills nothing.
+        // Used again: only its rows of that sequence are rejected, and it computes nothing there.
         let mut other = pair.begin();
-        pair.feed(&mut other, &prompt[..5], true);
+        pair.compute(&mut other, &prompt[..5], true);
         let proposals = [pair.propose(&text, 2, false), pair.propose(&other, 2, false)];
         assert!(!pair.round(&mut [&mut text, &mut other], &proposals, &[&[0, 1], &[0]], true));
-        assert_eq!(pair.filled(&text), 0..30);
+        assert_eq!(pair.computed(&text), 0..30);
         pair.assert_in_step(&other);
         pair.end(other);
-        // What it has filled moves down with what is removed.
+        // A removal shifts its computed range down.
         for (removed, left) in [(2..9, 23), (25..31, 25)] {
             let mut cut = pair.fork(&text);
             if pair.remove(&mut cut, removed).is_ok() {
-                assert!(!case.sees_all || pair.filled(&cut) == (0..left));
+                assert!(!case.sees_all || pair.computed(&cut) == (0..left));
                 assert!(!pair.check(&cut));
             }
             pair.end(cut);
         }
-        // What it has filled ends where the target goes back to.
+        // Truncation ends its computed range.
         if pair.truncate(&mut text, 30).is_ok() {
-            // A window or a recurrent state of the draft's may be gone.
-            assert!(!case.sees_all || pair.filled(&text) == (0..30));
+            // The draft model may have lost a window or a recurrent state.
+            assert!(!case.sees_all || pair.computed(&text) == (0..30));
             let usable = pair.check(&text);
             assert!(!case.sees_all || usable);
             let proposal = pair.propose(&text, 3, false);
@@ -501,15 +502,15 @@ fn a_draft_that_was_off_is_refused_until_the_target_goes_back() {
             pair.check(&text);
         }
         pair.truncate(&mut text, 0).expect("all");
-        assert_eq!(pair.filled(&text), 0..0);
-        pair.feed(&mut text, &prompt, true);
+        assert_eq!(pair.computed(&text), 0..0);
+        pair.compute(&mut text, &prompt, true);
         pair.assert_in_step(&text);
-        assert!(pair.refused > 0);
+        assert!(pair.rejected > 0);
     }
 }
 
 #[test]
-fn removed_and_cut_positions_are_gone_for_both() {
+fn removed_and_truncated_positions_are_gone_for_both_models() {
     for case in CASES {
         let mut pair = Pair::new(&|| cpu(1), case, 8);
         if pair.engine.can_shift().is_err() {
@@ -518,12 +519,12 @@ fn removed_and_cut_positions_are_gone_for_both() {
         for (positions, rest) in [(2..9, 20), (60..70, 90), (3..67, 80), (64..128, 140), (10..11, 12)] {
             let mut text = pair.begin();
             let prompt = pair.prompt(rest, 0);
-            pair.feed(&mut text, &prompt, true);
+            pair.compute(&mut text, &prompt, true);
             let fork = pair.fork(&text);
             if pair.remove(&mut text, positions).is_ok() {
                 let usable = pair.check(&text);
                 assert!(usable || !case.sees_all);
-                assert_eq!(pair.filled(&fork), 0..rest);
+                assert_eq!(pair.computed(&fork), 0..rest);
                 for round in 0..2 {
                     let proposal = pair.propose(&text, 3, round == 1);
                     let path = proposal.path(1);
@@ -532,7 +533,7 @@ fn removed_and_cut_positions_are_gone_for_both() {
             } else {
                 assert!(case.target.contains("gemma"));
             }
-            // The other has lost nothing.
+            // The fork has lost nothing.
             pair.assert_in_step(&fork);
             let mut cut = fork;
             for len in [rest - 1, rest - 5, 3] {
@@ -550,7 +551,7 @@ fn removed_and_cut_positions_are_gone_for_both() {
 }
 
 /// Random operations on some sequences.
-fn random_lives<B: Backend>(backend: impl Fn() -> B, case: Case, seed: u64, operations: usize) {
+fn random_operations<B: Backend>(backend: impl Fn() -> B, case: Case, seed: u64, operations: usize) {
     let mut pair = Pair::new(&backend, case, seed);
     let mut texts: Vec<Text> = Vec::new();
     let mut went_along = [0; 2];
@@ -567,14 +568,14 @@ fn random_lives<B: Backend>(backend: impl Fn() -> B, case: Case, seed: u64, oper
             0 | 1 if !is_full => {
                 let count = 1 + pair.random.below(120);
                 let tokens = pair.prompt(count, 0);
-                // A recurrent draft has seldom a state where a text that is reused ends.
+                // A recurrent draft model seldom has a state at the end of a reused prefix.
                 let is_cold = pair.random.below(2) == 0;
                 let mut text = if is_cold { pair.begin() } else { pair.reuse(&tokens) };
                 pair.check(&text);
                 let rest = tokens[text.tokens.len()..].to_vec();
                 let drafting = pair.random.below(8) > 0;
                 if !rest.is_empty() {
-                    pair.feed(&mut text, &rest, drafting);
+                    pair.compute(&mut text, &rest, drafting);
                 }
                 pair.check(&text);
                 texts.push(text);
@@ -611,16 +612,16 @@ fn random_lives<B: Backend>(backend: impl Fn() -> B, case: Case, seed: u64, oper
                 let restored = pair.engine.restore(&saved, Vec::new());
                 if let Ok(restored) = restored {
                     let text = Text { sequence: restored.sequence, ..texts[at].clone() };
-                    assert_eq!(pair.filled(&text), pair.filled(&texts[at]));
+                    assert_eq!(pair.computed(&text), pair.computed(&texts[at]));
                     pair.check(&text);
                     texts.push(text);
                 }
             }
-            // A draft that has lost a sequence gets it back from the start.
-            7 | 8 if pair.filled(&texts[at]) != (0..texts[at].tokens.len()) => {
+            // A draft model that has lost a sequence recomputes it from the start.
+            7 | 8 if pair.computed(&texts[at]) != (0..texts[at].tokens.len()) => {
                 let tokens = texts[at].tokens.clone();
                 pair.truncate(&mut texts[at], 0).expect("all");
-                pair.feed(&mut texts[at], &tokens, true);
+                pair.compute(&mut texts[at], &tokens, true);
                 pair.assert_in_step(&texts[at].clone());
             }
             _ => {
@@ -650,16 +651,16 @@ fn random_lives<B: Backend>(backend: impl Fn() -> B, case: Case, seed: u64, oper
         pair.engine.integrity().expect("consistent cache metadata");
     }
     println!(
-        "{} and {}: {:?} logits compared, {:?} rounds without and with the draft, refused {}",
-        case.target, case.draft, pair.compared, went_along, pair.refused
+        "{} and {}: {:?} logits compared, {:?} rounds without and with the draft model, rejected {}",
+        case.target, case.draft, pair.compared, went_along, pair.rejected
     );
     assert!(went_along.iter().all(|&rounds| rounds * 12 > operations), "{went_along:?}");
     texts.into_iter().for_each(|text| pair.end(text));
 }
 
 #[test]
-fn random_lives_of_both() {
+fn random_operations_on_both_models() {
     for (index, case) in CASES.into_iter().enumerate() {
-        random_lives(|| cpu(1), case, 70 + index as u64, 48);
+        random_operations(|| cpu(1), case, 70 + index as u64, 48);
     }
 }

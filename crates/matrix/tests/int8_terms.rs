@@ -1,5 +1,5 @@
-//! Activations in two int8 residual terms: matmuls nearly as accurate as with f32 activations, with the same bits at every
-//! batch size and on every instruction set.
+//! Activations in two int8 terms: matmuls nearly as accurate as with f32 activations, with the same bits at every batch size and on
+//! every instruction set.
 
 use verbatim_graph::random::Random;
 use verbatim_matrix::{
@@ -35,7 +35,7 @@ fn output(isa: Isa, weights: &PackedMatrix, terms: usize, x: &[f32], residual: O
 }
 
 #[test]
-fn two_planes_are_nearly_exact_and_independent_of_width_and_instruction_set() {
+fn two_terms_are_nearly_exact_and_independent_of_batch_size_and_instruction_set() {
     let mut random = Random(9);
     let mut random_values =
         |count: usize| -> Vec<f32> { (0..count).map(|_| random.unit().powi(3)).collect() };

@@ -1,13 +1,13 @@
-//! The cache metadata against a naive account of what every cell and slot has to hold, of every model.
+//! The cache metadata against a naive model of what every cell and slot must contain, for every model.
 
 use super::*;
 use verbatim_graph::random::Random;
-use verbatim_graph::{Real, RopeScaling};
+use verbatim_graph::{F32Bits, RopeScaling};
 
-/// What a cell has to hold: a number for the text up to its position.
+/// What a cell must contain: a number for the text up to its position.
 type Content = u64;
 
-/// What nobody has computed.
+/// The content of cells that were not computed.
 const POISON: Content = 0xdead_dead_dead_dead;
 
 /// The layers of one model: windows, and whether there is a recurrent layer.
@@ -15,8 +15,11 @@ pub(super) type Kind = (&'static [Option<usize>], bool);
 
 pub(super) fn model((windows, is_recurrent): Kind) -> ModelSpec {
     // Layers that differ in how their keys move.
-    let table =
-        RopeTable { rotary_dim: 4, base: Real(1e4), scaling: RopeScaling::Linear { factor: Real(1.0) } };
+    let table = RopeTable {
+        rotary_dim: 4,
+        base: F32Bits(1e4),
+        scaling: RopeScaling::Linear { factor: F32Bits(1.0) },
+    };
     let layers = windows.iter().enumerate().map(|(index, &window)| {
         let rope = RopeKind::Rope { table, layout: RopeLayout::NeoX, freq_factors: None };
         let rope = if index % 2 == 0 { rope } else { RopeKind::None };
@@ -25,26 +28,26 @@ pub(super) fn model((windows, is_recurrent): Kind) -> ModelSpec {
     ModelSpec { layers: layers.collect(), recurrent: is_recurrent.then(recurrent).into_iter().collect() }
 }
 
-/// A position in flight as it ought to be.
+/// The expected state of a position in flight.
 #[derive(Clone)]
 struct Flying {
     parent: Option<usize>,
     token: u32,
     content: Content,
-    /// The target has been told of the token.
-    is_told: bool,
+    /// The token was reported to the target.
+    is_reported: bool,
     /// By model.
     computed: Vec<bool>,
 }
 
-/// A sequence as it ought to be.
+/// The expected state of a sequence.
 #[derive(Clone, Default)]
 struct Naive {
     tokens: Vec<u32>,
     contents: Vec<Content>,
     /// By model, the target's included.
-    filled: Vec<Range<usize>>,
-    flight: Vec<Flying>,
+    computed_ranges: Vec<Range<usize>>,
+    in_flight: Vec<Flying>,
 }
 
 fn after(contents: impl Iterator<Item = Content>, token: u32) -> Content {
@@ -62,7 +65,7 @@ impl Naive {
     /// Indices of the path of a position in flight, its own last.
     fn path(&self, index: usize) -> Vec<usize> {
         let mut path = vec![index];
-        while let Some(parent) = self.flight[path[path.len() - 1]].parent {
+        while let Some(parent) = self.in_flight[path[path.len() - 1]].parent {
             path.push(parent);
         }
         path.reverse();
@@ -71,7 +74,7 @@ impl Naive {
 
     /// Contents up to a position in flight, its own last.
     fn contents(&self, index: usize) -> Vec<Content> {
-        let path = self.path(index).into_iter().map(|index| self.flight[index].content);
+        let path = self.path(index).into_iter().map(|index| self.in_flight[index].content);
         self.contents.iter().copied().chain(path).collect()
     }
 
@@ -81,22 +84,23 @@ impl Naive {
 
     /// What a model has computed of a KV index, and of those that follow it, is lost.
     fn lose(&mut self, index: usize, model: usize) {
-        for later in index..self.flight.len() {
+        for later in index..self.in_flight.len() {
             if self.follows(later, index) {
-                self.flight[later].computed[model] = false;
+                self.in_flight[later].computed[model] = false;
             }
         }
     }
 
     /// A KV index is of another token now.
     fn change(&mut self, index: usize, token: u32, fresh: Content) {
-        self.flight[index].token = token;
-        for later in index..self.flight.len() {
+        self.in_flight[index].token = token;
+        for later in index..self.in_flight.len() {
             if self.follows(later, index) {
                 let contents = self.contents(later);
                 let before = contents[..contents.len() - 1].iter().copied();
-                let token = self.flight[later].token;
-                self.flight[later].content = if token == NOT_A_TOKEN { fresh } else { after(before, token) };
+                let token = self.in_flight[later].token;
+                self.in_flight[later].content =
+                    if token == NOT_A_TOKEN { fresh } else { after(before, token) };
             }
         }
     }
@@ -104,37 +108,37 @@ impl Naive {
     /// Where a model has computed without gap up to a KV index that it computes.
     fn start(&self, index: usize, model: usize) -> usize {
         let path = self.path(index);
-        let gap = path[..path.len() - 1].iter().rposition(|&index| !self.flight[index].computed[model]);
-        let (committed, filled) = (self.contents.len(), &self.filled[model]);
+        let gap = path[..path.len() - 1].iter().rposition(|&index| !self.in_flight[index].computed[model]);
+        let (committed, computed_range) = (self.contents.len(), &self.computed_ranges[model]);
         match gap {
             Some(gap) => committed + gap + 1,
-            None if filled.end == committed && !filled.is_empty() => filled.start,
+            None if computed_range.end == committed && !computed_range.is_empty() => computed_range.start,
             None => committed,
         }
     }
 
     fn commit(&mut self, path: &[usize]) {
         for &index in path {
-            let (at, row) = (self.contents.len(), &self.flight[index]);
-            for (filled, computed) in self.filled.iter_mut().zip(&row.computed) {
+            let (at, row) = (self.contents.len(), &self.in_flight[index]);
+            for (computed_range, computed) in self.computed_ranges.iter_mut().zip(&row.computed) {
                 if *computed {
-                    let goes_on = filled.end == at && filled.start < at;
-                    *filled = if goes_on { filled.start } else { at }..at + 1;
+                    let continues = computed_range.end == at && computed_range.start < at;
+                    *computed_range = if continues { computed_range.start } else { at }..at + 1;
                 }
             }
             self.tokens.push(row.token);
             self.contents.push(row.content);
         }
-        self.flight.clear();
+        self.in_flight.clear();
     }
 }
 
-/// A state with its account.
+/// A state with its naive model.
 struct World {
     state: State<PlainStore>,
     live: Vec<(SequenceId, Naive)>,
     random: Random,
-    /// Drafts that compute at present.
+    /// Draft models that compute at present.
     on: Vec<bool>,
     /// Models of which it is known exactly what they have computed.
     exact: Vec<bool>,
@@ -226,7 +230,7 @@ impl World {
 
     fn append(&mut self, at: usize) {
         let (id, naive) = &self.live[at];
-        let (id, base) = (*id, naive.flight.len());
+        let (id, base) = (*id, naive.in_flight.len());
         let sizes = [1, 3, 16, 70, 100];
         let count = 1 + self.random.below(sizes[self.random.0 as usize % sizes.len()]);
         let tree = self.random.below(3) == 0 && count <= 16;
@@ -253,8 +257,8 @@ impl World {
             let computed = vec![false; models.len()];
             let fresh = self.random.bits();
             let naive = &mut self.live[at].1;
-            naive.flight.push(Flying { parent, token, content: 0, is_told: false, computed });
-            naive.change(naive.flight.len() - 1, token, fresh);
+            naive.in_flight.push(Flying { parent, token, content: 0, is_reported: false, computed });
+            naive.change(naive.in_flight.len() - 1, token, fresh);
         }
         let order = if self.random.below(2) == 0 { 0..models.len() } else { 1..models.len() + 1 };
         for model in order.map(|model| ModelId(model % models.len())) {
@@ -262,7 +266,7 @@ impl World {
         }
     }
 
-    /// A model computes the last KV indices in flight, in one or several steps; a draft perhaps not all of them.
+    /// A model computes the last KV indices in flight, in one or several steps; a draft model perhaps not all of them.
     fn compute_some(&mut self, at: usize, model: ModelId, base: usize, count: usize) {
         if !self.on[model.index()] {
             return;
@@ -301,7 +305,7 @@ impl World {
         let rows: Vec<_> = indices.iter().map(|index| (id, committed + index)).collect();
         let mut batch = std::mem::take(&mut self.batch);
         self.state.batch(model, &rows, &mut batch);
-        let is_possible = self.check_refusal(at, model, indices, &batch);
+        let is_possible = self.check_rejection(at, model, indices, &batch);
         if is_possible {
             self.state.begin_compute(model, rows.iter().copied()).unwrap();
             let naive = &mut self.live[at].1;
@@ -317,7 +321,7 @@ impl World {
                 kept.for_each(|(row, &index)| self.compute_row(at, model, index, row, &batch));
                 let naive = &self.live[at].1;
                 let token =
-                    |index: usize| Some(naive.flight[index].token).filter(|&token| token != NOT_A_TOKEN);
+                    |index: usize| Some(naive.in_flight[index].token).filter(|&token| token != NOT_A_TOKEN);
                 let computed =
                     rows.iter().zip(indices).map(|(&(id, kv_index), &index)| (id, kv_index, token(index)));
                 self.state.computed(model, computed).unwrap();
@@ -327,37 +331,37 @@ impl World {
         is_possible && !fails
     }
 
-    /// The target computes a KV index of another token: what drafts have computed there and after it is of no use.
+    /// The target computes a KV index of another token: what draft models have computed there and after it is of no use.
     fn change(&mut self, at: usize, index: usize, token: u32) {
         let (fresh, models) = (self.random.bits(), self.on.len());
         let naive = &mut self.live[at].1;
-        let is_other = naive.flight[index].token != token || token == NOT_A_TOKEN;
+        let is_other = naive.in_flight[index].token != token || token == NOT_A_TOKEN;
         if is_other {
-            assert!(naive.flight[index].is_told);
+            assert!(naive.in_flight[index].is_reported);
             self.counts.changed += 1;
             (1..models).for_each(|draft| naive.lose(index, draft));
             naive.change(index, token, fresh);
         }
     }
 
-    /// Whether a step is refused only where it has to be; whether it is not.
-    fn check_refusal(&mut self, at: usize, model: ModelId, indices: &[usize], batch: &Batch) -> bool {
+    /// Whether a step is rejected only where it has to be; whether it is not.
+    fn check_rejection(&mut self, at: usize, model: ModelId, indices: &[usize], batch: &Batch) -> bool {
         let naive = &self.live[at].1;
-        if batch.refused.is_empty() {
+        if batch.rejected.is_empty() {
             assert!(batch.accepted_rows.iter().copied().eq(0..indices.len()));
             return true;
         }
         let is_recurrent = !self.state.recurrent_layers(model).is_empty();
-        let (row, error) = batch.refused[0];
+        let (row, error) = batch.rejected[0];
         let index = indices[row];
-        let parent = naive.flight[index].parent;
+        let parent = naive.in_flight[index].parent;
         let is_lost = match parent {
             Some(parent) => {
-                !naive.flight[parent].computed[model.index()] && !indices[..row].contains(&parent)
+                !naive.in_flight[parent].computed[model.index()] && !indices[..row].contains(&parent)
             }
             None => {
-                naive.filled[model.index()].end != naive.contents.len()
-                    || naive.filled[model.index()].is_empty()
+                naive.computed_ranges[model.index()].end != naive.contents.len()
+                    || naive.computed_ranges[model.index()].is_empty()
             }
         };
         match error {
@@ -367,11 +371,11 @@ impl World {
             }
             // A chain in which states share memory, or a step that begins after one that has failed.
             BatchError::Order { .. } => {
-                let shares = is_recurrent && naive.flight.len() > CHECKPOINTS;
+                let shares = is_recurrent && naive.in_flight.len() > CHECKPOINTS;
                 assert!(
                     shares || model == ModelId::TARGET && parent.is_some() && is_lost,
                     "{naive_len}",
-                    naive_len = naive.flight.len()
+                    naive_len = naive.in_flight.len()
                 );
             }
             _ => panic!("{error}"),
@@ -419,29 +423,29 @@ impl World {
             self.put_state(model, batch.write_slots[row], stamp(model, contents[position]));
             self.counts.states_of_drafts += usize::from(model != ModelId::TARGET);
         }
-        let row = &mut self.live[at].1.flight[index];
+        let row = &mut self.live[at].1.in_flight[index];
         row.computed[model.index()] = true;
-        row.is_told |= model == ModelId::TARGET;
+        row.is_reported |= model == ModelId::TARGET;
     }
 
     fn commit(&mut self, at: usize) {
         let mut path = Vec::new();
         let (id, naive) = &mut self.live[at];
-        if !naive.flight.is_empty() && self.random.below(8) > 0 {
-            let last = naive.flight.len() - 1;
+        if !naive.in_flight.is_empty() && self.random.below(8) > 0 {
+            let last = naive.in_flight.len() - 1;
             path = naive.path([last, self.random.below(last + 1)][self.random.below(2)]);
         }
         match self.state.commit_path(*id, &path) {
             Ok(()) => {
-                assert!(path.iter().all(|&index| naive.flight[index].computed[0]));
+                assert!(path.iter().all(|&index| naive.in_flight[index].computed[0]));
                 naive.commit(&path);
             }
             Err(error) => {
-                let is_missing = path.iter().any(|&index| !naive.flight[index].computed[0]);
+                let is_missing = path.iter().any(|&index| !naive.in_flight[index].computed[0]);
                 assert_eq!(is_missing, matches!(error, StateError::NotComputed { .. }), "{error}");
                 assert!(is_missing || matches!(error, StateError::NoCheckpoint { .. }), "{error}");
                 self.state.rollback(*id).unwrap();
-                naive.flight.clear();
+                naive.in_flight.clear();
             }
         }
     }
@@ -449,7 +453,7 @@ impl World {
     fn begin(&mut self) {
         let Ok(id) = self.state.begin() else { return };
         self.state.attach(id, Box::new(Sum::default())).unwrap();
-        let mut naive = Naive { filled: vec![0..0; self.on.len()], ..Naive::default() };
+        let mut naive = Naive { computed_ranges: vec![0..0; self.on.len()], ..Naive::default() };
         if self.random.below(4) > 0 {
             let len = self.random.below(300);
             let mut tokens: Vec<u32> = (0..len).map(|_| u32::from(self.random.below(200) == 0)).collect();
@@ -465,12 +469,12 @@ impl World {
             }
             self.counts.reused += reused;
             for draft in self.state.drafts() {
-                let filled = self.state.computed_range(id, draft).unwrap();
-                assert!(filled.is_empty() || filled.end == reused);
-                self.counts.reused_by_drafts += filled.len();
-                naive.filled[draft.index()] = filled;
+                let computed_range = self.state.computed_range(id, draft).unwrap();
+                assert!(computed_range.is_empty() || computed_range.end == reused);
+                self.counts.reused_by_drafts += computed_range.len();
+                naive.computed_ranges[draft.index()] = computed_range;
             }
-            naive.filled[0] = 0..reused;
+            naive.computed_ranges[0] = 0..reused;
         }
         self.live.push((id, naive));
     }
@@ -483,10 +487,11 @@ impl World {
             Ok(()) => {
                 naive.tokens.truncate(len);
                 naive.contents.truncate(len);
-                naive.flight.clear();
-                for filled in &mut naive.filled {
-                    let end = filled.end.min(len);
-                    *filled = if filled.start < end { filled.start..end } else { 0..0 };
+                naive.in_flight.clear();
+                for computed_range in &mut naive.computed_ranges {
+                    let end = computed_range.end.min(len);
+                    *computed_range =
+                        if computed_range.start < end { computed_range.start..end } else { 0..0 };
                 }
             }
             Err(error) => assert!(matches!(error, StateError::CannotTruncate { .. }), "{error}"),
@@ -503,9 +508,9 @@ impl World {
                 naive.tokens.drain(start..end);
                 naive.contents.drain(start..end);
                 assert_eq!(left, naive.tokens.len());
-                for (model, filled) in naive.filled.iter_mut().enumerate() {
+                for (model, computed_range) in naive.computed_ranges.iter_mut().enumerate() {
                     // Position by position.
-                    let is_computed = (0..committed).map(|at| filled.contains(&at));
+                    let is_computed = (0..committed).map(|at| computed_range.contains(&at));
                     let kept: Vec<bool> = is_computed
                         .enumerate()
                         .filter(|(at, _)| !(start..end).contains(at))
@@ -514,9 +519,9 @@ impl World {
                     let first = kept.iter().position(|&is| is).unwrap_or(0);
                     let count = kept.iter().filter(|&&is| is).count();
                     assert!(kept[first..first + count].iter().all(|&is| is), "one range stays one");
-                    *filled = if count == 0 { 0..0 } else { first..first + count };
+                    *computed_range = if count == 0 { 0..0 } else { first..first + count };
                     self.counts.moved_by_drafts +=
-                        usize::from(model > 0 && start < end && filled.end > start);
+                        usize::from(model > 0 && start < end && computed_range.end > start);
                 }
             }
             Err(error) => assert!(
@@ -541,7 +546,7 @@ impl World {
             return self.begin();
         }
         let at = self.random.below(self.live.len());
-        let (id, in_flight) = (self.live[at].0, self.live[at].1.flight.len());
+        let (id, in_flight) = (self.live[at].0, self.live[at].1.in_flight.len());
         match self.random.below(30) {
             0..11 => self.append(at),
             11..21 => self.commit(at),
@@ -558,9 +563,9 @@ impl World {
             26 => self.remove(at),
             27..29 if in_flight > 0 => {
                 let index = self.random.below(in_flight);
-                let row = &self.live[at].1.flight[index];
+                let row = &self.live[at].1.in_flight[index];
                 let token = [row.token, 1, 0, NOT_A_TOKEN][self.random.below(4)];
-                let token = if row.is_told { token } else { row.token };
+                let token = if row.is_reported { token } else { row.token };
                 let fails = self.random.below(8) == 0;
                 self.compute(at, ModelId::TARGET, &[index], Some(token), fails);
             }
@@ -568,10 +573,12 @@ impl World {
                 let saved = self.state.save(id).unwrap();
                 match self.state.restore(&saved, vec![Box::new(Sum::default())]) {
                     Ok(restored) => {
-                        let naive = Naive { flight: Vec::new(), ..self.live[at].1.clone() };
+                        let naive = Naive { in_flight: Vec::new(), ..self.live[at].1.clone() };
                         assert_eq!(restored.positions, naive.tokens.len());
-                        self.counts.restored_by_drafts +=
-                            naive.filled[1..].iter().map(|filled| filled.len()).sum::<usize>();
+                        self.counts.restored_by_drafts += naive.computed_ranges[1..]
+                            .iter()
+                            .map(|computed_range| computed_range.len())
+                            .sum::<usize>();
                         self.live.push((restored.sequence, naive));
                     }
                     Err(RestoreError::State(StateError::NoSequence(_) | StateError::NoPages { .. })) => {}
@@ -598,32 +605,38 @@ impl World {
         }
     }
 
-    /// A model has computed what it says, and of what it has computed it says all if that can be told from outside.
+    /// A model has computed the range that it reports, and reports all that it has computed if this test can know that.
     fn check_computed(&mut self, at: usize, model: ModelId, looks: bool) {
         let (id, naive) = &mut self.live[at];
         let (id, len) = (*id, naive.tokens.len());
-        let filled = self.state.computed_range(id, model).unwrap();
-        let wanted = &mut naive.filled[model.index()];
+        let computed_range = self.state.computed_range(id, model).unwrap();
+        let wanted = &mut naive.computed_ranges[model.index()];
         if self.exact[model.index()] {
-            assert_eq!(filled, *wanted, "{model:?} of {len}");
+            assert_eq!(computed_range, *wanted, "{model:?} of {len}");
         }
-        let is_within = wanted.start <= filled.start && filled.end == wanted.end;
-        assert!(filled == (0..0) || is_within, "{model:?} has computed {wanted:?}, not {filled:?}, of {len}");
-        *wanted = filled.clone();
+        let is_within = wanted.start <= computed_range.start && computed_range.end == wanted.end;
+        assert!(
+            computed_range == (0..0) || is_within,
+            "{model:?} has computed {wanted:?}, not {computed_range:?}, of {len}"
+        );
+        *wanted = computed_range.clone();
         if !looks {
             return;
         }
         let contents = naive.contents.clone();
         for (group, layer, window, knows_position) in self.layers(model) {
-            let first = window.map_or(0, |window| (len + 1).saturating_sub(window)).max(filled.start);
-            for (position, &content) in contents.iter().enumerate().take(filled.end).skip(first) {
-                let cell = self.state.cell(id, group, position).expect("filled and seen");
+            let first = window.map_or(0, |window| (len + 1).saturating_sub(window)).max(computed_range.start);
+            for (position, &content) in contents.iter().enumerate().take(computed_range.end).skip(first) {
+                let cell = self.state.cell(id, group, position).expect("computed and visible");
                 let [found, at] = self.get(layer, cell);
                 assert_eq!(found, stamp(model, content), "{model:?}, {position} of {len}");
                 assert!(!knows_position || at == position as u64, "{at} not {position}");
             }
         }
-        if !self.state.recurrent_layers(model).is_empty() && !filled.is_empty() && filled.end == len {
+        if !self.state.recurrent_layers(model).is_empty()
+            && !computed_range.is_empty()
+            && computed_range.end == len
+        {
             let slot = self.state.sequence(id).unwrap().slot.expect("a state");
             assert_eq!(self.get_state(model, slot), Some(stamp(model, contents[len - 1])));
         }
@@ -631,7 +644,7 @@ impl World {
 }
 
 #[test]
-fn random_transactions_agree_with_a_naive_account() {
+fn random_transactions_agree_with_a_naive_model() {
     const FULL: Option<usize> = None;
     let kinds: [&[Kind]; 8] = [
         &[(&[FULL], false)],

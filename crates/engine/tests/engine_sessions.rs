@@ -1,4 +1,4 @@
-//! Sessions behind the door: what they go on from is what they were told, in this process or the next.
+//! Sessions of `Engine`: they resume from their token history, in the same process or after being saved and restored.
 
 mod common;
 
@@ -33,24 +33,24 @@ fn open(engine: &Engine, shift_keep: Option<usize>, file: Option<&Path>) -> Open
     engine.open_session(options).expect("a free sequence")
 }
 
-/// What a prompt is continued with, and how much of it was computed before.
-fn say(engine: &Engine, session: Option<SessionId>, prompt: &[u32], count: usize) -> (Vec<u32>, usize) {
+/// The tokens that a prompt is continued with, and its number of cached tokens.
+fn complete(engine: &Engine, session: Option<SessionId>, prompt: &[u32], count: usize) -> (Vec<u32>, usize) {
     let answer = engine.submit(Request {
         sampling: Sampling { temperature: 0.9, seed: 3 },
         max_tokens: Some(count),
         session,
         ..Request::new(Prompt::Tokens(prompt.to_vec()))
     });
-    let (mut said, mut cached) = (Vec::new(), 0);
+    let (mut generated, mut cached) = (Vec::new(), 0);
     for event in answer {
         match event {
             Event::Started { cached_tokens, .. } => cached = cached_tokens,
-            Event::Text { tokens, .. } => said.extend(tokens),
+            Event::Text { tokens, .. } => generated.extend(tokens),
             Event::Finished { .. } => {}
             Event::Failed(error) => panic!("{error}"),
         }
     }
-    (said, cached)
+    (generated, cached)
 }
 
 fn text(start: u32, count: u32) -> Vec<u32> {
@@ -58,28 +58,32 @@ fn text(start: u32, count: u32) -> Vec<u32> {
 }
 
 #[test]
-fn a_session_goes_on_from_what_it_was_told() {
+fn a_session_resumes_from_its_history() {
     for model in MODELS {
         let engine = started(model, 300);
         let session = open(&engine, None, None).id;
         let mut talk = text(0, 70);
-        let (said, cached) = say(&engine, Some(session), &talk, 12);
+        let (generated, cached) = complete(&engine, Some(session), &talk, 12);
         assert_eq!(cached, 0);
-        talk.extend(&said);
+        talk.extend(&generated);
         talk.extend(text(90, 5));
-        let (said, cached) = say(&engine, Some(session), &talk, 12);
-        // The last token of the answer was not fed.
+        let (generated, cached) = complete(&engine, Some(session), &talk, 12);
+        // The last token of the answer was not computed.
         assert_eq!(cached, 81, "{model}");
         let fresh = started(model, 300);
-        assert_eq!(say(&fresh, None, &talk, 12), (said, 0), "{model}");
-        // Another end, from wherever the model can go on.
+        assert_eq!(complete(&fresh, None, &talk, 12), (generated, 0), "{model}");
+        // A different continuation, from the longest common prefix that the model can resume from.
         let other = [&talk[..60], &text(200, 9)].concat();
-        assert_eq!(say(&engine, Some(session), &other, 12).0, say(&fresh, None, &other, 12).0, "{model}");
+        assert_eq!(
+            complete(&engine, Some(session), &other, 12).0,
+            complete(&fresh, None, &other, 12).0,
+            "{model}"
+        );
     }
 }
 
 #[test]
-fn a_saved_session_goes_on_in_another_engine() {
+fn a_saved_session_resumes_in_a_new_engine() {
     let folder = tempfile::tempdir().expect("a folder");
     for (model, shift_keep) in
         [("qwen3", None), ("qwen3", Some(4)), ("gemma3-iswa", Some(2)), ("qwen35-hybrid", None)]
@@ -90,34 +94,34 @@ fn a_saved_session_goes_on_in_another_engine() {
         let opened = open(&engine, shift_keep, Some(&file));
         assert!(opened.restored.is_none());
         let mut talk = text(0, 50);
-        talk.extend(say(&engine, Some(opened.id), &talk, 40).0);
+        talk.extend(complete(&engine, Some(opened.id), &talk, 40).0);
         let sections = vec![("notes".to_owned(), b"of mine".to_vec())];
         engine.save_session(opened.id, &file, sections).expect("written");
         talk.extend(text(90, 5));
-        let expected = say(&engine, Some(opened.id), &talk, 30);
+        let expected = complete(&engine, Some(opened.id), &talk, 30);
         let other = started(model, context);
         let opened = open(&other, shift_keep, Some(&file));
         let restored = opened.restored.expect("restored");
         assert_eq!(restored.section("notes"), Some(&b"of mine"[..]));
         assert!(restored.positions <= context);
-        assert_eq!(say(&other, Some(opened.id), &talk, 30), expected, "{model}");
+        assert_eq!(complete(&other, Some(opened.id), &talk, 30), expected, "{model}");
         std::fs::remove_file(file).expect("written");
     }
 }
 
 #[test]
-fn what_a_session_cannot_do_is_refused() {
+fn invalid_session_operations_are_rejected() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("session");
     let engine = started("qwen3", 60);
-    let refused = |options| engine.open_session(options).expect_err("something is wrong");
-    let keep = refused(SessionOptions { shift_keep: Some(59), file: None });
+    let rejected = |options| engine.open_session(options).expect_err("something is wrong");
+    let keep = rejected(SessionOptions { shift_keep: Some(59), file: None });
     assert!(matches!(keep, SessionError::Keep { keep: 59, context: 60 }), "{keep}");
     std::fs::write(&file, "notes").expect("a file");
-    let foreign = refused(SessionOptions { shift_keep: None, file: Some(file.clone()) });
+    let foreign = rejected(SessionOptions { shift_keep: None, file: Some(file.clone()) });
     assert!(matches!(foreign, SessionError::File(_)), "{foreign}");
     let session = open(&engine, None, None).id;
-    let reserved = engine.save_session(session, &file, vec![("fed".to_owned(), vec![])]);
+    let reserved = engine.save_session(session, &file, vec![("history".to_owned(), vec![])]);
     assert!(matches!(reserved, Err(SessionError::Reserved(_))));
     let nowhere = engine.save_session(session, "/no/such/folder/file", vec![]);
     assert!(matches!(nowhere, Err(SessionError::File(_))));
@@ -125,7 +129,7 @@ fn what_a_session_cannot_do_is_refused() {
     assert!(matches!(engine.close_session(session), Err(SessionError::NotOpen)));
     assert!(matches!(engine.save_session(session, &file, vec![]), Err(SessionError::NotOpen)));
     let both = [open(&engine, None, None), open(&engine, None, None)];
-    assert!(matches!(refused(SessionOptions::default()), SessionError::State(_)));
+    assert!(matches!(rejected(SessionOptions::default()), SessionError::State(_)));
     both.into_iter().for_each(|opened| engine.close_session(opened.id).expect("open"));
     let hybrid = started("qwen35-hybrid", 60);
     let shift = hybrid.open_session(SessionOptions { shift_keep: Some(4), file: None });
@@ -133,7 +137,7 @@ fn what_a_session_cannot_do_is_refused() {
 }
 
 #[test]
-fn a_file_whose_history_is_not_its_sequences_is_refused() {
+fn a_file_whose_history_does_not_match_its_sequence_is_rejected() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("session");
     let mut stepper =
@@ -144,7 +148,7 @@ fn a_file_whose_history_is_not_its_sequences_is_refused() {
     let history: Vec<u8> = text(0, 20).into_iter().flat_map(u32::to_le_bytes).collect();
     let engine = started("qwen3", 60);
     let open = |history: Vec<u8>| {
-        stepper.save_file(sequence, vec![("fed", history)], &file).expect("written");
+        stepper.save_file(sequence, vec![("history", history)], &file).expect("written");
         engine.open_session(SessionOptions { shift_keep: None, file: Some(file.clone()) })
     };
     let others = [vec![1, 0, 0, 0], vec![], history[..76].to_vec(), [&history[..], &[0]].concat()];
@@ -155,7 +159,7 @@ fn a_file_whose_history_is_not_its_sequences_is_refused() {
 }
 
 #[test]
-fn a_session_in_use_is_not_saved_or_closed() {
+fn a_session_in_use_cannot_be_saved_or_closed() {
     // Requests pause at their first token.
     let engine = started_with("qwen3", 60, EngineOptions { event_buffer: 1, ..EngineOptions::default() });
     let session = open(&engine, Some(4), None).id;
@@ -169,7 +173,7 @@ fn a_session_in_use_is_not_saved_or_closed() {
     engine.close_session(session).expect("nobody uses it any more");
 }
 
-/// A file in which the embedding of one token is no number.
+/// A file in which the embedding of one token is NaN.
 fn with_damaged_token(file: &GgufFile, token: usize) -> GgufFile {
     let mut writer = GgufWriter::new();
     file.metadata().iter().for_each(|(key, value)| writer.put(key, value).expect("fits"));
@@ -190,7 +194,7 @@ fn with_damaged_token(file: &GgufFile, token: usize) -> GgufFile {
 }
 
 #[test]
-fn logits_that_are_no_numbers_fail_their_request_alone() {
+fn nan_logits_fail_only_their_request() {
     const DAMAGED: u32 = 499;
     for model in MODELS {
         let file = GgufFile::open(data(&format!("models/{model}/model.gguf"))).expect("a model");
@@ -202,15 +206,19 @@ fn logits_that_are_no_numbers_fail_their_request_alone() {
             Engine::start(stepper.expect("loads"), text, EngineOptions::default()).expect("a thread");
         let session = Some(open(&engine, None, None).id);
         let mut talk = text_without(DAMAGED);
-        let before = say(&engine, session, &talk, 5).0;
+        let before = complete(&engine, session, &talk, 5).0;
         let with_damaged = Prompt::Tokens([&talk[..], &[DAMAGED]].concat());
         let last = engine.submit(Request { session, ..Request::new(with_damaged) }).last();
         let failed =
             matches!(last, Some(Event::Failed(RequestError::Step(StepError::Row(RowError::AllNan)))));
         assert!(failed, "{model}: {last:?}");
-        assert_eq!(say(&engine, session, &talk, 5).0, before, "{model}");
+        assert_eq!(complete(&engine, session, &talk, 5).0, before, "{model}");
         talk.extend(&before);
-        assert_eq!(say(&engine, session, &talk, 5).0, say(&started(model, 300), None, &talk, 5).0, "{model}");
+        assert_eq!(
+            complete(&engine, session, &talk, 5).0,
+            complete(&started(model, 300), None, &talk, 5).0,
+            "{model}"
+        );
     }
 }
 

@@ -1,20 +1,20 @@
-//! What drafts have computed, case by case.
+//! The computed ranges of draft models, case by case.
 
-use super::account::model;
+use super::naive_model::model;
 use super::*;
 
 const FULL: Option<usize> = None;
 const TARGET: ModelId = ModelId::TARGET;
 
-/// A state with drafts of these kinds, which has room to keep texts.
-fn with_drafts(kinds: &[super::account::Kind]) -> (State<PlainStore>, Vec<ModelId>) {
+/// A state with draft models of these kinds, which has room to keep texts.
+fn with_drafts(kinds: &[super::naive_model::Kind]) -> (State<PlainStore>, Vec<ModelId>) {
     let spec = StateSpec { cache_bytes: 1 << 20, in_flight: 256, ..spec(4, 400, 40) };
     let mut state = State::new(PlainStore::default(), spec, model(kinds[0])).unwrap();
     let drafts = kinds[1..].iter().map(|&kind| state.append_model(model(kind)).unwrap()).collect();
     (state, drafts)
 }
 
-/// Appends positions that the target computes, of token 5; then each draft those KV indices given.
+/// Appends positions that the target computes, of token 5; then each draft model those KV indices given.
 fn append(
     state: &mut State<PlainStore>,
     id: SequenceId,
@@ -47,7 +47,7 @@ fn get(state: &State<PlainStore>, layer: usize, id: SequenceId, position: usize)
 }
 
 #[test]
-fn a_commit_goes_on_or_begins_anew() {
+fn a_commit_extends_or_restarts_the_computed_range() {
     let (mut state, drafts) = with_drafts(&[(&[FULL], false), (&[FULL], false)]);
     let draft = drafts[0];
     let id = state.begin().unwrap();
@@ -64,7 +64,7 @@ fn a_commit_goes_on_or_begins_anew() {
     assert_eq!(state.computed_range(id, draft), Ok(13..16), "only the last range counts");
     extend(&mut state, id, 4, &[(draft, 16..17), (draft, 19..20)]);
     assert_eq!(state.computed_range(id, draft), Ok(19..20));
-    // What is dropped is not filled, whoever has computed it.
+    // What is dropped is not computed, whoever has computed it.
     append(&mut state, id, 4, &[(draft, 20..24)]);
     state.commit(id, 1).unwrap();
     assert_eq!(state.computed_range(id, draft), Ok(19..21));
@@ -89,7 +89,7 @@ fn a_commit_goes_on_or_begins_anew() {
 }
 
 #[test]
-fn a_run_that_fails_and_another_token_lose_marks() {
+fn a_failed_run_and_a_changed_token_invalidate_results() {
     let (mut state, drafts) = with_drafts(&[(&[FULL], false), (&[FULL], false)]);
     let draft = drafts[0];
     let id = state.begin().unwrap();
@@ -100,7 +100,7 @@ fn a_run_that_fails_and_another_token_lose_marks() {
     append(&mut state, id, 4, &[(draft, 6..10)]);
     state.begin_compute(TARGET, [(id, 8)]).unwrap();
     assert_eq!(state.commit(id, 4), Err(StateError::NotComputed { index: 2 }));
-    // The same token: the draft has nothing to do with the target's failure.
+    // The same token: the draft model has nothing to do with the target's failure.
     state.computed(TARGET, [8, 9].map(|kv_index| (id, kv_index, Some(5)))).unwrap();
     state.commit(id, 4).unwrap();
     assert_eq!(state.computed_range(id, draft), Ok(6..10));
@@ -108,7 +108,7 @@ fn a_run_that_fails_and_another_token_lose_marks() {
     state.begin_compute(TARGET, [(id, 12)]).unwrap();
     state.computed(TARGET, [(id, 12, Some(6)), (id, 13, Some(5))]).unwrap();
     state.commit(id, 4).unwrap();
-    assert_eq!(state.computed_range(id, draft), Ok(6..12), "another token stands there");
+    assert_eq!(state.computed_range(id, draft), Ok(6..12), "the token there has changed");
     assert_eq!(
         state.begin_compute(draft, [(id, 14)]),
         Err(StateError::NotInFlight { wanted: 14, in_flight: 0 })
@@ -126,7 +126,7 @@ fn states_that_share_memory_with_a_failed_run_are_lost() {
     assert!(!state.can_compute(id, 10), "the slot of kv_index 9 is that of kv_index 10");
     assert!(state.can_compute(id, 0));
     state.computed(TARGET, kv_indices.clone().map(|kv_index| (id, kv_index, Some(5)))).unwrap();
-    // The draft goes on where the target does not: the state that is kept is gone, for the draft.
+    // The draft model goes on where the target does not: the state that is kept is gone, for the draft model.
     state.computed(drafts[0], kv_indices.clone().map(|kv_index| (id, kv_index, None))).unwrap();
     state.begin_compute(TARGET, [(id, 0)]).unwrap();
     state.computed(TARGET, (0..10).map(|kv_index| (id, kv_index, Some(5)))).unwrap();
@@ -136,7 +136,7 @@ fn states_that_share_memory_with_a_failed_run_are_lost() {
 }
 
 #[test]
-fn the_fuller_page_stays_in_the_tree() {
+fn the_page_computed_by_more_models_stays_in_the_tree() {
     let (mut state, drafts) = with_drafts(&[(&[FULL], false), (&[FULL], false), (&[FULL], false)]);
     let (a, b) = (drafts[0], drafts[1]);
     let tokens = [5; 2 * PAGE_CELLS];
@@ -163,7 +163,7 @@ fn the_fuller_page_stays_in_the_tree() {
     assert_eq!(state.resume_prefix(next, &tokens), Ok(len));
     assert_eq!((state.computed_range(next, a), state.computed_range(next, b)), (Ok(text.clone()), Ok(0..0)));
     assert_eq!(get(&state, 1, next, 70), 10);
-    // One that no draft has computed goes on with the page of the tree.
+    // One that no draft model has computed goes on with the page of the tree.
     state.truncate(next, 0).unwrap();
     append(&mut state, next, len, &[]);
     state.commit(next, len).unwrap();
@@ -175,7 +175,7 @@ fn the_fuller_page_stays_in_the_tree() {
 }
 
 #[test]
-fn a_page_that_a_draft_has_filled_in_part_is_not_swapped() {
+fn a_page_that_a_draft_model_has_partly_computed_is_not_replaced() {
     let (mut state, drafts) = with_drafts(&[(&[FULL], false), (&[FULL], false)]);
     let draft = drafts[0];
     let [plain, other] = [0, 1].map(|_| state.begin().unwrap());
@@ -198,7 +198,7 @@ fn a_page_that_a_draft_has_filled_in_part_is_not_swapped() {
 }
 
 #[test]
-fn a_page_before_what_a_draft_has_filled_is_shared() {
+fn a_page_before_the_computed_range_is_shared() {
     let (mut state, drafts) = with_drafts(&[(&[FULL], false), (&[FULL], false)]);
     let [plain, other] = [0, 1].map(|_| state.begin().unwrap());
     extend(&mut state, plain, 2 * PAGE_CELLS, &[]);
@@ -208,7 +208,7 @@ fn a_page_before_what_a_draft_has_filled_is_shared() {
 }
 
 #[test]
-fn a_draft_that_begins_in_flight_sees_what_it_has_computed() {
+fn a_draft_model_that_starts_in_flight_attends_to_what_it_has_computed() {
     let (mut state, drafts) = with_drafts(&[(&[FULL], false), (&[FULL], false)]);
     let id = state.begin().unwrap();
     extend(&mut state, id, 10, &[]);
@@ -219,20 +219,20 @@ fn a_draft_that_begins_in_flight_sees_what_it_has_computed() {
 }
 
 #[test]
-fn a_draft_keeps_what_it_has_filled_as_long_as_its_window_has_what_it_sees() {
+fn a_computed_range_stays_while_its_window_is_complete() {
     let (mut state, drafts) = with_drafts(&[(&[FULL], false), (&[Some(16)], false)]);
     let id = state.begin().unwrap();
     extend(&mut state, id, 85, &[(drafts[0], 0..85)]);
     // Of the first page nothing is there. The position 79 sees those from 64 on, and the one before it sees one more.
-    for (len, filled) in [(79, 0..79), (78, 64..78)] {
+    for (len, computed) in [(79, 0..79), (78, 64..78)] {
         state.truncate(id, len).unwrap();
-        assert_eq!(state.computed_range(id, drafts[0]), Ok(filled));
+        assert_eq!(state.computed_range(id, drafts[0]), Ok(computed));
         state.integrity().unwrap();
     }
 }
 
 #[test]
-fn the_last_page_of_a_text_says_who_has_filled_it() {
+fn the_last_page_of_a_text_records_who_has_computed_it() {
     let (mut state, drafts) = with_drafts(&[(&[FULL], false), (&[FULL], false)]);
     for (own, wanted) in [(0..0, 0..0), (10..70, PAGE_CELLS..70), (0..70, 0..70)] {
         let id = state.begin().unwrap();
@@ -247,8 +247,8 @@ fn the_last_page_of_a_text_says_who_has_filled_it() {
 }
 
 #[test]
-fn a_draft_does_not_stand_in_the_targets_way() {
-    // A window and a state that only the draft has.
+fn a_draft_model_does_not_block_the_target() {
+    // A window and a state that only the draft model has.
     let (mut state, drafts) = with_drafts(&[(&[FULL], false), (&[Some(16)], false), (&[FULL], true)]);
     let (windowed, recurrent) = (drafts[0], drafts[1]);
     let id = state.begin().unwrap();
@@ -263,9 +263,9 @@ fn a_draft_does_not_stand_in_the_targets_way() {
     let kv_index = state.append(id, 2).unwrap().start;
     let mut batch = Batch::default();
     state.batch(recurrent, &[(id, kv_index)], &mut batch);
-    assert_eq!(batch.refused, [(0, BatchError::NoDraftState { kv_index })]);
+    assert_eq!(batch.rejected, [(0, BatchError::NoDraftState { kv_index })]);
     state.batch(windowed, &[(id, kv_index), (id, kv_index + 1)], &mut batch);
-    assert_eq!((&batch.valid_from[..], batch.refused.len()), (&[100, 100][..], 0));
+    assert_eq!((&batch.valid_from[..], batch.rejected.len()), (&[100, 100][..], 0));
     state.batch(TARGET, &[(id, kv_index), (id, kv_index + 1)], &mut batch);
     assert_eq!((&batch.valid_from[..], &batch.read_slots[..]), (&[0, 0][..], &[-1, -1][..]));
     state.rollback(id).unwrap();
@@ -276,11 +276,11 @@ fn a_draft_does_not_stand_in_the_targets_way() {
     state.truncate(id, 0).unwrap();
     state.append(id, 1).unwrap();
     state.batch(recurrent, &[(id, 0)], &mut batch);
-    assert!(batch.refused.is_empty(), "before the first position there is nothing to know");
+    assert!(batch.rejected.is_empty(), "before the first position there is nothing to know");
 }
 
 #[test]
-fn a_drafts_state_is_gone_where_the_text_is_another() {
+fn a_draft_models_state_is_gone_where_the_text_differs() {
     let (mut state, drafts) = with_drafts(&[(&[FULL], false), (&[], true)]);
     let draft = drafts[0];
     let id = state.begin().unwrap();
@@ -290,17 +290,17 @@ fn a_drafts_state_is_gone_where_the_text_is_another() {
     assert_eq!(state.computed_range(fork, draft), Ok(0..0), "it has read what was removed");
     state.end(fork).unwrap();
     state.end(id).unwrap();
-    for (len, filled) in [(66, 0..0), (70, 0..70)] {
+    for (len, computed) in [(66, 0..0), (70, 0..70)] {
         let id = state.begin().unwrap();
         assert_eq!(state.resume_prefix(id, &[5; 80][..len]), Ok(len));
-        assert_eq!(state.computed_range(id, draft), Ok(filled), "the state is that after 70 positions");
+        assert_eq!(state.computed_range(id, draft), Ok(computed), "the state is that after 70 positions");
         state.truncate(id, 0).unwrap();
         state.end(id).unwrap();
     }
 }
 
 #[test]
-fn a_state_in_the_tree_says_whose_it_is() {
+fn a_cached_state_records_its_models() {
     let (mut state, drafts) = with_drafts(&[(&[FULL], true), (&[], true)]);
     for own in [0..0, 0..70] {
         let id = state.begin().unwrap();
@@ -327,11 +327,11 @@ fn each_layer_has_its_own_k_shift() {
     extend(&mut state, id, 10, &[(draft, 2..10)]);
     assert_eq!(state.remove_and_shift(id, 4..7), Ok(7));
     assert_eq!(state.computed_range(id, draft), Ok(2..7));
-    let said = |(layers, shift): &(Vec<usize>, Option<verbatim_backend::KShift>)| {
+    let summary = |(layers, shift): &(Vec<usize>, Option<verbatim_backend::KShift>)| {
         let shift = shift.as_ref().map(|shift| (shift.positions, shift.layout, shift.hadamard));
         (layers.clone(), shift)
     };
-    let shifts: Vec<_> = state.store().shifts.iter().map(said).collect();
+    let shifts: Vec<_> = state.store().shifts.iter().map(summary).collect();
     let rope = |layout, hadamard| Some((-3, layout, hadamard));
     assert_eq!(
         shifts,
@@ -351,7 +351,7 @@ fn each_layer_has_its_own_k_shift() {
 }
 
 #[test]
-fn drafts_are_added_before_sequences_begin() {
+fn draft_models_are_added_before_sequences_begin() {
     let (mut state, _) = with_drafts(&[(&[FULL], false)]);
     let huge = ModelSpec { layers: vec![layer(FULL); 1 << 14], recurrent: Vec::new() };
     let error = state.append_model(huge).unwrap_err();
@@ -374,7 +374,7 @@ fn drafts_are_added_before_sequences_begin() {
 }
 
 #[test]
-fn embeddings_are_not_found_by_their_tokens() {
+fn embeddings_are_not_matched_as_tokens() {
     let (mut state, drafts) = with_drafts(&[(&[FULL], false), (&[FULL], false)]);
     let id = state.begin().unwrap();
     let kv_indices = state.append(id, 200).unwrap();
@@ -405,8 +405,8 @@ fn embeddings_are_not_found_by_their_tokens() {
     assert_eq!(reused(&mut state), 90, "what is before it is");
 }
 
-/// The target and drafts of these kinds, all with digests of their own.
-fn identified(kinds: &[super::account::Kind]) -> (State<PlainStore>, Vec<ModelId>) {
+/// The target and draft models of these kinds, all with digests of their own.
+fn identified(kinds: &[super::naive_model::Kind]) -> (State<PlainStore>, Vec<ModelId>) {
     let (mut state, drafts) = with_drafts(kinds);
     for model in state.models() {
         state.set_model_digest(model, [model.index() as u8 + 1; 32]);
@@ -415,8 +415,9 @@ fn identified(kinds: &[super::account::Kind]) -> (State<PlainStore>, Vec<ModelId
 }
 
 #[test]
-fn a_saved_sequence_is_readable_whichever_drafts_are_loaded() {
-    let kinds: &[super::account::Kind] = &[(&[FULL, Some(16)], false), (&[FULL], false), (&[Some(16)], true)];
+fn a_saved_sequence_can_be_restored_with_any_draft_models() {
+    let kinds: &[super::naive_model::Kind] =
+        &[(&[FULL, Some(16)], false), (&[FULL], false), (&[Some(16)], true)];
     let (mut state, drafts) = identified(kinds);
     let id = state.begin().unwrap();
     extend(&mut state, id, 90, &[(drafts[0], 40..85), (drafts[1], 0..90)]);
@@ -437,7 +438,7 @@ fn a_saved_sequence_is_readable_whichever_drafts_are_loaded() {
     assert_eq!(found, state_bytes);
     assert_eq!(state.save(again).unwrap(), saved);
 
-    // None, others, in another order, in another form.
+    // None, others, in another order, in another format.
     let (mut alone, _) = identified(&kinds[..1]);
     let id = alone.restore(&saved, Vec::new()).unwrap().sequence;
     assert_eq!(alone.len(id), Ok(90));
@@ -446,8 +447,8 @@ fn a_saved_sequence_is_readable_whichever_drafts_are_loaded() {
         other.set_model_digest(model, [digest; 32]);
     }
     let id = other.restore(&saved, Vec::new()).unwrap().sequence;
-    let filled: Vec<_> = drafts.iter().map(|&draft| other.computed_range(id, draft).unwrap()).collect();
-    assert_eq!(filled, [0..90, 40..85, 0..0]);
+    let computed: Vec<_> = drafts.iter().map(|&draft| other.computed_range(id, draft).unwrap()).collect();
+    assert_eq!(computed, [0..90, 40..85, 0..0]);
     other.integrity().unwrap();
     // Two of one kind have a section each.
     let (mut twice, drafts) = with_drafts(&[kinds[0], kinds[1], kinds[1]]);
@@ -487,25 +488,25 @@ fn malformed_sections_are_errors() {
         }
     }
     state.integrity().unwrap();
-    // The last section is that of the second draft: digest, form, bytes of state, first and last.
-    let form = state.kv_format(drafts[1]).len();
-    let section = 32 + 8 + form + 8 + 16 + 10 * 2 * HEAD_DIM * 4;
-    let range = saved.len() - section + 32 + 8 + form + 8;
+    // The last section is that of the second draft model: digest, format, bytes of state, first and last.
+    let format = state.kv_format(drafts[1]).len();
+    let section = 32 + 8 + format + 8 + 16 + 10 * 2 * HEAD_DIM * 4;
+    let range = saved.len() - section + 32 + 8 + format + 8;
     for (start, end) in [(10, 21), (20, 20), (21, 3), (0, u64::MAX), (u64::MAX, 0)] {
         let mut damaged = saved.clone();
         damaged[range..range + 8].copy_from_slice(&u64::to_le_bytes(start));
         damaged[range + 8..range + 16].copy_from_slice(&u64::to_le_bytes(end));
         let error = state.restore(&damaged, Vec::new()).unwrap_err();
-        assert_eq!(error, RestoreError::Malformed("a draft's computed range is out of bounds"));
+        assert_eq!(error, RestoreError::Malformed("a draft model's computed range is out of bounds"));
     }
 }
 
 #[test]
-fn files_of_the_version_before_are_to_be_saved_anew() {
+fn files_of_an_earlier_version_are_rejected() {
     let mut file = Vec::new();
     SavedFile::default().write(&mut file).unwrap();
-    file[8] = 1;
+    file[8] = 2;
     let error = SavedFile::read(&file).unwrap_err();
-    let wanted = "the file has version 1, but this program reads version 2; recompute the sequence";
+    let wanted = "the file has version 2, but this program reads version 3; recompute the sequence";
     assert_eq!(error.to_string(), wanted);
 }

@@ -4,22 +4,22 @@ use verbatim_gguf::{GgufError, GgufWriter};
 
 /// A model without its weights: metadata and tensor list.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Blueprint {
+pub struct ModelSkeleton {
     name: String,
     architecture: &'static str,
     vocabulary: usize,
     entries: Vec<(String, Entry)>,
     tensors: Vec<Tensor>,
-    /// Facts that recipes need.
-    facts: Facts,
+    /// What the choice of formats depends on.
+    quant_context: QuantContext,
 }
 
 /// What the choice of formats depends on, besides names and sizes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Facts {
+pub(super) struct QuantContext {
     pub(super) layers: usize,
-    /// Query heads of each KV head.
-    pub(super) group: usize,
+    /// Query heads of each KV head (GQA).
+    pub(super) n_gqa: usize,
     /// Experts of a layer; 0 without MoE.
     pub(super) experts: usize,
 }
@@ -53,16 +53,21 @@ pub(super) enum Fill {
     Values(Vec<f32>),
 }
 
-impl Blueprint {
+impl ModelSkeleton {
     /// A model that has neither entries nor tensors yet.
-    pub(super) fn new(name: &str, architecture: &'static str, vocabulary: usize, layers: usize) -> Blueprint {
-        Blueprint {
+    pub(super) fn new(
+        name: &str,
+        architecture: &'static str,
+        vocabulary: usize,
+        layers: usize,
+    ) -> ModelSkeleton {
+        ModelSkeleton {
             name: name.into(),
             architecture,
             vocabulary,
             entries: Vec::new(),
             tensors: Vec::new(),
-            facts: Facts { layers, group: 1, experts: 0 },
+            quant_context: QuantContext { layers, n_gqa: 1, experts: 0 },
         }
     }
 
@@ -90,8 +95,8 @@ impl Blueprint {
         self.vocabulary
     }
 
-    pub(super) fn facts(&self) -> Facts {
-        self.facts
+    pub(super) fn quant_context(&self) -> QuantContext {
+        self.quant_context
     }
 
     /// Puts the architecture's entries into the metadata of a file.
@@ -107,12 +112,12 @@ impl Blueprint {
         Ok(())
     }
 
-    pub(super) fn set_group(&mut self, group: usize) {
-        self.facts.group = group;
+    pub(super) fn set_n_gqa(&mut self, n_gqa: usize) {
+        self.quant_context.n_gqa = n_gqa;
     }
 
     pub(super) fn set_experts(&mut self, experts: usize) {
-        self.facts.experts = experts;
+        self.quant_context.experts = experts;
     }
 
     /// An entry `ARCHITECTURE.name` that counts something.
