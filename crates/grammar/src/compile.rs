@@ -4,7 +4,7 @@ use crate::constraint::Constraint;
 use crate::error::GrammarError;
 use crate::grammar::Grammar;
 use crate::library::{catch, plain_message};
-use crate::limits::check_size;
+use crate::limits::{check_lark_lines, check_size};
 use crate::vocabulary::Vocabulary;
 use crate::{gbnf, regex, schema};
 use llguidance::Matcher;
@@ -86,7 +86,10 @@ fn library_grammar(grammar: &Grammar, vocabulary: &Vocabulary) -> Result<TopLeve
     Ok(match grammar {
         Grammar::JsonSchema(schema) => TopLevelGrammar::from_json_schema(schema::prepare(schema)?),
         Grammar::Regex(regex) => TopLevelGrammar::from_lark(regex::to_lark(regex)?),
-        Grammar::Lark(lark) => TopLevelGrammar::from_lark(lark.clone()),
+        Grammar::Lark(lark) => {
+            check_lark_lines(lark)?;
+            TopLevelGrammar::from_lark(lark.clone())
+        }
         Grammar::Gbnf(text) => {
             TopLevelGrammar::from_lark(gbnf::to_lark(gbnf::parse(text)?, &vocabulary.tokenizer)?)
         }
@@ -103,6 +106,10 @@ fn library_error(kind: &'static str, message: &str) -> GrammarError {
         let what =
             "`oneOf` is supported only where no value can match two of its schemas; use `anyOf`".to_owned();
         return GrammarError::Schema { what };
+    }
+    // How the library says that a grammar has too many symbols.
+    if what.contains("grammar.symbols.len()") {
+        return GrammarError::TooComplex { kind, what: "it has too many symbols".to_owned() };
     }
     match kind {
         _ if what.starts_with("panic:") => GrammarError::Internal { kind, what },

@@ -15,6 +15,12 @@ const ALLOWED_OPTIONS: [&str; 5] =
 /// Whitespace between two parts of a document. Without a bound, some models never stop writing it.
 const WHITESPACE: &str = r"[\x20\x0A\x0D\x09]{1,64}";
 
+/// The largest `multipleOf`, without its decimal point: its automaton has a state for each remainder.
+const MAX_MULTIPLE: u64 = 10_000;
+/// Bounds are computed as 64-bit integers.
+const BOUNDS: [&str; 4] = ["minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"];
+const MAX_BOUND: f64 = 9.3e18;
+
 /// The schema with the options that the library shall use.
 pub(crate) fn prepare(schema: &Value) -> Result<Value, GrammarError> {
     check_depth_and_size(schema)?;
@@ -58,6 +64,7 @@ fn check_depth_and_size(schema: &Value) -> Result<(), GrammarError> {
             Value::Array(values) => stack.extend(values.iter().map(|value| (value, depth + 1))),
             Value::Object(members) => {
                 size += members.keys().map(String::len).sum::<usize>();
+                check_numbers(members)?;
                 stack.extend(members.values().map(|value| (value, depth + 1)));
             }
             Value::String(text) => size += text.len(),
@@ -65,4 +72,27 @@ fn check_depth_and_size(schema: &Value) -> Result<(), GrammarError> {
         }
     }
     check_size(KIND, size)
+}
+
+fn check_numbers(members: &Map<String, Value>) -> Result<(), GrammarError> {
+    if let Some(Value::Number(multiple)) = members.get("multipleOf") {
+        let text = multiple.to_string();
+        let digits: String = text.split('e').next().unwrap_or_default().replace('.', "");
+        let digits = digits.trim_matches('0');
+        if digits.parse::<u64>().is_ok_and(|digits| digits > MAX_MULTIPLE) {
+            let what = format!(
+                "`multipleOf` must not have a value of more than {MAX_MULTIPLE} without its point: {text}"
+            );
+            return Err(GrammarError::Schema { what });
+        }
+    }
+    for key in BOUNDS {
+        if let Some(bound) = members.get(key).and_then(Value::as_f64)
+            && bound.abs() > MAX_BOUND
+        {
+            let what = format!("`{key}` must be between -{MAX_BOUND:e} and {MAX_BOUND:e}; remove it");
+            return Err(GrammarError::Schema { what });
+        }
+    }
+    Ok(())
 }

@@ -34,6 +34,10 @@ fn outputs_are_valid() {
                 Err(error) if error.to_string().contains("number out of range") => return,
                 Err(error) => panic!("{name}: {error} in {output:?}"),
             };
+            // Leap seconds: here they may come at any time, and there only at midnight.
+            if output.contains(":60") {
+                return;
+            }
             let errors: Vec<String> = validator.iter_errors(&value).map(|error| error.to_string()).collect();
             assert!(errors.is_empty(), "{name}: {errors:?} in {output:?}");
         });
