@@ -111,7 +111,7 @@ fn random_sequence(random: &mut Random, names: &[&str], depth: usize) -> String 
 fn random_grammars_have_their_language() {
     let vocabulary = vocabulary(GPT2);
     let (mut grammars, mut checked, mut allowed) = (0, 0, 0);
-    for seed in 0..300 {
+    for seed in 0..150 {
         let mut random = Random(seed);
         let text = random_grammar(&mut random);
         let Ok(grammar) = Grammar::Gbnf(text.clone()).compile(&vocabulary) else {
@@ -130,7 +130,7 @@ fn random_grammars_have_their_language() {
         }
         allowed += check_short_texts(&text, &rules, &start, &vocabulary);
     }
-    assert!(grammars > 150 && checked > 300 && allowed > 300, "{grammars} {checked} {allowed}");
+    assert!(grammars > 75 && checked > 150 && allowed > 150, "{grammars} {checked} {allowed}");
 }
 
 /// Checks, for all short texts, that they are allowed exactly if the definition says so; how many are.

@@ -126,13 +126,14 @@ pub fn sample(
 fn choose(random: &mut Random, tokenizer: &Tokenizer, texts: &[u32], hurries: bool) -> u32 {
     let all = |id: &u32, characters: &[u8]| tokenizer.piece(*id).iter().all(|byte| characters.contains(byte));
     if hurries && random.chance(80) {
-        let closing: Vec<u32> = texts.iter().copied().filter(|id| all(id, b"\"]})>;.z")).collect();
+        let closing: Vec<u32> = texts.iter().copied().filter(|id| all(id, b"\"]})>;.z\n")).collect();
         if !closing.is_empty() {
             return *random.choose(&closing);
         }
         let short: Vec<u32> = texts.iter().copied().filter(|id| tokenizer.piece(*id).len() == 1).collect();
-        let other: Vec<u32> = short.iter().copied().filter(|id| !all(id, b"[{(< \n\t\r")).collect();
-        for candidates in [other, short] {
+        let other: Vec<u32> = short.iter().copied().filter(|id| !all(id, b"[{( \n\t\r")).collect();
+        let order = if random.chance(70) { [other, short] } else { [short, other] };
+        for candidates in order {
             if !candidates.is_empty() {
                 return *random.choose(&candidates);
             }
