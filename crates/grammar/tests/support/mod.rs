@@ -126,7 +126,8 @@ pub fn sample(
 fn choose(random: &mut Random, tokenizer: &Tokenizer, texts: &[u32], hurries: bool) -> u32 {
     let all = |id: &u32, characters: &[u8]| tokenizer.piece(*id).iter().all(|byte| characters.contains(byte));
     if hurries && random.chance(80) {
-        let closing: Vec<u32> = texts.iter().copied().filter(|id| all(id, b"\"]})>;.z\n")).collect();
+        let closers: &[u8] = if random.chance(15) { b"\n" } else { b"\"]})>;.z" };
+        let closing: Vec<u32> = texts.iter().copied().filter(|id| all(id, closers)).collect();
         if !closing.is_empty() {
             return *random.choose(&closing);
         }
@@ -151,7 +152,7 @@ pub fn finished(
 ) -> usize {
     let mut finished = 0;
     for seed in 0..seeds {
-        if let Some(output) = sample(&mut grammar.constraint(), vocabulary, seed, 12, 100) {
+        if let Some(output) = sample(&mut grammar.constraint(), vocabulary, seed, 12, 120) {
             check(std::str::from_utf8(&output).expect("an output is UTF-8"));
             finished += 1;
         }
