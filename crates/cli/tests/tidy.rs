@@ -8,12 +8,13 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The crates, from the bottom up. Dependencies go down only.
-const LAYERS: [&str; 18] = [
+const LAYERS: [&str; 19] = [
     "quant",
     "gguf",
     "graph",
     "plan",
     "text",
+    "grammar",
     "sample",
     "backend",
     "simd",

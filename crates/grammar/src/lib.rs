@@ -1,0 +1,29 @@
+//! Constrained decoding: an output that must satisfy a JSON schema, a regular expression or a context-free grammar.
+//!
+//! 1. [`Vocabulary`] prepares a model's tokenizer, once per model.
+//! 2. [`Grammar`] says what outputs must look like; compiled for a vocabulary it is a [`CompiledGrammar`].
+//! 3. [`Constraint`] follows one request's output: the [`TokenMask`] of what may come next, accepted tokens, rollback,
+//!    draft tokens that are legal, and tokens that are forced.
+//!
+//! Invariants: a grammar that cannot be enforced exactly is an error, never an output that is less constrained. Grammars
+//! come from outside, so every error and limit is reported and nothing panics, hangs or overflows the stack. A mask depends
+//! on the accepted tokens only. No IO.
+
+mod compile;
+mod constraint;
+mod error;
+pub mod gbnf;
+mod grammar;
+mod library;
+mod limits;
+mod mask;
+mod regex;
+mod schema;
+mod vocabulary;
+
+pub use compile::CompiledGrammar;
+pub use constraint::Constraint;
+pub use error::{ConstraintError, GrammarError, VocabularyError};
+pub use grammar::Grammar;
+pub use mask::TokenMask;
+pub use vocabulary::Vocabulary;
