@@ -162,6 +162,10 @@ impl verbatim_backend::Outputs for Outputs<'_> {
         let id = self.program.output(tag)?;
         (row < self.rows(tag)?).then(|| row_of(&self.arena.floats, &self.program.graph, id, row))
     }
+
+    fn row_i32(&self, _: Tag, _: usize) -> Option<&[i32]> {
+        None // None of the three ops returns integers.
+    }
 }
 
 impl Program {

@@ -114,6 +114,9 @@ pub trait Outputs {
 
     /// One row of an output; `None` if there is no such output or row. A backend with device memory copies it to host memory.
     fn row(&self, tag: Tag, row: usize) -> Option<&[f32]>;
+
+    /// As [`Outputs::row`], for an output of i32.
+    fn row_i32(&self, tag: Tag, row: usize) -> Option<&[i32]>;
 }
 
 /// Why a graph cannot be run on a backend with these weights.

@@ -20,6 +20,8 @@ use verbatim_engine::KvType;
 use verbatim_lab::synth::QuantType;
 
 use crate::cpu_mask::CpuMask;
+use crate::grammar_flags::GrammarFlags;
+use crate::sampling_flags::SamplingFlags;
 
 /// The command line of `verbatim`.
 #[derive(Debug, Parser)]
@@ -174,25 +176,6 @@ pub struct GenerateFlags {
     /// Maximum number of tokens to generate [default: until the model stops or the context is full]
     #[arg(short = 'n', long, value_name = "N", env = "VERBATIM_MAX_TOKENS", allow_negative_numbers = true)]
     pub max_tokens: Option<u32>,
-    /// Temperature; 0 is greedy
-    #[arg(
-        long = "temp",
-        value_name = "T",
-        env = "VERBATIM_TEMP",
-        default_value = "0",
-        allow_negative_numbers = true,
-        value_parser = temperature
-    )]
-    pub temperature: f32,
-    /// Seed of the sampler; the same seed gives the same text
-    #[arg(
-        long,
-        value_name = "SEED",
-        env = "VERBATIM_SEED",
-        default_value = "0",
-        allow_negative_numbers = true
-    )]
-    pub seed: u64,
     /// Stop string, not part of the answer; may be given several times
     #[arg(
         long,
@@ -208,6 +191,15 @@ pub struct GenerateFlags {
     /// System message that comes before the conversation
     #[arg(long, value_name = "TEXT", env = "VERBATIM_SYSTEM")]
     pub system: Option<String>,
+    /// Tokens that the model may think before it must answer; 0 is none, -1 is any number [default: -1]
+    #[arg(long, value_name = "N", env = "VERBATIM_REASONING_BUDGET", allow_negative_numbers = true)]
+    pub reasoning_budget: Option<i64>,
+    /// What answers must look like.
+    #[command(flatten)]
+    pub grammar: GrammarFlags,
+    /// How to choose the next token.
+    #[command(flatten)]
+    pub sampling: SamplingFlags,
 }
 
 /// `verbatim run`: one prompt, one answer.
@@ -574,14 +566,6 @@ fn switch() -> FalseyValueParser {
     FalseyValueParser::new()
 }
 
-/// Parses a temperature: a finite number that is not negative.
-fn temperature(text: &str) -> Result<f32, String> {
-    match text.parse::<f32>() {
-        Ok(value) if value.is_finite() && value >= 0.0 => Ok(value),
-        _ => Err("a temperature must be a finite number >= 0".to_owned()),
-    }
-}
-
 /// Parses the KV cache types of K and V.
 fn cache_pair(text: &str) -> Result<CachePair, String> {
     let (k, v) = text.split_once(',').ok_or("two types are needed, such as f32,f32")?;
@@ -595,6 +579,7 @@ mod tests {
     use clap::{CommandFactory, FromArgMatches};
 
     use super::*;
+    use crate::sampling_flags::Seed;
 
     /// `run`, `chat` and `logits` as the commands that their argument structs define.
     fn engine_commands() -> Vec<clap::Command> {
@@ -699,8 +684,8 @@ mod tests {
         assert_eq!(args.prompt.as_deref(), Some("Hello"));
         assert_eq!(args.model.model.as_deref(), Some("m.gguf"));
         assert_eq!(args.generate.max_tokens, Some(5));
-        assert_eq!(args.generate.temperature, 0.5);
-        assert_eq!(args.generate.seed, 7);
+        assert_eq!(args.generate.sampling.temperature, Some(0.5));
+        assert_eq!(args.generate.sampling.seed, Some(Seed(Some(7))));
         assert_eq!(args.generate.context_tokens.map(NonZeroU32::get), Some(64));
         assert_eq!(args.threads.threads.map(NonZeroUsize::get), Some(2));
         assert_eq!(args.cache.cache_type_k, KvType::F32);
@@ -712,13 +697,6 @@ mod tests {
     fn a_dash_is_a_prompt() {
         assert_eq!(run_args(&["run", "-"]).unwrap().prompt.as_deref(), Some("-"));
         assert_eq!(run_args(&["run"]).unwrap().prompt, None);
-    }
-
-    #[test]
-    fn a_temperature_is_finite_and_not_negative() {
-        for wrong in ["-1", "nan", "inf", "warm"] {
-            assert!(run_args(&["run", &format!("--temp={wrong}"), "x"]).is_err(), "{wrong} was taken");
-        }
     }
 
     #[test]

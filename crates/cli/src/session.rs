@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, anyhow, bail, ensure};
 use verbatim_device::Device;
 use verbatim_engine::{
-    ChatError, Engine, EngineOptions, Event, FinishReason, GenerationStats, LoadError, LoadOptions, Message,
-    Prompt, Request, RequestError, Sampling, SessionError, SessionId, SessionOptions, StateMemoryError,
-    Stepper, TextProcessor,
+    ChatError, Engine, EngineOptions, Event, FinishReason, GenerationStats, Grammar, LoadError, LoadOptions,
+    Message, Prompt, Request, RequestError, Sampling, SessionError, SessionId, SessionOptions,
+    StateMemoryError, Stepper, TextProcessor, recommended_sampling,
 };
 use verbatim_gguf::GgufFile;
 
@@ -27,6 +27,8 @@ pub struct Session {
     file: Option<PathBuf>,
     /// The conversation that was saved with it.
     conversation: Vec<Message>,
+    sampling: Sampling,
+    grammar: Option<Grammar>,
 }
 
 /// The section of a session's file with the messages of a conversation, as JSON.
@@ -39,6 +41,8 @@ pub struct Summary {
     pub reason: FinishReason,
     /// Token counts and times.
     pub stats: GenerationStats,
+    /// The seed, unless the answer depends on none.
+    pub seed: Option<u64>,
 }
 
 impl std::fmt::Display for Summary {
@@ -52,6 +56,12 @@ impl std::fmt::Display for Summary {
         write!(f, ", {tokens} generated, first after {first:.2} s")?;
         if tokens > 1 {
             write!(f, ", {:.1} tokens/s", (tokens - 1) as f64 / stats.generation_time.as_secs_f64())?;
+        }
+        if let Some(seed) = self.seed {
+            write!(f, ", seed {seed}")?;
+        }
+        if stats.host_sampled_tokens > 0 {
+            f.write_str(", sampled on the host")?;
         }
         match &self.reason {
             FinishReason::EndOfText => Ok(()),
@@ -127,6 +137,7 @@ impl Session {
         sequence: &SequenceFlags,
         generate: &GenerateFlags,
     ) -> anyhow::Result<Session> {
+        let grammar = generate.grammar.grammar()?;
         let file = open_model(store, model)?;
         let options = LoadOptions {
             context: generate.context_tokens.map(|tokens| tokens.get() as usize),
@@ -134,10 +145,14 @@ impl Session {
             v: cache.cache_type_v,
             hadamard: !cache.no_kv_rotation,
             cache_bytes: sequence.cache_mib.saturating_mul(1 << 20),
+            backend_sampling: !generate.sampling.no_backend_sampling,
             ..LoadOptions::default()
         };
+        let (recommended, problems) = recommended_sampling(&file.gguf);
+        problems.iter().for_each(|problem| notify(&format!("warning: {problem}")));
+        let sampling = generate.sampling.settings(recommended, &file.tokenizer()?)?;
         let (device, _) = open_device(device)?;
-        Session::load(&file, device, &options, sequence)
+        Session::load(&file, device, &options, sequence, sampling, grammar)
     }
 
     fn load(
@@ -145,6 +160,8 @@ impl Session {
         device: Device,
         options: &LoadOptions,
         flags: &SequenceFlags,
+        sampling: Sampling,
+        grammar: Option<Grammar>,
     ) -> anyhow::Result<Session> {
         let engine = start_engine(file, device, options)?;
         if let Some(path) = &flags.session {
@@ -163,7 +180,7 @@ impl Session {
             }
             notify(&format!("{} holds {} tokens", path.display(), restored.positions));
         }
-        Ok(Session { engine, id: opened.id, file: flags.session.clone(), conversation })
+        Ok(Session { engine, id: opened.id, file: flags.session.clone(), conversation, sampling, grammar })
     }
 
     /// The conversation that was saved with the session, if any.
@@ -203,18 +220,25 @@ impl Session {
     ) -> anyhow::Result<Summary> {
         let answer = self.engine.submit(Request {
             prompt,
-            sampling: Sampling { temperature: generate.temperature, seed: generate.seed },
+            sampling: self.sampling.clone(),
+            log_probs: None,
+            grammar: self.grammar.clone(),
+            reasoning_budget: generate.reasoning_budget.and_then(|tokens| usize::try_from(tokens).ok()),
             max_tokens: generate.max_tokens.map(|tokens| tokens as usize),
             stop: generate.stop.clone(),
             session: Some(self.id),
         });
         let _cancelling = interrupt.cancels(answer.canceller());
+        let mut used_seed = None;
         for event in answer {
             match event {
-                Event::Started { .. } => {}
+                Event::Started { seed, .. } => used_seed = Some(seed),
                 Event::Text { text, .. } if text.is_empty() => {}
                 Event::Text { text, .. } => show(&text)?,
-                Event::Finished { reason, stats } => return Ok(Summary { reason, stats }),
+                Event::Finished { reason, stats } => {
+                    let seed = used_seed.filter(|_| !self.sampling.is_greedy());
+                    return Ok(Summary { reason, stats, seed });
+                }
                 Event::Failed(error) => return Err(about_request(error)),
             }
         }

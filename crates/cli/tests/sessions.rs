@@ -12,7 +12,7 @@ const MODELS: [&str; 3] = ["qwen3", "gemma3-iswa", "qwen35-hybrid"];
 
 fn run(home: &Path, model: &str, arguments: &[&str]) -> Output {
     let mut command = verbatim(home);
-    command.args(["run", "--no-template", "--temp", "0.9", "--threads", "2", "-m"]);
+    command.args(["run", "--no-template", "--temp", "0.9", "--seed", "0", "--threads", "2", "-m"]);
     command.arg(data(&format!("models/{model}/model.gguf"))).args(arguments).output().unwrap()
 }
 
@@ -139,7 +139,9 @@ fn a_conversation_resumes_in_a_new_process() {
     let file = home.path().join("session");
     let chat = |session: bool, input: &str| {
         let mut command = verbatim(home.path());
-        command.args(["chat", "-n", "12", "--threads", "2", "--system", "s", "-m"]).arg(&model);
+        command
+            .args(["chat", "-n", "12", "--temp", "0", "--threads", "2", "--system", "s", "-m"])
+            .arg(&model);
         if session {
             command.arg("--session").arg(&file);
         }

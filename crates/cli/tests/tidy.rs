@@ -11,11 +11,11 @@ use std::path::{Path, PathBuf};
 const LAYERS: [&str; 19] = [
     "quant",
     "gguf",
+    "sample",
     "graph",
     "plan",
     "text",
     "grammar",
-    "sample",
     "backend",
     "simd",
     "team",

@@ -2,6 +2,7 @@
 #![allow(unsafe_code)] // Each thread writes its own rows of the arena.
 
 mod attention;
+mod sampling;
 
 use crate::lower::LM_HEAD_TERMS;
 use crate::op::CpuOp::{self, Model};
@@ -24,6 +25,7 @@ use verbatim_matrix::{
     quantize_terms,
 };
 use verbatim_plan::{PhaseRules, Plan};
+use verbatim_sample::PartScratch;
 use verbatim_simd::{Isa, IsaError};
 use verbatim_team::{AlignedBytes, Team, TeamError, ThreadContext};
 
@@ -50,6 +52,8 @@ pub struct Cpu {
     team: Team,
     /// By thread; uncontended.
     scratch: Vec<Mutex<Scratch>>,
+    /// As `scratch`.
+    sampling: Vec<Mutex<PartScratch>>,
     poison: bool,
     is_profiling: bool,
     profile: Profile,
@@ -70,6 +74,7 @@ impl Cpu {
             isa,
             team,
             scratch,
+            sampling: (0..threads).map(|_| Mutex::default()).collect(),
             poison: cfg!(debug_assertions),
             is_profiling: false,
             profile: Profile::default(),
@@ -131,7 +136,15 @@ impl Cpu {
         for prepared in program.ops() {
             prepared.tasks.reset();
         }
-        let run = Run { isa: self.isa, arena, weights, state, rows, scratch: &self.scratch };
+        let run = Run {
+            isa: self.isa,
+            arena,
+            weights,
+            state,
+            rows,
+            scratch: &self.scratch,
+            sampling: &self.sampling,
+        };
         let recorder = self.is_profiling.then(|| Mutex::new(Recorder::start(&mut self.profile)));
         let threads = &mut self.team;
         let work = AssertUnwindSafe(|| {
@@ -183,6 +196,8 @@ struct Run<'a> {
     rows: RowCounts,
     /// By thread; each uses its own.
     scratch: &'a [Mutex<Scratch>],
+    /// As `scratch`.
+    sampling: &'a [Mutex<PartScratch>],
 }
 
 impl Run<'_> {
@@ -190,7 +205,7 @@ impl Run<'_> {
         if prepared.op.splits_rows() {
             let rows = prepared.rows.at(self.rows);
             for (row, units) in partition::part(rows, prepared.units, thread.index(), thread.threads()) {
-                self.row(prepared, row, units);
+                self.row(prepared, row, units, thread);
             }
         } else {
             self.tasks(prepared, thread);
@@ -198,7 +213,7 @@ impl Run<'_> {
     }
 
     /// Computes some units of a row of an op that is split by rows.
-    fn row(&self, prepared: &PreparedOp, row: usize, units: Range<usize>) {
+    fn row(&self, prepared: &PreparedOp, row: usize, units: Range<usize>, thread: &ThreadContext<'_>) {
         let isa = self.isa;
         // The range of these units in `of` columns, heads or bytes.
         let part = |of: usize| -> Range<usize> {
@@ -286,6 +301,7 @@ impl Run<'_> {
                 // SAFETY: as for `out`.
                 unsafe { self.merge_attention(prepared, &attention, row, part(attention.heads)) }
             }
+            Model(Op::SampleMerge) => self.sample_merge(prepared, row, thread),
             Model(Op::MoeCombine) => experts::combine(isa, whole(0), whole(1), out_cols().start, out()),
             Model(Op::RowGate) => {
                 elementwise::scale(isa, recurrence::sigmoid(whole(0)[0]), operand(1), out())
@@ -303,7 +319,8 @@ impl Run<'_> {
                 | Op::MoeLinear { .. }
                 | Op::Attention(_)
                 | Op::ShortConv { .. }
-                | Op::GatedDelta(_),
+                | Op::GatedDelta(_)
+                | Op::SampleParts,
             )
             | CpuOp::QuantizedLinear { .. }
             | CpuOp::QuantizedMoeLinear { .. }
@@ -348,6 +365,7 @@ impl Run<'_> {
                     });
                 }
             }
+            Model(Op::SampleParts) => self.sample_parts(prepared, thread),
             Model(Op::LmHead) => unreachable!("lowered to a matmul"),
             Model(
                 Op::Embed { .. }
@@ -366,7 +384,8 @@ impl Run<'_> {
                 | Op::Mul
                 | Op::Scale { .. }
                 | Op::Softcap { .. }
-                | Op::GatherRows,
+                | Op::GatherRows
+                | Op::SampleMerge,
             )
             | CpuOp::Quantize { .. }
             | CpuOp::AttentionMerge(_) => unreachable!("{} is split by rows", prepared.op.name()),

@@ -414,4 +414,9 @@ impl Outputs for CpuOutputs<'_> {
         let view = self.find(tag)?;
         (row < view.shape.rows.at(self.rows)).then(|| view.row(self.arena, row))
     }
+
+    fn row_i32(&self, tag: Tag, row: usize) -> Option<&[i32]> {
+        let matrix = self.find(tag)?;
+        (row < matrix.shape.rows.at(self.rows)).then(|| matrix.row(self.arena, row))
+    }
 }

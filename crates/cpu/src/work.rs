@@ -124,16 +124,19 @@ impl Work {
             }
             Op::MoeCombine => Work::rows(Units::CacheLines),
             Op::RowGate => Work::rows(Units::CacheLines).unit_local(Operands::Only(&[1])),
-            Op::Embed { .. } | Op::RopeTable(_) | Op::MoeTopK { .. } | Op::MoeWeights(_) => {
-                Work::rows(Units::One)
-            }
+            Op::Embed { .. }
+            | Op::RopeTable(_)
+            | Op::MoeTopK { .. }
+            | Op::MoeWeights(_)
+            | Op::SampleMerge => Work::rows(Units::One),
             Op::GatherRows => Work::rows(Units::One).row_local(Operands::AllBut(&[0])),
             Op::Attention(attention) => Work::attention(attention),
             Op::Linear { .. }
             | Op::LmHead
             | Op::MoeLinear { .. }
             | Op::ShortConv { .. }
-            | Op::GatedDelta(_) => Work::chunks(),
+            | Op::GatedDelta(_)
+            | Op::SampleParts => Work::chunks(),
         }
     }
 

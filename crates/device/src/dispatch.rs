@@ -177,6 +177,10 @@ impl Outputs for DeviceOutputs<'_> {
     fn row(&self, tag: Tag, row: usize) -> Option<&[f32]> {
         dispatch!(DeviceOutputs, self, outputs => outputs.row(tag, row))
     }
+
+    fn row_i32(&self, tag: Tag, row: usize) -> Option<&[i32]> {
+        dispatch!(DeviceOutputs, self, outputs => outputs.row_i32(tag, row))
+    }
 }
 
 impl StateStore for DeviceState {

@@ -37,17 +37,17 @@ pub fn run(arguments: &[String], out: &mut dyn Write) -> Result<(), Box<dyn Erro
     tokens.extend(tokenizer.encode(text, SpecialTokens::Ignore, tokens.is_empty()));
 
     let request = Request {
-        sampling: Sampling { temperature: 0.8, seed: 1 },
+        sampling: Sampling::unfiltered(0.8, 1),
         max_tokens: Some(32),
         session: Some(session.id),
         ..Request::new(Prompt::Tokens(tokens.clone()))
     };
     for event in engine.submit(request) {
         match event {
-            Event::Started { prompt_tokens, cached_tokens } => {
+            Event::Started { prompt_tokens, cached_tokens, .. } => {
                 writeln!(out, "[{cached_tokens} of {prompt_tokens} tokens are in the session]")?;
             }
-            Event::Text { text, tokens: new } => {
+            Event::Text { text, tokens: new, .. } => {
                 write!(out, "{text}")?;
                 out.flush()?;
                 tokens.extend(new);

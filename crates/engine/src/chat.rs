@@ -1,8 +1,11 @@
 //! Chat messages, and how a model wants them written: its template and its tokenizer.
 
+use crate::breakers::sequence_breakers;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use verbatim_grammar::{CompiledGrammar, Constraint, Grammar, GrammarError, Vocabulary, VocabularyError};
+use verbatim_sample::{SamplerKind, Sampling, SequenceBreakers};
 use verbatim_text::{ChatTemplate, SpecialTokens, TemplateError, Tokenizer};
 
 /// The role of a message.
@@ -44,12 +47,25 @@ pub struct ChatFormat {
     source: Option<String>,
     /// Compiled on first use: an invalid template only affects conversations.
     template: OnceLock<Result<ChatTemplate, TemplateError>>,
+    /// DRY's sequence breakers: texts and their tokens, of the last request that used them.
+    breakers: Mutex<Option<(Vec<String>, Arc<SequenceBreakers>)>>,
+    /// Prepared for the first grammar.
+    vocabulary: OnceLock<Result<Vocabulary, VocabularyError>>,
+    /// The last grammar that was compiled.
+    grammar: Mutex<Option<(Grammar, CompiledGrammar)>>,
 }
 
 impl ChatFormat {
     /// The format of a model with this tokenizer and the source of its chat template, if it has one.
     pub fn new(tokenizer: Arc<Tokenizer>, template: Option<String>) -> ChatFormat {
-        ChatFormat { tokenizer, source: template, template: OnceLock::new() }
+        ChatFormat {
+            tokenizer,
+            source: template,
+            template: OnceLock::new(),
+            breakers: Mutex::default(),
+            vocabulary: OnceLock::new(),
+            grammar: Mutex::default(),
+        }
     }
 
     /// The tokenizer.
@@ -60,6 +76,35 @@ impl ChatFormat {
     /// Whether the model has a chat template. The template is not validated until it is used.
     pub fn has_template(&self) -> bool {
         self.source.is_some()
+    }
+
+    /// The tokens of DRY's sequence breakers; none if DRY is off.
+    pub(crate) fn breakers(&self, sampling: &Sampling) -> Arc<SequenceBreakers> {
+        if !sampling.is_on(SamplerKind::Dry) {
+            return Arc::default();
+        }
+        let texts = &sampling.dry_sequence_breakers;
+        let mut last = self.breakers.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*last {
+            Some((known, breakers)) if known == texts => Arc::clone(breakers),
+            _ => {
+                let breakers = Arc::new(sequence_breakers(&self.tokenizer, texts));
+                *last = Some((texts.clone(), Arc::clone(&breakers)));
+                breakers
+            }
+        }
+    }
+
+    /// The start of a grammar. The grammar of the last request is not compiled again.
+    pub(crate) fn constraint(&self, grammar: Grammar) -> Result<Constraint, GrammarError> {
+        let vocabulary = self.vocabulary.get_or_init(|| Vocabulary::new(Arc::clone(&self.tokenizer)));
+        let vocabulary = vocabulary.as_ref().map_err(Clone::clone)?;
+        let mut last = self.grammar.lock().unwrap_or_else(PoisonError::into_inner);
+        if last.as_ref().is_none_or(|(known, _)| *known != grammar) {
+            let compiled = grammar.compile(vocabulary)?;
+            *last = Some((grammar, compiled));
+        }
+        Ok(last.as_ref().expect("compiled above").1.constraint())
     }
 
     /// The tokens of a plain text to continue.

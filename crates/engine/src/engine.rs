@@ -75,7 +75,7 @@ struct Shared {
 
 #[derive(Debug)]
 enum Command {
-    Submit(Job),
+    Submit(Box<Job>),
     Open(SessionOptions, Reply<OpenedSession>),
     Save(SessionId, PathBuf, Sections, Reply<()>),
     Close(SessionId, Reply<()>),
@@ -153,7 +153,7 @@ impl Engine {
         let signals = Arc::new(Signals::default());
         let mut outbox = Outbox { events: sender, pending: VecDeque::new(), signals: Arc::clone(&signals) };
         match Task::from_request(request, &self.0.format) {
-            Ok(task) => commands.send(Command::Submit(Job { task, outbox })),
+            Ok(task) => commands.send(Command::Submit(Box::new(Job { task, outbox }))),
             Err(error) => outbox.put(Event::Failed(error)),
         }
         EventStream { events, guard: CancelOnDrop(Canceller { signals, commands }), is_over: false }
@@ -410,7 +410,7 @@ impl<'a, B: Backend> Worker<'a, B> {
                 None => return true,
                 Some(Command::Stop) => return false,
                 Some(Command::Wake) => {}
-                Some(Command::Submit(job)) => self.waiting.push_back(job),
+                Some(Command::Submit(job)) => self.waiting.push_back(*job),
                 Some(Command::Open(options, reply)) => drop(reply.send(self.open(&options))),
                 Some(Command::Save(id, path, sections, reply)) => {
                     drop(reply.send(self.save(id, &path, sections)));

@@ -12,6 +12,7 @@
 //!
 //! Invariant: this crate depends on no concrete backend; a [`Stepper`] is generic over it.
 
+mod breakers;
 mod chat;
 mod engine;
 mod error;
@@ -19,8 +20,11 @@ mod generate;
 mod load;
 mod options;
 mod read_ahead;
+mod reasoning;
+mod recommended;
 mod request;
 mod row;
+mod sampler_rows;
 mod sequences;
 mod session;
 mod stepper;
@@ -30,17 +34,22 @@ pub use engine::{Canceller, Engine, EngineOptions, EventStream, TextProcessor};
 pub use error::EngineError;
 pub use load::{LoadError, read_hyperparameters};
 pub use options::{DraftOptions, LoadOptions};
-pub use request::{Event, FinishReason, GenerationStats, Prompt, Request, RequestError, Sampling};
-pub use row::{NextOutput, Row, RowError, RowInput, RowOutputs, StepError, StepOutputs};
+pub use recommended::recommended_sampling;
+pub use request::{Event, FinishReason, GenerationStats, Prompt, Request, RequestError};
+pub use row::{Draw, NextOutput, Row, RowError, RowInput, RowOutputs, Sample, StepError, StepOutputs};
 pub use sequences::SaveError;
 pub use session::{OpenedSession, RestoredSession, SessionError, SessionId, SessionOptions};
 pub use stepper::{SequenceMemory, Stepper};
 pub use verbatim_backend::{
     Backend, KvType, MatmulKind, MatmulWork, OpTime, Outputs, PAGE_CELLS, Profile, StateMemoryError,
 };
+pub use verbatim_grammar::{ConstraintError, Grammar, GrammarError, VocabularyError};
 pub use verbatim_models::{HiddenOutput, Hyperparameters, ModelError};
 pub use verbatim_plan::CacheStatistics;
-pub use verbatim_sample::{LogSoftmax, Sampler};
+pub use verbatim_sample::{
+    LogProbs, LogSoftmax, Sampled, Sampler, SamplerKind, SamplerState, Sampling, SamplingError,
+    TokenLogProbs, UnknownSampler,
+};
 pub use verbatim_state::{
     BatchError, CHECKPOINTS, ModelId, RestoreError, Restored, SavedFile, SavedFileError, SequenceExtension,
     SequenceId, StateError,

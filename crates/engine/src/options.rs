@@ -17,6 +17,8 @@ pub struct LoadOptions {
     pub hadamard: bool,
     /// Size of the prefix cache in bytes.
     pub cache_bytes: usize,
+    /// Samples in the graph where a sampler allows it, not on the host. The tokens are the same.
+    pub backend_sampling: bool,
 }
 
 impl Default for LoadOptions {
@@ -28,6 +30,7 @@ impl Default for LoadOptions {
             v: KvType::F16,
             hadamard: true,
             cache_bytes: 0,
+            backend_sampling: true,
         }
     }
 }

@@ -5,6 +5,8 @@ use crate::error::EngineError;
 use crate::session::SessionId;
 use crate::{StateError, StepError};
 use std::time::Duration;
+use verbatim_grammar::{ConstraintError, Grammar, GrammarError};
+use verbatim_sample::{LogProbs, Sampling, SamplingError, TokenLogProbs};
 use verbatim_text::StopError;
 
 /// The input to continue.
@@ -18,22 +20,19 @@ pub enum Prompt {
     Chat(Vec<Message>),
 }
 
-/// Sampling parameters. The same seed gives the same text.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Sampling {
-    /// A finite number >= 0; 0 is greedy.
-    pub temperature: f32,
-    /// Seed of the sampler.
-    pub seed: u64,
-}
-
 /// One request.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Request {
     /// The input to continue.
     pub prompt: Prompt,
-    /// Sampling parameters.
+    /// Sampling settings. Without a seed, a random one is chosen and reported by [`Event::Started`].
     pub sampling: Sampling,
+    /// Log-probabilities to return for each token.
+    pub log_probs: Option<LogProbs>,
+    /// What the answer must look like. It then ends where the grammar does.
+    pub grammar: Option<Grammar>,
+    /// How many tokens the model may think, from `<think>` on, before `</think>` is forced; `None`: any number.
+    pub reasoning_budget: Option<usize>,
     /// Maximum number of tokens to generate; `None`: until an end-of-generation token or a full context.
     pub max_tokens: Option<usize>,
     /// Stop strings. They are not part of the answer.
@@ -45,7 +44,16 @@ pub struct Request {
 impl Request {
     /// A greedy request without limits.
     pub fn new(prompt: Prompt) -> Request {
-        Request { prompt, sampling: Sampling::default(), max_tokens: None, stop: Vec::new(), session: None }
+        Request {
+            prompt,
+            sampling: Sampling::greedy(),
+            log_probs: None,
+            grammar: None,
+            reasoning_budget: None,
+            max_tokens: None,
+            stop: Vec::new(),
+            session: None,
+        }
     }
 }
 
@@ -59,6 +67,8 @@ pub enum Event {
         prompt_tokens: usize,
         /// Prompt tokens that were a prefix-cache hit.
         cached_tokens: usize,
+        /// The seed of the sampler: the request with this seed repeats the answer.
+        seed: u64,
     },
     /// More of the answer. The text never ends within a character.
     Text {
@@ -67,6 +77,8 @@ pub enum Event {
         /// The tokens generated since the previous text event, excluding the end-of-generation token. Text that may become a stop
         /// string is held back, so text may come later than its tokens.
         tokens: Vec<u32>,
+        /// Their log-probabilities, if the request asked for them and the logits are a distribution.
+        log_probs: Vec<Option<TokenLogProbs>>,
     },
     /// The answer is complete.
     Finished {
@@ -103,6 +115,9 @@ pub struct GenerationStats {
     pub cached_tokens: usize,
     /// Generated tokens, excluding the end-of-generation token.
     pub generated_tokens: usize,
+    /// Tokens that were sampled on the host because the graph cannot, the end token included. See
+    /// [`LoadOptions::backend_sampling`](crate::LoadOptions::backend_sampling).
+    pub host_sampled_tokens: usize,
     /// From the start of the request to its first token (TTFT), or to its end if there was none.
     pub time_to_first_token: Duration,
     /// From the first token to the end.
@@ -123,9 +138,15 @@ pub enum RequestError {
         /// Size of the context.
         context: usize,
     },
-    /// The temperature is out of range.
-    #[error("the temperature must be a finite number >= 0, not {0}")]
-    Temperature(f32),
+    /// A sampling setting is out of range.
+    #[error(transparent)]
+    Sampling(#[from] SamplingError),
+    /// The grammar is invalid.
+    #[error(transparent)]
+    Grammar(#[from] GrammarError),
+    /// The grammar does not allow the answer to go on.
+    #[error(transparent)]
+    Constraint(#[from] ConstraintError),
     /// A stop string is invalid.
     #[error(transparent)]
     Stop(#[from] StopError),

@@ -4,7 +4,7 @@ use crate::MAX_ROWS;
 use verbatim_backend::{Outputs, PrepareError, RunError};
 use verbatim_graph::GraphError;
 use verbatim_models::{HiddenOutput, outputs};
-use verbatim_sample::{LogSoftmax, Sampler};
+use verbatim_sample::{LogSoftmax, Sampler, SamplerState, TokenLogProbs};
 use verbatim_state::{BatchError, SequenceId, StateError};
 
 /// One position to compute.
@@ -41,17 +41,37 @@ pub struct RowOutputs<'a> {
 }
 
 /// What to return about the token after a row.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, Default)]
 pub enum NextOutput<'a> {
     /// No output.
     #[default]
     None,
     /// The sampled token.
-    Token(&'a Sampler),
+    Token(Draw<'a>),
     /// The log-probabilities of all tokens.
     LogProbs,
     /// The logits.
     Logits,
+}
+
+/// A token to sample.
+#[derive(Clone, Copy, Debug)]
+pub struct Draw<'a> {
+    /// The sampler.
+    pub sampler: &'a Sampler,
+    /// Its state after the tokens so far.
+    pub state: SamplerState,
+    /// The tokens so far, the row's included, for penalties.
+    pub history: &'a [u32],
+    /// One bit for each token that a grammar allows, 32 to a word; `None` allows all.
+    pub mask: Option<&'a [u32]>,
+}
+
+impl<'a> From<&'a Sampler> for Draw<'a> {
+    /// The first draw of a sampler, without a history or a mask.
+    fn from(sampler: &'a Sampler) -> Draw<'a> {
+        Draw { sampler, state: sampler.start(), history: &[], mask: None }
+    }
 }
 
 impl<'a> RowOutputs<'a> {
@@ -61,8 +81,8 @@ impl<'a> RowOutputs<'a> {
     pub const LOGITS: RowOutputs<'static> = RowOutputs { next: NextOutput::Logits, hidden: &[] };
 
     /// The next token, sampled.
-    pub fn token(sampler: &'a Sampler) -> RowOutputs<'a> {
-        RowOutputs { next: NextOutput::Token(sampler), hidden: &[] }
+    pub fn token(draw: impl Into<Draw<'a>>) -> RowOutputs<'a> {
+        RowOutputs { next: NextOutput::Token(draw.into()), hidden: &[] }
     }
 
     /// The logits if `wanted`, else nothing.
@@ -70,8 +90,8 @@ impl<'a> RowOutputs<'a> {
         if wanted { RowOutputs::LOGITS } else { RowOutputs::NONE }
     }
 
-    pub(crate) fn wants_logits(&self) -> bool {
-        self.next != NextOutput::None
+    pub(crate) fn is_output_row(&self) -> bool {
+        !matches!(self.next, NextOutput::None)
     }
 }
 
@@ -110,6 +130,9 @@ pub enum RowError {
     /// All logits of a row are NaN.
     #[error("all logits are NaN; the model file is damaged")]
     AllNan,
+    /// The mask of a row allows no token.
+    #[error("the grammar allows no token here")]
+    NoTokenAllowed,
 }
 
 /// Why a step failed. Committed positions are not modified.
@@ -138,8 +161,9 @@ pub enum StepError {
 /// The outcome of one row.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum RowOutcome {
-    /// Computed as row `row` of the run, and as `output_row` if it wants logits.
-    Computed { row: u32, output_row: Option<u32>, token: Option<u32> },
+    /// Computed as row `row` of the run, and as `output_row` if it wants something about the next token. `sample` is the index of
+    /// its sample.
+    Computed { row: u32, output_row: Option<u32>, sample: Option<u32> },
     /// It was skipped, or its logits are NaN. The index of the error.
     Rejected(u32),
 }
@@ -149,14 +173,29 @@ pub(crate) enum RowOutcome {
 pub(crate) struct RowOutcomes {
     pub(crate) rows: Vec<RowOutcome>,
     errors: Vec<RowError>,
+    pub(crate) samples: Vec<Sample>,
+}
+
+/// A sampled token.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Sample {
+    /// The token.
+    pub token: u32,
+    /// The sampler's state for the next one.
+    pub state: SamplerState,
+    /// If the sampler was asked for them.
+    pub log_probs: Option<TokenLogProbs>,
+    /// It was sampled by the host rather than in the graph.
+    pub on_host: bool,
 }
 
 impl RowOutcomes {
     /// Begins a step of `rows` rows.
     pub(crate) fn begin(&mut self, rows: usize) {
         self.errors.clear();
+        self.samples.clear();
         self.rows.clear();
-        self.rows.resize(rows, RowOutcome::Computed { row: 0, output_row: None, token: None });
+        self.rows.resize(rows, RowOutcome::Computed { row: 0, output_row: None, sample: None });
     }
 
     /// Rejects a row.
@@ -215,15 +254,27 @@ impl<O: Outputs> StepOutputs<'_, O> {
     /// # Errors
     /// Why the row was not computed or sampled.
     pub fn token(&self, row: usize) -> Result<Option<u32>, RowError> {
+        self.sample(row).map(|sample| sample.map(|sample| sample.token))
+    }
+
+    /// As [`StepOutputs::token`], with the sampler's next state and the log-probabilities.
+    ///
+    /// # Errors
+    /// Why the row was not computed or sampled.
+    pub fn sample(&self, row: usize) -> Result<Option<&Sample>, RowError> {
         match self.outcomes.rows[row] {
-            RowOutcome::Computed { token, .. } => Ok(token),
+            RowOutcome::Computed { sample, .. } => {
+                Ok(sample.map(|sample| &self.outcomes.samples[sample as usize]))
+            }
             RowOutcome::Rejected(error) => Err(self.outcomes.errors[error as usize].clone()),
         }
     }
 
-    /// The logits after a row; `None` if the row wanted nothing about the next token or was not computed.
+    /// The logits after a row; `None` if the row did not want them, or was not computed.
     pub fn logits(&self, row: usize) -> Option<&[f32]> {
         match self.outcomes.rows[row] {
+            // The row beside which others want logits gets none that it did not want.
+            RowOutcome::Computed { sample: Some(_), .. } => None,
             RowOutcome::Computed { output_row, .. } => {
                 self.run.as_ref()?.row(outputs::LOGITS, output_row? as usize)
             }

@@ -1,7 +1,8 @@
 //! A session: a sequence that persists across requests, its token history, and its file.
 
 use crate::error::EngineError;
-use crate::{Sampler, SaveError, SavedFile, SequenceId, StateError, StepError, Stepper};
+use crate::row::{Draw, Sample};
+use crate::{Sampler, SamplerState, SaveError, SavedFile, SequenceId, StateError, StepError, Stepper};
 use std::path::{Path, PathBuf};
 use verbatim_backend::Backend;
 
@@ -226,14 +227,17 @@ impl Session {
         stepper: &mut Stepper<B>,
         tokens: &[u32],
         sampler: &Sampler,
+        state: SamplerState,
+        mask: Option<&[u32]>,
         should_continue: impl FnMut() -> bool,
-    ) -> Result<Option<u32>, StepError> {
-        let sampled = stepper.advance(self.sequence, tokens, sampler, should_continue);
-        // Even on error, the history matches the committed tokens.
+    ) -> Result<Option<Sample>, StepError> {
+        self.history.extend_from_slice(tokens);
+        let draw = Draw { sampler, state, history: &self.history, mask };
+        let sample = stepper.advance(self.sequence, tokens, draw, should_continue);
+        // After an error or a cancellation too, the history is that of the committed tokens.
         let committed = stepper.len(self.sequence)? + stepper.removed_count(self.sequence)?;
-        let added = committed.saturating_sub(self.history.len());
-        self.history.extend_from_slice(&tokens[..added.min(tokens.len())]);
-        sampled
+        self.history.truncate(committed);
+        sample
     }
 
     /// Context shift: discards half of what comes after the kept tokens. Returns false if the session does not shift.

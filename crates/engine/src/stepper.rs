@@ -4,10 +4,11 @@
 use crate::row::{
     NextOutput, Row, RowError, RowInput, RowOutcome, RowOutcomes, RowOutputs, StepError, StepOutputs,
 };
-use crate::{Hyperparameters, LoadOptions, MAX_ROWS, Sampler, SequenceId};
-use verbatim_backend::{Backend, BindError, FilledInput, InputBinding, Outputs, Profile, StateStore};
+use crate::sampler_rows::SamplerRows;
+use crate::{Draw, Hyperparameters, LoadOptions, MAX_ROWS, Sample, SequenceId, StateError};
+use verbatim_backend::{Backend, BindError, FilledInput, InputBinding, Profile, StateStore};
 use verbatim_graph::RowCounts;
-use verbatim_models::{HadamardKv, HiddenOutput, Model, ModelOffsets, StepShape, inputs, outputs};
+use verbatim_models::{HadamardKv, HiddenOutput, Model, ModelOffsets, NextOutputs, StepShape, inputs};
 use verbatim_plan::{CacheStatistics, ProgramCache};
 use verbatim_state::{Batch, Digest, ModelId, ModelSpec, PageTables, State};
 
@@ -49,6 +50,7 @@ struct ProgramKey {
     embeddings: bool,
     path: usize,
     hidden_outputs: Vec<HiddenOutput>,
+    next: NextOutputs,
     /// Properties of the current [`SequenceMemory`], which may be swapped.
     page_table: [usize; 2],
     context: usize,
@@ -68,6 +70,7 @@ struct Scratch {
     run_rows: Vec<usize>,
     /// By row of the step.
     outcomes: RowOutcomes,
+    samplers: SamplerRows,
 }
 
 impl<B: Backend> Stepper<B> {
@@ -169,10 +172,10 @@ impl<B: Backend> Stepper<B> {
         if self.scratch.run_rows.is_empty() {
             return Ok(StepOutputs { run: None, outcomes: &self.scratch.outcomes });
         }
-        let count = self.set_key(model, rows);
+        let count = self.set_key(model, rows)?;
         let Stepper { backend, weights, models, memory, programs, arena, scratch, .. } = self;
         let state = &mut memory.state;
-        let Scratch { key, batch, kv_indices, requested, run_rows, outcomes } = scratch;
+        let Scratch { key, batch, kv_indices, requested, run_rows, outcomes, samplers } = scratch;
         let program = programs.get_or_build(key, || {
             let loaded = &models[model.index()];
             let graph = loaded.model.build(&key.shape(loaded.base, state.windows(), count))?;
@@ -183,7 +186,7 @@ impl<B: Backend> Stepper<B> {
         state.begin_compute(model, batch.accepted_rows.iter().map(|&accepted| kv_indices[accepted]))?;
         let (store, tables) = state.store_and_page_tables();
         let run_outputs = backend.run(program, arena, count, weights, store, |input| {
-            fill(input, rows, run_rows, batch, &tables)
+            fill(input, rows, run_rows, batch, &tables, samplers)
         })?;
         let computed = batch.accepted_rows.iter().map(|&accepted| {
             let ((sequence, kv_index), row) = (kv_indices[accepted], requested[accepted]);
@@ -192,20 +195,22 @@ impl<B: Backend> Stepper<B> {
         state.computed(model, computed)?;
         let mut output_rows = 0..;
         for (index, &row) in run_rows.iter().enumerate() {
-            let Row { sequence, want, .. } = rows[row];
-            let output_row = want.wants_logits().then(|| output_rows.next()).flatten();
-            let mut token = None;
-            if let (NextOutput::Token(sampler), Some(output_row)) = (want.next, output_row) {
-                let logits = run_outputs.row(outputs::LOGITS, output_row as usize).unwrap_or_default();
-                // Noise is keyed by the absolute position, including tokens removed by a context shift, so that it never repeats.
-                let position = state.removed_count(sequence)? as u64 + batch.positions[index] as u64 + 1;
-                token = sampler.sample(logits, position);
-                if token.is_none() {
-                    outcomes.reject_row(row, RowError::AllNan);
-                    continue;
+            let want = rows[row].want;
+            let output_row = want.is_output_row().then(|| output_rows.next()).flatten();
+            let mut sample = None;
+            if let (NextOutput::Token(draw), Some(output_row)) = (want.next, output_row) {
+                match samplers.sample(draw, output_row as usize, &run_outputs) {
+                    Ok(sampled) => {
+                        sample = Some(outcomes.samples.len() as u32);
+                        outcomes.samples.push(sampled);
+                    }
+                    Err(error) => {
+                        outcomes.reject_row(row, error);
+                        continue;
+                    }
                 }
             }
-            outcomes.rows[row] = RowOutcome::Computed { row: index as u32, output_row, token };
+            outcomes.rows[row] = RowOutcome::Computed { row: index as u32, output_row, sample };
         }
         Ok(StepOutputs { run: Some(run_outputs), outcomes })
     }
@@ -248,30 +253,38 @@ impl<B: Backend> Stepper<B> {
         run_rows.extend(batch.accepted_rows.iter().map(|&accepted| requested[accepted]));
     }
 
-    /// Sets the key of the step's program; returns the row counts of the run.
-    fn set_key(&mut self, model: ModelId, rows: &[Row<'_>]) -> RowCounts {
-        let Scratch { key, batch, run_rows, .. } = &mut self.scratch;
+    /// Sets the key of the step's program, and lowers the samplers of its rows; returns the row counts of the run.
+    fn set_key(&mut self, model: ModelId, rows: &[Row<'_>]) -> Result<RowCounts, StateError> {
+        let Hyperparameters { vocabulary, .. } = *self.models[model.index()].model.hyperparameters();
+        let state = &self.memory.state;
+        let Scratch { key, batch, run_rows, samplers, .. } = &mut self.scratch;
         let mut count = RowCounts { rows: run_rows.len(), output_rows: 0 };
+        samplers.begin();
         key.embeddings = false;
         key.hidden_outputs.clear();
-        for &row in &*run_rows {
-            let Row { input, want, .. } = &rows[row];
-            count.output_rows += usize::from(want.wants_logits());
-            key.embeddings |= matches!(input, RowInput::Embedding(_));
-            for output in want.hidden {
+        for (index, row) in run_rows.iter().map(|&row| &rows[row]).enumerate() {
+            if row.want.is_output_row() {
+                count.output_rows += 1;
+                // Noise is keyed by the absolute position, including tokens removed by a context shift, so that it never repeats.
+                let position = state.removed_count(row.sequence)? as u64 + batch.positions[index] as u64 + 1;
+                samplers.push(row, position, vocabulary, self.options.backend_sampling);
+            }
+            key.embeddings |= matches!(row.input, RowInput::Embedding(_));
+            for output in row.want.hidden {
                 if !key.hidden_outputs.contains(output) {
                     key.hidden_outputs.push(*output);
                 }
             }
         }
         key.hidden_outputs.sort_unstable();
+        key.next = samplers.next_outputs();
         key.model = model.index();
         key.bounds = Some(RowCounts { rows: bucket(count.rows), output_rows: bucket(count.output_rows) });
         key.path = batch.path;
-        key.page_table = self.memory.state.page_table_shape();
-        key.context = self.memory.state.context();
+        key.page_table = state.page_table_shape();
+        key.context = state.context();
         key.hadamard = self.memory.hadamard[model.index()];
-        count
+        Ok(count)
     }
 
     /// Computes tokens of a sequence, in steps of at most [`MAX_ROWS`], and samples the next token. `None` if `should_continue`
@@ -279,39 +292,40 @@ impl<B: Backend> Stepper<B> {
     ///
     /// # Errors
     /// As for [`Stepper::step`], and if the rows are rejected. The steps before the failing one stay committed.
-    pub fn advance(
+    pub fn advance<'a>(
         &mut self,
         sequence: SequenceId,
         tokens: &[u32],
-        sampler: &Sampler,
+        draw: impl Into<Draw<'a>>,
         mut should_continue: impl FnMut() -> bool,
-    ) -> Result<Option<u32>, StepError> {
+    ) -> Result<Option<Sample>, StepError> {
+        let draw = draw.into();
         let mut chunks = tokens.chunks(MAX_ROWS).peekable();
         while let Some(chunk) = chunks.next() {
             if !should_continue() {
                 return Ok(None);
             }
             let is_last = chunks.peek().is_none();
-            let sampled = self.advance_chunk(sequence, chunk, is_last.then_some(sampler));
-            if sampled.is_err() {
+            let sample = self.advance_chunk(sequence, chunk, is_last.then_some(draw));
+            if sample.is_err() {
                 self.memory.state.rollback(sequence)?;
             }
-            let sampled = sampled?;
+            let sample = sample?;
             self.memory.state.commit(sequence, chunk.len())?;
             if is_last {
-                return Ok(sampled);
+                return Ok(sample);
             }
         }
         Err(StepError::RowCount(0))
     }
 
-    /// Computes tokens in one step; samples the next one if there is a sampler.
+    /// Computes tokens in one step; samples the next one if there is a draw.
     fn advance_chunk(
         &mut self,
         sequence: SequenceId,
         tokens: &[u32],
-        sampler: Option<&Sampler>,
-    ) -> Result<Option<u32>, StepError> {
+        draw: Option<Draw<'_>>,
+    ) -> Result<Option<Sample>, StepError> {
         let start = self.memory.state.append(sequence, tokens.len())?.start;
         let blank = Row { sequence, kv_index: 0, input: RowInput::Token(0), want: RowOutputs::NONE };
         let mut rows = [blank; MAX_ROWS];
@@ -319,9 +333,9 @@ impl<B: Backend> Stepper<B> {
             *row = Row { kv_index: start + i, input: RowInput::Token(token), ..blank };
         }
         let last = tokens.len() - 1;
-        rows[last].want = sampler.map_or(RowOutputs::NONE, RowOutputs::token);
+        rows[last].want = draw.map_or(RowOutputs::NONE, RowOutputs::token);
         let outputs = self.step(&rows[..tokens.len()])?;
-        Ok(outputs.token(last)?)
+        Ok(outputs.sample(last)?.cloned())
     }
 }
 
@@ -337,6 +351,7 @@ impl ProgramKey {
             path: self.path,
             context: self.context,
             hidden_outputs: self.hidden_outputs.clone(),
+            next: self.next,
         }
     }
 }
@@ -384,6 +399,7 @@ fn fill(
     run_rows: &[usize],
     batch: &Batch,
     tables: &PageTables<'_>,
+    samplers: &SamplerRows,
 ) -> Result<FilledInput, BindError> {
     let tag = input.tag();
     let group = tag.index as usize;
@@ -395,8 +411,10 @@ fn fill(
         inputs::READ_SLOTS => input.i32(&batch.read_slots),
         inputs::WRITE_SLOTS => input.i32(&batch.write_slots),
         inputs::TREE_STARTS => input.i32(&batch.tree_starts),
+        inputs::SAMPLERS => input.i32_from(samplers.words()),
+        inputs::MASKS => input.i32_from(samplers.masks()),
         inputs::OUTPUT_ROWS => {
-            let wanting = step_rows().enumerate().filter(|(_, row)| row.want.wants_logits());
+            let wanting = step_rows().enumerate().filter(|(_, row)| row.want.is_output_row());
             input.i32_from(wanting.map(|(index, _)| index as i32))
         }
         _ if tag.name == inputs::CELLS => input.i32(&batch.cells[group]),

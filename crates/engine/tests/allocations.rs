@@ -8,7 +8,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use verbatim_engine::{
     DraftOptions, HiddenOutput, KvType, LoadOptions, NextOutput, PAGE_CELLS, Row, RowInput, RowOutputs,
-    Sampler,
+    Sampler, Sampling,
 };
 
 /// Counts allocations of all threads.
@@ -44,7 +44,7 @@ fn one_sequence() {
     for model in &tiny_models() {
         let mut engine = engine(model, LoadOptions::default());
         let sequence = engine.begin().expect("free");
-        let sampler = Sampler::new(0.8, 1).expect("valid");
+        let sampler = Sampler::new(Sampling::unfiltered(0.8, 1), 0).expect("valid");
         let mut token = 1;
         let mut most = 0;
         for step in 0..150 {
@@ -53,8 +53,11 @@ fn one_sequence() {
                 engine.set_profiling(true);
             }
             let before = ALLOCATIONS.load(Ordering::Relaxed);
-            token =
-                engine.advance(sequence, &[token], &sampler, || true).expect("fits").expect("not stopped");
+            token = engine
+                .advance(sequence, &[token], &sampler, || true)
+                .expect("fits")
+                .expect("not stopped")
+                .token;
             let allocated = ALLOCATIONS.load(Ordering::Relaxed) - before;
             // The first step builds its plan. A page that is full is put into the prefix tree, for others to find.
             let fills_page = (step + 1) % PAGE_CELLS == 0;
@@ -77,10 +80,15 @@ fn many_sequences_and_a_draft() {
         let options = DraftOptions { k: KvType::Q8_0, v: KvType::Q4_0, hadamard: true };
         let draft = engine.append_model(&draft, &options).expect("a draft model");
         let zeros = vec![0.1; engine.hyperparameters().hidden];
-        let sampler = Sampler::new(0.8, 1).expect("valid");
+        let sampler = Sampler::new(Sampling::unfiltered(0.8, 1), 0).expect("valid");
         let sequences = [0; 4].map(|_| engine.begin().expect("free"));
         let points = [HiddenOutput::FinalNorm, HiddenOutput::Embedding];
-        let next = [NextOutput::Token(&sampler), NextOutput::Logits, NextOutput::LogProbs, NextOutput::None];
+        let next = [
+            NextOutput::Token((&sampler).into()),
+            NextOutput::Logits,
+            NextOutput::LogProbs,
+            NextOutput::None,
+        ];
         let mut most = 0;
         for step in 0..60 {
             let before = ALLOCATIONS.load(Ordering::Relaxed);

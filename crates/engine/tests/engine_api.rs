@@ -38,7 +38,7 @@ fn started(model: &str, context: usize, event_buffer: usize, template: Option<&s
 }
 
 fn request(max_tokens: usize) -> Request {
-    let sampling = Sampling { temperature: 0.9, seed: 5 };
+    let sampling = Sampling::unfiltered(0.9, 1);
     Request { sampling, max_tokens: Some(max_tokens), ..Request::new(Prompt::Text(PROMPT.to_owned())) }
 }
 
@@ -65,10 +65,10 @@ fn read(answer: EventStream) -> Result<Completion, RequestError> {
     for event in answer {
         assert!(end.is_none(), "{event:?} after the end");
         match event {
-            Event::Started { prompt_tokens, cached_tokens } => {
+            Event::Started { prompt_tokens, cached_tokens, .. } => {
                 assert!(start.replace((prompt_tokens, cached_tokens)).is_none() && tokens.is_empty());
             }
-            Event::Text { text: more, tokens: their } => {
+            Event::Text { text: more, tokens: their, .. } => {
                 assert!(start.is_some() && !(more.is_empty() && their.is_empty()));
                 text.push_str(&more);
                 tokens.extend(their);
@@ -94,12 +94,12 @@ fn failure(engine: &Engine, request: Request) -> RequestError {
 /// The tokens that the stepper generates without an engine.
 fn generate_with_stepper(model: &str, prompt: &[u32], count: usize) -> Vec<u32> {
     let (mut stepper, tokenizer) = (stepper(model, 300), tokenizer(model));
-    let sampler = Sampler::new(0.9, 5).expect("valid");
+    let sampler = Sampler::new(Sampling::unfiltered(0.9, 1), 0).expect("valid");
     let sequence = stepper.begin().expect("free");
     let (mut pending, mut tokens) = (prompt.to_vec(), Vec::new());
     while tokens.len() < count {
         let token =
-            stepper.advance(sequence, &pending, &sampler, || true).expect("fits").expect("not stopped");
+            stepper.advance(sequence, &pending, &sampler, || true).expect("fits").expect("not stopped").token;
         if tokenizer.is_eog(token) {
             break;
         }
@@ -245,9 +245,9 @@ fn an_invalid_request_does_not_affect_others() {
         let broken = with(Prompt::Chat(vec![message.clone()]));
         assert!(matches!(broken, RequestError::Chat(ChatError::Template(_))), "{broken}");
     }
-    let sampling = Sampling { temperature: f32::NAN, seed: 0 };
+    let sampling = Sampling::unfiltered(f32::NAN, 0);
     let wrong = failure(&engine, Request { sampling, ..request(5) });
-    assert!(matches!(wrong, RequestError::Temperature(_)), "{wrong}");
+    assert!(matches!(wrong, RequestError::Sampling(_)), "{wrong}");
     let wrong = failure(&engine, Request { stop: vec!["a".into(), String::new()], ..request(5) });
     assert!(matches!(wrong, RequestError::Stop(StopError::Empty { index: 1 })), "{wrong}");
     let closed = endless(&engine);

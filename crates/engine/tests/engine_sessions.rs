@@ -36,7 +36,7 @@ fn open(engine: &Engine, shift_keep: Option<usize>, file: Option<&Path>) -> Open
 /// The tokens that a prompt is continued with, and its number of cached tokens.
 fn complete(engine: &Engine, session: Option<SessionId>, prompt: &[u32], count: usize) -> (Vec<u32>, usize) {
     let answer = engine.submit(Request {
-        sampling: Sampling { temperature: 0.9, seed: 3 },
+        sampling: Sampling::unfiltered(0.9, 3),
         max_tokens: Some(count),
         session,
         ..Request::new(Prompt::Tokens(prompt.to_vec()))
@@ -143,7 +143,7 @@ fn a_file_whose_history_does_not_match_its_sequence_is_rejected() {
     let mut stepper =
         engine("models/qwen3/model.gguf", LoadOptions { context: Some(60), ..LoadOptions::default() });
     let sequence = stepper.begin().expect("free");
-    let sampler = verbatim_engine::Sampler::new(0.0, 0).expect("valid");
+    let sampler = verbatim_engine::Sampler::greedy();
     stepper.advance(sequence, &text(0, 20), &sampler, || true).expect("fits");
     let history: Vec<u8> = text(0, 20).into_iter().flat_map(u32::to_le_bytes).collect();
     let engine = started("qwen3", 60);

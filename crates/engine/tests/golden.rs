@@ -79,13 +79,16 @@ fn greedy_text_agrees<B: Backend>(backend: impl Fn() -> B) {
         let wanted = golden.ids("greedy_ids");
         for options in [exact(), LoadOptions::default()] {
             let mut engine = engine_on(backend(), &format!("models/{model}/model.gguf"), options);
-            let greedy = Sampler::new(0.0, 0).expect("valid");
+            let greedy = Sampler::greedy();
             let sequence = engine.begin().expect("free");
             let mut tokens = golden.ids("token_ids");
             let mut drawn = Vec::new();
             while drawn.len() < wanted.len() {
-                let token =
-                    engine.advance(sequence, &tokens, &greedy, || true).expect("fits").expect("not stopped");
+                let token = engine
+                    .advance(sequence, &tokens, &greedy, || true)
+                    .expect("fits")
+                    .expect("not stopped")
+                    .token;
                 drawn.push(token);
                 tokens = vec![token];
             }

@@ -56,11 +56,12 @@ fn plans_of_a_real_model_are_near_the_lower_bound() {
 
 fn two_hundred_tokens(engine: &mut Engine) {
     let sequence = engine.begin().expect("free");
-    let greedy = Sampler::new(0.0, 0).expect("valid");
+    let greedy = Sampler::greedy();
     let mut tokens: Vec<u32> = (0..37).collect();
     for _ in 0..200 {
-        tokens =
-            vec![engine.advance(sequence, &tokens, &greedy, || true).expect("fits").expect("not stopped")];
+        tokens = vec![
+            engine.advance(sequence, &tokens, &greedy, || true).expect("fits").expect("not stopped").token,
+        ];
     }
     let statistics = engine.statistics();
     // A bucket of 64 rows for the prompt, one of a single row for decoding.

@@ -3,7 +3,7 @@
 mod common;
 
 use common::*;
-use verbatim_engine::{LoadOptions, Row, RowInput, RowOutputs, Sampler, SequenceId, StateError};
+use verbatim_engine::{LoadOptions, Row, RowInput, RowOutputs, Sampler, Sampling, SequenceId, StateError};
 
 const MODELS: [&str; 4] = ["llama-gqa-tied", "gemma3-iswa", "qwen35-hybrid", "qwen3moe"];
 const PREFIX: usize = 150;
@@ -44,9 +44,9 @@ impl Request {
     }
 
     fn step(&mut self, engine: &mut Engine) {
-        let sampler = Sampler::new(0.9, 5).expect("valid");
+        let sampler = Sampler::new(Sampling::unfiltered(0.9, 5), 0).expect("valid");
         let token = engine.advance(self.sequence, &self.next, &sampler, || true).expect("fits");
-        self.next = vec![token.expect("not stopped")];
+        self.next = vec![token.expect("not stopped").token];
         self.generated.extend(&self.next);
         engine.integrity().expect("consistent cache metadata");
     }

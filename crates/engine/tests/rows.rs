@@ -5,10 +5,11 @@ mod common;
 use common::*;
 use verbatim_engine::{
     Backend, BatchError, HiddenOutput, LoadOptions, LogSoftmax, NextOutput, Row, RowError, RowInput,
-    RowOutputs, Sampler, SequenceId, Stepper,
+    RowOutputs, Sampler, Sampling, SequenceId, Stepper,
 };
 use verbatim_models::outputs;
 use verbatim_reference::Reference;
+use verbatim_sample::{SampleInput, SampleScratch};
 
 fn text(count: usize, seed: usize) -> Vec<u32> {
     (0..count).map(|i| ((i * i * 17 + i * 5 + 11 + seed * 101) % 300) as u32).collect()
@@ -264,7 +265,14 @@ fn an_invalid_row_fails_only_its_sequence_on_the_reference() {
 
 /// A sampler whose token depends on the random number with which it was drawn.
 fn keyed() -> [Sampler; 2] {
-    [(1.5, 3), (4.0, 4)].map(|(temperature, seed)| Sampler::new(temperature, seed).expect("valid"))
+    [(1.5, 3), (4.0, 4)]
+        .map(|(temperature, seed)| Sampler::new(Sampling::unfiltered(temperature, seed), 0).expect("valid"))
+}
+
+/// The token that a sampler draws from these logits on the host.
+fn sampled(sampler: &Sampler, logits: &[f32], position: u64) -> Option<u32> {
+    let input = SampleInput { logits, position, history: &[], mask: None, state: sampler.start() };
+    sampler.sample(&input, &mut SampleScratch::default()).map(|sampled| sampled.token)
 }
 
 fn wants_are_given<B: Backend>(backend: impl Fn() -> B) {
@@ -286,9 +294,9 @@ fn wants_are_given<B: Backend>(backend: impl Fn() -> B) {
         let start = engine.append(sequence, tokens.len()).expect("room");
         let point = |position: usize| &points[position % 4..][..usize::from(position.is_multiple_of(5))];
         let next = |position: usize| match position % 6 {
-            0 => NextOutput::Token(&warm),
+            0 => NextOutput::Token((&warm).into()),
             1 => NextOutput::LogProbs,
-            3 => NextOutput::Token(&hot),
+            3 => NextOutput::Token((&hot).into()),
             4 => NextOutput::Logits,
             _ => NextOutput::None,
         };
@@ -302,10 +310,15 @@ fn wants_are_given<B: Backend>(backend: impl Fn() -> B) {
         for position in 0..30 {
             let want = rows[position].want;
             let logits = outputs.logits(position);
-            assert_eq!(logits.is_some(), want.next != NextOutput::None);
+            let wants_logits = matches!(want.next, NextOutput::Logits | NextOutput::LogProbs);
+            assert_eq!(logits.is_some(), wants_logits);
             assert!(logits.is_none_or(|logits| bits(logits) == wanted[position]), "{model} at {position}");
             let token = match want.next {
-                NextOutput::Token(sampler) => sampler.sample(logits.expect("wanted"), position as u64 + 1),
+                NextOutput::Token(draw) => {
+                    let logits: Vec<f32> =
+                        wanted[position].iter().map(|&bits| f32::from_bits(bits)).collect();
+                    sampled(draw.sampler, &logits, position as u64 + 1)
+                }
                 _ => None,
             };
             assert_eq!(outputs.token(position), Ok(token), "{model} at {position}");
@@ -329,14 +342,16 @@ fn wants_are_given<B: Backend>(backend: impl Fn() -> B) {
             let depths = [0, 1, 1, 0, 1, 2];
             let start = engine.append_tree(sequence, &parents).expect("room");
             let want = [RowOutputs::token(&warm), RowOutputs::token(&hot)];
-            let rows: Vec<Row> = (0..6)
-                .map(|i| Row { want: want[i % 2], ..row(sequence, start + i, 40 + i as u32) })
-                .collect();
+            let mut rows: Vec<Row> = (0..6).map(|i| row(sequence, start + i, 40 + i as u32)).collect();
             let outputs = engine.step(&rows).expect("a step");
+            let logits: Vec<Vec<f32>> = (0..6).map(|i| outputs.logits(i).expect("wanted").to_vec()).collect();
+            drop(outputs);
+            (0..6).for_each(|i| rows[i].want = want[i % 2]);
+            let outputs = engine.step(&rows).expect("the same step");
             for (i, depth) in depths.iter().enumerate() {
                 let sampler = [&warm, &hot][i % 2];
                 let number = (removed + len + depth + 1) as u64;
-                let token = sampler.sample(outputs.logits(i).expect("wanted"), number);
+                let token = sampled(sampler, &logits[i], number);
                 assert_eq!(outputs.token(i), Ok(token), "{model}: round {round}, row {i}");
             }
             drop(outputs);
@@ -372,7 +387,7 @@ fn logits_that_no_row_requests_are_not_computed() {
         {
             let rows: Vec<Row> = (0..5).map(|i| Row { want, ..row(sequence, i, 3 + i as u32) }).collect();
             let outputs = engine.step(&rows).expect("a step");
-            assert_eq!(outputs.logits(4).is_some(), want.next != NextOutput::None);
+            assert_eq!(outputs.logits(4).is_some(), matches!(want.next, NextOutput::Logits));
         }
         let mut counts = [0; 2];
         for (bounds, program) in engine.programs() {

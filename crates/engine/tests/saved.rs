@@ -6,7 +6,7 @@ use common::*;
 use std::path::Path;
 use std::process::Command;
 use verbatim_engine::{
-    Backend, KvType, LoadOptions, RestoreError, Sampler, SaveError, SavedFile, SequenceId, Stepper,
+    Backend, KvType, LoadOptions, RestoreError, Sampler, Sampling, SaveError, SavedFile, SequenceId, Stepper,
 };
 use verbatim_graph::random::Random;
 use verbatim_reference::Reference;
@@ -33,10 +33,10 @@ struct Pair {
 
 impl Pair {
     fn step(&mut self) -> [u32; 2] {
-        let sampler = Sampler::new(0.7, 3).expect("valid");
+        let sampler = Sampler::new(Sampling::unfiltered(0.7, 3), 0).expect("valid");
         let say = |(engine, sequence): &mut (Engine, SequenceId)| {
             let token = engine.advance(*sequence, &self.next, &sampler, || true);
-            token.expect("fits").expect("not stopped")
+            token.expect("fits").expect("not stopped").token
         };
         let (said, proposed) = (say(&mut self.target), say(&mut self.draft));
         self.next = vec![said % 500];
@@ -95,7 +95,7 @@ fn restore_and_continue(model: &str, path: &Path) {
 fn invalid_files_are_rejected_with_a_reason_and_change_nothing() {
     let mut engine = load("gemma3-iswa", KvType::Q8_0);
     let sequence = engine.begin().expect("free");
-    let sampler = Sampler::new(0.0, 0).expect("valid");
+    let sampler = Sampler::greedy();
     let prompt: Vec<u32> = (0..80).collect();
     engine.advance(sequence, &prompt, &sampler, || true).expect("fits");
     let folder = tempfile::tempdir().expect("a folder");
@@ -157,7 +157,7 @@ fn a_sequence_saved_by_a_different_backend_is_rejected() {
 
 fn saved_by<B: Backend>(engine: &mut Stepper<B>) -> Vec<u8> {
     let sequence = engine.begin().expect("free");
-    let sampler = Sampler::new(0.0, 0).expect("valid");
+    let sampler = Sampler::greedy();
     engine.advance(sequence, &(0..30).collect::<Vec<u32>>(), &sampler, || true).expect("fits");
     engine.save(sequence).expect("begun")
 }
@@ -175,7 +175,7 @@ fn steps_without_logits_store_the_same_state_as_steps_with_logits() {
                     (0..context as u32 - 2).map(|i| i.wrapping_mul(2_654_435_761) % 500).collect();
                 let last = |engine: &mut Engine, cut: usize| {
                     let sequence = engine.begin().expect("free");
-                    let sampler = Sampler::new(1.0, 1).expect("valid");
+                    let sampler = Sampler::new(Sampling::unfiltered(1.0, 1), 0).expect("valid");
                     let mut said = None;
                     for part in tokens.chunks(cut) {
                         said = engine.advance(sequence, part, &sampler, || true).expect("fits");

@@ -54,7 +54,11 @@ fn generate(recorded: &Recorded) -> (Vec<u32>, String) {
         engine.open_session(options).expect("a free sequence").id
     });
     let answer = engine.submit(Request {
-        sampling: Sampling { temperature: recorded.temperature, seed: recorded.seed },
+        sampling: Sampling {
+            temperature: recorded.temperature,
+            seed: Some(recorded.seed),
+            ..Sampling::default()
+        },
         max_tokens: Some(recorded.max_tokens),
         session,
         ..Request::new(Prompt::Text(recorded.prompt.clone()))
@@ -63,7 +67,7 @@ fn generate(recorded: &Recorded) -> (Vec<u32>, String) {
     for event in answer {
         match event {
             Event::Started { .. } | Event::Finished { .. } => {}
-            Event::Text { text: more, tokens: their } => {
+            Event::Text { text: more, tokens: their, .. } => {
                 text.push_str(&more);
                 tokens.extend(their);
             }

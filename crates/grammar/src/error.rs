@@ -69,6 +69,9 @@ pub enum GrammarError {
         /// Which limit it exceeds.
         what: String,
     },
+    /// The model's vocabulary cannot be used with grammars.
+    #[error(transparent)]
+    Vocabulary(#[from] VocabularyError),
     /// The grammar could not be compiled for a reason that is not in the grammar.
     #[error("the {kind} cannot be compiled: {what}; please report it")]
     Internal {
@@ -80,7 +83,7 @@ pub enum GrammarError {
 }
 
 /// Why a vocabulary cannot be used for constrained decoding.
-#[derive(Debug, Error)]
+#[derive(Clone, Debug, Error)]
 #[non_exhaustive]
 pub enum VocabularyError {
     /// No token ends an output, so no grammar could ever be finished.

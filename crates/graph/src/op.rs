@@ -280,6 +280,14 @@ pub enum Op {
     /// (x f32 \[rows, n\], indices i32 \[output_rows, 1\]) → f32 \[output_rows, n\]: the rows with these indices (ggml:
     /// `get_rows`).
     GatherRows,
+    /// (logits f32 \[r, n\], samplers i32 \[r, [`ROW_WORDS`](verbatim_sample::ROW_WORDS)\], masks i32 \[r, ⌈n / 32⌉\]) → i32
+    /// \[r, [`parts`](verbatim_sample::parts) * [`PART_WORDS`](verbatim_sample::PART_WORDS)\]: what
+    /// [`sample_part`](verbatim_sample::sample_part) finds in each part of a row. A mask has a bit for each token that may be
+    /// sampled, 32 to a word.
+    SampleParts,
+    /// (samplers i32 \[r, [`ROW_WORDS`](verbatim_sample::ROW_WORDS)\], parts i32, the result of [`Op::SampleParts`]) → i32 \[r,
+    /// 1\]: the token of each row, by [`merge_parts`](verbatim_sample::merge_parts); -1 if there is none.
+    SampleMerge,
 }
 
 impl Operands<'_> {
@@ -363,7 +371,9 @@ impl Op {
             | Op::Mul
             | Op::Scale { .. }
             | Op::Softcap { .. }
-            | Op::GatherRows => traits(None, None),
+            | Op::GatherRows
+            | Op::SampleParts
+            | Op::SampleMerge => traits(None, None),
         }
     }
 
@@ -399,6 +409,8 @@ impl OpRules for Op {
             Op::Scale { .. } => "Scale",
             Op::Softcap { .. } => "Softcap",
             Op::GatherRows => "GatherRows",
+            Op::SampleParts => "SampleParts",
+            Op::SampleMerge => "SampleMerge",
         }
     }
 
@@ -583,6 +595,27 @@ impl OpRules for Op {
                 rule.same_rows(x.rows, Extent::Rows)?;
                 rule.same_rows(rule.ids(1)?, Extent::OutputRows)?;
                 Ok((DType::F32, Shape::per_output_row(x.cols)))
+            }
+            Op::SampleParts => {
+                rule.count(3)?;
+                let logits = rule.f32(0)?;
+                let rows = logits.rows;
+                rule.ids_of(1, Shape { rows, cols: verbatim_sample::ROW_WORDS })?;
+                rule.ids_of(2, Shape { rows, cols: logits.cols.div_ceil(32) })?;
+                match verbatim_sample::parts(logits.cols).checked_mul(verbatim_sample::PART_WORDS) {
+                    Some(cols) if cols > 0 => Ok((DType::I32, Shape { rows, cols })),
+                    _ => Err(format!("logits {logits} are none, or too many")),
+                }
+            }
+            Op::SampleMerge => {
+                rule.count(2)?;
+                let parts = rule.shape(1);
+                rule.dtype(1, DType::I32)?;
+                rule.ids_of(0, Shape { rows: parts.rows, cols: verbatim_sample::ROW_WORDS })?;
+                if parts.cols == 0 || !parts.cols.is_multiple_of(verbatim_sample::PART_WORDS) {
+                    return Err(format!("{parts} does not hold parts of a row"));
+                }
+                Ok((DType::I32, Shape { rows: parts.rows, cols: 1 }))
             }
         }
     }

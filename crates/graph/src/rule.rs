@@ -118,6 +118,14 @@ impl<'a> Operands<'a> {
         }
     }
 
+    /// Expects i32 and this shape.
+    pub fn ids_of(&self, i: usize, wanted: Shape) -> Result<(), String> {
+        self.at_least(i + 1)?;
+        self.dtype(i, DType::I32)?;
+        let given = self.shape(i);
+        if given == wanted { Ok(()) } else { Err(format!("operand {i} is {given}, not {wanted}")) }
+    }
+
     /// Element type and shape of [`crate::Op::MoeLinear`] over x of `rows` rows and `k` columns.
     pub fn expert_linear(
         &self,

@@ -113,11 +113,11 @@ fn generated(content: &[u8]) -> Vec<u32> {
     let file = GgufFile::from_bytes(content.to_vec()).unwrap();
     let mut engine = Stepper::load(Cpu::new(2).unwrap(), &file, &LoadOptions::default()).unwrap();
     let sequence = engine.begin().unwrap();
-    let greedy = Sampler::new(0.0, 0).unwrap();
+    let greedy = Sampler::greedy();
     let mut fed = vec![1, 2, 3, 4];
     let mut tokens = Vec::new();
     for _ in 0..8 {
-        let token = engine.advance(sequence, &fed, &greedy, || true).unwrap().unwrap();
+        let token = engine.advance(sequence, &fed, &greedy, || true).unwrap().unwrap().token;
         tokens.push(token);
         fed = vec![token];
     }

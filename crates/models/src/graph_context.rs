@@ -1,7 +1,7 @@
 //! Building the graph of a step: the inputs that every architecture has, weights by id, and the blocks they share.
 
 use crate::table::{WeightId, WeightSpec};
-use crate::{HadamardKv, HiddenOutput, ModelOffsets, StepShape};
+use crate::{HadamardKv, HiddenOutput, ModelOffsets, NextOutputs, StepShape};
 use verbatim_backend::WeightKind;
 use verbatim_graph::{
     Activation, Attention, Builder, DeltaHeads, F32Bits, Graph, GraphError, Op, RopeLayout, RopeTable, Shape,
@@ -33,8 +33,12 @@ pub mod inputs {
     pub const READ_SLOTS: Tag = Tag::new("read_slots");
     /// The slot to which each row writes its sequence's recurrent state, i32.
     pub const WRITE_SLOTS: Tag = Tag::new("write_slots");
-    /// The rows that want logits, i32.
+    /// The rows that want logits or a token, i32.
     pub const OUTPUT_ROWS: Tag = Tag::new("output_rows");
+    /// The sampler of each output row, i32 \[output rows, [`verbatim_sample::ROW_WORDS`]\].
+    pub const SAMPLERS: Tag = Tag::new("samplers");
+    /// The tokens that each output row may sample, i32 \[output rows, ⌈vocabulary / 32⌉\]: one bit each.
+    pub const MASKS: Tag = Tag::new("masks");
 }
 
 /// The outputs of a step's graph.
@@ -44,6 +48,9 @@ pub mod outputs {
 
     /// Logits of the output rows.
     pub const LOGITS: Tag = Tag::new("logits");
+
+    /// The sampled token of each output row, i32; -1 if there is none.
+    pub const TOKENS: Tag = Tag::new("sampled");
 
     /// A hidden state, for every row.
     pub const fn hidden(output: HiddenOutput) -> Tag {
@@ -129,7 +136,7 @@ pub(crate) struct GraphContext<'a> {
     specs: &'a [WeightSpec],
     weights: Vec<Option<ValueId>>,
     hidden_outputs: &'a [HiddenOutput],
-    wants_logits: bool,
+    next: NextOutputs,
     tokens: ValueId,
     positions: ValueId,
     sequences: ValueId,
@@ -172,7 +179,7 @@ impl<'a> GraphContext<'a> {
             specs,
             weights: vec![None; specs.len()],
             hidden_outputs: &shape.hidden_outputs,
-            wants_logits: shape.bounds.output_rows > 0,
+            next: shape.next,
         })
     }
 
@@ -400,7 +407,7 @@ impl<'a> GraphContext<'a> {
             let output_rows = self.apply(Op::GatherRows, &[x, self.output_rows])?;
             self.rms_norm(output_rows, norm, eps, 1)?
         };
-        if self.wants_logits {
+        if self.next.logits || self.next.tokens {
             let logits = match head.bias {
                 None => {
                     let weight = self.weight(head.weight)?;
@@ -412,8 +419,23 @@ impl<'a> GraphContext<'a> {
             if let Some(cap) = scaling.softcap {
                 logits = self.apply(Op::Softcap { cap }, &[logits])?;
             }
-            self.builder.output(outputs::LOGITS, logits)?;
+            if self.next.logits {
+                self.builder.output(outputs::LOGITS, logits)?;
+            }
+            if self.next.tokens {
+                self.sample(logits)?;
+            }
         }
         Ok(self.builder.finish())
+    }
+
+    fn sample(&mut self, logits: ValueId) -> Result<(), GraphError> {
+        let mask_words = self.builder.shape(logits).cols.div_ceil(32);
+        let mut input = |tag, cols| self.builder.input(tag, DType::I32, Shape::per_output_row(cols));
+        let samplers = input(inputs::SAMPLERS, verbatim_sample::ROW_WORDS)?;
+        let masks = input(inputs::MASKS, mask_words)?;
+        let parts = self.apply(Op::SampleParts, &[logits, samplers, masks])?;
+        let token = self.apply(Op::SampleMerge, &[samplers, parts])?;
+        self.builder.output(outputs::TOKENS, token)
     }
 }

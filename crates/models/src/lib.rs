@@ -18,7 +18,7 @@ pub use arch::{architectures, open};
 pub use error::ModelError;
 pub use graph_context::{inputs, outputs};
 pub use model::{
-    HadamardKv, HiddenOutput, Hyperparameters, KeyRope, KvShape, Model, ModelOffsets, RecurrentShape,
-    StepShape,
+    HadamardKv, HiddenOutput, Hyperparameters, KeyRope, KvShape, Model, ModelOffsets, NextOutputs,
+    RecurrentShape, StepShape,
 };
 pub use table::WeightSpec;

@@ -46,6 +46,17 @@ pub struct StepShape {
     pub context: usize,
     /// Hidden states to return.
     pub hidden_outputs: Vec<HiddenOutput>,
+    /// What to return about the next token.
+    pub next: NextOutputs,
+}
+
+/// What a step returns for its output rows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct NextOutputs {
+    /// The logits. If nobody wants them, they are a temporary value.
+    pub logits: bool,
+    /// The token, sampled in the graph.
+    pub tokens: bool,
 }
 
 /// Which of K and V go through [`verbatim_graph::Op::Hadamard`] before they are stored: this spreads outliers, so

@@ -4,7 +4,7 @@ use crate::arena::{Arena, Buffer, Rows};
 use crate::memory::zeros;
 use crate::ops::attention::Path;
 use crate::ops::recurrence::DeltaGates;
-use crate::ops::{attention, elementwise, experts, hadamard, matmul, norm, recurrence, rope};
+use crate::ops::{attention, elementwise, experts, hadamard, matmul, norm, recurrence, rope, sampling};
 use crate::program::Program;
 use crate::state::State;
 use crate::weights::{Matrix, Weights};
@@ -27,6 +27,11 @@ impl verbatim_backend::Outputs for Outputs<'_> {
 
     fn row(&self, tag: Tag, row: usize) -> Option<&[f32]> {
         let rows = self.arena.f32(self.program.graph(), self.program.output(tag)?, self.rows)?;
+        (row < rows.count()).then(|| rows.row(row))
+    }
+
+    fn row_i32(&self, tag: Tag, row: usize) -> Option<&[i32]> {
+        let rows = self.arena.i32(self.program.graph(), self.program.output(tag)?, self.rows)?;
         (row < rows.count()).then(|| rows.row(row))
     }
 }
@@ -171,7 +176,16 @@ impl<'a> NodeContext<'a> {
                 self.f32_rows(out, |row| a(row).iter().map(|&x| elementwise::softcap(x, cap.0)).collect())
             }
             Op::GatherRows => self.f32_rows(out, |row| a(self.index(1, row)).to_vec()),
+            Op::SampleParts | Op::SampleMerge => self.sample(out),
         }
+    }
+
+    fn sample(&self, out: &mut Buffer) {
+        let operand = |i: usize, row: usize| self.i32(i).row(row);
+        self.i32_rows(out, |row| match self.node.op {
+            Op::SampleParts => sampling::parts(self.f32(0).row(row), operand(1, row), operand(2, row)),
+            _ => vec![sampling::merge(operand(0, row), operand(1, row))],
+        });
     }
 
     /// Each row's K and V, into its cell.

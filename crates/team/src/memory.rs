@@ -37,6 +37,8 @@ unsafe impl Pod for u8 {}
 // SAFETY: a primitive without padding, valid for all bit patterns.
 unsafe impl Pod for u16 {}
 // SAFETY: a primitive without padding, valid for all bit patterns.
+unsafe impl Pod for u32 {}
+// SAFETY: a primitive without padding, valid for all bit patterns.
 unsafe impl Pod for i32 {}
 // SAFETY: a primitive without padding, valid for all bit patterns.
 unsafe impl Pod for f32 {}

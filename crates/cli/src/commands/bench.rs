@@ -93,6 +93,7 @@ fn state(args: &BenchArgs, store: &Store, interrupt: Interrupt) -> anyhow::Resul
             v: args.cache.cache_type_v,
             hadamard: !args.cache.no_kv_rotation,
             cache_bytes: CACHE_OPS_CACHE_BYTES,
+            ..LoadOptions::default()
         };
         let mut stepper = load(&file, device, &options)?;
         let should_continue = &mut || !interrupt.is_raised();

@@ -7,6 +7,7 @@ use std::fmt::Write;
 use std::process::ExitCode;
 
 use serde_json::{Map, Value as Json, json};
+use verbatim_engine::{SamplerKind, Sampling, recommended_sampling};
 use verbatim_gguf::{GgufFile, Metadata, TensorInfo, Value};
 
 use crate::flags::InspectArgs;
@@ -56,10 +57,42 @@ fn report_text(model: &ModelFile) -> String {
         human_bytes(file.bytes_total() as u64)
     );
     let _ = writeln!(text, "weights   {}", weights_format(file));
+    let (sampling, problems) = recommended_sampling(file);
+    let origin = if is_recommended(file) { "recommended by the file" } else { "defaults" };
+    let _ = writeln!(text, "sampling  {} ({origin})", sampling_text(&sampling));
+    for problem in problems {
+        let _ = writeln!(text, "          {}", escape(&problem));
+    }
     metadata_text(file.metadata(), &mut text);
     vocabulary_text(file.metadata(), &mut text);
     template_text(file.metadata(), &mut text);
     tensors_text(file, &mut text);
+    text
+}
+
+fn is_recommended(file: &GgufFile) -> bool {
+    file.metadata().iter().any(|(key, _)| key.starts_with("general.sampling."))
+}
+
+/// The settings that a request starts from, as flags.
+fn sampling_text(sampling: &Sampling) -> String {
+    let Sampling { temperature, top_k, top_p, min_p, repeat_penalty, .. } = sampling;
+    let mut text = format!("--temp {temperature} --top-k {top_k} --top-p {top_p} --min-p {min_p}");
+    if *repeat_penalty != 1.0 {
+        let _ = write!(text, " --repeat-penalty {repeat_penalty}");
+    }
+    if sampling.is_on(SamplerKind::Xtc) {
+        let Sampling { xtc_probability, xtc_threshold, .. } = sampling;
+        let _ = write!(text, " --xtc-probability {xtc_probability} --xtc-threshold {xtc_threshold}");
+    }
+    if sampling.mirostat {
+        let Sampling { mirostat_tau, mirostat_eta, .. } = sampling;
+        let _ = write!(text, " --mirostat 2 --mirostat-ent {mirostat_tau} --mirostat-lr {mirostat_eta}");
+    }
+    if sampling.samplers != SamplerKind::DEFAULT_ORDER {
+        let names: Vec<&str> = sampling.samplers.iter().map(|kind| kind.name()).collect();
+        let _ = write!(text, " --samplers {}", names.join(","));
+    }
     text
 }
 
@@ -185,6 +218,7 @@ fn report_json(model: &ModelFile, loaded: &anyhow::Result<()>) -> Json {
         "bytes": file.bytes_total(),
         "files": file.split_count(),
         "weights": weights_format(file),
+        "sampling": sampling_text(&recommended_sampling(file).0),
         "loadable": loaded.is_ok(),
         "problem": loaded.as_ref().err().map(|error| format!("{error:#}")),
         "metadata": metadata,

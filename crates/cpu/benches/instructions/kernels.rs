@@ -10,7 +10,7 @@ use verbatim_graph::{
 };
 use verbatim_matrix::{Epilogue, Input, PackedMatrix, activation_row_bytes, matmul, quantize_row};
 use verbatim_quant::DType;
-use verbatim_sample::Sampler;
+use verbatim_sample::{SampleInput, SampleScratch, Sampler, Sampling};
 use verbatim_simd::Isa;
 use verbatim_team::Team;
 
@@ -58,10 +58,18 @@ pub(crate) fn run_all() {
     }
     along_rows();
     let logits = values(VOCABULARY);
-    for (name, temperature) in [("largest logit", 0.0), ("sample", 0.8)] {
-        let sampler = Sampler::new(temperature, 1).expect("a temperature");
+    let chains = [
+        ("sample greedily", Sampling::greedy()),
+        ("sample unfiltered", Sampling::unfiltered(0.8, 1)),
+        ("sample by the default chain", Sampling::default()),
+    ];
+    let mut scratch = SampleScratch::default();
+    for (name, settings) in chains {
+        let sampler = Sampler::new(settings, 1).expect("in range");
+        let input =
+            SampleInput { logits: &logits, position: 7, history: &[], mask: None, state: sampler.start() };
         count(name, &mut || {
-            black_box(sampler.sample(black_box(&logits), 7));
+            black_box(sampler.sample(black_box(&input), &mut scratch));
         });
     }
 }

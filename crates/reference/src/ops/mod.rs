@@ -9,6 +9,7 @@ pub mod matmul;
 pub mod norm;
 pub mod recurrence;
 pub mod rope;
+pub mod sampling;
 
 /// Σ aᵢ bᵢ, in ascending order.
 pub fn dot(a: &[f32], b: &[f32]) -> f32 {

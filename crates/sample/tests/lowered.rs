@@ -1,0 +1,172 @@
+//! What a graph samples from the parts of a row is what the host samples, whatever the settings.
+
+use verbatim_sample::{
+    MAX_TOP_K, NO_TOKEN, PART_WORDS, PartScratch, RANGE, ROW_WORDS, SampleInput, SampleScratch, Sampler,
+    SamplerKind, Sampling, merge_parts, sample_part,
+};
+
+fn in_graph(sampler: &Sampler, input: &SampleInput<'_>, scratch: &mut PartScratch) -> Option<Option<u32>> {
+    let mut words = vec![0; ROW_WORDS];
+    if !sampler.lower(input.history, input.position, &mut Vec::new(), &mut words) {
+        return None;
+    }
+    let mut parts = vec![7; PART_WORDS * input.logits.len().div_ceil(RANGE)];
+    let ranges = input.logits.chunks(RANGE).zip(parts.chunks_exact_mut(PART_WORDS)).enumerate();
+    // From the last to the first: the order must not matter.
+    for (part, (logits, found)) in ranges.collect::<Vec<_>>().into_iter().rev() {
+        sample_part(&words, input.mask, part, logits, scratch, found);
+    }
+    let token = merge_parts(&words, &parts, scratch);
+    Some((token != NO_TOKEN).then_some(token))
+}
+
+fn logits(vocabulary: usize, seed: u32, spread: f32, levels: u32) -> Vec<f32> {
+    let word = |i: u32| (i ^ seed).wrapping_mul(2_654_435_761).rotate_left(13).wrapping_mul(0x9e37_79b1) >> 8;
+    (0..vocabulary as u32).map(|i| ((word(i) % levels) as f32 / levels as f32 - 0.5) * spread).collect()
+}
+
+fn settings() -> Vec<(Sampling, bool)> {
+    let with = |sampling: Sampling, lowers| (sampling, lowers);
+    let kinds = |kinds: &[SamplerKind]| kinds.to_vec();
+    vec![
+        with(Sampling::greedy(), true),
+        with(Sampling::default(), true),
+        with(Sampling::unfiltered(1.0, 3), true),
+        with(Sampling::unfiltered(0.2, 4), true),
+        with(Sampling::unfiltered(f32::MIN_POSITIVE, 4), true),
+        with(Sampling::unfiltered(50.0, 5), true),
+        with(Sampling { top_k: MAX_TOP_K, ..Sampling::default() }, true),
+        with(Sampling { top_k: MAX_TOP_K + 1, ..Sampling::default() }, false),
+        with(Sampling { top_k: 0, ..Sampling::default() }, false),
+        with(Sampling { repeat_penalty: 1.3, presence_penalty: 0.5, ..Sampling::default() }, true),
+        with(Sampling { dry_multiplier: 0.8, ..Sampling::greedy() }, true),
+        with(Sampling { xtc_probability: 0.5, xtc_threshold: 0.05, ..Sampling::default() }, true),
+        with(Sampling { typical_p: 0.8, min_keep: 2, ..Sampling::default() }, true),
+        with(Sampling { typical_p: 0.8, xtc_probability: 1.0, ..Sampling::greedy() }, true),
+        with(Sampling { dynatemp_range: 0.4, dynatemp_exponent: 1.5, ..Sampling::default() }, true),
+        with(
+            Sampling {
+                dynatemp_range: 0.4,
+                samplers: kinds(&[SamplerKind::Temperature]),
+                ..Sampling::default()
+            },
+            false,
+        ),
+        with(Sampling { top_n_sigma: 1.0, ..Sampling::default() }, false),
+        with(
+            Sampling {
+                logit_bias: vec![(5, 3.0), (6, f32::NEG_INFINITY), (9_999_999, 1.0)],
+                ..Sampling::default()
+            },
+            true,
+        ),
+        with(Sampling { mirostat: true, ..Sampling::default() }, false),
+        with(
+            Sampling {
+                samplers: kinds(&[SamplerKind::Temperature, SamplerKind::TopK]),
+                ..Sampling::default()
+            },
+            false,
+        ),
+        with(
+            Sampling {
+                samplers: kinds(&[SamplerKind::TopK, SamplerKind::Penalties]),
+                repeat_penalty: 1.1,
+                ..Sampling::default()
+            },
+            false,
+        ),
+        with(Sampling { samplers: vec![], ..Sampling::default() }, true),
+    ]
+}
+
+#[test]
+fn the_graph_and_the_host_draw_the_same_token() {
+    let (mut scratch, mut parts) = (SampleScratch::default(), PartScratch::default());
+    let history: Vec<u32> = (0..60).map(|i| i * i % 23).collect();
+    let mask: Vec<u32> = (0..400u32).map(|i| i.wrapping_mul(0x9e37_79b9).rotate_left(7)).collect();
+    for (settings, lowers) in settings() {
+        let sampler = Sampler::new(settings.clone(), 21).unwrap();
+        assert_eq!(sampler.can_lower(), lowers, "{settings:?}");
+        for (vocabulary, spread, levels) in
+            [(3, 4.0, 97), (100, 8.0, 5), (4096, 8.0, 1 << 20), (4097, 20.0, 40), (10_000, 12.0, 1 << 22)]
+        {
+            for position in 0..12 {
+                let logits = logits(vocabulary, position as u32, spread, levels);
+                let mask = (position % 3 == 0 && vocabulary > 50).then_some(&mask[..]);
+                let input = SampleInput {
+                    logits: &logits,
+                    position,
+                    history: &history,
+                    mask,
+                    state: sampler.start(),
+                };
+                let on_host = sampler.sample(&input, &mut scratch).map(|sampled| sampled.token);
+                if let Some(token) = in_graph(&sampler, &input, &mut parts) {
+                    assert_eq!(token, on_host, "{settings:?}, {vocabulary} tokens, position {position}");
+                }
+                assert!(on_host.is_some_and(|token| {
+                    mask.is_none_or(|mask| mask[token as usize / 32] >> (token % 32) & 1 == 1)
+                }));
+            }
+        }
+    }
+}
+
+#[test]
+fn odd_rows_are_alike_too() {
+    let (nan, inf) = (f32::NAN, f32::INFINITY);
+    let rows: [&[f32]; 9] = [
+        &[nan; 3],
+        &[nan, -inf, -inf],
+        &[-inf; 5],
+        &[inf, 0.0, inf],
+        &[nan, 1.0, nan],
+        &[0.0, -0.0, 0.0],
+        &[3e38, -3e38, 3e38],
+        &[1e-40, 2e-40],
+        &[5.0],
+    ];
+    let (mut scratch, mut parts) = (SampleScratch::default(), PartScratch::default());
+    for (settings, _) in settings() {
+        let sampler = Sampler::new(settings.clone(), 2).unwrap();
+        for (row, position) in rows.iter().flat_map(|row| (0..20).map(move |position| (row, position))) {
+            let input =
+                SampleInput { logits: row, position, history: &[], mask: None, state: sampler.start() };
+            let on_host = sampler.sample(&input, &mut scratch).map(|sampled| sampled.token);
+            assert_eq!(on_host.is_none(), row.iter().all(|logit| logit.is_nan()), "{settings:?} {row:?}");
+            if let Some(token) = in_graph(&sampler, &input, &mut parts) {
+                assert_eq!(token, on_host, "{settings:?} {row:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn too_many_edits_are_left_to_the_host() {
+    let settings = Sampling { repeat_penalty: 1.1, repeat_last_n: None, ..Sampling::default() };
+    let sampler = Sampler::new(settings, 0).unwrap();
+    let lower = |n: u32| {
+        let history: Vec<u32> = (0..n).collect();
+        sampler.lower(&history, 0, &mut Vec::new(), &mut vec![0; ROW_WORDS])
+    };
+    assert!(lower(256) && !lower(257));
+}
+
+#[test]
+fn words_that_mean_nothing_do_no_harm() {
+    let logits = logits(5000, 1, 4.0, 1000);
+    let mut scratch = PartScratch::default();
+    for seed in 0..200u32 {
+        let words: Vec<u32> = (0..ROW_WORDS as u32)
+            .map(|i| (i ^ seed << 10).wrapping_mul(0x9e37_79b9).rotate_left(seed % 32))
+            .collect();
+        let mut parts = vec![0; 2 * PART_WORDS];
+        for (part, (range, found)) in logits.chunks(RANGE).zip(parts.chunks_exact_mut(PART_WORDS)).enumerate()
+        {
+            sample_part(&words, None, part, range, &mut scratch, found);
+        }
+        merge_parts(&words, &parts, &mut scratch);
+        merge_parts(&words, &words[..2 * PART_WORDS], &mut scratch);
+    }
+}
