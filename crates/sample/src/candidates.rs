@@ -7,7 +7,7 @@ use std::cmp::Ordering;
 
 /// Tokens of one range. Sums over a row go range by range, so that threads can compute one each and no sum depends on how many
 /// there are.
-pub const RANGE: usize = 4096;
+pub const RANGE: usize = 16_384;
 
 /// A token with its logit.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -66,6 +66,9 @@ impl TopK {
     /// Adds the logits of the tokens from `first` on. A NaN is no candidate.
     #[inline(always)]
     pub(crate) fn add(&mut self, first: u32, logits: &[f32]) {
+        if let (None, Some(bound)) = (self.threshold, lower_bound(logits, self.k)) {
+            self.threshold = Some(bound.next_down());
+        }
         for (i, chunk) in logits.chunks(LANES).enumerate() {
             let threshold = self.threshold;
             let is_better = |logit: f32| threshold.map_or(!logit.is_nan(), |threshold| logit > threshold);
@@ -104,6 +107,29 @@ impl TopK {
         self.best.sort_unstable_by(Candidate::order);
         &self.best
     }
+}
+
+/// A logit that at least k of these reach, to begin with: the k-th largest of the maxima of groups.
+#[inline(always)]
+fn lower_bound(logits: &[f32], k: usize) -> Option<f32> {
+    const GROUPS: usize = RANGE / CHUNK;
+    let mut maxima = [f32::NEG_INFINITY; GROUPS];
+    let groups = logits.as_chunks::<CHUNK>().0;
+    let count = groups.len().min(GROUPS);
+    if k == 0 || k > count {
+        return None;
+    }
+    for (max, group) in maxima.iter_mut().zip(groups) {
+        let mut lanes = [f32::NEG_INFINITY; LANES];
+        for chunk in group.as_chunks::<LANES>().0 {
+            for (lane, &logit) in lanes.iter_mut().zip(chunk) {
+                *lane = if logit > *lane { logit } else { *lane };
+            }
+        }
+        *max = lanes.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    }
+    let (_, bound, _) = maxima[..count].select_nth_unstable_by(k - 1, |a, b| b.total_cmp(a));
+    (*bound > f32::NEG_INFINITY).then_some(*bound)
 }
 
 /// The token with the largest logit; of equals the first. `None` if all are NaN.
@@ -293,7 +319,7 @@ mod tests {
 
     #[test]
     fn sums_leave_nothing_out() {
-        for n in [1, 15, 16, 17, 4095, 4096, 4097, 9000] {
+        for n in [1, 15, 16, 17, 16_383, 16_384, 16_385, 40_000] {
             assert_eq!(softmax_sum(&vec![2.0; n]), (2.0, n as f32));
         }
         assert_eq!(softmax_sum(&[f32::NAN, 1.0, f32::NEG_INFINITY]), (1.0, 1.0));

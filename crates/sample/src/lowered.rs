@@ -120,7 +120,7 @@ pub struct PartScratch {
 }
 
 impl Default for PartScratch {
-    /// Large enough for 262,144 tokens, so that no step allocates.
+    /// Large enough for a million tokens, so that no step allocates.
     fn default() -> Self {
         PartScratch {
             logits: Vec::with_capacity(RANGE),

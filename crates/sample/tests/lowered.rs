@@ -84,12 +84,12 @@ fn settings() -> Vec<(Sampling, bool)> {
 fn the_graph_and_the_host_draw_the_same_token() {
     let (mut scratch, mut parts) = (SampleScratch::default(), PartScratch::default());
     let history: Vec<u32> = (0..60).map(|i| i * i % 23).collect();
-    let mask: Vec<u32> = (0..400u32).map(|i| i.wrapping_mul(0x9e37_79b9).rotate_left(7)).collect();
+    let mask: Vec<u32> = (0..1600u32).map(|i| i.wrapping_mul(0x9e37_79b9).rotate_left(7)).collect();
     for (settings, lowers) in settings() {
         let sampler = Sampler::new(settings.clone(), 21).unwrap();
         assert_eq!(sampler.can_lower(), lowers, "{settings:?}");
         for (vocabulary, spread, levels) in
-            [(3, 4.0, 97), (100, 8.0, 5), (4096, 8.0, 1 << 20), (4097, 20.0, 40), (10_000, 12.0, 1 << 22)]
+            [(3, 4.0, 97), (100, 8.0, 5), (16_384, 8.0, 1 << 20), (16_385, 20.0, 40), (50_000, 12.0, 1 << 22)]
         {
             for position in 0..12 {
                 let logits = logits(vocabulary, position as u32, spread, levels);
@@ -155,7 +155,7 @@ fn too_many_edits_are_left_to_the_host() {
 
 #[test]
 fn words_that_mean_nothing_do_no_harm() {
-    let logits = logits(5000, 1, 4.0, 1000);
+    let logits = logits(20_000, 1, 4.0, 1000);
     let mut scratch = PartScratch::default();
     for seed in 0..200u32 {
         let words: Vec<u32> = (0..ROW_WORDS as u32)
