@@ -93,9 +93,12 @@ pub(crate) fn xtc(list: &mut Vec<Candidate>, threshold: f32, min_keep: usize, pr
     }
 }
 
-/// Divides all logits; a temperature of 0 or less leaves only the best.
+/// Below it a temperature is 0: scaled logits would be infinite, and then equal.
+pub(crate) const LEAST_TEMPERATURE: f32 = 1e-30;
+
+/// Divides all logits; a temperature of 0 leaves only the best.
 pub(crate) fn temperature(list: &mut Vec<Candidate>, temperature: f32) {
-    if temperature <= 0.0 {
+    if temperature < LEAST_TEMPERATURE {
         list.truncate(1);
         return;
     }

@@ -84,8 +84,11 @@ impl Sampler {
     ///
     /// # Errors
     /// If a setting is out of range.
-    pub fn new(settings: Sampling, seed: u64) -> Result<Sampler, SamplingError> {
+    pub fn new(mut settings: Sampling, seed: u64) -> Result<Sampler, SamplingError> {
         settings.validate()?;
+        if settings.temperature < filters::LEAST_TEMPERATURE {
+            settings.temperature = 0.0;
+        }
         let mut chain = settings.samplers.clone();
         if settings.mirostat {
             chain = vec![SamplerKind::Temperature];

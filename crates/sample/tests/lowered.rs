@@ -143,6 +143,34 @@ fn odd_rows_are_alike_too() {
 }
 
 #[test]
+fn a_temperature_near_0_takes_the_largest_logit() {
+    for temperature in [1e-45, 1e-40, f32::MIN_POSITIVE, 1e-29, 1e-6] {
+        for settings in
+            [Sampling::unfiltered(temperature, 1), Sampling { temperature, ..Sampling::default() }]
+        {
+            let sampler = Sampler::new(settings, 1).unwrap();
+            for logits in [[19.0, 20.0, 18.0], [-3.0, 0.0, -1.0]] {
+                let input = SampleInput {
+                    logits: &logits,
+                    position: 4,
+                    history: &[],
+                    mask: None,
+                    state: sampler.start(),
+                };
+                let token =
+                    sampler.sample(&input, &mut SampleScratch::default()).map(|sampled| sampled.token);
+                assert_eq!(token, Some(1), "{temperature}");
+                assert_eq!(
+                    in_graph(&sampler, &input, &mut PartScratch::default()),
+                    Some(Some(1)),
+                    "{temperature}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
 fn too_many_edits_are_left_to_the_host() {
     let settings = Sampling { repeat_penalty: 1.1, repeat_last_n: None, ..Sampling::default() };
     let sampler = Sampler::new(settings, 0).unwrap();
