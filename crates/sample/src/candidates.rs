@@ -1,7 +1,7 @@
 //! The candidates for the next token: first all logits of a row, then a sorted list of those that a filter has kept.
 
 use crate::math::exp;
-use crate::noise::{CHUNK, MAX_NOISE, Noise};
+use crate::noise::{CHUNK, MAX_NOISE, Noise, gumbel, gumbel_bound};
 use crate::philox::LANES;
 use std::cmp::Ordering;
 
@@ -180,8 +180,8 @@ pub(crate) fn draw(first: u32, logits: &[f32], scale: f32, noise: &Noise) -> Opt
             None => !logit.is_nan(),
         };
         if any_of(chunk, may_win) {
-            let noises = noise.of_chunk(first / CHUNK as u32 + i as u32);
-            best = draw_chunk(first + (i * CHUNK) as u32, chunk, scale, noises.as_flattened(), best);
+            let words = noise.words_of_chunk(first / CHUNK as u32 + i as u32);
+            best = draw_chunk(first + (i * CHUNK) as u32, chunk, scale, words.as_flattened(), best);
         }
     }
     best
@@ -192,15 +192,13 @@ fn draw_chunk(
     first: u32,
     logits: &[f32],
     scale: f32,
-    noises: &[f32],
+    words: &[u32],
     mut best: Option<Scored>,
 ) -> Option<Scored> {
-    let mut scores = [f32::NEG_INFINITY; CHUNK];
-    for (score, (&logit, &noise)) in scores.iter_mut().zip(logits.iter().zip(noises)) {
-        *score = logit * scale + noise;
-    }
     let least = best.map_or(f32::NEG_INFINITY, |best| best.score);
-    if any_of(&scores, |score| score >= least) {
+    // Few chunks get past the bound, so that the logarithms of most words are never taken.
+    if any_of(&scores(logits, scale, words, gumbel_bound), |score| score >= least) {
+        let scores = scores(logits, scale, words, gumbel);
         for (token, (&logit, &score)) in (first..).zip(logits.iter().zip(&scores)) {
             let scored = Scored { score, candidate: Candidate { token, logit } };
             if !score.is_nan() && best.is_none_or(|best| scored.beats(&best)) {
@@ -209,6 +207,16 @@ fn draw_chunk(
         }
     }
     best
+}
+
+/// Logits times `scale` plus noise; -infinity behind the end of the logits.
+#[inline(always)]
+fn scores(logits: &[f32], scale: f32, words: &[u32], noise: impl Fn(u32) -> f32) -> [f32; CHUNK] {
+    let mut scores = [f32::NEG_INFINITY; CHUNK];
+    for (score, (&logit, &word)) in scores.iter_mut().zip(logits.iter().zip(words)) {
+        *score = logit * scale + noise(word);
+    }
+    scores
 }
 
 /// The maximum of a row and the sum of exp(logit - maximum), range by range.

@@ -10,25 +10,25 @@ pub(crate) const LANES: usize = 16;
 
 /// One word of each of the counters.
 pub(crate) type Words = [u32; LANES];
+type Wide = [u64; LANES];
 
 /// The words of [`LANES`] counters, which differ in their first word only: `first`, `first + 1`, and so on.
+///
+/// Each word has 64 bits to itself, the upper half 0: that is how vectors multiply, so that nothing moves between lanes until
+/// the end.
 #[inline(always)]
 pub(crate) fn philox_lanes(first: u32, rest: [u32; 3], key: [u32; 2]) -> [Words; 4] {
-    let mut counters = [
-        std::array::from_fn(|i| first.wrapping_add(i as u32)),
-        [rest[0]; LANES],
-        [rest[1]; LANES],
-        [rest[2]; LANES],
-    ];
+    let [mut c1, mut c2, mut c3] = rest.map(|word| [u64::from(word); LANES]);
+    let mut c0 = std::array::from_fn(|i| u64::from(first.wrapping_add(i as u32)));
     let mut key = key;
     for _ in 0..ROUNDS {
-        let [c0, c1, c2, c3] = counters;
-        let (high0, low0) = multiply(c0, MULTIPLIERS[0]);
-        let (high1, low1) = multiply(c2, MULTIPLIERS[1]);
-        counters = [mix(high1, c1, key[0]), low1, mix(high0, c3, key[1]), low0];
+        let p0 = multiply(&c0, MULTIPLIERS[0]);
+        let p1 = multiply(&c2, MULTIPLIERS[1]);
+        (c0, c1) = (mix(&p1, &c1, key[0]), low(&p1));
+        (c2, c3) = (mix(&p0, &c3, key[1]), low(&p0));
         key = [key[0].wrapping_add(KEY_STEP[0]), key[1].wrapping_add(KEY_STEP[1])];
     }
-    counters
+    [c0, c1, c2, c3].map(|words| words.map(|word| word as u32))
 }
 
 /// The words of one counter.
@@ -45,20 +45,19 @@ pub(crate) fn philox(counter: [u32; 4], key: [u32; 2]) -> [u32; 4] {
 }
 
 #[inline(always)]
-fn multiply(words: Words, multiplier: u32) -> (Words, Words) {
-    let mut high = [0; LANES];
-    let mut low = [0; LANES];
-    for i in 0..LANES {
-        let product = u64::from(words[i]) * u64::from(multiplier);
-        high[i] = (product >> 32) as u32;
-        low[i] = product as u32;
-    }
-    (high, low)
+fn multiply(words: &Wide, multiplier: u32) -> Wide {
+    words.map(|word| word * u64::from(multiplier))
 }
 
 #[inline(always)]
-fn mix(high: Words, word: Words, key: u32) -> Words {
-    std::array::from_fn(|i| high[i] ^ word[i] ^ key)
+fn low(products: &Wide) -> Wide {
+    products.map(|product| product & 0xffff_ffff)
+}
+
+/// The upper halves of the products, each xor its word and the key.
+#[inline(always)]
+fn mix(products: &Wide, words: &Wide, key: u32) -> Wide {
+    std::array::from_fn(|i| products[i] >> 32 ^ words[i] ^ u64::from(key))
 }
 
 #[cfg(test)]
