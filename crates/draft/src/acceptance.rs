@@ -57,14 +57,16 @@ impl Acceptance {
     /// The probability that the draft token at a position, from 0, is accepted if those before it are.
     pub fn probability(&self, position: usize) -> f64 {
         let position = position.min(MAX_DRAFT - 1);
-        if position == 0 && self.skipped >= RETRY_AFTER {
-            return 1.0;
-        }
+        if position == 0 && self.skipped >= RETRY_AFTER { 1.0 } else { self.estimate(position) }
+    }
+
+    fn estimate(&self, position: usize) -> f64 {
         let (reached, kept) = self.counts[position];
         // Where a position was hardly reached, the one before it says more than the prior.
         let prior = match position.checked_sub(1) {
             Some(before) if self.counts[before].0 > PRIOR_WEIGHT => {
-                self.probability(before).min(self.prior[position].max(self.probability(before) * 0.9))
+                let before = self.estimate(before);
+                before.min(self.prior[position].max(before * 0.9))
             }
             _ => self.prior[position],
         };
