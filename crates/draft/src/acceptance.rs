@@ -43,7 +43,8 @@ impl Acceptance {
         self.skipped = 0;
         let decay = 0.5f64.powf(1.0 / HALF_LIFE);
         // The first token that was not accepted was reached as well.
-        for (position, (reached, kept)) in self.counts.iter_mut().enumerate().take(drafted.min(accepted + 1)) {
+        for (position, (reached, kept)) in self.counts.iter_mut().enumerate().take(drafted.min(accepted + 1))
+        {
             *reached = *reached * decay + 1.0;
             *kept = *kept * decay + if position < accepted { 1.0 } else { 0.0 };
         }

@@ -28,16 +28,14 @@ impl StepCosts {
     pub fn observe(&mut self, rows: usize, time: Duration) {
         let seconds = time.as_secs_f64();
         let entry = &mut self.measured[bucket(rows)];
-        let average = entry.map_or(seconds, |(_, average)| {
-            average + WEIGHT * (seconds.min(OUTLIER * average) - average)
-        });
+        let average = entry
+            .map_or(seconds, |(_, average)| average + WEIGHT * (seconds.min(OUTLIER * average) - average));
         *entry = Some((rows as f64, average));
     }
 
     /// The expected seconds of a step; `None` before anything was measured.
     ///
-    /// Between two measured row counts it is interpolated. Above all of them each row costs as much as on average in the largest;
-    /// below all of them, a step costs as much as the smallest.
+    /// Between two measured row counts it is interpolated; beyond them, a row costs as much as in the nearest.
     pub fn estimate(&self, rows: usize) -> Option<f64> {
         let at = bucket(rows);
         let rows = rows as f64;
@@ -48,8 +46,7 @@ impl StepCosts {
         let above = self.measured[at..].iter().find_map(|entry| *entry);
         match (below, above) {
             (Some((low, from)), Some((high, to))) => Some(from + (to - from) * (rows - low) / (high - low)),
-            (Some((low, from)), None) => Some(from * rows / low),
-            (None, above) => above.map(|(_, seconds)| seconds),
+            (nearest, None) | (None, nearest) => nearest.map(|(known, seconds)| seconds * rows / known),
         }
     }
 }
@@ -76,7 +73,9 @@ mod tests {
     #[test]
     fn buckets_are_exact_and_then_halves_of_octaves() {
         assert_eq!((1..=16).map(bucket).collect::<Vec<_>>(), (0..16).collect::<Vec<_>>());
-        for (rows, wanted) in [(17, 16), (24, 16), (25, 17), (32, 17), (33, 18), (48, 18), (49, 19), (512, 25)] {
+        for (rows, wanted) in
+            [(17, 16), (24, 16), (25, 17), (32, 17), (33, 18), (48, 18), (49, 19), (512, 25)]
+        {
             assert_eq!(bucket(rows), wanted, "{rows}");
         }
         assert_eq!((bucket(0), bucket(usize::MAX)), (0, BUCKETS - 1));
@@ -94,7 +93,7 @@ mod tests {
         assert_eq!(StepCosts::default().estimate(1), None);
         let mut only_large = StepCosts::default();
         only_large.observe(64, ms(30.0));
-        assert_eq!(only_large.estimate(1), Some(0.03));
+        assert_eq!(only_large.estimate(16), Some(0.0075));
     }
 
     #[test]

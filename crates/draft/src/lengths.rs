@@ -16,7 +16,12 @@ pub struct Proposal<'a> {
 /// A step generates one token for each request, and a draft token adds the probability that it and all before it are accepted.
 /// That falls along each draft, so the best choice of any number of draft tokens are the likeliest, and only their number is to
 /// be chosen. `other_rows` are the step's rows beside the draft tokens, and `tokens` those that it generates without them.
-pub fn draft_lengths(costs: &StepCosts, other_rows: usize, tokens: usize, proposals: &[Proposal<'_>]) -> Vec<usize> {
+pub fn draft_lengths(
+    costs: &StepCosts,
+    other_rows: usize,
+    tokens: usize,
+    proposals: &[Proposal<'_>],
+) -> Vec<usize> {
     let mut lengths = vec![0; proposals.len()];
     let Some(plain) = costs.estimate(other_rows) else { return lengths };
     let mut gains: Vec<(f64, usize)> = Vec::new();

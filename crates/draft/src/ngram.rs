@@ -98,7 +98,13 @@ struct Automaton {
 impl Automaton {
     fn new() -> Automaton {
         let root = State { len: 0, link: NONE, end: 0 };
-        Automaton { states: vec![root], transitions: HashMap::new(), outgoing: vec![vec![]], last: ROOT, len: 0 }
+        Automaton {
+            states: vec![root],
+            transitions: HashMap::new(),
+            outgoing: vec![vec![]],
+            last: ROOT,
+            len: 0,
+        }
     }
 
     /// The longest suffix of the text that has occurred before, as its length and where that occurrence ends.
@@ -220,12 +226,15 @@ mod tests {
             let mut automaton = Automaton::new();
             let mut text = Vec::new();
             for _ in 0..400 {
-                random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                random =
+                    random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
                 text.push((random >> 33) as u32 % letters);
                 automaton.push(text[text.len() - 1]);
                 assert_eq!(automaton.earlier_suffix(), by_search(&text), "{text:?}");
             }
-            assert!(automaton.states.len() <= 2 * text.len() && automaton.transitions.len() <= 3 * text.len());
+            assert!(
+                automaton.states.len() <= 2 * text.len() && automaton.transitions.len() <= 3 * text.len()
+            );
         }
     }
 

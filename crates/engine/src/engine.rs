@@ -7,17 +7,19 @@
 use crate::Stepper;
 use crate::chat::ChatFormat;
 use crate::error::EngineError;
-use crate::generate::{Generation, Task};
-use crate::request::{Event, FinishReason, GenerationStats, Request, RequestError};
-use crate::session::{OpenedSession, Session, SessionError, SessionId, SessionOptions};
+use crate::events::{EventStream, Outbox};
+use crate::generate::Task;
+use crate::request::{Event, Request};
+use crate::session::{OpenedSession, SessionError, SessionId, SessionOptions};
+use crate::speculation::DrafterFactory;
+use crate::worker::{Job, Worker};
 use std::any::Any;
-use std::collections::{HashMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{self, Receiver, Sender, SyncSender, TrySendError};
+use std::path::PathBuf;
+use std::sync::mpsc::{self, Receiver, Sender, SyncSender};
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
+use std::time::Duration;
 use verbatim_backend::Backend;
 use verbatim_text::Tokenizer;
 
@@ -31,17 +33,26 @@ pub struct TextProcessor {
 }
 
 /// Options of an engine.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct EngineOptions {
     /// The model name that clients use.
     pub model_name: String,
     /// Capacity of a request's event channel. A request pauses while it is full.
     pub event_buffer: usize,
+    /// How long a step may take for the sake of prompts while answers are being generated.
+    pub step_budget: Duration,
+    /// What drafts the next tokens of requests.
+    pub drafters: DrafterFactory,
 }
 
 impl Default for EngineOptions {
     fn default() -> Self {
-        EngineOptions { model_name: "model".to_owned(), event_buffer: 256 }
+        EngineOptions {
+            model_name: "model".to_owned(),
+            event_buffer: 256,
+            step_budget: Duration::from_millis(100),
+            drafters: DrafterFactory::default(),
+        }
     }
 }
 
@@ -61,20 +72,19 @@ struct Handle {
 
 /// Sends commands to the engine thread.
 #[derive(Clone, Debug)]
-struct CommandSender {
+pub(crate) struct CommandSender {
     sender: Sender<Command>,
     shared: Arc<Shared>,
 }
 
 #[derive(Debug, Default)]
-struct Shared {
-    stopping: AtomicBool,
+pub(crate) struct Shared {
     /// The reason, set when the thread has ended.
     ended: OnceLock<String>,
 }
 
 #[derive(Debug)]
-enum Command {
+pub(crate) enum Command {
     Submit(Box<Job>),
     Open(SessionOptions, Reply<OpenedSession>),
     Save(SessionId, PathBuf, Sections, Reply<()>),
@@ -85,18 +95,18 @@ enum Command {
 }
 
 /// Sections that clients save with a session: names and contents.
-type Sections = Vec<(String, Vec<u8>)>;
+pub(crate) type Sections = Vec<(String, Vec<u8>)>;
 
-type Reply<T> = SyncSender<Result<T, SessionError>>;
+pub(crate) type Reply<T> = SyncSender<Result<T, SessionError>>;
 
 impl CommandSender {
     /// Sends a command. If the thread has ended, the command is dropped and the caller's recv fails.
-    fn send(&self, command: Command) {
+    pub(crate) fn send(&self, command: Command) {
         let _ = self.sender.send(command);
     }
 
     /// Why the engine has stopped. Blocks until the thread has ended: only call this if it is ending.
-    fn stopped(&self) -> EngineError {
+    pub(crate) fn stopped(&self) -> EngineError {
         EngineError::Stopped { cause: self.shared.ended.wait().clone() }
     }
 }
@@ -118,15 +128,16 @@ impl Engine {
         let context = stepper.context();
         let tokenizer = Arc::clone(&text.tokenizer);
         let format = ChatFormat::new(text.tokenizer, text.template);
-        let work = |commands: &Receiver<Command>, shared: &Shared| {
-            Worker::new(stepper, tokenizer, shared).serve(commands);
+        let step_budget = options.step_budget;
+        let work = move |commands: &Receiver<Command>| {
+            Worker::new(stepper, tokenizer, step_budget).serve(commands);
         };
         Engine::spawn(work, format, options, context)
     }
 
     /// Starts a thread that runs `work` and records why it has ended.
     fn spawn(
-        work: impl FnOnce(&Receiver<Command>, &Shared) + Send + 'static,
+        work: impl FnOnce(&Receiver<Command>) + Send + 'static,
         format: ChatFormat,
         options: EngineOptions,
         context: usize,
@@ -135,7 +146,7 @@ impl Engine {
         let shared = Arc::new(Shared::default());
         let commands = CommandSender { sender, shared: Arc::clone(&shared) };
         let thread = std::thread::Builder::new().name("engine".to_owned()).spawn(move || {
-            let worked = catch_unwind(AssertUnwindSafe(|| work(&to_do, &shared)));
+            let worked = catch_unwind(AssertUnwindSafe(|| work(&to_do)));
             let cause = worked
                 .err()
                 .map_or_else(|| "its last handle was dropped".to_owned(), |panic| panic_message(&*panic));
@@ -144,19 +155,20 @@ impl Engine {
         Ok(Engine(Arc::new(Handle { commands, thread: Some(thread), format, options, context })))
     }
 
-    /// Submits a request. Requests are computed first come, first served.
+    /// Submits a request. Requests run together, as many as the model has sequences; others wait, and start by priority, then first
+    /// come, first served.
     ///
     /// The prompt is tokenized on the caller's thread. Errors arrive as [`Event::Failed`].
     pub fn submit(&self, request: Request) -> EventStream {
         let (sender, events) = mpsc::sync_channel(self.0.options.event_buffer.max(1));
         let commands = self.0.commands.clone();
-        let signals = Arc::new(Signals::default());
-        let mut outbox = Outbox { events: sender, pending: VecDeque::new(), signals: Arc::clone(&signals) };
-        match Task::from_request(request, &self.0.format) {
+        let mut outbox = Outbox::new(sender);
+        let stream = EventStream::new(events, &outbox, commands.clone());
+        match Task::from_request(request, &self.0.format, &self.0.options.drafters) {
             Ok(task) => commands.send(Command::Submit(Box::new(Job { task, outbox }))),
             Err(error) => outbox.put(Event::Failed(error)),
         }
-        EventStream { events, guard: CancelOnDrop(Canceller { signals, commands }), is_over: false }
+        stream
     }
 
     /// Opens a session. It occupies one of the engine's sequences until it is closed.
@@ -222,7 +234,6 @@ impl Engine {
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        self.commands.shared.stopping.store(true, Ordering::Relaxed);
         self.commands.send(Command::Stop);
         // A panic was caught and recorded by the thread.
         let _ = self.thread.take().map(JoinHandle::join);
@@ -250,7 +261,7 @@ mod tests {
 
     #[test]
     fn a_panic_is_reported_to_all_waiting_clients() {
-        let work = |commands: &Receiver<Command>, _: &Shared| {
+        let work = |commands: &Receiver<Command>| {
             let _received = (commands.recv(), commands.recv());
             panic!("the cache metadata is inconsistent");
         };

@@ -1,6 +1,6 @@
 //! The events of a request on their way from the engine thread to the client, and cancellation the other way.
 
-use crate::engine::CommandSender;
+use crate::engine::{Command, CommandSender};
 use crate::request::Event;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -49,6 +49,11 @@ impl Canceller {
 }
 
 impl EventStream {
+    pub(crate) fn new(events: Receiver<Event>, outbox: &Outbox, commands: CommandSender) -> EventStream {
+        let signals = Arc::clone(&outbox.signals);
+        EventStream { events, guard: CancelOnDrop(Canceller { signals, commands }), is_over: false }
+    }
+
     /// Ends the request after the current step. The text so far still arrives, then [`FinishReason::Cancelled`].
     pub fn cancel(&self) {
         self.guard.0.cancel();
@@ -82,7 +87,7 @@ impl Iterator for EventStream {
 
 /// The engine's end of a request's events.
 #[derive(Debug)]
-struct Outbox {
+pub(crate) struct Outbox {
     events: SyncSender<Event>,
     /// Events that did not fit into the channel.
     pending: VecDeque<Event>,
@@ -90,17 +95,21 @@ struct Outbox {
 }
 
 impl Outbox {
-    fn is_cancelled(&self) -> bool {
+    pub(crate) fn new(events: SyncSender<Event>) -> Outbox {
+        Outbox { events, pending: VecDeque::new(), signals: Arc::default() }
+    }
+
+    pub(crate) fn is_cancelled(&self) -> bool {
         self.signals.cancelled.load(Ordering::Relaxed)
     }
 
-    fn put(&mut self, event: Event) {
+    pub(crate) fn put(&mut self, event: Event) {
         self.pending.push_back(event);
         self.flush();
     }
 
     /// Sends the pending events that fit. Returns whether all did; if not, the client's next read sends [`Command::Wake`].
-    fn flush(&mut self) -> bool {
+    pub(crate) fn flush(&mut self) -> bool {
         while let Some(event) = self.pending.pop_front() {
             match self.events.try_send(event) {
                 Ok(()) => {}

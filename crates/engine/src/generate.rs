@@ -3,12 +3,16 @@
 use crate::chat::ChatFormat;
 use crate::reasoning::ReasoningBudget;
 use crate::request::{Event, FinishReason, GenerationStats, Prompt, Request, RequestError};
-use crate::row::Sample;
+use crate::row::{Draw, Row, RowError, RowInput, RowOutputs, Sample, StepOutputs};
+use crate::scheduler::Demand;
 use crate::session::{Session, SessionId};
-use crate::{Sampler, SamplerState, Stepper};
+use crate::speculation::{DrafterFactory, Drafts, Speculator};
+use crate::{CHECKPOINTS, Sampler, SamplerState, StepError, Stepper};
+use std::ops::Range;
 use std::time::{Duration, Instant};
-use verbatim_backend::Backend;
-use verbatim_grammar::{Constraint, TokenMask};
+use verbatim_backend::{Backend, Outputs};
+use verbatim_draft::MAX_DRAFT;
+use verbatim_grammar::Constraint;
 use verbatim_sample::TokenLogProbs;
 use verbatim_text::{Detokenizer, StopMatcher, Tokenizer};
 
@@ -16,8 +20,10 @@ use verbatim_text::{Detokenizer, StopMatcher, Tokenizer};
 #[derive(Debug)]
 pub(crate) struct Task {
     pub(crate) session: Option<SessionId>,
+    pub(crate) priority: i32,
     prompt: Vec<u32>,
     sampler: Sampler,
+    drafts: Drafts,
     max_tokens: usize,
     stop: Vec<String>,
     stops: StopMatcher,
@@ -27,9 +33,14 @@ pub(crate) struct Task {
 
 impl Task {
     /// Validates a request and tokenizes its prompt.
-    pub(crate) fn from_request(request: Request, format: &ChatFormat) -> Result<Task, RequestError> {
-        let Request { prompt, sampling, log_probs, grammar, reasoning_budget, max_tokens, stop, session } =
+    pub(crate) fn from_request(
+        request: Request,
+        format: &ChatFormat,
+        drafters: &DrafterFactory,
+    ) -> Result<Task, RequestError> {
+        let Request { prompt, sampling, log_probs, grammar, reasoning_budget, max_tokens, stop, .. } =
             request;
+        let Request { session, priority, speculation, .. } = request;
         let breakers = format.breakers(&sampling);
         let sampler = Sampler::new(sampling, u64::from(fastrand::u32(..)))?
             .with_breakers(breakers)
@@ -47,11 +58,45 @@ impl Task {
         let reasoning =
             reasoning_budget.map(|tokens| ReasoningBudget::new(tokens, format.tokenizer(), &prompt));
         let max_tokens = max_tokens.unwrap_or(usize::MAX);
-        Ok(Task { session, prompt, sampler, max_tokens, stop, stops, constraint, reasoning })
+        let drafts = Drafts::new(speculation, &sampler, drafters);
+        Ok(Task {
+            session,
+            priority,
+            prompt,
+            sampler,
+            drafts,
+            max_tokens,
+            stop,
+            stops,
+            constraint,
+            reasoning,
+        })
     }
 }
 
-/// A running request. Its session is passed to every call: sessions are owned by the scheduler.
+/// A request's rows of the step that is being computed: tokens to add, then its draft.
+#[derive(Debug, Default)]
+struct StepRows {
+    /// KV index of the first row.
+    start: usize,
+    /// Rows before the draft.
+    chunk: usize,
+    /// Whether the rows from the last of the chunk on sample a token. Otherwise more of the prompt is to come.
+    samples: bool,
+    /// The mask of each row that samples, `mask_words` words each; none without a grammar.
+    masks: Vec<u32>,
+    mask_words: usize,
+}
+
+/// What the rows of a request have sampled, or why they were not computed.
+pub(crate) type Samples = Vec<Result<Sample, RowError>>;
+
+/// The samples of these rows of a step.
+pub(crate) fn samples_of<O: Outputs>(outputs: &StepOutputs<'_, O>, rows: Range<usize>) -> Samples {
+    rows.filter_map(|row| outputs.sample(row).map(Option::<&Sample>::cloned).transpose()).collect()
+}
+
+/// A running request. Its session is passed to every call: sessions are owned by the engine thread.
 #[derive(Debug)]
 pub(crate) struct Generation {
     sampler: Sampler,
@@ -61,6 +106,10 @@ pub(crate) struct Generation {
     max_tokens: usize,
     /// The tokens to compute next: the rest of the prompt, or the last generated token and those that it forces.
     pending_tokens: Vec<u32>,
+    /// How many tokens the context has room for.
+    room: usize,
+    pub(crate) drafts: Drafts,
+    step: StepRows,
     stop: Vec<String>,
     text: Text,
     stats: GenerationStats,
@@ -75,7 +124,7 @@ impl Generation {
         stepper: &mut Stepper<B>,
         session: &mut Session,
     ) -> Result<Generation, RequestError> {
-        let Task { session: _, mut prompt, sampler, max_tokens, stop, stops, constraint, reasoning } = task;
+        let Task { mut prompt, sampler, drafts, max_tokens, stop, stops, constraint, reasoning, .. } = task;
         let (tokens, context) = (prompt.len(), stepper.context());
         if tokens > context && !session.shifts() {
             return Err(RequestError::PromptTooLong { tokens, context });
@@ -99,6 +148,9 @@ impl Generation {
             reasoning,
             max_tokens,
             pending_tokens: prompt,
+            room: 0,
+            drafts,
+            step: StepRows::default(),
             stop,
             text,
             stats,
@@ -113,13 +165,13 @@ impl Generation {
         Event::Started { prompt_tokens, cached_tokens, seed: self.sampler.seed() }
     }
 
-    /// Computes the next token, or a part of a prompt. Returns the reason if the answer has ended.
-    pub(crate) fn step<B: Backend>(
+    /// Gets ready for the next step, and drafts. Returns the reason if the answer has ended.
+    pub(crate) fn prepare<B: Backend>(
         &mut self,
         stepper: &mut Stepper<B>,
         session: &mut Session,
         tokenizer: &Tokenizer,
-        should_continue: impl FnMut() -> bool,
+        speculator: &Speculator,
     ) -> Result<Option<FinishReason>, RequestError> {
         // What must come first needs no draw: it is computed with the prompt.
         if self.first_token.is_none()
@@ -127,7 +179,7 @@ impl Generation {
         {
             return Ok(Some(reason));
         }
-        if self.stats.generated_tokens == self.max_tokens {
+        if self.stats.generated_tokens >= self.max_tokens {
             return Ok(Some(FinishReason::MaxTokens));
         }
         if session.room(stepper)? == 0 && !session.shift(stepper)? {
@@ -135,26 +187,153 @@ impl Generation {
         }
         // With context shift, a prompt may be longer than the context: the shift happens at the same tokens as if they were computed
         // one by one, so the result does not depend on the chunking.
-        let later = self.pending_tokens.split_off(self.pending_tokens.len().min(session.room(stepper)?));
-        let (sampler, state) = (&self.sampler, self.sampler_state);
-        let mask = self.constraint.as_mut().map(Constraint::mask).transpose()?.map(TokenMask::as_words);
-        let advanced =
-            session.advance(stepper, &self.pending_tokens, sampler, state, mask, should_continue)?;
-        let Some(Sample { token, state, log_probs, on_host }) = advanced else {
-            return Ok(Some(FinishReason::Cancelled));
-        };
-        if !later.is_empty() {
-            self.pending_tokens = later;
-            return Ok(None);
+        self.room = session.room(stepper)?;
+        if self.first_token.is_some() {
+            let pending = self.pending_tokens.len();
+            // Recurrent states are kept for that many positions in flight.
+            let in_flight = if stepper.is_recurrent() { CHECKPOINTS } else { usize::MAX };
+            let room = self.room.min(in_flight).saturating_sub(pending);
+            // The last token needs no row.
+            let left = self.max_tokens - self.stats.generated_tokens - 1;
+            let max = room.min(left).min(MAX_DRAFT);
+            let vocabulary = stepper.hyperparameters().vocabulary;
+            self.drafts.propose(session.history(), &self.pending_tokens, (max, vocabulary), speculator);
         }
-        self.sampler_state = state;
-        self.stats.host_sampled_tokens += usize::from(on_host);
-        self.first_token.get_or_insert_with(Instant::now);
+        Ok(None)
+    }
+
+    /// The rows without a draft that the next step could compute.
+    pub(crate) fn pending_rows(&self) -> usize {
+        self.pending_tokens.len().min(self.room)
+    }
+
+    /// What this request could use of the next step.
+    pub(crate) fn demand(&self) -> Demand {
+        match self.first_token {
+            Some(_) => Demand::Decode { rows: self.pending_rows() + self.drafts.tokens.len() },
+            None => Demand::Prefill { rows: self.pending_rows() },
+        }
+    }
+
+    /// Allocates the request's rows of the next step, at most `rows`.
+    pub(crate) fn begin_step<B: Backend>(
+        &mut self,
+        rows: usize,
+        stepper: &mut Stepper<B>,
+        session: &mut Session,
+    ) -> Result<(), RequestError> {
+        let chunk = self.pending_rows().min(rows);
+        self.step.samples = chunk == self.pending_tokens.len();
+        self.drafts.tokens.truncate(if self.step.samples { rows - chunk } else { 0 });
+        self.mask_rows()?;
+        let tokens = self.pending_tokens[..chunk].iter().chain(&self.drafts.tokens).copied();
+        let tokens: Vec<u32> = tokens.collect();
+        self.step.chunk = chunk;
+        self.step.start = session.begin_step(stepper, tokens.into_iter())?;
+        Ok(())
+    }
+
+    /// Computes the masks of the rows that sample; cuts the draft where the grammar does not allow it.
+    fn mask_rows(&mut self) -> Result<(), RequestError> {
+        let StepRows { masks, mask_words, samples, .. } = &mut self.step;
+        masks.clear();
+        *mask_words = 0;
+        let Some(constraint) = self.constraint.as_mut().filter(|_| *samples) else { return Ok(()) };
+        let draft = &mut self.drafts.tokens;
+        let mut allowed = 0;
+        loop {
+            let mask = constraint.mask()?;
+            let may_follow = draft.get(allowed).is_some_and(|&token| mask.allows(token));
+            *mask_words = mask.as_words().len();
+            masks.extend_from_slice(mask.as_words());
+            if !may_follow || constraint.accept(draft[allowed]).is_err() {
+                break;
+            }
+            allowed += 1;
+        }
+        draft.truncate(allowed);
+        Ok(constraint.rollback(allowed)?)
+    }
+
+    /// The rows of the step that was begun.
+    pub(crate) fn rows<'a>(&'a self, session: &'a Session) -> impl Iterator<Item = Row<'a>> {
+        let StepRows { start, chunk, samples, ref masks, mask_words } = self.step;
+        let drafted = self.drafts.tokens.len();
+        let history = session.history();
+        let tokens = &history[history.len() - chunk - drafted..];
+        tokens.iter().enumerate().map(move |(i, &token)| {
+            let output = (i + 1).checked_sub(chunk).filter(|_| samples);
+            let want = output.map_or(RowOutputs::NONE, |output| {
+                let history = &history[..history.len() - drafted + output];
+                let mask = masks.get(output * mask_words..(output + 1) * mask_words);
+                let mask = mask.filter(|_| mask_words > 0);
+                RowOutputs::token(Draw { sampler: &self.sampler, state: self.sampler_state, history, mask })
+            });
+            Row { sequence: session.sequence(), kv_index: start + i, input: RowInput::Token(token), want }
+        })
+    }
+
+    /// Adds what the step has sampled to the answer, as far as the draft was right, and commits the rows that remain. Returns the
+    /// reason if the answer has ended.
+    pub(crate) fn settle<B: Backend>(
+        &mut self,
+        samples: Samples,
+        stepper: &mut Stepper<B>,
+        session: &mut Session,
+        tokenizer: &Tokenizer,
+        speculator: &mut Speculator,
+    ) -> Result<Option<FinishReason>, RequestError> {
+        let verified = self.verify(samples, tokenizer);
+        let accepted = verified.as_ref().map_or(0, |(accepted, _)| *accepted);
+        self.drafts.settle(accepted, speculator);
+        session.settle(stepper, if verified.is_ok() { self.step.chunk + accepted } else { 0 })?;
+        verified.map(|(_, finished)| finished)
+    }
+
+    /// Accepts the draft as long as it is what was sampled. Returns how many of its tokens were, and the reason if the answer has
+    /// ended.
+    fn verify(
+        &mut self,
+        samples: Samples,
+        tokenizer: &Tokenizer,
+    ) -> Result<(usize, Option<FinishReason>), RequestError> {
+        if !self.step.samples {
+            samples.into_iter().try_for_each(|sample| sample.map(drop)).map_err(StepError::from)?;
+            self.pending_tokens.drain(..self.step.chunk);
+            return Ok((0, None));
+        }
         self.pending_tokens.clear();
-        match self.accept(token, log_probs, tokenizer)? {
-            None => self.accept_forced(tokenizer),
-            finished => Ok(finished),
+        self.first_token.get_or_insert_with(Instant::now);
+        let draft = std::mem::take(&mut self.drafts.tokens);
+        let mut samples = samples.into_iter();
+        let mut accepted = 0;
+        let mut finished = None;
+        // A token that is forced was not sampled: the sample of its row is passed over.
+        while let Some(sample) = samples.nth(self.pending_tokens.len().saturating_sub(1)) {
+            self.pending_tokens.clear();
+            let Sample { token, state, log_probs, on_host } = sample.map_err(StepError::from)?;
+            self.sampler_state = state;
+            self.stats.host_sampled_tokens += usize::from(on_host);
+            finished = self.accept(token, log_probs, tokenizer)?;
+            if finished.is_none() {
+                finished = self.accept_forced(tokenizer)?;
+            }
+            if finished.is_none() && self.stats.generated_tokens >= self.max_tokens {
+                finished = Some(FinishReason::MaxTokens);
+            }
+            if finished.is_some() {
+                break;
+            }
+            let right =
+                draft[accepted..].iter().zip(&self.pending_tokens).take_while(|(a, b)| a == b).count();
+            accepted += right;
+            if right < self.pending_tokens.len() {
+                self.pending_tokens.drain(..right);
+                break;
+            }
         }
+        self.drafts.tokens = draft;
+        Ok((accepted, finished))
     }
 
     /// Adds the tokens that are not for the model to choose. Returns the reason if the answer has ended.
@@ -218,6 +397,7 @@ impl Generation {
         let rest = !self.text.text.is_empty() || !self.text.tokens.is_empty();
         let rest = rest.then(|| self.text.take());
         let since = |first: Instant| first.elapsed();
+        self.stats.drafts = self.drafts.stats();
         self.stats.time_to_first_token = self.first_token.unwrap_or_else(Instant::now) - self.started;
         self.stats.generation_time = self.first_token.map_or(Duration::ZERO, since);
         (rest, Event::Finished { reason, stats: self.stats })

@@ -16,6 +16,7 @@ mod breakers;
 mod chat;
 mod engine;
 mod error;
+mod events;
 mod generate;
 mod load;
 mod options;
@@ -25,13 +26,17 @@ mod recommended;
 mod request;
 mod row;
 mod sampler_rows;
+mod scheduler;
 mod sequences;
 mod session;
+mod speculation;
 mod stepper;
+mod worker;
 
 pub use chat::{ChatError, ChatFormat, Message, Role};
-pub use engine::{Canceller, Engine, EngineOptions, EventStream, TextProcessor};
+pub use engine::{Engine, EngineOptions, TextProcessor};
 pub use error::EngineError;
+pub use events::{Canceller, EventStream};
 pub use load::{LoadError, read_hyperparameters};
 pub use options::{DraftOptions, LoadOptions};
 pub use recommended::recommended_sampling;
@@ -39,10 +44,12 @@ pub use request::{Event, FinishReason, GenerationStats, Prompt, Request, Request
 pub use row::{Draw, NextOutput, Row, RowError, RowInput, RowOutputs, Sample, StepError, StepOutputs};
 pub use sequences::SaveError;
 pub use session::{OpenedSession, RestoredSession, SessionError, SessionId, SessionOptions};
+pub use speculation::{DraftStats, DrafterFactory, NotDrafted, Speculation};
 pub use stepper::{SequenceMemory, Stepper};
 pub use verbatim_backend::{
     Backend, KvType, MatmulKind, MatmulWork, OpTime, Outputs, PAGE_CELLS, Profile, StateMemoryError,
 };
+pub use verbatim_draft::{Drafter, MAX_DRAFT, NgramDrafter};
 pub use verbatim_grammar::{ConstraintError, Grammar, GrammarError, VocabularyError};
 pub use verbatim_models::{HiddenOutput, Hyperparameters, ModelError};
 pub use verbatim_plan::CacheStatistics;

@@ -3,6 +3,7 @@
 use crate::chat::{ChatError, Message};
 use crate::error::EngineError;
 use crate::session::SessionId;
+use crate::speculation::{DraftStats, Speculation};
 use crate::{StateError, StepError};
 use std::time::Duration;
 use verbatim_grammar::{ConstraintError, Grammar, GrammarError};
@@ -39,6 +40,10 @@ pub struct Request {
     pub stop: Vec<String>,
     /// The session to continue; `None`: a temporary sequence.
     pub session: Option<SessionId>,
+    /// Requests of a higher priority start first.
+    pub priority: i32,
+    /// How many draft tokens are verified in one step.
+    pub speculation: Speculation,
 }
 
 impl Request {
@@ -53,6 +58,8 @@ impl Request {
             max_tokens: None,
             stop: Vec::new(),
             session: None,
+            priority: 0,
+            speculation: Speculation::default(),
         }
     }
 }
@@ -118,6 +125,8 @@ pub struct GenerationStats {
     /// Tokens that were sampled on the host because the graph cannot, the end token included. See
     /// [`LoadOptions::backend_sampling`](crate::LoadOptions::backend_sampling).
     pub host_sampled_tokens: usize,
+    /// What became of its drafts.
+    pub drafts: DraftStats,
     /// From the start of the request to its first token (TTFT), or to its end if there was none.
     pub time_to_first_token: Duration,
     /// From the first token to the end.

@@ -33,7 +33,7 @@ fn stepper(model: &str, context: usize) -> Stepper<Cpu> {
 /// The engine of a model. A request runs at most `event_buffer` events ahead of its client.
 fn started(model: &str, context: usize, event_buffer: usize, template: Option<&str>) -> Engine {
     let text = TextProcessor { tokenizer: tokenizer(model), template: template.map(str::to_owned) };
-    let options = EngineOptions { model_name: model.to_owned(), event_buffer };
+    let options = EngineOptions { model_name: model.to_owned(), event_buffer, ..EngineOptions::default() };
     Engine::start(stepper(model, context), text, options).expect("a thread")
 }
 
