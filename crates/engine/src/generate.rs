@@ -1,7 +1,7 @@
 //! A running request: step by step from its prompt to its finish reason.
 
 use crate::chat::ChatFormat;
-use crate::reasoning::ReasoningBudget;
+use crate::reasoning::Reasoning;
 use crate::request::{Event, FinishReason, GenerationStats, Prompt, Request, RequestError};
 use crate::row::{Draw, Row, RowError, RowInput, RowOutputs, Sample, StepOutputs};
 use crate::scheduler::Demand;
@@ -28,7 +28,7 @@ pub(crate) struct Task {
     stop: Vec<String>,
     stops: StopMatcher,
     constraint: Option<Constraint>,
-    reasoning: Option<ReasoningBudget>,
+    reasoning: Option<Reasoning>,
 }
 
 impl Task {
@@ -55,8 +55,9 @@ impl Task {
             return Err(RequestError::EmptyPrompt);
         }
         let constraint = grammar.map(|grammar| format.constraint(grammar)).transpose()?;
-        let reasoning =
-            reasoning_budget.map(|tokens| ReasoningBudget::new(tokens, format.tokenizer(), &prompt));
+        // A grammar is for the answer, which comes after the reasoning.
+        let reasoning = (reasoning_budget.is_some() || constraint.is_some())
+            .then(|| Reasoning::new(reasoning_budget.unwrap_or(usize::MAX), format.tokenizer(), &prompt));
         let max_tokens = max_tokens.unwrap_or(usize::MAX);
         let drafts = Drafts::new(speculation, &sampler, drafters);
         Ok(Task {
@@ -73,6 +74,9 @@ impl Task {
         })
     }
 }
+
+/// The most tokens that wait to be computed because a grammar has forced them: what else there is to do comes between.
+const MAX_FORCED: usize = 64;
 
 /// A request's rows of the step that is being computed: tokens to add, then its draft.
 #[derive(Debug, Default)]
@@ -102,7 +106,7 @@ pub(crate) struct Generation {
     sampler: Sampler,
     sampler_state: SamplerState,
     constraint: Option<Constraint>,
-    reasoning: Option<ReasoningBudget>,
+    reasoning: Option<Reasoning>,
     max_tokens: usize,
     /// The tokens to compute next: the rest of the prompt, or the last generated token and those that it forces.
     pending_tokens: Vec<u32>,
@@ -174,10 +178,11 @@ impl Generation {
         speculator: &Speculator,
     ) -> Result<Option<FinishReason>, RequestError> {
         // What must come first needs no draw: it is computed with the prompt.
-        if self.first_token.is_none()
-            && let Some(reason) = self.accept_forced(tokenizer)?
-        {
-            return Ok(Some(reason));
+        if self.first_token.is_none() {
+            let room = if session.shifts() { usize::MAX } else { session.room(stepper)? };
+            if let Some(reason) = self.accept_forced(room, tokenizer)? {
+                return Ok(Some(reason));
+            }
         }
         if self.stats.generated_tokens >= self.max_tokens {
             return Ok(Some(FinishReason::MaxTokens));
@@ -221,11 +226,12 @@ impl Generation {
         rows: usize,
         stepper: &mut Stepper<B>,
         session: &mut Session,
+        tokenizer: &Tokenizer,
     ) -> Result<(), RequestError> {
         let chunk = self.pending_rows().min(rows);
         self.step.samples = chunk == self.pending_tokens.len();
         self.drafts.tokens.truncate(if self.step.samples { rows - chunk } else { 0 });
-        self.mask_rows()?;
+        self.mask_rows(tokenizer)?;
         let tokens = self.pending_tokens[..chunk].iter().chain(&self.drafts.tokens).copied();
         let tokens: Vec<u32> = tokens.collect();
         self.step.chunk = chunk;
@@ -234,25 +240,36 @@ impl Generation {
     }
 
     /// Computes the masks of the rows that sample; cuts the draft where the grammar does not allow it.
-    fn mask_rows(&mut self) -> Result<(), RequestError> {
+    fn mask_rows(&mut self, tokenizer: &Tokenizer) -> Result<(), RequestError> {
         let StepRows { masks, mask_words, samples, .. } = &mut self.step;
         masks.clear();
         *mask_words = 0;
         let Some(constraint) = self.constraint.as_mut().filter(|_| *samples) else { return Ok(()) };
+        *mask_words = tokenizer.vocab_len().div_ceil(32);
+        let mut reasoning = self.reasoning.clone();
         let draft = &mut self.drafts.tokens;
-        let mut allowed = 0;
+        let (mut allowed, mut accepted) = (0, 0);
         loop {
-            let mask = constraint.mask()?;
-            let may_follow = draft.get(allowed).is_some_and(|&token| mask.allows(token));
-            *mask_words = mask.as_words().len();
-            masks.extend_from_slice(mask.as_words());
-            if !may_follow || constraint.accept(draft[allowed]).is_err() {
-                break;
+            let next = draft.get(allowed).copied();
+            if reasoning.as_ref().is_some_and(Reasoning::is_thinking) {
+                masks.extend(std::iter::repeat_n(u32::MAX, *mask_words));
+            } else {
+                let mask = constraint.mask()?;
+                let may_follow = next.is_some_and(|token| mask.allows(token));
+                masks.extend_from_slice(mask.as_words());
+                if !may_follow || next.is_some_and(|token| constraint.accept(token).is_err()) {
+                    break;
+                }
+                accepted += 1;
+            }
+            let Some(token) = next else { break };
+            if let Some(reasoning) = &mut reasoning {
+                reasoning.accept(token, tokenizer);
             }
             allowed += 1;
         }
         draft.truncate(allowed);
-        Ok(constraint.rollback(allowed)?)
+        Ok(constraint.rollback(accepted)?)
     }
 
     /// The rows of the step that was begun.
@@ -316,7 +333,7 @@ impl Generation {
             self.stats.host_sampled_tokens += usize::from(on_host);
             finished = self.accept(token, log_probs, tokenizer)?;
             if finished.is_none() {
-                finished = self.accept_forced(tokenizer)?;
+                finished = self.accept_forced(self.room - self.step.chunk - accepted, tokenizer)?;
             }
             if finished.is_none() && self.stats.generated_tokens >= self.max_tokens {
                 finished = Some(FinishReason::MaxTokens);
@@ -336,14 +353,41 @@ impl Generation {
         Ok((accepted, finished))
     }
 
-    /// Adds the tokens that are not for the model to choose. Returns the reason if the answer has ended.
-    fn accept_forced(&mut self, tokenizer: &Tokenizer) -> Result<Option<FinishReason>, RequestError> {
-        let mut finished = None;
-        while finished.is_none() && self.stats.generated_tokens < self.max_tokens {
-            let Some(token) = self.forced_token() else { break };
-            finished = self.accept(token, None, tokenizer)?;
+    /// Adds the tokens that are not for the model to choose: they need no step of their own. `room` is how many tokens the
+    /// context has room for. Returns the reason if the answer has ended.
+    fn accept_forced(
+        &mut self,
+        room: usize,
+        tokenizer: &Tokenizer,
+    ) -> Result<Option<FinishReason>, RequestError> {
+        let mut of_grammar = None;
+        while self.stats.generated_tokens < self.max_tokens
+            && self.pending_tokens.len() < room.min(MAX_FORCED)
+        {
+            let reasoning = self.reasoning.as_ref();
+            let token = match reasoning.and_then(Reasoning::forced) {
+                Some(token) => token,
+                None if reasoning.is_some_and(Reasoning::is_thinking) => break,
+                None => {
+                    let next = of_grammar.get_or_insert_with(|| self.forced_by_grammar().into_iter()).next();
+                    let Some(token) = next else { break };
+                    token
+                }
+            };
+            let finished = self.accept(token, None, tokenizer)?;
+            if finished.is_some() {
+                return Ok(finished);
+            }
         }
-        Ok(finished)
+        Ok(None)
+    }
+
+    fn forced_by_grammar(&mut self) -> Vec<u32> {
+        // A draw of each token is needed for its log-probability, and where draws change the sampler's state.
+        if self.sampler.needs_every_draw() {
+            return Vec::new();
+        }
+        self.constraint.as_mut().map(Constraint::forced_tokens).unwrap_or_default()
     }
 
     /// Adds a token to the answer. Returns the reason if the answer has ended.
@@ -353,14 +397,18 @@ impl Generation {
         log_probs: Option<TokenLogProbs>,
         tokenizer: &Tokenizer,
     ) -> Result<Option<FinishReason>, RequestError> {
-        if let Some(constraint) = &mut self.constraint {
+        let is_thinking = self.reasoning.as_ref().is_some_and(Reasoning::is_thinking);
+        let mut constraint = self.constraint.as_mut().filter(|_| !is_thinking);
+        if let Some(constraint) = &mut constraint {
             constraint.accept(token)?;
         }
+        // Nothing but an end token can follow.
+        let is_complete = constraint.is_some_and(|constraint| constraint.is_stopped());
         if tokenizer.is_eog(token) {
             return Ok(Some(FinishReason::EndOfText));
         }
         if let Some(reasoning) = &mut self.reasoning {
-            reasoning.accept(token);
+            reasoning.accept(token, tokenizer);
         }
         self.stats.generated_tokens += 1;
         self.pending_tokens.push(token);
@@ -368,21 +416,7 @@ impl Generation {
         if let Some(index) = stopped_by {
             return Ok(Some(FinishReason::StopString(self.stop[index].clone())));
         }
-        // Nothing but an end token can follow.
-        let is_complete = self.constraint.as_ref().is_some_and(Constraint::is_stopped);
         Ok(is_complete.then_some(FinishReason::EndOfText))
-    }
-
-    /// The next token if it is not for the model to choose: it then needs no step of its own.
-    fn forced_token(&mut self) -> Option<u32> {
-        if let Some(token) = self.reasoning.as_ref().and_then(ReasoningBudget::forced) {
-            return Some(token);
-        }
-        // A draw of each token is needed for its log-probability, and where draws change the sampler's state.
-        if self.sampler.needs_every_draw() {
-            return None;
-        }
-        self.constraint.as_mut().and_then(|constraint| constraint.forced_tokens().first().copied())
     }
 
     /// The new text since the last call, if any.

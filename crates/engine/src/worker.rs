@@ -212,7 +212,7 @@ impl<B: Backend> Worker<B> {
         for &(index, rows) in shares {
             let Running { generation, session, .. } = &mut self.running[index];
             let session = self.sessions.get_mut(session).expect("not closed while a request uses it");
-            match generation.begin_step(rows, &mut self.stepper, session) {
+            match generation.begin_step(rows, &mut self.stepper, session, &self.tokenizer) {
                 Ok(()) => members.push(index),
                 Err(error) => ended.push((index, Err(error))),
             }
