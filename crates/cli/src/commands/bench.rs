@@ -26,7 +26,7 @@ use crate::store::Store;
 pub fn run(args: &BenchArgs, store: &Store) -> anyhow::Result<ExitCode> {
     let interrupt = Interrupt::install()?;
     if args.cache_ops {
-        return state(args, store, interrupt);
+        return measure_cache_ops(args, store, interrupt);
     }
     let selection = TestMatrix {
         prompts: args.prompts.clone(),
