@@ -51,7 +51,7 @@ impl Task {
     }
 }
 
-/// A running request. Its session is passed to every call: sessions are owned by the scheduler.
+/// A running request. Its session is passed to every call: sessions are owned by the engine thread (`Worker`).
 #[derive(Debug)]
 pub(crate) struct Generation {
     sampler: Sampler,
@@ -140,7 +140,7 @@ impl Generation {
         let mask = self.constraint.as_mut().map(Constraint::mask).transpose()?.map(TokenMask::as_words);
         let advanced =
             session.advance(stepper, &self.pending_tokens, sampler, state, mask, should_continue)?;
-        let Some(Sample { token, state, log_probs, on_host }) = advanced else {
+        let Some(Sample { token, state, log_probs, outside_graph }) = advanced else {
             return Ok(Some(FinishReason::Cancelled));
         };
         if !later.is_empty() {
@@ -148,7 +148,7 @@ impl Generation {
             return Ok(None);
         }
         self.sampler_state = state;
-        self.stats.host_sampled_tokens += usize::from(on_host);
+        self.stats.sampled_outside_graph += usize::from(outside_graph);
         self.first_token.get_or_insert_with(Instant::now);
         self.pending_tokens.clear();
         match self.accept(token, log_probs, tokenizer)? {
@@ -157,7 +157,8 @@ impl Generation {
         }
     }
 
-    /// Adds the tokens that are not for the model to choose. Returns the reason if the answer has ended.
+    /// Adds the forced tokens: those that the grammar or the reasoning budget leaves no choice about. Returns the reason if the
+    /// answer has ended.
     fn accept_forced(&mut self, tokenizer: &Tokenizer) -> Result<Option<FinishReason>, RequestError> {
         let mut finished = None;
         while finished.is_none() && self.stats.generated_tokens < self.max_tokens {
@@ -194,7 +195,7 @@ impl Generation {
         Ok(is_complete.then_some(FinishReason::EndOfText))
     }
 
-    /// The next token if it is not for the model to choose: it then needs no step of its own.
+    /// The next token if it is forced: it then needs no step of its own.
     fn forced_token(&mut self) -> Option<u32> {
         if let Some(token) = self.reasoning.as_ref().and_then(ReasoningBudget::forced) {
             return Some(token);
@@ -233,7 +234,7 @@ struct Text {
     text: String,
     /// The tokens since the text was last taken.
     tokens: Vec<u32>,
-    /// Theirs.
+    /// The log-probabilities of `tokens`, one entry each.
     log_probs: Vec<Option<TokenLogProbs>>,
 }
 
