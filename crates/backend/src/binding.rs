@@ -7,7 +7,10 @@ use verbatim_quant::DType;
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum BindError {
     /// More rows than the program was compiled for.
-    #[error("{given:?} is more than the program's {max:?}")]
+    #[error(
+        "{} rows and {} output rows do not fit the program, which was compiled for {} and {}",
+        .given.rows, .given.output_rows, .max.rows, .max.output_rows
+    )]
     TooManyRows {
         /// Rows requested.
         given: RowCounts,

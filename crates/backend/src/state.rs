@@ -36,7 +36,7 @@ pub struct RecurrentSpec {
     pub kernel: usize,
     /// Channels of the short convolution.
     pub channels: usize,
-    /// The delta net.
+    /// The heads of the gated delta net.
     pub heads: DeltaHeads,
 }
 
@@ -65,9 +65,9 @@ pub struct StateLayers {
 /// A K-shift: RoPE of stored keys by a difference of positions.
 #[derive(Clone, Debug, PartialEq)]
 pub struct KShift {
-    /// The RoPE angles.
+    /// RoPE parameters, from which the angles are computed.
     pub table: RopeTable,
-    /// Which elements form a rotated pair.
+    /// Which elements of a head RoPE pairs.
     pub layout: RopeLayout,
     /// The RoPE frequency factors, as the operand of [`verbatim_graph::Op::RopeTable`].
     pub freq_factors: Option<Vec<f32>>,
@@ -81,8 +81,8 @@ pub struct KShift {
 /// all recurrent layers have the same slot count. All functions are called between runs only.
 pub trait StateStore {
     /// The numerics version: it is bumped with every change that may change the bits of a result, and versions of different
-    /// backends never coincide. Saved sequences contain it, because different kernels could not continue a state with the bits of a
-    /// fresh run.
+    /// backends never coincide. Saved sequences contain it, because a sequence continued by different kernels would differ
+    /// from one computed from the start.
     fn numerics_version(&self) -> u32;
 
     /// Appends layers with zeroed memory. If there are recurrent layers already, `slots` must be their slot count.

@@ -30,7 +30,7 @@ use crate::sampling_flags::SamplingFlags;
     version,
     about = "Run language models on this machine, with bit-for-bit reproducible output",
     long_about = "Run language models on this machine. The output is bit for bit that of plain token-by-token \
-                  decoding, whatever the number of threads, requests or draft tokens.",
+                  decoding, whatever the number of threads or requests.",
     arg_required_else_help = true
 )]
 pub struct Cli {
@@ -156,7 +156,7 @@ fn kv_type_of(name: &str) -> Result<KvType, String> {
 /// Context shift, session file and prefix cache.
 #[derive(Debug, Clone, Args)]
 pub struct SequenceFlags {
-    /// When the context is full, discard the older half of it after --keep tokens and continue, instead of stopping
+    /// When the context is full, keep the first --keep tokens, discard the older half of the rest and continue, instead of stopping
     #[arg(long, env = "VERBATIM_CONTEXT_SHIFT", value_parser = switch())]
     pub context_shift: bool,
     /// Tokens at the start that --context-shift never discards
@@ -185,7 +185,7 @@ pub struct GenerateFlags {
         value_parser = NonEmptyStringValueParser::new()
     )]
     pub stop: Vec<String>,
-    /// Context size in tokens [default: the model's training context]
+    /// Context size in tokens [default: the model's training context, at most 8192]
     #[arg(long = "ctx", value_name = "N", env = "VERBATIM_CTX")]
     pub context_tokens: Option<NonZeroU32>,
     /// System message that comes before the conversation
@@ -214,9 +214,9 @@ pub struct RunArgs {
     /// Sampling and limits.
     #[command(flatten)]
     pub generate: GenerateFlags,
-    /// Threads.
+    /// Backend and threads.
     #[command(flatten)]
-    pub threads: DeviceFlags,
+    pub device: DeviceFlags,
     /// KV cache types.
     #[command(flatten)]
     pub cache: CacheFlags,
@@ -237,9 +237,9 @@ pub struct ChatArgs {
     /// Sampling and limits.
     #[command(flatten)]
     pub generate: GenerateFlags,
-    /// Threads.
+    /// Backend and threads.
     #[command(flatten)]
-    pub threads: DeviceFlags,
+    pub device: DeviceFlags,
     /// KV cache types.
     #[command(flatten)]
     pub cache: CacheFlags,
@@ -263,9 +263,9 @@ pub struct LogitsArgs {
     /// Also write the hidden states after every layer
     #[arg(long, env = "VERBATIM_LAYERS", value_parser = switch())]
     pub layers: bool,
-    /// Threads.
+    /// Backend and threads.
     #[command(flatten)]
-    pub threads: DeviceFlags,
+    pub device: DeviceFlags,
     /// Use an f16 KV cache, as `run` does by default, instead of f32
     #[arg(long, env = "VERBATIM_F16_CACHE", value_parser = switch())]
     pub f16_cache: bool,
@@ -441,9 +441,9 @@ pub struct BenchArgs {
     /// Repetitions of each test, after a warm-up
     #[arg(short, long, value_name = "N", env = "VERBATIM_BENCH_REPETITIONS", default_value = "5")]
     pub repetitions: NonZeroU32,
-    /// Threads.
+    /// Backend and threads.
     #[command(flatten)]
-    pub threads: DeviceFlags,
+    pub device: DeviceFlags,
     /// KV cache types.
     #[command(flatten)]
     pub cache: CacheFlags,
@@ -502,9 +502,9 @@ pub struct PerplexityArgs {
     /// Maximum number of chunks [default: all]
     #[arg(long, value_name = "N", env = "VERBATIM_PERPLEXITY_CHUNKS")]
     pub chunks: Option<NonZeroU32>,
-    /// Threads.
+    /// Backend and threads.
     #[command(flatten)]
-    pub threads: DeviceFlags,
+    pub device: DeviceFlags,
     /// KV cache types.
     #[command(flatten)]
     pub cache: CacheFlags,
@@ -556,9 +556,9 @@ pub struct SynthArgs {
     /// Use the shape from this HF config.json
     #[arg(long, value_name = "FILE", env = "VERBATIM_CONFIG", value_hint = ValueHint::FilePath)]
     pub config: Option<PathBuf>,
-    /// Threads.
+    /// Backend and threads.
     #[command(flatten)]
-    pub threads: DeviceFlags,
+    pub device: DeviceFlags,
 }
 
 /// Parses the variable of a switch: empty, `0`, `false`, `no`, `off`, `n` and `f` mean no, everything else yes.
@@ -687,7 +687,7 @@ mod tests {
         assert_eq!(args.generate.sampling.temperature, Some(0.5));
         assert_eq!(args.generate.sampling.seed, Some(Seed(Some(7))));
         assert_eq!(args.generate.context_tokens.map(NonZeroU32::get), Some(64));
-        assert_eq!(args.threads.threads.map(NonZeroUsize::get), Some(2));
+        assert_eq!(args.device.threads.map(NonZeroUsize::get), Some(2));
         assert_eq!(args.cache.cache_type_k, KvType::F32);
         assert_eq!(args.cache.cache_type_v, KvType::F16);
         assert!(!args.no_template);

@@ -11,13 +11,13 @@ use verbatim_engine::Grammar;
 #[derive(Debug, Clone, Default, Args)]
 #[group(multiple = false)]
 pub struct GrammarFlags {
-    /// Answer with JSON by this JSON schema; `{}` is any JSON
+    /// Constrain the answer to JSON that satisfies this schema; `{}` allows any JSON
     #[arg(short = 'j', long, value_name = "SCHEMA", env = "VERBATIM_JSON_SCHEMA")]
     pub json_schema: Option<String>,
     /// As --json-schema, from a file
     #[arg(long, value_name = "FILE", env = "VERBATIM_JSON_SCHEMA_FILE", value_hint = ValueHint::FilePath)]
     pub json_schema_file: Option<PathBuf>,
-    /// Answer by this grammar in GBNF, or in llguidance's Lark if it begins with %llguidance
+    /// Constrain the answer by this GBNF grammar, or by one in llguidance's Lark if it begins with %llguidance
     #[arg(long, value_name = "GBNF", env = "VERBATIM_GRAMMAR")]
     pub grammar: Option<String>,
     /// As --grammar, from a file
@@ -25,7 +25,7 @@ pub struct GrammarFlags {
     pub grammar_file: Option<PathBuf>,
 }
 
-/// Larger files are no grammars.
+/// A larger file is not a grammar.
 const MAX_FILE_BYTES: u64 = 64 << 20;
 
 impl GrammarFlags {

@@ -61,7 +61,7 @@ pub struct SamplingFlags {
         allow_negative_numbers = true
     )]
     pub dynatemp_exponent: Option<f32>,
-    /// Divide the logits of tokens among the last --repeat-last-n; 1 is off (default 1)
+    /// Divide the logits of tokens that occur in the last --repeat-last-n by N (multiply negative ones); 1 is off (default 1)
     #[arg(long, value_name = "N", env = "VERBATIM_REPEAT_PENALTY", allow_negative_numbers = true)]
     pub repeat_penalty: Option<f32>,
     /// Tokens that the penalties look back; 0 is off, -1 is all (default 64)
@@ -91,10 +91,10 @@ pub struct SamplingFlags {
     /// XTC: how often to remove the most likely tokens; 0 is off (default 0)
     #[arg(long, value_name = "P", env = "VERBATIM_XTC_PROBABILITY", allow_negative_numbers = true)]
     pub xtc_probability: Option<f32>,
-    /// XTC: tokens above this probability are removed, all but the last of them; above 0.5 is off (default 0.1)
+    /// XTC: of the tokens with at least this probability, all but the least likely are removed; above 0.5 is off (default 0.1)
     #[arg(long, value_name = "P", env = "VERBATIM_XTC_THRESHOLD", allow_negative_numbers = true)]
     pub xtc_threshold: Option<f32>,
-    /// Mirostat 2.0 in place of the chain: 0 is off, 2 is on (default 0)
+    /// Mirostat 2.0 instead of --samplers: 0 is off, 2 is on (default 0)
     #[arg(long, value_name = "N", env = "VERBATIM_MIROSTAT")]
     pub mirostat: Option<u8>,
     /// Mirostat: learning rate (default 0.1)
@@ -106,16 +106,16 @@ pub struct SamplingFlags {
     /// Adaptive-p: prefer tokens of about this probability; negative is off (default -1)
     #[arg(long, value_name = "P", env = "VERBATIM_ADAPTIVE_TARGET", allow_negative_numbers = true)]
     pub adaptive_target: Option<f32>,
-    /// Adaptive-p: decay of its average (default 0.9)
+    /// Adaptive-p: decay of the moving average of the chosen tokens' probabilities (default 0.9)
     #[arg(long, value_name = "N", env = "VERBATIM_ADAPTIVE_DECAY", allow_negative_numbers = true)]
     pub adaptive_decay: Option<f32>,
-    /// Filters by probability keep at least N tokens (default 0)
+    /// Minimum number of tokens that top-p, min-p, typical-p and XTC leave (default 0)
     #[arg(long, value_name = "N", env = "VERBATIM_MIN_KEEP")]
     pub min_keep: Option<usize>,
-    /// The chain, in order (default penalties;dry;top_n_sigma;top_k;typ_p;top_p;min_p;xtc;temperature)
+    /// Samplers to apply, in this order, separated by ; (default penalties;dry;top_n_sigma;top_k;typ_p;top_p;min_p;xtc;temperature)
     #[arg(long, value_name = "NAMES", env = "VERBATIM_SAMPLERS", value_parser = chain)]
     pub samplers: Option<Chain>,
-    /// The chain by letters, as in edskypmxt
+    /// The same by one letter each, such as edskypmxt
     #[arg(long = "sampler-seq", visible_alias = "sampling-seq", value_name = "LETTERS", env = "VERBATIM_SAMPLER_SEQ", value_parser = chain_of_letters, conflicts_with = "samplers")]
     pub sampler_letters: Option<Chain>,
     /// Change the logit of a token: ID+BIAS or ID-BIAS, -inf to ban it; may be given several times
@@ -124,10 +124,10 @@ pub struct SamplingFlags {
     /// Never choose an end token
     #[arg(long, env = "VERBATIM_IGNORE_EOS", value_parser = FalseyValueParser::new())]
     pub ignore_eos: bool,
-    /// Sample on the host, not in the graph; the text is the same
+    /// Sample from the logits after the forward pass, not by ops of its compute graph; the text is the same
     #[arg(long, env = "VERBATIM_NO_BACKEND_SAMPLING", value_parser = FalseyValueParser::new(), overrides_with = "backend_sampling")]
     pub no_backend_sampling: bool,
-    /// Sample in the graph where the chain allows it: this is the default
+    /// Sample in the compute graph where --samplers allows it: this is the default
     #[arg(long, env = "VERBATIM_BACKEND_SAMPLING", value_parser = FalseyValueParser::new(), overrides_with = "no_backend_sampling")]
     pub backend_sampling: bool,
 }

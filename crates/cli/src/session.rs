@@ -6,8 +6,8 @@ use anyhow::{Context, anyhow, bail, ensure};
 use verbatim_device::Device;
 use verbatim_engine::{
     ChatError, Engine, EngineOptions, Event, FinishReason, GenerationStats, Grammar, LoadError, LoadOptions,
-    Message, Prompt, Request, RequestError, Sampling, SessionError, SessionId, SessionOptions,
-    StateMemoryError, Stepper, TextProcessor, recommended_sampling,
+    Message, Prompt, Request, RequestError, RestoreError, Sampling, SaveError, SessionError, SessionId,
+    SessionOptions, StateMemoryError, Stepper, TextProcessor, recommended_sampling,
 };
 use verbatim_gguf::GgufFile;
 
@@ -53,20 +53,20 @@ impl std::fmt::Display for Summary {
             write!(f, " ({} cached)", stats.cached_tokens)?;
         }
         let (tokens, first) = (stats.generated_tokens, stats.time_to_first_token.as_secs_f64());
-        write!(f, ", {tokens} generated, first after {first:.2} s")?;
+        write!(f, ", {tokens} generated, first token after {first:.2} s")?;
         if tokens > 1 {
             write!(f, ", {:.1} tokens/s", (tokens - 1) as f64 / stats.generation_time.as_secs_f64())?;
         }
         if let Some(seed) = self.seed {
             write!(f, ", seed {seed}")?;
         }
-        if stats.host_sampled_tokens > 0 {
-            f.write_str(", sampled on the host")?;
+        if stats.sampled_outside_graph > 0 {
+            write!(f, ", {} sampled outside the graph", stats.sampled_outside_graph)?;
         }
         match &self.reason {
             FinishReason::EndOfText => Ok(()),
             FinishReason::StopString(text) => write!(f, "; stopped at {text:?}"),
-            FinishReason::MaxTokens => write!(f, "; stopped at the limit"),
+            FinishReason::MaxTokens => write!(f, "; stopped at --max-tokens"),
             FinishReason::ContextFull => write!(f, "; stopped because the context is full (see --ctx)"),
             FinishReason::Cancelled => write!(f, "; interrupted"),
         }
@@ -219,7 +219,6 @@ impl Session {
         show: &mut dyn FnMut(&str) -> anyhow::Result<()>,
     ) -> anyhow::Result<Summary> {
         let answer = self.engine.submit(Request {
-            prompt,
             sampling: self.sampling.clone(),
             log_probs: None,
             grammar: self.grammar.clone(),
@@ -227,6 +226,7 @@ impl Session {
             max_tokens: generate.max_tokens.map(|tokens| tokens as usize),
             stop: generate.stop.clone(),
             session: Some(self.id),
+            ..Request::new(prompt)
         });
         let _cancelling = interrupt.cancels(answer.canceller());
         let mut used_seed = None;
@@ -269,7 +269,15 @@ fn about_session(error: SessionError, what: &'static str) -> anyhow::Error {
                 context.saturating_sub(1)
             )
         }
-        SessionError::File(error) => anyhow::Error::new(error).context(format!("--session {what}")),
+        SessionError::File(error) => {
+            let flags = match error {
+                SaveError::Restore { error: RestoreError::KvFormatMismatch { .. }, .. } => {
+                    " with these --ctk, --ctv and --no-kv-rotation"
+                }
+                _ => "",
+            };
+            anyhow::Error::new(error).context(format!("--session {what}{flags}"))
+        }
         SessionError::History { .. } => anyhow::Error::new(error).context(format!("--session {what}")),
         error => error.into(),
     }

@@ -60,7 +60,7 @@ fn text(bytes: Vec<u8>, name: &str) -> anyhow::Result<String> {
 /// Writes bytes to standard output as they are, and flushes.
 ///
 /// # Errors
-/// When cannot write standard output. A broken pipe is among them; see [`crate::error::report`].
+/// When standard output cannot be written. A broken pipe is among them; see [`crate::error::report`].
 pub fn write(bytes: &[u8]) -> anyhow::Result<()> {
     let mut output = io::stdout().lock();
     output.write_all(bytes).and_then(|()| output.flush()).context("cannot write standard output")

@@ -38,7 +38,7 @@ fn a_random_seed_is_reported_and_repeats_the_text() {
 }
 
 #[test]
-fn the_host_samples_the_same_text_and_says_where() {
+fn sampling_outside_the_graph_gives_the_same_text_and_is_reported() {
     for flags in
         [&["--top-k", "20"][..], &["--temp", "0", "--repeat-penalty", "1.2"], &["--samplers", "temp"]]
     {
@@ -46,10 +46,10 @@ fn the_host_samples_the_same_text_and_says_where() {
         assert_eq!(said(&[]), said(&["--no-backend-sampling"]), "{flags:?}");
         assert_eq!(said(&[]), said(&["--backend-sampling"]), "{flags:?}");
     }
-    let on_host = ask(&["--mirostat", "2", "--seed", "1"]);
-    assert!(String::from_utf8_lossy(&on_host.stderr).contains("sampled on the host"));
+    let outside = ask(&["--mirostat", "2", "--seed", "1"]);
+    assert!(String::from_utf8_lossy(&outside.stderr).contains("sampled outside the graph"));
     let in_graph = ask(&["--seed", "1"]);
-    assert!(!String::from_utf8_lossy(&in_graph.stderr).contains("sampled on the host"));
+    assert!(!String::from_utf8_lossy(&in_graph.stderr).contains("sampled outside the graph"));
 }
 
 #[test]

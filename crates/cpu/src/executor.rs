@@ -476,8 +476,9 @@ impl Run<'_> {
         let used = chosen.shape.cols;
         let pairs = prepared.output.view().shape.rows.at(self.rows) * used;
         let groups = matrices[0].row_groups();
-        // With few rows most experts are idle, so tasks are (token, expert) pairs; the first pair of each expert computes all pairs
-        // of that expert, and its later pairs are no-ops.
+        // An *owner* is what tasks are counted by: an expert, or, if there are fewer pairs than experts, a (token, expert) pair.
+        // With few rows most experts are idle, so tasks are pairs; the first pair of each expert computes all pairs of that
+        // expert, and its later pairs are no-ops.
         let owners = pairs.min(experts);
         let expert_of = |owner: usize| {
             if owners == experts {

@@ -100,7 +100,7 @@ pub(crate) fn samples_of<O: Outputs>(outputs: &StepOutputs<'_, O>, rows: Range<u
     rows.filter_map(|row| outputs.sample(row).map(Option::<&Sample>::cloned).transpose()).collect()
 }
 
-/// A running request. Its session is passed to every call: sessions are owned by the engine thread.
+/// A running request. Its session is passed to every call: sessions are owned by the engine thread (`Worker`).
 #[derive(Debug)]
 pub(crate) struct Generation {
     sampler: Sampler,
@@ -328,9 +328,9 @@ impl Generation {
         // A token that is forced was not sampled: the sample of its row is passed over.
         while let Some(sample) = samples.nth(self.pending_tokens.len().saturating_sub(1)) {
             self.pending_tokens.clear();
-            let Sample { token, state, log_probs, on_host } = sample.map_err(StepError::from)?;
+            let Sample { token, state, log_probs, outside_graph } = sample.map_err(StepError::from)?;
             self.sampler_state = state;
-            self.stats.host_sampled_tokens += usize::from(on_host);
+            self.stats.sampled_outside_graph += usize::from(outside_graph);
             finished = self.accept(token, log_probs, tokenizer)?;
             if finished.is_none() {
                 finished = self.accept_forced(self.room - self.step.chunk - accepted, tokenizer)?;
@@ -353,7 +353,7 @@ impl Generation {
         Ok((accepted, finished))
     }
 
-    /// Adds the tokens that are not for the model to choose: they need no step of their own. `room` is how many tokens the
+    /// Adds the forced tokens: those that the grammar or the reasoning budget leaves no choice about, which need no step of their own. `room` is how many tokens the
     /// context has room for. Returns the reason if the answer has ended.
     fn accept_forced(
         &mut self,
@@ -447,7 +447,7 @@ struct Text {
     text: String,
     /// The tokens since the text was last taken.
     tokens: Vec<u32>,
-    /// Theirs.
+    /// The log-probabilities of `tokens`, one entry each.
     log_probs: Vec<Option<TokenLogProbs>>,
 }
 

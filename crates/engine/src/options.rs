@@ -17,7 +17,7 @@ pub struct LoadOptions {
     pub hadamard: bool,
     /// Size of the prefix cache in bytes.
     pub cache_bytes: usize,
-    /// Samples in the graph where a sampler allows it, not on the host. The tokens are the same.
+    /// Samples in the graph where a sampler allows it, rather than outside it. The tokens are the same.
     pub backend_sampling: bool,
 }
 

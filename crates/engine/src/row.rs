@@ -54,7 +54,7 @@ pub enum NextOutput<'a> {
     Logits,
 }
 
-/// A token to sample.
+/// What sampling one token needs.
 #[derive(Clone, Copy, Debug)]
 pub struct Draw<'a> {
     /// The sampler.
@@ -185,8 +185,8 @@ pub struct Sample {
     pub state: SamplerState,
     /// If the sampler was asked for them.
     pub log_probs: Option<TokenLogProbs>,
-    /// It was sampled by the host rather than in the graph.
-    pub on_host: bool,
+    /// It was sampled outside the graph, from its logits.
+    pub outside_graph: bool,
 }
 
 impl RowOutcomes {
@@ -273,7 +273,7 @@ impl<O: Outputs> StepOutputs<'_, O> {
     /// The logits after a row; `None` if the row did not want them, or was not computed.
     pub fn logits(&self, row: usize) -> Option<&[f32]> {
         match self.outcomes.rows[row] {
-            // The row beside which others want logits gets none that it did not want.
+            // Logits that only other rows of the step want are not returned for a row that wanted a token.
             RowOutcome::Computed { sample: Some(_), .. } => None,
             RowOutcome::Computed { output_row, .. } => {
                 self.run.as_ref()?.row(outputs::LOGITS, output_row? as usize)

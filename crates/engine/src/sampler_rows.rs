@@ -1,4 +1,4 @@
-//! Sampling the output rows of a step, in the graph or on the host. Both draw the same tokens.
+//! Sampling the output rows of a step, in the graph or outside it. Both draw the same tokens.
 
 use crate::row::{Draw, NextOutput, Row, RowError, Sample};
 use verbatim_backend::Outputs;
@@ -75,7 +75,7 @@ impl SamplerRows {
         let sampled = if self.in_graph[output_row] {
             let token = run.row_i32(outputs::TOKENS, output_row).and_then(|row| row.first());
             let token = token.map(|token| token.cast_unsigned()).filter(|&token| token != NO_TOKEN);
-            token.map(|token| Sample { token, state: draw.state, log_probs: None, on_host: false })
+            token.map(|token| Sample { token, state: draw.state, log_probs: None, outside_graph: false })
         } else {
             let Draw { sampler, state, history, mask } = draw;
             let logits = run.row(outputs::LOGITS, output_row).unwrap_or_default();
@@ -84,7 +84,7 @@ impl SamplerRows {
                 token,
                 state,
                 log_probs,
-                on_host: true,
+                outside_graph: true,
             })
         };
         let allows_none = || draw.mask.is_some_and(|mask| mask.iter().all(|word| *word == 0));

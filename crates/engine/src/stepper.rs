@@ -48,7 +48,8 @@ struct ProgramKey {
     model: usize,
     bounds: Option<RowCounts>,
     embeddings: bool,
-    path: usize,
+    /// Cells of the longest tree path, rounded up to a power of two; 0 for chains.
+    path_len: usize,
     hidden_outputs: Vec<HiddenOutput>,
     next: NextOutputs,
     /// Properties of the current [`SequenceMemory`], which may be swapped.
@@ -62,10 +63,10 @@ struct ProgramKey {
 struct Scratch {
     key: ProgramKey,
     batch: Batch,
-    /// Sequence and KV index of the rows in `requested`.
+    /// Sequence and KV index of the rows in `looked_up`.
     kv_indices: Vec<(SequenceId, usize)>,
-    /// Rows of the step that are not rejected, by their index in the step.
-    requested: Vec<usize>,
+    /// Rows of the step that were looked up: those not rejected before, by their index in the step.
+    looked_up: Vec<usize>,
     /// The rows that are computed, by their index in the step.
     run_rows: Vec<usize>,
     /// By row of the step.
@@ -175,7 +176,7 @@ impl<B: Backend> Stepper<B> {
         let count = self.set_key(model, rows)?;
         let Stepper { backend, weights, models, memory, programs, arena, scratch, .. } = self;
         let state = &mut memory.state;
-        let Scratch { key, batch, kv_indices, requested, run_rows, outcomes, samplers } = scratch;
+        let Scratch { key, batch, kv_indices, looked_up, run_rows, outcomes, samplers } = scratch;
         let program = programs.get_or_build(key, || {
             let loaded = &models[model.index()];
             let graph = loaded.model.build(&key.shape(loaded.base, state.windows(), count))?;
@@ -189,7 +190,7 @@ impl<B: Backend> Stepper<B> {
             fill(input, rows, run_rows, batch, &tables, samplers)
         })?;
         let computed = batch.accepted_rows.iter().map(|&accepted| {
-            let ((sequence, kv_index), row) = (kv_indices[accepted], requested[accepted]);
+            let ((sequence, kv_index), row) = (kv_indices[accepted], looked_up[accepted]);
             (sequence, kv_index, rows[row].token())
         });
         state.computed(model, computed)?;
@@ -219,7 +220,7 @@ impl<B: Backend> Stepper<B> {
     fn validate_rows(&mut self, model: ModelId, rows: &[Row<'_>]) {
         let hyperparameters = self.models[model.index()].model.hyperparameters();
         let Hyperparameters { vocabulary, hidden, .. } = *hyperparameters;
-        let Scratch { batch, kv_indices, requested, run_rows, outcomes, .. } = &mut self.scratch;
+        let Scratch { batch, kv_indices, looked_up, run_rows, outcomes, .. } = &mut self.scratch;
         outcomes.begin(rows.len());
         for (index, row) in rows.iter().enumerate() {
             match row.input {
@@ -233,24 +234,25 @@ impl<B: Backend> Stepper<B> {
             }
         }
         let state = &self.memory.state;
-        look_up_rows(state, model, rows, outcomes, kv_indices, requested, batch);
+        look_up_rows(state, model, rows, outcomes, kv_indices, looked_up, batch);
         // Attention has no lower-bound mask yet, and cells that a draft model has not computed hold garbage.
-        if model != ModelId::TARGET && batch.valid_from.iter().any(|&start| start > 0) {
+        if model != ModelId::TARGET && batch.computed_from.iter().any(|&start| start > 0) {
             let layers = &self.models[model.index()].spec.layers;
             for (index, &accepted) in batch.accepted_rows.iter().enumerate() {
-                let (start, position) = (batch.valid_from[index] as usize, batch.positions[index] as usize);
+                let (start, position) =
+                    (batch.computed_from[index] as usize, batch.positions[index] as usize);
                 if layers.iter().any(|layer| layer.first_visible(position) < start) {
                     outcomes.reject(
                         rows,
-                        requested[accepted],
+                        looked_up[accepted],
                         RowError::DraftNotComputed { kv_index: kv_indices[accepted].1, start },
                     );
                 }
             }
-            look_up_rows(state, model, rows, outcomes, kv_indices, requested, batch);
+            look_up_rows(state, model, rows, outcomes, kv_indices, looked_up, batch);
         }
         run_rows.clear();
-        run_rows.extend(batch.accepted_rows.iter().map(|&accepted| requested[accepted]));
+        run_rows.extend(batch.accepted_rows.iter().map(|&accepted| looked_up[accepted]));
     }
 
     /// Sets the key of the step's program, and lowers the samplers of its rows; returns the row counts of the run.
@@ -280,7 +282,7 @@ impl<B: Backend> Stepper<B> {
         key.next = samplers.next_outputs();
         key.model = model.index();
         key.bounds = Some(RowCounts { rows: bucket(count.rows), output_rows: bucket(count.output_rows) });
-        key.path = batch.path;
+        key.path_len = batch.path_len;
         key.page_table = state.page_table_shape();
         key.context = state.context();
         key.hadamard = self.memory.hadamard[model.index()];
@@ -348,7 +350,7 @@ impl ProgramKey {
             page_table: self.page_table,
             windows,
             hadamard: self.hadamard,
-            path: self.path,
+            path_len: self.path_len,
             context: self.context,
             hidden_outputs: self.hidden_outputs.clone(),
             next: self.next,
@@ -372,18 +374,18 @@ fn look_up_rows<S: StateStore>(
     rows: &[Row<'_>],
     outcomes: &mut RowOutcomes,
     kv_indices: &mut Vec<(SequenceId, usize)>,
-    requested: &mut Vec<usize>,
+    looked_up: &mut Vec<usize>,
     batch: &mut Batch,
 ) {
     kv_indices.clear();
-    requested.clear();
+    looked_up.clear();
     for (index, row) in rows.iter().enumerate().filter(|&(index, _)| !outcomes.is_rejected(index)) {
         kv_indices.push((row.sequence, row.kv_index));
-        requested.push(index);
+        looked_up.push(index);
     }
     state.batch(model, kv_indices, batch);
     for (kv_index, error) in batch.rejected.drain(..) {
-        outcomes.reject(rows, requested[kv_index], error.into());
+        outcomes.reject(rows, looked_up[kv_index], error.into());
     }
 }
 

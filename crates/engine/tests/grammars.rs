@@ -54,7 +54,7 @@ fn request(seed: u64) -> Request {
 #[test]
 fn an_answer_follows_its_grammar_to_the_end() {
     let engine = started(LoadOptions::default());
-    let on_host = started(LoadOptions { backend_sampling: false, ..LoadOptions::default() });
+    let outside = started(LoadOptions { backend_sampling: false, ..LoadOptions::default() });
     let mut texts = std::collections::BTreeSet::new();
     for seed in 0..20 {
         let answer = read(engine.submit(request(seed))).expect("an answer");
@@ -62,10 +62,10 @@ fn an_answer_follows_its_grammar_to_the_end() {
         let json: serde_json::Value = serde_json::from_str(&answer.text).expect("JSON");
         assert!(json["name"] == "small" || json["name"] == "large");
         assert!(json["parts"].as_array().expect("a list").iter().all(serde_json::Value::is_boolean));
-        // With log-probabilities every token is drawn; without, forced ones are not. And the host draws alike.
+        // With log-probabilities every token is drawn; without, forced ones are not. And sampling outside the graph draws alike.
         let log_probs = Some(LogProbs { top: 0, after_chain: false });
         for other in [Request { log_probs, ..request(seed) }, request(seed)] {
-            let drawn = read(on_host.submit(other)).expect("an answer");
+            let drawn = read(outside.submit(other)).expect("an answer");
             assert_eq!(
                 (drawn.tokens, drawn.text),
                 (answer.tokens.clone(), answer.text.clone()),

@@ -269,7 +269,7 @@ fn keyed() -> [Sampler; 2] {
         .map(|(temperature, seed)| Sampler::new(Sampling::unfiltered(temperature, seed), 0).expect("valid"))
 }
 
-/// The token that a sampler draws from these logits on the host.
+/// The token that a sampler draws from these logits outside the graph.
 fn sampled(sampler: &Sampler, logits: &[f32], position: u64) -> Option<u32> {
     let input = SampleInput { logits, position, history: &[], mask: None, state: sampler.start() };
     sampler.sample(&input, &mut SampleScratch::default()).map(|sampled| sampled.token)

@@ -14,7 +14,7 @@ use verbatim_reference::Reference;
 const MODEL: &str = "models/llama-gqa-tied/model.gguf";
 const ANSWER: usize = 3;
 
-/// The settings of the request with this number: of every kind, in the graph and on the host.
+/// The settings of the request with this number: of every kind, in the graph and outside it.
 fn settings(number: u64) -> Sampling {
     let sampling = Sampling { seed: Some(number), ..Sampling::default() };
     match number % 10 {
@@ -119,15 +119,15 @@ fn loaded(threads: usize, options: LoadOptions) -> Engine {
 
 #[test]
 fn a_thousand_requests_say_the_same_however_they_are_served() {
-    let on_host = LoadOptions { backend_sampling: false, ..LoadOptions::default() };
+    let outside = LoadOptions { backend_sampling: false, ..LoadOptions::default() };
     let cached = LoadOptions { cache_bytes: 1 << 22, ..LoadOptions::default() };
     let mut alone = loaded(2, LoadOptions::default());
     let mut others = [
-        ("on the host", loaded(2, on_host)),
+        ("outside the graph", loaded(2, outside)),
         ("behind a cached prefix", loaded(2, cached)),
         ("on one thread", loaded(1, LoadOptions::default())),
         ("in a batch", loaded(2, LoadOptions::default())),
-        ("in a batch on the host, on one thread", loaded(1, on_host)),
+        ("in a batch outside the graph, on one thread", loaded(1, outside)),
     ];
     let asked =
         [None, Some(LogProbs { top: 3, after_chain: false }), Some(LogProbs { top: 3, after_chain: true })];
@@ -180,8 +180,8 @@ fn bucket(active: &[&mut Going]) -> [usize; 4] {
     let rows: usize = active.iter().map(|going| going.history.len() - going.computed).sum();
     let in_graph = active.iter().filter(|going| going.sampler.can_lower()).count();
     let is_any = |count: usize| usize::from(count > 0);
-    let host = active.len() - in_graph;
-    [rows.next_power_of_two(), active.len().next_power_of_two(), is_any(in_graph), is_any(host)]
+    let outside = active.len() - in_graph;
+    [rows.next_power_of_two(), active.len().next_power_of_two(), is_any(in_graph), is_any(outside)]
 }
 
 #[test]

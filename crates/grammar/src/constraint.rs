@@ -25,7 +25,7 @@ impl Constraint {
 
     /// The tokens that may come next, never none. End tokens are among them exactly when the output so far is complete.
     ///
-    /// Where the grammar leaves no choice of text, only the token is allowed that the tokenizer would use for it.
+    /// Where the grammar forces the text, only the token that the tokenizer would use for that text is allowed.
     ///
     /// # Errors
     /// The vocabulary cannot express what the grammar demands, or the grammar is too complex.

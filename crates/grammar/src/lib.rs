@@ -3,7 +3,7 @@
 //! 1. [`Vocabulary`] prepares a model's tokenizer, once per model.
 //! 2. [`Grammar`] says what outputs must look like; compiled for a vocabulary it is a [`CompiledGrammar`].
 //! 3. [`Constraint`] follows one request's output: the [`TokenMask`] of what may come next, accepted tokens, rollback,
-//!    draft tokens that are legal, and tokens that are forced.
+//!    draft tokens that the grammar allows, and forced tokens.
 //!
 //! Invariants: a grammar that cannot be enforced exactly is an error, never an output that is less constrained. Grammars
 //! come from outside, so every error and limit is reported and nothing panics, hangs or overflows the stack. A mask depends

@@ -84,8 +84,11 @@ impl<O: OpRules> Builder<O> {
         let value = self.graph.value(base);
         let in_arena = matches!(value.lifetime, Lifetime::Input | Lifetime::Temp | Lifetime::Output);
         if !in_arena || start.checked_add(cols).is_none_or(|end| end > value.shape.cols) {
-            let problem =
-                format!("columns {start} to {start}+{cols} of a {:?} value {}", value.lifetime, value.shape);
+            let Value { lifetime, shape, .. } = value;
+            let problem = format!(
+                "columns {start} to {start}+{cols} of a {lifetime:?} value {shape} cannot be viewed: only columns of an input \
+                 or a computed value, within it"
+            );
             return Err(GraphError::Operands { op: "Columns", problem });
         }
         let shape = Shape { rows: value.shape.rows, cols };
@@ -109,12 +112,12 @@ impl<O: OpRules> Builder<O> {
         Ok(())
     }
 
-    /// The shape of a value so far.
+    /// The shape of a value.
     pub fn shape(&self, id: ValueId) -> Shape {
         self.graph.value(id).shape
     }
 
-    /// The element type of a value so far.
+    /// The element type of a value.
     pub fn dtype(&self, id: ValueId) -> DType {
         self.graph.value(id).dtype
     }

@@ -32,7 +32,7 @@ pub enum Gating {
     Sigmoid,
 }
 
-/// Expert weights of a router.
+/// How a router computes the factors (*weights*) on the outputs of the selected experts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Router {
     /// How a weight is computed from its logit before normalisation.
@@ -327,7 +327,7 @@ impl Operands<'_> {
 enum StateUse {
     /// Writes to this operand and returns its next version.
     Store(usize),
-    /// Advances this operand, and returns a value.
+    /// Updates this operand in place like `Store`, but returns a computed value instead of the next version.
     Advance(usize),
 }
 
@@ -520,7 +520,7 @@ impl OpRules for Op {
                 let (x, weights) = (rule.f32(0)?, rule.f32(1)?);
                 rule.same_rows(weights.rows, x.rows)?;
                 if weights.cols == 0 || !x.cols.is_multiple_of(weights.cols) {
-                    return Err(format!("{} columns are not parts for {} weights", x.cols, weights.cols));
+                    return Err(format!("{} columns do not divide into {} parts", x.cols, weights.cols));
                 }
                 Ok((DType::F32, Shape { rows: x.rows, cols: x.cols / weights.cols }))
             }
@@ -537,7 +537,9 @@ impl OpRules for Op {
                     && x.cols.is_multiple_of(heads)
                     && start.checked_add(cols).is_some_and(|end| end <= x.cols / heads);
                 if !fits {
-                    return Err(format!("columns {start} to {start}+{cols} of {heads} heads in {x}"));
+                    return Err(format!(
+                        "columns {start} to {start}+{cols} are not within each of {heads} heads of {x}"
+                    ));
                 }
                 Ok((DType::F32, Shape { rows: x.rows, cols: heads * cols }))
             }
@@ -546,7 +548,10 @@ impl OpRules for Op {
                 let x = rule.f32(0)?;
                 rule.same_rows(x.rows, Extent::Rows)?;
                 if kernel == 0 || x.cols.checked_mul(kernel) != Some(rule.f32(1)?.cols) {
-                    return Err(format!("weight {} is not {kernel} for each column of {x}", rule.shape(1)));
+                    return Err(format!(
+                        "weight {} does not have {kernel} elements for each column of {x}",
+                        rule.shape(1)
+                    ));
                 }
                 rule.same_rows(rule.shape(1).rows, Extent::Fixed(1))?;
                 rule.same_rows(rule.ids(3)?, x.rows)?;
@@ -559,7 +564,7 @@ impl OpRules for Op {
                 rule.same_rows(x.rows, Extent::Rows)?;
                 let DeltaHeads { key_heads, value_heads, value_dim, .. } = heads;
                 if heads.columns() != Some(x.cols) || x.cols == 0 {
-                    return Err(format!("{x} does not hold {heads:?}"));
+                    return Err(format!("{x} does not have the columns of {heads:?}"));
                 }
                 if key_heads == 0 || !value_heads.is_multiple_of(key_heads) {
                     return Err(format!("{value_heads} value heads are not a multiple of {key_heads}"));
@@ -604,7 +609,9 @@ impl OpRules for Op {
                 rule.ids_of(2, Shape { rows, cols: logits.cols.div_ceil(32) })?;
                 match verbatim_sample::parts(logits.cols).checked_mul(verbatim_sample::PART_WORDS) {
                     Some(cols) if cols > 0 => Ok((DType::I32, Shape { rows, cols })),
-                    _ => Err(format!("logits {logits} are none, or too many")),
+                    _ => Err(format!(
+                        "logits {logits}: there must be at least one column, and not more than can be addressed"
+                    )),
                 }
             }
             Op::SampleMerge => {
@@ -613,7 +620,10 @@ impl OpRules for Op {
                 rule.dtype(1, DType::I32)?;
                 rule.ids_of(0, Shape { rows: parts.rows, cols: verbatim_sample::ROW_WORDS })?;
                 if parts.cols == 0 || !parts.cols.is_multiple_of(verbatim_sample::PART_WORDS) {
-                    return Err(format!("{parts} does not hold parts of a row"));
+                    return Err(format!(
+                        "{parts} does not have a whole number of part results ({} words each)",
+                        verbatim_sample::PART_WORDS
+                    ));
                 }
                 Ok((DType::I32, Shape { rows: parts.rows, cols: 1 }))
             }

@@ -35,7 +35,7 @@ pub const VOCABULARY: usize = 24;
 /// Sequences, and pages of each, of the page table of random graphs.
 pub const PAGE_TABLE: Shape = Shape::fixed(2, 2);
 
-/// Positions below which all rows of random graphs are, and cells of each path.
+/// All rows of random graphs are at positions below this; also the number of cells of each path.
 pub const POSITIONS: usize = 120;
 
 /// Channels and inputs of the short convolutions of random graphs.

@@ -95,7 +95,7 @@ impl<'a> Operands<'a> {
 
     /// Expects equal extents.
     pub fn same_rows(&self, given: Extent, wanted: Extent) -> Result<(), String> {
-        if given == wanted { Ok(()) } else { Err(format!("{given:?} where {wanted:?} is needed")) }
+        if given == wanted { Ok(()) } else { Err(format!("the row count is {given:?}, not {wanted:?}")) }
     }
 
     /// Expects `heads * head_dim` columns.

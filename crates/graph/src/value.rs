@@ -67,7 +67,7 @@ impl fmt::Display for Tag {
 pub struct RowCounts {
     /// Rows of the step: tokens.
     pub rows: usize,
-    /// Output rows: those that want logits.
+    /// Output rows: those that want logits or a token.
     pub output_rows: usize,
 }
 
@@ -188,7 +188,7 @@ pub enum Def {
 pub struct Value {
     /// Element type.
     pub dtype: DType,
-    /// Extent.
+    /// Rows and columns.
     pub shape: Shape,
     /// How long it lasts.
     pub lifetime: Lifetime,

@@ -1,4 +1,4 @@
-//! Sampling in the graph against sampling on the host: `cargo bench -p verbatim-lab --bench sampling -- MODEL.gguf`.
+//! Sampling in the graph against sampling outside it: `cargo bench -p verbatim-lab --bench sampling -- MODEL.gguf`.
 //!
 //! Steps of one and of eight rows, every row sampled by the default chain, a greedy one, and one without filters. The two
 //! ways take turns; figures are medians, and the ratio is that of the medians. The share is that of the two sampling ops in
@@ -25,25 +25,29 @@ fn main() {
             LoadOptions { sequences: 8, context: Some(2048), backend_sampling, ..LoadOptions::default() };
         Engine::load(Cpu::new(threads).expect("a backend"), &file, &options).expect("a model")
     };
-    let (mut graph, mut host) = (load(true), load(false));
+    let (mut graph, mut logits) = (load(true), load(false));
     let chains = [
         ("default chain", Sampling { seed: Some(1), ..Sampling::default() }),
         ("greedy", Sampling::greedy()),
         ("unfiltered", Sampling::unfiltered(0.8, 1)),
     ];
-    println!("{:<14} {:>4} {:>11} {:>11} {:>7} {:>7}", "", "rows", "graph, us", "host, us", "ratio", "share");
+    println!(
+        "{:<14} {:>4} {:>11} {:>11} {:>7} {:>7}",
+        "", "rows", "graph, us", "logits, us", "ratio", "share"
+    );
     for (name, settings) in chains {
         for rows in [1, 8] {
             let sampler = Sampler::new(settings.clone(), 1).expect("in range");
-            let (mut in_graph, mut on_host) = (Going::start(&mut graph, rows), Going::start(&mut host, rows));
+            let (mut in_graph, mut outside) =
+                (Going::start(&mut graph, rows), Going::start(&mut logits, rows));
             graph.set_profiling(true);
-            let times =
-                (0..STEPS).map(|_| (in_graph.step(&mut graph, &sampler), on_host.step(&mut host, &sampler)));
+            let times = (0..STEPS)
+                .map(|_| (in_graph.step(&mut graph, &sampler), outside.step(&mut logits, &sampler)));
             let (a, b): (Vec<Duration>, Vec<Duration>) = times.collect();
             graph.set_profiling(false);
-            assert_eq!(in_graph.last, on_host.last, "the two ways have drawn different tokens");
+            assert_eq!(in_graph.last, outside.last, "the two ways have drawn different tokens");
             in_graph.end(&mut graph);
-            on_host.end(&mut host);
+            outside.end(&mut logits);
             let (a, b) = (median(a), median(b));
             let share = 100.0 * share(&graph);
             println!("{name:<14} {rows:>4} {a:>11.0} {b:>11.0} {:>7.3} {share:>6.2}%", a / b);

@@ -113,7 +113,7 @@ fn cache_operations_of_every_kind_of_model_are_timed() {
         let mut engine = Stepper::load(Cpu::new(2).unwrap(), &file, &options).unwrap();
         let rows = cache_ops(&mut engine, 150, 3, &mut || true).unwrap().unwrap();
         assert!(rows.iter().all(|row| row.min_us <= row.us && row.us <= row.max_us && row.steps > 0.0));
-        assert_eq!(rows.iter().any(|row| row.operation == "shift by a half"), removes);
+        assert_eq!(rows.iter().any(|row| row.operation == "context shift by half"), removes);
         assert!(rows.iter().any(|row| row.operation == "reject 8"));
         assert_eq!(table(&rows).lines().count(), rows.len() + 2);
         assert_eq!(csv(&rows).lines().count(), rows.len() + 1);

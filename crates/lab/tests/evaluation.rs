@@ -32,8 +32,8 @@ fn log_probabilities(engine: &mut Stepper<Cpu>, tokens: &[u32]) -> Vec<Vec<f64>>
     rows
 }
 
-fn all(engine: &mut Stepper<Cpu>, reference: Option<SequenceMemory<Cpu>>, chunks: &Chunks<'_>) -> Evaluation {
-    evaluate(engine, reference, chunks, &mut |_| {}, &mut || true).unwrap()
+fn all(engine: &mut Stepper<Cpu>, baseline: Option<SequenceMemory<Cpu>>, chunks: &Chunks<'_>) -> Evaluation {
+    evaluate(engine, baseline, chunks, &mut |_| {}, &mut || true).unwrap()
 }
 
 fn close(found: f64, wanted: f64) {
@@ -73,9 +73,9 @@ fn the_second_half_of_every_chunk_is_scored() {
 #[test]
 fn the_kl_divergence_is_from_the_reference_to_the_model() {
     const SIZE: usize = 40;
-    let (mut model, mut reference) = (engine("qwen3", SIZE, KvType::F16), engine("qwen3", SIZE, KvType::F32));
+    let (mut model, mut baseline) = (engine("qwen3", SIZE, KvType::F16), engine("qwen3", SIZE, KvType::F32));
     let text = tokens(SIZE, model.hyperparameters().vocabulary);
-    let (q, p) = (log_probabilities(&mut model, &text), log_probabilities(&mut reference, &text));
+    let (q, p) = (log_probabilities(&mut model, &text), log_probabilities(&mut baseline, &text));
     let divergence = |i: usize| -> f64 { p[i].iter().zip(&q[i]).map(|(p, q)| p.exp() * (p - q)).sum() };
     let wanted = (SIZE / 2..SIZE - 1).map(divergence).sum::<f64>() / (SIZE / 2 - 1) as f64;
     let chunks = Chunks::new(&text, SIZE, None, None).unwrap();

@@ -335,12 +335,12 @@ mod tests {
             bits => bits,
         };
         let (width, from, part) = if bit < low { (low, 0, 0) } else { (bits - low, low, quant_bytes(low)) };
-        let tile = column / 4;
+        let quad = column / 4;
         let (stored, above) = match width {
-            4 => (tile % 4, tile / 4),
-            2 => (tile / 4, tile % 4),
-            1 => (0, tile),
-            _ => (tile, 0),
+            4 => (quad % 4, quad / 4),
+            2 => (quad / 4, quad % 4),
+            1 => (0, quad),
+            _ => (quad, 0),
         };
         (part + 64 * stored + 4 * row + column % 4, above * width + bit - from)
     }

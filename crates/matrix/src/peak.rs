@@ -4,8 +4,8 @@ use std::hint::black_box;
 use verbatim_backend::MatmulKind;
 use verbatim_simd::{Isa, Kernel, Simd, dispatch};
 
-/// Tiles (of four columns) in a block, as in the kernels.
-const TILES: usize = 8;
+/// Quads (of four columns) in a block, as in the kernels.
+const QUADS: usize = 8;
 /// Rows of activations, as in a tile.
 const TOKENS: usize = 4;
 /// Independent float accumulators: more than the FMA latency times two FMAs per cycle.
@@ -15,7 +15,7 @@ const CHAINS: usize = 12;
 pub fn run_peak_throughput_kernel(isa: Isa, kind: MatmulKind, rounds: usize) -> u64 {
     let lanes = dispatch(isa, Peak { kind, rounds });
     let multiply_adds = match kind {
-        MatmulKind::Int8 => TOKENS * TILES * 4,
+        MatmulKind::Int8 => TOKENS * QUADS * 4,
         MatmulKind::F32 => CHAINS,
     };
     (2 * multiply_adds * lanes) as u64 * rounds as u64
@@ -36,14 +36,14 @@ impl Kernel for Peak {
         let Peak { kind, rounds } = self;
         match kind {
             MatmulKind::Int8 => {
-                let activations = [[1u8; 4 * TILES]; TOKENS];
-                let weights = [simd.splat_byte(black_box(3)); TILES];
+                let activations = [[1u8; 4 * QUADS]; TOKENS];
+                let weights = [simd.splat_byte(black_box(3)); QUADS];
                 let mut sums = [simd.splat(0.0); TOKENS];
                 for _ in 0..rounds {
                     // Loaded again in every round, as in the kernels.
                     for (sum, activations) in sums.iter_mut().zip(black_box(&activations)) {
-                        // SAFETY: it reads `4 * TILES` activations, which is one row.
-                        let dot = unsafe { simd.dot::<TILES>(weights, 15, 0, activations.as_ptr(), 0.0) };
+                        // SAFETY: it reads `4 * QUADS` activations, which is one row.
+                        let dot = unsafe { simd.dot::<QUADS>(weights, 15, 0, activations.as_ptr(), 0.0) };
                         *sum = simd.add(*sum, dot);
                     }
                 }

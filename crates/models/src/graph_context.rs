@@ -158,9 +158,9 @@ impl<'a> GraphContext<'a> {
             let mut tagged = |name, shape| input(Tag::indexed(name, group), shape);
             let cells = tagged(inputs::CELLS, Shape::per_row(1))?;
             let pages = tagged(inputs::PAGES, Shape::fixed(sequences, pages))?;
-            let paths = match shape.path {
+            let paths = match shape.path_len {
                 0 => None,
-                depth => Some([tree_starts, tagged(inputs::PATHS, Shape::per_row(depth))?]),
+                path_len => Some([tree_starts, tagged(inputs::PATHS, Shape::per_row(path_len))?]),
             };
             kv_groups.push(KvGroup { window, cells, pages, paths });
         }

@@ -41,7 +41,7 @@ pub struct StepShape {
     /// Whether K and V are stored Hadamard-transformed.
     pub hadamard: HadamardKv,
     /// Maximum positions in flight on a row's path if rows form trees; 0 if all are chains.
-    pub path: usize,
+    pub path_len: usize,
     /// The context size: LongRoPE depends on it.
     pub context: usize,
     /// Hidden states to return.
@@ -85,9 +85,9 @@ pub struct KvShape {
 /// RoPE of a layer's cached keys, needed for a K-shift.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeyRope {
-    /// The angles.
+    /// RoPE parameters, from which the angles are computed.
     pub table: RopeTable,
-    /// The pairs.
+    /// Which elements of a head RoPE pairs.
     pub layout: RopeLayout,
     /// The index of the weight with the frequency factors.
     pub freq_factors: Option<u32>,
@@ -98,7 +98,7 @@ pub struct KeyRope {
 pub struct RecurrentShape {
     /// Kernel size of the short convolution.
     pub kernel: usize,
-    /// The delta ctx, whose columns are the channels of the convolution.
+    /// The heads of the gated delta net, whose columns are the channels of the convolution.
     pub heads: DeltaHeads,
 }
 

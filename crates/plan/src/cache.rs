@@ -26,17 +26,17 @@ pub enum RebuildReason {
 /// Statistics of a cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CacheStatistics {
-    /// Plans built.
+    /// Programs built.
     pub built: u64,
     /// Cache hits.
     pub hits: u64,
-    /// Plans evicted.
+    /// Programs evicted.
     pub evicted: u64,
-    /// Plans built, by reason.
+    /// Programs built, by reason.
     pub rebuilds: RebuildCounts,
 }
 
-/// Plans built, by [`RebuildReason`].
+/// Programs built, by [`RebuildReason`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct RebuildCounts {

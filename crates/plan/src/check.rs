@@ -79,9 +79,9 @@ fn check_phases<O: PhaseRules>(graph: &Graph<O>, phases: &[Range<usize>]) -> Res
 fn must_wait<O: PhaseRules>(graph: &Graph<O>, node: usize, earlier: usize) -> bool {
     let (node, earlier) = (&graph.nodes()[node], &graph.nodes()[earlier]);
     let rows_of = |id: ValueId| graph.value(id).shape.rows;
-    // A state has no rows, but the value stored in it does.
+    // The value whose rows the threads divide: a state has no rows, but the value stored in it does.
     let stores = graph.value(node.output).lifetime == Lifetime::State;
-    let split = if stores { node.operands[1] } else { node.output };
+    let divided = if stores { node.operands[1] } else { node.output };
     for (i, &operand) in node.operands.iter().enumerate() {
         let mut source = operand;
         while let Def::Columns { base, .. } = graph.value(source).def {
@@ -91,7 +91,7 @@ fn must_wait<O: PhaseRules>(graph: &Graph<O>, node: usize, earlier: usize) -> bo
             // Without a barrier a thread may only read rows that it computed itself.
             let row_local = node.op.splits_rows() && earlier.op.splits_rows() && node.op.is_row_local(i);
             let state = graph.value(source).lifetime == Lifetime::State;
-            if state || !row_local || rows_of(earlier.output) != rows_of(split) {
+            if state || !row_local || rows_of(earlier.output) != rows_of(divided) {
                 return true;
             }
         }

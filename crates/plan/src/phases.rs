@@ -6,8 +6,8 @@ use verbatim_graph::{Graph, Node, Op, OpRules};
 /// Which nodes may share a phase, that is, run without a barrier. By default dependent nodes may not, which is right for a
 /// backend that runs one op at a time.
 pub trait PhaseRules: OpRules {
-    /// Whether the work is split over rows, so that one thread computes a row, or columns of it that no other thread reads in
-    /// the same phase.
+    /// Whether threads divide the op by rows: a thread computes whole rows, or slices of columns of rows (*units*) that only it
+    /// reads in the same phase.
     fn splits_rows(&self) -> bool {
         false
     }

@@ -18,11 +18,12 @@ use crate::legacy::inverse_or_zero;
 /// Elements of a super-block.
 pub(crate) const LEN: usize = 256;
 
-/// Trial scales of an affine sub-block: range / n for n = q_max, then for n from q_max - 0.9 to q_max + 0.78, where `range` is
-/// that of the elements and `q_max` the largest quant.
+/// Trial scales of an affine sub-block (with a min): range / n for n = q_max, then for n from q_max - 0.9 to q_max + 0.78,
+/// where `range` is that of the elements and `q_max` the largest quant.
 const AFFINE_TRIALS: usize = 16;
 
-/// Trial scales of a symmetric block: the absmax scale, which spans the range, and then that one divided by 0.77, 0.80 … 1.13.
+/// Trial scales of a symmetric block (without a min): the absmax scale, which spans the range, and then that one divided by
+/// 0.77, 0.80 … 1.13.
 const SYMMETRIC_TRIALS: usize = 14;
 
 /// Initial values of `d`: the largest sub-block scale is mapped to this fraction of the largest storable integer. A lower value

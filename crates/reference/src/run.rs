@@ -198,7 +198,7 @@ impl<'a> NodeContext<'a> {
     fn attention(&self, attention: &Attention, state: &State, out: &mut Buffer) {
         let layer = state.kv(self.state(1));
         let (q, pages) = (self.f32(0), self.i32(4));
-        let path = |row| Path { base: self.i32(5).row(row)[0], cells: self.i32(6).row(row) };
+        let path = |row| Path { tree_start: self.i32(5).row(row)[0], cells: self.i32(6).row(row) };
         let sinks = attention.sinks.then(|| self.vector(if attention.paths { 7 } else { 5 }));
         self.f32_rows(out, |row| {
             let path = attention.paths.then(|| path(row));

@@ -5,8 +5,8 @@ use crate::noise::{CHUNK, MAX_NOISE, Noise, gumbel, gumbel_bound};
 use crate::philox::LANES;
 use std::cmp::Ordering;
 
-/// Tokens of one range. Sums over a row go range by range, so that threads can compute one each and no sum depends on how many
-/// there are.
+/// Tokens of one range of the vocabulary, which is one *part* of a row when a graph samples. Sums over a row go range by
+/// range, so that threads can compute one each and no sum depends on how many there are.
 pub const RANGE: usize = 16_384;
 
 /// A token with its logit.
@@ -109,7 +109,8 @@ impl TopK {
     }
 }
 
-/// A logit that at least k of these reach, to begin with: the k-th largest of the maxima of groups.
+/// A lower bound of the k-th largest logit, for the first threshold: the k-th largest among the maxima of groups of [`CHUNK`]
+/// logits. `None` if there are fewer than k groups.
 #[inline(always)]
 fn lower_bound(logits: &[f32], k: usize) -> Option<f32> {
     const GROUPS: usize = RANGE / CHUNK;

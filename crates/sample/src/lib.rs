@@ -1,4 +1,5 @@
-//! Sampling: the chain of samplers, and the noise that draws.
+//! Sampling: the chain of samplers, the noise by which a token is drawn, and the functions that the graph's sampling ops
+//! call.
 //!
 //! The token is the argmax of its final logit plus Gumbel noise: a draw from the softmax of what the chain has left (the
 //! Gumbel-max trick). The noise is a pure function of the request's seed, the position and the token id ([`Noise`]), so every

@@ -1,8 +1,8 @@
 //! Sampling in a graph: a row's sampler as data, the part of the work that one range of the vocabulary can do alone, and the
-//! merge of the parts. [`Sampler::sample`] draws the same token; which way is taken shows in no bit.
+//! merge of the parts. [`Sampler::sample`] draws the same token: both ways return the same.
 //!
 //! A row of a step is sampled by its words, so requests with different settings share one graph. Parts are fixed ranges of
-//! the vocabulary, and merging is the maximum of a total order, so neither threads nor rows show in the result.
+//! the vocabulary, and merging is the maximum of a total order, so the result depends neither on threads nor on other rows.
 
 use crate::candidates::{Candidate, RANGE, Scored, TopK, argmax, draw};
 use crate::noise::Noise;

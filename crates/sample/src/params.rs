@@ -1,4 +1,4 @@
-//! The numbers of a chain that filters need, as data: what a graph's sampling ops are given for each row.
+//! The parameters of a chain's filters, as data: what a graph's sampling ops are given for each row.
 
 use crate::settings::{SamplerKind, Sampling};
 
@@ -19,7 +19,7 @@ const KINDS: [SamplerKind; 10] = [
     SamplerKind::AdaptiveP,
 ];
 
-/// A chain of filters with their numbers.
+/// A chain of filters with their parameters.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Params {
     chain: [u8; MAX_CHAIN],
@@ -40,7 +40,7 @@ impl Params {
     /// Words of the binary form.
     pub(crate) const WORDS: usize = MAX_CHAIN / 4 + 11;
 
-    /// The numbers of a request's settings, for this chain. `None` if the chain is too long.
+    /// The parameters of a request's settings, for this chain. `None` if the chain is too long.
     pub(crate) fn new(settings: &Sampling, kinds: &[SamplerKind]) -> Option<Params> {
         let mut chain = [0; MAX_CHAIN];
         for (i, kind) in kinds.iter().enumerate() {

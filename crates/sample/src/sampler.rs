@@ -133,7 +133,7 @@ impl Sampler {
         self.seed
     }
 
-    /// Whether a token may not be taken as given without a draw: where draws change the state, or log-probabilities are wanted.
+    /// Whether even a forced token must be drawn: because draws change the sampler's state, or log-probabilities are wanted.
     pub fn needs_every_draw(&self) -> bool {
         self.is_stateful() || self.log_probs.is_some()
     }
@@ -244,7 +244,8 @@ impl Sampler {
         Params::new(&self.settings, &[]).expect("an empty chain fits")
     }
 
-    /// One sampler over all tokens. What comes last may leave its scaling to the draw.
+    /// One sampler over all tokens. If it is the last of the chain, a temperature is not applied here but left to the draw as a
+    /// scale.
     fn apply_to_all(
         &self,
         kind: SamplerKind,

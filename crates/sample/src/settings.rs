@@ -118,7 +118,7 @@ pub struct Sampling {
     pub top_k: usize,
     /// Keep the most likely tokens until their probabilities sum to p; 1 is off.
     pub top_p: f32,
-    /// Keep tokens at least this times as likely as the most likely one; 0 is off.
+    /// Keep tokens whose probability is at least this fraction of the largest; 0 is off.
     pub min_p: f32,
     /// Keep the most typical tokens until their probabilities sum to p; 1 is off.
     pub typical_p: f32,
@@ -126,7 +126,7 @@ pub struct Sampling {
     pub top_n_sigma: f32,
     /// How often XTC removes tokens; 0 is off.
     pub xtc_probability: f32,
-    /// XTC removes tokens above this probability, all but the least likely of them; above 0.5 is off.
+    /// XTC removes, of the tokens with at least this probability, all but the least likely; above 0.5 is off.
     pub xtc_threshold: f32,
     /// How many tokens to look back for the penalties; 0 is off, `None` is all of them.
     pub repeat_last_n: Option<usize>,
@@ -156,7 +156,7 @@ pub struct Sampling {
     pub adaptive_target: f32,
     /// Adaptive-p's decay of its moving average, at most 0.99.
     pub adaptive_decay: f32,
-    /// What filters by probability keep at least.
+    /// Minimum number of tokens that top-p, min-p, typical-p and XTC leave.
     pub min_keep: usize,
     /// Added to the logits of these tokens before anything else. Minus infinity bans a token.
     pub logit_bias: Vec<(u32, f32)>,
@@ -265,13 +265,13 @@ impl Sampling {
         let from_0_to_1 = "from 0 to 1";
         range("the temperature", self.temperature, not_negative, positive(self.temperature))?;
         range(
-            "the range of the temperature",
+            "the dynamic temperature's range (dynatemp-range)",
             self.dynatemp_range,
             not_negative,
             positive(self.dynatemp_range),
         )?;
         range(
-            "the exponent of the temperature",
+            "the dynamic temperature's exponent (dynatemp-exp)",
             self.dynatemp_exponent,
             not_negative,
             positive(self.dynatemp_exponent),

@@ -1,4 +1,4 @@
-//! What a graph samples from the parts of a row is what the host samples, whatever the settings.
+//! What a graph samples from the parts of a row is what is sampled outside it, whatever the settings.
 
 use verbatim_sample::{
     MAX_TOP_K, NO_TOKEN, PART_WORDS, PartScratch, RANGE, ROW_WORDS, SampleInput, SampleScratch, Sampler,
@@ -81,7 +81,7 @@ fn settings() -> Vec<(Sampling, bool)> {
 }
 
 #[test]
-fn the_graph_and_the_host_draw_the_same_token() {
+fn sampling_in_the_graph_and_outside_draws_the_same_token() {
     let (mut scratch, mut parts) = (SampleScratch::default(), PartScratch::default());
     let history: Vec<u32> = (0..60).map(|i| i * i % 23).collect();
     let mask: Vec<u32> = (0..1600u32).map(|i| i.wrapping_mul(0x9e37_79b9).rotate_left(7)).collect();
@@ -101,11 +101,11 @@ fn the_graph_and_the_host_draw_the_same_token() {
                     mask,
                     state: sampler.start(),
                 };
-                let on_host = sampler.sample(&input, &mut scratch).map(|sampled| sampled.token);
+                let outside = sampler.sample(&input, &mut scratch).map(|sampled| sampled.token);
                 if let Some(token) = in_graph(&sampler, &input, &mut parts) {
-                    assert_eq!(token, on_host, "{settings:?}, {vocabulary} tokens, position {position}");
+                    assert_eq!(token, outside, "{settings:?}, {vocabulary} tokens, position {position}");
                 }
-                assert!(on_host.is_some_and(|token| {
+                assert!(outside.is_some_and(|token| {
                     mask.is_none_or(|mask| mask[token as usize / 32] >> (token % 32) & 1 == 1)
                 }));
             }
@@ -133,10 +133,10 @@ fn odd_rows_are_alike_too() {
         for (row, position) in rows.iter().flat_map(|row| (0..20).map(move |position| (row, position))) {
             let input =
                 SampleInput { logits: row, position, history: &[], mask: None, state: sampler.start() };
-            let on_host = sampler.sample(&input, &mut scratch).map(|sampled| sampled.token);
-            assert_eq!(on_host.is_none(), row.iter().all(|logit| logit.is_nan()), "{settings:?} {row:?}");
+            let outside = sampler.sample(&input, &mut scratch).map(|sampled| sampled.token);
+            assert_eq!(outside.is_none(), row.iter().all(|logit| logit.is_nan()), "{settings:?} {row:?}");
             if let Some(token) = in_graph(&sampler, &input, &mut parts) {
-                assert_eq!(token, on_host, "{settings:?} {row:?}");
+                assert_eq!(token, outside, "{settings:?} {row:?}");
             }
         }
     }

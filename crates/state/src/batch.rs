@@ -55,12 +55,12 @@ pub struct Batch {
     pub tree_starts: Vec<i32>,
     /// The start of the contiguous range that the model has computed up to the row; the row must not attend to earlier positions.
     /// 0 for the target.
-    pub valid_from: Vec<i32>,
+    pub computed_from: Vec<i32>,
     /// The cell that the row writes, by KV cache group.
     pub cells: Vec<Vec<i32>>,
     /// Cells of the longest tree path, rounded up to a power of two; 0 if all rows are in chains.
-    pub path: usize,
-    /// The cells of each row's tree path, padded with 0 to [`Batch::path`], by KV cache group.
+    pub path_len: usize,
+    /// The cells of each row's tree path, padded with 0 to [`Batch::path_len`], by KV cache group.
     pub paths: Vec<Vec<i32>>,
     /// Rows of a sequence were accepted before the sequence was rejected.
     accepted_some_of_rejected: bool,
@@ -159,7 +159,7 @@ impl Batch {
             &mut self.read_slots,
             &mut self.write_slots,
             &mut self.tree_starts,
-            &mut self.valid_from,
+            &mut self.computed_from,
         ] {
             values.clear();
         }
@@ -167,7 +167,7 @@ impl Batch {
             values.resize_with(groups, Vec::new);
             values.iter_mut().for_each(Vec::clear);
         }
-        self.path = 0;
+        self.path_len = 0;
         self.accepted_some_of_rejected = false;
     }
 }
@@ -187,11 +187,11 @@ impl<S: StateStore> State<S> {
         }
         // Values that are the same for all rows.
         let accepted = batch.accepted_rows.len();
-        batch.valid_from.resize(accepted, 0);
+        batch.computed_from.resize(accepted, 0);
         batch.read_slots.resize(accepted, -1);
         batch.write_slots.resize(accepted, -1);
-        if batch.path > 0 {
-            batch.path = batch.path.next_power_of_two();
+        if batch.path_len > 0 {
+            batch.path_len = batch.path_len.next_power_of_two();
             self.look_up_paths(rows, batch);
         }
     }
@@ -222,7 +222,7 @@ impl<S: StateStore> State<S> {
                     let is_chain = sequence.is_chain();
                     batch.scratch.add(id, is_chain, index, start, slot);
                     if model != ModelId::TARGET {
-                        batch.valid_from.push(start as i32);
+                        batch.computed_from.push(start as i32);
                     }
                     self.accept_row(row, id, sequence, index, is_chain, is_recurrent, batch);
                 }
@@ -272,7 +272,7 @@ impl<S: StateStore> State<S> {
         if let Some(start) = scratch.row(id, parent) {
             return Ok((index, start));
         }
-        // Nor an ancestor of the parent: the parent would have to be recomputed too.
+        // No ancestor of the parent may be recomputed in this step unless the parent is, too: the parent would be stale.
         let is_stale =
             visited.is_some() && sequence.path_up(parent).any(|ancestor| scratch.row(id, ancestor).is_some());
         if sequence.in_flight[parent].computed_by.contains(model) && !is_stale {
@@ -305,11 +305,11 @@ impl<S: StateStore> State<S> {
         batch.accepted_rows.push(row);
         let row = &sequence.in_flight[index];
         let (committed, kv_index) = (sequence.committed(), sequence.committed() + index);
-        let path = if is_chain { 0 } else { row.depth + 1 };
-        batch.path = batch.path.max(path);
+        let path_len = if is_chain { 0 } else { row.depth + 1 };
+        batch.path_len = batch.path_len.max(path_len);
         batch.positions.push((committed + row.depth) as i32);
         batch.sequences.push(id.index as i32);
-        batch.tree_starts.push((committed + row.depth + 1 - path) as i32);
+        batch.tree_starts.push((committed + row.depth + 1 - path_len) as i32);
         if is_recurrent {
             let before = row.parent.map_or(sequence.slot, |parent| sequence.in_flight[parent].slot);
             batch.read_slots.push(before.unwrap_or(-1));
@@ -329,7 +329,7 @@ impl<S: StateStore> State<S> {
             let is_chain = sequence.is_chain();
             for (group, paths) in batch.paths.iter_mut().enumerate() {
                 let start = paths.len();
-                paths.resize(start + batch.path, 0);
+                paths.resize(start + batch.path_len, 0);
                 if is_chain {
                     continue;
                 }

@@ -52,8 +52,8 @@ pub enum RestoreError {
     ModelMismatch,
     /// Saved by a build with different kernels.
     #[error(
-        "the sequence was saved with a different backend, or by a build with a different numerics version ({found:#x}, not \
-         {wanted:#x}); use the backend that it was saved with, or recompute it"
+        "the sequence was saved by a different backend or version of it, whose results may differ in the last bit ({found:#x}, \
+         not {wanted:#x}); use the backend that it was saved with, or recompute it"
     )]
     NumericsMismatch {
         /// The numerics version of the file.
@@ -64,7 +64,7 @@ pub enum RestoreError {
     /// Saved with different KV cache shapes or types.
     #[error(
         "the sequence was saved with the KV cache format {found}, but this model has {wanted}; use the same KV cache types \
-         and Hadamard setting"
+         and the same choice of the Hadamard transform"
     )]
     KvFormatMismatch {
         /// The format in the file.
@@ -434,9 +434,11 @@ impl Identity {
     }
 
     fn describe(self) -> String {
+        // "rotated" is the file's word for the Hadamard transform. A reader would take it for RoPE.
+        let kv_format = self.kv_format.replace(" rotated", " hadamard");
         match self.slot_bytes {
-            0 => self.kv_format,
-            bytes => format!("{} and {bytes} bytes of recurrent state", self.kv_format),
+            0 => kv_format,
+            bytes => format!("{kv_format} and {bytes} bytes of recurrent state"),
         }
     }
 }

@@ -15,9 +15,9 @@ pub enum RopeKind {
     None,
     /// RoPE.
     Rope {
-        /// The angles.
+        /// RoPE parameters, from which the angles are computed.
         table: RopeTable,
-        /// The pairs.
+        /// Which elements of a head RoPE pairs.
         layout: RopeLayout,
         /// The frequency factors.
         freq_factors: Option<Vec<f32>>,

@@ -26,7 +26,7 @@ use crate::store::Store;
 pub fn run(args: &BenchArgs, store: &Store) -> anyhow::Result<ExitCode> {
     let interrupt = Interrupt::install()?;
     if args.cache_ops {
-        return state(args, store, interrupt);
+        return measure_cache_ops(args, store, interrupt);
     }
     let selection = TestMatrix {
         prompts: args.prompts.clone(),
@@ -41,7 +41,7 @@ pub fn run(args: &BenchArgs, store: &Store) -> anyhow::Result<ExitCode> {
         return Err(UsageError("CSV cannot represent a profile: use --output md or json".into()).into());
     }
     let file = open_model(store, &args.model)?;
-    let (device, threads) = open_device(&args.threads)?;
+    let (device, threads) = open_device(&args.device)?;
     let options = LoadOptions {
         context: Some(context),
         k: args.cache.cache_type_k,
@@ -51,7 +51,7 @@ pub fn run(args: &BenchArgs, store: &Store) -> anyhow::Result<ExitCode> {
     };
     let mut stepper = load(&file, device, &options)?;
     if is_profiling && stepper.profile().is_none() {
-        let backend = args.threads.backend;
+        let backend = args.device.backend;
         return Err(UsageError(format!("backend {backend} has no profiler: use --backend cpu")).into());
     }
     let peaks = args.peaks || is_profiling;
@@ -80,12 +80,12 @@ pub fn run(args: &BenchArgs, store: &Store) -> anyhow::Result<ExitCode> {
 }
 
 /// Measures operations on a sequence's cache metadata.
-fn state(args: &BenchArgs, store: &Store, interrupt: Interrupt) -> anyhow::Result<ExitCode> {
+fn measure_cache_ops(args: &BenchArgs, store: &Store, interrupt: Interrupt) -> anyhow::Result<ExitCode> {
     let file = open_model(store, &args.model)?;
     let mut all = Vec::new();
     for depth in args.depths.iter().map(|&depth| if depth == 0 { CACHE_OPS_DEPTH } else { depth }) {
         let (sequences, context) = cache_ops::cache_ops_capacity(depth)?;
-        let (device, _) = open_device(&args.threads)?;
+        let (device, _) = open_device(&args.device)?;
         let options = LoadOptions {
             sequences,
             context: Some(context),
@@ -111,7 +111,7 @@ fn state(args: &BenchArgs, store: &Store, interrupt: Interrupt) -> anyhow::Resul
     Ok(ExitCode::SUCCESS)
 }
 
-/// The depth of [`state`] unless a different one is requested.
+/// The depth of [`measure_cache_ops`] unless a different one is requested.
 const CACHE_OPS_DEPTH: usize = 8192;
 /// Enough for recurrent states in the prefix cache.
 const CACHE_OPS_CACHE_BYTES: usize = 1 << 30;

@@ -18,7 +18,7 @@ use crate::store::Store;
 pub fn run(args: &ChatArgs, store: &Store) -> anyhow::Result<ExitCode> {
     let interrupt = Interrupt::install()?;
     let mut session =
-        Session::open(store, &args.model, &args.threads, &args.cache, &args.sequence, &args.generate)?;
+        Session::open(store, &args.model, &args.device, &args.cache, &args.sequence, &args.generate)?;
     anyhow::ensure!(
         session.has_template(),
         "the model has no chat template and cannot hold a conversation; use `verbatim run --no-template`"

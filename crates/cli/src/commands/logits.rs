@@ -30,7 +30,7 @@ pub fn run(args: &LogitsArgs, store: &Store) -> anyhow::Result<ExitCode> {
     let cache = if args.f16_cache { KvType::F16 } else { KvType::F32 };
     let options =
         LoadOptions { context: Some(args.tokens.len()), k: cache, v: cache, ..LoadOptions::default() };
-    let (device, _) = open_device(&args.threads)?;
+    let (device, _) = open_device(&args.device)?;
     let mut stepper = load(&file, device, &options)?;
     let points = if args.layers { points(&stepper) } else { Vec::new() };
     let (logits, hidden) = compute(&mut stepper, &args.tokens, &points)?;

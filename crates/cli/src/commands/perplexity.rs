@@ -33,13 +33,13 @@ pub fn run(args: &PerplexityArgs, store: &Store) -> anyhow::Result<ExitCode> {
     let chunks = Chunks::new(&tokens, args.ctx, limit, bos).with_context(|| name(&args.file))?;
 
     let cache = [args.cache.cache_type_k, args.cache.cache_type_v];
-    let (device, _) = open_device(&args.threads)?;
+    let (device, _) = open_device(&args.device)?;
     let ([k, v], hadamard) = (cache, !args.cache.no_kv_rotation);
     let options = LoadOptions { context: Some(args.ctx), k, v, hadamard, ..LoadOptions::default() };
     let mut stepper = load(&file, device, &options)?;
-    let reference = args.kl_against.map(|pair| pair.0);
+    let baseline = args.kl_against.map(|pair| pair.0);
     // The same weights, with memory of different KV cache types besides.
-    let other = reference.map(|[k, v]| stepper.new_memory(k, v, hadamard)).transpose()?;
+    let other = baseline.map(|[k, v]| stepper.new_memory(k, v, hadamard)).transpose()?;
     let watched = io::stderr().is_terminal();
     let mut progress = |so_far: &Evaluation| {
         if watched {
@@ -59,7 +59,7 @@ pub fn run(args: &PerplexityArgs, store: &Store) -> anyhow::Result<ExitCode> {
             weights: weights_format(&file.gguf).into(),
             text: escape(&name(&args.file)),
             cache: cache.map(name_of),
-            reference: reference.map(|cache| cache.map(name_of)),
+            baseline: baseline.map(|cache| cache.map(name_of)),
         };
         let format = match args.format {
             PerplexityFormat::Text => Format::Text,

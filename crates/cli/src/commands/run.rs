@@ -25,7 +25,7 @@ pub fn run(args: &RunArgs, store: &Store) -> anyhow::Result<ExitCode> {
     let text = prompt(args.prompt.as_deref())?;
     let interrupt = Interrupt::install()?;
     let session =
-        Session::open(store, &args.model, &args.threads, &args.cache, &args.sequence, &args.generate)?;
+        Session::open(store, &args.model, &args.device, &args.cache, &args.sequence, &args.generate)?;
     let prompt = if args.no_template {
         Prompt::Text(text)
     } else if session.has_template() {

@@ -20,16 +20,16 @@ const CONFIG_BYTES_MAX: u64 = 4 << 20;
 /// Writes the file and describes it on standard error.
 ///
 /// # Errors
-/// When the shape is not known, its configuration makes no model, or the file cannot be written.
+/// When the shape is not known, no model can be made from its configuration, or the file cannot be written.
 pub fn run(args: &SynthArgs) -> anyhow::Result<ExitCode> {
     let interrupt = Interrupt::install()?;
     let skeleton = match &args.config {
         Some(config) => ModelSkeleton::from_config(&args.shape, &read_config(config)?)
-            .with_context(|| format!("{} makes no model", config.display()))?,
+            .with_context(|| format!("no model can be made from {}", config.display()))?,
         None => ModelSkeleton::from_shape(&args.shape)?,
     };
     let options =
-        WriteOptions { quant: args.quant, seed: args.seed, threads: configure_threads(&args.threads)? };
+        WriteOptions { quant: args.quant, seed: args.seed, threads: configure_threads(&args.device)? };
     let bar = ProgressBar::new(0).with_style(ProgressStyle::with_template(
         "{bar:30} {decimal_bytes}/{decimal_total_bytes} {decimal_bytes_per_sec} {eta}",
     )?);

@@ -63,7 +63,7 @@ fn context_from_messages(args: &TemplateArgs, model: Option<&ModelFile>) -> anyh
         Some(path) => serde_json::from_slice(&read(path)?)
             .with_context(|| format!("{} is not a JSON array of tools", path.display()))?,
     };
-    anyhow::ensure!(tools.is_null() || tools.is_array(), "the tools are no JSON array");
+    anyhow::ensure!(tools.is_null() || tools.is_array(), "the tools file is not a JSON array");
     let mut context = Map::new();
     context.insert("messages".into(), messages);
     context.insert("tools".into(), tools);

@@ -26,16 +26,16 @@ impl Run<'_> {
             // Later rows attend to more positions: the longest tasks come first.
             let task = tasks - 1 - taken.start;
             let kv_head = task % attention.kv_heads;
-            for run in blocks.runs(task / attention.kv_heads) {
-                let keys = operands.keys(run.start, kv_head);
-                for heads in operands.heads(kv_head, run.len()) {
+            for range in blocks.row_ranges(task / attention.kv_heads) {
+                let keys = operands.keys(range.start, kv_head);
+                for heads in operands.heads(kv_head, range.len()) {
                     let mut rows: [Row<'_>; MAX_ROWS] = Default::default();
-                    for (entry, row) in rows.iter_mut().zip(run.clone()) {
+                    for (entry, row) in rows.iter_mut().zip(range.clone()) {
                         // SAFETY: one task computes these heads of this row, and by the plan no other value uses their bytes.
                         *entry = unsafe { operands.row(row, &heads, heads.start, 0) };
                     }
                     let scores = operands.scores(&heads);
-                    attention::attend(self.isa, &keys, &scores, &mut scratch, &mut rows[..run.len()]);
+                    attention::attend(self.isa, &keys, &scores, &mut scratch, &mut rows[..range.len()]);
                 }
             }
         }
@@ -53,8 +53,8 @@ impl Run<'_> {
         let splits = (0..rows).map(|row| operands.splits(row).len()).max().unwrap_or(0);
         let blocks = RowBlocks::new(&operands, rows, splits, thread.threads());
         // Rows that share K and V may begin in different splits, so together they may cover more splits than each.
-        let runs = (0..blocks.count()).flat_map(|block| blocks.runs(block));
-        let splits = runs.map(|run| operands.splits_of(run).len()).max().unwrap_or(0);
+        let ranges = (0..blocks.count()).flat_map(|block| blocks.row_ranges(block));
+        let splits = ranges.map(|range| operands.splits_of(range).len()).max().unwrap_or(0);
         let max_splits =
             prepared.output.view().shape.cols / (attention.heads * (attention.head_dim + PARTIAL_EXTRA));
         let mut scratch = self.scratch(thread);
@@ -64,11 +64,11 @@ impl Run<'_> {
             // The last split of a row is rarely full, so it comes last.
             let (nth, task) = (taken.start / tasks_per_split, taken.start % tasks_per_split);
             let kv_head = task % attention.kv_heads;
-            for run in blocks.runs(task / attention.kv_heads) {
-                let split = operands.splits_of(run.clone()).start + nth;
-                let visible_to = run.clone().filter(|&row| operands.splits(row).contains(&split));
-                let keys = operands.keys(run.start, kv_head);
-                for heads in operands.heads(kv_head, run.len()) {
+            for range in blocks.row_ranges(task / attention.kv_heads) {
+                let split = operands.splits_of(range.clone()).start + nth;
+                let visible_to = range.clone().filter(|&row| operands.splits(row).contains(&split));
+                let keys = operands.keys(range.start, kv_head);
+                for heads in operands.heads(kv_head, range.len()) {
                     let mut rows: [Row<'_>; MAX_ROWS] = Default::default();
                     let mut count = 0;
                     for row in visible_to.clone() {
@@ -174,7 +174,7 @@ impl<'a> Operands<'a> {
         KvView { layer, kv_head, pages, path: self.path(row) }
     }
 
-    /// The query heads of one KV head, in runs that can share a pass for `rows` rows.
+    /// The query heads of one KV head, in ranges that can share a pass for `rows` rows.
     fn heads(&self, kv_head: usize, rows: usize) -> impl Iterator<Item = Range<usize>> + use<> {
         let group = self.attention.heads / self.attention.kv_heads;
         let (start, end, max) = (kv_head * group, (kv_head + 1) * group, MAX_QUERIES / rows);
@@ -230,8 +230,8 @@ impl<'a> RowBlocks<'a> {
         self.rows.div_ceil(self.len)
     }
 
-    /// Runs of rows of a block that attend to the same K and V: those of one sequence, without tree paths.
-    fn runs(&self, block: usize) -> impl Iterator<Item = Range<usize>> {
+    /// Ranges of rows of a block that attend to the same K and V: those of one sequence, without tree paths.
+    fn row_ranges(&self, block: usize) -> impl Iterator<Item = Range<usize>> {
         let mut row = block * self.len;
         let end = self.rows.min(row + self.len);
         std::iter::from_fn(move || {

@@ -1,7 +1,7 @@
 //! K and V of one layer: cells and pages are written, read, copied and moved.
 #![allow(unsafe_code)] // Several threads store the heads of their rows concurrently.
 
-use super::layout::{Block, ByteRun, HeadLayout};
+use super::layout::{ByteRun, HeadLayout, HeadPage};
 use crate::ops::{hadamard, rope};
 use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
 use half::{bf16, f16};
@@ -164,12 +164,12 @@ impl HeadPages {
     }
 
     /// One head of a page.
-    pub(crate) fn block(&self, page: usize, head: usize) -> Block<'_> {
+    pub(crate) fn head_page(&self, page: usize, head: usize) -> HeadPage<'_> {
         self.layout.view(&self.bytes, self.start(page, head))
     }
 
     /// Copies one head of a page to the start of `to`.
-    pub(crate) fn copy_block(&self, page: usize, head: usize, to: &mut [u8]) {
+    pub(crate) fn copy_head_page(&self, page: usize, head: usize, to: &mut [u8]) {
         let page = self.bytes.read::<u8>(self.start(page, head), self.layout.page_bytes());
         to[..page.len()].copy_from_slice(page);
     }

@@ -132,13 +132,13 @@ impl HeadLayout {
     }
 
     /// One head of a page, which starts at byte `start` of `bytes`.
-    pub(crate) fn view<'a>(&self, bytes: &'a AlignedBytes, start: usize) -> Block<'a> {
+    pub(crate) fn view<'a>(&self, bytes: &'a AlignedBytes, start: usize) -> HeadPage<'a> {
         let elements = self.head_dim * PAGE_CELLS;
         match self.kind {
-            KvType::F32 => Block::F32(bytes.read(start, elements)),
-            KvType::F16 => Block::F16(bytes.read(start, elements)),
-            KvType::Bf16 => Block::Bf16(bytes.read(start, elements)),
-            kind => Block::Quantized(Quantized {
+            KvType::F32 => HeadPage::F32(bytes.read(start, elements)),
+            KvType::F16 => HeadPage::F16(bytes.read(start, elements)),
+            KvType::Bf16 => HeadPage::Bf16(bytes.read(start, elements)),
+            kind => HeadPage::Quantized(Quantized {
                 kind,
                 bytes: bytes.read(start, self.page_bytes()),
                 halves: bytes.read(start, self.page_bytes() / HEADER_BYTES),
@@ -151,14 +151,14 @@ impl HeadLayout {
 
 /// One head of a page's K or V.
 #[derive(Clone, Copy)]
-pub(crate) enum Block<'a> {
+pub(crate) enum HeadPage<'a> {
     F32(&'a [f32]),
     F16(&'a [u16]),
     Bf16(&'a [u16]),
     Quantized(Quantized<'a>),
 }
 
-impl Block<'_> {
+impl HeadPage<'_> {
     /// The address range of its bytes.
     pub(crate) fn addresses(&self) -> Range<*const u8> {
         fn cast<T>(elements: &[T]) -> Range<*const u8> {
@@ -166,9 +166,9 @@ impl Block<'_> {
             start.cast()..end.cast()
         }
         match self {
-            Block::F32(elements) => cast(elements),
-            Block::F16(elements) | Block::Bf16(elements) => cast(elements),
-            Block::Quantized(page) => cast(page.bytes),
+            HeadPage::F32(elements) => cast(elements),
+            HeadPage::F16(elements) | HeadPage::Bf16(elements) => cast(elements),
+            HeadPage::Quantized(page) => cast(page.bytes),
         }
     }
 }

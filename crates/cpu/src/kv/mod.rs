@@ -9,7 +9,7 @@ mod layout;
 
 pub(crate) use layer::KeyShifter;
 pub use layer::KvLayer;
-pub(crate) use layout::{Block, Quantized};
+pub(crate) use layout::{HeadPage, Quantized};
 
 use verbatim_backend::{KvSpec, PAGE_CELLS, StateMemoryError};
 use verbatim_team::physical_bytes;

@@ -1,8 +1,8 @@
 //! Recurrences, token by token: the short convolution and the gated delta rule.
 //!
-//! Every function here advances one tile of a state by one row. Lanes are independent channels or value columns, and sums
-//! run over the inputs of a convolution or the elements of a key in ascending order, so a row's result depends on the rows
-//! before it in its sequence and on nothing else.
+//! Every function here advances one tile of a state ([`TILE_COLS`] channels, or value columns of one head) by one row. Lanes
+//! are independent channels or value columns, and sums run over the inputs of a convolution or the elements of a key in
+//! ascending order, so a row's result depends on the rows before it in its sequence and on nothing else.
 
 use crate::recurrent::TILE_COLS;
 use verbatim_simd::{Isa, Kernel, LANES, Lanes, Simd, dispatch};

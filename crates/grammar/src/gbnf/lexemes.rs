@@ -2,8 +2,8 @@
 //!
 //! The constraint library reads its input as a sequence of lexemes, each a regular expression, and ends a lexeme only
 //! where it cannot be continued. GBNF has no such rule: in `root ::= [a-z]+ "x"`, whose `[a-z]+` could swallow every `x`,
-//! all splits count. Lexemes of one character each would always be right, but slow: a lexeme is the unit in which masks
-//! are computed and cached.
+//! every way of dividing the text between `[a-z]+` and `"x"` is a match. Lexemes of one character each would always be
+//! right, but slow: a lexeme is the unit in which masks are computed and cached.
 //!
 //! So each largest regular part of a rule is made a lexeme, and then split as far as necessary. A lexeme A must not be cut
 //! off by a lexeme B (which may be A itself): whenever a whole match of A could be continued as a match of B, the next byte

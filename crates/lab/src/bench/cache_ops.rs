@@ -191,7 +191,9 @@ impl<B: Backend> CacheOps<'_, B> {
         // The second of two branches: its cells are compacted.
         self.time("accept 4 of a tree of 8", |stepper| stepper.commit_path(fork, &[1, 3, 5, 7]))?;
         if self.stepper.can_shift().is_ok() && depth >= 4 {
-            self.time("shift by a half", |stepper| stepper.remove_and_shift(fork, depth / 4..3 * depth / 4))?;
+            self.time("context shift by half", |stepper| {
+                stepper.remove_and_shift(fork, depth / 4..3 * depth / 4)
+            })?;
         }
         self.time("end", |stepper| stepper.end(fork))?;
 
@@ -212,13 +214,13 @@ const STEP: &str = "decode step (tg)";
 /// The rows as a table for people.
 pub fn table(rows: &[CacheOpRow]) -> String {
     let mut table = String::from(
-        "| operation                | depth  |         µs |        min |        max | of a step |\n\
-         | :----------------------- | -----: | ---------: | ---------: | ---------: | --------: |\n",
+        "| operation                | depth  |         µs |        min |        max | % of a step |\n\
+         | :----------------------- | -----: | ---------: | ---------: | ---------: | ----------: |\n",
     );
     for CacheOpRow { operation, depth, us, min_us, max_us, steps } in rows {
         let percent = steps * 100.0;
         table += &format!(
-            "| {operation:24} | {depth:6} | {us:10.1} | {min_us:10.1} | {max_us:10.1} | {percent:8.2}% |\n"
+            "| {operation:24} | {depth:6} | {us:10.1} | {min_us:10.1} | {max_us:10.1} | {percent:10.2}% |\n"
         );
     }
     table

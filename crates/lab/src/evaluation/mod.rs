@@ -40,7 +40,7 @@ pub struct Evaluation {
     pub chunks: usize,
     /// The negative log-likelihood of the scored tokens, in nats.
     pub nll: RunningMean,
-    /// KL(reference ‖ model) at each of them, in nats. Empty without a reference.
+    /// KL(baseline ‖ model) at each of them, in nats. Empty without a baseline.
     pub divergence: RunningMean,
 }
 
@@ -130,19 +130,19 @@ impl<'a> Chunks<'a> {
 /// Computes the chunks in order and calls `progress` after each. Stops, with the result so far, if `should_continue`
 /// returns false between steps.
 ///
-/// With a `reference`, sequences of the same stepper ([`Stepper::new_memory`]), every chunk is computed there too.
+/// With a `baseline`, sequences of the same stepper ([`Stepper::new_memory`]), every chunk is computed there too.
 ///
 /// # Errors
 /// If a step fails or returns logits that are not a valid distribution.
 pub fn evaluate<B: Backend>(
     stepper: &mut Stepper<B>,
-    reference: Option<SequenceMemory<B>>,
+    baseline: Option<SequenceMemory<B>>,
     chunks: &Chunks<'_>,
     progress: &mut dyn FnMut(&Evaluation),
     should_continue: &mut dyn FnMut() -> bool,
 ) -> Result<Evaluation, EvaluationError> {
     let mut evaluation = Evaluation::default();
-    let mut run = Run { stepper, reference, rows: Vec::with_capacity(MAX_ROWS) };
+    let mut run = Run { stepper, baseline, rows: Vec::with_capacity(MAX_ROWS) };
     for index in 0..chunks.count {
         let complete = run.chunk(&chunks.get(index), &mut evaluation, should_continue)?;
         if !complete {
@@ -157,7 +157,7 @@ pub fn evaluate<B: Backend>(
 /// State of an evaluation.
 struct Run<'a, B: Backend> {
     stepper: &'a mut Stepper<B>,
-    reference: Option<SequenceMemory<B>>,
+    baseline: Option<SequenceMemory<B>>,
     rows: Vec<Row<'static>>,
 }
 
@@ -170,11 +170,11 @@ impl<B: Backend> Run<'_, B> {
         should_continue: &mut dyn FnMut() -> bool,
     ) -> Result<bool, EvaluationError> {
         let sequence = self.stepper.begin()?;
-        let of_reference = self.on_reference(|run| run.stepper.begin()).transpose()?;
-        let complete = self.score(chunk, sequence, of_reference, evaluation, should_continue);
+        let of_baseline = self.on_baseline(|run| run.stepper.begin()).transpose()?;
+        let complete = self.score(chunk, sequence, of_baseline, evaluation, should_continue);
         // The sequences are always freed.
         self.stepper.end(sequence)?;
-        let ended = of_reference.and_then(|sequence| self.on_reference(|run| run.stepper.end(sequence)));
+        let ended = of_baseline.and_then(|sequence| self.on_baseline(|run| run.stepper.end(sequence)));
         ended.transpose()?;
         complete
     }
@@ -183,7 +183,7 @@ impl<B: Backend> Run<'_, B> {
         &mut self,
         chunk: &Chunk<'_>,
         sequence: SequenceId,
-        of_reference: Option<SequenceId>,
+        of_baseline: Option<SequenceId>,
         evaluation: &mut Evaluation,
         should_continue: &mut dyn FnMut() -> bool,
     ) -> Result<bool, EvaluationError> {
@@ -193,18 +193,18 @@ impl<B: Backend> Run<'_, B> {
             }
             let vocabulary = self.stepper.hyperparameters().vocabulary;
             let mut expected: Vec<f32> = Vec::new();
-            if let Some(sequence) = of_reference {
+            if let Some(sequence) = of_baseline {
                 let step = |run: &mut Self| {
                     run.step(chunk, sequence, positions.clone(), |_, logits| {
                         expected.extend_from_slice(logits);
                         Ok(())
                     })
                 };
-                self.on_reference(step).transpose()?;
+                self.on_baseline(step).transpose()?;
             }
             let mut expected = expected.chunks_exact(vocabulary.max(1));
             self.step(chunk, sequence, positions, |position, logits| {
-                let expected = of_reference.and_then(|_| expected.next());
+                let expected = of_baseline.and_then(|_| expected.next());
                 let scored = LogSoftmax::new(logits).and_then(|model| {
                     let nll = model.nll(chunk.tokens[position + 1] as usize)?;
                     let divergence = match expected {
@@ -223,12 +223,12 @@ impl<B: Backend> Run<'_, B> {
         Ok(true)
     }
 
-    /// Runs `work` on the reference's sequences; `None` if there are none.
-    fn on_reference<T>(&mut self, work: impl FnOnce(&mut Self) -> T) -> Option<T> {
-        let reference = self.reference.take()?;
-        let own = self.stepper.swap_memory(reference);
+    /// Runs `work` on the baseline's sequences; `None` if there are none.
+    fn on_baseline<T>(&mut self, work: impl FnOnce(&mut Self) -> T) -> Option<T> {
+        let baseline = self.baseline.take()?;
+        let own = self.stepper.swap_memory(baseline);
         let result = work(self);
-        self.reference = Some(self.stepper.swap_memory(own));
+        self.baseline = Some(self.stepper.swap_memory(own));
         Some(result)
     }
 

@@ -33,17 +33,17 @@ pub struct Report {
     pub perplexity: f64,
     /// Its standard error.
     pub perplexity_error: f64,
-    /// Divergence from the reference, if there is one.
+    /// Divergence from the baseline, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub divergence: Option<Divergence>,
 }
 
-/// The mean of KL(reference ‖ model) over the scored tokens.
+/// The mean of KL(baseline ‖ model) over the scored tokens.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Divergence {
-    /// Format of the reference's keys.
+    /// Format of the baseline's keys.
     pub ctk: String,
-    /// Format of the reference's values.
+    /// Format of the baseline's values.
     pub ctv: String,
     /// The mean, in nats.
     pub mean: f64,
@@ -62,7 +62,7 @@ pub enum Format {
     Json,
 }
 
-/// The setup of an evaluation: model, weight format, text, and the KV types of the model and of the reference, if any.
+/// The setup of an evaluation: model, weight format, text, and the KV types of the model and of the baseline, if any.
 pub struct EvaluationSetup {
     /// The model.
     pub model: String,
@@ -72,14 +72,14 @@ pub struct EvaluationSetup {
     pub text: String,
     /// Formats of keys and values.
     pub cache: [String; 2],
-    /// Those of the reference.
-    pub reference: Option<[String; 2]>,
+    /// Those of the baseline.
+    pub baseline: Option<[String; 2]>,
 }
 
 impl Report {
     /// The report of an evaluation.
     pub fn new(setup: EvaluationSetup, chunks: &Chunks<'_>, evaluation: &Evaluation) -> Report {
-        let EvaluationSetup { model, weights, text, cache: [ctk, ctv], reference } = setup;
+        let EvaluationSetup { model, weights, text, cache: [ctk, ctv], baseline } = setup;
         Report {
             model,
             weights,
@@ -94,7 +94,7 @@ impl Report {
             nll_error: evaluation.nll.standard_error(),
             perplexity: evaluation.perplexity(),
             perplexity_error: evaluation.perplexity_error(),
-            divergence: reference.map(|[ctk, ctv]| Divergence {
+            divergence: baseline.map(|[ctk, ctv]| Divergence {
                 ctk,
                 ctv,
                 mean: evaluation.divergence.mean(),
@@ -157,7 +157,7 @@ fn markdown(report: &Report) -> String {
 mod tests {
     use super::*;
 
-    fn report(reference: Option<[String; 2]>) -> Report {
+    fn report(baseline: Option<[String; 2]>) -> Report {
         let tokens = [0; 20];
         let chunks = Chunks::new(&tokens, 8, None, None).unwrap();
         let mut evaluation = Evaluation { chunks: 1, ..Evaluation::default() };
@@ -168,7 +168,7 @@ mod tests {
             weights: "Q4_0".into(),
             text: "t.txt".into(),
             cache: ["f16".into(), "q8_0".into()],
-            reference,
+            baseline,
         };
         Report::new(setup, &chunks, &evaluation)
     }
@@ -189,8 +189,8 @@ mod tests {
 
     #[test]
     fn a_table_has_as_many_cells_as_names() {
-        for reference in [None, Some(["f32".into(), "f32".into()])] {
-            let table = Format::Markdown.write(&report(reference)).replace("\\|", "");
+        for baseline in [None, Some(["f32".into(), "f32".into()])] {
+            let table = Format::Markdown.write(&report(baseline)).replace("\\|", "");
             let cells: Vec<usize> = table.lines().map(|line| line.matches('|').count()).collect();
             assert!(cells.len() == 3 && cells.iter().all(|&count| count == cells[0]), "{table}");
         }

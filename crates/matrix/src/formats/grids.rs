@@ -152,7 +152,7 @@ impl<G: Grid> BlockFormat for G {
                 1 => simd.widen_u8(high),
                 _ => simd.widen_u16(high),
             };
-            let mut tiles = [simd.splat_byte(0); 8];
+            let mut quads = [simd.splat_byte(0); 8];
             for i in 0..points::<G>() {
                 let at = (i * G::HIGH_WIDTH) as u32;
                 let mut grid_index = simd.widen_u8(quants.add(i * GROUP_ROWS + lane));
@@ -160,26 +160,26 @@ impl<G: Grid> BlockFormat for G {
                     grid_index = simd.or(grid_index, simd.bits(high, at, table_bits::<G>(), 8));
                 }
                 if G::POINT_COLS == 4 {
-                    tiles[i] = simd.gather::<4>(table, grid_index);
+                    quads[i] = simd.gather::<4>(table, grid_index);
                     continue;
                 }
-                tiles[2 * i] = simd.gather::<8>(table, grid_index);
-                tiles[2 * i + 1] = simd.gather::<8>(table.add(4), grid_index);
+                quads[2 * i] = simd.gather::<8>(table, grid_index);
+                quads[2 * i + 1] = simd.gather::<8>(table.add(4), grid_index);
                 if !G::SIGNED {
                     let shift = simd.bits(high, at + 3, 1, 0);
                     let shift = simd.gather::<4>(SHIFTS.as_flattened().as_ptr(), shift);
-                    tiles[2 * i] = simd.or(tiles[2 * i], shift);
-                    tiles[2 * i + 1] = simd.or(tiles[2 * i + 1], shift);
+                    quads[2 * i] = simd.or(quads[2 * i], shift);
+                    quads[2 * i + 1] = simd.or(quads[2 * i + 1], shift);
                 }
             }
             if G::SIGNED {
                 let signs = quants.add((points::<G>() + high_bytes::<G>()) * GROUP_ROWS);
                 let signs = unpack(simd, 1, signs, lane);
-                for (tile, signs) in tiles.iter_mut().zip(signs) {
-                    *tile = simd.negate(*tile, signs);
+                for (quad, signs) in quads.iter_mut().zip(signs) {
+                    *quad = simd.negate(*quad, signs);
                 }
             }
-            tiles
+            quads
         }
     }
 }

@@ -101,16 +101,16 @@ impl BlockFormat for TQ1_0 {
         let table = TRITS.as_flattened().as_ptr();
         // SAFETY: the contract of the trait; a byte is below the number of entries, which are of eight bytes.
         unsafe {
-            let mut tiles = [simd.splat_byte(0); 8];
+            let mut quads = [simd.splat_byte(0); 8];
             for k in 0..7 {
                 let byte = simd.widen_u8(quants.add(k * GROUP_ROWS + lane));
-                tiles[k] = simd.gather::<8>(table, byte);
+                quads[k] = simd.gather::<8>(table, byte);
                 if k < 4 {
                     let fifth = simd.gather::<8>(table.add(4), byte);
-                    tiles[7] = simd.or(tiles[7], simd.bits(fifth, 0, 8, 8 * k as u32));
+                    quads[7] = simd.or(quads[7], simd.bits(fifth, 0, 8, 8 * k as u32));
                 }
             }
-            tiles
+            quads
         }
     }
 }

@@ -5,11 +5,11 @@ use super::elementwise::softcap;
 use verbatim_backend::PAGE_CELLS;
 use verbatim_graph::Attention;
 
-/// The cells of the positions >= `base`, instead of the pages.
+/// The cells of the positions >= `tree_start`, instead of the pages.
 #[derive(Clone, Copy)]
 pub struct Path<'a> {
     /// The position of the first cell.
-    pub base: i32,
+    pub tree_start: i32,
     /// Cells.
     pub cells: &'a [i32],
 }
@@ -18,8 +18,8 @@ pub struct Path<'a> {
 pub fn cells(window: Option<usize>, position: usize, pages: &[i32], path: Option<Path<'_>>) -> Vec<usize> {
     let first = window.map_or(0, |window| (position + 1).saturating_sub(window));
     let cell = |position: usize| match path {
-        Some(Path { base, cells }) if position as i64 >= i64::from(base) => {
-            index(cells[(position as i64 - i64::from(base)) as usize])
+        Some(Path { tree_start, cells }) if position as i64 >= i64::from(tree_start) => {
+            index(cells[(position as i64 - i64::from(tree_start)) as usize])
         }
         Some(_) | None => index(pages[position / PAGE_CELLS]) * PAGE_CELLS + position % PAGE_CELLS,
     };

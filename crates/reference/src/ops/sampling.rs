@@ -1,5 +1,5 @@
 //! Sampling. The bits are specified by `verbatim-sample`, whose functions every backend on a CPU shares: there is no second
-//! definition to compare with here. Its own tests compare them with the chain on the host.
+//! definition to compare with here. Its own tests compare them with the chain outside the graph.
 
 use verbatim_sample::{PART_WORDS, PartScratch, RANGE, merge_parts, sample_part};
 

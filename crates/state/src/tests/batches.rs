@@ -195,18 +195,18 @@ impl World {
         assert_eq!(batch.accepted_rows, kept);
         let paths = kept.iter().filter_map(|&row| self.state.path(rows[row].0, rows[row].1));
         let longest = paths.map(|path| path.len()).max().unwrap_or(0);
-        assert_eq!(batch.path, if longest == 0 { 0 } else { longest.next_power_of_two() });
+        assert_eq!(batch.path_len, if longest == 0 { 0 } else { longest.next_power_of_two() });
         for (at, &row) in kept.iter().enumerate() {
             self.check_row(model, rows, row, at, batch);
         }
         for values in [&batch.positions, &batch.sequences, &batch.read_slots, &batch.write_slots] {
             assert_eq!(values.len(), kept.len());
         }
-        for values in [&batch.tree_starts, &batch.valid_from] {
+        for values in [&batch.tree_starts, &batch.computed_from] {
             assert_eq!(values.len(), kept.len());
         }
         for (cells, paths) in batch.cells.iter().zip(&batch.paths) {
-            assert_eq!((cells.len(), paths.len()), (kept.len(), kept.len() * batch.path));
+            assert_eq!((cells.len(), paths.len()), (kept.len(), kept.len() * batch.path_len));
         }
         !faults.is_empty()
     }
@@ -221,15 +221,15 @@ impl World {
         let slots = if is_recurrent { state.slots(id, kv_index).unwrap() } else { [-1; 2] };
         assert_eq!([batch.read_slots[at], batch.write_slots[at]], slots);
         let before: Vec<usize> = rows[..row].iter().filter(|row| row.0 == id).map(|row| row.1).collect();
-        assert_eq!(batch.valid_from[at] as usize, start(state, model, id, &before, kv_index), "{model:?}");
+        assert_eq!(batch.computed_from[at] as usize, start(state, model, id, &before, kv_index), "{model:?}");
         let path = state.path(id, kv_index).unwrap_or_default();
         assert_eq!(batch.tree_starts[at] as usize, position + 1 - path.len());
         for group in 0..state.windows().len() {
             let cell = |kv_index| state.cell(id, group, kv_index).unwrap() as i32;
             assert_eq!(batch.cells[group][at], cell(kv_index));
             let mut cells: Vec<i32> = path.iter().map(|&kv_index| cell(kv_index)).collect();
-            cells.resize(batch.path, 0);
-            assert_eq!(batch.paths[group][at * batch.path..][..batch.path], cells);
+            cells.resize(batch.path_len, 0);
+            assert_eq!(batch.paths[group][at * batch.path_len..][..batch.path_len], cells);
         }
     }
 

@@ -215,7 +215,7 @@ fn a_draft_model_that_starts_in_flight_attends_to_what_it_has_computed() {
     append(&mut state, id, 4, &[(drafts[0], 12..13)]);
     let mut batch = Batch::default();
     state.batch(drafts[0], &[(id, 13)], &mut batch);
-    assert_eq!(batch.valid_from, [12]);
+    assert_eq!(batch.computed_from, [12]);
 }
 
 #[test]
@@ -265,9 +265,9 @@ fn a_draft_model_does_not_block_the_target() {
     state.batch(recurrent, &[(id, kv_index)], &mut batch);
     assert_eq!(batch.rejected, [(0, BatchError::NoDraftState { kv_index })]);
     state.batch(windowed, &[(id, kv_index), (id, kv_index + 1)], &mut batch);
-    assert_eq!((&batch.valid_from[..], batch.rejected.len()), (&[100, 100][..], 0));
+    assert_eq!((&batch.computed_from[..], batch.rejected.len()), (&[100, 100][..], 0));
     state.batch(TARGET, &[(id, kv_index), (id, kv_index + 1)], &mut batch);
-    assert_eq!((&batch.valid_from[..], &batch.read_slots[..]), (&[0, 0][..], &[-1, -1][..]));
+    assert_eq!((&batch.computed_from[..], &batch.read_slots[..]), (&[0, 0][..], &[-1, -1][..]));
     state.rollback(id).unwrap();
     extend(&mut state, id, 3, &[(windowed, 100..103)]);
     state.remove_and_shift(id, 10..20).unwrap();

@@ -389,7 +389,7 @@ impl World {
         let (id, contents) = (*id, naive.contents(index));
         let position = contents.len() - 1;
         assert_eq!(batch.positions[row] as usize, position);
-        let start = batch.valid_from[row] as usize;
+        let start = batch.computed_from[row] as usize;
         if model == ModelId::TARGET {
             assert_eq!(start, 0);
         } else {

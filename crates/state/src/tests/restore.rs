@@ -11,7 +11,7 @@ fn a_different_kv_format_is_described() {
         to.restore(&from.save(id).unwrap(), Vec::new()).unwrap_err().to_string()
     };
     let said = |[found, wanted]: [&str; 2]| {
-        let hint = "use the same KV cache types and Hadamard setting";
+        let hint = "use the same KV cache types and the same choice of the Hadamard transform";
         format!(
             "the sequence was saved with the KV cache format {found}, but this model has {wanted}; {hint}"
         )
@@ -19,6 +19,11 @@ fn a_different_kv_format_is_described() {
     let (mut from, mut to) = (state_of(&[Some(16)], 1, 200, 8), state_of(&[Some(17)], 1, 200, 8));
     let forms = [&from, &to].map(|state| state.kv_format(ModelId::TARGET));
     assert_eq!(rejected(&mut from, &mut to), said([&forms[0], &forms[1]]));
+    let hadamard =
+        ModelSpec { layers: vec![LayerSpec { hadamard: true, ..layer(Some(16)) }], recurrent: Vec::new() };
+    let mut to = State::new(PlainStore::default(), spec(1, 200, 8), hadamard).unwrap();
+    assert_eq!(to.kv_format(ModelId::TARGET), "1 * 1x4 f32 rotated/f32 window 16", "as files have it");
+    assert_eq!(rejected(&mut from, &mut to), said([&forms[0], "1 * 1x4 f32 hadamard/f32 window 16"]));
     let larger = ModelSpec {
         layers: vec![layer(None)],
         recurrent: vec![RecurrentSpec { channels: 60, ..super::recurrent() }],

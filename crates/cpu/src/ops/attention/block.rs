@@ -2,7 +2,7 @@
 
 use super::decode::Floats;
 use super::shape::{PARTIAL_EXTRA, Scores};
-use crate::kv::Block;
+use crate::kv::HeadPage;
 use std::ops::Range;
 use verbatim_backend::PAGE_CELLS;
 use verbatim_simd::{F32x16, Kernel, LANES, Lanes, Simd, larger};
@@ -23,7 +23,7 @@ impl Prefetcher {
     const LINE: usize = 64;
 
     /// Prefetches a block; nothing if there is none.
-    pub(super) fn new(block: Option<Block<'_>>) -> Prefetcher {
+    pub(super) fn new(block: Option<HeadPage<'_>>) -> Prefetcher {
         let Range { start, end } =
             block.map_or(std::ptr::null()..std::ptr::null(), |block| block.addresses());
         Prefetcher { next: start, end }

@@ -3,7 +3,7 @@
 //! Types that one instruction widens are read in place. The others are decoded into a buffer that stays in L1, once for all
 //! query heads.
 
-use crate::kv::{Block, Quantized};
+use crate::kv::{HeadPage, Quantized};
 use std::ops::Range;
 use verbatim_backend::{KvType, PAGE_CELLS};
 use verbatim_simd::{F32x16, Isa, Kernel, LANES, Lanes, Simd, dispatch};
@@ -18,7 +18,7 @@ pub(super) enum Floats<'a> {
 /// The keys `keys` as floats, in whole vectors; the other lanes are unspecified.
 pub(super) fn keys<'a>(
     isa: Isa,
-    block: Block<'a>,
+    block: HeadPage<'a>,
     head_dim: usize,
     keys: &Range<usize>,
     room: &'a mut [f32],
@@ -29,7 +29,7 @@ pub(super) fn keys<'a>(
 /// The values of the keys `keys` as floats; the other values are unspecified.
 pub(super) fn values<'a>(
     isa: Isa,
-    block: Block<'a>,
+    block: HeadPage<'a>,
     head_dim: usize,
     keys: &Range<usize>,
     room: &'a mut [f32],
@@ -40,17 +40,17 @@ pub(super) fn values<'a>(
 #[inline(never)] // Once for all sizes of tiles.
 fn decode<'a, const IS_K: bool>(
     isa: Isa,
-    block: Block<'a>,
+    block: HeadPage<'a>,
     head_dim: usize,
     keys: &Range<usize>,
     room: &'a mut [f32],
 ) -> Floats<'a> {
     let out = &mut room[..head_dim * PAGE_CELLS];
     match block {
-        Block::F32(elements) => return Floats::F32(elements),
-        Block::F16(elements) => return Floats::F16(elements),
-        Block::Bf16(elements) => dispatch(isa, Widen { elements, out: &mut *out }),
-        Block::Quantized(page) => {
+        HeadPage::F32(elements) => return Floats::F32(elements),
+        HeadPage::F16(elements) => return Floats::F16(elements),
+        HeadPage::Bf16(elements) => dispatch(isa, Widen { elements, out: &mut *out }),
+        HeadPage::Quantized(page) => {
             let (keys, out) = (keys.clone(), &mut *out);
             match page.kind {
                 KvType::Q8_0 => dispatch(isa, Decode::<8, 1, IS_K> { page, head_dim, keys, out }),

@@ -1,7 +1,7 @@
 //! Locates the keys and values of a query.
 
 use super::shape::STORED_BYTES;
-use crate::kv::{Block, KvLayer};
+use crate::kv::{HeadPage, KvLayer};
 use std::ops::Range;
 use verbatim_backend::PAGE_CELLS;
 use verbatim_team::AlignedBytes;
@@ -32,7 +32,7 @@ impl<'a> KvView<'a> {
         start: usize,
         visible: &Range<usize>,
         gathered: &'g mut AlignedBytes,
-    ) -> (Block<'g>, Block<'g>)
+    ) -> (HeadPage<'g>, HeadPage<'g>)
     where
         'a: 'g,
     {
@@ -40,15 +40,15 @@ impl<'a> KvView<'a> {
             Some(path) if start + PAGE_CELLS > path.tree_start => path.gather(self, start, visible, gathered),
             _ => {
                 let (page, layer) = (self.page(start), self.layer);
-                (layer.k().block(page, self.kv_head), layer.v().block(page, self.kv_head))
+                (layer.k().head_page(page, self.kv_head), layer.v().head_page(page, self.kv_head))
             }
         }
     }
 
     /// The keys of the block that begins at `start`, if they are in a page.
-    pub(super) fn keys_in_page(&self, start: usize) -> Option<Block<'a>> {
+    pub(super) fn keys_in_page(&self, start: usize) -> Option<HeadPage<'a>> {
         let page = usize::try_from(*self.pages.get(start / PAGE_CELLS)?).ok()?;
-        self.path.is_none().then(|| self.layer.k().block(page, self.kv_head))
+        self.path.is_none().then(|| self.layer.k().head_page(page, self.kv_head))
     }
 }
 
@@ -70,13 +70,13 @@ impl Path<'_> {
         start: usize,
         visible: &Range<usize>,
         gathered: &'g mut AlignedBytes,
-    ) -> (Block<'g>, Block<'g>) {
+    ) -> (HeadPage<'g>, HeadPage<'g>) {
         let visible = start + visible.start..start + visible.end;
         let sides = [(keys.layer.k(), 0), (keys.layer.v(), STORED_BYTES)];
         for (side, at) in sides {
             let page = &mut gathered.bytes_mut()[at..];
             if visible.start < self.tree_start {
-                side.copy_block(keys.page(start), keys.kv_head, page);
+                side.copy_head_page(keys.page(start), keys.kv_head, page);
             }
             for position in visible.start.max(self.tree_start)..visible.end {
                 let cell =
