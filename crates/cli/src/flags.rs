@@ -22,6 +22,7 @@ use verbatim_lab::synth::QuantType;
 use crate::cpu_mask::CpuMask;
 use crate::grammar_flags::GrammarFlags;
 use crate::sampling_flags::SamplingFlags;
+use crate::speculation_flags::SpeculationFlags;
 
 /// The command line of `verbatim`.
 #[derive(Debug, Parser)]
@@ -69,6 +70,8 @@ pub enum Command {
     Bench(BenchArgs),
     /// Measure the perplexity of a text
     Perplexity(PerplexityArgs),
+    /// Prove on this machine that batching, drafts and caches change no token of a model's answers
+    Verify(VerifyArgs),
     /// Write a model of a known shape with random weights, for benchmarks
     Synth(SynthArgs),
     /// Fetch a model into the store
@@ -200,6 +203,9 @@ pub struct GenerateFlags {
     /// How to choose the next token.
     #[command(flatten)]
     pub sampling: SamplingFlags,
+    /// How to draft the next tokens.
+    #[command(flatten)]
+    pub speculation: SpeculationFlags,
 }
 
 /// `verbatim run`: one prompt, one answer.
@@ -514,6 +520,20 @@ pub struct PerplexityArgs {
     /// Output format
     #[arg(long, value_name = "FORMAT", env = "VERBATIM_PERPLEXITY_FORMAT", default_value = "text")]
     pub format: PerplexityFormat,
+}
+
+/// `verbatim verify`: answers compared with plain decoding.
+#[derive(Debug, Clone, Args)]
+pub struct VerifyArgs {
+    /// Which model.
+    #[command(flatten)]
+    pub model: ModelFlags,
+    /// Backend and threads.
+    #[command(flatten)]
+    pub device: DeviceFlags,
+    /// Compare all KV cache types and draft lengths, with longer answers
+    #[arg(long, env = "VERBATIM_VERIFY_FULL", value_parser = FalseyValueParser::new())]
+    pub full: bool,
 }
 
 /// KV cache types of K and V.

@@ -21,6 +21,7 @@ pub mod repl;
 pub mod sampling_flags;
 pub mod session;
 pub mod source;
+pub mod speculation_flags;
 pub mod standard_io;
 pub mod store;
 

@@ -57,6 +57,10 @@ impl std::fmt::Display for Summary {
         if tokens > 1 {
             write!(f, ", {:.1} tokens/s", (tokens - 1) as f64 / stats.generation_time.as_secs_f64())?;
         }
+        let drafts = stats.drafts;
+        if drafts.drafted > 0 {
+            write!(f, ", {} of {} draft tokens accepted", drafts.accepted, drafts.drafted)?;
+        }
         if let Some(seed) = self.seed {
             write!(f, ", seed {seed}")?;
         }
@@ -226,6 +230,7 @@ impl Session {
             max_tokens: generate.max_tokens.map(|tokens| tokens as usize),
             stop: generate.stop.clone(),
             session: Some(self.id),
+            speculation: generate.speculation.speculation(),
             ..Request::new(prompt)
         });
         let _cancelling = interrupt.cancels(answer.canceller());

@@ -11,11 +11,13 @@ mod acceptance;
 mod costs;
 mod lengths;
 mod ngram;
+mod scripted;
 
 pub use acceptance::Acceptance;
 pub use costs::StepCosts;
 pub use lengths::{Proposal, draft_lengths};
 pub use ngram::NgramDrafter;
+pub use scripted::{Script, ScriptedDrafter};
 
 /// The most draft tokens of a request in one step.
 pub const MAX_DRAFT: usize = 15;

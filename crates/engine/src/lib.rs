@@ -49,7 +49,7 @@ pub use stepper::{SequenceMemory, Stepper};
 pub use verbatim_backend::{
     Backend, KvType, MatmulKind, MatmulWork, OpTime, Outputs, PAGE_CELLS, Profile, StateMemoryError,
 };
-pub use verbatim_draft::{Drafter, MAX_DRAFT, NgramDrafter};
+pub use verbatim_draft::{Drafter, MAX_DRAFT, NgramDrafter, Script, ScriptedDrafter};
 pub use verbatim_grammar::{ConstraintError, Grammar, GrammarError, VocabularyError};
 pub use verbatim_models::{HiddenOutput, Hyperparameters, ModelError};
 pub use verbatim_plan::CacheStatistics;

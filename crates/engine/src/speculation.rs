@@ -6,15 +6,28 @@ use std::sync::Arc;
 use verbatim_draft::{Acceptance, Drafter, MAX_DRAFT, NgramDrafter, Proposal, StepCosts, draft_lengths};
 
 /// How many draft tokens of a request are verified in one step. It changes how long an answer takes, never its text.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Speculation {
     /// As many as pay on this machine, by what steps take and drafts are worth; often none.
-    #[default]
-    Auto,
+    Auto {
+        /// At most so many.
+        max: usize,
+    },
     /// None.
     Off,
     /// As many as the drafter proposes, at most so many.
     Fixed(usize),
+}
+
+impl Speculation {
+    /// As many as pay.
+    pub const AUTO: Speculation = Speculation::Auto { max: MAX_DRAFT };
+}
+
+impl Default for Speculation {
+    fn default() -> Speculation {
+        Speculation::AUTO
+    }
 }
 
 /// Makes the drafter of each request.
@@ -94,9 +107,9 @@ impl DraftStats {
 impl Drafts {
     pub(crate) fn new(speculation: Speculation, sampler: &Sampler, drafters: &DrafterFactory) -> Drafts {
         let drafter: Result<Box<dyn Drafter>, NotDrafted> = match speculation {
-            Speculation::Off | Speculation::Fixed(0) => Err(NotDrafted::Off),
+            Speculation::Off | Speculation::Fixed(0) | Speculation::Auto { max: 0 } => Err(NotDrafted::Off),
             _ if sampler.is_stateful() => Err(NotDrafted::StatefulSampler),
-            Speculation::Auto | Speculation::Fixed(_) => Ok(drafters.0()),
+            Speculation::Auto { .. } | Speculation::Fixed(_) => Ok(drafters.0()),
         };
         let stats = DraftStats { not_drafted: drafter.as_ref().err().copied(), ..DraftStats::default() };
         let (tokens, history) = (Vec::new(), Vec::new());
@@ -138,8 +151,8 @@ impl Drafts {
         let Ok(drafter) = &mut self.drafter else { return };
         self.acceptance.get_or_insert_with(|| Acceptance::from_prior(&speculator.known));
         let max = match self.speculation {
-            Speculation::Fixed(limit) => max.min(limit),
-            _ => max,
+            Speculation::Fixed(limit) | Speculation::Auto { max: limit } => max.min(limit),
+            Speculation::Off => 0,
         };
         // The history only grows within a request, but for context shifts, which the text does not show.
         let same = self.history.len().min(history.len());
@@ -155,7 +168,7 @@ impl Drafts {
     }
 
     fn is_auto(&self) -> bool {
-        self.speculation == Speculation::Auto
+        matches!(self.speculation, Speculation::Auto { .. })
     }
 }
 

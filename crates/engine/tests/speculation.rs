@@ -3,12 +3,11 @@
 mod common;
 
 use common::*;
-use fastrand::Rng;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use verbatim_engine::{
-    DraftStats, Drafter, DrafterFactory, Engine, EngineOptions, Event, EventStream, FinishReason, Grammar,
-    KvType, LoadOptions, LogProbs, MAX_DRAFT, NgramDrafter, NotDrafted, Prompt, Request, Sampling,
-    SessionOptions, Speculation, TextProcessor,
+    DraftStats, DrafterFactory, Engine, EngineOptions, Event, EventStream, FinishReason, Grammar, KvType,
+    LoadOptions, LogProbs, MAX_DRAFT, NgramDrafter, NotDrafted, Prompt, Request, Sampling, Script,
+    ScriptedDrafter, SessionOptions, Speculation, TextProcessor,
 };
 use verbatim_gguf::GgufFile;
 use verbatim_text::Tokenizer;
@@ -16,39 +15,6 @@ use verbatim_text::Tokenizer;
 const MODELS: [&str; 5] = ["llama-gqa-tied", "qwen3", "gemma3-iswa", "qwen35-hybrid", "qwen3moe"];
 const REQUESTS: u64 = 8;
 const ANSWER: usize = 24;
-
-/// A drafter that knows what the requests will say, and spoils it in every way.
-#[derive(Clone, Debug, Default)]
-struct Scripted {
-    /// Prompt and answer of each request.
-    known: Arc<Mutex<Vec<Vec<u32>>>>,
-    eog: u32,
-}
-
-impl Drafter for Scripted {
-    fn method(&self) -> &'static str {
-        "scripted"
-    }
-
-    fn propose(&mut self, history: &[u32], max: usize, draft: &mut Vec<u32>) {
-        let known = self.known.lock().unwrap();
-        let Some(whole) = known.iter().find(|whole| whole.starts_with(history)) else { return };
-        let right = &whole[history.len()..];
-        let mut random = Rng::with_seed(history.len() as u64 * 31 + u64::from(history[0]));
-        let at = random.usize(0..=right.len().min(max));
-        let kind = random.u8(..8);
-        draft.extend_from_slice(&right[..if kind == 0 { right.len().min(max) } else { at.min(max) }]);
-        match kind {
-            0 | 1 => {}
-            2 => draft.extend((0..max).map(|_| random.u32(..250))),
-            3 => draft.extend([self.eog, 5, 6]),
-            4 => draft.extend([u32::MAX, 5, 1 << 20]),
-            5 => draft.clear(),
-            6 => draft.extend(right.iter().skip(at + 1)),
-            _ => draft.extend(std::iter::repeat_n(7, 100)),
-        }
-    }
-}
 
 fn tokenizer(model: &str) -> Arc<Tokenizer> {
     let file = GgufFile::open(data(&format!("models/{model}/model.gguf"))).expect("a model");
@@ -133,19 +99,23 @@ fn read(stream: EventStream) -> (Answer, DraftStats) {
 }
 
 /// The answers of single requests without drafts, and what a scripted drafter must know.
-fn plain(setting: &Setting) -> (Vec<Answer>, Scripted) {
+fn plain(setting: &Setting) -> (Vec<Answer>, ScriptedDrafter) {
     let engine = Setting { sequences: 1, cache_bytes: 0, ..*setting }.start(DrafterFactory::default());
     let answers: Vec<Answer> =
         (0..REQUESTS).map(|number| read(engine.submit(request(number, Speculation::Off))).0).collect();
-    let known = answers.iter().zip(0..).map(|(answer, number)| {
-        let Prompt::Tokens(mut whole) = request(number, Speculation::Off).prompt else { unreachable!() };
-        whole.extend(&answer.tokens);
-        whole
-    });
-    let known = Arc::new(Mutex::new(known.collect()));
+    let script = Script::default();
+    for (answer, number) in answers.iter().zip(0..) {
+        add(&script, number, answer);
+    }
     let tokenizer = tokenizer(setting.model);
     let eog = (0..tokenizer.vocab_len() as u32).find(|&token| tokenizer.is_eog(token)).unwrap_or(3);
-    (answers, Scripted { known, eog })
+    (answers, ScriptedDrafter::new(script, eog))
+}
+
+fn add(script: &Script, number: u64, answer: &Answer) {
+    let Prompt::Tokens(mut whole) = request(number, Speculation::Off).prompt else { unreachable!() };
+    whole.extend(&answer.tokens);
+    script.add(whole);
 }
 
 #[test]
@@ -166,7 +136,7 @@ fn answers_are_those_of_single_requests_without_drafts() {
                     let streams = (0..REQUESTS).map(|number| {
                         width = width % MAX_DRAFT + 1;
                         let speculation =
-                            if width % 4 == 0 { Speculation::Auto } else { Speculation::Fixed(width) };
+                            if width % 4 == 0 { Speculation::AUTO } else { Speculation::Fixed(width) };
                         engine.submit(request(number, speculation))
                     });
                     for (wanted, stream) in wanted.iter().zip(streams.collect::<Vec<_>>()) {
@@ -188,7 +158,7 @@ fn a_session_continues_as_without_drafts() {
     for model in ["qwen3", "gemma3-iswa", "qwen35-hybrid"] {
         let setting = Setting { model, kv: KvType::F16, sequences: 2, cache_bytes: 0 };
         let (_, scripted) = plain(&setting);
-        let talk = |speculation: Speculation, drafter: Scripted| {
+        let talk = |speculation: Speculation, drafter: ScriptedDrafter| {
             let engine = setting.start(DrafterFactory::new(move || Box::new(drafter.clone())));
             let session =
                 engine.open_session(SessionOptions { shift_keep: None, file: None }).expect("free").id;
@@ -221,7 +191,7 @@ fn a_session_continues_as_without_drafts() {
 #[test]
 fn stop_strings_and_grammars_cut_a_draft() {
     let setting = Setting { model: "qwen3", kv: KvType::F16, sequences: 4, cache_bytes: 0 };
-    let (answers, scripted) = plain(&setting);
+    let (answers, _) = plain(&setting);
     let limited = |speculation| {
         let middle: String = answers[1].text.chars().skip(6).take(2).collect();
         let stopped = Request { stop: vec![middle], ..request(1, speculation) };
@@ -234,10 +204,10 @@ fn stop_strings_and_grammars_cut_a_draft() {
         limited(Speculation::Off).map(|request| read(engine.submit(request)).0).into_iter().collect();
     assert!(matches!(wanted[0].reason, FinishReason::StopString(_)), "{wanted:?}");
     assert!(wanted[1].text.ends_with(">!!!!!!!!!"), "{wanted:?}");
-    // What the constrained request says is drafted for it, too.
-    let Prompt::Tokens(mut whole) = request(2, Speculation::Off).prompt else { unreachable!() };
-    whole.extend(&wanted[1].tokens);
-    scripted.known.lock().unwrap()[2] = whole;
+    let script = Script::default();
+    add(&script, 1, &answers[1]);
+    add(&script, 2, &wanted[1]);
+    let scripted = ScriptedDrafter::new(script, 3);
     for drafters in [DrafterFactory::new(move || Box::new(scripted.clone())), DrafterFactory::default()] {
         let engine = setting.start(drafters);
         for width in 1..=MAX_DRAFT {
@@ -255,8 +225,8 @@ fn a_request_says_why_it_does_not_draft() {
         .start(DrafterFactory::default());
     let why = |request| read(engine.submit(request)).1.not_drafted;
     assert_eq!(why(request(0, Speculation::Off)), Some(NotDrafted::Off));
-    assert_eq!(why(request(0, Speculation::Auto)), None);
+    assert_eq!(why(request(0, Speculation::AUTO)), None);
     let mirostat = Sampling { mirostat: true, ..Sampling::default() };
-    let stateful = Request { sampling: mirostat, ..request(0, Speculation::Auto) };
+    let stateful = Request { sampling: mirostat, ..request(0, Speculation::AUTO) };
     assert_eq!(why(stateful), Some(NotDrafted::StatefulSampler));
 }

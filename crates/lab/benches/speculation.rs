@@ -40,11 +40,11 @@ struct Mode {
 
 const MODES: [Mode; 6] = [
     Mode { name: "plain", speculation: Speculation::Off, is_wrong: false },
-    Mode { name: "auto", speculation: Speculation::Auto, is_wrong: false },
+    Mode { name: "auto", speculation: Speculation::AUTO, is_wrong: false },
     Mode { name: "fixed 2", speculation: Speculation::Fixed(2), is_wrong: false },
     Mode { name: "fixed 4", speculation: Speculation::Fixed(4), is_wrong: false },
     Mode { name: "fixed 8", speculation: Speculation::Fixed(8), is_wrong: false },
-    Mode { name: "all wrong", speculation: Speculation::Auto, is_wrong: true },
+    Mode { name: "all wrong", speculation: Speculation::AUTO, is_wrong: true },
 ];
 
 fn main() {
