@@ -232,6 +232,49 @@ pub struct RunArgs {
     /// Raw completion: continue the prompt without applying the chat template
     #[arg(long, env = "VERBATIM_NO_TEMPLATE", value_parser = switch())]
     pub no_template: bool,
+    /// Many prompts at once.
+    #[command(flatten)]
+    pub parallel: ParallelFlags,
+}
+
+/// Many prompts at once.
+#[derive(Debug, Clone, Args)]
+pub struct ParallelFlags {
+    /// Answer every line of this file, such as {"prompt": "…"}, or a request of OpenAI's batch API; `-` is standard input
+    #[arg(
+        long = "parallel",
+        value_name = "FILE.jsonl",
+        env = "VERBATIM_PARALLEL",
+        value_hint = ValueHint::FilePath,
+        help_heading = "Many prompts"
+    )]
+    pub file: Option<PathBuf>,
+    /// Append the answers to this file instead of printing them; lines that it answers already are left out
+    #[arg(
+        short = 'o',
+        long,
+        value_name = "FILE.jsonl",
+        env = "VERBATIM_OUT",
+        value_hint = ValueHint::FilePath,
+        help_heading = "Many prompts"
+    )]
+    pub out: Option<PathBuf>,
+    /// Requests computed at once; each has memory for a whole context [default: 8]
+    #[arg(
+        long = "np",
+        visible_alias = "slots",
+        value_name = "N",
+        env = "VERBATIM_NP",
+        help_heading = "Many prompts"
+    )]
+    pub slots: Option<NonZeroUsize>,
+}
+
+impl ParallelFlags {
+    /// Requests computed at once.
+    pub fn slots(&self) -> usize {
+        self.slots.map_or(8, usize::from)
+    }
 }
 
 /// `verbatim chat`: a conversation in the terminal.

@@ -6,6 +6,7 @@
 //! Exit status: 0 for success, 1 for an error, 2 for a usage error. A broken pipe
 //! (`verbatim … | head`) is not an error.
 
+pub mod batch_line;
 pub mod catalogue;
 pub mod commands;
 pub mod cpu_mask;

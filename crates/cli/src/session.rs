@@ -12,7 +12,7 @@ use verbatim_engine::{
 use verbatim_gguf::GgufFile;
 
 use crate::cpu_mask::CpuMask;
-use crate::flags::{CacheFlags, DeviceFlags, GenerateFlags, ModelFlags, SequenceFlags};
+use crate::flags::{CacheFlags, DeviceFlags, GenerateFlags, ModelFlags, RunArgs, SequenceFlags};
 use crate::interrupt::Interrupt;
 use crate::model_file::ModelFile;
 use crate::pull::{self, Sources};
@@ -143,18 +143,8 @@ impl Session {
     ) -> anyhow::Result<Session> {
         let grammar = generate.grammar.grammar()?;
         let file = open_model(store, model)?;
-        let options = LoadOptions {
-            context: generate.context_tokens.map(|tokens| tokens.get() as usize),
-            k: cache.cache_type_k,
-            v: cache.cache_type_v,
-            hadamard: !cache.no_kv_rotation,
-            cache_bytes: sequence.cache_mib.saturating_mul(1 << 20),
-            backend_sampling: !generate.sampling.no_backend_sampling,
-            ..LoadOptions::default()
-        };
-        let (recommended, problems) = recommended_sampling(&file.gguf);
-        problems.iter().for_each(|problem| notify(&format!("warning: {problem}")));
-        let sampling = generate.sampling.settings(recommended, &file.tokenizer()?)?;
+        let options = load_options(cache, sequence, generate);
+        let sampling = sampling_for(&file, generate)?;
         let (device, _) = open_device(device)?;
         Session::load(&file, device, &options, sequence, sampling, grammar)
     }
@@ -222,17 +212,8 @@ impl Session {
         interrupt: Interrupt,
         show: &mut dyn FnMut(&str) -> anyhow::Result<()>,
     ) -> anyhow::Result<Summary> {
-        let answer = self.engine.submit(Request {
-            sampling: self.sampling.clone(),
-            log_probs: None,
-            grammar: self.grammar.clone(),
-            reasoning_budget: generate.reasoning_budget.and_then(|tokens| usize::try_from(tokens).ok()),
-            max_tokens: generate.max_tokens.map(|tokens| tokens as usize),
-            stop: generate.stop.clone(),
-            session: Some(self.id),
-            speculation: generate.speculation.speculation(),
-            ..Request::new(prompt)
-        });
+        let request = request(prompt, self.sampling.clone(), self.grammar.clone(), generate);
+        let answer = self.engine.submit(Request { session: Some(self.id), ..request });
         let _cancelling = interrupt.cancels(answer.canceller());
         let mut used_seed = None;
         for event in answer {
@@ -248,6 +229,69 @@ impl Session {
             }
         }
         bail!("the answer ended without a final event: this is a bug, please report it")
+    }
+}
+
+/// What the command line says about all requests.
+#[derive(Debug, Clone)]
+pub struct Defaults {
+    /// Settings; its prompt is empty.
+    pub request: Request,
+    /// The system message of conversations.
+    pub system: Option<String>,
+    /// Whether prompts are continued without a chat template.
+    pub is_raw: bool,
+}
+
+/// Loads a model for this many requests at once.
+///
+/// # Errors
+/// When the file is not a supported model, or memory does not suffice.
+pub fn open_engine(store: &Store, args: &RunArgs, sequences: usize) -> anyhow::Result<(Engine, Defaults)> {
+    let generate = &args.generate;
+    let grammar = generate.grammar.grammar()?;
+    let file = open_model(store, &args.model)?;
+    let options = LoadOptions { sequences, ..load_options(&args.cache, &args.sequence, generate) };
+    let sampling = sampling_for(&file, generate)?;
+    let (device, _) = open_device(&args.device)?;
+    let engine = start_engine(&file, device, &options)?;
+    let request = request(Prompt::Text(String::new()), sampling, grammar, generate);
+    Ok((engine, Defaults { request, system: generate.system.clone(), is_raw: args.no_template }))
+}
+
+fn load_options(cache: &CacheFlags, sequence: &SequenceFlags, generate: &GenerateFlags) -> LoadOptions {
+    LoadOptions {
+        context: generate.context_tokens.map(|tokens| tokens.get() as usize),
+        k: cache.cache_type_k,
+        v: cache.cache_type_v,
+        hadamard: !cache.no_kv_rotation,
+        cache_bytes: sequence.cache_mib.saturating_mul(1 << 20),
+        backend_sampling: !generate.sampling.no_backend_sampling,
+        ..LoadOptions::default()
+    }
+}
+
+/// The sampling settings of the flags, for what they leave out those of the file.
+fn sampling_for(file: &ModelFile, generate: &GenerateFlags) -> anyhow::Result<Sampling> {
+    let (recommended, problems) = recommended_sampling(&file.gguf);
+    problems.iter().for_each(|problem| notify(&format!("warning: {problem}")));
+    generate.sampling.settings(recommended, &file.tokenizer()?)
+}
+
+fn request(
+    prompt: Prompt,
+    sampling: Sampling,
+    grammar: Option<Grammar>,
+    generate: &GenerateFlags,
+) -> Request {
+    Request {
+        sampling,
+        grammar,
+        reasoning_budget: generate.reasoning_budget.and_then(|tokens| usize::try_from(tokens).ok()),
+        max_tokens: generate.max_tokens.map(|tokens| tokens as usize),
+        stop: generate.stop.clone(),
+        speculation: generate.speculation.speculation(),
+        ..Request::new(prompt)
     }
 }
 

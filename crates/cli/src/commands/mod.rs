@@ -7,6 +7,7 @@ pub mod inspect;
 pub mod list;
 pub mod logits;
 pub mod man;
+pub mod parallel;
 pub mod perplexity;
 pub mod pull;
 pub mod rm;
