@@ -197,6 +197,9 @@ pub struct GenerateFlags {
     /// Tokens that the model may think before it must answer; 0 is none, -1 is any number [default: -1]
     #[arg(long, value_name = "N", env = "VERBATIM_REASONING_BUDGET", allow_negative_numbers = true)]
     pub reasoning_budget: Option<i64>,
+    /// Show only the answer, not what the model thinks before it
+    #[arg(long, env = "VERBATIM_HIDE_REASONING", value_parser = switch())]
+    pub hide_reasoning: bool,
     /// What answers must look like.
     #[command(flatten)]
     pub grammar: GrammarFlags,

@@ -1,5 +1,6 @@
 //! A loaded model in its engine, and one session that lasts from answer to answer.
 
+use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow, bail, ensure};
@@ -216,11 +217,16 @@ impl Session {
         let answer = self.engine.submit(Request { session: Some(self.id), ..request });
         let _cancelling = interrupt.cancels(answer.canceller());
         let mut used_seed = None;
+        let mut reasoning_style = ReasoningStyle::new(generate.hide_reasoning);
         for event in answer {
             match event {
                 Event::Started { seed, .. } => used_seed = Some(seed),
-                Event::Text { text, .. } if text.is_empty() => {}
-                Event::Text { text, .. } => show(&text)?,
+                Event::Text { text, reasoning, .. } => {
+                    let shown = reasoning_style.join(&reasoning, &text);
+                    if !shown.is_empty() {
+                        show(&shown)?;
+                    }
+                }
                 Event::Finished { reason, stats } => {
                     let seed = used_seed.filter(|_| !self.sampling.is_greedy());
                     return Ok(Summary { reason, stats, seed });
@@ -229,6 +235,34 @@ impl Session {
             }
         }
         bail!("the answer ended without a final event: this is a bug, please report it")
+    }
+}
+
+/// How reasoning is shown: dimmed on a terminal, in front of the answer; not at all where programs read the answer.
+struct ReasoningStyle {
+    is_shown: bool,
+    is_open: bool,
+}
+
+impl ReasoningStyle {
+    fn new(hide: bool) -> ReasoningStyle {
+        ReasoningStyle { is_shown: !hide && io::stdout().is_terminal(), is_open: false }
+    }
+
+    fn join(&mut self, reasoning: &str, answer: &str) -> String {
+        let mut shown = String::new();
+        if self.is_shown && !reasoning.is_empty() {
+            shown.push_str("\x1b[2m");
+            shown.push_str(reasoning);
+            shown.push_str("\x1b[0m");
+            self.is_open = true;
+        }
+        if self.is_open && !answer.is_empty() {
+            shown.push_str("\n\n");
+            self.is_open = false;
+        }
+        shown.push_str(answer);
+        shown
     }
 }
 

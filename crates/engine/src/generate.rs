@@ -14,7 +14,7 @@ use verbatim_backend::{Backend, Outputs};
 use verbatim_draft::MAX_DRAFT;
 use verbatim_grammar::Constraint;
 use verbatim_sample::TokenLogProbs;
-use verbatim_text::{Detokenizer, StopMatcher, Tokenizer};
+use verbatim_text::{Detokenizer, ReasoningSplitter, SplitText, StopMatcher, Tokenizer};
 
 /// A validated request, with its prompt as tokens.
 #[derive(Debug)]
@@ -27,6 +27,7 @@ pub(crate) struct Task {
     max_tokens: usize,
     stop: Vec<String>,
     stops: StopMatcher,
+    splitter: Option<ReasoningSplitter>,
     constraint: Option<Constraint>,
     reasoning: Option<Reasoning>,
 }
@@ -46,6 +47,7 @@ impl Task {
             .with_breakers(breakers)
             .with_log_probs(log_probs);
         let stops = StopMatcher::new(stop.iter().cloned())?;
+        let is_chat = matches!(prompt, Prompt::Chat(_));
         let prompt = match prompt {
             Prompt::Tokens(tokens) => tokens,
             Prompt::Text(text) => format.text_tokens(&text),
@@ -59,6 +61,10 @@ impl Task {
         let reasoning = (reasoning_budget.is_some() || constraint.is_some())
             .then(|| Reasoning::new(reasoning_budget.unwrap_or(usize::MAX), format.tokenizer(), &prompt));
         let max_tokens = max_tokens.unwrap_or(usize::MAX);
+        let splitter = is_chat.then(|| {
+            let end = &prompt[prompt.len().saturating_sub(PROMPT_END)..];
+            ReasoningSplitter::new(&String::from_utf8_lossy(&format.tokenizer().decode(end, true)))
+        });
         let drafts = Drafts::new(speculation, &sampler, drafters);
         Ok(Task {
             session,
@@ -69,12 +75,15 @@ impl Task {
             max_tokens,
             stop,
             stops,
+            splitter,
             constraint,
             reasoning,
         })
     }
 }
 
+/// Tokens at the end of a prompt that may open the reasoning.
+const PROMPT_END: usize = 16;
 /// The most tokens that wait to be computed because a grammar has forced them: what else there is to do comes between.
 const MAX_FORCED: usize = 64;
 
@@ -128,7 +137,18 @@ impl Generation {
         stepper: &mut Stepper<B>,
         session: &mut Session,
     ) -> Result<Generation, RequestError> {
-        let Task { mut prompt, sampler, drafts, max_tokens, stop, stops, constraint, reasoning, .. } = task;
+        let Task {
+            mut prompt,
+            sampler,
+            drafts,
+            max_tokens,
+            stop,
+            stops,
+            splitter,
+            constraint,
+            reasoning,
+            ..
+        } = task;
         let (tokens, context) = (prompt.len(), stepper.context());
         if tokens > context && !session.shifts() {
             return Err(RequestError::PromptTooLong { tokens, context });
@@ -139,8 +159,10 @@ impl Generation {
         let stats = GenerationStats { prompt_tokens: tokens, cached_tokens, ..GenerationStats::default() };
         let text = Text {
             detokenizer: Detokenizer::new(),
+            splitter,
             stops,
             text: String::new(),
+            reasoning: String::new(),
             tokens: Vec::new(),
             log_probs: Vec::new(),
         };
@@ -412,7 +434,7 @@ impl Generation {
         }
         self.stats.generated_tokens += 1;
         self.pending_tokens.push(token);
-        let stopped_by = self.text.push(token, log_probs, tokenizer.visible_piece(token));
+        let stopped_by = self.text.push(token, log_probs, tokenizer);
         if let Some(index) = stopped_by {
             return Ok(Some(FinishReason::StopString(self.stop[index].clone())));
         }
@@ -421,14 +443,14 @@ impl Generation {
 
     /// The new text since the last call, if any.
     pub(crate) fn take_text(&mut self) -> Option<Event> {
-        (!self.text.text.is_empty()).then(|| self.text.take())
+        self.text.has_text().then(|| self.text.take())
     }
 
     /// Ends the answer: returns the rest of its text, if any, and the final event.
     pub(crate) fn finish(mut self, reason: FinishReason) -> (Option<Event>, Event) {
         let stopped_by = self.text.finish();
         let reason = stopped_by.map_or(reason, |index| FinishReason::StopString(self.stop[index].clone()));
-        let rest = !self.text.text.is_empty() || !self.text.tokens.is_empty();
+        let rest = self.text.has_text() || !self.text.tokens.is_empty();
         let rest = rest.then(|| self.text.take());
         let since = |first: Instant| first.elapsed();
         self.stats.drafts = self.drafts.stats();
@@ -442,9 +464,12 @@ impl Generation {
 #[derive(Debug)]
 struct Text {
     detokenizer: Detokenizer,
+    /// For conversations.
+    splitter: Option<ReasoningSplitter>,
     stops: StopMatcher,
     /// Text that can be shown and was not taken yet.
     text: String,
+    reasoning: String,
     /// The tokens since the text was last taken.
     tokens: Vec<u32>,
     /// The log-probabilities of `tokens`, one entry each.
@@ -453,28 +478,61 @@ struct Text {
 
 impl Text {
     /// Adds the next token; returns the index of the stop string that is now complete, if any.
-    fn push(&mut self, token: u32, log_probs: Option<TokenLogProbs>, piece: &[u8]) -> Option<usize> {
+    fn push(&mut self, token: u32, log_probs: Option<TokenLogProbs>, tokenizer: &Tokenizer) -> Option<usize> {
         self.tokens.push(token);
         self.log_probs.push(log_probs);
-        let output = self.stops.push(self.detokenizer.push(piece));
-        self.text.push_str(output.text);
-        output.stopped_by
+        let text = self.detokenizer.push(tokenizer.visible_piece(token));
+        let Some(splitter) = &mut self.splitter else {
+            return push_answer(&mut self.stops, text, &mut self.text);
+        };
+        let split = splitter.text(text);
+        if tokenizer.visible_piece(token).is_empty() {
+            splitter.control(&String::from_utf8_lossy(tokenizer.piece(token)));
+        }
+        self.push_split(split)
+    }
+
+    fn push_split(&mut self, split: SplitText) -> Option<usize> {
+        self.reasoning.push_str(&split.reasoning);
+        push_answer(&mut self.stops, &split.answer, &mut self.text)
     }
 
     /// Ends the text and adds the text held back. Returns the index of the stop string that ended it, if any.
     fn finish(&mut self) -> Option<usize> {
-        let output = self.stops.push(self.detokenizer.finish());
-        self.text.push_str(output.text);
+        let rest = self.detokenizer.finish().to_owned();
+        match &mut self.splitter {
+            None => {
+                push_answer(&mut self.stops, &rest, &mut self.text);
+            }
+            Some(splitter) => {
+                let (split, held) = (splitter.text(&rest), splitter.finish());
+                self.push_split(split);
+                self.push_split(held);
+            }
+        }
         let output = self.stops.finish();
         self.text.push_str(output.text);
         output.stopped_by
     }
 
+    fn has_text(&self) -> bool {
+        !self.text.is_empty() || !self.reasoning.is_empty()
+    }
+
     fn take(&mut self) -> Event {
         Event::Text {
             text: std::mem::take(&mut self.text),
+            reasoning: std::mem::take(&mut self.reasoning),
             tokens: std::mem::take(&mut self.tokens),
             log_probs: std::mem::take(&mut self.log_probs),
         }
     }
+}
+
+/// Adds text of the answer that cannot become part of a stop string; returns the index of the stop string that is now complete,
+/// if any.
+fn push_answer(stops: &mut StopMatcher, text: &str, shown: &mut String) -> Option<usize> {
+    let output = stops.push(text);
+    shown.push_str(output.text);
+    output.stopped_by
 }

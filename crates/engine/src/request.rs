@@ -81,6 +81,9 @@ pub enum Event {
     Text {
         /// The text, which can no longer become part of a stop string; may be empty in the last text event.
         text: String,
+        /// What the model thinks before it answers a conversation, without the tags around it. It comes before all text. Stop
+        /// strings do not apply to it.
+        reasoning: String,
         /// The tokens generated since the previous text event, excluding the end-of-generation token. Text that may become a stop
         /// string is held back, so text may come later than its tokens.
         tokens: Vec<u32>,

@@ -33,7 +33,7 @@ fn read(answer: EventStream) -> Result<Answer, RequestError> {
     for event in answer {
         match event {
             Event::Started { .. } => {}
-            Event::Text { text: more, tokens: their, log_probs } => {
+            Event::Text { text: more, tokens: their, log_probs, .. } => {
                 assert_eq!(their.len(), log_probs.len());
                 text.push_str(&more);
                 tokens.extend(their);

@@ -78,7 +78,7 @@ fn read(stream: EventStream) -> (Answer, DraftStats) {
     for event in stream {
         match event {
             Event::Started { .. } => {}
-            Event::Text { text: more, tokens: ids, log_probs: given } => {
+            Event::Text { text: more, tokens: ids, log_probs: given, .. } => {
                 text += &more;
                 tokens.extend(ids);
                 log_probs.extend(given.into_iter().map(|given| {

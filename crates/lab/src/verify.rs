@@ -306,7 +306,7 @@ fn read(stream: EventStream) -> Result<Answer, VerifyError> {
     for event in stream {
         match event {
             Event::Started { .. } => {}
-            Event::Text { text: more, tokens: ids, log_probs: given } => {
+            Event::Text { text: more, tokens: ids, log_probs: given, .. } => {
                 text += &more;
                 tokens.extend(ids);
                 for given in given.into_iter().flatten() {
