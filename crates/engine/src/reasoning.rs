@@ -41,14 +41,19 @@ impl Reasoning {
         }
         self.ended = if self.end.get(self.ended) == Some(&token) { self.ended + 1 } else { 0 };
         self.recent.extend_from_slice(tokenizer.piece(token));
-        let last = |tag: &str| self.recent.windows(tag.len()).rposition(|window| window == tag.as_bytes());
-        match (last(START), last(END)) {
+        let end_of = |tag: &str| {
+            let start = self.recent.windows(tag.len()).rposition(|window| window == tag.as_bytes());
+            start.map(|start| start + tag.len())
+        };
+        let (start, end) = (end_of(START), end_of(END));
+        match (start, end) {
             (None, None) => {}
-            (start, end) if start > end => self.spent = Some(0),
+            _ if start > end => self.spent = Some(0),
             _ => (self.spent, self.ended) = (None, 0),
         }
-        let keep = self.recent.len().min(END.len() - 1);
-        self.recent.drain(..self.recent.len() - keep);
+        // A tag that was found is not found again.
+        let done = start.max(end).unwrap_or(0).max(self.recent.len().saturating_sub(END.len() - 1));
+        self.recent.drain(..done);
     }
 
     /// The token that must come next: the rest of the end tag, once the budget is spent.

@@ -278,6 +278,32 @@ fn a_conversation_is_rendered_with_the_chat_template() {
 }
 
 #[test]
+fn a_conversation_tells_reasoning_from_the_answer() {
+    let engine = started("qwen3", 300, 64, Some("{{ messages[0].content }}<think>"));
+    let ask = |prompt: Prompt, budget: usize| {
+        let sampling = Sampling::unfiltered(0.9, 4);
+        let request = Request { prompt, sampling, reasoning_budget: Some(budget), ..request(40) };
+        let (mut text, mut thoughts) = (String::new(), String::new());
+        for event in engine.submit(request) {
+            if let Event::Text { text: more, reasoning, .. } = event {
+                text += &more;
+                thoughts += &reasoning;
+            }
+        }
+        (text, thoughts)
+    };
+    let hello = || Message { role: Role::User, content: "hello".to_owned() };
+    let (whole, none) = ask(Prompt::Text("hello<think>".to_owned()), 7);
+    let (answer, thoughts) = ask(Prompt::Chat(vec![hello()]), 7);
+    assert!(none.is_empty() && !thoughts.is_empty(), "{whole:?} {none:?} {answer:?} {thoughts:?}");
+    assert_eq!(
+        whole.split_once("</think>"),
+        Some((thoughts.as_str(), whole.split_once("</think>").unwrap().1))
+    );
+    assert_eq!(whole.split_once("</think>").unwrap().1.trim_start(), answer);
+}
+
+#[test]
 fn the_engine_stops_when_its_last_handle_is_dropped() {
     // The request has paused, or is being computed.
     for event_buffer in [4, 1000] {
