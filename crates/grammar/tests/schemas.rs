@@ -125,7 +125,6 @@ fn contradictions_are_errors() {
     ] {
         let error = Grammar::JsonSchema(schema.clone()).compile(&vocabulary).unwrap_err();
         assert!(matches!(error, GrammarError::Empty { .. }), "{schema}: {error}");
-        eprintln!("{error}");
     }
 }
 
@@ -141,7 +140,7 @@ fn schemas_without_an_end_are_errors() {
         (list(node(json!("object"), json!([]))), false),
         (list(node(json!(["object", "null"]), json!(["next"]))), false),
         (list(json!({ "anyOf": [node(json!("object"), json!(["next"])), { "type": "null" }] })), false),
-        (json!({ "type": "object", "properties": { "list": array(1) }, "required": ["list"] }), false),
+        (json!({ "type": "object", "properties": { "list": array(0) }, "required": ["list"] }), false),
         (
             json!({ "type": "object", "properties": { "a": { "type": "array", "items": { "$ref": "#" }, "minItems": 1 } }, "required": ["a"] }),
             true,

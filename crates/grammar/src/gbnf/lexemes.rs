@@ -197,6 +197,20 @@ mod tests {
     }
 
     #[test]
+    fn lexemes_that_are_never_allowed_together_stay_whole() {
+        let text = "root ::= \"{x: \" args \"}\"\nargs ::= \"{\" ([a-z]+ \": \" value)? \"}\"\nvalue ::= [a-z :]+ | args";
+        // `{x: `, `}`, `{`, `[a-z]+ ": "` and the rest of `value`.
+        assert_eq!(lexemes(text), 5);
+    }
+
+    #[test]
+    fn lexemes_after_different_ones_of_the_same_text_are_compared() {
+        // After the first `a`, both `b` and `bc` are possible, although no lexeme is followed by both.
+        let text = "root ::= left | right\nleft ::= \"a\" one\none ::= \"b\" one \"c\" | \"c\"\nright ::= [a] two\ntwo ::= \"bc\" two \"d\" | \"d\"";
+        assert_eq!(lexemes(text), 7);
+    }
+
+    #[test]
     fn lexemes_that_would_cut_off_others_are_split() {
         // Trailing blanks of the number could swallow the newline.
         let text = "root ::= expr \"\\n\"\nexpr ::= \"(\" expr \")\" | [0-9]+ [ \\n]*";
