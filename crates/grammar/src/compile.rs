@@ -12,6 +12,8 @@ use llguidance::api::TopLevelGrammar;
 
 /// The library recurses over rules and expressions. Only the pages that it touches are ever used.
 const STACK_BYTES: usize = 256 << 20;
+/// How the library says that a part of a schema contradicts itself. The reason follows.
+const UNSATISFIABLE: &str = "Unsatisfiable schema: ";
 
 /// A grammar, compiled for a vocabulary. It is immutable, and can be shared between requests and threads.
 pub struct CompiledGrammar {
@@ -98,9 +100,13 @@ fn library_grammar(grammar: &Grammar, vocabulary: &Vocabulary) -> Result<TopLeve
 
 fn library_error(kind: &'static str, message: &str) -> GrammarError {
     let what = plain_message(message).into_owned();
-    // A mask without a single token, or a part that the library has found to be contradictory.
-    if what.starts_with("NoExtensionBias") || what.contains("Unsatisfiable schema") {
-        return GrammarError::Empty { kind };
+    // A mask without a single token.
+    if what.starts_with("NoExtensionBias") {
+        let what = "not even a first token is possible; look for parts that contradict each other".to_owned();
+        return GrammarError::Empty { kind, what };
+    }
+    if what.contains(UNSATISFIABLE) {
+        return GrammarError::Empty { kind, what: what.replace(UNSATISFIABLE, "") };
     }
     if what.contains("oneOf constraints are not supported") {
         let what =

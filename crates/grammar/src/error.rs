@@ -56,10 +56,12 @@ pub enum GrammarError {
         max_depth: usize,
     },
     /// No output satisfies the grammar.
-    #[error("no output of this model can satisfy the {kind}; look for parts that contradict each other")]
+    #[error("no output of this model can satisfy the {kind}: {what}")]
     Empty {
         /// What kind of grammar it is.
         kind: &'static str,
+        /// Why, as far as is known, and what to do.
+        what: String,
     },
     /// The grammar exceeds a limit on the work for compiling it.
     #[error("the {kind} is too complex: {what}; simplify it")]

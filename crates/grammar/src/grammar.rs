@@ -1,7 +1,7 @@
 //! What an output may be required to look like.
 
 use crate::error::GrammarError;
-use crate::limits::check_size;
+use crate::schema;
 use serde_json::{Value, json};
 
 /// What an output must look like as a whole, from its first token to its last. It comes from outside and is checked by
@@ -24,10 +24,9 @@ impl Grammar {
     /// A JSON schema, given as text.
     ///
     /// # Errors
-    /// The text is not JSON, or is nested more than 128 deep.
+    /// The text is too long, not JSON, or nested more than 128 deep.
     pub fn json_schema(text: &str) -> Result<Self, GrammarError> {
-        check_size("JSON schema", text.len())?;
-        Ok(Self::JsonSchema(serde_json::from_str(text)?))
+        Ok(Self::JsonSchema(schema::parse(text)?))
     }
 
     /// Any JSON object.

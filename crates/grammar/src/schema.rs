@@ -1,12 +1,14 @@
 //! Checks a JSON schema before the library sees it.
 
+use crate::endless::is_endless;
 use crate::error::GrammarError;
 use crate::limits::check_size;
 use serde_json::{Map, Value, json};
 
 const KIND: &str = "JSON schema";
-/// As deep as serde_json reads texts.
+/// Values within values. As deep as serde_json reads texts.
 const MAX_DEPTH: usize = 128;
+const TOO_DEEP: GrammarError = GrammarError::TooDeep { kind: KIND, max_depth: MAX_DEPTH };
 /// The key under which the library finds its options.
 const OPTIONS: &str = "x-guidance";
 /// Options that a schema may set itself. The others would accept more than the schema says.
@@ -21,13 +23,33 @@ const MAX_MULTIPLE: u64 = 10_000;
 const BOUNDS: [&str; 4] = ["minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"];
 const MAX_BOUND: f64 = 9.3e18;
 
+/// A schema, from text.
+///
+/// # Errors
+/// The text is too long, not JSON, or nested too deep.
+pub(crate) fn parse(text: &str) -> Result<Value, GrammarError> {
+    check_size(KIND, text.len())?;
+    serde_json::from_str(text).map_err(|error| match error.to_string() {
+        message if message.starts_with("recursion limit exceeded") => TOO_DEEP,
+        _ => error.into(),
+    })
+}
+
 /// The schema with the options that the library shall use.
 pub(crate) fn prepare(schema: &Value) -> Result<Value, GrammarError> {
     check_depth_and_size(schema)?;
+    if is_endless(schema) {
+        let what = "a part of it requires itself, so that a document would never end; make a property or an item on \
+                    the way optional";
+        return Err(GrammarError::Empty { kind: KIND, what: what.to_owned() });
+    }
     let mut schema = match schema {
         Value::Object(schema) => schema.clone(),
         Value::Bool(true) => Map::new(),
-        Value::Bool(false) => return Err(GrammarError::Empty { kind: KIND }),
+        Value::Bool(false) => {
+            let what = "it is `false`; use `true` or `{}` for any document".to_owned();
+            return Err(GrammarError::Empty { kind: KIND, what });
+        }
         _ => {
             let what = "a schema is an object, such as {\"type\": \"object\"}".to_owned();
             return Err(GrammarError::Schema { what });
@@ -57,7 +79,7 @@ fn check_depth_and_size(schema: &Value) -> Result<(), GrammarError> {
     let mut stack = vec![(schema, 1)];
     while let Some((value, depth)) = stack.pop() {
         if depth > MAX_DEPTH {
-            return Err(GrammarError::TooDeep { kind: KIND, max_depth: MAX_DEPTH });
+            return Err(TOO_DEEP);
         }
         size += 2;
         match value {

@@ -37,6 +37,8 @@ impl Vocabulary {
             let trie = TokTrie::from(&info, &words).with_eos_tokens(&trie_ends);
             let is_canonical = keeps_text(&source);
             let environment: TokEnv = Arc::new(Environment { tokenizer: source, trie, is_canonical });
+            // With the library's slices. Measured: others, of 1 to 9 characters, do not make masks within bounded strings
+            // faster, since tokens that are too long still have to be tried.
             let mut factory = ParserFactory::new_simple(&environment).map_err(|error| error.to_string())?;
             factory.quiet();
             *factory.limits_mut() = ParserLimits { verbose_errors: false, ..ParserLimits::default() };

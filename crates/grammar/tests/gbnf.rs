@@ -8,6 +8,8 @@ use verbatim_grammar::gbnf::{self, Rules};
 use verbatim_grammar::{Constraint, Grammar, GrammarError, Vocabulary};
 
 const SEEDS: u64 = 20;
+/// Of the grammars where the lexemes that are allowed together are least obvious.
+const RECURSIVE_GRAMMARS: u64 = 300;
 
 /// Names and texts of the grammars in `tests/data/gbnf`.
 fn grammars() -> Vec<(String, String)> {
@@ -135,25 +137,96 @@ fn random_grammars_have_their_language() {
 
 /// Checks, for all short texts, that they are allowed exactly if the definition says so; how many are.
 fn check_short_texts(name: &str, rules: &Rules, start: &Constraint, vocabulary: &Vocabulary) -> usize {
+    let texts =
+        check_all_texts(rules, &mut start.clone(), vocabulary, &["a", "b", "é"], &mut String::new(), 4);
+    texts.unwrap_or_else(|text| panic!("{text:?} in\n{name}"))
+}
+
+/// Compares a constraint with the definition, for all texts that continue `text` with up to `length` of the characters: how
+/// many are allowed, or the first text where they differ.
+fn check_all_texts(
+    rules: &Rules,
+    constraint: &mut Constraint,
+    vocabulary: &Vocabulary,
+    characters: &[&str],
+    text: &mut String,
+    length: usize,
+) -> Result<usize, String> {
+    let is_allowed = constraint.is_accepting();
+    if is_allowed != matches(rules, text) {
+        return Err(text.clone());
+    }
+    let mut allowed = usize::from(is_allowed);
+    for character in characters.iter().take_while(|_| length > 0) {
+        let tokens = encode(vocabulary, character);
+        let before = text.len();
+        *text += character;
+        let accepted = tokens.iter().take_while(|token| constraint.accept(**token).is_ok()).count();
+        if accepted == tokens.len() {
+            allowed += check_all_texts(rules, constraint, vocabulary, characters, text, length - 1)?;
+        } else if can_be_finished(rules, characters, text, length - 1) {
+            return Err(text.clone());
+        }
+        constraint.rollback(accepted).unwrap();
+        text.truncate(before);
+    }
+    Ok(allowed)
+}
+
+/// Whether up to `length` more of the characters make a text one of the language.
+fn can_be_finished(rules: &Rules, characters: &[&str], text: &mut String, length: usize) -> bool {
+    matches(rules, text)
+        || length > 0
+            && characters.iter().any(|character| {
+                let before = text.len();
+                *text += character;
+                let can = can_be_finished(rules, characters, text, length - 1);
+                text.truncate(before);
+                can
+            })
+}
+
+/// A random grammar whose rules use each other within, so that several lexemes remain, which match the same texts and are
+/// followed by different ones.
+fn recursive_grammar(random: &mut Random) -> String {
+    let names = ["root", "one", "two", "three"];
+    let lexemes = [
+        "\"a\"",
+        "\"b\"",
+        "\"ab\"",
+        "\"ba\"",
+        "[ab]",
+        "\"a\"+",
+        "\"b\"+",
+        "\"a\" [ab]",
+        "\"ab\"+",
+        "\"b\" \"a\"?",
+    ];
+    let mut text = String::new();
+    for name in names {
+        let mut alternatives = vec![(*random.choose(&lexemes)).to_owned()];
+        for _ in 0..1 + random.below(3) {
+            let mut around = || ["", *random.choose(&lexemes)][usize::from(random.chance(70))];
+            let (before, after) = (around(), around());
+            alternatives.push(format!("{before} {} {after}", random.choose(&names)));
+        }
+        text += &format!("{name} ::= {}\n", alternatives.join(" | "));
+    }
+    text
+}
+
+#[test]
+fn random_recursive_grammars_have_their_language() {
+    let vocabulary = vocabulary(GPT2);
     let mut allowed = 0;
-    let mut texts = vec![String::new()];
-    for text in (0..4).fold(vec![String::new()], |shorter, _| {
-        let longer: Vec<String> =
-            shorter.iter().flat_map(|text| ["a", "b", "é"].map(|c| format!("{text}{c}"))).collect();
-        texts.extend(longer.clone());
-        longer
-    }) {
-        texts.push(text);
+    for seed in 0..RECURSIVE_GRAMMARS {
+        let text = recursive_grammar(&mut Random(seed));
+        let rules = gbnf::parse(&text).unwrap();
+        let mut start = constraint(&text, &vocabulary);
+        let checked = check_all_texts(&rules, &mut start, &vocabulary, &["a", "b"], &mut String::new(), 7);
+        allowed += checked.unwrap_or_else(|output| panic!("seed {seed}: {output:?} in\n{text}"));
     }
-    for text in texts {
-        let mut constraint = start.clone();
-        let tokens: Vec<u32> = text.chars().flat_map(|c| encode(vocabulary, &c.to_string())).collect();
-        let is_allowed =
-            tokens.iter().all(|token| constraint.accept(*token).is_ok()) && constraint.is_accepting();
-        assert_eq!(is_allowed, matches(rules, &text), "{text:?} in\n{name}");
-        allowed += usize::from(is_allowed);
-    }
-    allowed
+    assert!(allowed as u64 > 10 * RECURSIVE_GRAMMARS, "only {allowed} texts are allowed");
 }
 
 #[test]

@@ -123,8 +123,63 @@ fn contradictions_are_errors() {
         json!({ "type": "string", "minLength": 3, "maxLength": 2 }),
         json!({ "enum": [] }),
     ] {
-        let result = Grammar::JsonSchema(schema.clone()).compile(&vocabulary);
-        assert!(result.is_err(), "{schema} can be satisfied?");
+        let error = Grammar::JsonSchema(schema.clone()).compile(&vocabulary).unwrap_err();
+        assert!(matches!(error, GrammarError::Empty { .. }), "{schema}: {error}");
+    }
+}
+
+#[test]
+fn schemas_without_an_end_are_errors() {
+    let vocabulary = vocabulary(GPT2);
+    let node = |kind: Value, needs: Value| json!({ "type": kind, "properties": { "next": { "$ref": "#/$defs/node" } }, "required": needs });
+    let list = |node: Value| json!({ "$ref": "#/$defs/node", "$defs": { "node": node } });
+    let array = |least: usize| json!({ "type": "array", "items": { "$ref": "#" }, "minItems": least });
+    let either = |other: Value| json!({ "anyOf": [{ "type": "array", "prefixItems": [{ "$ref": "#" }], "minItems": 1 }, other] });
+    for (schema, is_endless) in [
+        (list(node(json!("object"), json!(["next"]))), true),
+        (list(node(json!("object"), json!([]))), false),
+        (list(node(json!(["object", "null"]), json!(["next"]))), false),
+        (list(json!({ "anyOf": [node(json!("object"), json!(["next"])), { "type": "null" }] })), false),
+        (json!({ "type": "object", "properties": { "list": array(0) }, "required": ["list"] }), false),
+        (
+            json!({ "type": "object", "properties": { "a": { "type": "array", "items": { "$ref": "#" }, "minItems": 1 } }, "required": ["a"] }),
+            true,
+        ),
+        (array(1), true),
+        (array(0), false),
+        (either(json!({ "type": "integer" })), false),
+        (either(json!({ "$ref": "#" })), true),
+        (json!({ "$ref": "#" }), true),
+        (
+            json!({ "$ref": "#/$defs/a", "$defs": { "a": { "$ref": "#/$defs/b" }, "b": { "$ref": "#/$defs/a" } } }),
+            true,
+        ),
+    ] {
+        match Grammar::JsonSchema(schema.clone()).compile(&vocabulary) {
+            Ok(_) => assert!(!is_endless, "{schema} compiles"),
+            Err(GrammarError::Empty { what, .. }) => {
+                assert!(is_endless && what.contains("requires itself"), "{schema}: {what}");
+            }
+            Err(error) => panic!("{schema}: {error}"),
+        }
+    }
+}
+
+#[test]
+fn depth_is_limited() {
+    let vocabulary = vocabulary(GPT2);
+    let nested = |levels: usize| format!("{}{{}}{}", "{\"items\":".repeat(levels), "}".repeat(levels));
+    let text = |levels: usize| Grammar::json_schema(&nested(levels));
+    let value = |levels: usize| {
+        let value = (0..levels).fold(json!({}), |items, _| json!({ "items": items }));
+        Grammar::JsonSchema(value).compile(&vocabulary)
+    };
+    assert!(text(126).is_ok() && value(126).is_ok());
+    for error in
+        [text(127).unwrap_err(), text(3000).unwrap_err(), value(128).unwrap_err(), value(3000).unwrap_err()]
+    {
+        assert!(matches!(error, GrammarError::TooDeep { max_depth: 128, .. }), "{error:?}");
+        assert!(error.to_string().contains("nested more than 128 deep"), "{error}");
     }
 }
 

@@ -1,8 +1,8 @@
 //! The automaton of a regular expression, and whether the longest match of one could cut off another.
 
 use super::ast::{Node, Rules};
-use super::bytes::ByteSet;
 use super::class::CharClass;
+use super::sets::ByteSet;
 use std::collections::HashSet;
 
 /// States and edges of one automaton. Larger expressions are split.
@@ -13,8 +13,6 @@ const MAX_SIZE: usize = 20_000;
 pub(super) struct Automaton {
     states: Vec<State>,
     starts: Vec<usize>,
-    /// Whether the empty text matches.
-    pub is_nullable: bool,
     /// The bytes that a match can start with.
     pub first_bytes: ByteSet,
 }
@@ -44,32 +42,49 @@ impl Automaton {
     /// The automaton of a node that uses regular rules only; `None` if it would be too large.
     pub fn new(node: &Node, rules: &Rules) -> Option<Self> {
         let mut builder = Builder { rules, states: Vec::new(), budget: MAX_SIZE };
-        let Fragment { first, last, is_nullable } = builder.fragment(node)?;
+        let Fragment { first, last, .. } = builder.fragment(node)?;
         let mut states = builder.states;
         last.into_iter().for_each(|state| states[state].is_accepting = true);
         let mut first_bytes = ByteSet::default();
         for &state in &first {
             first_bytes.extend(states[state].first_bytes);
         }
-        Some(Self { states, starts: first, is_nullable, first_bytes })
+        Some(Self { states, starts: first, first_bytes })
     }
 
     /// Whether a whole match of `self` could be continued, as a match of `longer`, with one of the bytes `follow`. A lexer
     /// that takes the longest match would then miss that `self` has ended. When there are more than `budget` cases to look
     /// at, the answer is yes.
     pub fn is_cut_off_by(&self, longer: &Self, follow: &ByteSet, budget: &mut usize) -> bool {
+        self.any_common_text(longer, budget, |left, right| {
+            let continues = |next: &usize| longer.states[*next].first_bytes.intersects(follow);
+            left.is_accepting && right.next.iter().any(continues)
+        })
+    }
+
+    /// Whether a text that is not empty matches both. When there are more than `budget` cases to look at, the answer is yes.
+    pub fn matches_the_same(&self, other: &Self, budget: &mut usize) -> bool {
+        self.any_common_text(other, budget, |left, right| left.is_accepting && right.is_accepting)
+    }
+
+    /// Whether a condition holds for two states that a common text leads to.
+    fn any_common_text(
+        &self,
+        other: &Self,
+        budget: &mut usize,
+        is_found: impl Fn(&State, &State) -> bool,
+    ) -> bool {
         let pairs = |left: &[usize], right: &[usize]| -> Vec<(usize, usize)> {
             left.iter().flat_map(|&left| right.iter().map(move |&right| (left, right))).collect()
         };
-        let mut stack = pairs(&self.starts, &longer.starts);
+        let mut stack = pairs(&self.starts, &other.starts);
         let mut seen: HashSet<(usize, usize)> = stack.iter().copied().collect();
         while let Some((left, right)) = stack.pop() {
-            let (left, right) = (&self.states[left], &longer.states[right]);
+            let (left, right) = (&self.states[left], &other.states[right]);
             if !left.first_bytes.intersects(&right.first_bytes) || !left.class.intersects(&right.class) {
                 continue;
             }
-            let continues = |next: &usize| longer.states[*next].first_bytes.intersects(follow);
-            if left.is_accepting && right.next.iter().any(continues) {
+            if is_found(left, right) {
                 return true;
             }
             let next = pairs(&left.next, &right.next);

@@ -4,7 +4,7 @@
 
 use super::ast::{Node, Position, Rules, TokenRef, TokenTerminal};
 use super::class::CharClass;
-use super::lexemes::{LexemeGrammar, Part};
+use super::parts::{LexemeGrammar, Part};
 use crate::error::GrammarError;
 use std::collections::HashSet;
 use std::fmt::Write;

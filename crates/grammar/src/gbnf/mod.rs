@@ -6,13 +6,16 @@
 
 mod ast;
 mod automaton;
-mod bytes;
 mod check;
 mod class;
+mod conflicts;
+mod follow;
 mod lark;
 mod lexemes;
 mod parse;
+mod parts;
 mod regular;
+mod sets;
 
 pub use ast::{Node, Position, Rule, Rules, TokenRef, TokenTerminal};
 pub use class::CharClass;
