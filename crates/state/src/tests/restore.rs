@@ -21,6 +21,7 @@ fn a_different_kv_format_is_described() {
     assert_eq!(rejected(&mut from, &mut to), said([&forms[0], &forms[1]]));
     let hadamard =
         ModelSpec { layers: vec![LayerSpec { hadamard: true, ..layer(Some(16)) }], recurrent: Vec::new() };
+    let mut from = state_of(&[Some(16)], 1, 200, 8);
     let mut to = State::new(PlainStore::default(), spec(1, 200, 8), hadamard).unwrap();
     assert_eq!(to.kv_format(ModelId::TARGET), "1 * 1x4 f32 rotated/f32 window 16", "as files have it");
     assert_eq!(rejected(&mut from, &mut to), said([&forms[0], "1 * 1x4 f32 hadamard/f32 window 16"]));
