@@ -26,11 +26,14 @@ pub fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from).min(num_cpus::get_physical())
 }
 
-/// Bytes per second that all cores read from memory together, measured in a fraction of a second; `None` if there is no memory for
-/// it.
-pub fn read_bandwidth() -> Option<f64> {
+/// Bytes per second that all cores read from memory together, measured in a fraction of a second; `None` if little memory is
+/// `available`.
+pub fn read_bandwidth(available: Option<u64>) -> Option<f64> {
     /// Larger than most caches, and quick to fill.
     const BUFFER_BYTES: usize = 256 << 20;
+    if available.is_some_and(|available| available < 4 * BUFFER_BYTES as u64) {
+        return None;
+    }
     verbatim_lab::bench::read_gb_per_s(cores(), BUFFER_BYTES).map(|gb_per_s| gb_per_s * 1e9)
 }
 

@@ -63,7 +63,7 @@ impl ModelSummary {
             needs,
             available_bytes,
             fitting_context,
-            bandwidth: needs.and_then(|_| machine::read_bandwidth()),
+            bandwidth: needs.and_then(|_| machine::read_bandwidth(available_bytes)),
         }
     }
 

@@ -367,7 +367,10 @@ fn default_model(store: &Store, sources: &Sources) -> Result<PathBuf, PullError>
             }
         }
         Err(error) => {
-            notify(&format!("the default model, {}, is not to be had: {}", better.name, offline.name));
+            notify(&format!(
+                "the hub cannot be reached: {} takes the place of {}, the default model",
+                offline.name, better.name
+            ));
             Some(error)
         }
     };

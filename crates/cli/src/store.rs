@@ -832,8 +832,8 @@ mod tests {
         assert_eq!(store.resolve(path.to_str().unwrap()).unwrap(), path);
         assert!(matches!(store.resolve("hf:o/r/A.gguf"), Err(StoreError::NotPulled { .. })));
         assert_eq!(
-            store.resolve("hf:o/r").unwrap_err().to_string(),
-            "hf:o/r is not in the store: run `verbatim pull hf:o/r` first"
+            store.resolve("hf:o/x").unwrap_err().to_string(),
+            "hf:o/x is not in the store: run `verbatim pull hf:o/x` first"
         );
         assert!(matches!(store.resolve(catalogue::DEFAULT_MODEL), Err(StoreError::NotPulled { .. })));
         assert!(matches!(store.resolve("nobody-knows-me"), Err(StoreError::Unknown { .. })));

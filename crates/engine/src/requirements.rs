@@ -78,3 +78,60 @@ fn state_bytes(spec: &ModelSpec, context: usize) -> u64 {
         spec.recurrent.iter().map(|layer| layer.slot_bytes().map_or(u64::MAX, |bytes| bytes as u64 * slots));
     kv.chain(recurrent).fold(0, u64::saturating_add)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use verbatim_models::ModelError;
+
+    fn data(name: &str) -> GgufFile {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/data/models");
+        GgufFile::open(format!("{folder}/{name}/model.gguf")).unwrap()
+    }
+
+    fn read(name: &str, context: usize) -> Requirements {
+        let options = LoadOptions { context: Some(context), ..LoadOptions::default() };
+        Requirements::read(&data(name), &options).unwrap()
+    }
+
+    #[test]
+    fn weights_are_the_tensors_of_the_file() {
+        for name in ["qwen3", "qwen3moe", "qwen35-hybrid", "gemma3-iswa", "llama-gqa-tied"] {
+            let bytes: usize = data(name).tensors().iter().map(|tensor| tensor.byte_len()).sum();
+            assert_eq!(read(name, 64).weight_bytes, bytes as u64, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_token_reads_the_experts_that_it_uses_and_no_embedding() {
+        let tied = read("llama-gqa-tied", 64);
+        assert_eq!(tied.token_bytes, tied.weight_bytes);
+        let untied = read("llama3-rope-untied", 64);
+        let embedding = data("llama3-rope-untied").require_tensor("token_embd.weight").unwrap().data().len();
+        assert_eq!(untied.token_bytes, untied.weight_bytes - embedding as u64);
+        let moe = read("qwen3moe", 64);
+        assert!(moe.token_bytes < moe.weight_bytes);
+    }
+
+    #[test]
+    fn state_grows_with_the_context_up_to_the_window() {
+        let [small, large] = [64, 4096].map(|context| read("qwen3", context).state_bytes);
+        assert_eq!(large, small * 64);
+        let [small, large] = [64, 1 << 20].map(|context| read("gemma3-iswa", context).state_bytes);
+        assert!(large < small * (1 << 14));
+        let [small, large] = [64, 128].map(|context| read("qwen35-hybrid", context).state_bytes);
+        assert!(large < small * 2, "recurrent state does not grow");
+    }
+
+    #[test]
+    fn a_context_out_of_range_is_an_error() {
+        let options = LoadOptions { context: Some(0), ..LoadOptions::default() };
+        assert!(matches!(Requirements::read(&data("qwen3"), &options), Err(LoadError::Context(0))));
+        let nothing = GgufFile::open(concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/../../tests/data/hostile/missing-architecture.gguf"
+        ));
+        let error = Requirements::read(&nothing.unwrap(), &LoadOptions::default()).unwrap_err();
+        assert!(matches!(error, LoadError::Model(ModelError::File(_))), "{error}");
+    }
+}
