@@ -359,7 +359,11 @@ fn endpoint_uri(endpoint: &str) -> Result<Uri, HubError> {
 
 fn unreachable(uri: &Uri, error: &ureq::Error) -> HubError {
     let host = uri.authority().map(ToString::to_string).unwrap_or_default();
-    HubError::Unreachable { host, reason: error.to_string() }
+    let reason = match error {
+        ureq::Error::Io(error) => error.to_string(),
+        error => error.to_string(),
+    };
+    HubError::Unreachable { host, reason }
 }
 
 fn check_status(url: &str, status: StatusCode) -> Result<(), HubError> {
