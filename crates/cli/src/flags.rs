@@ -14,11 +14,12 @@ use std::path::PathBuf;
 
 use clap::builder::{FalseyValueParser, NonEmptyStringValueParser, PossibleValuesParser, TypedValueParser};
 use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum, ValueHint};
-use clap_complete::Shell;
+use clap_complete::{ArgValueCompleter, Shell};
 use verbatim_device::DeviceKind;
 use verbatim_engine::KvType;
 use verbatim_lab::synth::QuantType;
 
+use crate::completer;
 use crate::cpu_mask::CpuMask;
 use crate::grammar_flags::GrammarFlags;
 use crate::sampling_flags::SamplingFlags;
@@ -58,7 +59,8 @@ pub enum Command {
     Run(RunArgs),
     /// Hold a conversation in the terminal
     Chat(ChatArgs),
-    /// Show what is inside a model file; the exit status is 0 only if it can be loaded
+    /// Show what a model is, what it needs and what is inside its file; the exit status is 0 only if it can be loaded
+    #[command(visible_alias = "show")]
     Inspect(InspectArgs),
     /// Turn text on standard input into token ids, or ids back into text
     Tokenize(TokenizeArgs),
@@ -74,12 +76,15 @@ pub enum Command {
     Verify(VerifyArgs),
     /// Write a model of a known shape with random weights, for benchmarks
     Synth(SynthArgs),
-    /// Fetch a model into the store
+    /// Fetch a model into the store, or list those that can be fetched by name
     Pull(PullArgs),
     /// List the models in the store
+    #[command(visible_alias = "ls")]
     List(ListArgs),
-    /// Remove a model from the store
+    /// Remove models from the store
     Rm(RmArgs),
+    /// Give a model in the store another name too
+    Cp(CpArgs),
     /// Write the manual page, or one page per command into a folder
     Man(ManArgs),
     /// Write a shell's completion script to standard output
@@ -89,8 +94,8 @@ pub enum Command {
 /// Which model to use.
 #[derive(Debug, Clone, Args)]
 pub struct ModelFlags {
-    /// Model: a file, a name in the store, or hf:OWNER/REPO/FILE.gguf [default: smollm2-135m]
-    #[arg(short, long, value_name = "MODEL", env = "VERBATIM_MODEL", value_hint = ValueHint::FilePath)]
+    /// Model: a file, a name in the store, or what `verbatim pull` takes [default: qwen3:0.6b]
+    #[arg(short, long, value_name = "MODEL", env = "VERBATIM_MODEL", add = ArgValueCompleter::new(completer::models))]
     pub model: Option<String>,
     /// Where missing models are fetched from.
     #[command(flatten)]
@@ -110,6 +115,15 @@ pub struct HubFlags {
         value_hint = ValueHint::Url
     )]
     pub endpoint: String,
+    /// ModelScope's address, for ms:OWNER/REPO
+    #[arg(
+        long,
+        value_name = "URL",
+        env = "VERBATIM_MODELSCOPE",
+        default_value = "https://modelscope.cn",
+        value_hint = ValueHint::Url
+    )]
+    pub modelscope: String,
 }
 
 /// Backend and threads. The text depends on the backend and not on the threads.
@@ -327,8 +341,11 @@ pub struct LogitsArgs {
 #[derive(Debug, Clone, Args)]
 pub struct InspectArgs {
     /// Model file, or the name of a model in the store
-    #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
+    #[arg(value_name = "MODEL", add = ArgValueCompleter::new(completer::models))]
     pub file: String,
+    /// Also list every tensor
+    #[arg(long, env = "VERBATIM_TENSORS", value_parser = switch())]
+    pub tensors: bool,
     /// How to print.
     #[command(flatten)]
     pub output: OutputFlags,
@@ -363,7 +380,7 @@ pub struct TokenizeArgs {
 #[derive(Debug, Clone, Args)]
 pub struct VocabularyFlags {
     /// Model file, or the name of a model in the store
-    #[arg(short, long, value_name = "FILE", env = "VERBATIM_MODEL", value_hint = ValueHint::FilePath)]
+    #[arg(short, long, value_name = "FILE", env = "VERBATIM_MODEL", add = ArgValueCompleter::new(completer::models))]
     pub model: String,
 }
 
@@ -372,7 +389,7 @@ pub struct VocabularyFlags {
 #[command(group(ArgGroup::new("source").required(true).multiple(true).args(["model", "template_file"])))]
 pub struct TemplateArgs {
     /// Model file, or the name of a model in the store, whose template and special tokens are used
-    #[arg(short, long, value_name = "FILE", env = "VERBATIM_MODEL", value_hint = ValueHint::FilePath)]
+    #[arg(short, long, value_name = "FILE", env = "VERBATIM_MODEL", add = ArgValueCompleter::new(completer::models))]
     pub model: Option<String>,
     /// End with the generation prompt: the header of the assistant's turn
     #[arg(long, env = "VERBATIM_ADD_GENERATION_PROMPT", value_parser = switch())]
@@ -394,10 +411,11 @@ pub struct TemplateArgs {
 /// `verbatim pull`: fetch a model into the store.
 #[derive(Debug, Clone, Args)]
 pub struct PullArgs {
-    /// What to fetch: a known name (see `verbatim list --known`), hf:OWNER/REPO/FILE.gguf, optionally followed by @REVISION,
-    /// or a file
-    #[arg(value_name = "MODEL", value_hint = ValueHint::FilePath)]
-    pub source: String,
+    /// What to fetch: a known name such as qwen3:4b; hf:OWNER/REPO, for the file that suits this machine; hf:OWNER/REPO:Q4_K_M or
+    /// hf:OWNER/REPO/FILE.gguf, each optionally followed by @REVISION; the same with ms: for ModelScope; a URL; or a file. Without
+    /// it, the known names are listed
+    #[arg(value_name = "MODEL", add = ArgValueCompleter::new(completer::sources))]
+    pub source: Option<String>,
     /// Name for the model in the store [default: the known name, or the file's name without .gguf]
     #[arg(long, value_name = "NAME", env = "VERBATIM_PULL_NAME")]
     pub name: Option<String>,
@@ -413,19 +431,30 @@ pub struct PullArgs {
 #[derive(Debug, Clone, Args)]
 pub struct ListArgs {
     /// List the models that `pull` can fetch by name
-    #[arg(long, env = "VERBATIM_KNOWN", value_parser = switch())]
+    #[arg(long, visible_alias = "catalogue", env = "VERBATIM_KNOWN", value_parser = switch())]
     pub known: bool,
     /// How to print.
     #[command(flatten)]
     pub output: OutputFlags,
 }
 
-/// `verbatim rm`: remove a model from the store.
+/// `verbatim rm`: remove models from the store.
 #[derive(Debug, Clone, Args)]
 pub struct RmArgs {
+    /// Names of models in the store
+    #[arg(value_name = "NAME", required = true, add = ArgValueCompleter::new(completer::store_names))]
+    pub names: Vec<String>,
+}
+
+/// `verbatim cp`: another name for a model.
+#[derive(Debug, Clone, Args)]
+pub struct CpArgs {
     /// Name of the model in the store
-    #[arg(value_name = "NAME")]
-    pub name: String,
+    #[arg(value_name = "NAME", add = ArgValueCompleter::new(completer::store_names))]
+    pub from: String,
+    /// Its additional name
+    #[arg(value_name = "NEW")]
+    pub to: String,
 }
 
 /// `verbatim man`: the manual.

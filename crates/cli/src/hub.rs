@@ -1,6 +1,7 @@
-//! Downloading one file from a model hub, so that a broken connection costs only what was not yet received.
+//! Downloading one file from a model hub or another server, so that a broken connection costs only what was not yet received; and
+//! the list of files of a repository.
 //!
-//! A hub responds to `GET /OWNER/REPO/resolve/REVISION/FILE` with a redirect to its storage; the redirect's `X-Linked-Etag` is the
+//! The Hugging Face hub responds to `GET /OWNER/REPO/resolve/REVISION/FILE` with a redirect to its storage; the redirect's `X-Linked-Etag` is the
 //! SHA-256 of a large file. Redirects are followed here and not by the HTTP library, because that header is on the first response
 //! only and because the user's token is for the hub's own address and no other.
 
@@ -10,19 +11,20 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use indicatif::ProgressBar;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use ureq::http::{HeaderMap, Response, StatusCode, Uri, header};
 use ureq::{Agent, Body};
 
-use crate::source::HubFile;
+use crate::source::{HubFile, HubRepository, Site};
 use crate::standard_io::human_bytes;
-use crate::store::{Sha256Hex, StoreError, io_error, remove_if_present, write_json};
+use crate::store::{PartialRecord, Sha256Hex, StoreError, io_error, remove_if_present, write_json};
 
-/// Looking a host up and connecting to it take at most their sum, so that a fallback starts within 10
-/// seconds.
+/// Looking a host up and connecting to it take at most their sum.
 const RESOLVE_TIMEOUT: Duration = Duration::from_secs(4);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// A hub that has not responded after this long is considered unreachable.
+/// A hub that sends no response within this time is not waited for if another source will do.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(3);
+/// A server that has not responded after this long is considered unreachable.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(10);
 /// A download in which nothing arrives for this long has failed.
 const READ_TIMEOUT: Duration = Duration::from_secs(30);
@@ -33,13 +35,36 @@ const ATTEMPTS_MAX: u32 = 4;
 const PROGRESS_BYTES: u64 = 1 << 20;
 const PAUSE_BETWEEN_ATTEMPTS: Duration = Duration::from_millis(250);
 const REDIRECTS_MAX: usize = 10;
+/// Size of the list of a repository's files.
+const LIST_BYTES_MAX: u64 = 16 << 20;
 
-/// A model hub.
+/// The model hubs, and other servers.
 #[derive(Debug)]
 pub struct Hub {
     agent: Agent,
     endpoint: Uri,
+    modelscope: Uri,
     token: Option<String>,
+}
+
+/// A file of a repository.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RepositoryFile {
+    /// Its path in the repository.
+    pub path: String,
+    /// Its size.
+    pub bytes: u64,
+    /// Its SHA-256, if the hub reports it.
+    pub sha256: Option<Sha256Hex>,
+}
+
+/// What is known of a complete download.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Downloaded {
+    /// SHA-256 that the server reports.
+    pub sha256: Option<Sha256Hex>,
+    /// Whether the server reported the size. If it did not, the file may be incomplete.
+    pub is_size_known: bool,
 }
 
 /// A partial download plus its metadata.
@@ -51,7 +76,7 @@ pub struct Partial {
     pub record_path: PathBuf,
 }
 
-/// Why a file cannot be fetched from a hub.
+/// Why a file cannot be fetched from a server.
 #[derive(Debug, thiserror::Error)]
 pub enum HubError {
     /// The hub's address is not a URL.
@@ -61,7 +86,7 @@ pub enum HubError {
         endpoint: String,
     },
     /// No connection, or no response in time.
-    #[error("the hub cannot be reached at {host}: {reason}")]
+    #[error("cannot reach {host}: {reason}")]
     Unreachable {
         /// Host of the request.
         host: String,
@@ -69,7 +94,7 @@ pub enum HubError {
         reason: String,
     },
     /// Status 404.
-    #[error("the hub has no such file: {url} (404); check the repository, the file's name and the revision")]
+    #[error("there is no such file: {url} (404); check the repository, the file's name and the revision")]
     NotFound {
         /// The requested URL.
         url: String,
@@ -86,25 +111,25 @@ pub enum HubError {
         status: u16,
     },
     /// Any other status that is not a success.
-    #[error("the hub responds with status {status} for {url}; try again later")]
+    #[error("the server responds with status {status} for {url}; try again later")]
     Status {
         /// The requested URL.
         url: String,
         /// The status.
         status: u16,
     },
-    /// The hub reports a different SHA-256.
-    #[error("SHA-256 mismatch at {url}: the hub reports {found}, expected {wanted}")]
+    /// The server reports a different SHA-256.
+    #[error("SHA-256 mismatch at {url}: the server reports {found}, expected {wanted}")]
     ChecksumMismatch {
         /// The requested URL.
         url: String,
         /// The expected SHA-256.
         wanted: Sha256Hex,
-        /// The SHA-256 that the hub reports.
+        /// The SHA-256 that the server reports.
         found: Sha256Hex,
     },
     /// A redirect without a target, or to a forbidden one.
-    #[error("the hub redirects {url} {problem}")]
+    #[error("the server redirects {url} {problem}")]
     Redirect {
         /// The requested URL.
         url: String,
@@ -112,7 +137,7 @@ pub enum HubError {
         problem: String,
     },
     /// A contradictory response.
-    #[error("the hub's response for {url} is invalid: {problem}")]
+    #[error("the server's response for {url} is invalid: {problem}")]
     InvalidResponse {
         /// The requested URL.
         url: String,
@@ -128,7 +153,7 @@ pub enum HubError {
     Interrupted {
         /// Bytes that are on the disk.
         received_bytes: u64,
-        /// Size of the file, if the hub sent it.
+        /// Size of the file, if the server sent it.
         total_bytes: Option<u64>,
         /// What went wrong.
         reason: String,
@@ -152,27 +177,20 @@ pub enum HubError {
 }
 
 impl HubError {
-    /// True when the hub or the network failed, so that another source of the same file may work.
+    /// True when the server or the network failed, so that another source of the same file may work.
     pub fn is_remote(&self) -> bool {
         !matches!(self, Self::DiskFull { .. } | Self::Store(_) | Self::Endpoint { .. })
     }
 }
 
 impl Hub {
-    /// A hub at an address such as `https://huggingface.co`, with the token of the variable `HF_TOKEN` if it
-    /// is set. Does not connect yet.
+    /// The hubs at these addresses, such as `https://huggingface.co` and `https://modelscope.cn`, with the token of the variable
+    /// `HF_TOKEN` for the first if it is set. Does not connect yet.
     ///
     /// # Errors
-    /// When the address is not a URL.
-    pub fn new(endpoint: &str) -> Result<Self, HubError> {
-        let wrong = || HubError::Endpoint { endpoint: endpoint.to_owned() };
-        let uri: Uri = endpoint.trim_end_matches('/').parse().map_err(|_| wrong())?;
-        if !matches!(uri.scheme_str(), Some("http" | "https"))
-            || uri.authority().is_none()
-            || uri.query().is_some()
-        {
-            return Err(wrong());
-        }
+    /// When an address is not a URL.
+    pub fn new(endpoint: &str, modelscope: &str) -> Result<Self, HubError> {
+        let (endpoint, modelscope) = (endpoint_uri(endpoint)?, endpoint_uri(modelscope)?);
         let agent = Agent::config_builder()
             .user_agent(concat!("verbatim/", env!("CARGO_PKG_VERSION")))
             .accept_encoding("identity")
@@ -186,29 +204,75 @@ impl Hub {
             .build()
             .new_agent();
         let token = std::env::var("HF_TOKEN").ok().filter(|token| !token.is_empty());
-        Ok(Self { agent, endpoint: uri, token })
+        Ok(Self { agent, endpoint, modelscope, token })
     }
 
-    /// Downloads a file into `partial`, resuming an earlier download of the same version, and returns the SHA-256 that the hub
-    /// reports, if any. The caller verifies the bytes. If the hub reports a SHA-256 other than `wanted`, nothing is downloaded.
+    /// The URL of a file.
+    pub fn url(&self, file: &HubFile) -> String {
+        self.site_url(file.repository.site, &file.url_path())
+    }
+
+    fn site_url(&self, site: Site, path: &str) -> String {
+        let endpoint = match site {
+            Site::HuggingFace => &self.endpoint,
+            Site::ModelScope => &self.modelscope,
+        };
+        format!("{}/{path}", endpoint.to_string().trim_end_matches('/'))
+    }
+
+    /// Checks that the Hugging Face hub responds, for at most three seconds.
+    ///
+    /// # Errors
+    /// [`HubError::Unreachable`].
+    pub fn probe(&self) -> Result<(), HubError> {
+        let request = self.agent.head(self.endpoint.clone()).config();
+        let request = request.timeout_global(Some(PROBE_TIMEOUT)).build();
+        request.call().map(drop).map_err(|error| unreachable(&self.endpoint, &error))
+    }
+
+    /// The files of a repository.
+    ///
+    /// # Errors
+    /// When the hub does not respond with a list.
+    pub fn list(&self, repository: &HubRepository) -> Result<Vec<RepositoryFile>, HubError> {
+        let url = self.site_url(repository.site, &repository.list_path());
+        let (response, _) = self.follow(&url, 0)?;
+        check_status(&url, response.status())?;
+        let invalid = |problem: String| HubError::InvalidResponse { url: url.clone(), problem };
+        let body = response.into_body().into_with_config().limit(LIST_BYTES_MAX).read_to_vec();
+        let body = body.map_err(|error| invalid(error.to_string()))?;
+        let entries = match repository.site {
+            Site::HuggingFace => serde_json::from_slice::<Vec<Entry>>(&body),
+            Site::ModelScope => serde_json::from_slice(&body).map(|list: ModelScopeList| list.data.files),
+        };
+        let entries = entries.map_err(|error| invalid(format!("it is not a list of files: {error}")))?;
+        Ok(entries.into_iter().filter_map(Entry::file).collect())
+    }
+
+    /// Downloads a file into `partial`, resuming an earlier download of the same version, and returns what the server
+    /// reports. The caller verifies the bytes. If the server reports a SHA-256 other than `wanted`, nothing is downloaded.
     ///
     /// # Errors
     /// When the download is incomplete. What was received stays in `partial` for the next attempt.
     pub fn download(
         &self,
-        file: &HubFile,
+        url: &str,
         wanted: Option<&Sha256Hex>,
         partial: &Partial,
         progress: &ProgressBar,
-    ) -> Result<Option<Sha256Hex>, HubError> {
-        let url = format!("{}/{}", self.endpoint.to_string().trim_end_matches('/'), file.url_path());
+    ) -> Result<Downloaded, HubError> {
         let (mut attempt, mut counted_bytes) = (1, 0);
         loop {
-            match self.download_once(&url, wanted, partial, progress) {
+            match self.download_once(url, wanted, partial, progress) {
                 Err(HubError::Interrupted { received_bytes, .. }) if attempt < ATTEMPTS_MAX => {
                     if received_bytes >= counted_bytes + PROGRESS_BYTES {
                         (attempt, counted_bytes) = (0, received_bytes);
                     }
+                    attempt += 1;
+                    std::thread::sleep(PAUSE_BETWEEN_ATTEMPTS * attempt);
+                }
+                // The connection was good enough for an earlier attempt.
+                Err(HubError::Unreachable { .. }) if (2..ATTEMPTS_MAX).contains(&attempt) => {
                     attempt += 1;
                     std::thread::sleep(PAUSE_BETWEEN_ATTEMPTS * attempt);
                 }
@@ -223,7 +287,7 @@ impl Hub {
         wanted: Option<&Sha256Hex>,
         partial: &Partial,
         progress: &ProgressBar,
-    ) -> Result<Option<Sha256Hex>, HubError> {
+    ) -> Result<Downloaded, HubError> {
         let have = partial.read(url);
         let have_bytes = have.as_ref().map_or(0, |have| have.bytes);
         let mut response = self.request_from(url, have_bytes)?;
@@ -242,23 +306,31 @@ impl Hub {
         }
         let mut file = partial.open(url, &response)?;
         progress.set_position(response.start);
+        progress.reset_eta();
         if let Some(total_bytes) = response.total_bytes {
             progress.set_length(total_bytes);
         }
-        let sha256 = response.sha256.take();
+        let downloaded =
+            Downloaded { sha256: response.sha256.take(), is_size_known: response.total_bytes.is_some() };
         receive(response, &mut file, partial, progress)?;
-        Ok(sha256)
+        Ok(downloaded)
     }
 
-    /// Requests the bytes starting at `start`, following redirects.
+    /// Requests the bytes starting at `start`.
     fn request_from(&self, url: &str, start: u64) -> Result<RangeResponse, HubError> {
+        let (response, linked) = self.follow(url, start)?;
+        RangeResponse::new(url, response, linked, start)
+    }
+
+    /// The response at the end of the redirects, to a request for the bytes starting at `start`.
+    fn follow(&self, url: &str, start: u64) -> Result<(Response<Body>, Linked), HubError> {
         let mut uri: Uri = url.parse().map_err(|_| HubError::Endpoint { endpoint: url.to_owned() })?;
         let mut linked = Linked::default();
         for _ in 0..=REDIRECTS_MAX {
             let response = self.get(&uri, start)?;
             linked.note(response.headers());
             if !response.status().is_redirection() {
-                return RangeResponse::new(url, response, linked, start);
+                return Ok((response, linked));
             }
             uri = redirect_target(url, &uri, response.headers())?;
         }
@@ -274,10 +346,81 @@ impl Hub {
         if let Some(token) = self.token.as_ref().filter(|_| is_hub) {
             request = request.header(header::AUTHORIZATION, format!("Bearer {token}"));
         }
-        request.call().map_err(|error| HubError::Unreachable {
-            host: uri.authority().map(ToString::to_string).unwrap_or_default(),
-            reason: error.to_string(),
-        })
+        request.call().map_err(|error| unreachable(uri, &error))
+    }
+}
+
+fn endpoint_uri(endpoint: &str) -> Result<Uri, HubError> {
+    let wrong = || HubError::Endpoint { endpoint: endpoint.to_owned() };
+    let uri: Uri = endpoint.trim_end_matches('/').parse().map_err(|_| wrong())?;
+    let is_web = matches!(uri.scheme_str(), Some("http" | "https"));
+    if is_web && uri.authority().is_some() && uri.query().is_none() { Ok(uri) } else { Err(wrong()) }
+}
+
+fn unreachable(uri: &Uri, error: &ureq::Error) -> HubError {
+    let host = uri.authority().map(ToString::to_string).unwrap_or_default();
+    let reason = match error {
+        ureq::Error::Io(error) => error.to_string(),
+        error => error.to_string(),
+    };
+    HubError::Unreachable { host, reason }
+}
+
+fn check_status(url: &str, status: StatusCode) -> Result<(), HubError> {
+    let url = url.to_owned();
+    match status {
+        status if status.is_success() => Ok(()),
+        StatusCode::NOT_FOUND => Err(HubError::NotFound { url }),
+        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
+            Err(HubError::AccessDenied { url, status: status.as_u16() })
+        }
+        status => Err(HubError::Status { url, status: status.as_u16() }),
+    }
+}
+
+/// ModelScope's list of files.
+#[derive(Deserialize)]
+struct ModelScopeList {
+    #[serde(rename = "Data")]
+    data: ModelScopeFiles,
+}
+
+#[derive(Deserialize)]
+struct ModelScopeFiles {
+    #[serde(rename = "Files")]
+    files: Vec<Entry>,
+}
+
+/// An entry of a list of files, of either site.
+#[derive(Deserialize)]
+struct Entry {
+    #[serde(alias = "Type")]
+    r#type: String,
+    #[serde(alias = "Path")]
+    path: String,
+    #[serde(alias = "Size", default)]
+    size: u64,
+    #[serde(rename = "Sha256")]
+    sha256: Option<String>,
+    lfs: Option<Lfs>,
+}
+
+/// Where the hub keeps a large file.
+#[derive(Deserialize)]
+struct Lfs {
+    oid: String,
+    size: u64,
+}
+
+impl Entry {
+    /// `None` for a folder.
+    fn file(self) -> Option<RepositoryFile> {
+        if matches!(self.r#type.as_str(), "directory" | "tree") {
+            return None;
+        }
+        let bytes = self.lfs.as_ref().map_or(self.size, |lfs| lfs.size);
+        let sha256 = self.lfs.map(|lfs| lfs.oid).or(self.sha256).and_then(|hash| hash.parse().ok());
+        Some(RepositoryFile { path: self.path, bytes, sha256 })
     }
 }
 
@@ -344,11 +487,10 @@ impl RangeResponse {
                 }
                 _ => (requested_start + 1, None, false),
             },
-            StatusCode::NOT_FOUND => return Err(HubError::NotFound { url }),
-            status @ (StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) => {
-                return Err(HubError::AccessDenied { url, status: status.as_u16() });
+            status => {
+                check_status(&url, status)?;
+                return Err(HubError::Status { url, status: status.as_u16() });
             }
-            status => return Err(HubError::Status { url, status: status.as_u16() }),
         };
         Ok(Self { start, total_bytes, version, sha256, body: has_body.then(|| response.into_body()) })
     }
@@ -391,13 +533,6 @@ fn receive(
     }
 }
 
-/// Metadata of a partial download.
-#[derive(Serialize, Deserialize)]
-struct PartialRecord {
-    url: String,
-    version: String,
-}
-
 struct Have {
     bytes: u64,
     version: String,
@@ -432,7 +567,8 @@ impl Partial {
         let file = options.open(&self.path).map_err(io_error("write", &self.path))?;
         match &response.version {
             Some(version) => {
-                write_json(&self.record_path, &PartialRecord { url: url.into(), version: version.clone() })?
+                let (url, total_bytes) = (url.to_owned(), response.total_bytes);
+                write_json(&self.record_path, &PartialRecord { url, version: version.clone(), total_bytes })?
             }
             // Without a version a later attempt cannot tell whether the rest belongs to the same file.
             None => remove_if_present(&self.record_path)?,
@@ -493,6 +629,27 @@ mod tests {
     }
 
     #[test]
+    fn lists_of_both_sites_are_read() {
+        let hash = "9465e63a22add5354d9bb4b99e90117043c7124007664907259bd16d043bb031";
+        let json = format!(
+            r#"[{{"type":"directory","oid":"1","size":0,"path":"d"}},
+                {{"type":"file","oid":"2","size":5,"lfs":{{"oid":"{hash}","size":7,"pointerSize":9}},"path":"d/m.gguf"}},
+                {{"type":"file","oid":"3","size":5,"path":"README.md"}}]"#
+        );
+        let files: Vec<RepositoryFile> =
+            serde_json::from_str::<Vec<Entry>>(&json).unwrap().into_iter().filter_map(Entry::file).collect();
+        assert_eq!(files.len(), 2);
+        let large = RepositoryFile { path: "d/m.gguf".into(), bytes: 7, sha256: Some(hash.parse().unwrap()) };
+        assert_eq!(files[0], large);
+        assert_eq!((files[1].bytes, &files[1].sha256), (5, &None));
+        let json = format!(
+            r#"{{"Code":200,"Data":{{"Files":[{{"Type":"blob","Path":"d/m.gguf","Size":7,"Sha256":"{hash}"}}]}}}}"#
+        );
+        let list: ModelScopeList = serde_json::from_str(&json).unwrap();
+        assert_eq!(list.data.files.into_iter().filter_map(Entry::file).collect::<Vec<_>>(), [large]);
+    }
+
+    #[test]
     fn redirects_are_resolved_and_never_become_insecure() {
         let target = |from: &str, location: &str| {
             let mut headers = HeaderMap::new();
@@ -510,8 +667,9 @@ mod tests {
     #[test]
     fn invalid_addresses_are_rejected() {
         for wrong in ["", "hub", "ftp://hub", "https://", "file:///x", "https://hub?x=1"] {
-            assert!(matches!(Hub::new(wrong), Err(HubError::Endpoint { .. })), "{wrong:?}");
+            assert!(matches!(Hub::new(wrong, "http://a"), Err(HubError::Endpoint { .. })), "{wrong:?}");
+            assert!(matches!(Hub::new("http://a", wrong), Err(HubError::Endpoint { .. })), "{wrong:?}");
         }
-        assert!(Hub::new("http://127.0.0.1:8080/mirror/").is_ok());
+        assert!(Hub::new("http://127.0.0.1:8080/mirror/", "https://a").is_ok());
     }
 }

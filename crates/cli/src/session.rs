@@ -123,7 +123,7 @@ pub fn load(file: &ModelFile, device: Device, options: &LoadOptions) -> anyhow::
 /// # Errors
 /// When it cannot be fetched, or is truncated or corrupt.
 pub fn open_model(store: &Store, flags: &ModelFlags) -> anyhow::Result<ModelFile> {
-    let sources = Sources::new(&flags.hub.endpoint)?;
+    let sources = Sources::new(&flags.hub.endpoint, &flags.hub.modelscope)?;
     let path = pull::resolve_or_pull(store, &sources, flags.model.as_deref())?;
     let gguf = GgufFile::open(&path)?;
     Ok(ModelFile { path, gguf })

@@ -1,10 +1,11 @@
 //! The model store: `models/NAME.gguf` in the user's data folder, each with a small `NAME.json` of
-//! metadata.
+//! metadata. A split model is `models/NAME-00001-of-0000N.gguf` and so on, as its files must be named.
 //!
 //! A model appears in the store complete and verified, or not at all: it is written as `NAME.gguf.part` and
 //! renamed when its SHA-256 is right. Code that changes a model holds its lock (`locks/NAME.lock`); readers
 //! need none. Plain files that the user puts into `models/` are models too.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::fs::{self, File, TryLockError};
 use std::io::{self, Read, Write};
@@ -14,8 +15,10 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
+use verbatim_gguf::split_file_name;
+
 use crate::catalogue;
-use crate::source::{HubFile, SourceError};
+use crate::source::{Remote, SourceError, SplitName};
 
 /// The folder with the models.
 #[derive(Debug, Clone)]
@@ -28,25 +31,55 @@ pub struct Store {
 pub struct Entry {
     /// Its name.
     pub name: ModelName,
-    /// The GGUF file.
+    /// The GGUF file; the first one if the model is split.
     pub path: PathBuf,
-    /// Size of the file.
+    /// Number of its files.
+    pub parts: usize,
+    /// Size of its files.
     pub bytes: u64,
     /// Where it came from; `None` for a file that was added by hand.
     pub record: Option<Record>,
 }
 
+/// A model that is not complete yet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PartialEntry {
+    /// Its name.
+    pub name: ModelName,
+    /// Bytes that are on the disk.
+    pub bytes: u64,
+    /// Bytes that it will have, if the server said so for all its files.
+    pub total_bytes: Option<u64>,
+    /// Where it comes from.
+    pub url: Option<String>,
+}
+
+/// Metadata of a partial download, stored as JSON next to it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PartialRecord {
+    /// Where it comes from.
+    pub url: String,
+    /// The version of the file that the bytes are of.
+    pub version: String,
+    /// Size of the complete file, if the server sent it.
+    #[serde(default)]
+    pub total_bytes: Option<u64>,
+}
+
 /// Metadata of a model, stored as JSON next to it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
-    /// Where the bytes came from: `hf:…`, `package:…` or `file:…`.
+    /// Where the bytes came from: `hf:…`, `ms:…`, `https://…`, `package:…` or `file:…`; the first file of a split model.
     pub source: String,
-    /// What was requested, if different: a known model's location on the hub.
+    /// What was requested, if different: a known model's location on the hub, or a repository.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub requested: Option<String>,
-    /// SHA-256 of the file.
+    /// SHA-256 of the (first) file.
     pub sha256: Sha256Hex,
-    /// Size of the file.
+    /// SHA-256 of the other files of a split model.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub more_sha256: Vec<Sha256Hex>,
+    /// Size of all files.
     pub bytes: u64,
     /// When it was pulled.
     pub date: jiff::Timestamp,
@@ -60,7 +93,7 @@ pub enum StoreError {
     NoHome,
     /// A name that could not be a file name everywhere.
     #[error(
-        "{name:?} is not a model name: use at most {} letters, digits, '.', '_' and '-', and begin with a letter \
+        "{name:?} is not a model name: use at most {} letters, digits, '.', '_', '-' and ':', and begin with a letter \
          or digit",
         ModelName::BYTES_MAX
     )]
@@ -86,11 +119,33 @@ pub enum StoreError {
     /// Neither a file nor a name in the store.
     #[error(
         "there is no model {name:?}: it is not a file, not in the store (`verbatim list`) and not a known name \
-         (`verbatim list --known`)"
+         (`verbatim list --known`){}",
+        did_you_mean(suggestions)
     )]
     Unknown {
         /// What was requested.
         name: String,
+        /// Names that may be meant.
+        suggestions: Vec<String>,
+    },
+    /// A known model that the engine cannot run.
+    #[error(
+        "{name} is not supported: no model of the architecture {architecture} is, yet (see docs/supported.md){}",
+        did_you_mean(suggestions)
+    )]
+    Unsupported {
+        /// What was requested.
+        name: String,
+        /// Its architecture.
+        architecture: String,
+        /// Names that may do instead.
+        suggestions: Vec<String>,
+    },
+    /// The new name of a copy is in use.
+    #[error("{name} is in the store already: choose another name, or `verbatim rm {name}` first")]
+    Exists {
+        /// The name.
+        name: ModelName,
     },
     /// A path without a file.
     #[error("there is no file {}", path.display())]
@@ -99,10 +154,15 @@ pub enum StoreError {
         path: PathBuf,
     },
     /// Nothing to remove.
-    #[error("{name} is not in the store: `verbatim list` shows the models that are")]
+    #[error(
+        "{name} is not in the store: `verbatim list` shows the models that are{}",
+        did_you_mean(suggestions)
+    )]
     Absent {
         /// The requested name.
         name: ModelName,
+        /// Names that may be meant.
+        suggestions: Vec<String>,
     },
     /// Another process holds the lock.
     #[error("{name} is being pulled by another process: wait for it, or stop it")]
@@ -120,6 +180,14 @@ pub enum StoreError {
         /// The system's error.
         source: io::Error,
     },
+}
+
+/// Suggestions at the end of a message.
+fn did_you_mean(suggestions: &[String]) -> String {
+    match suggestions {
+        [] => String::new(),
+        names => format!("; did you mean {}?", names.join(" or ")),
+    }
 }
 
 /// Adds an action and a path to the error of a file operation.
@@ -153,37 +221,101 @@ impl Store {
     /// # Errors
     /// When the folder exists but cannot be read.
     pub fn list(&self) -> Result<Vec<Entry>, StoreError> {
+        let names = self.file_names()?.into_iter().filter_map(|file| {
+            let stem = file.strip_suffix(".gguf")?;
+            SplitName::parse(&file).map_or(stem, |split| split.prefix).parse().ok()
+        });
+        let names: BTreeSet<ModelName> = names.collect();
+        Ok(names.iter().filter_map(|name| self.get(name)).collect())
+    }
+
+    /// The names of the models in the store.
+    ///
+    /// # Errors
+    /// As [`Store::list`].
+    pub fn names(&self) -> Result<Vec<String>, StoreError> {
+        Ok(self.list()?.into_iter().map(|entry| entry.name.0).collect())
+    }
+
+    /// Every partial download, by name.
+    ///
+    /// # Errors
+    /// As [`Store::list`].
+    pub fn partial_downloads(&self) -> Result<Vec<PartialEntry>, StoreError> {
+        let mut entries: BTreeMap<ModelName, PartialEntry> = BTreeMap::new();
+        for file in self.file_names()? {
+            let Some(model) = file.strip_suffix(".part") else { continue };
+            let split = SplitName::parse(model);
+            let Ok(name) =
+                split.map_or(model.trim_end_matches(".gguf"), |split| split.prefix).parse::<ModelName>()
+            else {
+                continue;
+            };
+            let path = self.models().join(&file);
+            let bytes = fs::metadata(&path).map_or(0, |metadata| metadata.len());
+            let record = fs::read(path.with_extension("part.json")).ok();
+            let record: Option<PartialRecord> = record.and_then(|json| serde_json::from_slice(&json).ok());
+            let total_bytes =
+                record.as_ref().and_then(|record| record.total_bytes).filter(|_| split.is_none());
+            let entry = entries.entry(name.clone());
+            let entry = entry.or_insert(PartialEntry { name, bytes: 0, total_bytes, url: None });
+            entry.bytes += bytes;
+            entry.url = entry.url.take().or(record.map(|record| record.url));
+        }
+        Ok(entries.into_values().collect())
+    }
+
+    /// The names of the files in the store's folder that are text, in no order.
+    fn file_names(&self) -> Result<Vec<String>, StoreError> {
         let folder = self.models();
         let files = match fs::read_dir(&folder) {
             Ok(files) => files,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
             Err(error) => return Err(io_error("read the folder", &folder)(error)),
         };
-        let mut entries = Vec::new();
-        for file in files {
-            let file = file.map_err(io_error("read the folder", &folder))?;
-            let name = file.file_name();
-            let name = name.to_str().and_then(|name| name.strip_suffix(".gguf")).map(str::parse::<ModelName>);
-            if let Some(Ok(name)) = name
-                && let Some(entry) = self.get(&name)
-            {
-                entries.push(entry);
-            }
-        }
-        entries.sort_by(|a, b| a.name.cmp(&b.name));
-        Ok(entries)
+        let names = files.map(|file| file.map(|file| file.file_name().into_string().ok()));
+        names
+            .filter_map(Result::transpose)
+            .collect::<io::Result<_>>()
+            .map_err(io_error("read the folder", &folder))
     }
 
     /// The model of this name, if it is in the store. An unreadable record counts as none.
     pub fn get(&self, name: &ModelName) -> Option<Entry> {
-        let path = self.model_path(name);
-        let metadata = fs::metadata(&path).ok().filter(fs::Metadata::is_file)?;
+        let paths = self.paths(name)?;
+        let sizes: Option<Vec<u64>> =
+            paths.iter().map(|path| fs::metadata(path).ok().map(|file| file.len())).collect();
         let record =
             fs::read(self.record_path(name)).ok().and_then(|json| serde_json::from_slice(&json).ok());
-        Some(Entry { name: name.clone(), path, bytes: metadata.len(), record })
+        let parts = paths.len();
+        // A split model of which a file is missing is still there: whoever opens it is told so.
+        let bytes = sizes.map_or(0, |sizes| sizes.iter().sum());
+        Some(Entry { name: name.clone(), path: paths.into_iter().next()?, parts, bytes, record })
     }
 
-    /// The file that `-m` refers to: a path, a name in the store, or a hub file that was pulled. Fetches nothing.
+    /// The files of a model, if it is in the store.
+    fn paths(&self, name: &ModelName) -> Option<Vec<PathBuf>> {
+        let path = self.model_path(name.as_str());
+        if path.is_file() {
+            return Some(vec![path]);
+        }
+        let files = self.file_names().ok()?;
+        let count = files.iter().find_map(|file| {
+            SplitName::parse(file).filter(|split| split.prefix == name.as_str()).map(|split| split.count)
+        })?;
+        Some(self.part_stems(name, count).iter().map(|stem| self.model_path(stem)).collect())
+    }
+
+    /// The names, without `.gguf`, of the files of a model with this number of files.
+    pub fn part_stems(&self, name: &ModelName, count: usize) -> Vec<String> {
+        if count == 1 {
+            return vec![name.to_string()];
+        }
+        let file = |index| split_file_name(name.as_str(), index, count).trim_end_matches(".gguf").to_owned();
+        (0..count).map(file).collect()
+    }
+
+    /// The file that `-m` refers to: a path, a name in the store, or a remote model that was pulled. Fetches nothing.
     ///
     /// An argument with a separator or ending in `.gguf` is a path. Anything else is looked up as a name first, then as a
     /// file in the current folder.
@@ -191,11 +323,10 @@ impl Store {
     /// # Errors
     /// When there is no such model; the message says how to get it.
     pub fn resolve(&self, model: &str) -> Result<PathBuf, StoreError> {
-        if model.starts_with(HubFile::SCHEME) {
-            let source = model.parse::<HubFile>()?.to_string();
-            let entries = self.list()?;
-            let pulled = entries.into_iter().find(|entry| entry.comes_from(&source));
-            return pulled.map(|entry| entry.path).ok_or(StoreError::NotPulled { model: source });
+        if let Some(remote) = Remote::parse(model) {
+            let remote = remote?;
+            let pulled = self.list()?.into_iter().find(|entry| entry.is_of(&remote));
+            return pulled.map(|entry| entry.path).ok_or(StoreError::NotPulled { model: remote.to_string() });
         }
         let path = Path::new(model);
         if is_path(model) {
@@ -205,18 +336,38 @@ impl Store {
                 Err(StoreError::NoFile { path: path.into() })
             };
         }
-        if let Ok(name) = model.parse::<ModelName>()
-            && let Some(entry) = self.get(&name)
-        {
+        let known = catalogue::find(model);
+        let names = [Some(model), known.map(|known| known.name.as_str())];
+        let names = names.into_iter().flatten().filter_map(|name| name.parse::<ModelName>().ok());
+        if let Some(entry) = names.into_iter().find_map(|name| self.get(&name)) {
             return Ok(entry.path);
         }
         if path.is_file() {
             return Ok(path.into());
         }
-        Err(match catalogue::find(model) {
-            Some(known) => StoreError::NotPulled { model: known.name.to_owned() },
-            None => StoreError::Unknown { name: model.to_owned() },
+        Err(match known {
+            Some(known) => StoreError::NotPulled { model: known.name.clone() },
+            None => self.unknown(model),
         })
+    }
+
+    /// The error for a name that is neither in the store nor in the catalogue.
+    pub fn unknown(&self, name: &str) -> StoreError {
+        let suggestions = catalogue::suggestions(name, &self.names().unwrap_or_default());
+        let name = name.to_owned();
+        match catalogue::find_unsupported(&name) {
+            Some(model) => {
+                StoreError::Unsupported { architecture: model.architecture.clone(), name, suggestions }
+            }
+            None => StoreError::Unknown { name, suggestions },
+        }
+    }
+
+    fn absent(&self, name: &ModelName) -> StoreError {
+        let names = self.names().unwrap_or_default();
+        let near = catalogue::suggestions(name.as_str(), &names);
+        let suggestions = near.into_iter().filter(|near| names.contains(near)).collect();
+        StoreError::Absent { name: name.clone(), suggestions }
     }
 
     /// Removes a model and its partial download.
@@ -224,19 +375,50 @@ impl Store {
     /// # Errors
     /// When it does not exist, is being pulled, or cannot be removed.
     pub fn remove(&self, name: &ModelName) -> Result<(), StoreError> {
-        let left_over = [self.part_path(name), self.part_record_path(name), self.packages_path(name)];
-        if self.get(name).is_none() && !left_over.iter().any(|path| path.exists()) {
-            return Err(StoreError::Absent { name: name.clone() });
+        let files = self.all_files(name)?;
+        if files.is_empty() {
+            return Err(self.absent(name));
         }
-        let lock = self.open_lock(name)?;
-        match lock.try_lock() {
-            Ok(()) => {}
-            Err(TryLockError::WouldBlock) => return Err(StoreError::Busy { name: name.clone() }),
-            Err(TryLockError::Error(error)) => return Err(io_error("lock", &self.lock_path(name))(error)),
+        let _lock = self.try_lock(name)?;
+        files.iter().try_for_each(|path| remove_if_present(path))
+    }
+
+    /// Everything in the store that belongs to a model.
+    fn all_files(&self, name: &ModelName) -> Result<Vec<PathBuf>, StoreError> {
+        let belongs = |file: &String| {
+            let Some(rest) = file.strip_prefix(name.as_str()) else { return false };
+            let is_own = matches!(rest, ".gguf" | ".json" | ".gguf.part" | ".gguf.part.json" | ".packages");
+            let model = file.trim_end_matches(".json").trim_end_matches(".part");
+            is_own || SplitName::parse(model).is_some_and(|split| split.prefix == name.as_str())
+        };
+        Ok(self
+            .file_names()?
+            .iter()
+            .filter(|file| belongs(file))
+            .map(|file| self.models().join(file))
+            .collect())
+    }
+
+    /// Adds a model under another name too. Both share their bytes on the disk where the file system allows it.
+    ///
+    /// # Errors
+    /// When the model does not exist, the new name does, one of them is being pulled, or a file cannot be created.
+    pub fn copy(&self, from: &ModelName, to: &ModelName) -> Result<Entry, StoreError> {
+        let entry = self.get(from).ok_or_else(|| self.absent(from))?;
+        if self.get(to).is_some() {
+            return Err(StoreError::Exists { name: to.clone() });
         }
-        remove_if_present(&self.model_path(name))?;
-        remove_if_present(&self.record_path(name))?;
-        left_over.iter().try_for_each(|path| remove_if_present(path))
+        let _locks = (self.try_lock(from)?, self.try_lock(to)?);
+        let stems = self.part_stems(from, entry.parts).into_iter().zip(self.part_stems(to, entry.parts));
+        // The first file last: with it, the model is in the store.
+        for (from, to) in stems.rev() {
+            let (from, to) = (self.model_path(&from), self.model_path(&to));
+            fs::hard_link(&from, &to)
+                .or_else(|_| fs::copy(&from, &to).map(drop))
+                .map_err(io_error("create", &to))?;
+        }
+        entry.record.iter().try_for_each(|record| write_json(&self.record_path(to), record))?;
+        self.get(to).ok_or_else(|| self.absent(to))
     }
 
     /// Takes the lock of a model and creates the store's folders. Calls `on_wait` once if another process has
@@ -247,48 +429,68 @@ impl Store {
     pub fn lock(&self, name: &ModelName, on_wait: impl FnOnce()) -> Result<ModelLock, StoreError> {
         let models = self.models();
         fs::create_dir_all(&models).map_err(io_error("create the folder", &models))?;
-        let file = self.open_lock(name)?;
-        match file.try_lock() {
-            Ok(()) => {}
-            Err(TryLockError::WouldBlock) => {
+        match self.try_lock(name) {
+            Err(StoreError::Busy { .. }) => {
                 on_wait();
+                let file = self.open_lock(name)?;
                 file.lock().map_err(io_error("lock", &self.lock_path(name)))?;
+                Ok(ModelLock { _file: file })
             }
-            Err(TryLockError::Error(error)) => return Err(io_error("lock", &self.lock_path(name))(error)),
+            locked => locked,
         }
-        Ok(ModelLock { _file: file })
     }
 
-    /// Renames the finished `.part` file to the model and writes its record. The caller holds the lock and has verified
+    fn try_lock(&self, name: &ModelName) -> Result<ModelLock, StoreError> {
+        let file = self.open_lock(name)?;
+        match file.try_lock() {
+            Ok(()) => Ok(ModelLock { _file: file }),
+            Err(TryLockError::WouldBlock) => Err(StoreError::Busy { name: name.clone() }),
+            Err(TryLockError::Error(error)) => Err(io_error("lock", &self.lock_path(name))(error)),
+        }
+    }
+
+    /// Renames the finished `.part` files to the model and writes its record. The caller holds the lock and has verified
     /// the bytes.
     ///
     /// # Errors
     /// When a file cannot be written or renamed; the model is then not in the store.
-    pub fn commit(&self, _lock: &ModelLock, name: &ModelName, record: &Record) -> Result<Entry, StoreError> {
-        let part = self.part_path(name);
+    pub fn commit(
+        &self,
+        _lock: &ModelLock,
+        name: &ModelName,
+        parts: usize,
+        record: &Record,
+    ) -> Result<Entry, StoreError> {
+        let stems = self.part_stems(name, parts);
         // A rename may reach the disk before the bytes do, so they are fsynced first. Windows requires write access for that.
-        let file = File::options().write(true).open(&part);
-        file.and_then(|file| file.sync_all()).map_err(io_error("write", &part))?;
+        for stem in &stems {
+            let part = self.part_path(stem);
+            let file = File::options().write(true).open(&part);
+            file.and_then(|file| file.sync_all()).map_err(io_error("write", &part))?;
+        }
         write_json(&self.record_path(name), record)?;
-        let path = self.model_path(name);
-        fs::rename(&part, &path).map_err(io_error("create", &path))?;
-        remove_if_present(&self.part_record_path(name))?;
-        Ok(Entry { name: name.clone(), path, bytes: record.bytes, record: Some(record.clone()) })
+        for stem in stems.iter().rev() {
+            let path = self.model_path(stem);
+            fs::rename(self.part_path(stem), &path).map_err(io_error("create", &path))?;
+            remove_if_present(&self.part_record_path(stem))?;
+        }
+        let path = self.model_path(&stems[0]);
+        Ok(Entry { name: name.clone(), path, parts, bytes: record.bytes, record: Some(record.clone()) })
     }
 
-    /// Path of a model.
-    pub fn model_path(&self, name: &ModelName) -> PathBuf {
-        self.models().join(format!("{name}.gguf"))
+    /// Path of a model's file; `stem` is the model's name, with a part number if it is split.
+    pub fn model_path(&self, stem: &str) -> PathBuf {
+        self.models().join(format!("{stem}.gguf"))
     }
 
     /// Path of a partial download.
-    pub fn part_path(&self, name: &ModelName) -> PathBuf {
-        self.models().join(format!("{name}.gguf.part"))
+    pub fn part_path(&self, stem: &str) -> PathBuf {
+        self.models().join(format!("{stem}.gguf.part"))
     }
 
     /// Path of the metadata of a partial download.
-    pub fn part_record_path(&self, name: &ModelName) -> PathBuf {
-        self.models().join(format!("{name}.gguf.part.json"))
+    pub fn part_record_path(&self, stem: &str) -> PathBuf {
+        self.models().join(format!("{stem}.gguf.part.json"))
     }
 
     /// Folder for the Python packages that a model is taken from.
@@ -331,9 +533,22 @@ impl Entry {
             .as_ref()
             .is_some_and(|record| record.source == source || record.requested.as_deref() == Some(source))
     }
+
+    /// True when the model is what this source means: a repository without a quantisation type means every file of it.
+    pub fn is_of(&self, remote: &Remote) -> bool {
+        let is_from_repository =
+            |prefix: &str| self.record.as_ref().is_some_and(|record| record.source.starts_with(prefix));
+        match remote {
+            _ if self.comes_from(&remote.to_string()) => true,
+            Remote::Repository(repository, None) if repository.revision.is_none() => {
+                is_from_repository(&format!("{repository}/"))
+            }
+            _ => false,
+        }
+    }
 }
 
-/// Name of a model in the store: a plain file name on every system.
+/// Name of a model in the store: a plain file name on every system. A colon, as in Ollama's names, is read as a hyphen.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ModelName(String);
 
@@ -351,12 +566,12 @@ impl FromStr for ModelName {
     type Err = StoreError;
 
     fn from_str(name: &str) -> Result<Self, StoreError> {
-        let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+        let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-:".contains(&byte);
         let begins_well = name.bytes().next().is_some_and(|byte| byte.is_ascii_alphanumeric());
         if !begins_well || name.len() > Self::BYTES_MAX || !name.bytes().all(is_plain) {
             return Err(StoreError::Name { name: name.to_owned() });
         }
-        Ok(Self(name.to_owned()))
+        Ok(Self(name.replace(':', "-")))
     }
 }
 
@@ -473,6 +688,7 @@ mod tests {
             source: source.to_owned(),
             requested: None,
             sha256: Sha256Hex::from_reader(bytes, |_| ()).unwrap(),
+            more_sha256: Vec::new(),
             bytes: bytes.len() as u64,
             date: jiff::Timestamp::from_second(1_700_000_000).unwrap(),
         }
@@ -480,32 +696,21 @@ mod tests {
 
     fn add(store: &Store, model: &str, source: &str) {
         let lock = store.lock(&name(model), || panic!("nobody else has the lock")).unwrap();
-        fs::write(store.part_path(&name(model)), b"GGUF").unwrap();
-        store.commit(&lock, &name(model), &record(source, b"GGUF")).unwrap();
+        fs::write(store.part_path(model), b"GGUF").unwrap();
+        store.commit(&lock, &name(model), 1, &record(source, b"GGUF")).unwrap();
     }
 
     #[test]
     fn names_that_are_not_plain_file_names_are_rejected() {
-        for wrong in [
-            "",
-            ".",
-            "..",
-            "../x",
-            "a/b",
-            "a\\b",
-            ".hidden",
-            "-x",
-            "a b",
-            "a:b",
-            "ä",
-            "a\0",
-            &"x".repeat(129),
-        ] {
+        for wrong in
+            ["", ".", "..", "../x", "a/b", "a\\b", ".hidden", "-x", "a b", ":b", "ä", "a\0", &"x".repeat(129)]
+        {
             assert!(matches!(wrong.parse::<ModelName>(), Err(StoreError::Name { .. })), "{wrong:?}");
         }
         for right in ["a", "smollm2-135m", "Model_1.5-Q4_K_M", &"x".repeat(128)] {
             assert_eq!(name(right).as_str(), right);
         }
+        assert_eq!(name("qwen3:0.6b").as_str(), "qwen3-0.6b");
     }
 
     #[test]
@@ -537,7 +742,7 @@ mod tests {
         assert_eq!(names, ["a", "b", "by-hand"]);
         assert_eq!(entries[1].record, Some(record("hf:o/r/b.gguf", b"GGUF")));
         assert_eq!(entries[2].record, None);
-        assert!(!store.part_path(&name("a")).exists());
+        assert!(!store.part_path("a").exists());
     }
 
     #[test]
@@ -552,10 +757,59 @@ mod tests {
     fn removing_deletes_every_file_and_a_missing_model_is_an_error() {
         let (_folder, store) = store();
         add(&store, "a", "file:/a.gguf");
-        fs::write(store.part_path(&name("a")), b"GG").unwrap();
+        fs::write(store.part_path("a"), b"GG").unwrap();
         store.remove(&name("a")).unwrap();
         assert_eq!(fs::read_dir(store.models()).unwrap().count(), 0);
         assert!(matches!(store.remove(&name("a")), Err(StoreError::Absent { .. })));
+    }
+
+    #[test]
+    fn a_known_model_is_found_by_every_name() {
+        let (_folder, store) = store();
+        add(&store, "llama3.2-3b", "hf:o/r/A.gguf");
+        let path = store.model_path("llama3.2-3b");
+        for name in ["llama3.2:3b", "llama3.2-3b", "llama3.2", "Llama3.2:3B", "llama3.2:latest", "hf:o/r"] {
+            assert_eq!(store.resolve(name).unwrap(), path, "{name}");
+        }
+        let error = store.resolve("llama3.2:3").unwrap_err().to_string();
+        assert!(error.ends_with("; did you mean llama3.2-3b or llama3.2 or llama3.2:1b?"), "{error}");
+    }
+
+    #[test]
+    fn a_split_model_is_one_entry() {
+        let (_folder, store) = store();
+        let model = name("m");
+        let lock = store.lock(&model, || ()).unwrap();
+        let stems = store.part_stems(&model, 2);
+        assert_eq!(stems, ["m-00001-of-00002", "m-00002-of-00002"]);
+        stems.iter().for_each(|stem| fs::write(store.part_path(stem), b"GGUF").unwrap());
+        assert_eq!(store.partial_downloads().unwrap()[0].bytes, 8);
+        store
+            .commit(&lock, &model, 2, &Record { bytes: 8, ..record("hf:o/r/m-00001-of-00002.gguf", b"GGUF") })
+            .unwrap();
+        drop(lock);
+        let entries = store.list().unwrap();
+        assert_eq!(
+            (entries.len(), entries[0].name.as_str(), entries[0].parts, entries[0].bytes),
+            (1, "m", 2, 8)
+        );
+        assert_eq!(store.resolve("m").unwrap(), store.model_path("m-00001-of-00002"));
+        assert_eq!(store.copy(&model, &name("n")).unwrap().parts, 2);
+        store.remove(&model).unwrap();
+        assert_eq!(store.names().unwrap(), ["n"]);
+        store.remove(&name("n")).unwrap();
+        assert_eq!(fs::read_dir(store.models()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn copies_are_models_of_their_own() {
+        let (_folder, store) = store();
+        add(&store, "a", "file:/a.gguf");
+        assert_eq!(store.copy(&name("a"), &name("b")).unwrap().record, Some(record("file:/a.gguf", b"GGUF")));
+        assert!(matches!(store.copy(&name("a"), &name("b")), Err(StoreError::Exists { .. })));
+        assert!(matches!(store.copy(&name("x"), &name("y")), Err(StoreError::Absent { .. })));
+        store.remove(&name("a")).unwrap();
+        assert_eq!(fs::read(store.model_path("b")).unwrap(), b"GGUF");
     }
 
     #[test]
@@ -572,13 +826,18 @@ mod tests {
     fn a_model_is_found_by_path_name_and_source() {
         let (folder, store) = store();
         add(&store, "a", "hf:o/r/A.gguf@main");
-        let path = store.model_path(&name("a"));
+        let path = store.model_path("a");
         assert_eq!(store.resolve("a").unwrap(), path);
         assert_eq!(store.resolve("hf:o/r/A.gguf@main").unwrap(), path);
         assert_eq!(store.resolve(path.to_str().unwrap()).unwrap(), path);
         assert!(matches!(store.resolve("hf:o/r/A.gguf"), Err(StoreError::NotPulled { .. })));
+        assert_eq!(
+            store.resolve("hf:o/x").unwrap_err().to_string(),
+            "hf:o/x is not in the store: run `verbatim pull hf:o/x` first"
+        );
         assert!(matches!(store.resolve(catalogue::DEFAULT_MODEL), Err(StoreError::NotPulled { .. })));
         assert!(matches!(store.resolve("nobody-knows-me"), Err(StoreError::Unknown { .. })));
+        assert!(matches!(store.resolve("gemma3n:e2b"), Err(StoreError::Unsupported { .. })));
         let missing = folder.path().join("missing.gguf");
         assert!(matches!(store.resolve(missing.to_str().unwrap()), Err(StoreError::NoFile { .. })));
         assert!(matches!(store.resolve("../x"), Err(StoreError::NoFile { .. })));

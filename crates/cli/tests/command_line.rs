@@ -7,10 +7,11 @@ use std::process::Stdio;
 
 use support::{data, stderr, stdout, verbatim};
 
-const COMMANDS: [&str; 14] = [
+const COMMANDS: [&str; 15] = [
     "bench",
     "chat",
     "completions",
+    "cp",
     "inspect",
     "list",
     "logits",
@@ -66,7 +67,8 @@ fn every_shell_gets_its_completions() {
     let home = tempfile::tempdir().unwrap();
     for shell in ["bash", "elvish", "fish", "powershell", "zsh"] {
         let script = stdout(&verbatim(home.path()).args(["completions", shell]).output().unwrap());
-        assert!(script.contains("add-generation-prompt"), "{shell}");
+        // It asks the program, so that it can offer the models in the store.
+        assert!(script.contains("VERBATIM_COMPLETE"), "{shell}");
     }
 }
 
@@ -77,12 +79,14 @@ fn an_environment_variable_sets_its_flag() {
         stdout(&verbatim(home.path()).arg("list").env("VERBATIM_JSON", value).output().unwrap())
     };
     assert_eq!(with("1"), "[]\n");
-    assert_eq!(with("0"), "NAME  SIZE  TYPE  SOURCE\n");
+    assert_eq!(with("0"), "NAME  SIZE  TYPE  DATE  SOURCE\n");
     let other = home.path().join("other");
     std::fs::create_dir_all(other.join("models")).unwrap();
     std::fs::write(other.join("models/a.gguf"), "no model").unwrap();
     let listed = stdout(&verbatim(home.path()).arg("list").arg("--home").arg(&other).output().unwrap());
-    assert_eq!(listed, "NAME  SIZE  TYPE        SOURCE\na     8 B   unreadable  -\n");
+    let lines: Vec<Vec<&str>> = listed.lines().map(|line| line.split_whitespace().collect()).collect();
+    assert_eq!(lines[0], ["NAME", "SIZE", "TYPE", "DATE", "SOURCE"]);
+    assert_eq!((&lines[1][..4], lines[1][5], lines.len()), (&["a", "8", "B", "unreadable"][..], "-", 2));
 }
 
 #[test]

@@ -50,7 +50,7 @@ fn inspect_shows_what_is_in_a_file() {
     for expected in [
         "\nformat    GGUF version 3, alignment 32, 39.55 kB\n",
         "\nvocabulary\n  24 tokens, ",
-        "\nsizes by type\n  F32 ",
+        "\nsizes by type (12 tensors; --tensors lists them)\n  F32 ",
     ] {
         assert!(text.contains(expected), "{expected:?} is not in:\n{text}");
     }
@@ -58,6 +58,63 @@ fn inspect_shows_what_is_in_a_file() {
     // ends.
     assert!(text.contains("\\xff"), "{text}");
     assert!(!text.chars().any(|character| character.is_control() && character != '\n'), "{text}");
+}
+
+#[test]
+fn inspect_begins_with_what_people_ask() {
+    let model = data("models/qwen3/model.gguf");
+    let text = stdout(&run(&["inspect", model.to_str().unwrap()], b""));
+    let begins: Vec<&str> =
+        text.lines().map(|line| line.split_whitespace().next().unwrap_or_default()).take(9).collect();
+    let expected =
+        ["model", "weights", "context", "template", "loads", "memory", "speed", "sampling", "file"];
+    assert_eq!(begins, expected, "{text}");
+    assert!(text.contains("\nloads     yes: it needs "), "{text}");
+    assert!(!text.contains("blk.0.attn_q.weight"), "{text}");
+    let with_tensors = stdout(&run(&["show", "--tensors", model.to_str().unwrap()], b""));
+    assert!(with_tensors.contains("\n  blk.0.attn_q.weight"), "{with_tensors}");
+    let report: Value =
+        serde_json::from_slice(&run(&["show", "--json", model.to_str().unwrap()], b"").stdout).unwrap();
+    let needs = &report["summary"]["needs"];
+    assert_eq!(needs["weight_bytes"].as_u64(), tensor_bytes(&report));
+    assert!(needs["state_bytes"].as_u64().unwrap() > 0);
+    // The LM head is read for every token, the embedding is not; a tied one is the head.
+    assert!(needs["token_bytes"].as_u64() <= tensor_bytes(&report));
+
+    let broken = run(&["inspect", data("hostile/missing-architecture.gguf").to_str().unwrap()], b"");
+    let text = String::from_utf8_lossy(&broken.stdout);
+    assert!(text.contains("\nloads     no: metadata key `general.architecture` is missing\n"), "{text}");
+}
+
+fn tensor_bytes(report: &Value) -> Option<u64> {
+    report["tensors"].as_array()?.iter().map(|tensor| tensor["bytes"].as_u64()).sum()
+}
+
+#[test]
+fn inspect_takes_links_and_names() {
+    let home = tempfile::tempdir().unwrap();
+    let model = data("models/qwen3/model.gguf").canonicalize().unwrap();
+    let show = |name: &str| verbatim(home.path()).args(["show", name]).output().unwrap();
+    #[cfg(unix)]
+    {
+        let link = home.path().join("link");
+        std::os::unix::fs::symlink(&model, &link).unwrap();
+        assert!(stdout(&show(link.to_str().unwrap())).starts_with("model     "));
+    }
+    stdout(
+        &verbatim(home.path()).args(["pull", model.to_str().unwrap(), "--name", "mine"]).output().unwrap(),
+    );
+    assert!(stdout(&show("mine")).starts_with("model     "));
+    // What is not there yet is shown from the catalogue.
+    let output = show("qwen3:4b");
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(
+        text.starts_with("model     qwen3:4b, qwen3\nweights   4B parameters, Q4_K_M, 2.50 GB\n"),
+        "{text}"
+    );
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(error, "error: qwen3:4b is not in the store: run `verbatim pull qwen3:4b` first\n");
+    assert_eq!(output.status.code(), Some(1));
 }
 
 #[test]

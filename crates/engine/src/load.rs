@@ -70,12 +70,9 @@ impl<B: Backend> Stepper<B> {
     /// If the file is not a supported model, or there is not enough memory.
     pub fn load(mut backend: B, file: &GgufFile, options: &LoadOptions) -> Result<Stepper<B>, LoadError> {
         let model = verbatim_models::open(file)?;
-        let context = options.context.unwrap_or(model.hyperparameters().context.min(DEFAULT_CONTEXT));
-        if context == 0 || context > MAX_CONTEXT {
-            return Err(LoadError::Context(context));
-        }
+        let context = context_size(&*model, options)?;
         let sizes = state_spec(options, context);
-        let format = KvFormat { k: options.k, v: options.v, hadamard: options.hadamard };
+        let format = options.kv_format();
         let spec = model_spec(file, &*model, context, format)?;
         // Memory first: this may fail, and weights take long to load.
         let mut state = State::new(backend.new_state(), sizes, spec.clone())?;
@@ -134,9 +131,24 @@ impl<B: Backend> Stepper<B> {
     }
 }
 
+/// The context size that the options ask for.
+pub(crate) fn context_size(model: &dyn Model, options: &LoadOptions) -> Result<usize, LoadError> {
+    let context = options.context.unwrap_or(model.hyperparameters().context.min(DEFAULT_CONTEXT));
+    if context == 0 || context > MAX_CONTEXT {
+        return Err(LoadError::Context(context));
+    }
+    Ok(context)
+}
+
+impl LoadOptions {
+    pub(crate) fn kv_format(&self) -> KvFormat {
+        KvFormat { k: self.k, v: self.v, hadamard: self.hadamard }
+    }
+}
+
 /// How K and V are stored.
 #[derive(Clone, Copy)]
-struct KvFormat {
+pub(crate) struct KvFormat {
     k: KvType,
     v: KvType,
     hadamard: bool,
@@ -167,7 +179,7 @@ fn state_spec(options: &LoadOptions, context: usize) -> StateSpec {
 }
 
 /// The per-sequence state of a model.
-fn model_spec(
+pub(crate) fn model_spec(
     file: &GgufFile,
     model: &dyn Model,
     context: usize,

@@ -101,7 +101,8 @@ impl ReadError {
     pub(crate) fn at(self, place: impl Into<String>) -> GgufError {
         match self {
             ReadError::Truncated { offset, wanted, left } => {
-                GgufError::Truncated { place: place.into(), offset, wanted, left }
+                let missing = wanted.saturating_sub(left);
+                GgufError::Truncated { place: place.into(), offset, wanted, left, missing }
             }
             ReadError::Malformed(problem) => GgufError::malformed(place, problem),
         }

@@ -46,7 +46,7 @@ pub enum GgufError {
     /// The file ends too early.
     #[error(
         "the file ends inside {place}: {wanted} bytes are needed at offset {offset}, {left} are left; it is \
-         damaged or incomplete, download or convert it again"
+         incomplete (at least {missing} bytes are missing) or damaged: download it again"
     )]
     Truncated {
         /// What is truncated.
@@ -57,6 +57,8 @@ pub enum GgufError {
         wanted: u64,
         /// Bytes from `offset` to the end of the file.
         left: u64,
+        /// Bytes that are missing at the end of the file: exactly, if its tensor table is complete, else at least.
+        missing: u64,
     },
     /// The bytes are there, but they break the format.
     #[error("{place}: {problem}")]

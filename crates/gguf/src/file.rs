@@ -52,6 +52,22 @@ impl GgufFile {
         GgufFile::assemble(parts).map_err(|error| error.in_file(path))
     }
 
+    /// Opens the files of a model, all of them and in order, whatever their names are.
+    ///
+    /// # Errors
+    /// As [`GgufFile::open`]; also if the files are not the parts of one model.
+    pub fn open_parts(paths: &[impl AsRef<Path>]) -> Result<GgufFile, GgufError> {
+        let mut parts = Vec::with_capacity(paths.len());
+        for (index, path) in paths.iter().enumerate() {
+            let path = path.as_ref();
+            let part = open_part(path)?;
+            check_position(&part, SplitPosition { index, count: paths.len() })
+                .map_err(|error| error.in_file(path))?;
+            parts.push(part);
+        }
+        GgufFile::assemble(parts)
+    }
+
     /// Reads a whole file held in memory, as [`GgufFile::open`] does. A part of a split model is an error.
     pub fn from_bytes(bytes: Vec<u8>) -> Result<GgufFile, GgufError> {
         let part = Part::read(Arc::new(Bytes::Owned(bytes)))?;
@@ -170,17 +186,24 @@ fn open_sibling(path: &Path, expected: SplitPosition) -> Result<Part, GgufError>
         return Err(GgufError::Split { problem }.in_file(path));
     }
     let part = open_part(path)?;
-    let found = SplitPosition::from_metadata(&part.metadata).map_err(|error| error.in_file(path))?;
-    if found != expected {
-        let problem = format!(
-            "by its name this is part {} of {count}, by its metadata part {} of {}; download it again",
-            index + 1,
-            found.index + 1,
-            found.count
-        );
-        return Err(GgufError::Split { problem }.in_file(path));
-    }
+    check_position(&part, expected).map_err(|error| error.in_file(path))?;
     Ok(part)
+}
+
+/// Checks a part's index and count.
+fn check_position(part: &Part, expected: SplitPosition) -> Result<(), GgufError> {
+    let found = SplitPosition::from_metadata(&part.metadata)?;
+    if found == expected {
+        return Ok(());
+    }
+    let SplitPosition { index, count } = expected;
+    let problem = format!(
+        "this should be part {} of {count}, but by its metadata it is part {} of {}; download it again",
+        index + 1,
+        found.index + 1,
+        found.count
+    );
+    Err(GgufError::Split { problem })
 }
 
 /// Checks the total number of tensors against the first part's value; not all writers store it.

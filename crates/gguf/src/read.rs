@@ -47,7 +47,8 @@ impl Part {
             tensors.push(read_tensor(cursor, index)?);
         }
         let data_start = cursor.offset().next_multiple_of(alignment_bytes);
-        tensors.iter_mut().try_for_each(|tensor| place(tensor, data_start, alignment_bytes, bytes.len()))?;
+        tensors.iter_mut().try_for_each(|tensor| place(tensor, data_start, alignment_bytes))?;
+        check_complete(&tensors, bytes.len())?;
         check_overlap(&tensors)?;
         Ok(Part { version, alignment_bytes, metadata, tensors, bytes: bytes.clone() })
     }
@@ -126,30 +127,29 @@ fn read_shape_and_offset(cursor: &mut Cursor<'_>) -> Result<(Shape, usize), Read
     Ok((Shape::new(dtype, dims).map_err(ReadError::Malformed)?, offset))
 }
 
-/// Makes the offset one from the start of the file, and checks that the data lies inside the file.
-fn place(
-    tensor: &mut TensorInfo,
-    data_start: usize,
-    alignment_bytes: usize,
-    file_bytes: usize,
-) -> Result<(), GgufError> {
+/// Makes the offset one from the start of the file.
+fn place(tensor: &mut TensorInfo, data_start: usize, alignment_bytes: usize) -> Result<(), GgufError> {
     if !tensor.offset.is_multiple_of(alignment_bytes) {
         let problem =
             format!("its offset {} is not a multiple of the alignment {alignment_bytes}", tensor.offset);
         return Err(GgufError::malformed(tensor_place(&tensor.name), problem));
     }
-    let offset = data_start.saturating_add(tensor.offset);
-    let left = file_bytes.saturating_sub(offset);
-    if tensor.byte_len() > left {
-        return Err(GgufError::Truncated {
-            place: format!("the data of {}", tensor_place(&tensor.name)),
-            offset: offset as u64,
-            wanted: tensor.byte_len() as u64,
-            left: left as u64,
-        });
-    }
-    tensor.offset = offset;
+    tensor.offset = data_start.saturating_add(tensor.offset);
     Ok(())
+}
+
+/// Checks that the data of all tensors lies inside the file. The error is about the first one that does not.
+fn check_complete(tensors: &[TensorInfo], file_bytes: usize) -> Result<(), GgufError> {
+    let end = |tensor: &TensorInfo| tensor.offset.saturating_add(tensor.byte_len());
+    let Some(cut) = tensors.iter().find(|tensor| end(tensor) > file_bytes) else { return Ok(()) };
+    let needed_bytes = tensors.iter().map(end).max().unwrap_or(0);
+    Err(GgufError::Truncated {
+        place: format!("the data of {}", tensor_place(&cut.name)),
+        offset: cut.offset as u64,
+        wanted: cut.byte_len() as u64,
+        left: file_bytes.saturating_sub(cut.offset) as u64,
+        missing: (needed_bytes - file_bytes) as u64,
+    })
 }
 
 /// Rejects tensors that share bytes. Gaps between them are harmless.

@@ -322,6 +322,24 @@ fn a_split_model_opens_from_any_of_its_files() {
 }
 
 #[test]
+fn parts_open_under_any_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let paths = write_split(folder.path(), 3, 3);
+    let renamed: Vec<PathBuf> = (0..3).map(|index| folder.path().join(format!("{index}.part"))).collect();
+    paths.iter().zip(&renamed).for_each(|(from, to)| fs::rename(from, to).unwrap());
+    assert_eq!(GgufFile::open_parts(&renamed).unwrap().tensors().len(), 3);
+    let problem = |paths: &[PathBuf]| GgufFile::open_parts(paths).unwrap_err().to_string();
+    assert!(
+        problem(&renamed[..1]).contains("this should be part 1 of 1, but by its metadata it is part 1 of 3")
+    );
+    assert!(
+        problem(&[renamed[1].clone(), renamed[0].clone(), renamed[2].clone()])
+            .contains("should be part 1 of 3")
+    );
+    assert!(problem(&[]).contains("there is no part"));
+}
+
+#[test]
 fn inconsistent_splits_are_rejected() {
     let folder = tempfile::tempdir().unwrap();
     let paths = write_split(folder.path(), 3, 4);
@@ -342,7 +360,7 @@ fn inconsistent_splits_are_rejected() {
     fs::copy(&paths[0], &paths[2]).unwrap();
     let message = problem(&paths[0]);
     assert!(
-        message.contains("my-model-00003-of-00003.gguf: split model: by its name this is part 3 of 3"),
+        message.contains("my-model-00003-of-00003.gguf: split model: this should be part 3 of 3"),
         "{message}"
     );
 

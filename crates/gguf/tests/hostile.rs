@@ -110,7 +110,8 @@ fn messages_name_the_place_and_the_problem() {
         ("trunc-in-tensor-info.gguf", "inside tensor `blk.0.attn_k.weight`"),
         (
             "trunc-in-last-tensor.gguf",
-            "inside the data of tensor `blk.0.ffn_down.weight`: 6144 bytes are needed at offset 33024, 6143 are left",
+            "inside the data of tensor `blk.0.ffn_down.weight`: 6144 bytes are needed at offset 33024, 6143 are left; it is \
+             incomplete (at least 1 bytes are missing)",
         ),
         ("bad-magic.gguf", "it starts with \"GGML\" instead of \"GGUF\""),
         ("version-1.gguf", "version 1 is not supported"),

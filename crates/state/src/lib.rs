@@ -51,7 +51,7 @@ pub use model::{AppendError, Digest, ModelId, ModelSpec};
 pub use run::PageTables;
 pub use saved::{RestoreError, Restored, SavedFile, SavedFileError};
 pub use sequence::NOT_A_TOKEN;
-pub use spec::{CHECKPOINTS, LayerSpec, RopeKind, StateSpec, pages_for};
+pub use spec::{CHECKPOINTS, LayerSpec, RopeKind, SLOTS_PER_SEQUENCE, StateSpec, pages_for};
 pub use verbatim_backend::StateMemoryError;
 
 use model::{ModelLayers, ModelSet};

@@ -6,7 +6,7 @@ use verbatim_graph::{RopeLayout, RopeTable};
 /// The last `CHECKPOINTS` positions in flight of a sequence each have their own recurrent state slot.
 pub const CHECKPOINTS: usize = 16;
 /// Slots that a sequence may need: the committed state, the checkpoints, and one at a page boundary.
-pub(crate) const SLOTS_PER_SEQUENCE: usize = CHECKPOINTS + 2;
+pub const SLOTS_PER_SEQUENCE: usize = CHECKPOINTS + 2;
 
 /// RoPE of a layer's keys.
 #[derive(Clone, Debug, PartialEq)]

@@ -1,4 +1,4 @@
-//! `verbatim inspect`: what is inside a model file, and whether it can be loaded.
+//! `verbatim inspect`, also called `show`: what a model is, whether it can be loaded, and what is inside its file.
 //!
 //! The exit status is 0 only if the file can be loaded; else it is 1, with the reason on standard error. What
 //! can be read is printed even if the file cannot be loaded.
@@ -10,10 +10,13 @@ use serde_json::{Map, Value as Json, json};
 use verbatim_engine::{SamplerKind, Sampling, recommended_sampling};
 use verbatim_gguf::{GgufFile, Metadata, TensorInfo, Value};
 
+use crate::catalogue::{self, KnownModel};
 use crate::flags::InspectArgs;
+use crate::machine;
 use crate::model_file::{ModelFile, TypeShare, type_shares, weights_format};
+use crate::model_summary::ModelSummary;
 use crate::standard_io::{self, escape, escape_bytes, human_bytes, json_text};
-use crate::store::Store;
+use crate::store::{Store, StoreError};
 
 /// Maximum elements of an array and characters of a string that are shown.
 const ARRAY_SHOWN: usize = 6;
@@ -27,11 +30,40 @@ const TOKEN_ROLES: [&str; 8] = ["bos", "eos", "eot", "eom", "unknown", "seperato
 /// # Errors
 /// When the file cannot be opened, or what is in it cannot be loaded as a model.
 pub fn run(args: &InspectArgs, store: &Store) -> anyhow::Result<ExitCode> {
-    let model = ModelFile::open(store, &args.file)?;
+    let model = match ModelFile::open(store, &args.file) {
+        Err(error) if !args.output.json => {
+            // What the catalogue knows of a model that is not here yet.
+            if let (Some(StoreError::NotPulled { .. }), Some(known)) =
+                (error.downcast_ref(), catalogue::find(&args.file))
+            {
+                standard_io::write(known_text(known).as_bytes())?;
+            }
+            return Err(error);
+        }
+        opened => opened?,
+    };
     let loaded = check(&model);
-    let text = if args.output.json { json_text(&report_json(&model, &loaded)) } else { report_text(&model) };
+    let text = if args.output.json {
+        json_text(&report_json(&model, &loaded))
+    } else {
+        report_text(&model, &loaded, args.tensors)
+    };
     standard_io::write(text.as_bytes())?;
     loaded.map(|()| ExitCode::SUCCESS)
+}
+
+/// An entry of the catalogue, in the form of the summary.
+fn known_text(known: &KnownModel) -> String {
+    let mut text = format!("model     {}, {}\n", known.name, known.architecture);
+    let size = known.bytes.map_or("size unknown".to_owned(), human_bytes);
+    let _ = writeln!(text, "weights   {} parameters, {}, {size}", known.parameters, known.quant);
+    let _ = writeln!(text, "licence   {}", known.license);
+    let _ = writeln!(text, "source    {}", known.hub_file);
+    if let (Some(bytes), Some(available)) = (known.bytes, machine::available_memory()) {
+        let fits = if machine::fits(bytes, available) { "enough" } else { "too little for this model" };
+        let _ = writeln!(text, "memory    {} are available: {fits}", human_bytes(available));
+    }
+    text
 }
 
 /// Checks that the file can be loaded.
@@ -43,9 +75,11 @@ fn check(model: &ModelFile) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn report_text(model: &ModelFile) -> String {
+fn report_text(model: &ModelFile, loaded: &anyhow::Result<()>, with_tensors: bool) -> String {
     let file = &model.gguf;
-    let mut text = String::new();
+    let problem = loaded.as_ref().err().map(|error| format!("{error:#}"));
+    let mut text = ModelSummary::read(file, loaded.is_ok()).text(problem.as_deref());
+    sampling_text_lines(file, &mut text);
     let parts =
         if file.split_count() > 1 { format!(", {} files", file.split_count()) } else { String::new() };
     let _ = writeln!(text, "file      {}", escape(&model.path.to_string_lossy()));
@@ -56,18 +90,23 @@ fn report_text(model: &ModelFile) -> String {
         file.alignment(),
         human_bytes(file.bytes_total() as u64)
     );
-    let _ = writeln!(text, "weights   {}", weights_format(file));
+    metadata_text(file.metadata(), &mut text);
+    vocabulary_text(file.metadata(), &mut text);
+    template_text(file.metadata(), &mut text);
+    if with_tensors {
+        tensors_text(file, &mut text);
+    }
+    types_text(file, &mut text);
+    text
+}
+
+fn sampling_text_lines(file: &GgufFile, text: &mut String) {
     let (sampling, problems) = recommended_sampling(file);
     let origin = if is_recommended(file) { "recommended by the file" } else { "defaults" };
     let _ = writeln!(text, "sampling  {} ({origin})", sampling_text(&sampling));
     for problem in problems {
         let _ = writeln!(text, "          {}", escape(&problem));
     }
-    metadata_text(file.metadata(), &mut text);
-    vocabulary_text(file.metadata(), &mut text);
-    template_text(file.metadata(), &mut text);
-    tensors_text(file, &mut text);
-    text
 }
 
 fn is_recommended(file: &GgufFile) -> bool {
@@ -168,7 +207,10 @@ fn tensors_text(file: &GgufFile, text: &mut String) {
             dims_text(tensor)
         );
     }
-    let _ = writeln!(text, "\nsizes by type");
+}
+
+fn types_text(file: &GgufFile, text: &mut String) {
+    let _ = writeln!(text, "\nsizes by type ({} tensors; --tensors lists them)", file.tensors().len());
     for TypeShare { dtype, tensors, elements, bytes } in type_shares(file) {
         let _ = writeln!(
             text,
@@ -218,6 +260,7 @@ fn report_json(model: &ModelFile, loaded: &anyhow::Result<()>) -> Json {
         "bytes": file.bytes_total(),
         "files": file.split_count(),
         "weights": weights_format(file),
+        "summary": ModelSummary::read(file, loaded.is_ok()).json(),
         "sampling": sampling_text(&recommended_sampling(file).0),
         "loadable": loaded.is_ok(),
         "problem": loaded.as_ref().err().map(|error| format!("{error:#}")),

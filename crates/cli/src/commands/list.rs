@@ -5,11 +5,11 @@ use std::process::ExitCode;
 use serde_json::{Value, json};
 use verbatim_gguf::GgufFile;
 
-use crate::catalogue::{KNOWN_MODELS, KnownModel};
+use crate::catalogue::{self, KnownModel};
 use crate::flags::ListArgs;
 use crate::model_file;
-use crate::standard_io::{self, human_bytes, json_text};
-use crate::store::{Entry, Store};
+use crate::standard_io::{self, escape, human_bytes, json_text};
+use crate::store::{Entry, ModelName, PartialEntry, Store};
 
 /// Prints the list.
 ///
@@ -17,21 +17,43 @@ use crate::store::{Entry, Store};
 /// When the store cannot be read.
 pub fn run(args: &ListArgs, store: &Store) -> anyhow::Result<ExitCode> {
     let text = match (args.known, args.output.json) {
-        (true, true) => json_text(&KNOWN_MODELS.iter().map(known_as_json).collect()),
-        (true, false) => known_table(),
-        (false, true) => json_text(&store.list()?.iter().map(entry_as_json).collect()),
-        (false, false) => table(&store.list()?),
+        (true, true) => json_text(&catalogue::models().iter().map(known_as_json).collect()),
+        (true, false) => known_table(store)?,
+        (false, true) => {
+            let entries = store.list()?.iter().map(entry_as_json).collect::<Vec<_>>();
+            let partial = store.partial_downloads()?;
+            json_text(&entries.into_iter().chain(partial.iter().map(partial_as_json)).collect())
+        }
+        (false, false) => table(&store.list()?, &store.partial_downloads()?),
     };
     standard_io::write(text.as_bytes())?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn table(entries: &[Entry]) -> String {
-    let rows = entries.iter().map(|entry| {
+fn table(entries: &[Entry], partial: &[PartialEntry]) -> String {
+    let complete = entries.iter().map(|entry| {
         let source = entry.record.as_ref().map_or("-", |record| record.source.as_str());
-        [entry.name.to_string(), human_bytes(entry.bytes), weights(entry).into(), standard_io::escape(source)]
+        [entry.name.to_string(), human_bytes(entry.bytes), weights(entry).into(), date(entry), escape(source)]
     });
-    align(["NAME", "SIZE", "TYPE", "SOURCE"], rows.collect())
+    let partial = partial.iter().map(|entry| {
+        let size = match entry.total_bytes {
+            Some(total) => format!("{} of {}", human_bytes(entry.bytes), human_bytes(total)),
+            None => human_bytes(entry.bytes),
+        };
+        let source = entry.url.as_deref().unwrap_or("-");
+        [entry.name.to_string(), size, "incomplete".into(), "-".into(), escape(source)]
+    });
+    align(["NAME", "SIZE", "TYPE", "DATE", "SOURCE"], complete.chain(partial).collect())
+}
+
+/// The day on which the model was pulled, or its file changed.
+fn date(entry: &Entry) -> String {
+    let changed = || {
+        let changed = std::fs::metadata(&entry.path).and_then(|file| file.modified()).ok()?;
+        jiff::Timestamp::try_from(changed).ok()
+    };
+    let date = entry.record.as_ref().map(|record| record.date).or_else(changed);
+    date.map_or("-".to_owned(), |date| date.strftime("%Y-%m-%d").to_string())
 }
 
 /// The format of the model's weights. A file that is not a model is still listed, so that it can be
@@ -40,11 +62,27 @@ fn weights(entry: &Entry) -> &'static str {
     GgufFile::open(&entry.path).map_or("unreadable", |file| model_file::weights_format(&file))
 }
 
-fn known_table() -> String {
-    let rows = KNOWN_MODELS.iter().map(|model| {
-        [model.name.to_owned(), human_bytes(model.bytes), model.license.to_owned(), model.hub_file.to_owned()]
+/// The models of the catalogue, as a table that shows which of them are in the store.
+///
+/// # Errors
+/// When the store cannot be read.
+pub fn known_table(store: &Store) -> anyhow::Result<String> {
+    let present = store.names()?;
+    let rows = catalogue::models().iter().map(|model| {
+        let is_present = model
+            .name
+            .parse()
+            .is_ok_and(|name: ModelName| present.iter().any(|other| other == name.as_str()));
+        [
+            model.name.clone(),
+            model.parameters.clone(),
+            model.bytes.map_or("-".to_owned(), human_bytes),
+            model.quant.clone(),
+            model.license.clone(),
+            if is_present { "in the store".to_owned() } else { String::new() },
+        ]
     });
-    align(["NAME", "SIZE", "LICENCE", "SOURCE"], rows.collect())
+    Ok(align(["NAME", "PARAMETERS", "SIZE", "TYPE", "LICENCE", ""], rows.collect()))
 }
 
 /// Columns as wide as their widest cell; the last one is not padded.
@@ -58,6 +96,7 @@ fn align<const N: usize>(header: [&str; N], rows: Vec<[String; N]>) -> String {
             text.push_str(&format!("{cell:width$}  "));
         }
         text.push_str(&row[N - 1]);
+        text.truncate(text.trim_end().len());
         text.push('\n');
     }
     text
@@ -67,15 +106,30 @@ fn entry_as_json(entry: &Entry) -> Value {
     json!({
         "name": entry.name.as_str(),
         "path": entry.path.to_string_lossy(),
+        "files": entry.parts,
         "bytes": entry.bytes,
         "weights": weights(entry),
         "record": entry.record,
     })
 }
 
+fn partial_as_json(entry: &PartialEntry) -> Value {
+    json!({
+        "name": entry.name.as_str(),
+        "bytes": entry.bytes,
+        "total_bytes": entry.total_bytes,
+        "url": entry.url,
+        "incomplete": true,
+    })
+}
+
 fn known_as_json(model: &KnownModel) -> Value {
     json!({
         "name": model.name,
+        "aliases": model.aliases,
+        "parameters": model.parameters,
+        "architecture": model.architecture,
+        "quant": model.quant,
         "bytes": model.bytes,
         "sha256": model.sha256,
         "license": model.license,

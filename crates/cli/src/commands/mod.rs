@@ -3,6 +3,7 @@
 pub mod bench;
 pub mod chat;
 pub mod completions;
+pub mod cp;
 pub mod inspect;
 pub mod list;
 pub mod logits;
@@ -42,6 +43,7 @@ pub fn execute(cli: &Cli) -> anyhow::Result<ExitCode> {
         Command::Pull(args) => pull::run(args, &store()?),
         Command::List(args) => list::run(args, &store()?),
         Command::Rm(args) => rm::run(args, &store()?),
+        Command::Cp(args) => cp::run(args, &store()?),
         Command::Man(args) => man::run(args),
         Command::Completions(args) => completions::run(args),
     }

@@ -79,6 +79,8 @@ pub struct Reply {
     pub body: Vec<u8>,
     /// Close the connection after this many bytes of the body.
     pub cut: Option<usize>,
+    /// Send no length: the body ends with the connection.
+    pub has_no_length: bool,
 }
 
 impl Reply {
@@ -106,6 +108,11 @@ impl Reply {
 
     pub fn header(mut self, name: &'static str, value: impl Into<String>) -> Self {
         self.headers.push((name, value.into()));
+        self
+    }
+
+    pub fn without_length(mut self) -> Self {
+        self.has_no_length = true;
         self
     }
 
@@ -178,11 +185,10 @@ fn read_request(stream: &TcpStream) -> Option<Request> {
 }
 
 fn write_reply(mut stream: &TcpStream, reply: &Reply) -> std::io::Result<()> {
-    let mut head = format!(
-        "HTTP/1.1 {} Whatever\r\nContent-Length: {}\r\nConnection: close\r\n",
-        reply.status,
-        reply.body.len()
-    );
+    let mut head = format!("HTTP/1.1 {} Whatever\r\nConnection: close\r\n", reply.status);
+    if !reply.has_no_length {
+        head.push_str(&format!("Content-Length: {}\r\n", reply.body.len()));
+    }
     for (name, value) in &reply.headers {
         head.push_str(&format!("{name}: {value}\r\n"));
     }

@@ -13,7 +13,7 @@ mod report;
 mod work;
 
 pub use breakdown::{Breakdown, MatmulRate, ProfileRow};
-pub use peaks::Peaks;
+pub use peaks::{Peaks, read_gb_per_s};
 pub use report::{BenchSetup, Format, TestResult};
 pub use work::{BenchError, Test, TestMatrix, Work};
 

@@ -35,16 +35,19 @@ impl Peaks {
     /// If the read buffer cannot be allocated.
     pub fn measure<B: Backend>(threads: usize, backend: &mut B) -> Result<Peaks, BenchError> {
         Ok(Peaks {
-            read_gb_per_s: read_gb_per_s(threads)?,
+            read_gb_per_s: read_gb_per_s(threads, BUFFER_BYTES)
+                .ok_or(BenchError::Memory { bytes: BUFFER_BYTES })?,
             int8_gops: gops(backend, MatmulKind::Int8),
             f32_gops: gops(backend, MatmulKind::F32),
         })
     }
 }
 
-fn read_gb_per_s(threads: usize) -> Result<f64, BenchError> {
+/// Bytes that threads together read from a buffer of this size, in GB/s; `None` if it cannot be allocated. A buffer that fits the
+/// caches measures these.
+pub fn read_gb_per_s(threads: usize, buffer_bytes: usize) -> Option<f64> {
     let threads = threads.max(1);
-    let words = BUFFER_BYTES / threads / size_of::<u64>();
+    let words = buffer_bytes / threads / size_of::<u64>();
     let buffer = || {
         let mut buffer: Vec<u64> = Vec::new();
         buffer.try_reserve_exact(words).ok()?;
@@ -54,9 +57,8 @@ fn read_gb_per_s(threads: usize) -> Result<f64, BenchError> {
     };
     let seconds = fastest_pass(threads, buffer, |buffer| {
         black_box(sum(black_box(buffer)));
-    });
-    let seconds = seconds.ok_or(BenchError::Memory { bytes: BUFFER_BYTES })?;
-    Ok((words * threads * size_of::<u64>()) as f64 / seconds / 1e9)
+    })?;
+    Some((words * threads * size_of::<u64>()) as f64 / seconds / 1e9)
 }
 
 fn gops<B: Backend>(backend: &mut B, kind: MatmulKind) -> f64 {
