@@ -56,19 +56,22 @@ fn request(number: u64, speculation: Speculation) -> Request {
     Request {
         sampling,
         // Log-probabilities are computed on the host from the logits; without them tokens are sampled in the graph.
-        log_probs: (number % 3 == 0).then_some(LogProbs { top: 2, after_chain: false }),
+        log_probs: number.is_multiple_of(3).then_some(LogProbs { top: 2, after_chain: false }),
         max_tokens: Some(ANSWER - number as usize % 5),
         speculation,
         ..Request::new(Prompt::Tokens(prompt))
     }
 }
 
+/// The bits of a token's log-probability, and of the most likely tokens and theirs.
+type LogProbBits = (u32, Vec<(u32, u32)>);
+
 /// All that a client sees of an answer but times and what drafts were worth.
 #[derive(Debug, PartialEq)]
 struct Answer {
     text: String,
     tokens: Vec<u32>,
-    log_probs: Vec<Option<(u32, Vec<(u32, u32)>)>>,
+    log_probs: Vec<Option<LogProbBits>>,
     reason: FinishReason,
     generated: usize,
 }

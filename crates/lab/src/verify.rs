@@ -268,7 +268,7 @@ fn requests(tokenizer: &Tokenizer, extent: Extent) -> Vec<Request> {
             };
             Request {
                 sampling,
-                log_probs: (number % 2 == 0).then_some(LogProbs { top: 3, after_chain: false }),
+                log_probs: number.is_multiple_of(2).then_some(LogProbs { top: 3, after_chain: false }),
                 max_tokens: Some(max_tokens),
                 ..Request::new(Prompt::Tokens(tokenizer.encode(&text, SpecialTokens::Ignore, true)))
             }
