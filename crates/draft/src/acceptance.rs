@@ -2,8 +2,8 @@
 
 use crate::MAX_DRAFT;
 
-/// Past steps count less and less: after this many, a half.
-const HALF_LIFE: f64 = 24.0;
+/// Past steps count less and less: after 24, a half. This is 0.5^(1/24).
+const DECAY: f64 = 0.971_531_941_153_605_9;
 /// The weight of the prior, in steps.
 const PRIOR_WEIGHT: f64 = 2.0;
 /// After so many drafts that were not verified, one token is tried again: a text may have become predictable.
@@ -41,12 +41,11 @@ impl Acceptance {
     /// Records that the first `accepted` of `drafted` tokens were accepted.
     pub fn observe(&mut self, drafted: usize, accepted: usize) {
         self.skipped = 0;
-        let decay = 0.5f64.powf(1.0 / HALF_LIFE);
         // The first token that was not accepted was reached as well.
         for (position, (reached, kept)) in self.counts.iter_mut().enumerate().take(drafted.min(accepted + 1))
         {
-            *reached = *reached * decay + 1.0;
-            *kept = *kept * decay + if position < accepted { 1.0 } else { 0.0 };
+            *reached = *reached * DECAY + 1.0;
+            *kept = *kept * DECAY + if position < accepted { 1.0 } else { 0.0 };
         }
     }
 

@@ -6,18 +6,20 @@
 
 use crate::Stepper;
 use crate::chat::ChatFormat;
+use crate::commands::{Command, CommandSender, Job, Reply, Shared};
 use crate::error::EngineError;
-use crate::events::{EventStream, Outbox};
+use crate::events::EventStream;
 use crate::generate::Task;
+use crate::outbox::Outbox;
 use crate::request::{Event, Request};
 use crate::session::{OpenedSession, SessionError, SessionId, SessionOptions};
 use crate::speculation::DrafterFactory;
-use crate::worker::{Job, Worker};
+use crate::worker::Worker;
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
-use std::sync::mpsc::{self, Receiver, Sender, SyncSender};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use verbatim_backend::Backend;
@@ -68,47 +70,6 @@ struct Handle {
     format: ChatFormat,
     options: EngineOptions,
     context: usize,
-}
-
-/// Sends commands to the engine thread.
-#[derive(Clone, Debug)]
-pub(crate) struct CommandSender {
-    sender: Sender<Command>,
-    shared: Arc<Shared>,
-}
-
-#[derive(Debug, Default)]
-pub(crate) struct Shared {
-    /// The reason, set when the thread has ended.
-    ended: OnceLock<String>,
-}
-
-#[derive(Debug)]
-pub(crate) enum Command {
-    Submit(Box<Job>),
-    Open(SessionOptions, Reply<OpenedSession>),
-    Save(SessionId, PathBuf, Sections, Reply<()>),
-    Close(SessionId, Reply<()>),
-    /// A client has made room in the event channel of a paused request, or has cancelled a request.
-    Wake,
-    Stop,
-}
-
-/// Sections that clients save with a session: names and contents.
-pub(crate) type Sections = Vec<(String, Vec<u8>)>;
-
-pub(crate) type Reply<T> = SyncSender<Result<T, SessionError>>;
-
-impl CommandSender {
-    /// Sends a command. If the thread has ended, the command is dropped and the caller's recv fails.
-    pub(crate) fn send(&self, command: Command) {
-        let _ = self.sender.send(command);
-    }
-
-    /// Why the engine has stopped. Blocks until the thread has ended: only call this if it is ending.
-    pub(crate) fn stopped(&self) -> EngineError {
-        EngineError::Stopped { cause: self.shared.ended.wait().clone() }
-    }
 }
 
 impl Engine {

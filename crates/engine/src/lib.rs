@@ -14,12 +14,14 @@
 
 mod breakers;
 mod chat;
+mod commands;
 mod engine;
 mod error;
 mod events;
 mod generate;
 mod load;
 mod options;
+mod outbox;
 mod read_ahead;
 mod reasoning;
 mod recommended;

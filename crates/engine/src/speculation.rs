@@ -1,7 +1,6 @@
 //! Speculative decoding: which requests draft, how many tokens a step verifies, and what becomes of them.
 
 use crate::Sampler;
-use crate::generate::Generation;
 use std::sync::Arc;
 use verbatim_draft::{Acceptance, Drafter, MAX_DRAFT, NgramDrafter, Proposal, StepCosts, draft_lengths};
 
@@ -179,21 +178,20 @@ pub(crate) struct Speculator {
 }
 
 impl Speculator {
-    /// Shortens the drafts of the next step to what pays.
-    pub(crate) fn limit(&self, costs: &StepCosts, decoding: &mut [&mut Generation]) {
-        let rows = decoding.iter().map(|generation| generation.pending_rows()).sum();
+    /// Shortens the drafts of the next step to what pays, given how many rows each request has without its draft.
+    pub(crate) fn limit(&self, costs: &StepCosts, decoding: &mut [(usize, &mut Drafts)]) {
+        let rows = decoding.iter().map(|(rows, _)| rows).sum();
         let proposals: Vec<Proposal<'_>> = decoding
             .iter()
-            .map(|generation| {
-                let drafts = &generation.drafts;
-                let drafted = if drafts.is_auto() { drafts.tokens.len() } else { 0 };
-                Proposal { drafted, acceptance: drafts.acceptance.as_ref().unwrap_or(&self.known) }
+            .map(|(_, drafts)| Proposal {
+                drafted: if drafts.is_auto() { drafts.tokens.len() } else { 0 },
+                acceptance: drafts.acceptance.as_ref().unwrap_or(&self.known),
             })
             .collect();
         let lengths = draft_lengths(costs, rows, decoding.len(), &proposals);
-        for (generation, length) in decoding.iter_mut().zip(lengths) {
-            if generation.drafts.is_auto() {
-                generation.drafts.tokens.truncate(length);
+        for ((_, drafts), length) in decoding.iter_mut().zip(lengths) {
+            if drafts.is_auto() {
+                drafts.tokens.truncate(length);
             }
         }
     }

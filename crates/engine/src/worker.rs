@@ -2,14 +2,14 @@
 //! batching).
 
 use crate::Stepper;
-use crate::engine::{Command, Sections};
-use crate::events::Outbox;
+use crate::commands::{Command, Job, Sections};
 use crate::generate::{Generation, Samples, Task, samples_of};
+use crate::outbox::Outbox;
 use crate::request::{Event, FinishReason, GenerationStats, RequestError};
 use crate::row::{Row, StepError};
 use crate::scheduler::{Demand, Scheduler};
 use crate::session::{OpenedSession, Session, SessionError, SessionId, SessionOptions};
-use crate::speculation::Speculator;
+use crate::speculation::{Drafts, Speculator};
 use std::collections::{HashMap, VecDeque};
 use std::path::Path;
 use std::sync::Arc;
@@ -17,13 +17,6 @@ use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 use verbatim_backend::Backend;
 use verbatim_text::Tokenizer;
-
-/// A queued request.
-#[derive(Debug)]
-pub(crate) struct Job {
-    pub(crate) task: Task,
-    pub(crate) outbox: Outbox,
-}
 
 /// A running request.
 struct Running {
@@ -197,8 +190,9 @@ impl<B: Backend> Worker<B> {
             .iter_mut()
             .enumerate()
             .filter(|(index, _)| wanted.next_if(|(wanted, _)| wanted == index).is_some());
-        let mut decoding: Vec<&mut Generation> =
-            decoding.map(|(_, running)| &mut running.generation).collect();
+        let mut decoding: Vec<(usize, &mut Drafts)> = decoding
+            .map(|(_, Running { generation, .. })| (generation.pending_rows(), &mut generation.drafts))
+            .collect();
         self.speculator.limit(&self.scheduler.costs, &mut decoding);
         for (index, demand) in demands {
             *demand = self.running[*index].generation.demand();
