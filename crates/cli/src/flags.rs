@@ -23,6 +23,7 @@ use crate::completer;
 use crate::cpu_mask::CpuMask;
 use crate::grammar_flags::GrammarFlags;
 use crate::sampling_flags::SamplingFlags;
+use crate::speculation_flags::SpeculationFlags;
 
 /// The command line of `verbatim`.
 #[derive(Debug, Parser)]
@@ -71,6 +72,8 @@ pub enum Command {
     Bench(BenchArgs),
     /// Measure the perplexity of a text
     Perplexity(PerplexityArgs),
+    /// Prove on this machine that batching, drafts and caches change no token of a model's answers
+    Verify(VerifyArgs),
     /// Write a model of a known shape with random weights, for benchmarks
     Synth(SynthArgs),
     /// Fetch a model into the store, or list those that can be fetched by name
@@ -208,12 +211,18 @@ pub struct GenerateFlags {
     /// Tokens that the model may think before it must answer; 0 is none, -1 is any number [default: -1]
     #[arg(long, value_name = "N", env = "VERBATIM_REASONING_BUDGET", allow_negative_numbers = true)]
     pub reasoning_budget: Option<i64>,
+    /// Show only the answer, not what the model thinks before it
+    #[arg(long, env = "VERBATIM_HIDE_REASONING", value_parser = switch())]
+    pub hide_reasoning: bool,
     /// What answers must look like.
     #[command(flatten)]
     pub grammar: GrammarFlags,
     /// How to choose the next token.
     #[command(flatten)]
     pub sampling: SamplingFlags,
+    /// How to draft the next tokens.
+    #[command(flatten)]
+    pub speculation: SpeculationFlags,
 }
 
 /// `verbatim run`: one prompt, one answer.
@@ -240,6 +249,49 @@ pub struct RunArgs {
     /// Raw completion: continue the prompt without applying the chat template
     #[arg(long, env = "VERBATIM_NO_TEMPLATE", value_parser = switch())]
     pub no_template: bool,
+    /// Many prompts at once.
+    #[command(flatten)]
+    pub parallel: ParallelFlags,
+}
+
+/// Many prompts at once.
+#[derive(Debug, Clone, Args)]
+pub struct ParallelFlags {
+    /// Answer every line of this file, such as {"prompt": "…"}, or a request of OpenAI's batch API; `-` is standard input
+    #[arg(
+        long = "parallel",
+        value_name = "FILE.jsonl",
+        env = "VERBATIM_PARALLEL",
+        value_hint = ValueHint::FilePath,
+        help_heading = "Many prompts"
+    )]
+    pub file: Option<PathBuf>,
+    /// Append the answers to this file instead of printing them; lines that it answers already are left out
+    #[arg(
+        short = 'o',
+        long,
+        value_name = "FILE.jsonl",
+        env = "VERBATIM_OUT",
+        value_hint = ValueHint::FilePath,
+        help_heading = "Many prompts"
+    )]
+    pub out: Option<PathBuf>,
+    /// Requests computed at once; each has memory for a whole context [default: 8]
+    #[arg(
+        long = "np",
+        visible_alias = "slots",
+        value_name = "N",
+        env = "VERBATIM_NP",
+        help_heading = "Many prompts"
+    )]
+    pub slots: Option<NonZeroUsize>,
+}
+
+impl ParallelFlags {
+    /// Requests computed at once.
+    pub fn slots(&self) -> usize {
+        self.slots.map_or(8, usize::from)
+    }
 }
 
 /// `verbatim chat`: a conversation in the terminal.
@@ -543,6 +595,20 @@ pub struct PerplexityArgs {
     /// Output format
     #[arg(long, value_name = "FORMAT", env = "VERBATIM_PERPLEXITY_FORMAT", default_value = "text")]
     pub format: PerplexityFormat,
+}
+
+/// `verbatim verify`: answers compared with plain decoding.
+#[derive(Debug, Clone, Args)]
+pub struct VerifyArgs {
+    /// Which model.
+    #[command(flatten)]
+    pub model: ModelFlags,
+    /// Backend and threads.
+    #[command(flatten)]
+    pub device: DeviceFlags,
+    /// Compare all KV cache types and draft lengths, with longer answers
+    #[arg(long, env = "VERBATIM_VERIFY_FULL", value_parser = FalseyValueParser::new())]
+    pub full: bool,
 }
 
 /// KV cache types of K and V.

@@ -6,6 +6,7 @@
 //! Exit status: 0 for success, 1 for an error, 2 for a usage error. A broken pipe
 //! (`verbatim … | head`) is not an error.
 
+pub mod batch_line;
 pub mod catalogue;
 pub mod commands;
 pub mod completer;
@@ -25,6 +26,7 @@ pub mod repository;
 pub mod sampling_flags;
 pub mod session;
 pub mod source;
+pub mod speculation_flags;
 pub mod standard_io;
 pub mod store;
 

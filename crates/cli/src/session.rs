@@ -1,5 +1,6 @@
 //! A loaded model in its engine, and one session that lasts from answer to answer.
 
+use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow, bail, ensure};
@@ -12,7 +13,7 @@ use verbatim_engine::{
 use verbatim_gguf::GgufFile;
 
 use crate::cpu_mask::CpuMask;
-use crate::flags::{CacheFlags, DeviceFlags, GenerateFlags, ModelFlags, SequenceFlags};
+use crate::flags::{CacheFlags, DeviceFlags, GenerateFlags, ModelFlags, RunArgs, SequenceFlags};
 use crate::interrupt::Interrupt;
 use crate::model_file::ModelFile;
 use crate::pull::{self, Sources};
@@ -56,6 +57,10 @@ impl std::fmt::Display for Summary {
         write!(f, ", {tokens} generated, first token after {first:.2} s")?;
         if tokens > 1 {
             write!(f, ", {:.1} tokens/s", (tokens - 1) as f64 / stats.generation_time.as_secs_f64())?;
+        }
+        let drafts = stats.drafts;
+        if drafts.drafted > 0 {
+            write!(f, ", {} of {} draft tokens accepted", drafts.accepted, drafts.drafted)?;
         }
         if let Some(seed) = self.seed {
             write!(f, ", seed {seed}")?;
@@ -139,18 +144,8 @@ impl Session {
     ) -> anyhow::Result<Session> {
         let grammar = generate.grammar.grammar()?;
         let file = open_model(store, model)?;
-        let options = LoadOptions {
-            context: generate.context_tokens.map(|tokens| tokens.get() as usize),
-            k: cache.cache_type_k,
-            v: cache.cache_type_v,
-            hadamard: !cache.no_kv_rotation,
-            cache_bytes: sequence.cache_mib.saturating_mul(1 << 20),
-            backend_sampling: !generate.sampling.no_backend_sampling,
-            ..LoadOptions::default()
-        };
-        let (recommended, problems) = recommended_sampling(&file.gguf);
-        problems.iter().for_each(|problem| notify(&format!("warning: {problem}")));
-        let sampling = generate.sampling.settings(recommended, &file.tokenizer()?)?;
+        let options = load_options(cache, sequence, generate);
+        let sampling = sampling_for(&file, generate)?;
         let (device, _) = open_device(device)?;
         Session::load(&file, device, &options, sequence, sampling, grammar)
     }
@@ -218,23 +213,20 @@ impl Session {
         interrupt: Interrupt,
         show: &mut dyn FnMut(&str) -> anyhow::Result<()>,
     ) -> anyhow::Result<Summary> {
-        let answer = self.engine.submit(Request {
-            prompt,
-            sampling: self.sampling.clone(),
-            log_probs: None,
-            grammar: self.grammar.clone(),
-            reasoning_budget: generate.reasoning_budget.and_then(|tokens| usize::try_from(tokens).ok()),
-            max_tokens: generate.max_tokens.map(|tokens| tokens as usize),
-            stop: generate.stop.clone(),
-            session: Some(self.id),
-        });
+        let request = request(prompt, self.sampling.clone(), self.grammar.clone(), generate);
+        let answer = self.engine.submit(Request { session: Some(self.id), ..request });
         let _cancelling = interrupt.cancels(answer.canceller());
         let mut used_seed = None;
+        let mut reasoning_style = ReasoningStyle::new(generate.hide_reasoning);
         for event in answer {
             match event {
                 Event::Started { seed, .. } => used_seed = Some(seed),
-                Event::Text { text, .. } if text.is_empty() => {}
-                Event::Text { text, .. } => show(&text)?,
+                Event::Text { text, reasoning, .. } => {
+                    let shown = reasoning_style.join(&reasoning, &text);
+                    if !shown.is_empty() {
+                        show(&shown)?;
+                    }
+                }
                 Event::Finished { reason, stats } => {
                     let seed = used_seed.filter(|_| !self.sampling.is_greedy());
                     return Ok(Summary { reason, stats, seed });
@@ -243,6 +235,97 @@ impl Session {
             }
         }
         bail!("the answer ended without a final event: this is a bug, please report it")
+    }
+}
+
+/// How reasoning is shown: dimmed on a terminal, in front of the answer; not at all where programs read the answer.
+struct ReasoningStyle {
+    is_shown: bool,
+    is_open: bool,
+}
+
+impl ReasoningStyle {
+    fn new(hide: bool) -> ReasoningStyle {
+        ReasoningStyle { is_shown: !hide && io::stdout().is_terminal(), is_open: false }
+    }
+
+    fn join(&mut self, reasoning: &str, answer: &str) -> String {
+        let mut shown = String::new();
+        if self.is_shown && !reasoning.is_empty() {
+            shown.push_str("\x1b[2m");
+            shown.push_str(reasoning);
+            shown.push_str("\x1b[0m");
+            self.is_open = true;
+        }
+        if self.is_open && !answer.is_empty() {
+            shown.push_str("\n\n");
+            self.is_open = false;
+        }
+        shown.push_str(answer);
+        shown
+    }
+}
+
+/// What the command line says about all requests.
+#[derive(Debug, Clone)]
+pub struct Defaults {
+    /// Settings; its prompt is empty.
+    pub request: Request,
+    /// The system message of conversations.
+    pub system: Option<String>,
+    /// Whether prompts are continued without a chat template.
+    pub is_raw: bool,
+}
+
+/// Loads a model for this many requests at once.
+///
+/// # Errors
+/// When the file is not a supported model, or memory does not suffice.
+pub fn open_engine(store: &Store, args: &RunArgs, sequences: usize) -> anyhow::Result<(Engine, Defaults)> {
+    let generate = &args.generate;
+    let grammar = generate.grammar.grammar()?;
+    let file = open_model(store, &args.model)?;
+    let options = LoadOptions { sequences, ..load_options(&args.cache, &args.sequence, generate) };
+    let sampling = sampling_for(&file, generate)?;
+    let (device, _) = open_device(&args.device)?;
+    let engine = start_engine(&file, device, &options)?;
+    let request = request(Prompt::Text(String::new()), sampling, grammar, generate);
+    Ok((engine, Defaults { request, system: generate.system.clone(), is_raw: args.no_template }))
+}
+
+fn load_options(cache: &CacheFlags, sequence: &SequenceFlags, generate: &GenerateFlags) -> LoadOptions {
+    LoadOptions {
+        context: generate.context_tokens.map(|tokens| tokens.get() as usize),
+        k: cache.cache_type_k,
+        v: cache.cache_type_v,
+        hadamard: !cache.no_kv_rotation,
+        cache_bytes: sequence.cache_mib.saturating_mul(1 << 20),
+        backend_sampling: !generate.sampling.no_backend_sampling,
+        ..LoadOptions::default()
+    }
+}
+
+/// The sampling settings of the flags, for what they leave out those of the file.
+fn sampling_for(file: &ModelFile, generate: &GenerateFlags) -> anyhow::Result<Sampling> {
+    let (recommended, problems) = recommended_sampling(&file.gguf);
+    problems.iter().for_each(|problem| notify(&format!("warning: {problem}")));
+    generate.sampling.settings(recommended, &file.tokenizer()?)
+}
+
+fn request(
+    prompt: Prompt,
+    sampling: Sampling,
+    grammar: Option<Grammar>,
+    generate: &GenerateFlags,
+) -> Request {
+    Request {
+        sampling,
+        grammar,
+        reasoning_budget: generate.reasoning_budget.and_then(|tokens| usize::try_from(tokens).ok()),
+        max_tokens: generate.max_tokens.map(|tokens| tokens as usize),
+        stop: generate.stop.clone(),
+        speculation: generate.speculation.speculation(),
+        ..Request::new(prompt)
     }
 }
 

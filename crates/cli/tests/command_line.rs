@@ -7,7 +7,7 @@ use std::process::Stdio;
 
 use support::{data, stderr, stdout, verbatim};
 
-const COMMANDS: [&str; 15] = [
+const COMMANDS: [&str; 16] = [
     "bench",
     "chat",
     "completions",
@@ -23,6 +23,7 @@ const COMMANDS: [&str; 15] = [
     "synth",
     "template",
     "tokenize",
+    "verify",
 ];
 
 #[test]

@@ -8,7 +8,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The crates, from the bottom up. Dependencies go down only.
-const LAYERS: [&str; 19] = [
+const LAYERS: [&str; 20] = [
     "quant",
     "gguf",
     "sample",
@@ -25,6 +25,7 @@ const LAYERS: [&str; 19] = [
     "device",
     "models",
     "state",
+    "draft",
     "engine",
     "lab",
     "cli",

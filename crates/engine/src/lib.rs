@@ -14,11 +14,14 @@
 
 mod breakers;
 mod chat;
+mod commands;
 mod engine;
 mod error;
+mod events;
 mod generate;
 mod load;
 mod options;
+mod outbox;
 mod read_ahead;
 mod reasoning;
 mod recommended;
@@ -26,13 +29,17 @@ mod request;
 mod requirements;
 mod row;
 mod sampler_rows;
+mod scheduler;
 mod sequences;
 mod session;
+mod speculation;
 mod stepper;
+mod worker;
 
 pub use chat::{ChatError, ChatFormat, Message, Role};
-pub use engine::{Canceller, Engine, EngineOptions, EventStream, TextProcessor};
+pub use engine::{Engine, EngineOptions, TextProcessor};
 pub use error::EngineError;
+pub use events::{Canceller, EventStream};
 pub use load::{LoadError, read_hyperparameters};
 pub use options::{DraftOptions, LoadOptions};
 pub use recommended::recommended_sampling;
@@ -41,10 +48,12 @@ pub use requirements::Requirements;
 pub use row::{Draw, NextOutput, Row, RowError, RowInput, RowOutputs, Sample, StepError, StepOutputs};
 pub use sequences::SaveError;
 pub use session::{OpenedSession, RestoredSession, SessionError, SessionId, SessionOptions};
+pub use speculation::{DraftStats, DrafterFactory, NotDrafted, Speculation};
 pub use stepper::{SequenceMemory, Stepper};
 pub use verbatim_backend::{
     Backend, KvType, MatmulKind, MatmulWork, OpTime, Outputs, PAGE_CELLS, Profile, StateMemoryError,
 };
+pub use verbatim_draft::{Drafter, MAX_DRAFT, NgramDrafter, Script, ScriptedDrafter};
 pub use verbatim_grammar::{ConstraintError, Grammar, GrammarError, VocabularyError};
 pub use verbatim_models::{HiddenOutput, Hyperparameters, ModelError};
 pub use verbatim_plan::CacheStatistics;

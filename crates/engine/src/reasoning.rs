@@ -1,4 +1,4 @@
-//! The reasoning budget: how many tokens a model may think before it must answer.
+//! Reasoning: where a model thinks, between `<think>` and `</think>`, and how many tokens it may think.
 
 use verbatim_text::{SpecialTokens, Tokenizer};
 
@@ -7,47 +7,58 @@ const END: &str = "</think>";
 
 /// Follows a request's tokens, and ends its reasoning when the budget is spent.
 #[derive(Clone, Debug)]
-pub(crate) struct ReasoningBudget {
-    tokens: usize,
-    start: Vec<u32>,
+pub(crate) struct Reasoning {
+    budget: usize,
+    /// The tokens to end it with, and how many of them have been said.
     end: Vec<u32>,
-    /// The last tokens, enough to recognise a tag.
-    recent: Vec<u32>,
+    ended: usize,
+    /// The last bytes of the text, fewer than the longest tag has. Tags are found in the text, since their tokens may have merged
+    /// with what is before or behind them.
+    recent: Vec<u8>,
     /// Tokens since the start tag, within reasoning.
     spent: Option<usize>,
 }
 
-impl ReasoningBudget {
+impl Reasoning {
     /// A budget of so many tokens. The prompt may have begun the reasoning.
-    pub(crate) fn new(tokens: usize, tokenizer: &Tokenizer, prompt: &[u32]) -> ReasoningBudget {
-        let tag = |tag| tokenizer.encode(tag, SpecialTokens::Parse, false);
-        let (start, end) = (tag(START), tag(END));
-        let mut budget = ReasoningBudget { tokens, start, end, recent: Vec::new(), spent: None };
-        prompt.iter().for_each(|&token| budget.accept(token));
+    pub(crate) fn new(budget: usize, tokenizer: &Tokenizer, prompt: &[u32]) -> Reasoning {
+        let end = tokenizer.encode(END, SpecialTokens::Parse, false);
+        let mut reasoning = Reasoning { budget, end, ended: 0, recent: Vec::new(), spent: None };
+        prompt.iter().for_each(|&token| reasoning.accept(token, tokenizer));
         // What the prompt itself says within the tag, such as a line break, is free.
-        budget.spent = budget.spent.map(|_| 0);
-        budget
+        reasoning.spent = reasoning.spent.map(|_| 0);
+        reasoning
     }
 
-    pub(crate) fn accept(&mut self, token: u32) {
-        let keep = self.start.len().max(self.end.len());
-        if self.recent.len() >= keep {
-            self.recent.remove(0);
-        }
-        self.recent.push(token);
-        if self.recent.ends_with(&self.start) {
-            self.spent = Some(0);
-        } else if self.recent.ends_with(&self.end) {
-            self.spent = None;
-        } else if let Some(spent) = &mut self.spent {
+    /// Whether the next token is part of the reasoning.
+    pub(crate) fn is_thinking(&self) -> bool {
+        self.spent.is_some()
+    }
+
+    pub(crate) fn accept(&mut self, token: u32, tokenizer: &Tokenizer) {
+        if let Some(spent) = &mut self.spent {
             *spent += 1;
         }
+        self.ended = if self.end.get(self.ended) == Some(&token) { self.ended + 1 } else { 0 };
+        self.recent.extend_from_slice(tokenizer.piece(token));
+        let end_of = |tag: &str| {
+            let start = self.recent.windows(tag.len()).rposition(|window| window == tag.as_bytes());
+            start.map(|start| start + tag.len())
+        };
+        let (start, end) = (end_of(START), end_of(END));
+        match (start, end) {
+            (None, None) => {}
+            _ if start > end => self.spent = Some(0),
+            _ => (self.spent, self.ended) = (None, 0),
+        }
+        // A tag that was found is not found again.
+        let done = start.max(end).unwrap_or(0).max(self.recent.len().saturating_sub(END.len() - 1));
+        self.recent.drain(..done);
     }
 
     /// The token that must come next: the rest of the end tag, once the budget is spent.
     pub(crate) fn forced(&self) -> Option<u32> {
-        self.spent.filter(|&spent| spent >= self.tokens)?;
-        let begun = (0..self.end.len()).rev().find(|&n| self.recent.ends_with(&self.end[..n]));
-        self.end.get(begun?).copied()
+        self.spent.filter(|&spent| spent >= self.budget)?;
+        self.end.get(self.ended).copied()
     }
 }

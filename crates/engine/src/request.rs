@@ -3,6 +3,7 @@
 use crate::chat::{ChatError, Message};
 use crate::error::EngineError;
 use crate::session::SessionId;
+use crate::speculation::{DraftStats, Speculation};
 use crate::{StateError, StepError};
 use std::time::Duration;
 use verbatim_grammar::{ConstraintError, Grammar, GrammarError};
@@ -39,6 +40,10 @@ pub struct Request {
     pub stop: Vec<String>,
     /// The session to continue; `None`: a temporary sequence.
     pub session: Option<SessionId>,
+    /// Requests of a higher priority start first.
+    pub priority: i32,
+    /// How many draft tokens are verified in one step.
+    pub speculation: Speculation,
 }
 
 impl Request {
@@ -53,6 +58,8 @@ impl Request {
             max_tokens: None,
             stop: Vec::new(),
             session: None,
+            priority: 0,
+            speculation: Speculation::default(),
         }
     }
 }
@@ -74,6 +81,9 @@ pub enum Event {
     Text {
         /// The text, which can no longer become part of a stop string; may be empty in the last text event.
         text: String,
+        /// What the model thinks before it answers a conversation, without the tags around it. It comes before all text. Stop
+        /// strings do not apply to it.
+        reasoning: String,
         /// The tokens generated since the previous text event, excluding the end-of-generation token. Text that may become a stop
         /// string is held back, so text may come later than its tokens.
         tokens: Vec<u32>,
@@ -118,6 +128,8 @@ pub struct GenerationStats {
     /// Tokens that were sampled outside the graph because it cannot, the end token included. See
     /// [`LoadOptions::backend_sampling`](crate::LoadOptions::backend_sampling).
     pub sampled_outside_graph: usize,
+    /// What became of its drafts.
+    pub drafts: DraftStats,
     /// From the start of the request to its first token (TTFT), or to its end if there was none.
     pub time_to_first_token: Duration,
     /// From the first token to the end.

@@ -1,8 +1,7 @@
 //! A session: a sequence that persists across requests, its token history, and its file.
 
 use crate::error::EngineError;
-use crate::row::{Draw, Sample};
-use crate::{Sampler, SamplerState, SaveError, SavedFile, SequenceId, StateError, StepError, Stepper};
+use crate::{SaveError, SavedFile, SequenceId, StateError, Stepper};
 use std::path::{Path, PathBuf};
 use verbatim_backend::Backend;
 
@@ -221,23 +220,41 @@ impl Session {
         Ok(())
     }
 
-    /// Computes tokens and samples the next one. `None` if `should_continue` returned false between steps; completed steps stay committed.
-    pub(crate) fn advance<B: Backend>(
+    /// The sequence.
+    pub(crate) fn sequence(&self) -> SequenceId {
+        self.sequence
+    }
+
+    /// The token history, those in flight included.
+    pub(crate) fn history(&self) -> &[u32] {
+        &self.history
+    }
+
+    /// Allocates positions in flight for tokens; returns the first KV index.
+    pub(crate) fn begin_step<B: Backend>(
         &mut self,
         stepper: &mut Stepper<B>,
-        tokens: &[u32],
-        sampler: &Sampler,
-        state: SamplerState,
-        mask: Option<&[u32]>,
-        should_continue: impl FnMut() -> bool,
-    ) -> Result<Option<Sample>, StepError> {
-        self.history.extend_from_slice(tokens);
-        let draw = Draw { sampler, state, history: &self.history, mask };
-        let sample = stepper.advance(self.sequence, tokens, draw, should_continue);
-        // After an error or a cancellation too, the history is that of the committed tokens.
+        tokens: impl ExactSizeIterator<Item = u32>,
+    ) -> Result<usize, StateError> {
+        let start = stepper.append(self.sequence, tokens.len())?;
+        self.history.extend(tokens);
+        Ok(start)
+    }
+
+    /// Commits the first `count` tokens in flight, and drops the others.
+    pub(crate) fn settle<B: Backend>(
+        &mut self,
+        stepper: &mut Stepper<B>,
+        count: usize,
+    ) -> Result<(), StateError> {
+        let settled = match count {
+            0 => stepper.rollback(self.sequence),
+            _ => stepper.commit(self.sequence, count),
+        };
+        // After an error too, the history is that of the committed tokens.
         let committed = stepper.len(self.sequence)? + stepper.removed_count(self.sequence)?;
         self.history.truncate(committed);
-        sample
+        settled
     }
 
     /// Context shift: discards half of what comes after the kept tokens. Returns false if the session does not shift.

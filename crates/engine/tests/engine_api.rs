@@ -33,7 +33,7 @@ fn stepper(model: &str, context: usize) -> Stepper<Cpu> {
 /// The engine of a model. A request runs at most `event_buffer` events ahead of its client.
 fn started(model: &str, context: usize, event_buffer: usize, template: Option<&str>) -> Engine {
     let text = TextProcessor { tokenizer: tokenizer(model), template: template.map(str::to_owned) };
-    let options = EngineOptions { model_name: model.to_owned(), event_buffer };
+    let options = EngineOptions { model_name: model.to_owned(), event_buffer, ..EngineOptions::default() };
     Engine::start(stepper(model, context), text, options).expect("a thread")
 }
 
@@ -275,6 +275,32 @@ fn a_conversation_is_rendered_with_the_chat_template() {
     assert!(engine.has_chat_template() && !without.has_chat_template());
     let wrong = failure(&without, Request { prompt: Prompt::Chat(messages), ..request(8) });
     assert!(matches!(wrong, RequestError::Chat(ChatError::NoTemplate)));
+}
+
+#[test]
+fn a_conversation_tells_reasoning_from_the_answer() {
+    let engine = started("qwen3", 300, 64, Some("{{ messages[0].content }}<think>"));
+    let ask = |prompt: Prompt, budget: usize| {
+        let sampling = Sampling::unfiltered(0.9, 4);
+        let request = Request { prompt, sampling, reasoning_budget: Some(budget), ..request(40) };
+        let (mut text, mut thoughts) = (String::new(), String::new());
+        for event in engine.submit(request) {
+            if let Event::Text { text: more, reasoning, .. } = event {
+                text += &more;
+                thoughts += &reasoning;
+            }
+        }
+        (text, thoughts)
+    };
+    let hello = || Message { role: Role::User, content: "hello".to_owned() };
+    let (whole, none) = ask(Prompt::Text("hello<think>".to_owned()), 7);
+    let (answer, thoughts) = ask(Prompt::Chat(vec![hello()]), 7);
+    assert!(none.is_empty() && !thoughts.is_empty(), "{whole:?} {none:?} {answer:?} {thoughts:?}");
+    assert_eq!(
+        whole.split_once("</think>"),
+        Some((thoughts.as_str(), whole.split_once("</think>").unwrap().1))
+    );
+    assert_eq!(whole.split_once("</think>").unwrap().1.trim_start(), answer);
 }
 
 #[test]

@@ -15,7 +15,8 @@ const SCHEMA: &str = r#"{"type": "object", "required": ["name", "parts"], "addit
 fn started(options: LoadOptions) -> Engine {
     let file = model_file("models/qwen3/model.gguf");
     let tokenizer = Tokenizer::from_gguf(file.metadata()).expect("a vocabulary").into();
-    let stepper = load(&file, &LoadOptions { context: Some(400), ..options }).expect("a model");
+    let stepper =
+        load(&file, &LoadOptions { context: options.context.or(Some(400)), ..options }).expect("a model");
     let text = TextProcessor { tokenizer, template: None };
     Engine::start(stepper, text, EngineOptions::default()).expect("a thread")
 }
@@ -32,7 +33,7 @@ fn read(answer: EventStream) -> Result<Answer, RequestError> {
     for event in answer {
         match event {
             Event::Started { .. } => {}
-            Event::Text { text: more, tokens: their, log_probs } => {
+            Event::Text { text: more, tokens: their, log_probs, .. } => {
                 assert_eq!(their.len(), log_probs.len());
                 text.push_str(&more);
                 tokens.extend(their);
@@ -122,4 +123,40 @@ fn reasoning_ends_when_its_budget_is_spent() {
         let before = |answer: Answer| answer.text.split("<think>").next().map(str::to_owned);
         assert_eq!(before(ask(prompt, Some(0))), before(ask(prompt, None)));
     }
+}
+
+#[test]
+fn a_grammar_begins_where_the_reasoning_ends() {
+    let engine = started(LoadOptions::default());
+    for (seed, budget) in [(1, 0), (2, 3), (3, 11)] {
+        let request = Request {
+            prompt: Prompt::Text("hello <think>".to_owned()),
+            grammar: Some(Grammar::Gbnf("root ::= [a-z ]{5,20}".to_owned())),
+            reasoning_budget: Some(budget),
+            max_tokens: Some(60),
+            ..request(seed)
+        };
+        let answer = read(engine.submit(request)).expect("an answer");
+        let (thoughts, said) = answer.text.split_once("</think>").expect("an end of the reasoning");
+        assert!(budget == 0 || !thoughts.is_empty());
+        assert!((5..=20).contains(&said.len()), "{said:?}");
+        assert!(said.chars().all(|c| c == ' ' || c.is_ascii_lowercase()), "{said:?}");
+    }
+}
+
+#[test]
+fn forced_text_ends_with_the_context_and_can_be_cancelled() {
+    let engine = started(LoadOptions { context: Some(64), ..LoadOptions::default() });
+    let long = |times: usize| {
+        let grammar = Some(Grammar::Gbnf(format!("root ::= \"{}\"", "hello world ".repeat(times))));
+        Request { grammar, max_tokens: None, ..request(1) }
+    };
+    let answer = read(engine.submit(long(1000))).expect("an answer");
+    assert_eq!(answer.reason, FinishReason::ContextFull);
+    // The last token is sampled when the context is full.
+    let GenerationStats { prompt_tokens, generated_tokens, .. } = answer.stats;
+    assert_eq!(prompt_tokens + generated_tokens, 64 + 1);
+    let answer = engine.submit(long(900));
+    answer.cancel();
+    assert_eq!(read(answer).expect("an end").reason, FinishReason::Cancelled);
 }

@@ -135,7 +135,12 @@ impl Sampler {
 
     /// Whether even a forced token must be drawn: because draws change the sampler's state, or log-probabilities are wanted.
     pub fn needs_every_draw(&self) -> bool {
-        self.settings.mirostat || self.adaptive || self.log_probs.is_some()
+        self.is_stateful() || self.log_probs.is_some()
+    }
+
+    /// Whether draws change the state, so that each needs the one before it.
+    pub fn is_stateful(&self) -> bool {
+        self.settings.mirostat || self.adaptive
     }
 
     /// The state before the first draw.

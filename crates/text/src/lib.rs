@@ -5,7 +5,8 @@
 //! 1. [`ChatTemplate`] renders messages to a prompt, as the Python template engine would.
 //! 2. [`Tokenizer`] turns the prompt into token ids, and each sampled id back into the bytes it stands for.
 //! 3. [`Detokenizer`] joins those bytes into whole characters as they arrive.
-//! 4. [`StopMatcher`] ends the text at a stop string, and holds back what may become one.
+//! 4. [`ReasoningSplitter`] tells reasoning from the answer.
+//! 5. [`StopMatcher`] ends the text at a stop string, and holds back what may become one.
 //!
 //! Invariants: this crate does no IO (except for the clock in templates), never panics on bad metadata, bad
 //! templates or bad text, and takes time and memory near linear in its input. What it cannot do exactly is rejected with
@@ -19,6 +20,7 @@ mod gguf;
 mod merge;
 mod pretokenize;
 mod python;
+mod reasoning;
 mod sentencepiece;
 mod special;
 mod stop;
@@ -28,6 +30,7 @@ mod vocab;
 
 pub use detokenize::Detokenizer;
 pub use error::{TemplateError, TokenizerError};
+pub use reasoning::{ReasoningSplitter, SplitText};
 pub use stop::{StopError, StopMatcher, StopOutput};
 pub use template::{ChatTemplate, Clock, normalise_tool_arguments};
 pub use tokenizer::{SpecialTokens, Tokenizer};

@@ -8,6 +8,7 @@ pub mod inspect;
 pub mod list;
 pub mod logits;
 pub mod man;
+pub mod parallel;
 pub mod perplexity;
 pub mod pull;
 pub mod rm;
@@ -15,6 +16,7 @@ pub mod run;
 pub mod synth;
 pub mod template;
 pub mod tokenize;
+pub mod verify;
 
 use std::process::ExitCode;
 
@@ -36,6 +38,7 @@ pub fn execute(cli: &Cli) -> anyhow::Result<ExitCode> {
         Command::Template(args) => template::run(args, &store()?),
         Command::Bench(args) => bench::run(args, &store()?),
         Command::Perplexity(args) => perplexity::run(args, &store()?),
+        Command::Verify(args) => verify::run(args, &store()?),
         Command::Synth(args) => synth::run(args),
         Command::Pull(args) => pull::run(args, &store()?),
         Command::List(args) => list::run(args, &store()?),

@@ -22,6 +22,9 @@ pub fn run(args: &RunArgs, store: &Store) -> anyhow::Result<ExitCode> {
             UsageError("--system needs the chat template that --no-template leaves out".into()).into()
         );
     }
+    if let Some(file) = &args.parallel.file {
+        return super::parallel::run(args, file, store);
+    }
     let text = prompt(args.prompt.as_deref())?;
     let interrupt = Interrupt::install()?;
     let session =

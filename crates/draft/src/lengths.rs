@@ -1,0 +1,103 @@
+//! The choice of draft lengths: what all requests of a step gain together, against what the step costs.
+
+use crate::{Acceptance, StepCosts};
+
+/// A request of the next step, with its draft.
+#[derive(Clone, Copy, Debug)]
+pub struct Proposal<'a> {
+    /// The number of its draft tokens.
+    pub drafted: usize,
+    /// How likely they are accepted.
+    pub acceptance: &'a Acceptance,
+}
+
+/// How many draft tokens of each request a step should verify, for the most tokens per second.
+///
+/// A step generates one token for each request, and a draft token adds the probability that it and all before it are accepted.
+/// That falls along each draft, so the best choice of any number of draft tokens are the likeliest, and only their number is to
+/// be chosen. `other_rows` are the step's rows beside the draft tokens, and `tokens` those that it generates without them.
+pub fn draft_lengths(
+    costs: &StepCosts,
+    other_rows: usize,
+    tokens: usize,
+    proposals: &[Proposal<'_>],
+) -> Vec<usize> {
+    let mut lengths = vec![0; proposals.len()];
+    let Some(plain) = costs.estimate(other_rows) else { return lengths };
+    let mut gains: Vec<(f64, usize)> = Vec::new();
+    for (request, proposal) in proposals.iter().enumerate() {
+        let mut reached = 1.0;
+        gains.extend((0..proposal.drafted).map(|position| {
+            reached *= proposal.acceptance.probability(position);
+            (reached, request)
+        }));
+    }
+    // Stable: of equal gains, each draft keeps its order.
+    gains.sort_by(|(a, _), (b, _)| b.total_cmp(a));
+    let (mut expected, mut best) = (tokens as f64, (tokens as f64 / plain, 0));
+    for (count, (gain, _)) in (1..).zip(&gains) {
+        expected += gain;
+        let seconds = costs.estimate(other_rows + count).unwrap_or(plain);
+        if expected / seconds > best.0 {
+            best = (expected / seconds, count);
+        }
+    }
+    for (_, request) in &gains[..best.1] {
+        lengths[*request] += 1;
+    }
+    lengths
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    fn costs(of_rows: impl Fn(usize) -> f64) -> StepCosts {
+        let mut costs = StepCosts::default();
+        (1..=64).for_each(|rows| costs.observe(rows, Duration::from_secs_f64(of_rows(rows))));
+        costs
+    }
+
+    fn acceptance(accepted: usize) -> Acceptance {
+        let mut acceptance = Acceptance::default();
+        (0..200).for_each(|_| acceptance.observe(accepted + 1, accepted));
+        acceptance
+    }
+
+    fn lengths(costs: &StepCosts, of: &[(usize, &Acceptance)]) -> Vec<usize> {
+        let proposals: Vec<_> =
+            of.iter().map(|&(drafted, acceptance)| Proposal { drafted, acceptance }).collect();
+        draft_lengths(costs, of.len(), of.len(), &proposals)
+    }
+
+    #[test]
+    fn nothing_is_drafted_where_rows_cost_as_much_as_steps() {
+        let good = acceptance(8);
+        assert_eq!(lengths(&costs(|rows| rows as f64), &[(8, &good)]), [0]);
+        assert_eq!(lengths(&StepCosts::default(), &[(8, &good)]), [0]);
+    }
+
+    #[test]
+    fn all_that_is_likely_is_drafted_where_rows_are_free() {
+        let (good, bad) = (acceptance(8), acceptance(0));
+        let free = costs(|rows| 1.0 + rows as f64 * 0.01);
+        assert_eq!(lengths(&free, &[(8, &good), (8, &bad), (3, &good)]), [8, 0, 3]);
+    }
+
+    #[test]
+    fn a_bad_draft_is_left_out_where_it_costs() {
+        let (good, bad) = (acceptance(8), acceptance(0));
+        let dear = costs(|rows| 1.0 + rows as f64 * 0.2);
+        let chosen = lengths(&dear, &[(8, &bad), (8, &good)]);
+        assert_eq!(chosen[0], 0);
+        assert!(chosen[1] >= 4, "{chosen:?}");
+    }
+
+    #[test]
+    fn a_step_of_rows_beyond_a_jump_in_cost_is_avoided() {
+        let good = acceptance(8);
+        let jump = costs(|rows| if rows <= 4 { 1.0 } else { 4.0 });
+        assert_eq!(lengths(&jump, &[(8, &good)]), [3]);
+    }
+}

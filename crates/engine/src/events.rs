@@ -1,0 +1,78 @@
+//! The client's end of a request: its events, and cancellation.
+
+use crate::commands::{Command, CommandSender};
+use crate::outbox::{Outbox, Signals};
+use crate::request::Event;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::Receiver;
+
+/// The stream of one request's events. Dropping it cancels the request.
+#[derive(Debug)]
+pub struct EventStream {
+    // Dropped before the guard, so that the cancelled request finds the receiver dropped.
+    events: Receiver<Event>,
+    guard: CancelOnDrop,
+    is_over: bool,
+}
+
+#[derive(Debug)]
+struct CancelOnDrop(Canceller);
+
+impl Drop for CancelOnDrop {
+    fn drop(&mut self) {
+        self.0.cancel();
+    }
+}
+
+/// Cancels one request, from any thread.
+#[derive(Clone, Debug)]
+pub struct Canceller {
+    signals: Arc<Signals>,
+    commands: CommandSender,
+}
+
+impl Canceller {
+    /// Ends the request after the current step. Its events end with [`FinishReason::Cancelled`], unless it was already over.
+    pub fn cancel(&self) {
+        self.signals.cancelled.store(true, Ordering::Relaxed);
+        self.commands.send(Command::Wake);
+    }
+}
+
+impl EventStream {
+    pub(crate) fn new(events: Receiver<Event>, outbox: &Outbox, commands: CommandSender) -> EventStream {
+        let signals = Arc::clone(&outbox.signals);
+        EventStream { events, guard: CancelOnDrop(Canceller { signals, commands }), is_over: false }
+    }
+
+    /// Ends the request after the current step. The text so far still arrives, then [`FinishReason::Cancelled`].
+    pub fn cancel(&self) {
+        self.guard.0.cancel();
+    }
+
+    /// A handle that cancels the request from any thread.
+    pub fn canceller(&self) -> Canceller {
+        self.guard.0.clone()
+    }
+}
+
+impl Iterator for EventStream {
+    type Item = Event;
+
+    /// Waits for the next event; `None` after the request has finished or failed.
+    fn next(&mut self) -> Option<Event> {
+        if self.is_over {
+            return None;
+        }
+        let event = match self.events.recv() {
+            Ok(event) => event,
+            Err(_) => Event::Failed(self.guard.0.commands.stopped().into()),
+        };
+        if self.guard.0.signals.waiting.swap(false, Ordering::SeqCst) {
+            self.guard.0.commands.send(Command::Wake);
+        }
+        self.is_over = matches!(event, Event::Finished { .. } | Event::Failed(_));
+        Some(event)
+    }
+}

@@ -1,0 +1,198 @@
+//! Speculative decoding: which requests draft, how many tokens a step verifies, and what becomes of them.
+
+use crate::Sampler;
+use std::sync::Arc;
+use verbatim_draft::{Acceptance, Drafter, MAX_DRAFT, NgramDrafter, Proposal, StepCosts, draft_lengths};
+
+/// How many draft tokens of a request are verified in one step. It changes how long an answer takes, never its text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Speculation {
+    /// As many as pay on this machine, by what steps take and drafts are worth; often none.
+    Auto {
+        /// At most so many.
+        max: usize,
+    },
+    /// None.
+    Off,
+    /// As many as the drafter proposes, at most so many.
+    Fixed(usize),
+}
+
+impl Speculation {
+    /// As many as pay.
+    pub const AUTO: Speculation = Speculation::Auto { max: MAX_DRAFT };
+}
+
+impl Default for Speculation {
+    fn default() -> Speculation {
+        Speculation::AUTO
+    }
+}
+
+/// Makes the drafter of each request.
+#[derive(Clone)]
+pub struct DrafterFactory(Arc<dyn Fn() -> Box<dyn Drafter> + Send + Sync>);
+
+impl DrafterFactory {
+    /// A factory that calls this function.
+    pub fn new(make: impl Fn() -> Box<dyn Drafter> + Send + Sync + 'static) -> DrafterFactory {
+        DrafterFactory(Arc::new(make))
+    }
+}
+
+impl Default for DrafterFactory {
+    /// The n-gram drafter.
+    fn default() -> DrafterFactory {
+        DrafterFactory::new(|| Box::new(NgramDrafter::default()))
+    }
+}
+
+impl std::fmt::Debug for DrafterFactory {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.debug_tuple("DrafterFactory").field(&self.0().method()).finish()
+    }
+}
+
+/// Why a request does not draft.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NotDrafted {
+    /// It was asked not to.
+    Off,
+    /// Its sampler has a state that each draw changes, so that only one token can be sampled in a step.
+    StatefulSampler,
+}
+
+/// The drafts of one request.
+#[derive(Debug)]
+pub(crate) struct Drafts {
+    speculation: Speculation,
+    drafter: Result<Box<dyn Drafter>, NotDrafted>,
+    /// What the next step verifies.
+    pub(crate) tokens: Vec<u32>,
+    proposed: usize,
+    acceptance: Option<Acceptance>,
+    stats: DraftStats,
+    /// All tokens so far, for the drafter.
+    history: Vec<u32>,
+}
+
+/// What became of a request's drafts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DraftStats {
+    /// Why nothing was drafted, if so by choice.
+    pub not_drafted: Option<NotDrafted>,
+    /// Steps that verified a draft.
+    pub rounds: usize,
+    /// Draft tokens that were verified.
+    pub drafted: usize,
+    /// Those that were accepted.
+    pub accepted: usize,
+    /// By position in the draft: tokens verified, and accepted.
+    pub by_position: [(u32, u32); MAX_DRAFT],
+}
+
+impl DraftStats {
+    fn add(&mut self, drafted: usize, accepted: usize) {
+        self.rounds += 1;
+        self.drafted += drafted;
+        self.accepted += accepted;
+        for (position, (verified, kept)) in self.by_position.iter_mut().enumerate().take(drafted) {
+            *verified += 1;
+            *kept += u32::from(position < accepted);
+        }
+    }
+}
+
+impl Drafts {
+    pub(crate) fn new(speculation: Speculation, sampler: &Sampler, drafters: &DrafterFactory) -> Drafts {
+        let drafter: Result<Box<dyn Drafter>, NotDrafted> = match speculation {
+            Speculation::Off | Speculation::Fixed(0) | Speculation::Auto { max: 0 } => Err(NotDrafted::Off),
+            _ if sampler.is_stateful() => Err(NotDrafted::StatefulSampler),
+            Speculation::Auto { .. } | Speculation::Fixed(_) => Ok(drafters.0()),
+        };
+        let stats = DraftStats { not_drafted: drafter.as_ref().err().copied(), ..DraftStats::default() };
+        let (tokens, history) = (Vec::new(), Vec::new());
+        Drafts { speculation, drafter, tokens, proposed: 0, acceptance: None, stats, history }
+    }
+
+    pub(crate) fn stats(&self) -> DraftStats {
+        self.stats
+    }
+
+    /// Records how many of the verified tokens were accepted, and forgets them.
+    pub(crate) fn settle(&mut self, accepted: usize, speculator: &mut Speculator) {
+        let verified = self.tokens.len();
+        if verified > 0 {
+            self.stats.add(verified, accepted);
+            speculator.known.observe(verified, accepted);
+        }
+        if let Some(acceptance) = &mut self.acceptance
+            && self.proposed > 0
+        {
+            match verified {
+                0 => acceptance.skip(),
+                _ => acceptance.observe(verified, accepted),
+            }
+        }
+        self.tokens.clear();
+        self.proposed = 0;
+    }
+
+    /// Drafts at most `max` tokens, of a vocabulary of this size, that may follow the history and the pending tokens.
+    pub(crate) fn propose(
+        &mut self,
+        history: &[u32],
+        pending: &[u32],
+        (max, vocabulary): (usize, usize),
+        speculator: &Speculator,
+    ) {
+        self.tokens.clear();
+        let Ok(drafter) = &mut self.drafter else { return };
+        self.acceptance.get_or_insert_with(|| Acceptance::from_prior(&speculator.known));
+        let max = match self.speculation {
+            Speculation::Fixed(limit) | Speculation::Auto { max: limit } => max.min(limit),
+            Speculation::Off => 0,
+        };
+        // The history only grows within a request, but for context shifts, which the text does not show.
+        let same = self.history.len().min(history.len());
+        self.history.extend_from_slice(&history[same..]);
+        self.history.truncate(history.len());
+        self.history.extend_from_slice(pending);
+        drafter.propose(&self.history, max, &mut self.tokens);
+        // Whatever a drafter does, it cannot make a request fail.
+        let valid = self.tokens.iter().take_while(|&&token| (token as usize) < vocabulary).count();
+        self.tokens.truncate(valid.min(max));
+        self.proposed = self.tokens.len();
+        self.history.truncate(history.len());
+    }
+
+    fn is_auto(&self) -> bool {
+        matches!(self.speculation, Speculation::Auto { .. })
+    }
+}
+
+/// What all requests have in common: how likely their drafts have been accepted.
+#[derive(Debug, Default)]
+pub(crate) struct Speculator {
+    known: Acceptance,
+}
+
+impl Speculator {
+    /// Shortens the drafts of the next step to what pays, given how many rows each request has without its draft.
+    pub(crate) fn limit(&self, costs: &StepCosts, decoding: &mut [(usize, &mut Drafts)]) {
+        let rows = decoding.iter().map(|(rows, _)| rows).sum();
+        let proposals: Vec<Proposal<'_>> = decoding
+            .iter()
+            .map(|(_, drafts)| Proposal {
+                drafted: if drafts.is_auto() { drafts.tokens.len() } else { 0 },
+                acceptance: drafts.acceptance.as_ref().unwrap_or(&self.known),
+            })
+            .collect();
+        let lengths = draft_lengths(costs, rows, decoding.len(), &proposals);
+        for ((_, drafts), length) in decoding.iter_mut().zip(lengths) {
+            if drafts.is_auto() {
+                drafts.tokens.truncate(length);
+            }
+        }
+    }
+}
