@@ -117,7 +117,7 @@ fn lower_bound(logits: &[f32], k: usize) -> Option<f32> {
     let mut maxima = [f32::NEG_INFINITY; GROUPS];
     let groups = logits.as_chunks::<CHUNK>().0;
     let count = groups.len().min(GROUPS);
-    if k == 0 || k > count {
+    if !(1..=count).contains(&k) {
         return None;
     }
     for (max, group) in maxima.iter_mut().zip(groups) {
@@ -130,7 +130,7 @@ fn lower_bound(logits: &[f32], k: usize) -> Option<f32> {
         *max = lanes.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     }
     let (_, bound, _) = maxima[..count].select_nth_unstable_by(k - 1, |a, b| b.total_cmp(a));
-    (*bound > f32::NEG_INFINITY).then_some(*bound)
+    bound.is_finite().then_some(*bound)
 }
 
 /// The token with the largest logit; of equals the first. `None` if all are NaN.
@@ -278,20 +278,33 @@ mod tests {
     }
 
     #[test]
+    fn logits_of_minus_infinity_fill_up_the_best() {
+        // Few groups have another logit, so their maxima are no bound.
+        let mut logits = [f32::NEG_INFINITY; 4 * CHUNK];
+        logits[CHUNK + 6] = 1.0;
+        let mut top = TopK::default();
+        top.begin(3);
+        top.add(0, &logits);
+        assert_eq!(top.finish().iter().map(|best| best.token).collect::<Vec<_>>(), [70, 0, 1]);
+    }
+
+    #[test]
     fn a_draw_is_the_best_of_all_scores() {
         for (round, n) in [1, 15, 64, 65, 4999].into_iter().enumerate() {
-            let logits = logits(n, 1009);
+            let positive = logits(n, 1009);
+            let negative: Vec<f32> = positive.iter().map(|logit| logit - 2000.0).collect();
             for position in 0..100 {
+                let logits = if position % 8 < 4 { &positive } else { &negative };
                 let noise = Noise::new(round as u64, position);
                 let scale = [0.01, 0.2, 1.0, 20.0][position as usize % 4];
-                let scored = (0..).zip(&logits).map(|(token, &logit)| Scored {
+                let scored = (0..).zip(logits).map(|(token, &logit)| Scored {
                     score: logit * scale + noise.of_token(token),
                     candidate: Candidate { token, logit },
                 });
                 let wanted = scored
                     .filter(|scored| !scored.score.is_nan())
                     .reduce(|best, scored| if scored.beats(&best) { scored } else { best });
-                assert_eq!(draw(0, &logits, scale, &noise), wanted, "{n} {position}");
+                assert_eq!(draw(0, logits, scale, &noise), wanted, "{n} {position}");
             }
         }
         assert_eq!(draw(0, &[f32::NAN; 3], 1.0, &Noise::new(0, 0)), None);

@@ -124,3 +124,51 @@ pub(crate) fn dynamic_temperature(
     let (least, most) = ((base - range).max(0.0), base + range);
     Some(least + (most - least) * pow(normalised, power))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn list(logits: &[f32]) -> Vec<Candidate> {
+        (0..).zip(logits).map(|(token, &logit)| Candidate { token, logit }).collect()
+    }
+
+    #[test]
+    fn typical_candidates_sum_to_more_than_p() {
+        // Each has the probability 0.5, so one alone does not exceed it.
+        let kept = |p| {
+            let mut list = list(&[1.0, 1.0]);
+            typical_p(&mut list, p, 0, &mut Vec::new());
+            list.len()
+        };
+        assert_eq!([kept(0.499), kept(0.5)], [1, 2]);
+    }
+
+    #[test]
+    fn the_deviation_is_from_the_mean() {
+        let kept = |logits: &[f32], n| {
+            let mut list = list(logits);
+            top_n_sigma(&mut list, n);
+            list.iter().map(|candidate| candidate.logit > f32::NEG_INFINITY).collect::<Vec<_>>()
+        };
+        // So far from 0 a difference of squares would be all rounding.
+        assert_eq!(kept(&[100_003.0, 100_002.0, 100_000.0], 1.0), [true, true, false]);
+        // Without a deviation all are the largest.
+        assert_eq!(kept(&[2.0; 3], 1.0), [true; 3]);
+    }
+
+    #[test]
+    fn only_a_temperature_of_almost_0_leaves_one() {
+        let left = |given| {
+            let mut list = list(&[2.0, 1.0]);
+            temperature(&mut list, given);
+            list
+        };
+        for given in [0.0, 1e-40, LEAST_TEMPERATURE.next_down()] {
+            assert_eq!(left(given), list(&[2.0]), "{given}");
+        }
+        let scale = 1.0 / LEAST_TEMPERATURE;
+        assert_eq!(left(LEAST_TEMPERATURE), list(&[2.0 * scale, scale]));
+        assert_eq!(left(0.5), list(&[4.0, 2.0]));
+    }
+}

@@ -93,6 +93,7 @@ mod tests {
             worst = worst.max(ulps(exp(x), libm::exp(f64::from(x))));
         }
         assert!(worst <= 2.0, "{worst}");
+        assert!(ulps(exp(-87.0), libm::exp(-87.0)) <= 2.0);
         assert_eq!((exp(0.0), exp(-0.0), exp(-88.0), exp(f32::NEG_INFINITY)), (1.0, 1.0, 0.0, 0.0));
         assert_eq!(exp(1000.0), exp(88.0));
     }
@@ -116,7 +117,9 @@ mod tests {
             let wanted = libm::pow(f64::from(x), f64::from(y));
             assert!((f64::from(pow(x, y)) / wanted - 1.0).abs() < 2e-6, "{x}^{y}");
         }
-        assert_eq!((pow(0.0, 0.0), pow(0.0, 2.0)), (1.0, 0.0));
+        assert_eq!((pow(0.0, 0.0), pow(0.0, 0.5), pow(0.0, 2.0)), (1.0, 0.0, 0.0));
+        // The smallest normal number is not 0 yet.
+        assert!((pow(f32::MIN_POSITIVE, 0.5) / f32::MIN_POSITIVE.sqrt() - 1.0).abs() < 2e-5);
         assert!((log2(8.0) - 3.0).abs() < 1e-6);
     }
 }

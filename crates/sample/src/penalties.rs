@@ -157,6 +157,10 @@ mod tests {
     #[test]
     fn long_histories_take_linear_time() {
         assert_eq!(suffix_lengths(&vec![7; 200_000])[5], 6);
+        // Short runs within a long one must not make it forget the long one.
+        let n = 2_000_000;
+        let periodic: Vec<u32> = (0..n).map(|i| u32::from(i % 4 == 0)).collect();
+        assert_eq!(suffix_lengths(&periodic)[n - 5], n - 4);
     }
 
     fn dry_edits(settings: &Sampling, breakers: &SequenceBreakers, history: &[u32]) -> Vec<(u32, f32)> {
@@ -184,9 +188,15 @@ mod tests {
         breakers.add(4, vec![]);
         assert_eq!(dry_edits(&settings, &breakers, &history), []);
         assert_eq!(dry_edits(&settings, &none, &history[..2]), []);
+        let free = Sampling { dry_allowed_length: 0, ..settings.clone() };
+        assert_eq!(dry_edits(&free, &none, &[]), [], "nothing to continue");
+        // The power is the largest one that an f32 can hold, as in llama.cpp: 10^38.
         let long = vec![5; 4000];
-        let settings = Sampling { dry_penalty_last_n: None, ..settings };
-        assert!(dry_edits(&settings, &none, &long)[0].1.is_finite());
+        let settings = Sampling { dry_penalty_last_n: None, dry_base: 10.0, ..settings };
+        let (token, penalty) = dry_edits(&settings, &none, &long)[0];
+        assert!(token == 5 && (penalty / -1e38 - 1.0).abs() < 1e-4, "{penalty}");
+        // A base of almost 1 has no limit; it is exclusive.
+        assert_eq!(exponent(1.000_001, 2_000_000), 2e6);
     }
 
     #[test]

@@ -534,3 +534,174 @@ fn log_probs_after(
         Candidates::List => TokenLogProbs::of_list(&scratch.list, token, top),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sampler(settings: Sampling) -> Sampler {
+        Sampler::new(settings, 1).expect("in range")
+    }
+
+    fn sample(sampler: &Sampler, logits: &[f32], position: u64, state: SamplerState) -> Sampled {
+        let input = SampleInput { logits, position, history: &[], mask: None, state };
+        sampler.sample(&input, &mut SampleScratch::default()).expect("a token")
+    }
+
+    fn close(found: f32, wanted: f64) {
+        assert!((f64::from(found) - wanted).abs() < 1e-5, "{found}, not {wanted}");
+    }
+
+    /// ln of the softmax.
+    fn log_prob(logits: &[f32], scale: f64, token: u32) -> f64 {
+        let sum: f64 = logits.iter().map(|&logit| libm::exp(f64::from(logit) * scale)).sum();
+        f64::from(logits[token as usize]) * scale - libm::log(sum)
+    }
+
+    #[test]
+    fn states_start_at_their_targets() {
+        let settings =
+            Sampling { mirostat_tau: 3.0, adaptive_target: 0.25, adaptive_decay: 0.5, ..Sampling::default() };
+        let wanted = SamplerState { mu: 6.0, weighted_sum: 0.5, total_weight: 2.0 };
+        assert_eq!(sampler(settings).start(), wanted);
+    }
+
+    #[test]
+    fn mirostat_moves_its_bound_by_the_error() {
+        let logits = [2.0, 0.0];
+        let settings = Sampling {
+            mirostat: true,
+            mirostat_tau: 4.0,
+            mirostat_eta: 0.25,
+            temperature: 0.5,
+            ..Sampling::default()
+        };
+        let wanted = LogProbs { top: 1, after_chain: true };
+        let sampler = sampler(settings).with_log_probs(Some(wanted));
+        let mut counts = [0; 2];
+        for position in 0..200 {
+            let sampled = sample(&sampler, &logits, position, sampler.start());
+            let log_prob = log_prob(&logits, 2.0, sampled.token);
+            close(sampled.state.mu, 8.0 - 0.25 * (-log_prob / std::f64::consts::LN_2 - 4.0));
+            close(sampled.log_probs.expect("asked for").log_prob, log_prob);
+            counts[sampled.token as usize] += 1;
+        }
+        assert!(counts[0] > counts[1] && counts[1] > 0, "{counts:?}");
+    }
+
+    #[test]
+    fn adaptive_p_averages_what_it_drew() {
+        let logits = [2.0, 0.0, -1.0];
+        let settings = Sampling {
+            samplers: vec![SamplerKind::AdaptiveP],
+            adaptive_target: 0.3,
+            adaptive_decay: 0.75,
+            ..Sampling::default()
+        };
+        let sampler = sampler(settings);
+        let state = SamplerState { mu: 1.0, weighted_sum: 0.5, total_weight: 2.0 };
+        for position in 0..50 {
+            let sampled = sample(&sampler, &logits, position, state);
+            close(sampled.state.weighted_sum, 0.75 * 0.5 + libm::exp(log_prob(&logits, 1.0, sampled.token)));
+            assert_eq!((sampled.state.mu, sampled.state.total_weight), (1.0, 1.0 + 0.75 * 2.0));
+        }
+    }
+
+    #[test]
+    fn draws_that_change_something_are_all_needed() {
+        let base = Sampling::default();
+        let adaptive =
+            Sampling { samplers: vec![SamplerKind::AdaptiveP], adaptive_target: 0.3, ..base.clone() };
+        assert!(!sampler(base.clone()).needs_every_draw());
+        assert!(sampler(Sampling { mirostat: true, ..base.clone() }).needs_every_draw());
+        assert!(sampler(adaptive).needs_every_draw());
+        let log_probs = Some(LogProbs { top: 0, after_chain: false });
+        assert!(sampler(base).with_log_probs(log_probs).needs_every_draw());
+    }
+
+    #[test]
+    fn a_sampler_keeps_what_it_was_given() {
+        let settings = Sampling { top_k: 3, ..Sampling::default() };
+        assert_eq!(sampler(settings.clone()).settings(), &settings);
+        assert_eq!(sampler(settings.clone()).seed(), 1);
+        assert_eq!(
+            sampler(Sampling { seed: Some(9), ..settings }).seed(),
+            9,
+            "the settings' own comes first"
+        );
+        // With a breaker before it, the repeat of 1 2 is no repeat.
+        let settings = Sampling { dry_multiplier: 5.0, ..Sampling::greedy() };
+        let mut breakers = SequenceBreakers::default();
+        breakers.add(2, vec![]);
+        let token = |sampler: &Sampler| {
+            let history = &[1, 2, 3, 1, 2];
+            let logits = &[0.0, 0.0, 0.0, 2.0, 1.0];
+            let input = SampleInput { logits, position: 5, history, mask: None, state: sampler.start() };
+            sampler.sample(&input, &mut SampleScratch::default()).map(|sampled| sampled.token)
+        };
+        let sampler = sampler(settings);
+        assert_eq!(token(&sampler), Some(4));
+        assert_eq!(token(&sampler.with_breakers(Arc::new(breakers))), Some(3));
+    }
+
+    #[test]
+    fn a_temperature_of_0_leaves_one_to_the_samplers_after_it() {
+        let settings = Sampling {
+            samplers: vec![SamplerKind::Temperature, SamplerKind::Xtc],
+            xtc_probability: 1.0,
+            ..Sampling::greedy()
+        };
+        let sampler = sampler(settings);
+        assert_eq!(sample(&sampler, &[1.0, 2.0, 0.0], 3, sampler.start()).token, 1);
+    }
+
+    #[test]
+    fn xtc_acts_below_its_probability() {
+        let noise = Noise::new(4, 4);
+        let left = |xtc_probability| {
+            let settings = Sampling { xtc_probability, ..Sampling::default() };
+            let params = Params::new(&settings, &[]).expect("an empty chain fits");
+            let mut list = vec![Candidate { token: 0, logit: 0.0 }, Candidate { token: 1, logit: 0.0 }];
+            apply_to_list(&params, SamplerKind::Xtc, &noise, &mut list, &mut Vec::new());
+            list.len()
+        };
+        assert_eq!([left(noise.xtc()), left(noise.xtc().next_up())], [2, 1]);
+    }
+
+    #[test]
+    fn a_list_is_drawn_from_as_a_row_is() {
+        let logits: Vec<f32> = (0..50u8).map(|i| f32::from(i % 7) * 0.4).collect();
+        let list: Vec<Candidate> =
+            (0..).zip(&logits).map(|(token, &logit)| Candidate { token, logit }).collect();
+        for position in 0..100 {
+            let noise = Noise::new(8, position);
+            let from_row = draw(0, &logits, 1.0, &noise).map(|drawn| drawn.candidate);
+            assert_eq!(draw_from_list(&list, &noise), from_row);
+        }
+    }
+
+    #[test]
+    fn a_mask_allows_the_tokens_of_its_bits() {
+        let mask = [1 << 31 | 0b0110, u32::MAX];
+        let mut logits = [1.0; 70];
+        apply_mask(&mut logits, Some(&mask));
+        let allowed: Vec<usize> = (0..70).filter(|&token| !logits[token].is_nan()).collect();
+        // What lies beyond the mask is forbidden.
+        assert_eq!(allowed, [1, 2, 31].into_iter().chain(32..64).collect::<Vec<_>>());
+        apply_mask(&mut logits, None);
+        assert_eq!(logits[1], 1.0);
+    }
+
+    #[test]
+    fn the_deviation_of_a_row_is_from_its_mean() {
+        let kept = |logits: &[f32]| {
+            let mut logits = logits.to_vec();
+            top_n_sigma(&mut logits, 1.0);
+            logits.iter().map(|&logit| logit > f32::NEG_INFINITY).collect::<Vec<_>>()
+        };
+        // So far from 0 a difference of squares would be all rounding.
+        assert_eq!(kept(&[100_003.0, 100_002.0, 100_000.0]), [true, true, false]);
+        // Without a deviation all are the largest.
+        assert_eq!(kept(&[2.0; 3]), [true; 3]);
+    }
+}

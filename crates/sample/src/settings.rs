@@ -300,3 +300,146 @@ impl Sampling {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn samplers_have_llama_cpps_names_and_letters() {
+        for (kind, name, letter) in NAMES {
+            assert_eq!((kind.name(), kind.to_string().as_str()), (name, name));
+            assert_eq!((name.parse(), SamplerKind::from_letter(letter)), (Ok(kind), Ok(kind)));
+        }
+        let letters: String = SamplerKind::DEFAULT_ORDER
+            .iter()
+            .filter_map(|kind| NAMES.iter().find(|(known, ..)| known == kind))
+            .map(|(.., letter)| letter)
+            .collect();
+        assert_eq!(letters, "edskypmxt");
+        for (other, kind) in [
+            ("temp", SamplerKind::Temperature),
+            ("typ", SamplerKind::TypicalP),
+            ("typical", SamplerKind::TypicalP),
+            ("typical-p", SamplerKind::TypicalP),
+            ("nucleus", SamplerKind::TopP),
+            ("top-nsigma", SamplerKind::TopNSigma),
+            (" Top-K ", SamplerKind::TopK),
+        ] {
+            assert_eq!(other.parse(), Ok(kind), "{other}");
+        }
+        let error = "topp".parse::<SamplerKind>().expect_err("unknown").to_string();
+        assert!(error.starts_with("there is no sampler \"topp\"; there are penalties, dry, "), "{error}");
+        assert_eq!(SamplerKind::from_letter('z'), Err(UnknownSampler("z".into())));
+    }
+
+    #[test]
+    fn greedy_and_unfiltered_are_what_they_say() {
+        let greedy = Sampling::greedy();
+        assert_eq!(greedy, Sampling { temperature: 0.0, ..Sampling::default() });
+        assert!(greedy.is_greedy() && !Sampling::default().is_greedy());
+        // A range makes even a temperature of 0 dynamic.
+        assert!(!Sampling { dynatemp_range: 0.5, ..greedy }.is_greedy());
+        let Sampling { seed, samplers, temperature, .. } = Sampling::unfiltered(0.5, 7);
+        assert_eq!((seed, samplers, temperature), (Some(7), vec![SamplerKind::Temperature], 0.5));
+    }
+
+    #[test]
+    fn a_sampler_is_on_if_it_is_in_the_chain_and_has_an_effect() {
+        use SamplerKind::{
+            AdaptiveP, Dry, MinP, Penalties, Temperature, TopK, TopNSigma, TopP, TypicalP, Xtc,
+        };
+        let base = Sampling::default();
+        let dry = Sampling { dry_multiplier: 0.8, ..base.clone() };
+        let xtc = Sampling { xtc_probability: 0.1, xtc_threshold: 0.5, ..base.clone() };
+        let repeat = Sampling { repeat_penalty: 1.1, ..base.clone() };
+        let cases = [
+            (Penalties, false, base.clone()),
+            (Penalties, true, repeat.clone()),
+            (Penalties, true, Sampling { repeat_last_n: None, ..repeat.clone() }),
+            (Penalties, false, Sampling { repeat_last_n: Some(0), ..repeat }),
+            (Penalties, true, Sampling { frequency_penalty: -0.1, ..base.clone() }),
+            (Penalties, true, Sampling { presence_penalty: 0.1, ..base.clone() }),
+            (Dry, false, base.clone()),
+            (Dry, true, dry.clone()),
+            (Dry, true, Sampling { dry_base: 1.0, ..dry.clone() }),
+            (Dry, false, Sampling { dry_base: 0.9, ..dry.clone() }),
+            (Dry, false, Sampling { dry_penalty_last_n: Some(0), ..dry }),
+            (TopNSigma, false, base.clone()),
+            (TopNSigma, false, Sampling { top_n_sigma: 0.0, ..base.clone() }),
+            (TopNSigma, true, Sampling { top_n_sigma: 0.1, ..base.clone() }),
+            (TopK, true, base.clone()),
+            (TopK, false, Sampling { top_k: 0, ..base.clone() }),
+            (TypicalP, false, base.clone()),
+            (TypicalP, true, Sampling { typical_p: 0.9, ..base.clone() }),
+            (TopP, true, base.clone()),
+            (TopP, false, Sampling { top_p: 1.0, ..base.clone() }),
+            (MinP, true, base.clone()),
+            (MinP, false, Sampling { min_p: 0.0, ..base.clone() }),
+            (Xtc, true, xtc.clone()),
+            (Xtc, false, Sampling { xtc_probability: 0.0, ..xtc.clone() }),
+            (Xtc, false, Sampling { xtc_threshold: 0.51, ..xtc }),
+            (Temperature, true, base.clone()),
+            (Temperature, false, Sampling { temperature: 1.0, ..base.clone() }),
+            (Temperature, true, Sampling { temperature: 1.0, dynatemp_range: 0.1, ..base.clone() }),
+            (AdaptiveP, false, base.clone()),
+            (AdaptiveP, true, Sampling { adaptive_target: 0.0, ..base.clone() }),
+        ];
+        for (kind, on, settings) in cases {
+            let settings = Sampling { samplers: vec![kind], ..settings };
+            assert_eq!(settings.is_on(kind), on, "{settings:?}");
+            assert!(!Sampling { samplers: Vec::new(), ..settings }.is_on(kind), "{kind} is not in the chain");
+        }
+    }
+
+    #[test]
+    fn each_setting_has_its_range() {
+        let below_0 = -f32::MIN_POSITIVE;
+        let above_1 = 1f32.next_up();
+        type Set = fn(&mut Sampling, f32);
+        let cases: [(&str, Set, &[f32], &[f32]); 19] = [
+            ("the temperature", |s, x| s.temperature = x, &[0.0, 9.0], &[below_0, f32::INFINITY, f32::NAN]),
+            ("the range of", |s, x| s.dynatemp_range = x, &[0.0, 9.0], &[below_0, f32::INFINITY]),
+            ("the exponent of", |s, x| s.dynatemp_exponent = x, &[0.0, 9.0], &[below_0, f32::INFINITY]),
+            ("top-p", |s, x| s.top_p = x, &[0.0, 1.0], &[below_0, above_1, f32::NAN]),
+            ("min-p", |s, x| s.min_p = x, &[0.0, 1.0], &[below_0, above_1]),
+            ("typical-p", |s, x| s.typical_p = x, &[0.0, 1.0], &[below_0, above_1]),
+            ("top-n-sigma", |s, x| s.top_n_sigma = x, &[-1.0, 5.0], &[f32::INFINITY, f32::NAN]),
+            ("XTC's probability", |s, x| s.xtc_probability = x, &[0.0, 1.0], &[below_0, above_1]),
+            ("XTC's threshold", |s, x| s.xtc_threshold = x, &[0.0, 1.0], &[below_0, above_1]),
+            // Logits are multiplied or divided by it, so neither it nor its inverse may be 0 or infinite.
+            (
+                "the repetition penalty",
+                |s, x| s.repeat_penalty = x,
+                &[1.1, f32::MIN_POSITIVE, f32::MAX],
+                &[0.0, -1.0, f32::INFINITY, f32::NAN, 1e-40],
+            ),
+            ("the frequency", |s, x| s.frequency_penalty = x, &[-2.0, 2.0], &[f32::INFINITY, f32::NAN]),
+            ("the presence", |s, x| s.presence_penalty = x, &[-2.0, 2.0], &[f32::INFINITY, f32::NAN]),
+            ("DRY's multiplier", |s, x| s.dry_multiplier = x, &[0.0, 9.0], &[below_0, f32::INFINITY]),
+            ("DRY's base", |s, x| s.dry_base = x, &[0.0, 9.0], &[below_0, f32::INFINITY]),
+            ("mirostat's tau", |s, x| s.mirostat_tau = x, &[0.0, 9.0], &[below_0, f32::INFINITY]),
+            ("mirostat's eta", |s, x| s.mirostat_eta = x, &[0.0, 9.0], &[below_0, f32::INFINITY]),
+            ("adaptive-p's target", |s, x| s.adaptive_target = x, &[-1.0, 1.0], &[above_1, f32::NAN]),
+            ("adaptive-p's decay", |s, x| s.adaptive_decay = x, &[0.0, 0.99], &[below_0, 1.0]),
+            (
+                "a logit bias",
+                |s, x| s.logit_bias = vec![(1, 2.0), (3, x)],
+                &[f32::NEG_INFINITY, f32::MAX],
+                &[f32::INFINITY, f32::NAN],
+            ),
+        ];
+        for (name, set, inside, outside) in cases {
+            let validated = |&x: &f32| {
+                let mut settings = Sampling::default();
+                set(&mut settings, x);
+                settings.validate().map_err(|error| error.to_string())
+            };
+            assert!(inside.iter().all(|x| validated(x) == Ok(())), "{name}");
+            for x in outside {
+                let error = validated(x).expect_err(name);
+                assert!(error.starts_with(name) && error.contains(" must be "), "{x}: {error}");
+            }
+        }
+    }
+}

@@ -2,7 +2,7 @@
 
 use verbatim_sample::{
     MAX_TOP_K, NO_TOKEN, PART_WORDS, PartScratch, RANGE, ROW_WORDS, SampleInput, SampleScratch, Sampler,
-    SamplerKind, Sampling, merge_parts, sample_part,
+    SamplerKind, Sampling, merge_parts, parts, sample_part,
 };
 
 fn in_graph(sampler: &Sampler, input: &SampleInput<'_>, scratch: &mut PartScratch) -> Option<Option<u32>> {
@@ -10,7 +10,7 @@ fn in_graph(sampler: &Sampler, input: &SampleInput<'_>, scratch: &mut PartScratc
     if !sampler.lower(input.history, input.position, &mut Vec::new(), &mut words) {
         return None;
     }
-    let mut parts = vec![7; PART_WORDS * input.logits.len().div_ceil(RANGE)];
+    let mut parts = vec![7; PART_WORDS * parts(input.logits.len())];
     let ranges = input.logits.chunks(RANGE).zip(parts.chunks_exact_mut(PART_WORDS)).enumerate();
     // From the last to the first: the order must not matter.
     for (part, (logits, found)) in ranges.collect::<Vec<_>>().into_iter().rev() {
@@ -55,7 +55,8 @@ fn settings() -> Vec<(Sampling, bool)> {
         with(Sampling { top_n_sigma: 1.0, ..Sampling::default() }, false),
         with(
             Sampling {
-                logit_bias: vec![(5, 3.0), (6, f32::NEG_INFINITY), (9_999_999, 1.0)],
+                // One of them is in the second part.
+                logit_bias: vec![(5, 3.0), (6, f32::NEG_INFINITY), (20_000, 9.0), (9_999_999, 1.0)],
                 ..Sampling::default()
             },
             true,
@@ -116,7 +117,7 @@ fn sampling_in_the_graph_and_outside_draws_the_same_token() {
 #[test]
 fn odd_rows_are_alike_too() {
     let (nan, inf) = (f32::NAN, f32::INFINITY);
-    let rows: [&[f32]; 9] = [
+    let rows: [&[f32]; 10] = [
         &[nan; 3],
         &[nan, -inf, -inf],
         &[-inf; 5],
@@ -124,6 +125,8 @@ fn odd_rows_are_alike_too() {
         &[nan, 1.0, nan],
         &[0.0, -0.0, 0.0],
         &[3e38, -3e38, 3e38],
+        // Both are infinite after a temperature below 0.5, and the larger one still wins.
+        &[2e38, 3e38],
         &[1e-40, 2e-40],
         &[5.0],
     ];
@@ -139,6 +142,22 @@ fn odd_rows_are_alike_too() {
                 assert_eq!(token, outside, "{settings:?} {row:?}");
             }
         }
+    }
+}
+
+#[test]
+fn wide_seeds_and_positions_arrive_whole() {
+    let logits = logits(2_000, 5, 3.0, 1 << 20);
+    let (mut scratch, mut parts) = (SampleScratch::default(), PartScratch::default());
+    let mut drawn = Vec::new();
+    for (seed, position) in [(3, 5), (3 | 1 << 40, 5), (3, 5 | 1 << 40), (5 << 32, 3 << 32)] {
+        let sampler = Sampler::new(Sampling::unfiltered(1.0, seed), 0).unwrap();
+        let input =
+            SampleInput { logits: &logits, position, history: &[], mask: None, state: sampler.start() };
+        let on_host = sampler.sample(&input, &mut scratch).map(|sampled| sampled.token);
+        assert_eq!(in_graph(&sampler, &input, &mut parts), Some(on_host), "{seed} {position}");
+        assert!(!drawn.contains(&on_host), "the upper half matters");
+        drawn.push(on_host);
     }
 }
 
@@ -174,11 +193,28 @@ fn a_temperature_near_0_takes_the_largest_logit() {
 fn too_many_edits_are_left_to_the_host() {
     let settings = Sampling { repeat_penalty: 1.1, repeat_last_n: None, ..Sampling::default() };
     let sampler = Sampler::new(settings, 0).unwrap();
-    let lower = |n: u32| {
+    let logits = logits(1_000, 7, 6.0, 1 << 20);
+    let (mut scratch, mut parts) = (SampleScratch::default(), PartScratch::default());
+    let mut drawn = |n: u32| {
         let history: Vec<u32> = (0..n).collect();
-        sampler.lower(&history, 0, &mut Vec::new(), &mut vec![0; ROW_WORDS])
+        let input = SampleInput {
+            logits: &logits,
+            position: 0,
+            history: &history,
+            mask: None,
+            state: sampler.start(),
+        };
+        let on_host = sampler.sample(&input, &mut scratch).map(|sampled| sampled.token);
+        in_graph(&sampler, &input, &mut parts).map(|token| token == on_host)
     };
-    assert!(lower(256) && !lower(257));
+    assert_eq!([drawn(256), drawn(257)], [Some(true), None]);
+}
+
+/// Kernels and shaders read and write these words.
+#[test]
+fn the_words_are_as_many_as_ever() {
+    assert_eq!((ROW_WORDS, PART_WORDS), (790, 129));
+    assert_eq!([1, RANGE, RANGE + 1].map(parts), [1, 1, 2]);
 }
 
 #[test]
