@@ -399,8 +399,18 @@ mod tests {
         type Set = fn(&mut Sampling, f32);
         let cases: [(&str, Set, &[f32], &[f32]); 19] = [
             ("the temperature", |s, x| s.temperature = x, &[0.0, 9.0], &[below_0, f32::INFINITY, f32::NAN]),
-            ("the range of", |s, x| s.dynatemp_range = x, &[0.0, 9.0], &[below_0, f32::INFINITY]),
-            ("the exponent of", |s, x| s.dynatemp_exponent = x, &[0.0, 9.0], &[below_0, f32::INFINITY]),
+            (
+                "the dynamic temperature's range",
+                |s, x| s.dynatemp_range = x,
+                &[0.0, 9.0],
+                &[below_0, f32::INFINITY],
+            ),
+            (
+                "the dynamic temperature's exponent",
+                |s, x| s.dynatemp_exponent = x,
+                &[0.0, 9.0],
+                &[below_0, f32::INFINITY],
+            ),
             ("top-p", |s, x| s.top_p = x, &[0.0, 1.0], &[below_0, above_1, f32::NAN]),
             ("min-p", |s, x| s.min_p = x, &[0.0, 1.0], &[below_0, above_1]),
             ("typical-p", |s, x| s.typical_p = x, &[0.0, 1.0], &[below_0, above_1]),
