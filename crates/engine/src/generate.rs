@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use verbatim_backend::Backend;
 use verbatim_grammar::{Constraint, TokenMask};
 use verbatim_sample::TokenLogProbs;
-use verbatim_text::{Detokenizer, StopMatcher, Tokenizer};
+use verbatim_text::{Detokenizer, SpecialTokens, StopMatcher, Tokenizer};
 
 /// A validated request, with its prompt as tokens.
 #[derive(Debug)]
@@ -37,7 +37,7 @@ impl Task {
         let stops = StopMatcher::new(stop.iter().cloned())?;
         let prompt = match prompt {
             Prompt::Tokens(tokens) => tokens,
-            Prompt::Text(text) => format.text_tokens(&text),
+            Prompt::Text(text) => format.text_tokens(&text, SpecialTokens::Parse).ids,
             Prompt::Chat(messages) => format.chat_tokens(&messages)?,
         };
         if prompt.is_empty() {
