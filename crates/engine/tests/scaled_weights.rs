@@ -4,10 +4,10 @@
 mod common;
 
 use common::*;
+use verbatim_engine::Stepper;
 use verbatim_gguf::{GgufFile, GgufWriter};
 use verbatim_quant::{DType, dequantize};
 use verbatim_reference::Reference;
-use verbatim_engine::Stepper;
 
 /// The tensors of a model file, to be written again.
 struct Tensors(Vec<(String, DType, Vec<usize>, Vec<u8>)>);
@@ -54,7 +54,8 @@ fn scaled(file: &GgufFile, factors: impl Fn(usize) -> Vec<f32>) -> [GgufFile; 2]
     for tensor in file.iter_tensors() {
         let (name, dims) = (tensor.name(), tensor.dims());
         let base = name.strip_suffix(".weight").filter(|base| base.starts_with("blk."));
-        let Some(base) = base.filter(|base| dims.len() > 1 && !base.ends_with("_inp") && dims[0] % 64 == 0) else {
+        let Some(base) = base.filter(|base| dims.len() > 1 && !base.ends_with("_inp") && dims[0] % 64 == 0)
+        else {
             for tensors in [&mut with_factors, &mut plain] {
                 tensors.0.push((name.into(), tensor.dtype(), dims.to_vec(), tensor.data().to_vec()));
             }
@@ -78,7 +79,8 @@ fn scaled(file: &GgufFile, factors: impl Fn(usize) -> Vec<f32>) -> [GgufFile; 2]
 }
 
 fn run(file: &GgufFile) -> Vec<f32> {
-    let mut engine = Stepper::load(Reference::new(), file, &exact()).unwrap_or_else(|error| panic!("{error}"));
+    let mut engine =
+        Stepper::load(Reference::new(), file, &exact()).unwrap_or_else(|error| panic!("{error}"));
     logits(&mut engine, &[3, 14, 15, 92, 65], &[5])
 }
 

@@ -55,7 +55,9 @@ pub enum ModelError {
         found: f32,
     },
     /// The experts of a layer have different factors on their weights.
-    #[error("tensor {name} has different factors for different experts, which is not supported; use another quantisation of this model")]
+    #[error(
+        "tensor {name} has different factors for different experts, which is not supported; use another quantisation of this model"
+    )]
     ExpertFactors {
         /// The tensor.
         name: String,

@@ -37,7 +37,11 @@ impl CharacterPairEncoder {
         let is_break = |text: &str| text.bytes().all(|byte| byte == b'\n');
         Ok(Self {
             characters: texts.iter().filter_map(|&(text, id)| Some((character(text)?, id))).collect(),
-            line_breaks: texts.iter().filter(|(text, _)| is_break(text)).map(|&(text, id)| (text.len(), id)).collect(),
+            line_breaks: texts
+                .iter()
+                .filter(|(text, _)| is_break(text))
+                .map(|&(text, id)| (text.len(), id))
+                .collect(),
             byte_ids: byte_ids(vocab, vocab.special.unk)?,
             merges: merges(vocab)?,
             unk: vocab.special.unk,

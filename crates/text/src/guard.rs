@@ -83,12 +83,16 @@ mod tests {
 
     #[test]
     fn marks_are_taken_out_again() {
-        for text in ["", "x<a>y", "aaaa", "éé", "\u{10FFFE}", "\u{10FFFE}\u{10FFFE}<a>\u{10FFFE}", "<<a>>"] {
+        for text in ["", "x<a>y", "aaaa", "éé", "\u{10FFFE}", "\u{10FFFE}\u{10FFFE}<a>\u{10FFFE}", "<<a>>"]
+        {
             let guarded = guard(&matcher(), text);
             let (plain, trusted) = unguard(&guarded);
             if guarded != text {
                 assert_eq!(plain, text);
-                assert!(trusted.iter().all(|range| matcher().find(text, range.clone()).is_none()), "{text:?}");
+                assert!(
+                    trusted.iter().all(|range| matcher().find(text, range.clone()).is_none()),
+                    "{text:?}"
+                );
             }
         }
         assert_eq!(unguard("<a>").1, [0..3]);

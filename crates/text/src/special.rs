@@ -89,8 +89,7 @@ impl<'a> SpecialSearch<'a> {
     fn find_control(&mut self, from: usize) -> Option<Found> {
         while let Some((range, later)) = self.trusted.split_first() {
             if range.end > from
-                && let Some(found) =
-                    self.matchers.control.find(self.text, range.start.max(from)..range.end)
+                && let Some(found) = self.matchers.control.find(self.text, range.start.max(from)..range.end)
             {
                 return Some(found);
             }

@@ -380,7 +380,9 @@ impl Encoder {
     fn normalize<'t>(&self, text: &'t str) -> Cow<'t, str> {
         match self {
             Encoder::BytePair(encoder) => encoder.normalize(text),
-            Encoder::SentencePiece(_) | Encoder::CharacterPair(_) | Encoder::WordPiece(_) => Cow::Borrowed(text),
+            Encoder::SentencePiece(_) | Encoder::CharacterPair(_) | Encoder::WordPiece(_) => {
+                Cow::Borrowed(text)
+            }
         }
     }
 

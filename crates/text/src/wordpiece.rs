@@ -47,7 +47,10 @@ impl WordPieceEncoder {
             .match_kind(MatchKind::LeftmostLongest)
             .start_kind(StartKind::Anchored)
             .build(&texts)
-            .map_err(|error| TokenizerError::Build { what: "search for tokens", reason: error.to_string() })?;
+            .map_err(|error| TokenizerError::Build {
+                what: "search for tokens",
+                reason: error.to_string(),
+            })?;
         let lowercase = vocab.source.lowercase.unwrap_or(true);
         let strip_accents = vocab.source.strip_accents.unwrap_or(lowercase);
         Ok(Self { tokens, ids, unk, lowercase, strip_accents })
@@ -110,9 +113,11 @@ impl WordPieceEncoder {
             Control | Format | Surrogate | PrivateUse => Class::Nothing,
             _ if character == char::REPLACEMENT_CHARACTER => Class::Nothing,
             NonspacingMark | SpacingMark | EnclosingMark if self.strip_accents => Class::Nothing,
-            ConnectorPunctuation | DashPunctuation | OpenPunctuation | ClosePunctuation | InitialPunctuation
-            | FinalPunctuation | OtherPunctuation => Class::Alone,
-            MathSymbol | CurrencySymbol | ModifierSymbol | OtherSymbol if character.is_ascii() => Class::Alone,
+            ConnectorPunctuation | DashPunctuation | OpenPunctuation | ClosePunctuation
+            | InitialPunctuation | FinalPunctuation | OtherPunctuation => Class::Alone,
+            MathSymbol | CurrencySymbol | ModifierSymbol | OtherSymbol if character.is_ascii() => {
+                Class::Alone
+            }
             _ if is_ideograph(character) => Class::Alone,
             _ => Class::Word,
         }

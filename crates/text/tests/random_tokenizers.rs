@@ -234,7 +234,12 @@ fn llama_cpp_24382_every_control_token_can_be_typed() {
                 let guarded = real.tokenizer.guard(&typed);
                 let ids = real.tokenizer.encode(&guarded, SpecialTokens::ParseUnguarded, false);
                 assert_eq!(ids, expected(&typed), "{} {typed}", real.name);
-                assert_eq!(real.tokenizer.decode(&ids, false), real.comes_back(&typed), "{} {typed}", real.name);
+                assert_eq!(
+                    real.tokenizer.decode(&ids, false),
+                    real.comes_back(&typed),
+                    "{} {typed}",
+                    real.name
+                );
             }
         }
     }

@@ -3,7 +3,8 @@
 mod support;
 
 use verbatim_text::{
-    PromptWarning, SpecialIds, SpecialTokens, TokenKind, Tokenizer, TokenizerError, TokenizerWarning, VocabSource,
+    PromptWarning, SpecialIds, SpecialTokens, TokenKind, Tokenizer, TokenizerError, TokenizerWarning,
+    VocabSource,
 };
 
 const NORMAL: i32 = 1;
