@@ -79,8 +79,7 @@ fn scaled(file: &GgufFile, factors: impl Fn(usize) -> Vec<f32>) -> [GgufFile; 2]
 }
 
 fn run(file: &GgufFile) -> Vec<f32> {
-    let mut engine =
-        Stepper::load(Reference::new(), file, &exact()).unwrap_or_else(|error| panic!("{error}"));
+    let mut engine = Stepper::load(Reference, file, &exact()).unwrap_or_else(|error| panic!("{error}"));
     logits(&mut engine, &[3, 14, 15, 92, 65], &[5])
 }
 
