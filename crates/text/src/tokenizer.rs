@@ -3,7 +3,7 @@
 use crate::bpe::{self, BytePairEncoder};
 use crate::character_bpe::CharacterPairEncoder;
 use crate::error::{TokenizerError, excerpt};
-use crate::guard::{guard, unguard};
+use crate::guard::{everywhere, guard, unguard};
 use crate::pretokenize::PreTokenizer;
 use crate::sentencepiece::{self, SentencePieceEncoder};
 use crate::special::{SpecialMatcher, SpecialMatchers, SpecialSearch};
@@ -215,7 +215,7 @@ impl Tokenizer {
     /// Takes time in proportion to `n log n` for a text of `n` bytes, whatever it contains.
     pub fn encode(&self, text: &str, special: SpecialTokens, add_bos_eos: bool) -> Vec<u32> {
         let (text, trusted) = match special {
-            SpecialTokens::Parse => (Cow::Borrowed(text), vec![0..text.len()]),
+            SpecialTokens::Parse => (Cow::Borrowed(text), everywhere(text)),
             SpecialTokens::ParseUnguarded => unguard(text),
             SpecialTokens::Ignore => (Cow::Borrowed(text), Vec::new()),
         };

@@ -120,9 +120,9 @@ fn llama_cpp_3634_and_7157_special_ids_outside_the_vocabulary_are_left_out_with_
     for source in [byte_level(), sentencepiece()] {
         let plain = Tokenizer::new(&source).unwrap();
         assert!(plain.warnings().is_empty());
-        for bad in [u32::MAX, source.tokens.len() as u32] {
+        for outside in [u32::MAX, source.tokens.len() as u32] {
             let mut source = source.clone();
-            let bad = Some(bad);
+            let bad = Some(outside);
             source.special = SpecialIds {
                 bos: bad,
                 eos: bad,
@@ -139,7 +139,7 @@ fn llama_cpp_3634_and_7157_special_ids_outside_the_vocabulary_are_left_out_with_
             for (role, warning) in
                 ["bos", "eos", "eot", "eom", "unknown", "seperator", "padding", "mask"].iter().zip(&warnings)
             {
-                let key = format!("`tokenizer.ggml.{role}_token_id` is {}", bad.unwrap());
+                let key = format!("`tokenizer.ggml.{role}_token_id` is {outside}");
                 assert!(warning.starts_with(&key) && warning.ends_with("the key is ignored"), "{warning}");
             }
             assert_eq!(warnings.len(), 8);
