@@ -34,7 +34,10 @@ pub fn run(arguments: &[String], out: &mut dyn Write) -> Result<(), Box<dyn Erro
     let session = engine.open_session(SessionOptions { shift_keep: None, file: Some(file.into()) })?;
     let saved = session.restored.as_ref().and_then(|restored| restored.section(TOKENS)).unwrap_or_default();
     let mut tokens: Vec<u32> = saved.as_chunks().0.iter().copied().map(u32::from_le_bytes).collect();
-    tokens.extend(tokenizer.encode(text, SpecialTokens::Ignore, tokens.is_empty()));
+    tokens.extend(match tokens.is_empty() {
+        true => tokenizer.encode_prompt(text, SpecialTokens::Ignore).ids,
+        false => tokenizer.encode(text, SpecialTokens::Ignore, false),
+    });
 
     let request = Request {
         sampling: Sampling::unfiltered(0.8, 1),

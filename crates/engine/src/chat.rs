@@ -6,7 +6,7 @@ use serde_json::json;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use verbatim_grammar::{CompiledGrammar, Constraint, Grammar, GrammarError, Vocabulary, VocabularyError};
 use verbatim_sample::{SamplerKind, Sampling, SequenceBreakers};
-use verbatim_text::{ChatTemplate, SpecialTokens, TemplateError, Tokenizer};
+use verbatim_text::{ChatTemplate, EncodedPrompt, SpecialTokens, TemplateError, Tokenizer};
 
 /// The role of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -107,12 +107,14 @@ impl ChatFormat {
         Ok(last.as_ref().expect("compiled above").1.constraint())
     }
 
-    /// The tokens of a plain text to continue.
-    pub fn text_tokens(&self, text: &str) -> Vec<u32> {
-        self.tokenizer.encode(text, SpecialTokens::Parse, true)
+    /// The tokens of a plain text to continue, with BOS in front where the model wants it and no EOS behind, and a warning if
+    /// the text brings its own BOS. With [`SpecialTokens::Ignore`] none of it becomes a control token.
+    pub fn text_tokens(&self, text: &str, special: SpecialTokens) -> EncodedPrompt {
+        self.tokenizer.encode_prompt(text, special)
     }
 
-    /// The tokens of a conversation for the assistant to continue.
+    /// The tokens of a conversation for the assistant to continue. Control tokens come from the template alone: what the
+    /// messages say is text. BOS is put in front where the model wants it and the template leaves it out.
     ///
     /// # Errors
     /// If the model has no chat template, or the template is invalid or rejects the conversation.
@@ -120,13 +122,18 @@ impl ChatFormat {
         let source = self.source.as_ref().ok_or(ChatError::NoTemplate)?;
         let template =
             self.template.get_or_init(|| ChatTemplate::new(source)).as_ref().map_err(Clone::clone)?;
+        let guarded = |message: &Message| Message {
+            role: message.role,
+            content: self.tokenizer.guard(&message.content).into_owned(),
+        };
+        let messages: Vec<Message> = messages.iter().map(guarded).collect();
         let mut context = json!({ "messages": messages, "add_generation_prompt": true, "tools": null });
         for (name, id) in [("bos_token", self.tokenizer.bos()), ("eos_token", self.tokenizer.eos())] {
             if let Some(id) = id {
                 context[name] = String::from_utf8_lossy(self.tokenizer.piece(id)).into();
             }
         }
-        // The template writes all special tokens itself, including BOS.
-        Ok(self.tokenizer.encode(&template.render(&context)?, SpecialTokens::Parse, false))
+        let prompt = template.render(&context)?;
+        Ok(self.tokenizer.encode_prompt(&prompt, SpecialTokens::ParseUnguarded).ids)
     }
 }

@@ -14,7 +14,7 @@ use verbatim_backend::{Backend, Outputs};
 use verbatim_draft::MAX_DRAFT;
 use verbatim_grammar::Constraint;
 use verbatim_sample::TokenLogProbs;
-use verbatim_text::{Detokenizer, ReasoningSplitter, SplitText, StopMatcher, Tokenizer};
+use verbatim_text::{Detokenizer, ReasoningSplitter, SpecialTokens, SplitText, StopMatcher, Tokenizer};
 
 /// A validated request, with its prompt as tokens.
 #[derive(Debug)]
@@ -50,7 +50,7 @@ impl Task {
         let is_chat = matches!(prompt, Prompt::Chat(_));
         let prompt = match prompt {
             Prompt::Tokens(tokens) => tokens,
-            Prompt::Text(text) => format.text_tokens(&text),
+            Prompt::Text(text) => format.text_tokens(&text, SpecialTokens::Parse).ids,
             Prompt::Chat(messages) => format.chat_tokens(&messages)?,
         };
         if prompt.is_empty() {

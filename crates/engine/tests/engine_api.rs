@@ -113,7 +113,7 @@ fn generate_with_stepper(model: &str, prompt: &[u32], count: usize) -> Vec<u32> 
 fn a_request_generates_the_same_tokens_as_the_stepper_alone() {
     for model in MODELS {
         let engine = started(model, 300, 256, None);
-        let prompt = engine.chat_format().text_tokens(PROMPT);
+        let prompt = engine.chat_format().text_tokens(PROMPT, verbatim_text::SpecialTokens::Parse).ids;
         let expected = generate_with_stepper(model, &prompt, 40);
         let first = complete(&engine, request(40));
         assert_eq!(first.tokens, expected, "{model}");
@@ -301,6 +301,25 @@ fn a_conversation_tells_reasoning_from_the_answer() {
         Some((thoughts.as_str(), whole.split_once("</think>").unwrap().1))
     );
     assert_eq!(whole.split_once("</think>").unwrap().1.trim_start(), answer);
+}
+
+#[test]
+fn llama_cpp_24382_what_a_user_types_never_becomes_a_control_token() {
+    let engine = started("qwen3", 300, 256, Some(TEMPLATE));
+    let tokenizer = engine.tokenizer();
+    let controls = (0..tokenizer.vocab_len() as u32).filter(|&id| tokenizer.is_control(id));
+    let controls: Vec<u32> = controls.collect();
+    assert!(!controls.is_empty());
+    for id in controls {
+        let name = String::from_utf8_lossy(tokenizer.piece(id)).into_owned();
+        for content in [name.clone(), format!("a{name}b"), format!("\u{10FFFE}{name}{name}")] {
+            let message = Message { role: Role::User, content: content.clone() };
+            let tokens = engine.chat_format().chat_tokens(&[message]).expect("renders");
+            let expected = format!("user: {content}\nassistant:");
+            let ignored = verbatim_text::SpecialTokens::Ignore;
+            assert_eq!(tokens, tokenizer.encode(&expected, ignored, false), "{content}");
+        }
+    }
 }
 
 #[test]

@@ -6,7 +6,7 @@ use llguidance::ParserFactory;
 use llguidance::api::ParserLimits;
 use std::sync::Arc;
 use toktrie::{TokEnv, TokRxInfo, TokTrie, TokenId, TokenizerEnv};
-use verbatim_text::{SpecialTokens, TokenKind, Tokenizer};
+use verbatim_text::{TokenKind, Tokenizer};
 
 /// A model's vocabulary, prepared for constrained decoding: once per model, in a fraction of a second. Clones share it.
 #[derive(Clone)]
@@ -91,7 +91,7 @@ fn word(tokenizer: &Tokenizer, id: u32) -> Vec<u8> {
 /// Whether encoding leaves a text as it is. SentencePiece vocabularies often put a space in front, with which the middle of
 /// a text cannot be tokenized.
 fn keeps_text(tokenizer: &Tokenizer) -> bool {
-    let ids = tokenizer.encode("a", SpecialTokens::Ignore, false);
+    let ids = tokenizer.encode_exact("a");
     tokenizer.decode(&ids, true) == b"a"
 }
 
@@ -108,7 +108,7 @@ impl TokenizerEnv for Environment {
     }
 
     fn tokenize_bytes(&self, bytes: &[u8]) -> Vec<TokenId> {
-        let encode = |text: &str| self.tokenizer.encode(text, SpecialTokens::Ignore, false);
+        let encode = |text: &str| self.tokenizer.encode_exact(text);
         let ids = self.trie.tokenize_with_greedy_fallback(bytes, encode);
         // Some vocabularies lack tokens for rare bytes. Only tokens that stand for the bytes may be forced.
         let mut rest = bytes;

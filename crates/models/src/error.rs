@@ -46,6 +46,22 @@ pub enum ModelError {
         /// Its type.
         found: String,
     },
+    /// The factor on a weight is not usable.
+    #[error("tensor {name} contains {found}, but must contain finite numbers")]
+    Factor {
+        /// The tensor.
+        name: String,
+        /// Its value.
+        found: f32,
+    },
+    /// The experts of a layer have different factors on their weights.
+    #[error(
+        "tensor {name} has different factors for different experts, which is not supported; use another quantisation of this model"
+    )]
+    ExpertFactors {
+        /// The tensor.
+        name: String,
+    },
     /// The file has weights that the architecture would ignore.
     #[error(
         "tensor {name} is not part of the supported {architecture} architecture; running without it would produce wrong text"

@@ -1,9 +1,9 @@
 //! FFNs: gated, or MoE.
 
 use crate::ModelError;
-use crate::graph_context::{GraphContext, Linear};
+use crate::graph_context::GraphContext;
 use crate::metadata::MetadataReader;
-use crate::table::Table;
+use crate::table::{Linear, Table};
 use verbatim_graph::{Activation, F32Bits, Gating, GraphError, MAX_EXPERTS_USED, Op, Router, ValueId};
 
 /// The FFN hyperparameters of a file.
@@ -130,8 +130,8 @@ impl Ffn {
                 gated(table, ["ffn_gate", "ffn_up", "ffn_down"].map(name), hidden, width).map(Ffn::Gated)
             }
             FfnShape::Fused { width } => Ok(Ffn::Fused {
-                gate_up: linear(table, &name("ffn_up"), width.saturating_mul(2), hidden)?,
-                down: linear(table, &name("ffn_down"), hidden, width)?,
+                gate_up: table.linear(&name("ffn_up"), width.saturating_mul(2), hidden)?,
+                down: table.linear(&name("ffn_down"), hidden, width)?,
             }),
             FfnShape::Moe(shape) => MoeFfn::open(table, name, hidden, shape).map(Ffn::Moe),
         }
@@ -160,18 +160,10 @@ fn gated(
     width: usize,
 ) -> Result<[Linear; 3], ModelError> {
     Ok([
-        linear(table, &gate, width, hidden)?,
-        linear(table, &up, width, hidden)?,
-        linear(table, &down, hidden, width)?,
+        table.linear(&gate, width, hidden)?,
+        table.linear(&up, width, hidden)?,
+        table.linear(&down, hidden, width)?,
     ])
-}
-
-/// A matrix, and a bias if the file has one.
-fn linear(table: &mut Table<'_>, name: &str, rows: usize, cols: usize) -> Result<Linear, ModelError> {
-    Ok(Linear {
-        weight: table.matrix(&format!("{name}.weight"), rows, cols)?,
-        bias: table.optional_vector(&format!("{name}.bias"), rows)?,
-    })
 }
 
 impl MoeFfn {
@@ -182,13 +174,8 @@ impl MoeFfn {
         shape: MoeShape,
     ) -> Result<MoeFfn, ModelError> {
         let MoeShape { experts, width, shared_width, .. } = shape;
-        let weight = |part: &str| format!("{}.weight", name(part));
-        let is_fused = table.has(&weight("ffn_gate_up_exps"));
-        let mut stacked = |part: &str, rows, cols| -> Result<Linear, ModelError> {
-            let weight = table.experts(&weight(part), experts, rows, cols)?;
-            let bias = format!("{}.bias", name(part));
-            Ok(Linear { weight, bias: table.optional_expert_vectors(&bias, experts, rows)? })
-        };
+        let is_fused = table.has(&format!("{}.weight", name("ffn_gate_up_exps")));
+        let mut stacked = |part: &str, rows, cols| table.expert_linear(&name(part), experts, rows, cols);
         let gate_up = if is_fused {
             GateUp::Fused(stacked("ffn_gate_up_exps", width.saturating_mul(2), hidden)?)
         } else {
@@ -198,13 +185,12 @@ impl MoeFfn {
             ])
         };
         let down = stacked("ffn_down_exps", hidden, width)?;
-        let router = linear(table, &name("ffn_gate_inp"), experts, hidden)?;
+        let router = table.linear(&name("ffn_gate_inp"), experts, hidden)?;
         let shared = match shared_width {
             None => None,
             Some(width) => {
                 let names = ["ffn_gate_shexp", "ffn_up_shexp", "ffn_down_shexp"].map(&name);
-                let gate =
-                    Linear { weight: table.matrix(&weight("ffn_gate_inp_shexp"), 1, hidden)?, bias: None };
+                let gate = table.unbiased_linear(&name("ffn_gate_inp_shexp"), 1, hidden)?;
                 Some(SharedExpert { gate, ffn: gated(table, names, hidden, width)? })
             }
         };
@@ -222,6 +208,7 @@ impl MoeFfn {
         let expert_ids = ctx.apply(Op::MoeTopK { used, gating: router.gating, bias: false }, &[logits])?;
         let weights = ctx.apply(Op::MoeWeights(router), &[logits, expert_ids])?;
         let matmul = |ctx: &mut GraphContext<'_>, x: ValueId, linear: Linear| {
+            let x = ctx.scale(x, linear.scale.0)?;
             let mut operands = vec![x, ctx.weight(linear.weight)?, expert_ids];
             if let Some(bias) = linear.bias {
                 operands.push(ctx.weight(bias)?);

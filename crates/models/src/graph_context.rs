@@ -1,6 +1,6 @@
 //! Building the graph of a step: the inputs that every architecture has, weights by id, and the blocks they share.
 
-use crate::table::{WeightId, WeightSpec};
+use crate::table::{Linear, WeightId, WeightSpec};
 use crate::{HadamardKv, HiddenOutput, ModelOffsets, NextOutputs, StepShape};
 use verbatim_backend::WeightKind;
 use verbatim_graph::{
@@ -110,13 +110,6 @@ impl Default for LogitScaling {
     fn default() -> Self {
         LogitScaling { scale: 1.0, softcap: None }
     }
-}
-
-/// A matrix with an optional bias.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Linear {
-    pub(crate) weight: WeightId,
-    pub(crate) bias: Option<WeightId>,
 }
 
 /// The inputs of one KV cache group.
@@ -241,7 +234,10 @@ impl<'a> GraphContext<'a> {
         self.apply(Op::RmsNorm { eps, groups }, &[x, weight])
     }
 
+    /// x times the weight transposed, times its scale, plus the bias.
     pub(crate) fn linear(&mut self, x: ValueId, linear: Linear) -> Result<ValueId, GraphError> {
+        // The scale is applied to x, so that the bias, and a residual that the backend fuses, can stay in the matmul.
+        let x = self.scale(x, linear.scale.0)?;
         let mut operands = vec![x, self.weight(linear.weight)?];
         if let Some(bias) = linear.bias {
             operands.push(self.weight(bias)?);
@@ -411,7 +407,8 @@ impl<'a> GraphContext<'a> {
             let logits = match head.bias {
                 None => {
                     let weight = self.weight(head.weight)?;
-                    self.apply(Op::LmHead, &[output_rows, weight])?
+                    let logits = self.apply(Op::LmHead, &[output_rows, weight])?;
+                    self.scale(logits, head.scale.0)?
                 }
                 Some(_) => self.linear(output_rows, head)?,
             };

@@ -3,7 +3,8 @@
 use crate::ModelError;
 use verbatim_backend::WeightKind;
 use verbatim_gguf::GgufFile;
-use verbatim_quant::DType;
+use verbatim_graph::F32Bits;
+use verbatim_quant::{DType, dequantize};
 
 /// One weight that has to be loaded.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,20 +25,92 @@ pub struct WeightSpec {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct WeightId(pub(crate) u32);
 
+/// A matrix with an optional bias.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Linear {
+    pub(crate) weight: WeightId,
+    pub(crate) bias: Option<WeightId>,
+    /// Factor on the matrix; 1 unless the file has one, as for NVFP4.
+    pub(crate) scale: F32Bits,
+}
+
 /// Collects the weights of an architecture.
 pub(crate) struct Table<'a> {
     file: &'a GgufFile,
     weights: Vec<WeightSpec>,
+    /// Tensors whose values are hyperparameters rather than weights.
+    read: Vec<String>,
 }
 
 impl<'a> Table<'a> {
     pub(crate) fn new(file: &'a GgufFile) -> Self {
-        Table { file, weights: Vec::new() }
+        Table { file, weights: Vec::new(), read: Vec::new() }
     }
 
     /// A matrix of `rows` output and `cols` input features.
     pub(crate) fn matrix(&mut self, name: &str, rows: usize, cols: usize) -> Result<WeightId, ModelError> {
         self.take(name, WeightKind::Matrix, &[cols, rows], [rows, cols])
+    }
+
+    /// The linear layer `name`: the matrix `name.weight`, `name.bias` if the file has it, and `name.scale` if the file has
+    /// it.
+    pub(crate) fn linear(&mut self, name: &str, rows: usize, cols: usize) -> Result<Linear, ModelError> {
+        let linear = self.unbiased_linear(name, rows, cols)?;
+        Ok(Linear { bias: self.optional_vector(&format!("{name}.bias"), rows)?, ..linear })
+    }
+
+    /// As [`Table::linear`], in an architecture whose layer has no bias.
+    pub(crate) fn unbiased_linear(
+        &mut self,
+        name: &str,
+        rows: usize,
+        cols: usize,
+    ) -> Result<Linear, ModelError> {
+        let weight = self.matrix(&format!("{name}.weight"), rows, cols)?;
+        Ok(Linear { weight, bias: None, scale: self.scale(name, 1)? })
+    }
+
+    /// As [`Table::linear`], with a matrix and a bias for each expert.
+    pub(crate) fn expert_linear(
+        &mut self,
+        name: &str,
+        experts: usize,
+        rows: usize,
+        cols: usize,
+    ) -> Result<Linear, ModelError> {
+        let weight = self.experts(&format!("{name}.weight"), experts, rows, cols)?;
+        let bias = self.optional_expert_vectors(&format!("{name}.bias"), experts, rows)?;
+        Ok(Linear { weight, bias, scale: self.scale(name, experts)? })
+    }
+
+    /// The factor on `name.weight` in `name.scale`, with one element per expert. Formats whose blocks have small scale
+    /// factors, NVFP4 above all, have one in f32 for the tensor. `name.input_scale`, a factor for quantising the
+    /// layer's input to NVFP4, is not needed where inputs are quantised otherwise; it is ignored, as in llama.cpp.
+    fn scale(&mut self, name: &str, experts: usize) -> Result<F32Bits, ModelError> {
+        let input_scale = format!("{name}.input_scale");
+        if self.has(&input_scale) {
+            self.check(&input_scale, &[experts])?;
+            self.read.push(input_scale);
+        }
+        let name = format!("{name}.scale");
+        if !self.has(&name) {
+            return Ok(F32Bits(1.0));
+        }
+        let dtype = self.check(&name, &[experts])?;
+        let mut factors = vec![0.0; experts];
+        let tensor = self.file.require_tensor(&name)?;
+        if dequantize(dtype, tensor.data(), &mut factors).is_err() {
+            return Err(ModelError::Type { name, found: dtype.to_string() });
+        }
+        let factor = factors.first().copied().unwrap_or(1.0);
+        if let Some(found) = factors.iter().copied().find(|found| !found.is_finite()) {
+            return Err(ModelError::Factor { name, found });
+        }
+        if factors.iter().any(|other| *other != factor) {
+            return Err(ModelError::ExpertFactors { name });
+        }
+        self.read.push(name);
+        Ok(F32Bits(factor))
     }
 
     /// A matrix of `rows` output and `cols` input features for each expert.
@@ -99,6 +172,13 @@ impl<'a> Table<'a> {
         expected: &[usize],
         [rows, cols]: [usize; 2],
     ) -> Result<WeightId, ModelError> {
+        let dtype = self.check(name, expected)?;
+        self.weights.push(WeightSpec { name: name.into(), kind, dtype, rows, cols });
+        Ok(WeightId(self.weights.len() as u32 - 1))
+    }
+
+    /// The type of a tensor that must be of this shape and can hold weights.
+    fn check(&self, name: &str, expected: &[usize]) -> Result<DType, ModelError> {
         let tensor = self.file.require_tensor(name)?;
         let info = tensor.info();
         // Files are free to leave out or to add outermost dimensions of 1.
@@ -117,8 +197,7 @@ impl<'a> Table<'a> {
         ) {
             return Err(ModelError::Type { name: name.into(), found: info.dtype().to_string() });
         }
-        self.weights.push(WeightSpec { name: name.into(), kind, dtype: info.dtype(), rows, cols });
-        Ok(WeightId(self.weights.len() as u32 - 1))
+        Ok(info.dtype())
     }
 
     /// The weights, after checking that every tensor of the file is used: unused ones would be silently ignored.
@@ -129,7 +208,7 @@ impl<'a> Table<'a> {
         unread: impl Fn(&str) -> bool,
     ) -> Result<Vec<WeightSpec>, ModelError> {
         let used: std::collections::HashSet<&str> =
-            self.weights.iter().map(|spec| spec.name.as_str()).collect();
+            self.weights.iter().map(|spec| &spec.name).chain(&self.read).map(String::as_str).collect();
         match self.file.tensors().iter().find(|info| !used.contains(info.name()) && !unread(info.name())) {
             Some(info) => {
                 Err(ModelError::Unused { name: info.name().into(), architecture: architecture.into() })

@@ -6,6 +6,7 @@ use crate::merge::{Merge, Merger, NO_TOKEN};
 use crate::pretokenize::PreTokenizer;
 use crate::vocab::{TokenKind, Vocab, parse_byte_token};
 use foldhash::{HashMap, HashMapExt};
+use std::borrow::Cow;
 
 /// The encoder.
 ///
@@ -21,7 +22,7 @@ pub(crate) struct BytePairEncoder {
 }
 
 /// The result of merging a pair of tokens.
-type Merges = HashMap<(u32, u32), Merge>;
+pub(crate) type Merges = HashMap<(u32, u32), Merge>;
 
 impl BytePairEncoder {
     pub fn new(vocab: &Vocab, pre_tokenizer: PreTokenizer) -> Result<Self, TokenizerError> {
@@ -29,6 +30,11 @@ impl BytePairEncoder {
         let merges = merges(vocab)?;
         let words = if pre_tokenizer.ignore_merges() { whole_words(vocab) } else { HashMap::new() };
         Ok(Self { pre_tokenizer, byte_ids, merges, words })
+    }
+
+    /// `text` in the form that the vocabulary was made for.
+    pub fn normalize<'t>(&self, text: &'t str) -> Cow<'t, str> {
+        self.pre_tokenizer.normalize(text)
     }
 
     /// Appends the tokens of `text`.
@@ -69,7 +75,7 @@ fn byte_ids(vocab: &Vocab) -> Result<[u32; 256], TokenizerError> {
 }
 
 /// Merges, except into control and unknown tokens: no ordinary text may turn into one.
-fn merges(vocab: &Vocab) -> Result<Merges, TokenizerError> {
+pub(crate) fn merges(vocab: &Vocab) -> Result<Merges, TokenizerError> {
     let Some(rules) = &vocab.source.merges else {
         return Err(TokenizerError::MissingKey {
             key: "tokenizer.ggml.merges",

@@ -60,18 +60,6 @@ pub enum TokenizerError {
         /// The beginning of the token's text.
         text: String,
     },
-    /// A special token id lies outside the vocabulary.
-    #[error(
-        "`{key}` is {id} but the vocabulary has {vocab_len} tokens; correct the key or convert the model again"
-    )]
-    IdOutOfRange {
-        /// The GGUF key.
-        key: &'static str,
-        /// The id it names.
-        id: u32,
-        /// The number of tokens.
-        vocab_len: usize,
-    },
     /// A merge rule is not two token texts separated by a space.
     #[error("merge {index} (\"{merge}\") is not two tokens separated by a space; convert the model again")]
     MalformedMerge {
@@ -131,6 +119,16 @@ pub enum TokenizerError {
         "the vocabulary has no byte tokens; the file is not a byte-level BPE vocabulary, although its `tokenizer.ggml.model` says so"
     )]
     NoByteTokens,
+    /// A token is so long that looking for it everywhere would take unbounded time.
+    #[error("token {id} has {bytes} bytes; at most {limit} are accepted in a WordPiece vocabulary")]
+    TokenTooLong {
+        /// The token.
+        id: u32,
+        /// The length of its text.
+        bytes: usize,
+        /// The longest accepted.
+        limit: usize,
+    },
     /// A search structure over the vocabulary could not be built.
     #[error("the {what} could not be built: {reason}")]
     Build {

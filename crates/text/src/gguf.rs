@@ -22,6 +22,11 @@ impl VocabSource {
     /// `tokenizer.ggml.model` or `tokenizer.ggml.tokens` is absent, or a key has the wrong type.
     pub fn from_gguf(metadata: &Metadata) -> Result<Self, TokenizerError> {
         let text = |key| Ok::<_, TokenizerError>(metadata.get_str(key)?.map(str::to_owned));
+        // Some writers store "none" as a signed -1; as an unsigned number it is outside every vocabulary, too.
+        let id = |key| {
+            let id = metadata.get_i64(key)?;
+            Ok::<_, TokenizerError>(id.map(|id| u32::try_from(id).unwrap_or(u32::MAX)))
+        };
         let merges = metadata.get_str_array("tokenizer.ggml.merges")?;
         Ok(Self {
             name: text("general.name")?,
@@ -36,18 +41,21 @@ impl VocabSource {
             token_types: metadata.get_i32_array("tokenizer.ggml.token_type")?,
             merges: merges.map(|merges| merges.iter().map(str::to_owned).collect()),
             special: SpecialIds {
-                bos: metadata.get_u32("tokenizer.ggml.bos_token_id")?,
-                eos: metadata.get_u32("tokenizer.ggml.eos_token_id")?,
-                eot: metadata.get_u32("tokenizer.ggml.eot_token_id")?,
-                eom: metadata.get_u32("tokenizer.ggml.eom_token_id")?,
-                unk: metadata.get_u32("tokenizer.ggml.unknown_token_id")?,
+                bos: id("tokenizer.ggml.bos_token_id")?,
+                eos: id("tokenizer.ggml.eos_token_id")?,
+                eot: id("tokenizer.ggml.eot_token_id")?,
+                eom: id("tokenizer.ggml.eom_token_id")?,
+                unk: id("tokenizer.ggml.unknown_token_id")?,
                 // The key is spelled like this.
-                sep: metadata.get_u32("tokenizer.ggml.seperator_token_id")?,
-                pad: metadata.get_u32("tokenizer.ggml.padding_token_id")?,
-                mask: metadata.get_u32("tokenizer.ggml.mask_token_id")?,
+                sep: id("tokenizer.ggml.seperator_token_id")?,
+                pad: id("tokenizer.ggml.padding_token_id")?,
+                mask: id("tokenizer.ggml.mask_token_id")?,
             },
             add_bos: metadata.get_bool("tokenizer.ggml.add_bos_token")?,
             add_eos: metadata.get_bool("tokenizer.ggml.add_eos_token")?,
+            add_sep: metadata.get_bool("tokenizer.ggml.add_sep_token")?,
+            lowercase: metadata.get_bool("tokenizer.ggml.normalizer.lowercase")?,
+            strip_accents: metadata.get_bool("tokenizer.ggml.normalizer.strip_accents")?,
             add_space_prefix: metadata.get_bool("tokenizer.ggml.add_space_prefix")?,
             chat_template: text("tokenizer.chat_template")?,
         })

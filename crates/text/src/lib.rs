@@ -13,10 +13,12 @@
 //! an error that names it.
 
 mod bpe;
+mod character_bpe;
 mod detokenize;
 mod dialect;
 mod error;
 mod gguf;
+mod guard;
 mod merge;
 mod pretokenize;
 mod python;
@@ -27,11 +29,14 @@ mod stop;
 mod template;
 mod tokenizer;
 mod vocab;
+mod warning;
+mod wordpiece;
 
 pub use detokenize::Detokenizer;
 pub use error::{TemplateError, TokenizerError};
 pub use reasoning::{ReasoningSplitter, SplitText};
 pub use stop::{StopError, StopMatcher, StopOutput};
 pub use template::{ChatTemplate, Clock, normalise_tool_arguments};
-pub use tokenizer::{SpecialTokens, Tokenizer};
+pub use tokenizer::{EncodedPrompt, SpecialTokens, Tokenizer};
 pub use vocab::{SpecialIds, TokenKind, VocabSource};
+pub use warning::{PromptWarning, TokenizerWarning};

@@ -7,6 +7,8 @@
 
 use crate::error::TokenizerError;
 use regex_automata::{Input, meta::Regex};
+use std::borrow::Cow;
+use unicode_normalization::{IsNormalized, UnicodeNormalization, is_nfc_quick};
 
 /// Contractions are split off in ASCII letters of either case only, as llama.cpp does.
 macro_rules! contractions {
@@ -186,10 +188,16 @@ const SCHEMES: &[Scheme] = &[
     ),
 ];
 
+/// The pre-tokenizers that compose Unicode first: the models' `tokenizer.json` have an NFC normalizer, which llama.cpp
+/// leaves out. They are those of Qwen and of GPT-NeoX (MPT, OLMo and ModernBERT have its tokenizer). Without it, decomposed
+/// text, such as macOS writes in file names, becomes tokens that the models have hardly seen.
+const COMPOSES: &[&str] = &["qwen2", "qwen35", "deepseek-r1-qwen", "mpt", "olmo", "modern-bert"];
+
 /// Splits text into pre-tokens.
 pub(crate) struct PreTokenizer {
     scheme: &'static Scheme,
     passes: Vec<CompiledPass>,
+    composes: bool,
 }
 
 impl PreTokenizer {
@@ -203,7 +211,7 @@ impl PreTokenizer {
             }
         })?;
         let passes = scheme.passes.iter().map(CompiledPass::new).collect::<Result<_, _>>()?;
-        Ok(Self { scheme, passes })
+        Ok(Self { scheme, passes, composes: COMPOSES.contains(&name) })
     }
 
     /// Whether a pre-token that is in the vocabulary is one token, without applying merges.
@@ -214,6 +222,14 @@ impl PreTokenizer {
     /// Whether BOS is prepended when the file does not specify it.
     pub fn adds_bos(&self) -> bool {
         self.scheme.add_bos
+    }
+
+    /// `text` as the rules expect it: composed (NFC) where the model's own tokenizer does that.
+    pub fn normalize<'t>(&self, text: &'t str) -> Cow<'t, str> {
+        if !self.composes || is_nfc_quick(text.chars()) == IsNormalized::Yes {
+            return Cow::Borrowed(text);
+        }
+        Cow::Owned(text.nfc().collect())
     }
 
     /// Calls `each` with the pre-tokens of `text` in order; joined, they are `text`.
@@ -319,6 +335,17 @@ mod tests {
         // KA, vowel sign AA: the sign is a mark, not a letter.
         assert_split("qwen2", "क\u{93E} ", "क|\u{93E}| ");
         assert_split("qwen35", "क\u{93E} ", "क\u{93E}| ");
+    }
+
+    #[test]
+    fn qwen_composes_unicode_and_others_leave_it() {
+        let normalize = |name, text: &str| PreTokenizer::named(name).unwrap().normalize(text).into_owned();
+        assert_eq!(normalize("qwen2", "e\u{301}, \u{1112}\u{1161}\u{11ab}"), "é, 한");
+        assert_eq!(normalize("qwen35", "e\u{301}"), "é");
+        assert_eq!(normalize("llama-bpe", "e\u{301}"), "e\u{301}");
+        for name in COMPOSES {
+            assert!(PreTokenizer::named(name).is_ok(), "{name}");
+        }
     }
 
     #[test]

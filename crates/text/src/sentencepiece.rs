@@ -8,7 +8,7 @@ use crate::vocab::{TokenKind, Vocab, occurs_in_utf8, parse_byte_token};
 use foldhash::{HashMap, HashMapExt};
 
 /// How the vocabulary writes a space.
-const SPACE: &str = "▁";
+pub(crate) const SPACE: &str = "▁";
 
 /// The encoder.
 pub(crate) struct SentencePieceEncoder {
@@ -52,10 +52,10 @@ impl SentencePieceEncoder {
         Ok(Self { tokens, longest_token_bytes, byte_ids, unk, add_space_prefix, has_tokens_across_words })
     }
 
-    /// Appends the tokens of `text`. `is_first` says that nothing or a special token comes before it, which is where
-    /// a space is put in front if the vocabulary wants one.
-    pub fn encode(&self, text: &str, is_first: bool, ids: &mut Vec<u32>) {
-        let prefix = if is_first && self.add_space_prefix { SPACE } else { "" };
+    /// Appends the tokens of `text`, which nothing or a special token comes before. A space is put in front if the
+    /// vocabulary wants one.
+    pub fn encode(&self, text: &str, ids: &mut Vec<u32>) {
+        let prefix = if self.add_space_prefix { SPACE } else { "" };
         let text = prefix.to_owned() + &text.replace(' ', SPACE);
         let mut merger = Merger::default();
         if self.has_tokens_across_words {
@@ -110,7 +110,8 @@ fn words(text: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-fn byte_ids(vocab: &Vocab, unk: Option<u32>) -> Result<[u32; 256], TokenizerError> {
+/// The token of each byte, or [`NO_TOKEN`].
+pub(crate) fn byte_ids(vocab: &Vocab, unk: Option<u32>) -> Result<[u32; 256], TokenizerError> {
     let mut byte_ids = [NO_TOKEN; 256];
     for (id, text) in vocab.source.tokens.iter().enumerate() {
         if vocab.kinds_in_file[id] == TokenKind::Byte {

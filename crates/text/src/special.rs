@@ -1,7 +1,16 @@
 //! Finds special tokens that are spelled out in text.
 
 use crate::error::TokenizerError;
-use aho_corasick::{AhoCorasick, MatchKind};
+use aho_corasick::{AhoCorasick, Input, MatchKind};
+use std::ops::Range;
+
+/// The special tokens of a vocabulary.
+pub(crate) struct SpecialMatchers {
+    /// Control and unknown tokens: only looked for where the text is trusted.
+    pub control: SpecialMatcher,
+    /// User-defined tokens: looked for everywhere.
+    pub user_defined: SpecialMatcher,
+}
 
 /// Finds the leftmost, and of those the longest, of a set of tokens in one pass over the text.
 pub(crate) struct SpecialMatcher {
@@ -9,6 +18,14 @@ pub(crate) struct SpecialMatcher {
     automaton: Option<AhoCorasick>,
     /// Pattern number to token id.
     ids: Vec<u32>,
+}
+
+/// A special token in a text.
+#[derive(Clone, Copy)]
+pub(crate) struct Found {
+    pub start: usize,
+    pub end: usize,
+    pub id: u32,
 }
 
 impl SpecialMatcher {
@@ -29,9 +46,55 @@ impl SpecialMatcher {
         Ok(Self { automaton, ids })
     }
 
-    /// The first special token in `text`: where it starts and ends, and its id.
-    pub fn find(&self, text: &str) -> Option<(usize, usize, u32)> {
-        let found = self.automaton.as_ref()?.find(text)?;
-        Some((found.start(), found.end(), self.ids[found.pattern().as_usize()]))
+    /// The first token that lies within `range` of `text`.
+    pub fn find(&self, text: &str, range: Range<usize>) -> Option<Found> {
+        let found = self.automaton.as_ref()?.find(Input::new(text).range(range))?;
+        let id = self.ids[found.pattern().as_usize()];
+        Some(Found { start: found.start(), end: found.end(), id })
+    }
+}
+
+/// The special tokens of one text, from left to right: the leftmost, and of those the longest, as if all of them were
+/// searched for at once.
+pub(crate) struct SpecialSearch<'a> {
+    matchers: &'a SpecialMatchers,
+    text: &'a str,
+    /// Where control tokens may be, in order.
+    trusted: &'a [Range<usize>],
+    /// The next token of each set, `None` once there are no more.
+    control: Option<Found>,
+    user_defined: Option<Found>,
+}
+
+impl<'a> SpecialSearch<'a> {
+    pub fn new(matchers: &'a SpecialMatchers, text: &'a str, trusted: &'a [Range<usize>]) -> Self {
+        let user_defined = matchers.user_defined.find(text, 0..text.len());
+        let mut search = Self { matchers, text, trusted, control: None, user_defined };
+        search.control = search.find_control(0);
+        search
+    }
+
+    /// The first token that starts at `from` or later. `from` must not decrease.
+    pub fn next(&mut self, from: usize) -> Option<Found> {
+        if self.user_defined.is_some_and(|found| found.start < from) {
+            self.user_defined = self.matchers.user_defined.find(self.text, from..self.text.len());
+        }
+        if self.control.is_some_and(|found| found.start < from) {
+            self.control = self.find_control(from);
+        }
+        let both = self.control.into_iter().chain(self.user_defined);
+        both.min_by_key(|found| (found.start, std::cmp::Reverse(found.end)))
+    }
+
+    fn find_control(&mut self, from: usize) -> Option<Found> {
+        while let Some((range, later)) = self.trusted.split_first() {
+            if range.end > from
+                && let Some(found) = self.matchers.control.find(self.text, range.start.max(from)..range.end)
+            {
+                return Some(found);
+            }
+            self.trusted = later;
+        }
+        None
     }
 }

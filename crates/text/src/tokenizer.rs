@@ -1,20 +1,30 @@
 //! The tokenizer: text to ids, ids to bytes.
 
 use crate::bpe::{self, BytePairEncoder};
+use crate::character_bpe::CharacterPairEncoder;
 use crate::error::{TokenizerError, excerpt};
+use crate::guard::{everywhere, guard, unguard};
 use crate::pretokenize::PreTokenizer;
 use crate::sentencepiece::{self, SentencePieceEncoder};
-use crate::special::SpecialMatcher;
+use crate::special::{SpecialMatcher, SpecialMatchers, SpecialSearch};
 use crate::vocab::{SpecialIds, TokenKind, Vocab, VocabSource};
+use crate::warning::{PromptWarning, TokenizerWarning};
+use crate::wordpiece::WordPieceEncoder;
+use std::borrow::Cow;
+use std::ops::Range;
 
 /// The supported values of `tokenizer.ggml.model`.
-const MODELS: &str = "gpt2 (byte-level BPE), llama (SentencePiece BPE)";
+const MODELS: &str =
+    "gpt2 (byte-level BPE), llama (SentencePiece BPE), gemma4 (BPE over characters), bert (WordPiece)";
 
 /// How to treat the spelling of a special token in a text (llama.cpp's `parse_special`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SpecialTokens {
-    /// `<|im_start|>` in the text is the control token. For rendered templates.
+    /// `<|im_start|>` in the text is the control token. For prompts that their author wrote as a whole.
     Parse,
+    /// `<|im_start|>` in the text is the control token, except in texts that have been through [`Tokenizer::guard`]. For
+    /// rendered templates.
+    ParseUnguarded,
     /// `<|im_start|>` in the text is twelve ordinary characters. For untrusted (user) text. User-defined tokens are
     /// recognised all the same: they are ordinary text that happens to be one token.
     Ignore,
@@ -22,28 +32,40 @@ pub enum SpecialTokens {
 
 /// Turns text into token ids and back, as the model's own tokenizer does.
 ///
-/// The ids equal llama.cpp's, which means: no Unicode normalisation is applied, and well-known control tokens that a
-/// file marks as ordinary text (`</s>` in Qwen 2's vocabulary) are control tokens. Where files leave gaps this differs
-/// from llama.cpp: an absent EOS or BOS of a BPE vocabulary stays absent (llama.cpp assumes token 11), and an absent
-/// `tokenizer.ggml.pre` is an error (llama.cpp assumes `default`, and warns of degraded output). The channel markers of
-/// gpt-oss stay control tokens, so that user text cannot forge them (llama.cpp makes them ordinary text).
+/// The ids equal llama.cpp's, with these exceptions. Vocabularies whose models compose Unicode (NFC) get composed text,
+/// Qwen's for one. A token that the file marks as ordinary text is ordinary text, even if it is spelled like a
+/// control token (`</s>` in the vocabularies of Gemma 3 and Qwen 2). Where files leave gaps, an absent EOS or BOS of a BPE
+/// vocabulary stays absent (llama.cpp assumes token 11), and an absent `tokenizer.ggml.pre` is an error (llama.cpp assumes
+/// `default`, and warns of degraded output). The channel markers of gpt-oss stay control tokens, so that user text cannot
+/// forge them (llama.cpp makes them ordinary text). WordPiece keeps all of a Korean syllable.
 ///
 /// A tokenizer is immutable and can be shared between threads.
 pub struct Tokenizer {
     encoder: Encoder,
     tokens: Vec<Token>,
-    /// Finds every special token.
-    special: SpecialMatcher,
-    /// Finds the user-defined ones only.
-    user_defined: SpecialMatcher,
+    special: SpecialMatchers,
     ids: SpecialIds,
     add_bos: bool,
     add_eos: bool,
+    /// Whether SEP is put behind a text.
+    add_sep: bool,
+    warnings: Vec<TokenizerWarning>,
+}
+
+/// A prompt as tokens, for a model to continue.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EncodedPrompt {
+    /// The tokens, with BOS in front if the vocabulary asks for it.
+    pub ids: Vec<u32>,
+    /// What its author may not have meant.
+    pub warning: Option<PromptWarning>,
 }
 
 enum Encoder {
     BytePair(BytePairEncoder),
     SentencePiece(SentencePieceEncoder),
+    CharacterPair(CharacterPairEncoder),
+    WordPiece(WordPieceEncoder),
 }
 
 struct Token {
@@ -62,15 +84,18 @@ impl Tokenizer {
     /// Tolerated, as in llama.cpp: empty token texts (they are never made from text), missing token types (all tokens
     /// are then ordinary, and known control tokens are recognised by name), unknown type numbers (ordinary), repeated
     /// merge rules (the first counts), and bytes without a token in a byte-level vocabulary (they encode to nothing).
+    /// What is put right or left out is in [`warnings`](Self::warnings): special ids outside the vocabulary.
     ///
     /// # Errors
     /// An unsupported model or pre-tokenizer, by name; missing arrays and arrays of the wrong length; duplicate
-    /// tokens; special ids outside the vocabulary; malformed merges and merges of unknown tokens; scores that are not
-    /// numbers; malformed or missing byte tokens.
+    /// tokens; malformed merges and merges of unknown tokens; scores that are not numbers; malformed or missing byte
+    /// tokens; a WordPiece vocabulary without an unknown token, or with an endless token.
     pub fn new(source: &VocabSource) -> Result<Self, TokenizerError> {
         match source.model.as_str() {
             "gpt2" => Self::byte_pair(source),
             "llama" => Self::sentencepiece(source),
+            "gemma4" => Self::character_pair(source),
+            "bert" => Self::wordpiece(source),
             other => Err(TokenizerError::UnsupportedModel {
                 model: excerpt(other.as_bytes()),
                 known: MODELS.to_owned(),
@@ -87,7 +112,7 @@ impl Tokenizer {
         let add_bos = pre_tokenizer.adds_bos();
         let vocab = Vocab::new(source)?;
         let encoder = Encoder::BytePair(BytePairEncoder::new(&vocab, pre_tokenizer)?);
-        Self::assemble(&vocab, encoder, source.special, add_bos)
+        Self::assemble(&vocab, encoder, vocab.special, add_bos)
     }
 
     fn sentencepiece(source: &VocabSource) -> Result<Self, TokenizerError> {
@@ -95,13 +120,45 @@ impl Tokenizer {
         // SentencePiece numbers its own control tokens from 0 unless a model asks for something else.
         let default_id = |id: u32, kind| (vocab.kinds_in_file.get(id as usize) == Some(&kind)).then_some(id);
         let ids = SpecialIds {
-            unk: source.special.unk.or(default_id(0, TokenKind::Unknown)),
-            bos: source.special.bos.or(default_id(1, TokenKind::Control)),
-            eos: source.special.eos.or(default_id(2, TokenKind::Control)),
-            ..source.special
+            unk: vocab.special.unk.or(default_id(0, TokenKind::Unknown)),
+            bos: vocab.special.bos.or(default_id(1, TokenKind::Control)),
+            eos: vocab.special.eos.or(default_id(2, TokenKind::Control)),
+            ..vocab.special
         };
         let encoder = Encoder::SentencePiece(SentencePieceEncoder::new(&vocab, ids.unk)?);
         Self::assemble(&vocab, encoder, ids, true)
+    }
+
+    fn character_pair(source: &VocabSource) -> Result<Self, TokenizerError> {
+        let vocab = Vocab::new(source)?;
+        let encoder = Encoder::CharacterPair(CharacterPairEncoder::new(&vocab)?);
+        let mut tokenizer = Self::assemble(&vocab, encoder, vocab.special, true)?;
+        // Early files say that there is no BOS, and the model writes nonsense without it (llama.cpp #21500).
+        if !tokenizer.add_bos {
+            tokenizer.add_bos = true;
+            tokenizer.warnings.push(TokenizerWarning::BosNeeded);
+        }
+        Ok(tokenizer)
+    }
+
+    fn wordpiece(source: &VocabSource) -> Result<Self, TokenizerError> {
+        let vocab = Vocab::new(source)?;
+        // The ids of the vocabulary that BERT was published with.
+        let default_id = |id: u32| {
+            let kind = vocab.kinds_in_file.get(id as usize)?;
+            (source.token_types.is_none() || kind.is_control_or_unknown()).then_some(id)
+        };
+        let ids = SpecialIds {
+            bos: vocab.special.bos.or(default_id(101)),
+            unk: vocab.special.unk.or(default_id(100)),
+            sep: vocab.special.sep.or(default_id(102)),
+            pad: vocab.special.pad.or(default_id(0)),
+            mask: vocab.special.mask.or(default_id(103)),
+            ..vocab.special
+        };
+        let encoder = Encoder::WordPiece(WordPieceEncoder::new(&vocab, ids.unk)?);
+        let tokenizer = Self::assemble(&vocab, encoder, ids, true)?;
+        Ok(Self { add_sep: source.add_sep.unwrap_or(true), ..tokenizer })
     }
 
     fn assemble(
@@ -117,7 +174,9 @@ impl Tokenizer {
             let kind = vocab.kinds[id];
             let piece = match encoder {
                 Encoder::BytePair(_) => bpe::token_bytes(text, kind),
-                Encoder::SentencePiece(_) => sentencepiece::token_bytes(id as u32, text, kind)?,
+                Encoder::SentencePiece(_) | Encoder::CharacterPair(_) | Encoder::WordPiece(_) => {
+                    sentencepiece::token_bytes(id as u32, text, kind)?
+                }
             };
             tokens.push(Token {
                 piece: piece.into_boxed_slice(),
@@ -133,58 +192,112 @@ impl Tokenizer {
                 wanted(vocab.kinds[id]).then(|| Some((id as u32, std::str::from_utf8(text).ok()?)))?
             })
         };
-        let user_defined = SpecialMatcher::new(texts(|kind| kind == TokenKind::UserDefined))?;
-        let special = SpecialMatcher::new(texts(|kind| {
-            kind == TokenKind::UserDefined || kind.is_control_or_unknown()
-        }))?;
+        let special = SpecialMatchers {
+            control: SpecialMatcher::new(texts(TokenKind::is_control_or_unknown))?,
+            user_defined: SpecialMatcher::new(texts(|kind| kind == TokenKind::UserDefined))?,
+        };
         Ok(Self {
             encoder,
             tokens,
             special,
-            user_defined,
             ids,
             add_bos: source.add_bos.unwrap_or(add_bos),
             add_eos: source.add_eos.unwrap_or(false),
+            add_sep: false,
+            warnings: vocab.warnings.clone(),
         })
     }
 
-    /// The token ids of `text`. With `add_bos_eos`, BOS is put in front and EOS behind where the vocabulary asks for
-    /// them and has them; a template that writes BOS itself wants `false`.
+    /// The token ids of `text`. With `add_bos_eos`, BOS is put in front and EOS (in WordPiece vocabularies SEP) behind where
+    /// the vocabulary asks for them and has them: for a text that is complete. A text to be continued is a
+    /// [prompt](Self::encode_prompt).
     ///
     /// Takes time in proportion to `n log n` for a text of `n` bytes, whatever it contains.
     pub fn encode(&self, text: &str, special: SpecialTokens, add_bos_eos: bool) -> Vec<u32> {
-        let matcher = match special {
-            SpecialTokens::Parse => &self.special,
-            SpecialTokens::Ignore => &self.user_defined,
+        let (text, trusted) = match special {
+            SpecialTokens::Parse => (Cow::Borrowed(text), everywhere(text)),
+            SpecialTokens::ParseUnguarded => unguard(text),
+            SpecialTokens::Ignore => (Cow::Borrowed(text), Vec::new()),
         };
         let mut ids = Vec::with_capacity(text.len() / 3 + 2);
         if add_bos_eos && self.add_bos {
             ids.extend(self.ids.bos);
         }
-        let mut rest = text;
-        let mut is_first = true;
-        while let Some((start, end, id)) = matcher.find(rest) {
-            self.encode_ordinary(&rest[..start], is_first, &mut ids);
-            ids.push(id);
-            rest = &rest[end..];
-            if self.tokens[id as usize].rstrip {
-                rest = rest.trim_start_matches([' ', '\t', '\n', '\x0B', '\x0C', '\r']);
-            }
-            is_first = true;
-        }
-        self.encode_ordinary(rest, is_first, &mut ids);
+        self.encode_parts(&text, &trusted, &mut ids);
         if add_bos_eos && self.add_eos {
             ids.extend(self.ids.eos);
+        }
+        if add_bos_eos && self.add_sep {
+            ids.extend(self.ids.sep);
         }
         ids
     }
 
-    fn encode_ordinary(&self, text: &str, is_first: bool, ids: &mut Vec<u32>) {
-        match &self.encoder {
-            _ if text.is_empty() => {}
-            Encoder::BytePair(encoder) => encoder.encode(text, ids),
-            Encoder::SentencePiece(encoder) => encoder.encode(text, is_first, ids),
+    /// The tokens of a text for a model to continue. BOS is put in front where the vocabulary asks for it, unless the text
+    /// begins with it, as many templates' do; nothing is put behind, since a model has nothing to say after EOS.
+    pub fn encode_prompt(&self, text: &str, special: SpecialTokens) -> EncodedPrompt {
+        let mut ids = self.encode(text, special, false);
+        let Some(bos) = self.ids.bos.filter(|_| self.add_bos) else {
+            return EncodedPrompt { ids, warning: None };
+        };
+        let brings_bos = ids.first() == Some(&bos);
+        if !brings_bos {
+            ids.insert(0, bos);
         }
+        EncodedPrompt { ids, warning: brings_bos.then_some(PromptWarning::OwnBos) }
+    }
+
+    /// The tokens of exactly this text: no control tokens, and no Unicode composition, so that they decode to the same bytes
+    /// where the vocabulary can express them.
+    pub fn encode_exact(&self, text: &str) -> Vec<u32> {
+        let mut ids = Vec::with_capacity(text.len() / 3 + 2);
+        self.encode_between(text, &[], &mut ids, |encoder, text, ids| encoder.encode(text, ids));
+        ids
+    }
+
+    /// A text that a template may join with its own control tokens, and that stays text: in a prompt that is encoded with
+    /// [`SpecialTokens::ParseUnguarded`], none of it is part of a control token. Borrowed, and unchanged, unless it
+    /// spells a control token; then a mark, the noncharacter U+10FFFE, stands before each of them.
+    ///
+    /// ```no_run
+    /// # fn f(tokenizer: &verbatim_text::Tokenizer, message: &str) -> Vec<u32> {
+    /// use verbatim_text::SpecialTokens;
+    /// let prompt = format!("<|im_start|>user\n{}<|im_end|>\n", tokenizer.guard(message));
+    /// tokenizer.encode_prompt(&prompt, SpecialTokens::ParseUnguarded).ids
+    /// # }
+    /// ```
+    pub fn guard<'t>(&self, text: &'t str) -> Cow<'t, str> {
+        guard(&self.special.control, text)
+    }
+
+    /// Appends the tokens of `text`. Control tokens are recognised in its `trusted` ranges.
+    fn encode_parts(&self, text: &str, trusted: &[Range<usize>], ids: &mut Vec<u32>) {
+        self.encode_between(text, trusted, ids, |encoder, text, ids| {
+            encoder.encode(&encoder.normalize(text), ids);
+        });
+    }
+
+    /// Appends the special tokens of `text`, and what `ordinary` appends for the texts between them.
+    fn encode_between(
+        &self,
+        text: &str,
+        trusted: &[Range<usize>],
+        ids: &mut Vec<u32>,
+        ordinary: impl Fn(&Encoder, &str, &mut Vec<u32>),
+    ) {
+        let mut search = SpecialSearch::new(&self.special, text, trusted);
+        let mut position = 0;
+        while let Some(found) = search.next(position) {
+            ordinary(&self.encoder, &text[position..found.start], ids);
+            ids.push(found.id);
+            position = found.end;
+            if self.tokens[found.id as usize].rstrip {
+                let rest = &text[position..];
+                let stripped = rest.trim_start_matches([' ', '\t', '\n', '\x0B', '\x0C', '\r']);
+                position += rest.len() - stripped.len();
+            }
+        }
+        ordinary(&self.encoder, &text[position..], ids);
     }
 
     /// The bytes that a token stands for, which may be part of a character; for control and unknown tokens their
@@ -203,6 +316,11 @@ impl Tokenizer {
     pub fn decode(&self, ids: &[u32], render_special: bool) -> Vec<u8> {
         let piece = |&id| if render_special { self.piece(id) } else { self.visible_piece(id) };
         ids.iter().map(piece).collect::<Vec<_>>().concat()
+    }
+
+    /// What was put right or left out when the tokenizer was built.
+    pub fn warnings(&self) -> &[TokenizerWarning] {
+        &self.warnings
     }
 
     /// The number of tokens. The model's logits may have more rows, which stand for nothing.
@@ -246,7 +364,7 @@ impl Tokenizer {
         self.ids
     }
 
-    /// Whether [`encode`](Self::encode) puts BOS in front when asked to add BOS and EOS.
+    /// Whether BOS is put in front of a prompt, and by [`encode`](Self::encode) when asked to add BOS and EOS.
     pub fn adds_bos(&self) -> bool {
         self.add_bos && self.ids.bos.is_some()
     }
@@ -254,6 +372,29 @@ impl Tokenizer {
     /// Whether [`encode`](Self::encode) puts EOS behind when asked to add BOS and EOS.
     pub fn adds_eos(&self) -> bool {
         self.add_eos && self.ids.eos.is_some()
+    }
+}
+
+impl Encoder {
+    /// The text in the form that the vocabulary was made for.
+    fn normalize<'t>(&self, text: &'t str) -> Cow<'t, str> {
+        match self {
+            Encoder::BytePair(encoder) => encoder.normalize(text),
+            Encoder::SentencePiece(_) | Encoder::CharacterPair(_) | Encoder::WordPiece(_) => {
+                Cow::Borrowed(text)
+            }
+        }
+    }
+
+    /// Appends the tokens of a text without special tokens.
+    fn encode(&self, text: &str, ids: &mut Vec<u32>) {
+        match self {
+            _ if text.is_empty() => {}
+            Encoder::BytePair(encoder) => encoder.encode(text, ids),
+            Encoder::SentencePiece(encoder) => encoder.encode(text, ids),
+            Encoder::CharacterPair(encoder) => encoder.encode(text, ids),
+            Encoder::WordPiece(encoder) => encoder.encode(text, ids),
+        }
     }
 }
 

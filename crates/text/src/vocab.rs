@@ -1,6 +1,7 @@
 //! The vocabulary: the tokens of a model file and their properties.
 
 use crate::error::{TokenizerError, excerpt};
+use crate::warning::TokenizerWarning;
 use foldhash::{HashMap, HashMapExt};
 
 /// A tokenizer as a model file describes it, before anything is checked. The fields are the values of the
@@ -28,6 +29,12 @@ pub struct VocabSource {
     pub add_bos: Option<bool>,
     /// `tokenizer.ggml.add_eos_token`.
     pub add_eos: Option<bool>,
+    /// `tokenizer.ggml.add_sep_token`: whether WordPiece puts SEP behind a text.
+    pub add_sep: Option<bool>,
+    /// `tokenizer.ggml.normalizer.lowercase`: whether WordPiece ignores case.
+    pub lowercase: Option<bool>,
+    /// `tokenizer.ggml.normalizer.strip_accents`: whether WordPiece ignores accents.
+    pub strip_accents: Option<bool>,
     /// `tokenizer.ggml.add_space_prefix`.
     pub add_space_prefix: Option<bool>,
     /// `tokenizer.chat_template`.
@@ -56,25 +63,30 @@ pub struct SpecialIds {
 }
 
 impl SpecialIds {
-    fn check(&self, vocab_len: usize) -> Result<(), TokenizerError> {
+    /// The ids that are in the vocabulary. The others are left out, with a warning: converters write -1, or the size of
+    /// the vocabulary, for a token that does not exist.
+    fn in_vocabulary(mut self, vocab_len: usize, warnings: &mut Vec<TokenizerWarning>) -> Self {
         let all = [
-            ("tokenizer.ggml.bos_token_id", self.bos),
-            ("tokenizer.ggml.eos_token_id", self.eos),
-            ("tokenizer.ggml.eot_token_id", self.eot),
-            ("tokenizer.ggml.eom_token_id", self.eom),
-            ("tokenizer.ggml.unknown_token_id", self.unk),
-            ("tokenizer.ggml.seperator_token_id", self.sep),
-            ("tokenizer.ggml.padding_token_id", self.pad),
-            ("tokenizer.ggml.mask_token_id", self.mask),
+            ("tokenizer.ggml.bos_token_id", &mut self.bos),
+            ("tokenizer.ggml.eos_token_id", &mut self.eos),
+            ("tokenizer.ggml.eot_token_id", &mut self.eot),
+            ("tokenizer.ggml.eom_token_id", &mut self.eom),
+            ("tokenizer.ggml.unknown_token_id", &mut self.unk),
+            ("tokenizer.ggml.seperator_token_id", &mut self.sep),
+            ("tokenizer.ggml.padding_token_id", &mut self.pad),
+            ("tokenizer.ggml.mask_token_id", &mut self.mask),
         ];
-        for (key, id) in all {
-            if let Some(id) = id
-                && id as usize >= vocab_len
-            {
-                return Err(TokenizerError::IdOutOfRange { key, id, vocab_len });
+        for (key, field) in all {
+            if let Some(id) = field.take_if(|id| *id as usize >= vocab_len) {
+                warnings.push(TokenizerWarning::IdOutOfRange { key, id, vocab_len });
             }
         }
-        Ok(())
+        self
+    }
+
+    /// The tokens that the file says end an answer or a part of it.
+    fn ends(self) -> impl Iterator<Item = u32> {
+        [self.eos, self.eot, self.eom].into_iter().flatten()
     }
 }
 
@@ -95,6 +107,9 @@ pub enum TokenKind {
     Byte,
 }
 
+/// The number of [`TokenKind::Normal`].
+const NORMAL_TYPE: i32 = 1;
+
 impl TokenKind {
     fn from_type(number: i32) -> Self {
         match number {
@@ -113,8 +128,8 @@ impl TokenKind {
     }
 }
 
-/// Control tokens that end generation (EOG), by their text, for files that do not name them all by key. Source: the list of
-/// end-of-generation texts in llama.cpp's `llama-vocab.cpp`.
+/// Control tokens that end generation (EOG), by their text, for files that do not name them all by key; see
+/// [`Vocab::well_known`]. Source: the list of end-of-generation texts in llama.cpp's `llama-vocab.cpp`.
 const EOG_TEXTS: &[&str] = &[
     "<|eot_id|>",
     "<|im_end|>",
@@ -155,7 +170,7 @@ const FIM_EOG_TEXTS: &[&str] = &[
     "<|file_sep|>",
 ];
 
-/// Fill-in-the-middle markers that are control tokens whatever type the file gives them. Same source.
+/// Fill-in-the-middle markers: control tokens, too. Same source.
 const FIM_TEXTS: &[&str] = &[
     "<|fim_prefix|>",
     "<fim-prefix>",
@@ -186,6 +201,9 @@ const FIM_TEXTS: &[&str] = &[
 /// The checked vocabulary, while a tokenizer is built from it.
 pub(crate) struct Vocab<'s> {
     pub source: &'s VocabSource,
+    /// The special ids that are in the vocabulary.
+    pub special: SpecialIds,
+    pub warnings: Vec<TokenizerWarning>,
     /// Token text to id; empty texts are left out.
     pub ids: HashMap<&'s [u8], u32>,
     /// The kinds as the file has them. What ordinary text may become is decided by these.
@@ -204,7 +222,8 @@ impl<'s> Vocab<'s> {
         }
         check_length("tokenizer.ggml.token_type", source.token_types.as_deref(), count)?;
         check_length("tokenizer.ggml.scores", source.scores.as_deref(), count)?;
-        source.special.check(count)?;
+        let mut warnings = Vec::new();
+        let special = source.special.in_vocabulary(count, &mut warnings);
 
         let kinds_in_file = match &source.token_types {
             Some(types) => types.iter().map(|&number| TokenKind::from_type(number)).collect(),
@@ -212,6 +231,8 @@ impl<'s> Vocab<'s> {
         };
         let mut vocab = Self {
             source,
+            special,
+            warnings,
             ids: index_texts(&source.tokens)?,
             kinds: kinds_in_file.clone(),
             kinds_in_file,
@@ -226,21 +247,27 @@ impl<'s> Vocab<'s> {
         self.ids.get(text.as_bytes()).copied()
     }
 
-    /// Files often mark well-known control tokens as ordinary text. llama.cpp corrects their type by name, and
-    /// prompts are tokenised with that in mind, so the same is done here.
+    /// The token of a well-known text, if it is the token that the text is known for. A file that calls it ordinary text is
+    /// believed: `</s>` ends an HTML element in the vocabularies of Gemma 3 and Qwen 2. Files without token types,
+    /// or with other types, often mean control tokens, and so does a key that names the token.
+    fn well_known(&self, text: &str) -> Option<u32> {
+        let id = self.id(text)?;
+        let types = self.source.token_types.as_ref();
+        let is_ordinary = types.is_some_and(|types| types[id as usize] == NORMAL_TYPE);
+        (!is_ordinary || self.special.ends().any(|end| end == id)).then_some(id)
+    }
+
     fn recognise_control_texts(&mut self) {
         for text in [EOG_TEXTS, FIM_EOG_TEXTS, FIM_TEXTS].concat() {
-            if let Some(id) = self.id(text) {
+            if let Some(id) = self.well_known(text) {
                 self.kinds[id as usize] = TokenKind::Control;
             }
         }
     }
 
     fn mark_eog(&mut self) {
-        let special = self.source.special;
-        let named = [special.eos, special.eot, special.eom];
-        let by_text = EOG_TEXTS.iter().chain(FIM_EOG_TEXTS).filter_map(|text| self.id(text));
-        let eog: Vec<u32> = by_text.chain(named.into_iter().flatten()).collect();
+        let by_text = EOG_TEXTS.iter().chain(FIM_EOG_TEXTS).filter_map(|text| self.well_known(text));
+        let eog: Vec<u32> = by_text.chain(self.special.ends()).collect();
         for id in eog {
             self.is_eog[id as usize] = true;
         }
@@ -255,7 +282,7 @@ impl<'s> Vocab<'s> {
         {
             self.is_eog[id as usize] = false;
         }
-        // In Gemma 4 `</s>` is an ordinary HTML tag.
+        // In Gemma 4 `</s>` is an ordinary HTML tag, also where the file has no types.
         if gemma4 && let Some(id) = self.id("</s>") {
             self.is_eog[id as usize] = false;
             self.kinds[id as usize] = TokenKind::Normal;

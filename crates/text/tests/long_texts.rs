@@ -5,7 +5,11 @@ mod support;
 use proptest::prelude::*;
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
+use unicode_normalization::UnicodeNormalization;
 use verbatim_text::{SpecialTokens, Tokenizer};
+
+/// The one that forgets case and spaces.
+const WORDPIECE: &str = "ggml-vocab-bert-bge.gguf";
 
 static TOKENIZERS: LazyLock<Vec<(&str, Tokenizer)>> = LazyLock::new(|| {
     [
@@ -13,15 +17,19 @@ static TOKENIZERS: LazyLock<Vec<(&str, Tokenizer)>> = LazyLock::new(|| {
         "ggml-vocab-qwen2.gguf",
         "ggml-vocab-gpt-2.gguf",
         "ggml-vocab-llama-spm.gguf",
+        "ggml-vocab-gemma-4.gguf",
+        WORDPIECE,
     ]
     .map(|name| (name, Tokenizer::new(&support::vocabulary(name)).unwrap()))
     .into()
 });
 
-/// What must come back of a text: SentencePiece writes U+2581 and space alike, and puts a space in front.
+/// What must come back of a text: SentencePiece writes U+2581 and space alike, and puts a space in front; Qwen composes.
 fn comes_back(name: &str, text: &str) -> String {
     match name {
         "ggml-vocab-llama-spm.gguf" if !text.is_empty() => format!(" {}", text.replace('▁', " ")),
+        "ggml-vocab-gemma-4.gguf" => text.replace('▁', " "),
+        "ggml-vocab-qwen2.gguf" => text.nfc().collect(),
         _ => text.to_owned(),
     }
 }
@@ -52,6 +60,7 @@ fn a_quarter_megabyte_of_anything_is_encoded_quickly() {
         for text in &texts {
             let start = Instant::now();
             let ids = tokenizer.encode(text, SpecialTokens::Parse, false);
+            let guarded = tokenizer.encode(&tokenizer.guard(text), SpecialTokens::ParseUnguarded, false);
             let took = start.elapsed();
             // It takes well below a second; in quadratic time it would take minutes.
             assert!(
@@ -59,8 +68,12 @@ fn a_quarter_megabyte_of_anything_is_encoded_quickly() {
                 "{name} {took:?} {}",
                 text.chars().take(12).collect::<String>()
             );
+            if *name == WORDPIECE {
+                continue;
+            }
+            assert!(tokenizer.decode(&guarded, true) == comes_back(name, text).as_bytes());
             if !text.contains("<|im_start|>") {
-                assert!(tokenizer.decode(&ids, true) == comes_back(name, text).as_bytes());
+                assert!(ids == guarded);
             }
         }
     }
@@ -73,7 +86,7 @@ proptest! {
     fn decoding_undoes_encoding(
         text in prop_oneof![any::<String>(), "[ a-c\n'sé中1😀\u{301}]{0,40}", "\\s{0,20}[a-z<|>]{0,9}\\s{0,20}"],
     ) {
-        for (name, tokenizer) in TOKENIZERS.iter() {
+        for (name, tokenizer) in TOKENIZERS.iter().filter(|(name, _)| *name != WORDPIECE) {
             let ids = tokenizer.encode(&text, SpecialTokens::Ignore, false);
             prop_assert_eq!(tokenizer.decode(&ids, true), comes_back(name, &text).into_bytes(), "{}", name);
             let ids = tokenizer.encode(&text, SpecialTokens::Parse, true);

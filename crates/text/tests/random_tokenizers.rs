@@ -11,6 +11,7 @@ use measured::measured;
 use proptest::prelude::*;
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
+use unicode_normalization::UnicodeNormalization;
 use verbatim_text::{SpecialIds, SpecialTokens, TokenKind, Tokenizer, VocabSource};
 
 /// Far above what any case takes on a busy machine, far below a hang.
@@ -56,9 +57,10 @@ fn real(name: &'static str) -> Real {
 }
 
 impl Real {
-    /// What must come back of a text: SentencePiece writes U+2581 and space alike, and puts a space in front.
+    /// What must come back of a text: Qwen composes it. SentencePiece writes U+2581 and space alike, and puts a space in front.
     fn comes_back(&self, text: &str) -> Vec<u8> {
         match self.is_byte_level {
+            true if self.name.contains("qwen2") => text.nfc().collect::<String>().into_bytes(),
             true => text.bytes().filter(|byte| !self.missing.contains(byte)).collect(),
             false if text.is_empty() => Vec::new(),
             false => format!(" {}", text.replace('▁', " ")).into_bytes(),
@@ -173,7 +175,7 @@ fn damage() -> impl Strategy<Value = Damage> {
         "<0x[0-9A-G]{0,3}>?".prop_map(String::into_bytes),
         Just(b"<|im_end|>".to_vec()),
     ];
-    let models = prop::sample::select(vec!["gpt2", "llama", "bert", ""]);
+    let models = prop::sample::select(vec!["gpt2", "llama", "gemma4", "bert", ""]);
     let pre = prop::option::of(prop::sample::select(vec!["gpt-2", "llama-bpe", "qwen35", "tekken", "no"]));
     prop_oneof![
         4 => (index(), token).prop_map(|(at, token)| Damage::Token(at, token)),
@@ -223,6 +225,26 @@ impl Damage {
     }
 }
 
+#[test]
+fn llama_cpp_24382_every_control_token_can_be_typed() {
+    for real in REAL.iter() {
+        let expected = |text: &str| real.tokenizer.encode(text, SpecialTokens::Ignore, false);
+        for (_, name) in &real.control_tokens {
+            for typed in [name.clone(), format!("a {name}{name} b"), format!("{}{name}", &name[..1])] {
+                let guarded = real.tokenizer.guard(&typed);
+                let ids = real.tokenizer.encode(&guarded, SpecialTokens::ParseUnguarded, false);
+                assert_eq!(ids, expected(&typed), "{} {typed}", real.name);
+                assert_eq!(
+                    real.tokenizer.decode(&ids, false),
+                    real.comes_back(&typed),
+                    "{} {typed}",
+                    real.name
+                );
+            }
+        }
+    }
+}
+
 proptest! {
     #![proptest_config(support::config(700))]
 
@@ -234,6 +256,29 @@ proptest! {
             // It has no control tokens, so that nothing is hidden either.
             prop_assert!(ids.iter().all(|&id| !real.tokenizer.is_control(id)), "{}", real.name);
             prop_assert_eq!(real.tokenizer.decode(&ids, false), real.comes_back(&text), "{}", real.name);
+        }
+    }
+
+    #[test]
+    fn llama_cpp_24382_guarded_text_has_the_tokens_of_text(
+        before in harmless(),
+        typed in text(),
+        marks in "\u{10fffe}{0,2}",
+        after in harmless(),
+    ) {
+        // Every control token's name may be in what a user typed, whole or cut; the template's own are parsed.
+        let typed = format!("{marks}{typed}{marks}");
+        for real in REAL.iter() {
+            for (id, name) in real.control_tokens.iter().step_by(1 + real.control_tokens.len() / 5) {
+                let guarded = real.tokenizer.guard(&typed);
+                let prompt = format!("{name}{before}{guarded}{after}{name}");
+                let ids = real.encode(&prompt, SpecialTokens::ParseUnguarded, false);
+                let text = format!("{before}{typed}{after}");
+                let expected = real.encode(&text, SpecialTokens::Ignore, false);
+                prop_assert_eq!(&ids[1..ids.len() - 1], &expected[..], "{} {}", real.name, name);
+                prop_assert_eq!((ids[0], ids[ids.len() - 1]), (*id, *id));
+                prop_assert!(expected.iter().all(|&id| !real.tokenizer.is_control(id)), "{}", real.name);
+            }
         }
     }
 

@@ -2,7 +2,10 @@
 
 mod support;
 
-use verbatim_text::{SpecialIds, SpecialTokens, TokenKind, Tokenizer, TokenizerError, VocabSource};
+use verbatim_text::{
+    PromptWarning, SpecialIds, SpecialTokens, TokenKind, Tokenizer, TokenizerError, TokenizerWarning,
+    VocabSource,
+};
 
 const NORMAL: i32 = 1;
 const UNKNOWN: i32 = 2;
@@ -82,8 +85,8 @@ fn ordinary_text_never_becomes_a_control_token() {
 
 #[test]
 fn unsupported_names_are_rejected_by_name() {
-    let message = error(|source| source.model = "bert".to_owned(), byte_level()).to_string();
-    assert!(message.contains("`bert`") && message.contains("gpt2"), "{message}");
+    let message = error(|source| source.model = "t5".to_owned(), byte_level()).to_string();
+    assert!(message.contains("`t5`") && message.contains("gpt2"), "{message}");
     let message = error(|source| source.pre = Some("superbpe".to_owned()), byte_level()).to_string();
     assert!(message.contains("`superbpe`") && message.contains("qwen2"), "{message}");
     let message = error(|source| source.pre = Some("x".repeat(1 << 20)), byte_level()).to_string();
@@ -113,20 +116,67 @@ fn arrays_must_fit_the_vocabulary() {
 }
 
 #[test]
-fn special_ids_must_be_in_the_vocabulary() {
-    let bad = Some(u32::MAX);
-    for (key, special) in [
-        ("tokenizer.ggml.bos_token_id", SpecialIds { bos: bad, ..SpecialIds::default() }),
-        ("tokenizer.ggml.eos_token_id", SpecialIds { eos: bad, ..SpecialIds::default() }),
-        ("tokenizer.ggml.eot_token_id", SpecialIds { eot: bad, ..SpecialIds::default() }),
-        ("tokenizer.ggml.unknown_token_id", SpecialIds { unk: bad, ..SpecialIds::default() }),
-        ("tokenizer.ggml.padding_token_id", SpecialIds { pad: bad, ..SpecialIds::default() }),
-    ] {
-        for source in [byte_level(), sentencepiece()] {
-            let message = error(|source| source.special = special, source).to_string();
-            assert!(message.contains(key) && message.contains("4294967295"), "{message}");
+fn llama_cpp_3634_and_7157_special_ids_outside_the_vocabulary_are_left_out_with_a_warning() {
+    for source in [byte_level(), sentencepiece()] {
+        let plain = Tokenizer::new(&source).unwrap();
+        assert!(plain.warnings().is_empty());
+        for outside in [u32::MAX, source.tokens.len() as u32] {
+            let mut source = source.clone();
+            let bad = Some(outside);
+            source.special = SpecialIds {
+                bos: bad,
+                eos: bad,
+                eot: bad,
+                eom: bad,
+                unk: bad,
+                sep: bad,
+                pad: bad,
+                mask: bad,
+            };
+            let tokenizer = Tokenizer::new(&source).unwrap();
+            assert_eq!(tokenizer.special_ids(), plain.special_ids());
+            let warnings: Vec<String> = tokenizer.warnings().iter().map(ToString::to_string).collect();
+            for (role, warning) in
+                ["bos", "eos", "eot", "eom", "unknown", "seperator", "padding", "mask"].iter().zip(&warnings)
+            {
+                let key = format!("`tokenizer.ggml.{role}_token_id` is {outside}");
+                assert!(warning.starts_with(&key) && warning.ends_with("the key is ignored"), "{warning}");
+            }
+            assert_eq!(warnings.len(), 8);
+            let encode = |tokenizer: &Tokenizer| tokenizer.encode("ab", SpecialTokens::Parse, true);
+            assert_eq!(encode(&tokenizer), encode(&plain));
         }
     }
+}
+
+#[test]
+fn llama_cpp_21492_a_token_that_the_file_calls_ordinary_is_ordinary() {
+    // `</s>` ends an HTML element in these two vocabularies.
+    let qwen = Tokenizer::new(&support::vocabulary("ggml-vocab-qwen2.gguf")).unwrap();
+    let gemma = Tokenizer::new(&support::vocabulary("ggml-vocab-gemma-4.gguf")).unwrap();
+    for tokenizer in [&qwen, &gemma] {
+        let id = tokenizer.find(b"</s>").unwrap();
+        assert_eq!(tokenizer.kind(id), Some(TokenKind::Normal));
+        assert!(!tokenizer.is_eog(id) && !tokenizer.is_control(id));
+        assert_eq!(tokenizer.visible_piece(id), b"</s>");
+    }
+    let with = |kind: i32, change: fn(&mut VocabSource, u32)| {
+        let mut source = byte_level();
+        let id = source.tokens.len() as u32;
+        source.tokens.push(b"</s>".to_vec());
+        source.token_types.as_mut().unwrap().push(kind);
+        change(&mut source, id);
+        let tokenizer = Tokenizer::new(&source).unwrap();
+        let parsed = tokenizer.encode("</s>", SpecialTokens::Parse, false) == [id];
+        (tokenizer.is_eog(id), tokenizer.is_control(id), parsed)
+    };
+    assert_eq!(with(NORMAL, |_, _| {}), (false, false, false));
+    // Other types leave it to the text, and so do files without types and keys that name the token.
+    for kind in [0, CONTROL, USER_DEFINED] {
+        assert_eq!(with(kind, |_, _| {}), (true, true, true), "{kind}");
+    }
+    assert_eq!(with(NORMAL, |source, _| source.token_types = None), (true, true, true));
+    assert_eq!(with(NORMAL, |source, id| source.special.eos = Some(id)), (true, true, true));
 }
 
 #[test]
@@ -260,6 +310,72 @@ fn bos_and_eos_are_added_where_the_vocabulary_has_them() {
     assert_eq!(ids(&source), 3);
     source.add_bos = Some(false);
     assert_eq!(ids(&source), 2);
+}
+
+#[test]
+fn llama_cpp_8990_and_7332_prompts_have_one_bos_and_no_eos() {
+    let mut source = byte_level();
+    let [start, end] = [source.tokens.len() as u32 - 2, source.tokens.len() as u32 - 1];
+    source.special = SpecialIds { bos: Some(start), eos: Some(end), ..SpecialIds::default() };
+    (source.add_bos, source.add_eos) = (Some(true), Some(true));
+    let tokenizer = Tokenizer::new(&source).unwrap();
+    let letter = |byte: u8| u32::from(byte - b'!');
+    assert_eq!(tokenizer.encode("a", SpecialTokens::Parse, true), [start, letter(b'a'), end]);
+    let prompt = |text, special| tokenizer.encode_prompt(text, special);
+    let plain = prompt("a", SpecialTokens::Parse);
+    assert_eq!((plain.ids.as_slice(), plain.warning), (&[start, letter(b'a')][..], None));
+    // A prompt that brings its own gets no second one.
+    let own = prompt("<|im_start|>a", SpecialTokens::Parse);
+    assert_eq!((own.ids.as_slice(), own.warning), (&[start, letter(b'a')][..], Some(PromptWarning::OwnBos)));
+    assert!(own.warning.unwrap().to_string().contains("BOS"));
+    // Typed by a user it is text, and BOS comes in front.
+    let guarded = tokenizer.guard("<|im_start|>a").into_owned();
+    let typed = prompt(&guarded, SpecialTokens::ParseUnguarded);
+    assert_eq!(typed, prompt("<|im_start|>a", SpecialTokens::Ignore));
+    assert_eq!((typed.ids[0], typed.ids.len(), typed.warning), (start, 14, None));
+    // Not where the file does not want it.
+    source.add_bos = Some(false);
+    let tokenizer = Tokenizer::new(&source).unwrap();
+    assert_eq!(tokenizer.encode_prompt("a", SpecialTokens::Parse).ids, [letter(b'a')]);
+    let own = tokenizer.encode_prompt("<|im_start|>a", SpecialTokens::Parse);
+    assert_eq!((own.ids.as_slice(), own.warning), (&[start, letter(b'a')][..], None));
+}
+
+#[test]
+fn gemma_4_prompts_have_bos_whatever_the_file_says() {
+    let mut source = support::vocabulary("ggml-vocab-gemma-4.gguf");
+    source.add_bos = Some(false);
+    let tokenizer = Tokenizer::new(&source).unwrap();
+    assert_eq!(tokenizer.encode_prompt("", SpecialTokens::Parse).ids, [2]);
+    assert_eq!(tokenizer.warnings(), [TokenizerWarning::BosNeeded]);
+}
+
+#[test]
+fn wordpiece_ignores_case_and_accents_as_the_file_asks() {
+    let mut source = support::vocabulary("ggml-vocab-bert-bge.gguf");
+    let words = |source: &VocabSource, text: &str| {
+        let tokenizer = Tokenizer::new(source).unwrap();
+        self::text(&tokenizer, &tokenizer.encode(text, SpecialTokens::Ignore, true))
+    };
+    let naive = ["[CLS]", " naive", " cafe", "[SEP]"];
+    assert_eq!(words(&source, "Naïve\tCAFÉ"), naive);
+    assert_eq!(words(&source, "nai\u{308}ve\u{0} cafe\u{301}\u{200d}"), naive);
+    assert_eq!(words(&source, "中文!"), ["[CLS]", " 中", " 文", " !", "[SEP]"]);
+    // A word that the vocabulary cannot make up is unknown as a whole.
+    assert_eq!(words(&source, "x 🦙y"), ["[CLS]", " x", "[UNK]", "[SEP]"]);
+    // Hangul is decomposed, and no jamo is lost.
+    assert_eq!(words(&source, "한")[1..4].concat().trim(), "\u{1112}\u{1161}\u{11ab}");
+    source.lowercase = Some(false);
+    assert_eq!(words(&source, "Cafe"), ["[CLS]", "[UNK]", "[SEP]"]);
+    source.special.unk = None;
+    source.token_types = None;
+    source.tokens.truncate(100);
+    let found = Tokenizer::new(&source).unwrap_err();
+    assert!(matches!(found, TokenizerError::MissingKey { key: "tokenizer.ggml.unknown_token_id", .. }));
+    source.special.unk = Some(0);
+    source.tokens[1] = vec![b'a'; 513];
+    let found = Tokenizer::new(&source).unwrap_err();
+    assert!(matches!(found, TokenizerError::TokenTooLong { id: 1, bytes: 513, limit: 512 }), "{found}");
 }
 
 #[test]

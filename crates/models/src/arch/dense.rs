@@ -3,9 +3,9 @@
 //! [`Variant`].
 
 use crate::ffn::{Ffn, FfnShape};
-use crate::graph_context::{AttentionParams, GraphContext, Linear, LogitScaling};
+use crate::graph_context::{AttentionParams, GraphContext, LogitScaling};
 use crate::metadata::{LayerPattern, MetadataReader};
-use crate::table::{Table, WeightId};
+use crate::table::{Linear, Table, WeightId};
 use crate::{HiddenOutput, Hyperparameters, KeyRope, KvShape, Model, ModelError, StepShape, WeightSpec};
 use verbatim_gguf::GgufFile;
 use verbatim_graph::{Activation, F32Bits, Graph, GraphError, RopeLayout, RopeScaling, RopeTable, ValueId};
@@ -160,12 +160,14 @@ impl Dense {
         let norm = table.vector("output_norm.weight", hidden)?;
         // Without a separate LM head, the embeddings are tied.
         let tied = !table.has("output.weight");
-        let head = if tied { embedding } else { table.matrix("output.weight", vocabulary, hidden)? };
+        let head = match tied {
+            true => Linear { weight: embedding, bias: None, scale: F32Bits(1.0) },
+            false => table.unbiased_linear("output", vocabulary, hidden)?,
+        };
         let layers = (0..layers).map(|layer| Layer::open(&mut table, layer, hidden, heads, &variant));
         let layers = layers.collect::<Result<_, _>>()?;
         let specs = table.finish(architecture, |_| false)?;
         let eps = keys.rms_epsilon()?;
-        let head = Linear { weight: head, bias: None };
         Ok(Box::new(Dense {
             hyperparameters,
             specs,
@@ -228,10 +230,7 @@ impl Layer {
         let (q_width, kv_width) = (heads * head_dim, kv_heads * head_dim);
         let fused_qkv = table.has(&name("attn_qkv"));
         let mut linear = |part: &str, rows, cols| -> Result<Linear, ModelError> {
-            Ok(Linear {
-                weight: table.matrix(&name(part), rows, cols)?,
-                bias: table.optional_vector(&format!("blk.{layer}.{part}.bias"), rows)?,
-            })
+            table.linear(&format!("blk.{layer}.{part}"), rows, cols)
         };
         let qkv = if fused_qkv {
             Qkv::Fused(linear("attn_qkv", q_width + 2 * kv_width, hidden)?)

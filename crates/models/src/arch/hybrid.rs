@@ -8,9 +8,9 @@
 //! Multi-token-prediction layers, at the end of the stack, are ignored.
 
 use crate::ffn::{Ffn, FfnShape};
-use crate::graph_context::{AttentionParams, GraphContext, Linear, LogitScaling};
+use crate::graph_context::{AttentionParams, GraphContext, LogitScaling};
 use crate::metadata::MetadataReader;
-use crate::table::{Table, WeightId};
+use crate::table::{Linear, Table, WeightId};
 use crate::{
     HiddenOutput, Hyperparameters, KeyRope, KvShape, Model, ModelError, RecurrentShape, StepShape, WeightSpec,
 };
@@ -94,7 +94,10 @@ impl Hybrid {
         let norm = table.vector("output_norm.weight", hidden)?;
         // Without a separate LM head, the embeddings are tied.
         let tied = !table.has("output.weight");
-        let head = if tied { embedding } else { table.matrix("output.weight", vocabulary, hidden)? };
+        let head = match tied {
+            true => Linear { weight: embedding, bias: None, scale: F32Bits(1.0) },
+            false => table.unbiased_linear("output", vocabulary, hidden)?,
+        };
         let mut opened = Vec::new();
         for layer in 0..layers {
             let name = |part: &str| format!("blk.{layer}.{part}");
@@ -111,7 +114,6 @@ impl Hybrid {
         }
         let specs = table.finish(architecture, |name| layer_of(name).is_some_and(|layer| layer >= layers))?;
         let (eps, rope) = (keys.rms_epsilon()?, keys.rope(head_dim)?);
-        let (layers, head) = (opened, Linear { weight: head, bias: None });
         Ok(Box::new(Hybrid {
             hyperparameters,
             specs,
@@ -120,7 +122,7 @@ impl Hybrid {
             eps,
             rope,
             embedding,
-            layers,
+            layers: opened,
             norm,
             head,
         }))
@@ -190,14 +192,12 @@ impl Attention {
     ) -> Result<Attention, ModelError> {
         let AttentionParams { heads, kv_heads, head_dim, .. } = heads;
         let (q_width, kv_width) = (heads * head_dim, kv_heads * head_dim);
-        let mut linear = |part: &str, rows, cols| -> Result<Linear, ModelError> {
-            Ok(Linear { weight: table.matrix(&name(part), rows, cols)?, bias: None })
-        };
+        let mut linear = |part: &str, rows, cols| table.unbiased_linear(&name(part), rows, cols);
         Ok(Attention {
-            query_and_gate: linear("attn_q.weight", 2 * q_width, hidden)?,
-            key: linear("attn_k.weight", kv_width, hidden)?,
-            value: linear("attn_v.weight", kv_width, hidden)?,
-            output: linear("attn_output.weight", hidden, q_width)?,
+            query_and_gate: linear("attn_q", 2 * q_width, hidden)?,
+            key: linear("attn_k", kv_width, hidden)?,
+            value: linear("attn_v", kv_width, hidden)?,
+            output: linear("attn_output", hidden, q_width)?,
             head_norms: [
                 table.vector(&name("attn_q_norm.weight"), head_dim)?,
                 table.vector(&name("attn_k_norm.weight"), head_dim)?,
@@ -236,15 +236,13 @@ impl DeltaNet {
     ) -> Result<DeltaNet, ModelError> {
         let DeltaHeads { value_heads, value_dim, .. } = shape.heads;
         let (channels, width) = (shape.channels(), value_heads * value_dim);
-        let mut linear = |part: &str, rows, cols| -> Result<Linear, ModelError> {
-            Ok(Linear { weight: table.matrix(&name(part), rows, cols)?, bias: None })
-        };
+        let mut linear = |part: &str, rows, cols| table.unbiased_linear(&name(part), rows, cols);
         Ok(DeltaNet {
-            qkv: linear("attn_qkv.weight", channels, hidden)?,
-            gate: linear("attn_gate.weight", width, hidden)?,
-            alpha: linear("ssm_alpha.weight", value_heads, hidden)?,
-            beta: linear("ssm_beta.weight", value_heads, hidden)?,
-            output: linear("ssm_out.weight", hidden, width)?,
+            qkv: linear("attn_qkv", channels, hidden)?,
+            gate: linear("attn_gate", width, hidden)?,
+            alpha: linear("ssm_alpha", value_heads, hidden)?,
+            beta: linear("ssm_beta", value_heads, hidden)?,
+            output: linear("ssm_out", hidden, width)?,
             convolution: table.convolution(&name("ssm_conv1d.weight"), shape.kernel, channels)?,
             decay: [
                 table.vector(&name("ssm_dt.bias"), value_heads)?,

@@ -12,18 +12,24 @@ pub fn data(path: &str) -> String {
     format!("{}/../../tests/data/{path}", env!("CARGO_MANIFEST_DIR"))
 }
 
-/// The vocabulary of a file in `tests/data/tokenizers/vocab`; the largest are kept compressed.
-#[allow(dead_code, reason = "not every test file reads vocabularies")]
-pub fn vocabulary(name: &str) -> VocabSource {
-    let path = data(&format!("tokenizers/vocab/{name}"));
-    let file = match std::fs::File::open(format!("{path}.gz")) {
+/// A file below `tests/data`; the largest are kept compressed.
+#[allow(dead_code, reason = "not every test file reads data")]
+pub fn read(path: &str) -> Vec<u8> {
+    let path = data(path);
+    match std::fs::File::open(format!("{path}.gz")) {
         Ok(compressed) => {
             let mut bytes = Vec::new();
             flate2::read::GzDecoder::new(compressed).read_to_end(&mut bytes).unwrap();
-            GgufFile::from_bytes(bytes).unwrap()
+            bytes
         }
-        Err(_) => GgufFile::open(path).unwrap(),
-    };
+        Err(_) => std::fs::read(path).unwrap(),
+    }
+}
+
+/// The vocabulary of a file in `tests/data/tokenizers/vocab`.
+#[allow(dead_code, reason = "not every test file reads vocabularies")]
+pub fn vocabulary(name: &str) -> VocabSource {
+    let file = GgufFile::from_bytes(read(&format!("tokenizers/vocab/{name}"))).unwrap();
     VocabSource::from_gguf(file.metadata()).unwrap()
 }
 
