@@ -117,6 +117,15 @@ impl ChatFormat {
     /// # Errors
     /// If the model has no chat template, or the template is invalid or rejects the conversation.
     pub fn chat_tokens(&self, messages: &[Message]) -> Result<Vec<u32>, ChatError> {
+        // The template writes all special tokens itself, including BOS.
+        Ok(self.tokenizer.encode(&self.chat_text(messages)?, SpecialTokens::Parse, false))
+    }
+
+    /// The text that the template makes of a conversation.
+    ///
+    /// # Errors
+    /// As [`Self::chat_tokens`].
+    pub fn chat_text(&self, messages: &[Message]) -> Result<String, ChatError> {
         let source = self.source.as_ref().ok_or(ChatError::NoTemplate)?;
         let template =
             self.template.get_or_init(|| ChatTemplate::new(source)).as_ref().map_err(Clone::clone)?;
@@ -126,7 +135,6 @@ impl ChatFormat {
                 context[name] = String::from_utf8_lossy(self.tokenizer.piece(id)).into();
             }
         }
-        // The template writes all special tokens itself, including BOS.
-        Ok(self.tokenizer.encode(&template.render(&context)?, SpecialTokens::Parse, false))
+        Ok(template.render(&context)?)
     }
 }
