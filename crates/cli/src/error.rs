@@ -3,6 +3,7 @@
 use std::io;
 use std::process::ExitCode;
 
+use crate::origins::Origins;
 use crate::standard_io;
 
 /// A command-line error that the parser cannot detect. Exit status 2.
@@ -10,14 +11,19 @@ use crate::standard_io;
 #[error("{0}")]
 pub struct UsageError(pub String);
 
-/// Prints `error: message` with each cause on a line of its own, and returns the exit status.
+/// Prints `error: message` with each cause on a line of its own and the origin of the flags that it names, and returns the exit
+/// status.
 ///
 /// A broken pipe is a silent success: the reader of our output has seen enough.
-pub fn report(error: &anyhow::Error) -> ExitCode {
+pub fn report(error: &anyhow::Error, origins: &Origins) -> ExitCode {
     if is_broken_pipe(error) {
         return ExitCode::SUCCESS;
     }
-    standard_io::notify(&describe(error));
+    let mut text = describe(error);
+    for note in origins.notes(&text) {
+        text.push_str(&format!("\n  note: {note}"));
+    }
+    standard_io::notify(&text);
     if error.is::<UsageError>() {
         standard_io::notify("\nFor more information, try '--help'.");
         return ExitCode::from(2);

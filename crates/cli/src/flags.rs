@@ -5,11 +5,10 @@
 //! Flags that several commands share are in separate structs ([`ModelFlags`], [`CacheFlags`], …), so that a
 //! flag means the same thing wherever it appears.
 //!
-//! There is no `conflicts_with` in this file: clap counts a flag as given when its variable is set, even to
-//! "0", so a variable set for one command would break another. Commands reject conflicting flags (see
-//! `UsageError`).
+//! The variables are not read by clap but by [`command_line`](crate::command_line), so that errors can name them and a flag
+//! overrides every variable that contradicts it.
 
-use std::num::{NonZeroU32, NonZeroUsize};
+use std::num::NonZeroU32;
 use std::path::PathBuf;
 
 use clap::builder::{FalseyValueParser, NonEmptyStringValueParser, PossibleValuesParser, TypedValueParser};
@@ -24,6 +23,7 @@ use crate::cpu_mask::CpuMask;
 use crate::grammar_flags::GrammarFlags;
 use crate::sampling_flags::SamplingFlags;
 use crate::speculation_flags::SpeculationFlags;
+use crate::values::{self, Limit};
 
 /// The command line of `verbatim`.
 #[derive(Debug, Parser)]
@@ -33,6 +33,9 @@ use crate::speculation_flags::SpeculationFlags;
     about = "Run language models on this machine, with bit-for-bit reproducible output",
     long_about = "Run language models on this machine. The output is bit for bit that of plain token-by-token \
                   decoding, whatever the number of threads or requests.",
+    after_help = "The options of llama-cli are accepted under their names there: `verbatim -m model.gguf -p \"Hello\"`. So is \
+                  Ollama's `verbatim run MODEL \"Hello\"`.",
+    args_override_self = true,
     arg_required_else_help = true
 )]
 pub struct Cli {
@@ -50,6 +53,15 @@ pub struct CommonFlags {
     /// Folder that holds the models [default: `verbatim` in the user's data folder]
     #[arg(long, value_name = "DIR", env = "VERBATIM_HOME", global = true, value_hint = ValueHint::DirPath)]
     pub home: Option<PathBuf>,
+    /// Config file [default: `verbatim/config.toml` in the user's config folder]
+    #[arg(
+        long,
+        value_name = "FILE",
+        env = "VERBATIM_CONFIG_FILE",
+        global = true,
+        value_hint = ValueHint::FilePath
+    )]
+    pub config_file: Option<PathBuf>,
 }
 
 /// The commands.
@@ -85,6 +97,8 @@ pub enum Command {
     Rm(RmArgs),
     /// Give a model in the store another name too
     Cp(CpArgs),
+    /// Show and change the settings in the config file
+    Config(ConfigArgs),
     /// Write the manual page, or one page per command into a folder
     Man(ManArgs),
     /// Write a shell's completion script to standard output
@@ -93,6 +107,7 @@ pub enum Command {
 
 /// Which model to use.
 #[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Model")]
 pub struct ModelFlags {
     /// Model: a file, a name in the store, or what `verbatim pull` takes [default: qwen3:0.6b]
     #[arg(short, long, value_name = "MODEL", env = "VERBATIM_MODEL", add = ArgValueCompleter::new(completer::models))]
@@ -128,13 +143,21 @@ pub struct HubFlags {
 
 /// Backend and threads. The text depends on the backend and not on the threads.
 #[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Backend and threads")]
 pub struct DeviceFlags {
     /// Backend: cpu, or reference (slow scalar code, to compare with)
-    #[arg(long, value_name = "NAME", env = "VERBATIM_BACKEND", default_value = "cpu", value_parser = device_kind())]
+    #[arg(
+        long,
+        value_name = "NAME",
+        env = "VERBATIM_BACKEND",
+        default_value = "cpu",
+        ignore_case = true,
+        value_parser = device_kind()
+    )]
     pub backend: DeviceKind,
     /// Number of threads [default: one per physical core]; does not change the text
-    #[arg(long, value_name = "N", env = "VERBATIM_THREADS")]
-    pub threads: Option<NonZeroUsize>,
+    #[arg(short, long, value_name = "N", env = "VERBATIM_THREADS", value_parser = values::threads)]
+    pub threads: Option<Limit>,
     /// Logical CPUs to compute on, in hexadecimal: bit i is CPU i [default: all]
     #[arg(long, value_name = "MASK", env = "VERBATIM_CPU_MASK")]
     pub cpu_mask: Option<CpuMask>,
@@ -142,12 +165,29 @@ pub struct DeviceFlags {
 
 /// Types of the KV cache. The text depends on them.
 #[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "KV cache")]
 pub struct CacheFlags {
     /// Type of K in the KV cache
-    #[arg(long = "ctk", value_name = "FORMAT", env = "VERBATIM_CTK", default_value = "f16", value_parser = kv_type())]
+    #[arg(
+        long,
+        visible_alias = "ctk",
+        value_name = "FORMAT",
+        env = "VERBATIM_CTK",
+        default_value = "f16",
+        ignore_case = true,
+        value_parser = kv_type()
+    )]
     pub cache_type_k: KvType,
     /// Type of V in the KV cache
-    #[arg(long = "ctv", value_name = "FORMAT", env = "VERBATIM_CTV", default_value = "f16", value_parser = kv_type())]
+    #[arg(
+        long,
+        visible_alias = "ctv",
+        value_name = "FORMAT",
+        env = "VERBATIM_CTV",
+        default_value = "f16",
+        ignore_case = true,
+        value_parser = kv_type()
+    )]
     pub cache_type_v: KvType,
     /// Disable the Hadamard transform before KV quantisation (less accurate)
     #[arg(long, env = "VERBATIM_NO_KV_ROTATION", value_parser = switch())]
@@ -157,7 +197,7 @@ pub struct CacheFlags {
 /// A backend, by its name.
 fn device_kind() -> impl TypedValueParser<Value = DeviceKind> {
     PossibleValuesParser::new(DeviceKind::ALL.map(DeviceKind::name))
-        .try_map(|name| name.parse::<DeviceKind>())
+        .try_map(|name| name.to_ascii_lowercase().parse::<DeviceKind>())
 }
 
 /// A KV cache type, by its name.
@@ -166,54 +206,89 @@ fn kv_type() -> impl TypedValueParser<Value = KvType> {
 }
 
 fn kv_type_of(name: &str) -> Result<KvType, String> {
-    let found = KvType::ALL.into_iter().find(|kind| kind.name() == name);
+    let found = KvType::ALL.into_iter().find(|kind| kind.name().eq_ignore_ascii_case(name));
     found.ok_or_else(|| format!("{name} is not one of {}", KvType::ALL.map(KvType::name).join(", ")))
 }
 
-/// Context shift, session file and prefix cache.
+/// Context size, context shift, session file and prefix cache.
 #[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Context and session")]
 pub struct SequenceFlags {
+    /// Context size in tokens [default: the model's training context, at most 8192]
+    #[arg(
+        short = 'c',
+        long = "ctx-size",
+        visible_alias = "ctx",
+        value_name = "N",
+        env = "VERBATIM_CTX",
+        value_parser = values::context
+    )]
+    pub context_tokens: Option<Limit>,
     /// When the context is full, keep the first --keep tokens, discard the older half of the rest and continue, instead of stopping
-    #[arg(long, env = "VERBATIM_CONTEXT_SHIFT", value_parser = switch())]
+    #[arg(long, env = "VERBATIM_CONTEXT_SHIFT", value_parser = switch(), overrides_with = "no_context_shift")]
     pub context_shift: bool,
+    /// Stop when the context is full: this is the default
+    #[arg(long, env = "VERBATIM_NO_CONTEXT_SHIFT", value_parser = switch(), overrides_with = "context_shift")]
+    pub no_context_shift: bool,
     /// Tokens at the start that --context-shift never discards
-    #[arg(long, value_name = "N", env = "VERBATIM_KEEP", default_value = "4")]
+    #[arg(long, value_name = "N", env = "VERBATIM_KEEP", default_value = "4", value_parser = values::count)]
     pub keep: usize,
-    /// Session file with the KV cache and recurrent state: restored if it exists, written at the end
+    /// Session file with the conversation and its KV cache: continued if it exists, saved after each answer
     #[arg(long, value_name = "FILE", env = "VERBATIM_SESSION", value_hint = ValueHint::FilePath)]
     pub session: Option<PathBuf>,
     /// Size of the prefix cache in MiB
-    #[arg(long, value_name = "MIB", env = "VERBATIM_CACHE_MIB", default_value = "256")]
+    #[arg(
+        long,
+        value_name = "MIB",
+        env = "VERBATIM_CACHE_MIB",
+        default_value = "256",
+        value_parser = values::count
+    )]
     pub cache_mib: usize,
 }
 
-/// How to choose the next token and when to stop.
+/// When to stop, and what comes before the conversation.
 #[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Answer")]
 pub struct GenerateFlags {
     /// Maximum number of tokens to generate [default: until the model stops or the context is full]
-    #[arg(short = 'n', long, value_name = "N", env = "VERBATIM_MAX_TOKENS", allow_negative_numbers = true)]
-    pub max_tokens: Option<u32>,
+    #[arg(
+        short = 'n',
+        long,
+        visible_aliases = ["predict", "n-predict"],
+        value_name = "N",
+        env = "VERBATIM_MAX_TOKENS",
+        value_parser = values::max_tokens
+    )]
+    pub max_tokens: Option<Limit>,
     /// Stop string, not part of the answer; may be given several times
     #[arg(
         long,
+        visible_alias = "reverse-prompt",
         value_name = "TEXT",
         env = "VERBATIM_STOP",
         allow_hyphen_values = true,
         value_parser = NonEmptyStringValueParser::new()
     )]
     pub stop: Vec<String>,
-    /// Context size in tokens [default: the model's training context, at most 8192]
-    #[arg(long = "ctx", value_name = "N", env = "VERBATIM_CTX")]
-    pub context_tokens: Option<NonZeroU32>,
     /// System message that comes before the conversation
-    #[arg(long, value_name = "TEXT", env = "VERBATIM_SYSTEM")]
+    #[arg(
+        long,
+        visible_alias = "system-prompt",
+        value_name = "TEXT",
+        env = "VERBATIM_SYSTEM",
+        allow_hyphen_values = true
+    )]
     pub system: Option<String>,
     /// Tokens that the model may think before it must answer; 0 is none, -1 is any number [default: -1]
-    #[arg(long, value_name = "N", env = "VERBATIM_REASONING_BUDGET", allow_negative_numbers = true)]
-    pub reasoning_budget: Option<i64>,
+    #[arg(long, value_name = "N", env = "VERBATIM_REASONING_BUDGET", value_parser = values::budget)]
+    pub reasoning_budget: Option<Limit>,
     /// Show only the answer, not what the model thinks before it
     #[arg(long, env = "VERBATIM_HIDE_REASONING", value_parser = switch())]
     pub hide_reasoning: bool,
+    /// Print nothing but the answer: no summary, banner or progress
+    #[arg(short, long, env = "VERBATIM_QUIET", value_parser = switch())]
+    pub quiet: bool,
     /// What answers must look like.
     #[command(flatten)]
     pub grammar: GrammarFlags,
@@ -225,29 +300,54 @@ pub struct GenerateFlags {
     pub speculation: SpeculationFlags,
 }
 
+/// How conversations are written for the model.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Chat template")]
+pub struct ChatTemplateFlags {
+    /// Template in place of the model's: a name (chatml, llama2, llama3, gemma, mistral, phi3, zephyr, vicuna), a file, or Jinja
+    #[arg(long, value_name = "TEMPLATE", env = "VERBATIM_CHAT_TEMPLATE", value_hint = ValueHint::FilePath)]
+    pub chat_template: Option<String>,
+    /// As --chat-template, from a file
+    #[arg(long, value_name = "FILE", env = "VERBATIM_CHAT_TEMPLATE_FILE", value_hint = ValueHint::FilePath)]
+    pub chat_template_file: Option<PathBuf>,
+}
+
+/// What to answer.
+#[derive(Debug, Clone, Default, Args)]
+#[command(next_help_heading = "Prompt")]
+pub struct PromptFlags {
+    /// The prompt, as the argument
+    #[arg(short, long, value_name = "TEXT", env = "VERBATIM_PROMPT", allow_hyphen_values = true)]
+    pub prompt: Option<String>,
+    /// File with the prompt
+    #[arg(short, long, value_name = "FILE", env = "VERBATIM_PROMPT_FILE", value_hint = ValueHint::FilePath)]
+    pub file: Option<PathBuf>,
+    /// Replace \n, \t, \r, \", \', \\ and \xHH in the prompt
+    #[arg(short, long, env = "VERBATIM_ESCAPE", value_parser = switch())]
+    pub escape: bool,
+}
+
 /// `verbatim run`: one prompt, one answer.
 #[derive(Debug, Clone, Args)]
 pub struct RunArgs {
-    /// Text to answer; `-`, or nothing when standard input is not a terminal, reads standard input
-    #[arg(value_name = "PROMPT")]
-    pub prompt: Option<String>,
+    /// Prompt, or a model and a prompt. `-`, or nothing, is standard input; what is piped in beside a prompt follows it. A model
+    /// alone begins a chat
+    #[arg(value_name = "[MODEL] PROMPT", add = ArgValueCompleter::new(completer::models))]
+    pub words: Vec<String>,
+    /// What to answer.
+    #[command(flatten)]
+    pub prompt: PromptFlags,
     /// Which model.
     #[command(flatten)]
     pub model: ModelFlags,
-    /// Sampling and limits.
+    /// What is printed.
     #[command(flatten)]
-    pub generate: GenerateFlags,
-    /// Backend and threads.
+    pub output: RunOutputFlags,
+    /// The flags that `chat` has too.
     #[command(flatten)]
-    pub device: DeviceFlags,
-    /// KV cache types.
-    #[command(flatten)]
-    pub cache: CacheFlags,
-    /// Context shift, session file and prefix cache.
-    #[command(flatten)]
-    pub sequence: SequenceFlags,
+    pub talk: TalkFlags,
     /// Raw completion: continue the prompt without applying the chat template
-    #[arg(long, env = "VERBATIM_NO_TEMPLATE", value_parser = switch())]
+    #[arg(long, env = "VERBATIM_NO_TEMPLATE", value_parser = switch(), help_heading = "Chat template")]
     pub no_template: bool,
     /// Many prompts at once.
     #[command(flatten)]
@@ -282,36 +382,104 @@ pub struct ParallelFlags {
         visible_alias = "slots",
         value_name = "N",
         env = "VERBATIM_NP",
+        value_parser = values::positive,
         help_heading = "Many prompts"
     )]
-    pub slots: Option<NonZeroUsize>,
+    pub slots: Option<usize>,
 }
 
 impl ParallelFlags {
     /// Requests computed at once.
     pub fn slots(&self) -> usize {
-        self.slots.map_or(8, usize::from)
+        self.slots.unwrap_or(8)
     }
+}
+
+/// How `verbatim run` prints an answer.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Output")]
+pub struct RunOutputFlags {
+    /// Print a JSON object with the text, its tokens, finish_reason, seed and timings
+    #[arg(long, env = "VERBATIM_JSON", value_parser = switch(), overrides_with = "json_lines")]
+    pub json: bool,
+    /// Print a line of JSON for each piece of text, then one with finish_reason, seed and timings
+    #[arg(long, env = "VERBATIM_JSON_LINES", value_parser = switch(), overrides_with = "json")]
+    pub json_lines: bool,
+}
+
+/// What `run` and `chat` share.
+#[derive(Debug, Clone, Args)]
+pub struct TalkFlags {
+    /// Settings to use from the config file (`verbatim config`), besides those of its profile `default`; `none` for none
+    #[arg(long, value_name = "NAME", env = "VERBATIM_PROFILE")]
+    pub profile: Option<String>,
+    /// Limits, grammar and sampling.
+    #[command(flatten)]
+    pub generate: GenerateFlags,
+    /// The template.
+    #[command(flatten)]
+    pub template: ChatTemplateFlags,
+    /// Context, session and prefix cache.
+    #[command(flatten)]
+    pub sequence: SequenceFlags,
+    /// KV cache types.
+    #[command(flatten)]
+    pub cache: CacheFlags,
+    /// Backend and threads.
+    #[command(flatten)]
+    pub device: DeviceFlags,
 }
 
 /// `verbatim chat`: a conversation in the terminal.
 #[derive(Debug, Clone, Args)]
 pub struct ChatArgs {
+    /// The model, as --model
+    #[arg(value_name = "MODEL", add = ArgValueCompleter::new(completer::models))]
+    pub name: Option<String>,
+    /// The first message.
+    #[command(flatten)]
+    pub prompt: PromptFlags,
     /// Which model.
     #[command(flatten)]
     pub model: ModelFlags,
-    /// Sampling and limits.
+    /// The flags that `run` has too.
     #[command(flatten)]
-    pub generate: GenerateFlags,
-    /// Backend and threads.
-    #[command(flatten)]
-    pub device: DeviceFlags,
-    /// KV cache types.
-    #[command(flatten)]
-    pub cache: CacheFlags,
-    /// Context shift, session file and prefix cache.
-    #[command(flatten)]
-    pub sequence: SequenceFlags,
+    pub talk: TalkFlags,
+}
+
+/// `verbatim config`: the config file.
+#[derive(Debug, Clone, Args)]
+pub struct ConfigArgs {
+    /// The profile to show or change [default: default]
+    #[arg(long, value_name = "NAME", env = "VERBATIM_PROFILE", global = true)]
+    pub profile: Option<String>,
+    /// What to do; `list` if nothing is given
+    #[command(subcommand)]
+    pub action: Option<ConfigAction>,
+}
+
+/// What to do with the config file.
+#[derive(Debug, Clone, Subcommand)]
+pub enum ConfigAction {
+    /// Print the value of a setting
+    Get {
+        /// A flag of `run` and `chat` without its dashes, such as temp
+        #[arg(value_name = "KEY")]
+        key: String,
+    },
+    /// Change a setting
+    Set {
+        /// A flag of `run` and `chat` without its dashes, such as temp
+        #[arg(value_name = "KEY")]
+        key: String,
+        /// Its value, several for a flag that may be given several times; none removes the setting
+        #[arg(value_name = "VALUE", allow_hyphen_values = true)]
+        values: Vec<String>,
+    },
+    /// Print the settings of all profiles
+    List,
+    /// Print where the config file is
+    Path,
 }
 
 /// `verbatim logits`: the logits for given tokens, as a file.
@@ -745,6 +913,17 @@ mod tests {
     }
 
     #[test]
+    fn the_flags_of_every_command_belong_to_no_other_flag() {
+        let program = Cli::command();
+        for global in program.get_arguments() {
+            for command in program.get_subcommands() {
+                let is_own = command.get_arguments().any(|flag| flag.get_id() == global.get_id());
+                assert!(!is_own, "{} {}", command.get_name(), global.get_id());
+            }
+        }
+    }
+
+    #[test]
     fn every_command_has_help() {
         for command in Cli::command().get_subcommands() {
             assert!(command.get_about().is_some(), "{} has no help", command.get_name());
@@ -776,22 +955,22 @@ mod tests {
             "Hello",
         ])
         .unwrap();
-        assert_eq!(args.prompt.as_deref(), Some("Hello"));
+        assert_eq!(args.words, ["Hello"]);
         assert_eq!(args.model.model.as_deref(), Some("m.gguf"));
-        assert_eq!(args.generate.max_tokens, Some(5));
-        assert_eq!(args.generate.sampling.temperature, Some(0.5));
-        assert_eq!(args.generate.sampling.seed, Some(Seed(Some(7))));
-        assert_eq!(args.generate.context_tokens.map(NonZeroU32::get), Some(64));
-        assert_eq!(args.device.threads.map(NonZeroUsize::get), Some(2));
-        assert_eq!(args.cache.cache_type_k, KvType::F32);
-        assert_eq!(args.cache.cache_type_v, KvType::F16);
+        let TalkFlags { generate, device, cache, sequence, .. } = args.talk;
+        assert_eq!(generate.max_tokens, Some(Limit(Some(5))));
+        assert_eq!(generate.sampling.temperature, Some(0.5));
+        assert_eq!(generate.sampling.seed, Some(Seed(Some(7))));
+        assert_eq!(sequence.context_tokens, Some(Limit(Some(64))));
+        assert_eq!(device.threads, Some(Limit(Some(2))));
+        assert_eq!((cache.cache_type_k, cache.cache_type_v), (KvType::F32, KvType::F16));
         assert!(!args.no_template);
     }
 
     #[test]
     fn a_dash_is_a_prompt() {
-        assert_eq!(run_args(&["run", "-"]).unwrap().prompt.as_deref(), Some("-"));
-        assert_eq!(run_args(&["run"]).unwrap().prompt, None);
+        assert_eq!(run_args(&["run", "-"]).unwrap().words, ["-"]);
+        assert!(run_args(&["run"]).unwrap().words.is_empty());
     }
 
     #[test]

@@ -1,17 +1,20 @@
 //! The flags of constrained decoding.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use anyhow::{Context, ensure};
+use anyhow::{Context, bail, ensure};
 use clap::{Args, ValueHint};
 use verbatim_engine::Grammar;
 
+use crate::error::UsageError;
+
 /// What answers must look like.
 #[derive(Debug, Clone, Default, Args)]
+#[command(next_help_heading = "Constrained answers")]
 #[group(multiple = false)]
 pub struct GrammarFlags {
-    /// Constrain the answer to JSON that satisfies this schema; `{}` allows any JSON
+    /// Constrain the answer to JSON that satisfies this schema; `{}` allows any JSON object
     #[arg(short = 'j', long, value_name = "SCHEMA", env = "VERBATIM_JSON_SCHEMA")]
     pub json_schema: Option<String>,
     /// As --json-schema, from a file
@@ -47,15 +50,25 @@ impl GrammarFlags {
             fs::read_to_string(path).with_context(problem).map(Some)
         };
         let schema = match &self.json_schema {
-            Some(text) => Some(text.clone()),
+            Some(text) => {
+                is_not_a_file("--json-schema", text, text.trim_start().starts_with('{'))?;
+                Some(text.clone())
+            }
             None => from_file("--json-schema-file", &self.json_schema_file)?,
         };
         let grammar = match &self.grammar {
-            Some(text) => Some(text.clone()),
+            Some(text) => {
+                is_not_a_file("--grammar", text, text.contains("::=") || text.contains('\n'))?;
+                Some(text.clone())
+            }
             None => from_file("--grammar-file", &self.grammar_file)?,
         };
         Ok(match (schema, grammar) {
-            (Some(schema), _) => Some(Grammar::json_schema(&schema)?),
+            // As in llama.cpp, the empty schema is any object, not any value.
+            (Some(schema), _) if schema.split_whitespace().collect::<String>() == "{}" => {
+                Some(Grammar::json_object())
+            }
+            (Some(schema), _) => Some(self.schema(&schema)?),
             (None, Some(grammar)) if grammar.trim_start().starts_with("%llguidance") => {
                 Some(Grammar::Lark(grammar))
             }
@@ -63,4 +76,25 @@ impl GrammarFlags {
             (None, None) => None,
         })
     }
+
+    fn schema(&self, text: &str) -> anyhow::Result<Grammar> {
+        match Grammar::json_schema(text) {
+            Ok(grammar) => Ok(grammar),
+            Err(error) if self.json_schema.is_some() => {
+                bail!(UsageError(format!("--json-schema: {error}")))
+            }
+            Err(error) => {
+                let path = self.json_schema_file.as_deref().unwrap_or(Path::new("-"));
+                Err(anyhow::Error::new(error).context(format!("--json-schema-file {}", path.display())))
+            }
+        }
+    }
+}
+
+/// Rejects the name of a file where its text is expected.
+fn is_not_a_file(flag: &str, text: &str, is_text: bool) -> anyhow::Result<()> {
+    if !is_text && Path::new(text).is_file() {
+        bail!(UsageError(format!("{flag} {text}: this is a file; use {flag}-file {text}")));
+    }
+    Ok(())
 }

@@ -1,48 +1,75 @@
-//! The conversation of `verbatim chat`: reading lines, the commands that begin with `/`, and the messages so
-//! far.
+//! The conversation of `verbatim chat`: inputs, commands, and the messages so far.
 //!
 //! Answers come from a [`Responder`] and lines from a [`LineSource`], so nothing here needs a model or a
 //! terminal.
 
 use std::fs;
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use anyhow::Context;
-use rustyline::DefaultEditor;
-use rustyline::error::ReadlineError;
+use anyhow::{Context, ensure};
 use verbatim_engine::{Message, Role};
 
+use crate::chat_input::{Input, help, is_complete};
+use crate::session::counted;
 use crate::standard_io;
+use crate::wrap::Wrapper;
 
-/// Output of `/help`.
-const HELP: &str = "\
-/reset       clear the conversation, except for the system message
-/save FILE   write the conversation to FILE as a JSON array of messages
-/help        show this
-/quit        leave, as Ctrl-D does
-A line that ends with \\ continues on the next one. To start a message with /, write // instead.
-Ctrl-C stops an answer; the text so far stays in the conversation.
-";
+/// An answer, and what to say about it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Answer {
+    /// The text.
+    pub text: String,
+    /// Statistics and warnings, each on a line of its own after the text.
+    pub notes: Vec<String>,
+}
 
 /// Something that continues a conversation.
 pub trait Responder {
     /// Answers the last message. Passes each piece of text to `show` as it arrives, and returns the whole answer, or
-    /// the part before an interruption by the user.
+    /// the part before an interruption by the user. `is_again`: the last answer was not wanted, another one is.
     ///
     /// # Errors
     /// When there is no answer: the user message is then removed and the conversation continues.
     fn respond(
         &mut self,
         conversation: &[Message],
+        is_again: bool,
         show: &mut dyn FnMut(&str) -> anyhow::Result<()>,
-    ) -> anyhow::Result<String>;
+    ) -> anyhow::Result<Answer>;
+
+    /// Saves the conversation. Called whenever it has changed.
+    ///
+    /// # Errors
+    /// When it cannot be saved.
+    fn keep(&mut self, conversation: &[Message]) -> anyhow::Result<()>;
+
+    /// Where [`keep`](Self::keep) saves, if anywhere.
+    fn file(&self) -> Option<&Path>;
+
+    /// Whether the program has to end.
+    fn must_end(&self) -> bool;
+
+    /// Rejects a system message that would have no effect.
+    ///
+    /// # Errors
+    /// When the model cannot take it.
+    fn check_system(&self, system: &str) -> anyhow::Result<()>;
+
+    /// Shows the settings, or changes one: `temp 0.5`. Returns what to print.
+    ///
+    /// # Errors
+    /// When there is no such setting, or the value does not suit it.
+    fn set(&mut self, words: &str) -> anyhow::Result<String>;
+
+    /// The model, for people.
+    fn description(&self) -> &str;
 }
 
 /// One input event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Line {
-    /// A line without its line ending.
+    /// A line without its line ending, or all lines of a message.
     Text(String),
     /// Ctrl-C: the line is discarded.
     Interrupted,
@@ -59,172 +86,235 @@ pub trait LineSource {
     fn next_line(&mut self, prompt: &str) -> anyhow::Result<Line>;
 }
 
-/// Lines from standard input, edited and with a history where it is a terminal.
-#[derive(Debug)]
-pub struct Terminal {
-    editor: DefaultEditor,
-    history: PathBuf,
+/// Where answers and the output of commands go, and errors.
+pub struct Screen<'a> {
+    /// Answers and the output of commands.
+    pub output: &'a mut dyn Write,
+    /// Errors and hints.
+    pub errors: &'a mut dyn Write,
+    /// Columns of the terminal that shows answers, if one does.
+    pub width: Option<usize>,
 }
 
-impl Terminal {
-    /// Opens standard input, with the history of earlier conversations from the file `history`.
-    ///
-    /// # Errors
-    /// When the terminal cannot be set up. An unreadable history is treated as empty.
-    pub fn open(history: &Path) -> anyhow::Result<Self> {
-        let mut editor = DefaultEditor::new().context("cannot set up the terminal for a conversation")?;
-        if let Some(folder) = history.parent() {
-            let _ = fs::create_dir_all(folder);
-        }
-        let _ = editor.load_history(history);
-        Ok(Self { editor, history: history.to_path_buf() })
-    }
-}
-
-impl LineSource for Terminal {
-    fn next_line(&mut self, prompt: &str) -> anyhow::Result<Line> {
-        match self.editor.readline(prompt) {
-            Ok(line) => {
-                // The history is optional: failing to write it must not end the conversation.
-                if self.editor.add_history_entry(&line).unwrap_or(false) {
-                    let _ = self.editor.append_history(&self.history);
-                }
-                Ok(Line::Text(line))
-            }
-            Err(ReadlineError::Interrupted) => Ok(Line::Interrupted),
-            Err(ReadlineError::Io(error)) if error.kind() == std::io::ErrorKind::InvalidData => {
-                standard_io::notify("that line is not UTF-8 and was ignored");
-                Ok(Line::Text(String::new()))
-            }
-            Err(ReadlineError::Eof) => Ok(Line::End),
-            Err(error) => Err(error).context("cannot read standard input"),
-        }
-    }
-}
-
-/// Holds a conversation until `/quit` or the end of the input. It continues `conversation` and appends to it. A given
-/// system message replaces the one there. Answers and the output of commands go to `output`.
+/// Holds a conversation until `/quit`, the end of the input, or a signal to end. It continues `conversation`, after the message
+/// `first`, if any. Returns whether all went well: no answer and no command failed.
 ///
 /// # Errors
-/// When the input cannot be read or the output not written. A failed answer or command is reported in
-/// `output`.
+/// When the input cannot be read or the output not written. A failed answer or command is reported in `errors`.
 pub fn converse(
     responder: &mut dyn Responder,
     lines: &mut dyn LineSource,
-    output: &mut dyn Write,
-    system: Option<&str>,
+    screen: &mut Screen<'_>,
+    first: Option<String>,
     conversation: &mut Vec<Message>,
-) -> anyhow::Result<()> {
-    let is_system =
-        |conversation: &[Message]| conversation.first().is_some_and(|first| first.role == Role::System);
-    if let Some(text) = system {
-        if is_system(conversation) {
-            conversation.remove(0);
-        }
-        conversation.insert(0, Message { role: Role::System, content: text.to_owned() });
+) -> anyhow::Result<bool> {
+    let mut talk = Talk { responder, screen, conversation, is_well: true };
+    if let Some(text) = first {
+        talk.answer(text)?;
     }
-    let system_messages = usize::from(is_system(conversation));
-    while let Some(input) = read_input(lines)? {
-        match Input::parse(&input) {
-            Input::Nothing => {}
-            Input::Quit => break,
-            Input::Help => output.write_all(HELP.as_bytes())?,
-            Input::Reset => conversation.truncate(system_messages),
-            Input::Save(path) => match save(conversation, Path::new(path)) {
-                Ok(()) => writeln!(output, "saved {} messages in {path}", conversation.len())?,
-                Err(error) => writeln!(output, "error: {error:#}")?,
-            },
-            Input::Unknown(command) => {
-                writeln!(output, "unknown command {command}: /help lists all commands")?
-            }
-            Input::Say(text) => answer(responder, conversation, text, output)?,
+    while !talk.responder.must_end()
+        && let Some(input) = read_input(lines, talk.screen.errors)?
+    {
+        let input = Input::parse(&input);
+        if input == Input::Quit {
+            break;
         }
-        output.flush()?;
+        talk.take(input)?;
+        talk.screen.output.flush()?;
     }
-    Ok(())
+    Ok(talk.is_well)
 }
 
-fn answer(
-    responder: &mut dyn Responder,
+struct Talk<'a, 'b> {
+    responder: &'a mut dyn Responder,
+    screen: &'a mut Screen<'b>,
+    conversation: &'a mut Vec<Message>,
+    is_well: bool,
+}
+
+impl Talk<'_, '_> {
+    fn take(&mut self, input: Input<'_>) -> anyhow::Result<()> {
+        let done = match input {
+            Input::Nothing | Input::Quit => return Ok(()),
+            Input::Say(text) => return self.answer(text),
+            Input::Regenerate => return self.answer_again(),
+            Input::Help => Ok(help()),
+            Input::Show => {
+                let messages = counted(self.conversation.len(), "message");
+                Ok(format!("{}\n{messages} in this conversation\n", self.responder.description()))
+            }
+            Input::Clear => self.clear(),
+            Input::Undo => self.undo(),
+            Input::Set(words) => self.responder.set(words),
+            Input::System(text) => self.system(text),
+            Input::Save(path) => self.save(path),
+            Input::Load(path) => self.load(Path::new(path)),
+            Input::Unknown(command) => {
+                Err(anyhow::anyhow!("unknown command {command}: /help lists all commands"))
+            }
+        };
+        match done {
+            Ok(text) => Ok(self.screen.output.write_all(text.as_bytes())?),
+            Err(error) => self.report(&error),
+        }
+    }
+
+    /// Answers a message.
+    fn answer(&mut self, text: String) -> anyhow::Result<()> {
+        self.conversation.push(Message { role: Role::User, content: text });
+        if !self.respond(false)? {
+            self.conversation.pop();
+        }
+        self.keep()
+    }
+
+    fn answer_again(&mut self) -> anyhow::Result<()> {
+        if self.conversation.last().is_none_or(|last| last.role != Role::Assistant) {
+            return self.report(&anyhow::anyhow!("there is no answer yet"));
+        }
+        let unwanted = self.conversation.pop();
+        if !self.respond(true)? {
+            self.conversation.extend(unwanted);
+        }
+        self.keep()
+    }
+
+    /// Appends an answer to the conversation; returns whether there was one.
+    fn respond(&mut self, is_again: bool) -> anyhow::Result<bool> {
+        let mut written = Ok(());
+        let mut wrapper = Wrapper::new(self.screen.width);
+        let output = &mut *self.screen.output;
+        let answered = self.responder.respond(self.conversation, is_again, &mut |piece| {
+            written = output.write_all(wrapper.push(piece).as_bytes()).and_then(|()| output.flush());
+            if written.is_err() { anyhow::bail!("cannot write the answer") } else { Ok(()) }
+        });
+        let rest = wrapper.finish();
+        if written.is_err() {
+            // There was no visible answer: the message is removed, so that no two user messages follow each other.
+            self.conversation.pop();
+        }
+        written.and_then(|()| output.write_all(rest.as_bytes())).context("cannot write the answer")?;
+        match answered {
+            Ok(Answer { text, notes }) => {
+                self.conversation.push(Message { role: Role::Assistant, content: text });
+                writeln!(output)?;
+                output.flush()?;
+                notes
+                    .iter()
+                    .for_each(|note| drop(writeln!(self.screen.errors, "{}", standard_io::escape(note))));
+                Ok(true)
+            }
+            Err(error) => self.report(&error).map(|()| false),
+        }
+    }
+
+    fn keep(&mut self) -> anyhow::Result<()> {
+        match self.responder.keep(self.conversation) {
+            Ok(()) => Ok(()),
+            Err(error) => self.report(&error),
+        }
+    }
+
+    fn report(&mut self, error: &anyhow::Error) -> anyhow::Result<()> {
+        self.is_well = false;
+        self.screen.output.flush()?;
+        let text = format!("error: {error:#}");
+        writeln!(self.screen.errors, "{}", standard_io::escape(&text)).context("cannot report an error")
+    }
+
+    fn has_system(&self) -> bool {
+        self.conversation.first().is_some_and(|first| first.role == Role::System)
+    }
+
+    fn clear(&mut self) -> anyhow::Result<String> {
+        self.conversation.truncate(usize::from(self.has_system()));
+        self.responder.keep(self.conversation)?;
+        Ok(String::new())
+    }
+
+    fn undo(&mut self) -> anyhow::Result<String> {
+        let last = self.conversation.iter().rposition(|message| message.role == Role::User);
+        let last = last.context("there is no message to take back")?;
+        let taken = self.conversation.split_off(last);
+        self.responder.keep(self.conversation)?;
+        let begins: String = taken[0].content.chars().take(60).collect();
+        Ok(format!("taken back: {}\n", standard_io::escape(&begins)))
+    }
+
+    fn system(&mut self, text: &str) -> anyhow::Result<String> {
+        if text.is_empty() {
+            let system = self.has_system().then(|| self.conversation[0].content.clone());
+            return Ok(system.map_or("there is no system message\n".to_owned(), |text| text + "\n"));
+        }
+        set_system(self.responder, self.conversation, text)?;
+        self.responder.keep(self.conversation)?;
+        Ok(String::new())
+    }
+
+    fn save(&mut self, path: &str) -> anyhow::Result<String> {
+        let messages = counted(self.conversation.len(), "message");
+        if path.is_empty() {
+            let file = self.responder.file().context("/save needs a file name: there is no --session")?;
+            let file = file.display().to_string();
+            self.responder.keep(self.conversation)?;
+            return Ok(format!("saved {messages} in {file}\n"));
+        }
+        save(self.conversation, Path::new(path))?;
+        Ok(format!("saved {messages} in {path}\n"))
+    }
+
+    fn load(&mut self, path: &Path) -> anyhow::Result<String> {
+        let text = standard_io::read_text_file(path).map_err(|error| match path.is_file() {
+            true => error.context("/load reads what /save wrote; a session is continued with --session"),
+            false => error,
+        })?;
+        let loaded: Vec<Message> = serde_json::from_str(&text).with_context(|| {
+            format!("{} is not a JSON array of messages, as /save writes it", path.display())
+        })?;
+        ensure!(!loaded.is_empty(), "{} has no messages", path.display());
+        let ends_well = loaded.last().is_some_and(|last| last.role != Role::User);
+        ensure!(ends_well, "{} ends with a message of the user that has no answer", path.display());
+        *self.conversation = loaded;
+        self.responder.keep(self.conversation)?;
+        Ok(format!("loaded {} from {}\n", counted(self.conversation.len(), "message"), path.display()))
+    }
+}
+
+/// Puts a system message in front of a conversation, in place of the one there.
+///
+/// # Errors
+/// When the model cannot take it.
+pub fn set_system(
+    responder: &dyn Responder,
     conversation: &mut Vec<Message>,
-    text: String,
-    output: &mut dyn Write,
+    text: &str,
 ) -> anyhow::Result<()> {
-    conversation.push(Message { role: Role::User, content: text });
-    let mut written = Ok(());
-    let answered = responder.respond(conversation, &mut |piece| {
-        written = output.write_all(piece.as_bytes()).and_then(|()| output.flush());
-        if written.is_err() { anyhow::bail!("cannot write the answer") } else { Ok(()) }
-    });
-    if written.is_err() {
-        // There was no visible answer: the message is removed, so that no two user messages follow each other.
-        conversation.pop();
+    responder.check_system(text)?;
+    if conversation.first().is_some_and(|first| first.role == Role::System) {
+        conversation.remove(0);
     }
-    written.context("cannot write the answer")?;
-    match answered {
-        Ok(content) => {
-            conversation.push(Message { role: Role::Assistant, content });
-            writeln!(output)?;
-        }
-        Err(error) => {
-            conversation.pop();
-            writeln!(output, "error: {error:#}")?;
-        }
-    }
+    conversation.insert(0, Message { role: Role::System, content: text.to_owned() });
     Ok(())
 }
 
 /// Reads one input, which may be several lines; `None` at the end.
-fn read_input(lines: &mut dyn LineSource) -> anyhow::Result<Option<String>> {
-    let mut input = String::new();
+fn read_input(lines: &mut dyn LineSource, errors: &mut dyn Write) -> anyhow::Result<Option<String>> {
+    let mut input: Option<String> = None;
     loop {
-        let prompt = if input.is_empty() { "> " } else { "… " };
-        match lines.next_line(prompt)? {
-            Line::Text(line) => match line.strip_suffix('\\') {
-                Some(begun) => {
-                    input.push_str(begun);
-                    input.push('\n');
+        match lines.next_line(if input.is_none() { "> " } else { "… " })? {
+            Line::Text(line) => {
+                let whole = input.take().map_or(line.clone(), |begun| format!("{begun}\n{line}"));
+                if is_complete(&whole) {
+                    return Ok(Some(whole));
                 }
-                None => {
-                    input.push_str(&line);
-                    return Ok(Some(input));
-                }
-            },
-            Line::Interrupted => input.clear(),
-            Line::End => return Ok((!input.is_empty()).then_some(input)),
-        }
-    }
-}
-
-#[derive(Debug, PartialEq, Eq)]
-enum Input<'a> {
-    Nothing,
-    Quit,
-    Help,
-    Reset,
-    Save(&'a str),
-    Unknown(&'a str),
-    Say(String),
-}
-
-impl<'a> Input<'a> {
-    fn parse(text: &'a str) -> Self {
-        if text.trim().is_empty() {
-            return Self::Nothing;
-        }
-        if !text.starts_with('/') {
-            return Self::Say(text.to_owned());
-        }
-        if text.starts_with("//") {
-            return Self::Say(text[1..].to_owned());
-        }
-        let (command, argument) = text.split_once(char::is_whitespace).unwrap_or((text, ""));
-        match (command, argument.trim()) {
-            ("/quit", "") => Self::Quit,
-            ("/help", "") => Self::Help,
-            ("/reset", "") => Self::Reset,
-            ("/save", path) if !path.is_empty() => Self::Save(path),
-            _ => Self::Unknown(text.trim_end()),
+                input = Some(whole);
+            }
+            Line::Interrupted => {
+                input = None;
+                writeln!(errors, "Ctrl-D or /quit leaves")?;
+            }
+            // What was typed is not lost.
+            Line::End => return Ok(input.map(|begun| begun.trim_end_matches('\\').to_owned())),
         }
     }
 }
@@ -241,21 +331,51 @@ mod tests {
     use super::*;
 
     /// Answers with the number of messages and the last one.
-    struct Echo;
+    #[derive(Default)]
+    struct Echo {
+        kept: Vec<usize>,
+    }
 
     impl Responder for Echo {
         fn respond(
             &mut self,
             conversation: &[Message],
+            is_again: bool,
             show: &mut dyn FnMut(&str) -> anyhow::Result<()>,
-        ) -> anyhow::Result<String> {
+        ) -> anyhow::Result<Answer> {
             let last = &conversation.last().unwrap().content;
             anyhow::ensure!(last != "fail", "the context is full");
-            let text = format!("{}: {last}", conversation.len());
+            let text = format!("{}{}: {last}", conversation.len(), if is_again { "again" } else { "" });
             let (first, rest) = text.split_at(1);
             show(first)?;
             show(rest)?;
-            Ok(text)
+            Ok(Answer { text, notes: Vec::new() })
+        }
+
+        fn keep(&mut self, conversation: &[Message]) -> anyhow::Result<()> {
+            self.kept.push(conversation.len());
+            Ok(())
+        }
+
+        fn file(&self) -> Option<&Path> {
+            None
+        }
+
+        fn must_end(&self) -> bool {
+            self.kept.len() > 20
+        }
+
+        fn check_system(&self, system: &str) -> anyhow::Result<()> {
+            anyhow::ensure!(system != "no", "the template takes none");
+            Ok(())
+        }
+
+        fn set(&mut self, words: &str) -> anyhow::Result<String> {
+            Ok(format!("set {words}\n"))
+        }
+
+        fn description(&self) -> &str {
+            "an echo"
         }
     }
 
@@ -267,31 +387,54 @@ mod tests {
         }
     }
 
-    fn transcript(lines: &[&str], system: Option<&str>) -> String {
-        let lines: Vec<Line> = lines
-            .iter()
-            .map(|line| if *line == "^C" { Line::Interrupted } else { Line::Text((*line).into()) })
-            .collect();
-        let mut output = Vec::new();
-        let mut conversation = Vec::new();
-        converse(&mut Echo, &mut Script(lines.into_iter()), &mut output, system, &mut conversation).unwrap();
-        String::from_utf8(output).unwrap()
+    fn script(lines: &[&str]) -> Script {
+        let line = |line: &&str| if *line == "^C" { Line::Interrupted } else { Line::Text((*line).into()) };
+        Script(lines.iter().map(line).collect::<Vec<_>>().into_iter())
+    }
+
+    /// Output, errors and whether all went well.
+    fn talk(lines: &[&str], conversation: &mut Vec<Message>) -> (String, String, bool) {
+        let (mut output, mut errors) = (Vec::new(), Vec::new());
+        let mut screen = Screen { output: &mut output, errors: &mut errors, width: None };
+        let mut echo = Echo::default();
+        let is_well = converse(&mut echo, &mut script(lines), &mut screen, None, conversation).unwrap();
+        (String::from_utf8(output).unwrap(), String::from_utf8(errors).unwrap(), is_well)
+    }
+
+    fn transcript(lines: &[&str]) -> String {
+        talk(lines, &mut Vec::new()).0
     }
 
     #[test]
-    fn a_conversation_grows_and_is_reset() {
-        assert_eq!(transcript(&["a", "", "b", "/reset", "c"], None), "1: a\n3: b\n1: c\n");
-        assert_eq!(transcript(&["a", "/reset", "c"], Some("Be brief.")), "2: a\n2: c\n");
+    fn a_conversation_grows_and_is_cleared() {
+        assert_eq!(transcript(&["a", "", "b", "/clear", "c"]), "1: a\n3: b\n1: c\n");
+        assert_eq!(
+            transcript(&["/system Be brief.", "a", "/reset", "c", "/system"]),
+            "2: a\n2: c\nBe brief.\n"
+        );
+        assert_eq!(talk(&["/system no"], &mut Vec::new()).1, "error: the template takes none\n");
+    }
+
+    #[test]
+    fn answers_are_taken_back_and_given_again() {
+        assert_eq!(transcript(&["a", "b", "/undo", "c"]), "1: a\n3: b\ntaken back: b\n3: c\n");
+        assert_eq!(transcript(&["a", "/regen", "b"]), "1: a\n1again: a\n3: b\n");
+        let (_, errors, is_well) = talk(&["/undo", "/regen"], &mut Vec::new());
+        assert_eq!(errors, "error: there is no message to take back\nerror: there is no answer yet\n");
+        assert!(!is_well);
     }
 
     #[test]
     fn nothing_is_read_after_quit() {
-        assert_eq!(transcript(&["/quit", "a"], None), "");
+        assert_eq!(transcript(&["/quit", "a"]), "");
+        assert_eq!(transcript(&["/bye", "a"]), "");
     }
 
     #[test]
     fn a_failed_answer_takes_the_message_back() {
-        assert_eq!(transcript(&["a", "fail", "b"], None), "1: a\nerror: the context is full\n3: b\n");
+        let (output, errors, is_well) = talk(&["a", "fail", "b"], &mut Vec::new());
+        assert_eq!((output.as_str(), errors.as_str()), ("1: a\n3: b\n", "error: the context is full\n"));
+        assert!(!is_well);
     }
 
     /// Takes nothing.
@@ -309,42 +452,57 @@ mod tests {
 
     #[test]
     fn a_message_without_a_visible_answer_is_removed() {
-        let mut lines = Script(vec![Line::Text("a".into())].into_iter());
         let mut conversation = Vec::new();
-        let ended = converse(&mut Echo, &mut lines, &mut Full, None, &mut conversation);
+        let mut screen = Screen { output: &mut Full, errors: &mut Vec::new(), width: None };
+        let mut echo = Echo::default();
+        let ended = converse(&mut echo, &mut script(&["a"]), &mut screen, None, &mut conversation);
         assert!(ended.is_err());
         assert_eq!(conversation, []);
     }
 
     #[test]
     fn lines_are_joined_and_an_interrupt_discards_them() {
-        assert_eq!(transcript(&["a\\", "b"], None), "1: a\nb\n");
-        assert_eq!(transcript(&["a\\", "^C", "b"], None), "1: b\n");
+        assert_eq!(transcript(&["a\\", "b"]), "1: a\nb\n");
+        assert_eq!(transcript(&["\"\"\"a", "b", "\"\"\"", "c"]), "1: a\nb\n3: c\n");
+        let (output, errors, _) = talk(&["a\\", "^C", "b"], &mut Vec::new());
+        assert_eq!((output.as_str(), errors.as_str()), ("1: b\n", "Ctrl-D or /quit leaves\n"));
+        assert_eq!(transcript(&["\"\"\"a", "b"]), "1: a\nb\n", "the end of the input ends a message");
     }
 
     #[test]
     fn slashes_begin_commands() {
-        assert_eq!(transcript(&["//a"], None), "1: /a\n");
         assert_eq!(
-            transcript(&["/sing loud"], None),
-            "unknown command /sing loud: /help lists all commands\n"
+            transcript(&["//a", "/set temp 1", "/show"]),
+            "1: /a\nset temp 1\nan echo\n2 messages in this conversation\n"
         );
-        assert_eq!(transcript(&["/save"], None), "unknown command /save: /help lists all commands\n");
-        assert_eq!(transcript(&["/help"], None), HELP);
+        let (_, errors, _) = talk(&["/sing loud", "/save"], &mut Vec::new());
+        assert!(
+            errors.starts_with("error: unknown command /sing loud: /help lists all commands\n"),
+            "{errors}"
+        );
+        assert!(errors.contains("/save needs a file name"), "{errors}");
+        assert_eq!(transcript(&["/help"]), help());
     }
 
     #[test]
-    fn a_saved_conversation_is_an_array_of_messages() {
+    fn a_saved_conversation_is_an_array_of_messages_and_can_be_loaded() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("talk 1.json");
         let command = format!("/save {}", path.display());
-        let said = transcript(&["a", &command, "/save /no/such/folder/x"], Some("s"));
+        let (said, errors, _) =
+            talk(&["/system s", "a", &command, "/save /no/such/folder/x"], &mut Vec::new());
         assert!(said.contains("saved 3 messages in"), "{said}");
-        assert!(said.contains("error: cannot write /no/such/folder/x"), "{said}");
-        let saved: serde_json::Value = serde_json::from_slice(&fs::read(path).unwrap()).unwrap();
+        assert!(errors.contains("error: cannot write /no/such/folder/x"), "{errors}");
+        let saved: serde_json::Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
         let expected = serde_json::json!([
             {"role": "system", "content": "s"}, {"role": "user", "content": "a"}, {"role": "assistant", "content": "2: a"},
         ]);
         assert_eq!(saved, expected);
+        let load = format!("/load {}", path.display());
+        assert!(transcript(&["x", &load, "b"]).ends_with("4: b\n"));
+        fs::write(&path, "[]").unwrap();
+        assert!(talk(&[&load], &mut Vec::new()).1.contains("has no messages"));
+        fs::write(&path, "notes").unwrap();
+        assert!(talk(&[&load], &mut Vec::new()).1.contains("is not a JSON array of messages"));
     }
 }

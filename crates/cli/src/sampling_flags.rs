@@ -1,116 +1,110 @@
 //! The flags of sampling, by llama.cpp's names. A flag that is not given leaves what the model file recommends, or llama.cpp's
 //! default.
 
-use anyhow::{Context, ensure};
 use clap::Args;
 use clap::builder::FalseyValueParser;
 use verbatim_engine::{SamplerKind, Sampling};
 use verbatim_text::Tokenizer;
 
+use crate::error::UsageError;
+use crate::values::{self, Limit};
+
 /// How to choose the next token.
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Sampling (defaults: what the model file recommends, else those shown)")]
 pub struct SamplingFlags {
-    /// Temperature; 0 is greedy (default 0.8)
+    /// Temperature; 0 or less is greedy (default 0.8)
     #[arg(
         long = "temp",
         visible_alias = "temperature",
         value_name = "T",
-        env = "VERBATIM_TEMP",
-        allow_negative_numbers = true
-    )]
+        env = "VERBATIM_TEMP", value_parser = values::temperature)]
     pub temperature: Option<f32>,
     /// Seed; the same seed gives the same text. -1 is random, and the summary says which it was (default -1)
-    #[arg(short = 's', long, value_name = "SEED", env = "VERBATIM_SEED", allow_negative_numbers = true, value_parser = seed)]
+    #[arg(short = 's', long, value_name = "SEED", env = "VERBATIM_SEED", value_parser = seed)]
     pub seed: Option<Seed>,
-    /// Keep the K most likely tokens; 0 is off (default 40)
-    #[arg(long, value_name = "K", env = "VERBATIM_TOP_K", allow_negative_numbers = true)]
-    pub top_k: Option<i64>,
+    /// Keep the K most likely tokens; 0 or -1 keeps all (default 40)
+    #[arg(long, value_name = "K", env = "VERBATIM_TOP_K", value_parser = values::top_k)]
+    pub top_k: Option<usize>,
     /// Keep the most likely tokens until their probabilities sum to P; 1 is off (default 0.95)
-    #[arg(long, value_name = "P", env = "VERBATIM_TOP_P", allow_negative_numbers = true)]
+    #[arg(long, value_name = "P", env = "VERBATIM_TOP_P", value_parser = values::probability)]
     pub top_p: Option<f32>,
     /// Keep tokens at least P times as likely as the most likely; 0 is off (default 0.05)
-    #[arg(long, value_name = "P", env = "VERBATIM_MIN_P", allow_negative_numbers = true)]
+    #[arg(long, value_name = "P", env = "VERBATIM_MIN_P", value_parser = values::probability)]
     pub min_p: Option<f32>,
     /// Keep the most typical tokens until their probabilities sum to P; 1 is off (default 1)
     #[arg(
         long = "typical",
         visible_alias = "typical-p",
         value_name = "P",
-        env = "VERBATIM_TYPICAL",
-        allow_negative_numbers = true
-    )]
+        env = "VERBATIM_TYPICAL", value_parser = values::probability)]
     pub typical_p: Option<f32>,
     /// Keep logits within N standard deviations of the largest; 0 or less is off (default -1)
     #[arg(
         long = "top-nsigma",
         visible_alias = "top-n-sigma",
         value_name = "N",
-        env = "VERBATIM_TOP_NSIGMA",
-        allow_negative_numbers = true
-    )]
+        env = "VERBATIM_TOP_NSIGMA", value_parser = values::finite)]
     pub top_n_sigma: Option<f32>,
     /// Dynamic temperature: from T - N to T + N, by the entropy; 0 is off (default 0)
-    #[arg(long, value_name = "N", env = "VERBATIM_DYNATEMP_RANGE", allow_negative_numbers = true)]
+    #[arg(long, value_name = "N", env = "VERBATIM_DYNATEMP_RANGE", value_parser = values::not_negative)]
     pub dynatemp_range: Option<f32>,
     /// Exponent of the dynamic temperature (default 1)
     #[arg(
         long = "dynatemp-exp",
         value_name = "N",
-        env = "VERBATIM_DYNATEMP_EXP",
-        allow_negative_numbers = true
-    )]
+        env = "VERBATIM_DYNATEMP_EXP", value_parser = values::not_negative)]
     pub dynatemp_exponent: Option<f32>,
-    /// Divide the logits of tokens that occur in the last --repeat-last-n by N (multiply negative ones); 1 is off (default 1)
-    #[arg(long, value_name = "N", env = "VERBATIM_REPEAT_PENALTY", allow_negative_numbers = true)]
+    /// Divide the logits of tokens that occur in the last --repeat-last-n by N (multiply negative ones); 0 or 1 is off (default 1)
+    #[arg(long, value_name = "N", env = "VERBATIM_REPEAT_PENALTY", value_parser = values::repeat_penalty)]
     pub repeat_penalty: Option<f32>,
     /// Tokens that the penalties look back; 0 is off, -1 is all (default 64)
-    #[arg(long, value_name = "N", env = "VERBATIM_REPEAT_LAST_N", allow_negative_numbers = true)]
-    pub repeat_last_n: Option<i64>,
+    #[arg(long, value_name = "N", env = "VERBATIM_REPEAT_LAST_N", value_parser = values::last_n)]
+    pub repeat_last_n: Option<Limit>,
     /// Subtracted from a logit if its token occurred; 0 is off (default 0)
-    #[arg(long, value_name = "N", env = "VERBATIM_PRESENCE_PENALTY", allow_negative_numbers = true)]
+    #[arg(long, value_name = "N", env = "VERBATIM_PRESENCE_PENALTY", value_parser = values::finite)]
     pub presence_penalty: Option<f32>,
     /// Subtracted from a logit for each time its token occurred; 0 is off (default 0)
-    #[arg(long, value_name = "N", env = "VERBATIM_FREQUENCY_PENALTY", allow_negative_numbers = true)]
+    #[arg(long, value_name = "N", env = "VERBATIM_FREQUENCY_PENALTY", value_parser = values::finite)]
     pub frequency_penalty: Option<f32>,
     /// DRY: penalise what would continue a repeated sequence; 0 is off (default 0)
-    #[arg(long, value_name = "N", env = "VERBATIM_DRY_MULTIPLIER", allow_negative_numbers = true)]
+    #[arg(long, value_name = "N", env = "VERBATIM_DRY_MULTIPLIER", value_parser = values::not_negative)]
     pub dry_multiplier: Option<f32>,
     /// DRY: its penalty grows by this factor with each token of the repeat (default 1.75)
-    #[arg(long, value_name = "N", env = "VERBATIM_DRY_BASE", allow_negative_numbers = true)]
+    #[arg(long, value_name = "N", env = "VERBATIM_DRY_BASE", value_parser = values::not_negative)]
     pub dry_base: Option<f32>,
     /// DRY: repeats up to this length are free (default 2)
-    #[arg(long, value_name = "N", env = "VERBATIM_DRY_ALLOWED_LENGTH")]
+    #[arg(long, value_name = "N", env = "VERBATIM_DRY_ALLOWED_LENGTH", value_parser = values::count)]
     pub dry_allowed_length: Option<usize>,
     /// DRY: tokens to look back; 0 is off, -1 is all (default 64)
-    #[arg(long, value_name = "N", env = "VERBATIM_DRY_PENALTY_LAST_N", allow_negative_numbers = true)]
-    pub dry_penalty_last_n: Option<i64>,
+    #[arg(long, value_name = "N", env = "VERBATIM_DRY_PENALTY_LAST_N", value_parser = values::last_n)]
+    pub dry_penalty_last_n: Option<Limit>,
     /// DRY: a text that no repeat extends across, instead of \n : " *; may be given several times; `none` for none
     #[arg(long, value_name = "TEXT", env = "VERBATIM_DRY_SEQUENCE_BREAKER", allow_hyphen_values = true)]
     pub dry_sequence_breaker: Vec<String>,
     /// XTC: how often to remove the most likely tokens; 0 is off (default 0)
-    #[arg(long, value_name = "P", env = "VERBATIM_XTC_PROBABILITY", allow_negative_numbers = true)]
+    #[arg(long, value_name = "P", env = "VERBATIM_XTC_PROBABILITY", value_parser = values::probability)]
     pub xtc_probability: Option<f32>,
     /// XTC: of the tokens with at least this probability, all but the least likely are removed; above 0.5 is off (default 0.1)
-    #[arg(long, value_name = "P", env = "VERBATIM_XTC_THRESHOLD", allow_negative_numbers = true)]
+    #[arg(long, value_name = "P", env = "VERBATIM_XTC_THRESHOLD", value_parser = values::probability)]
     pub xtc_threshold: Option<f32>,
     /// Mirostat 2.0 instead of --samplers: 0 is off, 2 is on (default 0)
-    #[arg(long, value_name = "N", env = "VERBATIM_MIROSTAT")]
-    pub mirostat: Option<u8>,
+    #[arg(long, value_name = "N", env = "VERBATIM_MIROSTAT", value_parser = values::mirostat)]
+    pub mirostat: Option<bool>,
     /// Mirostat: learning rate (default 0.1)
-    #[arg(long, value_name = "N", env = "VERBATIM_MIROSTAT_LR", allow_negative_numbers = true)]
+    #[arg(long, value_name = "N", env = "VERBATIM_MIROSTAT_LR", value_parser = values::not_negative)]
     pub mirostat_lr: Option<f32>,
     /// Mirostat: target entropy in bits (default 5)
-    #[arg(long, value_name = "N", env = "VERBATIM_MIROSTAT_ENT", allow_negative_numbers = true)]
+    #[arg(long, value_name = "N", env = "VERBATIM_MIROSTAT_ENT", value_parser = values::not_negative)]
     pub mirostat_ent: Option<f32>,
     /// Adaptive-p: prefer tokens of about this probability; negative is off (default -1)
-    #[arg(long, value_name = "P", env = "VERBATIM_ADAPTIVE_TARGET", allow_negative_numbers = true)]
+    #[arg(long, value_name = "P", env = "VERBATIM_ADAPTIVE_TARGET", value_parser = values::target)]
     pub adaptive_target: Option<f32>,
     /// Adaptive-p: decay of the moving average of the chosen tokens' probabilities (default 0.9)
-    #[arg(long, value_name = "N", env = "VERBATIM_ADAPTIVE_DECAY", allow_negative_numbers = true)]
+    #[arg(long, value_name = "N", env = "VERBATIM_ADAPTIVE_DECAY", value_parser = values::decay)]
     pub adaptive_decay: Option<f32>,
     /// Minimum number of tokens that top-p, min-p, typical-p and XTC leave (default 0)
-    #[arg(long, value_name = "N", env = "VERBATIM_MIN_KEEP")]
+    #[arg(long, value_name = "N", env = "VERBATIM_MIN_KEEP", value_parser = values::count)]
     pub min_keep: Option<usize>,
     /// Samplers to apply, in this order, separated by ; (default penalties;dry;top_n_sigma;top_k;typ_p;top_p;min_p;xtc;temperature)
     #[arg(long, value_name = "NAMES", env = "VERBATIM_SAMPLERS", value_parser = chain)]
@@ -118,8 +112,16 @@ pub struct SamplingFlags {
     /// The same by one letter each, such as edskypmxt
     #[arg(long = "sampler-seq", visible_alias = "sampling-seq", value_name = "LETTERS", env = "VERBATIM_SAMPLER_SEQ", value_parser = chain_of_letters, conflicts_with = "samplers")]
     pub sampler_letters: Option<Chain>,
-    /// Change the logit of a token: ID+BIAS or ID-BIAS, -inf to ban it; may be given several times
-    #[arg(short = 'l', long, value_name = "ID+BIAS", env = "VERBATIM_LOGIT_BIAS", value_parser = logit_bias)]
+    /// Change the logit of a token: ID+BIAS or ID-BIAS, -inf to ban it; several are separated by commas
+    #[arg(
+        short = 'l',
+        long,
+        value_name = "ID+BIAS",
+        env = "VERBATIM_LOGIT_BIAS",
+        allow_hyphen_values = true,
+        value_delimiter = ',',
+        value_parser = logit_bias
+    )]
     pub logit_bias: Vec<(u32, f32)>,
     /// Never choose an end token
     #[arg(long, env = "VERBATIM_IGNORE_EOS", value_parser = FalseyValueParser::new())]
@@ -177,31 +179,20 @@ fn logit_bias(text: &str) -> Result<(u32, f32), String> {
         .ok_or_else(|| "a bias is written as 15043+1 or 15043-inf".to_owned())
 }
 
-/// A count of tokens to look back: -1 is all.
-fn last_n(flag: &str, n: i64) -> anyhow::Result<Option<usize>> {
-    ensure!(n >= -1, "{flag} {n}: this must be -1 (all), 0 (off) or more");
-    Ok(usize::try_from(n).ok())
-}
-
 impl SamplingFlags {
     /// The settings: the flags over `base`.
     ///
     /// # Errors
-    /// When a value is out of range.
+    /// When a bias is for a token that the vocabulary does not have, or a setting of `base` is out of range.
     pub fn settings(&self, base: Sampling, tokenizer: &Tokenizer) -> anyhow::Result<Sampling> {
         let Sampling { repeat_last_n, dry_penalty_last_n, .. } = base;
         let or = |flag: Option<f32>, base: f32| flag.unwrap_or(base);
-        ensure!(
-            matches!(self.mirostat, None | Some(0 | 2)),
-            "--mirostat takes 0 or 2; version 1 is not supported"
-        );
         let mut settings = Sampling {
             seed: self.seed.map_or(base.seed, |seed| seed.0),
             temperature: or(self.temperature, base.temperature),
             dynatemp_range: or(self.dynatemp_range, base.dynatemp_range),
             dynatemp_exponent: or(self.dynatemp_exponent, base.dynatemp_exponent),
-            // As in llama.cpp, a negative k is off.
-            top_k: self.top_k.map_or(base.top_k, |k| usize::try_from(k).unwrap_or(0)),
+            top_k: self.top_k.unwrap_or(base.top_k),
             top_p: or(self.top_p, base.top_p),
             min_p: or(self.min_p, base.min_p),
             typical_p: or(self.typical_p, base.typical_p),
@@ -209,16 +200,14 @@ impl SamplingFlags {
             xtc_probability: or(self.xtc_probability, base.xtc_probability),
             xtc_threshold: or(self.xtc_threshold, base.xtc_threshold),
             repeat_penalty: or(self.repeat_penalty, base.repeat_penalty),
-            repeat_last_n: self.repeat_last_n.map_or(Ok(repeat_last_n), |n| last_n("--repeat-last-n", n))?,
+            repeat_last_n: self.repeat_last_n.map_or(repeat_last_n, |Limit(n)| n),
             frequency_penalty: or(self.frequency_penalty, base.frequency_penalty),
             presence_penalty: or(self.presence_penalty, base.presence_penalty),
             dry_multiplier: or(self.dry_multiplier, base.dry_multiplier),
             dry_base: or(self.dry_base, base.dry_base),
             dry_allowed_length: self.dry_allowed_length.unwrap_or(base.dry_allowed_length),
-            dry_penalty_last_n: self
-                .dry_penalty_last_n
-                .map_or(Ok(dry_penalty_last_n), |n| last_n("--dry-penalty-last-n", n))?,
-            mirostat: self.mirostat.map_or(base.mirostat, |version| version == 2),
+            dry_penalty_last_n: self.dry_penalty_last_n.map_or(dry_penalty_last_n, |Limit(n)| n),
+            mirostat: self.mirostat.unwrap_or(base.mirostat),
             mirostat_tau: or(self.mirostat_ent, base.mirostat_tau),
             mirostat_eta: or(self.mirostat_lr, base.mirostat_eta),
             adaptive_target: or(self.adaptive_target, base.adaptive_target),
@@ -226,22 +215,41 @@ impl SamplingFlags {
             min_keep: self.min_keep.unwrap_or(base.min_keep),
             ..base
         };
-        if let Some(Chain(samplers)) = self.samplers.as_ref().or(self.sampler_letters.as_ref()) {
-            settings.samplers.clone_from(samplers);
-        } else if self.adaptive_target.is_some_and(|target| target >= 0.0) {
-            settings.samplers.push(SamplerKind::AdaptiveP);
-        }
+        self.choose_samplers(&mut settings);
         if !self.dry_sequence_breaker.is_empty() {
             settings.dry_sequence_breakers.clone_from(&self.dry_sequence_breaker);
             settings.dry_sequence_breakers.retain(|text| text != "none" && !text.is_empty());
         }
+        self.add_biases(&mut settings, tokenizer)?;
+        settings.validate()?;
+        Ok(settings)
+    }
+
+    fn choose_samplers(&self, settings: &mut Sampling) {
+        if let Some(Chain(samplers)) = self.samplers.as_ref().or(self.sampler_letters.as_ref()) {
+            settings.samplers.clone_from(samplers);
+        } else if self.adaptive_target.is_some_and(|target| target >= 0.0)
+            && !settings.samplers.contains(&SamplerKind::AdaptiveP)
+        {
+            settings.samplers.push(SamplerKind::AdaptiveP);
+        }
+    }
+
+    fn add_biases(&self, settings: &mut Sampling, tokenizer: &Tokenizer) -> anyhow::Result<()> {
+        let tokens = tokenizer.vocab_len();
+        if let Some((id, bias)) = self.logit_bias.iter().find(|(id, _)| *id as usize >= tokens) {
+            let last = tokens - 1;
+            return Err(UsageError(format!(
+                "--logit-bias {id}{bias:+}: this model has no token {id}, its last one is {last}"
+            ))
+            .into());
+        }
         settings.logit_bias.extend(&self.logit_bias);
         if self.ignore_eos {
-            let ends = (0..tokenizer.vocab_len() as u32).filter(|&id| tokenizer.is_eog(id));
+            let ends = (0..tokens as u32).filter(|&id| tokenizer.is_eog(id));
             settings.logit_bias.extend(ends.map(|id| (id, f32::NEG_INFINITY)));
         }
-        settings.validate().context("the sampling flags do not fit")?;
-        Ok(settings)
+        Ok(())
     }
 }
 
@@ -276,11 +284,5 @@ mod tests {
         for wrong in ["-2", "x", "1.5", ""] {
             assert!(seed(wrong).is_err(), "{wrong} was taken");
         }
-    }
-
-    #[test]
-    fn counts_may_be_all() {
-        assert_eq!((last_n("--n", -1).unwrap(), last_n("--n", 0).unwrap()), (None, Some(0)));
-        assert!(last_n("--n", -2).is_err());
     }
 }

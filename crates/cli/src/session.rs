@@ -7,18 +7,23 @@ use anyhow::{Context, anyhow, bail, ensure};
 use verbatim_device::Device;
 use verbatim_engine::{
     ChatError, Engine, EngineOptions, Event, FinishReason, GenerationStats, Grammar, LoadError, LoadOptions,
-    Message, Prompt, Request, RequestError, RestoreError, Sampling, SaveError, SessionError, SessionId,
-    SessionOptions, StateMemoryError, Stepper, TextProcessor, recommended_sampling,
+    Message, Prompt, Request, RequestError, RestoreError, Role, Sampling, SaveError, SessionError, SessionId,
+    SessionOptions, Speculation, StateMemoryError, Stepper, TextProcessor, read_hyperparameters,
+    recommended_sampling,
 };
 use verbatim_gguf::GgufFile;
+use verbatim_text::Tokenizer;
 
+use crate::chat_templates;
 use crate::cpu_mask::CpuMask;
-use crate::flags::{CacheFlags, DeviceFlags, GenerateFlags, ModelFlags, RunArgs, SequenceFlags};
+use crate::flags::{DeviceFlags, GenerateFlags, ModelFlags, RunArgs, SequenceFlags, TalkFlags};
 use crate::interrupt::Interrupt;
-use crate::model_file::ModelFile;
+use crate::model_file::{ModelFile, weights_format};
 use crate::pull::{self, Sources};
-use crate::standard_io::{notify, reject_model_output};
+use crate::standard_io::{escape, human_bytes, notify, reject_model_output};
 use crate::store::Store;
+use crate::values::Limit;
+use crate::waiting::Waiting;
 
 /// A model ready to answer.
 pub struct Session {
@@ -28,10 +33,66 @@ pub struct Session {
     file: Option<PathBuf>,
     /// The conversation that was saved with it.
     conversation: Vec<Message>,
-    sampling: Sampling,
-    grammar: Option<Grammar>,
+    /// How the next answer is computed.
+    pub settings: AnswerSettings,
+    /// What the model is, for people.
+    description: String,
+    shifts: bool,
+    is_quiet: bool,
+    hides_reasoning: bool,
 }
 
+/// How answers are computed, and when they end.
+#[derive(Debug, Clone, PartialEq)]
+pub struct AnswerSettings {
+    /// How to choose the next token.
+    pub sampling: Sampling,
+    /// What answers must look like.
+    pub grammar: Option<Grammar>,
+    /// How many tokens the model may think.
+    pub reasoning_budget: Option<usize>,
+    /// Maximum number of tokens.
+    pub max_tokens: Option<usize>,
+    /// Stop strings.
+    pub stop: Vec<String>,
+    /// How answers are drafted.
+    pub speculation: Speculation,
+}
+
+impl AnswerSettings {
+    fn new(sampling: Sampling, grammar: Option<Grammar>, generate: &GenerateFlags) -> Self {
+        Self {
+            sampling,
+            grammar,
+            reasoning_budget: generate.reasoning_budget.and_then(|Limit(tokens)| tokens),
+            max_tokens: generate.max_tokens.and_then(|Limit(tokens)| tokens),
+            stop: generate.stop.clone(),
+            speculation: generate.speculation.speculation(),
+        }
+    }
+
+    /// A request with these settings.
+    fn request(&self, prompt: Prompt) -> Request {
+        let Self { sampling, grammar, reasoning_budget, max_tokens, stop, speculation } = self.clone();
+        Request { sampling, grammar, reasoning_budget, max_tokens, stop, speculation, ..Request::new(prompt) }
+    }
+}
+
+/// A piece of an answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Piece<'a> {
+    /// Text of the answer.
+    pub text: &'a str,
+    /// What the model thinks before it answers.
+    pub reasoning: &'a str,
+    /// Both as people see them.
+    pub shown: &'a str,
+    /// Their tokens.
+    pub tokens: &'a [u32],
+}
+
+/// The key of a model's chat template.
+const CHAT_TEMPLATE: &str = "tokenizer.chat_template";
 /// The section of a session's file with the messages of a conversation, as JSON.
 const CONVERSATION: &str = "conversation";
 
@@ -44,19 +105,34 @@ pub struct Summary {
     pub stats: GenerationStats,
     /// The seed, unless the answer depends on none.
     pub seed: Option<u64>,
+    /// Whether a grammar or a budget may have forced tokens, which take no step of the model.
+    pub may_be_forced: bool,
+    /// Whether the oldest tokens were discarded because the context was full.
+    pub was_shifted: bool,
+    /// Whether the answer was cut before its grammar was satisfied.
+    pub is_cut: bool,
+}
+
+impl Summary {
+    /// Tokens per second of the steps after the first; none where that says nothing about speed.
+    pub fn tokens_per_second(&self) -> Option<f64> {
+        let (tokens, seconds) = (self.stats.generated_tokens, self.stats.generation_time.as_secs_f64());
+        let is_measured = tokens > 1 && seconds > 0.0 && !self.may_be_forced;
+        is_measured.then(|| (tokens - 1) as f64 / seconds)
+    }
 }
 
 impl std::fmt::Display for Summary {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let stats = self.stats;
-        write!(f, "{} prompt tokens", stats.prompt_tokens)?;
+        write!(f, "{}", counted(stats.prompt_tokens, "prompt token"))?;
         if stats.cached_tokens > 0 {
             write!(f, " ({} cached)", stats.cached_tokens)?;
         }
         let (tokens, first) = (stats.generated_tokens, stats.time_to_first_token.as_secs_f64());
         write!(f, ", {tokens} generated, first token after {first:.2} s")?;
-        if tokens > 1 {
-            write!(f, ", {:.1} tokens/s", (tokens - 1) as f64 / stats.generation_time.as_secs_f64())?;
+        if let Some(rate) = self.tokens_per_second() {
+            write!(f, ", {rate:.1} tokens/s")?;
         }
         let drafts = stats.drafts;
         if drafts.drafted > 0 {
@@ -69,13 +145,22 @@ impl std::fmt::Display for Summary {
             write!(f, ", {} sampled outside the graph", stats.sampled_outside_graph)?;
         }
         match &self.reason {
-            FinishReason::EndOfText => Ok(()),
-            FinishReason::StopString(text) => write!(f, "; stopped at {text:?}"),
-            FinishReason::MaxTokens => write!(f, "; stopped at --max-tokens"),
-            FinishReason::ContextFull => write!(f, "; stopped because the context is full (see --ctx)"),
-            FinishReason::Cancelled => write!(f, "; interrupted"),
+            FinishReason::EndOfText => {}
+            FinishReason::StopString(text) => write!(f, "; stopped at {text:?}")?,
+            FinishReason::MaxTokens => write!(f, "; stopped at --max-tokens")?,
+            FinishReason::ContextFull => write!(f, "; stopped because the context is full (see --ctx-size)")?,
+            FinishReason::Cancelled => write!(f, "; interrupted")?,
         }
+        if self.was_shifted {
+            write!(f, "; the context was full, its oldest tokens were discarded")?;
+        }
+        Ok(())
     }
+}
+
+/// A number of things in words: `1 message`, `2 messages`.
+pub fn counted(count: usize, what: &str) -> String {
+    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
 /// Number of threads: `--threads`, else one for each CPU of `--cpu-mask`, else one per physical core, since threads of one
@@ -88,7 +173,8 @@ pub fn configure_threads(flags: &DeviceFlags) -> anyhow::Result<usize> {
     let masked = flags.cpu_mask.as_ref().map(CpuMask::count);
     // The process may be allowed fewer CPUs than the machine has cores.
     let cores = || std::thread::available_parallelism().map_or(1, usize::from).min(num_cpus::get_physical());
-    let threads = flags.threads.map_or_else(|| masked.unwrap_or_else(cores), usize::from);
+    let threads = flags.threads.and_then(|Limit(threads)| threads);
+    let threads = threads.unwrap_or_else(|| masked.unwrap_or_else(cores));
     if let Some(cpus) = masked.filter(|&cpus| cpus < threads) {
         notify(&format!("warning: {threads} threads share the {cpus} CPUs of --cpu-mask, which is slow"));
     }
@@ -111,7 +197,9 @@ pub fn open_device(flags: &DeviceFlags) -> anyhow::Result<(Device, usize)> {
 pub fn load(file: &ModelFile, device: Device, options: &LoadOptions) -> anyhow::Result<Stepper<Device>> {
     Stepper::load(device, &file.gguf, options).map_err(|error| {
         let hint = match &error {
-            LoadError::Memory(StateMemoryError::Kv { .. }) => " (--ctx, --ctk, --ctv, --cache-mib)",
+            LoadError::Memory(StateMemoryError::Kv { .. }) => {
+                " (--ctx-size, --cache-type-k, --cache-type-v, --cache-mib)"
+            }
             _ => "",
         };
         anyhow!("{error}{hint}").context(format!("{} cannot be loaded", file.path.display()))
@@ -130,35 +218,50 @@ pub fn open_model(store: &Store, flags: &ModelFlags) -> anyhow::Result<ModelFile
 }
 
 impl Session {
-    /// Loads a model for one conversation.
+    /// Loads a model for one conversation. `needs_template`: it must have a chat template.
     ///
     /// # Errors
-    /// When the file is not a supported model, or memory does not suffice.
+    /// When a flag does not suit the model, the file is not a supported model, or memory does not suffice.
     pub fn open(
         store: &Store,
         model: &ModelFlags,
-        device: &DeviceFlags,
-        cache: &CacheFlags,
-        sequence: &SequenceFlags,
-        generate: &GenerateFlags,
+        flags: &TalkFlags,
+        needs_template: bool,
     ) -> anyhow::Result<Session> {
+        let TalkFlags { generate, template, sequence, device, .. } = flags;
         let grammar = generate.grammar.grammar()?;
+        let template = chat_templates::chosen(template)?;
         let file = open_model(store, model)?;
-        let options = load_options(cache, sequence, generate);
+        ensure!(
+            !needs_template || template.is_some() || file.gguf.metadata().contains(CHAT_TEMPLATE),
+            "the model has no chat template and cannot hold a conversation; use --chat-template, or `verbatim run --no-template`"
+        );
+        let context = sequence.context_tokens.and_then(|Limit(tokens)| tokens);
+        warn_of_long_context(&file, context);
+        let options = load_options(flags);
         let sampling = sampling_for(&file, generate)?;
+        let settings = AnswerSettings::new(sampling, grammar, generate);
         let (device, _) = open_device(device)?;
-        Session::load(&file, device, &options, sequence, sampling, grammar)
+        let name = file.path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        let waiting = Waiting::start(generate.quiet, format!("loading {}", escape(&name)));
+        let engine = start_engine(&file, device, &options, template)?;
+        drop(waiting);
+        let size = human_bytes(file.path.metadata().map_or(0, |found| found.len()));
+        let description = format!(
+            "{name}, {} ({size}), context of {} tokens",
+            weights_format(&file.gguf),
+            engine.context()
+        );
+        Session::with_engine(engine, sequence, settings, description, generate)
     }
 
-    fn load(
-        file: &ModelFile,
-        device: Device,
-        options: &LoadOptions,
+    fn with_engine(
+        engine: Engine,
         flags: &SequenceFlags,
-        sampling: Sampling,
-        grammar: Option<Grammar>,
+        settings: AnswerSettings,
+        description: String,
+        generate: &GenerateFlags,
     ) -> anyhow::Result<Session> {
-        let engine = start_engine(file, device, options)?;
         if let Some(path) = &flags.session {
             reject_model_output(path)?;
             check_session(path)?;
@@ -173,14 +276,43 @@ impl Session {
                 conversation = serde_json::from_slice(messages)
                     .with_context(|| format!("{}: cannot read the conversation in it", path.display()))?;
             }
-            notify(&format!("{} holds {} tokens", path.display(), restored.positions));
+            if !generate.quiet {
+                notify(&format!("{} holds {}", path.display(), counted(restored.positions, "token")));
+            }
         }
-        Ok(Session { engine, id: opened.id, file: flags.session.clone(), conversation, sampling, grammar })
+        let (id, file, shifts) = (opened.id, flags.session.clone(), flags.context_shift);
+        let (is_quiet, hides_reasoning) = (generate.quiet, generate.hide_reasoning);
+        Ok(Session {
+            engine,
+            id,
+            file,
+            conversation,
+            settings,
+            description,
+            shifts,
+            is_quiet,
+            hides_reasoning,
+        })
     }
 
     /// The conversation that was saved with the session, if any.
     pub fn take_conversation(&mut self) -> Vec<Message> {
         std::mem::take(&mut self.conversation)
+    }
+
+    /// The session file, if any.
+    pub fn file(&self) -> Option<&Path> {
+        self.file.as_deref()
+    }
+
+    /// The model, its size and its context, for people.
+    pub fn description(&self) -> &str {
+        &self.description
+    }
+
+    /// The model's tokenizer.
+    pub fn tokenizer(&self) -> &Tokenizer {
+        self.engine.tokenizer()
     }
 
     /// Saves the session and its conversation, if any, to the session file, if any.
@@ -202,34 +334,72 @@ impl Session {
         self.engine.has_chat_template()
     }
 
-    /// Continues `prompt`, passing each piece of text to `show` as it arrives. Ctrl-C ends the answer.
+    /// Rejects a system message that the chat template leaves out or rejects. A template that cannot be used at all is left to
+    /// the first answer.
+    ///
+    /// # Errors
+    /// When the system message would be lost.
+    pub fn check_system(&self, system: &str) -> anyhow::Result<()> {
+        let question = Message { role: Role::User, content: "?".to_owned() };
+        let message = Message { role: Role::System, content: system.to_owned() };
+        let format = self.engine.chat_format();
+        if system.trim().is_empty() || format.chat_text(std::slice::from_ref(&question)).is_err() {
+            return Ok(());
+        }
+        match format.chat_text(&[message, question]) {
+            Ok(text) if text.contains(system.trim()) => Ok(()),
+            Ok(_) => bail!(
+                "the chat template of this model leaves out system messages: put the text into the prompt, not into --system"
+            ),
+            Err(error) => Err(anyhow::Error::new(error)
+                .context("the chat template of this model takes no system message: put the text into the prompt, not into --system")),
+        }
+    }
+
+    /// Continues `prompt`, passing each piece to `show` as it arrives. Ctrl-C ends the answer.
     ///
     /// # Errors
     /// When the prompt is empty or does not fit the context, or `show` fails.
     pub fn answer(
         &self,
         prompt: Prompt,
-        generate: &GenerateFlags,
         interrupt: Interrupt,
-        show: &mut dyn FnMut(&str) -> anyhow::Result<()>,
+        show: &mut dyn FnMut(&Piece<'_>) -> anyhow::Result<()>,
     ) -> anyhow::Result<Summary> {
-        let request = request(prompt, self.sampling.clone(), self.grammar.clone(), generate);
+        let depends_on_seed = self.settings.sampling.depends_on_seed();
+        let is_constrained = self.settings.grammar.is_some();
+        let may_be_forced = is_constrained || self.settings.reasoning_budget.is_some();
+        let mut waiting = Some(Waiting::start(self.is_quiet, "reading the prompt"));
+        let request = self.settings.request(prompt);
         let answer = self.engine.submit(Request { session: Some(self.id), ..request });
         let _cancelling = interrupt.cancels(answer.canceller());
         let mut used_seed = None;
-        let mut reasoning_style = ReasoningStyle::new(generate.hide_reasoning);
+        let mut reasoning_style = ReasoningStyle::new(self.hides_reasoning);
         for event in answer {
             match event {
-                Event::Started { seed, .. } => used_seed = Some(seed),
-                Event::Text { text, reasoning, .. } => {
+                Event::Started { seed, prompt_tokens, cached_tokens } => {
+                    used_seed = Some(seed);
+                    let what =
+                        format!("reading the prompt, {}", counted(prompt_tokens - cached_tokens, "token"));
+                    waiting = Some(Waiting::start(self.is_quiet, what));
+                }
+                Event::Text { text, reasoning, tokens, .. } => {
+                    waiting = None;
                     let shown = reasoning_style.join(&reasoning, &text);
-                    if !shown.is_empty() {
-                        show(&shown)?;
-                    }
+                    show(&Piece { text: &text, reasoning: &reasoning, shown: &shown, tokens: &tokens })?;
                 }
                 Event::Finished { reason, stats } => {
-                    let seed = used_seed.filter(|_| !self.sampling.is_greedy());
-                    return Ok(Summary { reason, stats, seed });
+                    drop(waiting);
+                    let is_over = matches!(reason, FinishReason::MaxTokens | FinishReason::ContextFull);
+                    let tokens = stats.prompt_tokens + stats.generated_tokens;
+                    return Ok(Summary {
+                        is_cut: is_constrained && is_over,
+                        reason,
+                        stats,
+                        seed: used_seed.filter(|_| depends_on_seed),
+                        may_be_forced,
+                        was_shifted: self.shifts && tokens > self.engine.context(),
+                    });
                 }
                 Event::Failed(error) => return Err(about_request(error)),
             }
@@ -282,20 +452,22 @@ pub struct Defaults {
 /// # Errors
 /// When the file is not a supported model, or memory does not suffice.
 pub fn open_engine(store: &Store, args: &RunArgs, sequences: usize) -> anyhow::Result<(Engine, Defaults)> {
-    let generate = &args.generate;
+    let generate = &args.talk.generate;
     let grammar = generate.grammar.grammar()?;
+    let template = chat_templates::chosen(&args.talk.template)?;
     let file = open_model(store, &args.model)?;
-    let options = LoadOptions { sequences, ..load_options(&args.cache, &args.sequence, generate) };
-    let sampling = sampling_for(&file, generate)?;
-    let (device, _) = open_device(&args.device)?;
-    let engine = start_engine(&file, device, &options)?;
-    let request = request(Prompt::Text(String::new()), sampling, grammar, generate);
+    let options = LoadOptions { sequences, ..load_options(&args.talk) };
+    let settings = AnswerSettings::new(sampling_for(&file, generate)?, grammar, generate);
+    let (device, _) = open_device(&args.talk.device)?;
+    let engine = start_engine(&file, device, &options, template)?;
+    let request = settings.request(Prompt::Text(String::new()));
     Ok((engine, Defaults { request, system: generate.system.clone(), is_raw: args.no_template }))
 }
 
-fn load_options(cache: &CacheFlags, sequence: &SequenceFlags, generate: &GenerateFlags) -> LoadOptions {
+fn load_options(flags: &TalkFlags) -> LoadOptions {
+    let TalkFlags { generate, sequence, cache, .. } = flags;
     LoadOptions {
-        context: generate.context_tokens.map(|tokens| tokens.get() as usize),
+        context: sequence.context_tokens.and_then(|Limit(tokens)| tokens),
         k: cache.cache_type_k,
         v: cache.cache_type_v,
         hadamard: !cache.no_kv_rotation,
@@ -309,31 +481,39 @@ fn load_options(cache: &CacheFlags, sequence: &SequenceFlags, generate: &Generat
 fn sampling_for(file: &ModelFile, generate: &GenerateFlags) -> anyhow::Result<Sampling> {
     let (recommended, problems) = recommended_sampling(&file.gguf);
     problems.iter().for_each(|problem| notify(&format!("warning: {problem}")));
-    generate.sampling.settings(recommended, &file.tokenizer()?)
+    let sampling = generate.sampling.settings(recommended, &file.tokenizer()?)?;
+    let has_samplers = generate.sampling.samplers.is_some() || generate.sampling.sampler_letters.is_some();
+    if sampling.mirostat && (has_samplers || sampling.adaptive_target >= 0.0) {
+        notify("warning: --mirostat is in place of --samplers and --adaptive-target, which have no effect");
+    }
+    Ok(sampling)
 }
 
-fn request(
-    prompt: Prompt,
-    sampling: Sampling,
-    grammar: Option<Grammar>,
-    generate: &GenerateFlags,
-) -> Request {
-    Request {
-        sampling,
-        grammar,
-        reasoning_budget: generate.reasoning_budget.and_then(|tokens| usize::try_from(tokens).ok()),
-        max_tokens: generate.max_tokens.map(|tokens| tokens as usize),
-        stop: generate.stop.clone(),
-        speculation: generate.speculation.speculation(),
-        ..Request::new(prompt)
+/// Warns of a context that is larger than the one that the model was trained for.
+fn warn_of_long_context(file: &ModelFile, context: Option<usize>) {
+    let trained = read_hyperparameters(&file.gguf).map(|model| model.context);
+    if let (Some(context), Ok(trained)) = (context, trained)
+        && context > trained
+    {
+        notify(&format!(
+            "warning: --ctx-size {context} is more than the {trained} tokens that the model was trained for; answers far in may be poor"
+        ));
     }
 }
 
-/// Loads a model and starts its engine.
-fn start_engine(file: &ModelFile, device: Device, options: &LoadOptions) -> anyhow::Result<Engine> {
+/// Loads a model and starts its engine. `template` replaces the model's own.
+fn start_engine(
+    file: &ModelFile,
+    device: Device,
+    options: &LoadOptions,
+    template: Option<String>,
+) -> anyhow::Result<Engine> {
     let tokenizer = file.tokenizer()?.into();
-    let has_template = file.gguf.metadata().contains("tokenizer.chat_template");
-    let template = has_template.then(|| file.chat_template()).transpose()?.map(str::to_owned);
+    let has_own = file.gguf.metadata().contains(CHAT_TEMPLATE);
+    let template = match template {
+        None if has_own => Some(file.chat_template()?.to_owned()),
+        other => other,
+    };
     let stepper = load(file, device, options)?;
     let name = file.path.file_stem().unwrap_or_default().to_string_lossy();
     let options = EngineOptions { model_name: name.into_owned(), ..EngineOptions::default() };
@@ -348,14 +528,14 @@ fn about_session(error: SessionError, what: &'static str) -> anyhow::Error {
         }
         SessionError::Keep { keep, context } => {
             anyhow!(
-                "--keep {keep} must be smaller than {}, the context size minus 1",
-                context.saturating_sub(1)
+                "--keep {keep} leaves no room in a context of {context} tokens: use at most {}",
+                context.saturating_sub(2)
             )
         }
         SessionError::File(error) => {
             let flags = match error {
                 SaveError::Restore { error: RestoreError::KvFormatMismatch { .. }, .. } => {
-                    " with these --ctk, --ctv and --no-kv-rotation"
+                    " with these --cache-type-k, --cache-type-v and --no-kv-rotation"
                 }
                 _ => "",
             };
@@ -370,9 +550,11 @@ fn about_session(error: SessionError, what: &'static str) -> anyhow::Error {
 fn about_request(error: RequestError) -> anyhow::Error {
     match error {
         RequestError::PromptTooLong { .. } => anyhow!(
-            "{error}; use a larger --ctx, a shorter prompt or --context-shift (in a conversation, /reset)"
+            "{error}; use a larger --ctx-size, a shorter prompt or --context-shift (in a conversation, /clear)"
         ),
-        RequestError::Chat(ChatError::NoTemplate) => anyhow!("{error}; use --no-template"),
+        RequestError::Chat(ChatError::NoTemplate) => {
+            anyhow!("{error}; use --no-template, or --chat-template")
+        }
         error => error.into(),
     }
 }

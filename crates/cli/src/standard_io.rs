@@ -71,15 +71,15 @@ pub fn write(bytes: &[u8]) -> anyhow::Result<()> {
 /// # Errors
 /// When there is a GGUF file at `path`.
 pub fn reject_model_output(path: &Path) -> anyhow::Result<()> {
+    anyhow::ensure!(!is_model(path), "{} is a model and will not be overwritten", path.display());
+    Ok(())
+}
+
+/// Whether there is a GGUF file at `path`.
+pub fn is_model(path: &Path) -> bool {
     let mut magic = [0; 4];
     let is_file = path.metadata().is_ok_and(|found| found.is_file());
-    let is_model = is_file && File::open(path).and_then(|mut file| file.read_exact(&mut magic)).is_ok();
-    anyhow::ensure!(
-        !is_model || &magic != b"GGUF",
-        "{} is a model and will not be overwritten",
-        path.display()
-    );
-    Ok(())
+    is_file && File::open(path).and_then(|mut file| file.read_exact(&mut magic)).is_ok() && &magic == b"GGUF"
 }
 
 /// Prints a message on standard error, escaped, since it may quote a file or a server. Write errors are ignored.

@@ -95,7 +95,7 @@ fn a_full_context_ends_the_answer_or_is_shifted() {
     let hybrid = run(home.path(), "qwen35-hybrid", &["--context-shift", "hello"]);
     assert!(stderr(&hybrid, 1).contains("--context-shift does not work with this model"));
     let keep = run(home.path(), "qwen3", &["--context-shift", "--ctx", "40", "--keep", "39", "hello"]);
-    assert!(stderr(&keep, 1).contains("--keep 39 must be smaller"));
+    assert!(stderr(&keep, 1).contains("--keep 39 leaves no room in a context of 40 tokens: use at most 38"));
 }
 
 #[test]
@@ -153,14 +153,105 @@ fn a_conversation_resumes_in_a_new_process() {
     let messages = String::from_utf8_lossy(&second.stderr).into_owned();
     assert!(messages.contains("the conversation of 3 messages continues"), "{messages}");
     assert!(messages.contains(" cached), "), "{messages}");
-    // What fails is taken back, and the conversation goes on.
+    // What fails is taken back and reported, and the conversation goes on.
     let long = "word ".repeat(9000);
-    let failed = stdout(&chat(false, &format!("{long}\nhello\n")));
+    let output = chat(false, &format!("{long}\nhello\n"));
+    let failed = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(
-        failed.contains("use a larger --ctx") && failed.contains("(in a conversation, /reset)"),
+        failed.contains("use a larger --ctx-size") && failed.contains("(in a conversation, /clear)"),
         "{failed}"
     );
-    assert_eq!(failed.lines().last(), whole.lines().next());
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(String::from_utf8_lossy(&output.stdout).lines().next(), whole.lines().next());
+}
+
+#[test]
+fn run_continues_the_conversation_of_a_session() {
+    let home = tempfile::tempdir().unwrap();
+    let model =
+        with_template(home.path(), "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}bot:");
+    let file = home.path().join("session");
+    let ask = |command: &str, more: &[&str], input: &str| {
+        let mut asked = verbatim(home.path());
+        asked.args([command, "-n", "8", "--temp", "0", "--threads", "2", "-m"]).arg(&model);
+        run_with_input(asked.arg("--session").arg(&file).args(more), input.as_bytes())
+    };
+    let conversation = || {
+        let path = home.path().join("saved.json");
+        stdout(&ask("chat", &[], &format!("/save {}\n", path.display())));
+        let messages: serde_json::Value = serde_json::from_slice(&fs::read(path).unwrap()).unwrap();
+        messages
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|message| message["role"].as_str().unwrap().to_owned())
+            .collect::<Vec<_>>()
+    };
+    stdout(&ask("chat", &["--system", "s"], "hello\n"));
+    stdout(&ask("run", &["and then?"], ""));
+    assert_eq!(conversation(), ["system", "user", "assistant", "user", "assistant"]);
+    let error = stderr(&ask("run", &["--no-template", "hello"], ""), 1);
+    assert!(error.contains("--session holds a conversation"), "{error}");
+    assert_eq!(conversation().len(), 5);
+    // `/undo` is saved, too.
+    stdout(&ask("chat", &[], "/undo\n"));
+    assert_eq!(conversation(), ["system", "user", "assistant"]);
+}
+
+#[test]
+fn what_a_template_leaves_out_or_cannot_be_used_is_said() {
+    let home = tempfile::tempdir().unwrap();
+    let user_only = "{% for m in messages if m.role != 'system' %}{{ m.content }}{% endfor %}";
+    let model = with_template(home.path(), user_only);
+    let run = |more: &[&str]| {
+        verbatim(home.path()).args(["run", "-n", "3", "-m"]).arg(&model).args(more).output().unwrap()
+    };
+    let error = stderr(&run(&["--system", "Be brief.", "hello"]), 1);
+    assert!(error.contains("leaves out system messages"), "{error}");
+    let error = stderr(
+        &run(&["--system", "Be brief.", "--chat-template", "{{ raise_exception('no') }}", "hello"]),
+        1,
+    );
+    assert!(error.contains("the chat template"), "{error}");
+    assert!(stderr(&run(&[""]), 2).contains("the prompt is empty"));
+    assert!(stderr(&run(&[" \n"]), 2).contains("the prompt is empty"));
+    let long = run(&["--ctx-size", "100000", "hello"]);
+    assert!(String::from_utf8_lossy(&long.stderr).contains("that the model was trained for"));
+    let shifted = run(&["--context-shift", "-c", "32", "-n", "60", "--ignore-eos", "hello"]);
+    assert!(String::from_utf8_lossy(&shifted.stderr).contains("its oldest tokens were discarded"));
+}
+
+#[test]
+#[cfg(unix)]
+fn a_chat_that_is_ended_by_the_system_keeps_its_answers() {
+    use std::io::{Read as _, Write as _};
+    use std::process::{Command, Stdio};
+    let home = tempfile::tempdir().unwrap();
+    let model = with_template(home.path(), "{% for m in messages %}{{ m.content }} {% endfor %}");
+    for (signal, status) in [("-TERM", 143), ("-HUP", 129)] {
+        let file = home.path().join(format!("session{signal}"));
+        let mut command = verbatim(home.path());
+        command
+            .args(["chat", "--ignore-eos", "--context-shift", "-c", "64", "--session"])
+            .arg(&file)
+            .arg("-m")
+            .arg(&model);
+        let mut child =
+            command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        // The answer goes on for ever, and the input stays open.
+        let mut stdin = child.stdin.take().unwrap();
+        stdin.write_all(b"hello\n").unwrap();
+        child.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
+        assert!(Command::new("kill").args([signal, &child.id().to_string()]).status().unwrap().success());
+        let output = child.wait_with_output().unwrap();
+        let messages = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(status), "{messages}");
+        drop(stdin);
+        let mut next = verbatim(home.path());
+        next.args(["chat", "-c", "64", "--session"]).arg(&file).arg("-m").arg(&model);
+        let messages = String::from_utf8_lossy(&next.output().unwrap().stderr).into_owned();
+        assert!(messages.contains("the conversation of 2 messages continues"), "{messages}");
+    }
 }
 
 #[test]

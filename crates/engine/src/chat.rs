@@ -119,21 +119,29 @@ impl ChatFormat {
     /// # Errors
     /// If the model has no chat template, or the template is invalid or rejects the conversation.
     pub fn chat_tokens(&self, messages: &[Message]) -> Result<Vec<u32>, ChatError> {
-        let source = self.source.as_ref().ok_or(ChatError::NoTemplate)?;
-        let template =
-            self.template.get_or_init(|| ChatTemplate::new(source)).as_ref().map_err(Clone::clone)?;
         let guarded = |message: &Message| Message {
             role: message.role,
             content: self.tokenizer.guard(&message.content).into_owned(),
         };
         let messages: Vec<Message> = messages.iter().map(guarded).collect();
+        let prompt = self.chat_text(&messages)?;
+        Ok(self.tokenizer.encode_prompt(&prompt, SpecialTokens::ParseUnguarded).ids)
+    }
+
+    /// The text that the template makes of a conversation.
+    ///
+    /// # Errors
+    /// As [`Self::chat_tokens`].
+    pub fn chat_text(&self, messages: &[Message]) -> Result<String, ChatError> {
+        let source = self.source.as_ref().ok_or(ChatError::NoTemplate)?;
+        let template =
+            self.template.get_or_init(|| ChatTemplate::new(source)).as_ref().map_err(Clone::clone)?;
         let mut context = json!({ "messages": messages, "add_generation_prompt": true, "tools": null });
         for (name, id) in [("bos_token", self.tokenizer.bos()), ("eos_token", self.tokenizer.eos())] {
             if let Some(id) = id {
                 context[name] = String::from_utf8_lossy(self.tokenizer.piece(id)).into();
             }
         }
-        let prompt = template.render(&context)?;
-        Ok(self.tokenizer.encode_prompt(&prompt, SpecialTokens::ParseUnguarded).ids)
+        Ok(template.render(&context)?)
     }
 }

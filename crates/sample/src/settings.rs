@@ -223,6 +223,12 @@ impl Sampling {
         self.temperature == 0.0 && self.dynatemp_range == 0.0
     }
 
+    /// Whether the tokens depend on the seed. XTC, adaptive-p and mirostat draw at temperature 0, too.
+    pub fn depends_on_seed(&self) -> bool {
+        let draws = [SamplerKind::Xtc, SamplerKind::AdaptiveP];
+        !self.is_greedy() || self.mirostat || draws.into_iter().any(|kind| self.is_on(kind))
+    }
+
     /// Whether a sampler is in the chain and its settings do not switch it off.
     pub fn is_on(&self, kind: SamplerKind) -> bool {
         self.samplers.contains(&kind) && self.has_effect(kind)

@@ -1,61 +1,129 @@
 //! `verbatim chat`: a conversation in the terminal.
 
+use std::io::{self, IsTerminal};
+use std::path::Path;
 use std::process::ExitCode;
 
 use verbatim_engine::{Message, Prompt};
 
-use crate::flags::{ChatArgs, GenerateFlags};
-use crate::interrupt::Interrupt;
-use crate::repl::{self, Responder, Terminal};
-use crate::session::Session;
-use crate::standard_io::notify;
+use crate::error::UsageError;
+use crate::flags::ChatArgs;
+use crate::interrupt::{Busy, Interrupt};
+use crate::prompt;
+use crate::repl::{self, Answer, Responder, Screen};
+use crate::session::{Session, counted};
+use crate::settings;
+use crate::standard_io::{escape, notify};
 use crate::store::Store;
+use crate::terminal::Terminal;
 
-/// Converses until `/quit` or the end of the input.
+/// Converses until `/quit` or the end of the input. Where the input is no terminal, a failed answer makes the exit status 1.
 ///
 /// # Errors
 /// When there is no model or it has no chat template, or the terminal fails.
 pub fn run(args: &ChatArgs, store: &Store) -> anyhow::Result<ExitCode> {
-    let interrupt = Interrupt::install()?;
-    let mut session =
-        Session::open(store, &args.model, &args.device, &args.cache, &args.sequence, &args.generate)?;
-    anyhow::ensure!(
-        session.has_template(),
-        "the model has no chat template and cannot hold a conversation; use `verbatim run --no-template`"
-    );
-    let mut lines = Terminal::open(&store.home().join("chat-history.txt"))?;
-    let mut conversation = session.take_conversation();
-    if !conversation.is_empty() {
-        notify(&format!("the conversation of {} messages continues", conversation.len()));
+    let mut model = args.model.clone();
+    if args.name.is_some() && model.model.is_some() {
+        return Err(UsageError("there are two models: the argument and --model".into()).into());
     }
-    let mut model = Model { session, generate: args.generate.clone(), interrupt };
-    let system = args.generate.system.as_deref();
-    let ended = repl::converse(&mut model, &mut lines, &mut std::io::stdout(), system, &mut conversation);
+    model.model = args.name.clone().or(model.model);
+    let first = prompt::given(&args.prompt)?.map(|text| prompt::unescaped(text, &args.prompt)).transpose()?;
+    let interrupt = Interrupt::install()?;
+    let is_quiet = args.talk.generate.quiet;
+    let mut session = Session::open(store, &model, &args.talk, true)?;
+    let is_terminal = io::stdin().is_terminal();
+    if is_terminal && !is_quiet {
+        notify(&format!("{}\n/help lists the commands, Ctrl-D leaves", escape(session.description())));
+    }
+    let mut lines = Terminal::open(&store.home().join("chat-history.txt"), settings::keys())?;
+    let mut conversation = session.take_conversation();
+    if !conversation.is_empty() && !is_quiet {
+        notify(&format!("the conversation of {} continues", counted(conversation.len(), "message")));
+    }
+    let mut model = Model { session, interrupt, busy: None, repeats: 0, is_quiet };
+    if let Some(system) = &args.talk.generate.system {
+        repl::set_system(&model, &mut conversation, system)?;
+    }
+    let width = io::stdout().is_terminal().then(terminal_size::terminal_size).flatten();
+    let width = width.map(|(terminal_size::Width(columns), _)| columns.into());
+    let (output, errors) = (&mut io::stdout(), &mut io::stderr());
+    let mut screen = Screen { output, errors, width };
+    let ended = repl::converse(&mut model, &mut lines, &mut screen, first, &mut conversation);
     model.session.save(&conversation)?;
-    ended?;
-    Ok(ExitCode::SUCCESS)
+    let is_well = ended? || is_terminal;
+    Ok(match interrupt.ending() {
+        Some(status) => ExitCode::from(status),
+        None if is_well => ExitCode::SUCCESS,
+        None => ExitCode::FAILURE,
+    })
 }
 
 struct Model {
     session: Session,
-    generate: GenerateFlags,
     interrupt: Interrupt,
+    /// From a question until its answer is saved.
+    busy: Option<Busy>,
+    /// How many answers were not wanted: a fixed seed would repeat them.
+    repeats: u64,
+    is_quiet: bool,
 }
 
 impl Responder for Model {
     fn respond(
         &mut self,
         conversation: &[Message],
+        is_again: bool,
         show: &mut dyn FnMut(&str) -> anyhow::Result<()>,
-    ) -> anyhow::Result<String> {
+    ) -> anyhow::Result<Answer> {
+        self.busy = Some(self.interrupt.busy());
+        let given = self.session.settings.sampling.seed;
+        self.repeats = if is_again { self.repeats + 1 } else { 0 };
+        self.session.settings.sampling.seed = given.map(|seed| seed.wrapping_add(self.repeats));
         let prompt = Prompt::Chat(conversation.to_vec());
         let mut answer = String::new();
-        let mut keep_and_show = |text: &str| {
-            answer.push_str(text);
-            show(text)
-        };
-        let summary = self.session.answer(prompt, &self.generate, self.interrupt, &mut keep_and_show)?;
-        notify(&format!("\n{summary}"));
-        Ok(answer)
+        let answered = self.session.answer(prompt, self.interrupt, &mut |piece| {
+            // What the model thought is no part of the conversation.
+            answer.push_str(piece.text);
+            show(piece.shown)
+        });
+        self.session.settings.sampling.seed = given;
+        let summary = answered?;
+        let mut notes = Vec::new();
+        if !self.is_quiet {
+            notes.push(summary.to_string());
+        }
+        if summary.is_cut {
+            notes.push("warning: the answer was cut before its grammar was satisfied".to_owned());
+        }
+        Ok(Answer { text: answer, notes })
+    }
+
+    fn keep(&mut self, conversation: &[Message]) -> anyhow::Result<()> {
+        let saved = self.session.save(conversation);
+        self.busy = None;
+        saved
+    }
+
+    fn file(&self) -> Option<&Path> {
+        self.session.file()
+    }
+
+    fn must_end(&self) -> bool {
+        self.interrupt.ending().is_some()
+    }
+
+    fn check_system(&self, system: &str) -> anyhow::Result<()> {
+        self.session.check_system(system)
+    }
+
+    fn set(&mut self, words: &str) -> anyhow::Result<String> {
+        let mut changed = self.session.settings.clone();
+        let shown = settings::set(&mut changed, words, self.session.tokenizer())?;
+        self.session.settings = changed;
+        Ok(shown)
+    }
+
+    fn description(&self) -> &str {
+        self.session.description()
     }
 }

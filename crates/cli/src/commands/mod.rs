@@ -3,6 +3,7 @@
 pub mod bench;
 pub mod chat;
 pub mod completions;
+pub mod config;
 pub mod cp;
 pub mod inspect;
 pub mod list;
@@ -44,6 +45,7 @@ pub fn execute(cli: &Cli) -> anyhow::Result<ExitCode> {
         Command::List(args) => list::run(args, &store()?),
         Command::Rm(args) => rm::run(args, &store()?),
         Command::Cp(args) => cp::run(args, &store()?),
+        Command::Config(args) => config::run(args, &cli.common),
         Command::Man(args) => man::run(args),
         Command::Completions(args) => completions::run(args),
     }

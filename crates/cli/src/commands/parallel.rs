@@ -29,7 +29,8 @@ const AHEAD: usize = 4;
 /// # Errors
 /// When there is no model, a file cannot be read or written, or a line is not a request.
 pub fn run(args: &RunArgs, file: &Path, store: &Store) -> anyhow::Result<ExitCode> {
-    if args.prompt.is_some() || args.sequence.session.is_some() {
+    let has_prompt = !args.words.is_empty() || args.prompt.prompt.is_some() || args.prompt.file.is_some();
+    if has_prompt || args.talk.sequence.session.is_some() {
         return Err(UsageError(
             "--parallel takes its prompts from the file: leave out PROMPT and --session".into(),
         )

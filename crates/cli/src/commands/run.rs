@@ -1,69 +1,202 @@
 //! `verbatim run`: one prompt, one answer.
 
-use std::io::{self, IsTerminal};
 use std::process::ExitCode;
 
+use anyhow::bail;
+use serde_json::{Value, json};
 use verbatim_engine::{FinishReason, Message, Prompt, Role};
 
+use crate::commands::chat;
 use crate::error::UsageError;
-use crate::flags::RunArgs;
+use crate::flags::{ChatArgs, PromptFlags, RunArgs};
 use crate::interrupt::{EXIT_INTERRUPTED, Interrupt};
-use crate::session::{Session, notify_no_template};
+use crate::prompt::Question;
+use crate::session::{Piece, Session, Summary, notify_no_template};
 use crate::standard_io::{self, notify};
 use crate::store::Store;
 
-/// Streams the answer to standard output and a summary line to standard error.
+/// Streams the answer to standard output and a summary line to standard error; begins a chat when only a model is given.
 ///
 /// # Errors
 /// When there is no prompt, no model, or the prompt does not fit.
 pub fn run(args: &RunArgs, store: &Store) -> anyhow::Result<ExitCode> {
-    if args.no_template && args.generate.system.is_some() {
-        return Err(
-            UsageError("--system needs the chat template that --no-template leaves out".into()).into()
-        );
+    let generate = &args.talk.generate;
+    if args.no_template && generate.system.is_some() {
+        bail!(UsageError("--system needs the chat template that --no-template leaves out".into()));
     }
     if let Some(file) = &args.parallel.file {
         return super::parallel::run(args, file, store);
     }
-    let text = prompt(args.prompt.as_deref())?;
+    let Question { model: named, prompt } = Question::read(args, store)?;
+    let mut model = args.model.clone();
+    model.model = named.or(model.model);
+    let Some(text) = prompt else {
+        let (prompt, talk) = (PromptFlags::default(), args.talk.clone());
+        return chat::run(&ChatArgs { name: None, prompt, model, talk }, store);
+    };
     let interrupt = Interrupt::install()?;
-    let session =
-        Session::open(store, &args.model, &args.device, &args.cache, &args.sequence, &args.generate)?;
-    let prompt = if args.no_template {
-        Prompt::Text(text)
-    } else if session.has_template() {
-        let system = args.generate.system.clone().map(|content| Message { role: Role::System, content });
-        Prompt::Chat(system.into_iter().chain([Message { role: Role::User, content: text }]).collect())
+    let mut session = Session::open(store, &model, &args.talk, false)?;
+    let mut conversation = session.take_conversation();
+    let uses_template = !args.no_template && session.has_template();
+    if !uses_template && !conversation.is_empty() {
+        bail!(
+            "--session holds a conversation, which only a chat template can continue: use another file, or leave out --no-template"
+        );
+    }
+    if let Some(system) = generate.system.as_deref().filter(|system| !uses_template && !system.is_empty()) {
+        bail!("the model has no chat template, so --system {system:?} cannot be used: use --chat-template");
+    }
+    let prompt = if uses_template {
+        add_question(&mut conversation, &session, generate.system.as_deref(), text)?;
+        Prompt::Chat(conversation.clone())
     } else {
-        notify_no_template();
+        if !args.no_template {
+            notify_no_template();
+        }
         Prompt::Text(text)
     };
-    let mut show = |text: &str| standard_io::write(text.as_bytes());
-    let summary = session.answer(prompt, &args.generate, interrupt, &mut show)?;
-    show("\n")?;
-    notify(&summary.to_string());
-    session.save(&[])?;
-    match summary.reason {
-        FinishReason::Cancelled => Ok(ExitCode::from(EXIT_INTERRUPTED)),
-        FinishReason::EndOfText
-        | FinishReason::StopString(_)
-        | FinishReason::MaxTokens
-        | FinishReason::ContextFull => Ok(ExitCode::SUCCESS),
+    let busy = interrupt.busy();
+    let mut output = Output::new(Format::of(args));
+    let summary = session.answer(prompt, interrupt, &mut |piece| output.show(piece))?;
+    output.finish(&summary)?;
+    if !generate.quiet {
+        notify(&summary.to_string());
+    }
+    if summary.is_cut {
+        notify(
+            "warning: the answer was cut before its grammar was satisfied: use a larger --max-tokens or --ctx-size",
+        );
+    }
+    if uses_template {
+        conversation.push(Message { role: Role::Assistant, content: output.answer });
+    }
+    session.save(&conversation)?;
+    drop(busy);
+    match (interrupt.ending(), summary.reason) {
+        (Some(status), _) => Ok(ExitCode::from(status)),
+        (None, FinishReason::Cancelled) => Ok(ExitCode::from(EXIT_INTERRUPTED)),
+        (
+            None,
+            FinishReason::EndOfText
+            | FinishReason::StopString(_)
+            | FinishReason::MaxTokens
+            | FinishReason::ContextFull,
+        ) => Ok(ExitCode::SUCCESS),
     }
 }
 
-/// The prompt of `verbatim run`: the argument, or standard input when the argument is `-` or absent.
-///
-/// # Errors
-/// [`UsageError`] when there is no argument and standard input is a terminal, where waiting would look like a
-/// hang.
-fn prompt(argument: Option<&str>) -> anyhow::Result<String> {
-    match argument {
-        Some("-") => standard_io::read_text(),
-        Some(text) => Ok(text.to_owned()),
-        None if io::stdin().is_terminal() => {
-            Err(UsageError("there is no prompt: give it as an argument or on standard input".into()).into())
+/// Adds the question to the conversation of the session. A given system message replaces the one there.
+fn add_question(
+    conversation: &mut Vec<Message>,
+    session: &Session,
+    system: Option<&str>,
+    text: String,
+) -> anyhow::Result<()> {
+    if let Some(system) = system {
+        session.check_system(system)?;
+        if conversation.first().is_some_and(|first| first.role == Role::System) {
+            conversation.remove(0);
         }
-        None => standard_io::read_text(),
+        conversation.insert(0, Message { role: Role::System, content: system.to_owned() });
     }
+    conversation.push(Message { role: Role::User, content: text });
+    Ok(())
+}
+
+/// How the answer is printed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Format {
+    Text,
+    Json,
+    JsonLines,
+}
+
+impl Format {
+    fn of(args: &RunArgs) -> Self {
+        match (args.output.json, args.output.json_lines) {
+            (_, true) => Self::JsonLines,
+            (true, _) => Self::Json,
+            _ => Self::Text,
+        }
+    }
+}
+
+/// The answer so far.
+struct Output {
+    format: Format,
+    answer: String,
+    reasoning: String,
+    tokens: Vec<u32>,
+}
+
+impl Output {
+    fn new(format: Format) -> Self {
+        Self { format, answer: String::new(), reasoning: String::new(), tokens: Vec::new() }
+    }
+
+    fn show(&mut self, piece: &Piece<'_>) -> anyhow::Result<()> {
+        self.answer.push_str(piece.text);
+        self.reasoning.push_str(piece.reasoning);
+        self.tokens.extend(piece.tokens);
+        match self.format {
+            Format::Text if piece.shown.is_empty() => Ok(()),
+            Format::Text => standard_io::write(piece.shown.as_bytes()),
+            Format::Json => Ok(()),
+            Format::JsonLines => {
+                let mut line = json!({ "text": piece.text, "tokens": piece.tokens });
+                if !piece.reasoning.is_empty() {
+                    line["reasoning_content"] = piece.reasoning.into();
+                }
+                print(&line)
+            }
+        }
+    }
+
+    fn finish(&self, summary: &Summary) -> anyhow::Result<()> {
+        let mut object = ending(summary);
+        match self.format {
+            Format::Text => standard_io::write(b"\n"),
+            Format::JsonLines => print(&object),
+            Format::Json => {
+                let mut whole = json!({ "text": self.answer, "tokens": self.tokens });
+                if !self.reasoning.is_empty() {
+                    whole["reasoning_content"] = self.reasoning.as_str().into();
+                }
+                if let (Some(whole), Some(ending)) = (whole.as_object_mut(), object.as_object_mut()) {
+                    whole.append(ending);
+                }
+                standard_io::write(standard_io::json_text(&whole).as_bytes())
+            }
+        }
+    }
+}
+
+/// Why an answer ended and what it took, by the names of llama.cpp's server.
+fn ending(summary: &Summary) -> Value {
+    let Summary { reason, stats, seed, .. } = summary;
+    let (finish_reason, stop) = match reason {
+        FinishReason::EndOfText => ("stop", None),
+        FinishReason::StopString(text) => ("stop", Some(text)),
+        FinishReason::MaxTokens | FinishReason::ContextFull => ("length", None),
+        FinishReason::Cancelled => ("cancelled", None),
+    };
+    let millis = |time: std::time::Duration| time.as_secs_f64() * 1e3;
+    json!({
+        "finish_reason": finish_reason,
+        "stop": stop,
+        "seed": seed,
+        "timings": {
+            "prompt_n": stats.prompt_tokens,
+            "cache_n": stats.cached_tokens,
+            "prompt_ms": millis(stats.time_to_first_token),
+            "predicted_n": stats.generated_tokens,
+            "predicted_ms": millis(stats.generation_time),
+            "predicted_per_second": summary.tokens_per_second(),
+        },
+    })
+}
+
+/// Prints a line of JSON.
+fn print(value: &Value) -> anyhow::Result<()> {
+    standard_io::write(format!("{value}\n").as_bytes())
 }

@@ -19,7 +19,8 @@ pub fn verbatim(home: &Path) -> Command {
             command.env_remove(&variable);
         }
     }
-    command.env("VERBATIM_HOME", home).stdin(Stdio::null());
+    command.env("VERBATIM_HOME", home).env("VERBATIM_CONFIG_FILE", home.join("config.toml"));
+    command.stdin(Stdio::null());
     command
 }
 
