@@ -360,6 +360,7 @@ pub struct ParallelFlags {
     /// Answer every line of this file, such as {"prompt": "…"}, or a request of OpenAI's batch API; `-` is standard input
     #[arg(
         long = "parallel",
+        id = "parallel",
         value_name = "FILE.jsonl",
         env = "VERBATIM_PARALLEL",
         value_hint = ValueHint::FilePath,
