@@ -4,9 +4,9 @@ use crate::constraint::Constraint;
 use crate::error::GrammarError;
 use crate::grammar::Grammar;
 use crate::library::{catch, plain_message};
-use crate::limits::{check_lark_lines, check_size};
+use crate::limits::check_size;
 use crate::vocabulary::Vocabulary;
-use crate::{gbnf, regex, schema};
+use crate::{gbnf, lark, regex, schema};
 use llguidance::Matcher;
 use llguidance::api::TopLevelGrammar;
 
@@ -88,10 +88,7 @@ fn library_grammar(grammar: &Grammar, vocabulary: &Vocabulary) -> Result<TopLeve
     Ok(match grammar {
         Grammar::JsonSchema(schema) => TopLevelGrammar::from_json_schema(schema::prepare(schema)?),
         Grammar::Regex(regex) => TopLevelGrammar::from_lark(regex::to_lark(regex)?),
-        Grammar::Lark(lark) => {
-            check_lark_lines(lark)?;
-            TopLevelGrammar::from_lark(lark.clone())
-        }
+        Grammar::Lark(lark) => TopLevelGrammar::from_lark(lark::prepare(lark, &vocabulary.tokenizer)?),
         Grammar::Gbnf(text) => {
             TopLevelGrammar::from_lark(gbnf::to_lark(gbnf::parse(text)?, &vocabulary.tokenizer)?)
         }
