@@ -56,7 +56,9 @@ impl GrammarFlags {
         };
         Ok(match (schema, grammar) {
             (Some(schema), _) => Some(Grammar::json_schema(&schema)?),
-            (None, Some(grammar)) if grammar.trim_start().starts_with("%llguidance") => {
+            (None, Some(grammar))
+                if grammar.trim_start_matches('\u{FEFF}').trim_start().starts_with("%llguidance") =>
+            {
                 Some(Grammar::Lark(grammar))
             }
             (None, Some(grammar)) => Some(Grammar::Gbnf(grammar)),

@@ -68,7 +68,7 @@ fn decimal(literal: &str) -> (String, i64) {
 /// Checks the numbers within a constant.
 pub(crate) fn check_constant(value: &Value) -> Result<(), String> {
     match value {
-        Value::Number(number) if !is_exact(number) || number.as_i64() == Some(i64::MIN) => Err(format!(
+        Value::Number(number) if !is_constant_exact(number) => Err(format!(
             "the constant {number} cannot be represented exactly as a 64-bit float; use fewer digits"
         )),
         Value::Array(values) => values.iter().try_for_each(check_constant),
@@ -99,7 +99,7 @@ pub(crate) fn check_keywords(members: &Map<String, Value>) -> Result<(), String>
         let Some(Value::Number(bound)) = members.get(key) else { continue };
         // Common, and computed exactly.
         let is_largest = is_integer && key == "maximum" && bound.as_i64() == Some(i64::MAX);
-        let is_possible = is_exact(bound) && bound.as_f64().is_some_and(|bound| bound.abs() < max);
+        let is_possible = is_bound_exact(bound) && bound.as_f64().is_some_and(|bound| bound.abs() < max);
         if !is_possible && !is_largest {
             return Err(format!(
                 "`{key}` must be between -{max:e} and {max:e}, and exact as a 64-bit float: {bound}; remove it, or use a \
@@ -110,10 +110,23 @@ pub(crate) fn check_keywords(members: &Map<String, Value>) -> Result<(), String>
     Ok(())
 }
 
-/// Whether a number stays the same as a 64-bit float, as which the library has all numbers.
-fn is_exact(number: &Number) -> bool {
+/// Whether the library, which has all numbers as 64-bit floats, allows this constant. It writes those that are 64-bit
+/// integers as such, and others with the fewest digits that mean the same float.
+fn is_constant_exact(number: &Number) -> bool {
     let float = number.as_f64().unwrap_or(f64::NAN);
-    number.as_i128().is_none_or(|integer| float as i128 == integer)
+    match number.as_i64() {
+        Some(integer) => integer != i64::MIN && float as i128 == i128::from(integer),
+        None => number.is_f64() || float.to_string() == number.to_string(),
+    }
+}
+
+/// Whether a bound stays the same both as an integer and as the fewest digits that mean the same float: which of them the
+/// library takes depends on the type.
+fn is_bound_exact(number: &Number) -> bool {
+    let float = number.as_f64().unwrap_or(f64::NAN);
+    let whole = float as i128;
+    let is_same = number.as_i128().is_none_or(|integer| integer == whole);
+    float.fract() != 0.0 || float == 0.0 || is_same && float.to_string() == whole.to_string()
 }
 
 #[cfg(test)]

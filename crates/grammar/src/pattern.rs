@@ -79,12 +79,21 @@ mod tests {
 
     #[test]
     fn only_classes_that_would_be_quoted_wrong_change() {
-        for (ecma, rust, is_exact) in [("^[a-z]+$", r"(?:\A[a-z]+\z)", true), (r#"[^\n]"#, "", true)] {
-            let pattern = convert(ecma).unwrap();
-            if !rust.is_empty() {
-                assert_eq!(pattern.text, rust);
-            }
-            assert_eq!(pattern.is_exact, is_exact);
+        for (ecma, is_exact) in [
+            ("^[a-z]+$", true),
+            (".", true),
+            (r"[^\n]", true),
+            (r"[\x01-\x1f]", true),
+            (r#"[^"]"#, false),
+            (r"[^\\]", false),
+            (r"\p{Cc}", false),
+            (r"a(b|[\x00-\x20])*", false),
+        ] {
+            assert_eq!(convert(ecma).unwrap().is_exact, is_exact, "{ecma}");
         }
+        assert_eq!(
+            convert(r#"^(?<name>[^"])$"#).unwrap().text,
+            convert(r"^[\x01-!#-\u{10FFFF}]$").unwrap().text
+        );
     }
 }

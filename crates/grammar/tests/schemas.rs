@@ -378,7 +378,8 @@ fn numbers_are_exact_or_errors() {
         (json!({ "const": 9_007_199_254_740_993_i64 }), false),
         (json!({ "enum": [[{ "a": 9_007_199_254_740_993_i64 }]] }), false),
         (json!({ "const": u64::MAX }), false),
-        (json!({ "const": 1_u64 << 63 }), true),
+        (json!({ "const": 1_u64 << 63 }), false),
+        (json!({ "const": 10_000_000_000_000_000_000_u64 }), true),
         (json!({ "const": i64::MIN }), false),
         (json!({ "const": 1e22 }), true),
         (json!({ "const": -1.5e-7 }), true),
@@ -391,11 +392,12 @@ fn numbers_are_exact_or_errors() {
         (json!({ "type": "integer", "minimum": 9_007_199_254_740_994_i64 }), true),
         (json!({ "type": "integer", "exclusiveMinimum": 9_007_199_254_740_994_i64 }), false),
         (
-            json!({ "type": "integer", "minimum": -999_999_999_999_999_872_i64, "maximum": 999_999_999_999_999_872_i64 }),
+            json!({ "type": "integer", "minimum": -500_000_000_000_000_000_i64, "maximum": 500_000_000_000_000_000_i64 }),
             true,
         ),
-        (json!({ "type": "number", "minimum": -999_999_999_999_999_872_i64 }), true),
+        (json!({ "type": "number", "minimum": -500_000_000_000_000_000_i64 }), true),
         (json!({ "type": "number", "exclusiveMaximum": 9_007_199_254_740_991_i64 }), true),
+        (json!({ "maximum": 999_999_999_999_999_872_i64 }), false),
         (json!({ "maximum": i64::MAX }), false),
         (json!({ "default": i64::MAX, "type": "null" }), true),
     ] {
@@ -407,7 +409,7 @@ fn numbers_are_exact_or_errors() {
             Err(error) => assert!(!is_possible && error.to_string().contains("exact"), "{schema}: {error}"),
         }
     }
-    assert!(accepts(&json!({ "const": 1_u64 << 63 }), "9223372036854775808"));
+    assert!(accepts(&json!({ "const": 10_000_000_000_000_000_000_u64 }), "10000000000000000000"));
 }
 
 #[test]
