@@ -138,7 +138,14 @@ fn library_error(kind: &'static str, message: &str, converted: Option<&gbnf::Con
         "JSON schema" => GrammarError::Schema { what },
         "regular expression" => GrammarError::Regex { what },
         "Lark grammar" => match line_and_rest(&what) {
-            Some((line, rest)) => GrammarError::Lark { what: format!("line {line}: {rest}") },
+            // Without the lines that it quotes, in which schemas have been rewritten.
+            Some((line, rest)) => {
+                let is_quoted = |line: &&str| {
+                    line.split_once(" | ").is_some_and(|(number, _)| number.trim().parse::<usize>().is_ok())
+                };
+                let rest: Vec<&str> = rest.lines().take_while(|line| !is_quoted(line)).collect();
+                GrammarError::Lark { what: format!("line {line}: {}", rest.join("\n")) }
+            }
             None => GrammarError::Lark { what },
         },
         // The converted grammar is well-formed, so it can only be too large for the library.

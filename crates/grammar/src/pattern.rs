@@ -9,6 +9,13 @@ pub(crate) struct Pattern {
     pub text: String,
     /// Whether it matches the same texts. Otherwise it matches fewer: none with U+0000.
     pub is_exact: bool,
+    /// Whether a part of it matches only characters for which JSON has no escape but `\u0001` and the like.
+    pub needs_unicode_escape: bool,
+}
+
+/// Whether a character has no spelling in JSON but `\u0001` and the like. The library does not write U+007F as it is.
+pub(crate) fn needs_unicode_escape(c: char) -> bool {
+    c.is_ascii_control() && !matches!(c, '\u{8}' | '\t' | '\n' | '\u{C}' | '\r')
 }
 
 /// Converts an expression.
@@ -31,14 +38,15 @@ pub(crate) fn convert(ecma: &str) -> Result<Pattern, String> {
         regex_syntax::Error::Translate(error) => error.kind().to_string(),
         _ => "it uses something that is not supported".to_owned(),
     })?;
-    let mut is_exact = true;
-    let hir = without_nul(parsed, &mut is_exact)?;
-    Ok(Pattern { text: hir.to_string(), is_exact })
+    let mut pattern = Pattern { text: String::new(), is_exact: true, needs_unicode_escape: false };
+    pattern.text = without_nul(parsed, &mut pattern)?.to_string();
+    Ok(pattern)
 }
 
-fn without_nul(hir: Hir, is_exact: &mut bool) -> Result<Hir, String> {
+/// The expression without U+0000. What is found out on the way is noted in `pattern`.
+fn without_nul(hir: Hir, pattern: &mut Pattern) -> Result<Hir, String> {
     let mut all = |parts: Vec<Hir>| -> Result<Vec<Hir>, String> {
-        parts.into_iter().map(|part| without_nul(part, is_exact)).collect()
+        parts.into_iter().map(|part| without_nul(part, pattern)).collect()
     };
     Ok(match hir.into_kind() {
         HirKind::Empty => Hir::empty(),
@@ -46,13 +54,17 @@ fn without_nul(hir: Hir, is_exact: &mut bool) -> Result<Hir, String> {
         HirKind::Literal(literal) if literal.0.contains(&0) => {
             return Err("U+0000 is not supported".to_owned());
         }
-        HirKind::Literal(literal) => Hir::literal(literal.0),
-        HirKind::Class(class) => self::class(class, is_exact)?,
+        HirKind::Literal(literal) => {
+            pattern.needs_unicode_escape |=
+                literal.0.iter().any(|byte| needs_unicode_escape(char::from(*byte)));
+            Hir::literal(literal.0)
+        }
+        HirKind::Class(class) => self::class(class, pattern)?,
         HirKind::Repetition(mut repetition) => {
-            repetition.sub = Box::new(without_nul(*repetition.sub, is_exact)?);
+            repetition.sub = Box::new(without_nul(*repetition.sub, pattern)?);
             Hir::repetition(repetition)
         }
-        HirKind::Capture(capture) => without_nul(*capture.sub, is_exact)?,
+        HirKind::Capture(capture) => without_nul(*capture.sub, pattern)?,
         HirKind::Concat(parts) => Hir::concat(all(parts)?),
         // Classes are joined first.
         HirKind::Alternation(parts) => {
@@ -62,14 +74,18 @@ fn without_nul(hir: Hir, is_exact: &mut bool) -> Result<Hir, String> {
     })
 }
 
-fn class(class: Class, is_exact: &mut bool) -> Result<Hir, String> {
+fn class(class: Class, pattern: &mut Pattern) -> Result<Hir, String> {
     let Class::Unicode(mut class) = class else { return Err("it must match text, not bytes".to_owned()) };
     let has =
         |wanted: char| class.ranges().iter().any(|range| range.start() <= wanted && wanted <= range.end());
     if has('\0') && !(has('"') && has('\\')) {
-        *is_exact = false;
+        pattern.is_exact = false;
         class.difference(&ClassUnicode::new([ClassUnicodeRange::new('\0', '\0')]));
     }
+    pattern.needs_unicode_escape |= class
+        .ranges()
+        .iter()
+        .all(|range| range.end().is_ascii() && (range.start()..=range.end()).all(needs_unicode_escape));
     Ok(Hir::class(Class::Unicode(class)))
 }
 

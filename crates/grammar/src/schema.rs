@@ -3,8 +3,7 @@
 use crate::endless::is_endless;
 use crate::error::GrammarError;
 use crate::limits::check_size;
-use crate::numbers;
-use crate::pattern::{self, Pattern};
+use crate::{numbers, rewrite};
 use serde_json::{Map, Value, json};
 
 const KIND: &str = "JSON schema";
@@ -18,11 +17,8 @@ const ALLOWED_OPTION: &str = "whitespace_flexible";
 /// Whitespace between two parts of a document. Without a bound, some models never stop writing it.
 const WHITESPACE: &str = r"[\x20\x0A\x0D\x09]{1,64}";
 
-/// Keywords whose members are schemas under names of their own.
-const NAMED_SCHEMAS: [&str; 5] =
-    ["properties", "patternProperties", "$defs", "definitions", "dependentSchemas"];
-/// Keywords whose values are no schemas.
-const CONSTANTS: [&str; 2] = ["const", "enum"];
+/// The letters and signs of JSON's escapes without `\u0061`.
+const SHORT_ESCAPES: &str = "nrbtf\\\"";
 
 /// A schema, from text.
 ///
@@ -62,8 +58,10 @@ pub(crate) fn prepare(schema: &Value) -> Result<Value, GrammarError> {
             return Err(error("a schema is an object, such as {\"type\": \"object\"}"));
         }
     };
-    let options = options(schema.remove(OPTIONS))?;
-    rewrite_members(&mut schema)?;
+    let mut options = options(schema.remove(OPTIONS))?;
+    if !rewrite::rewrite(&mut schema).map_err(error)?.may_escape {
+        options["json_allowed_escapes"] = json!(SHORT_ESCAPES);
+    }
     schema.insert(OPTIONS.to_owned(), options);
     Ok(Value::Object(schema))
 }
@@ -89,77 +87,6 @@ fn options(own: Option<Value>) -> Result<Value, GrammarError> {
         }
     }
     Ok(options)
-}
-
-/// Rewrites a schema to one that the library enforces exactly.
-fn rewrite(schema: &mut Value) -> Result<(), GrammarError> {
-    match schema {
-        Value::Object(members) => rewrite_members(members),
-        Value::Array(schemas) => schemas.iter_mut().try_for_each(rewrite),
-        _ => Ok(()),
-    }
-}
-
-fn rewrite_members(members: &mut Map<String, Value>) -> Result<(), GrammarError> {
-    numbers::check_keywords(members).map_err(error)?;
-    rewrite_pattern_properties(members)?;
-    for (key, value) in members.iter_mut() {
-        match value {
-            value if CONSTANTS.contains(&key.as_str()) => numbers::check_constant(value).map_err(error)?,
-            Value::Object(schemas) if NAMED_SCHEMAS.contains(&key.as_str()) => {
-                schemas.values_mut().try_for_each(rewrite)?;
-            }
-            Value::String(ecma) if key == "pattern" => *ecma = convert(key, ecma)?.text,
-            Value::String(target) if key == "$ref" => check_target(target)?,
-            value => rewrite(value)?,
-        }
-    }
-    Ok(())
-}
-
-fn convert(keyword: &str, ecma: &str) -> Result<Pattern, GrammarError> {
-    pattern::convert(ecma).map_err(|what| error(format!("`{keyword}` {ecma:.80?}: {what}")))
-}
-
-/// The expressions of `patternProperties` also say which properties are not additional ones. So those that match too little
-/// are possible only where there are none.
-fn rewrite_pattern_properties(members: &mut Map<String, Value>) -> Result<(), GrammarError> {
-    const KEY: &str = "patternProperties";
-    let is_closed = members.get("additionalProperties") == Some(&Value::Bool(false));
-    let Some(Value::Object(schemas)) = members.get_mut(KEY) else { return Ok(()) };
-    for (ecma, schema) in std::mem::take(schemas) {
-        let pattern = convert(KEY, &ecma)?;
-        if !pattern.is_exact && !is_closed {
-            let what = format!(
-                "`{KEY}` {ecma:.80?} is supported only with `\"additionalProperties\": false`, as it has control characters \
-                 but not both of `\"` and `\\`"
-            );
-            return Err(error(what));
-        }
-        if schemas.insert(pattern.text, schema).is_some() {
-            return Err(error(format!(
-                "`{KEY}` {ecma:.80?} means the same as another one; remove one of them"
-            )));
-        }
-    }
-    let names = members.get("properties").and_then(Value::as_object).into_iter().flat_map(Map::keys);
-    match names.into_iter().any(|name| name.contains('\0')) {
-        true => Err(error("a property whose name has U+0000 is not supported beside `patternProperties`")),
-        false => Ok(()),
-    }
-}
-
-/// References into constants would make schemas of them, which have not been rewritten.
-fn check_target(target: &str) -> Result<(), GrammarError> {
-    let Some((_, path)) = target.split_once("#/") else { return Ok(()) };
-    let mut is_name = false;
-    for segment in path.split('/') {
-        if !is_name && (CONSTANTS.contains(&segment) || segment.contains('%')) {
-            return Err(error(format!("`$ref` {target:.80?} must lead to a schema, such as `#/$defs/name`")));
-        }
-        is_name = !is_name && NAMED_SCHEMAS.contains(&segment);
-    }
-    Ok(())
 }
 
 /// Without recursion: the schema may be nested however deep.

@@ -227,7 +227,7 @@ fn lark_errors_are_short_and_say_where() {
         ("# <|endoftext|>\nstart: nothing".to_owned(), 2, "unknown name: \"nothing\""),
         (format!("start: /{}a/", "(".repeat(5000)), 1, "invalid regex"),
         (format!("start: nothing {}", "\"x\"".repeat(5000)), 1, "unknown name"),
-        ("start: %json {\n \"type\": \"object\"\n}\n | nothing".to_owned(), 4, "unknown name"),
+        ("start: a b\na: %json {\n \"type\": \"object\"\n}\nb: nothing".to_owned(), 5, "unknown name"),
         ("start: %json {\"pattern\": \"^+\"}".to_owned(), 1, "ECMA 262"),
         ("start: %json {\"const\": 12345678901234567890123}".to_owned(), 1, "exactly"),
         (

@@ -447,3 +447,32 @@ fn errors_say_what_to_do() {
     assert!(matches!(large, GrammarError::TooComplex { .. }), "{large}");
     assert!(Grammar::json_schema("\u{FEFF}{}").is_ok());
 }
+
+#[test]
+fn named_keys_cannot_be_spelled_in_another_way() {
+    for (schema, output) in [
+        (json!({ "type": "object", "properties": { "a": { "type": "integer" } } }), r#"{"\u0061": "x"}"#),
+        (json!({ "type": "object", "properties": { "\n": { "type": "integer" } } }), r#"{"\u000a": "x"}"#),
+        (
+            json!({ "type": "object", "patternProperties": { "^a": { "type": "integer" } } }),
+            r#"{"\u0061": "x"}"#,
+        ),
+    ] {
+        let validator = jsonschema::validator_for(&schema).unwrap();
+        assert!(!validator.is_valid(&serde_json::from_str(output).unwrap()));
+        assert!(!accepts(&schema, output), "{schema}: {output}");
+        assert!(accepts(&schema, r#"{"b": "\n\"\\"}"#), "{schema}");
+    }
+    let closed = json!({ "type": "object", "properties": { "a": { "const": "\u{1}" } }, "additionalProperties": false });
+    assert!(accepts(&closed, r#"{"a": "\u0001"}"#));
+    for value in [
+        json!({ "const": ["\u{1}"] }),
+        json!({ "type": "string", "pattern": r"a\x7f" }),
+        json!({ "type": "string", "pattern": r"^[\x0e-\x1f]$" }),
+    ] {
+        assert!(Grammar::JsonSchema(value.clone()).compile(&vocabulary(GPT2)).is_ok(), "{value}");
+        let open = json!({ "type": "object", "properties": { "a": value } });
+        let error = Grammar::JsonSchema(open).compile(&vocabulary(GPT2)).unwrap_err().to_string();
+        assert!(error.contains("`\"additionalProperties\": false`"), "{error}");
+    }
+}
