@@ -243,7 +243,7 @@ fn lark_errors_are_short_and_say_where() {
     for text in [
         "\u{FEFF}%llguidance {}\nstart: \"x\"",
         "start: \"<|endoftext|>\" /<|endoftext|>/ <[^50256]>* // <|endoftext|>",
-        "start: \"%json {\" /%json {/ # %json {",
+        "start: \"%json {\" /%json \\{/ # %json {",
         "start: %json {\"type\": \"object\"} \"x\"",
     ] {
         Grammar::Lark(text.to_owned()).compile(&vocabulary).unwrap_or_else(|error| panic!("{text}: {error}"));
