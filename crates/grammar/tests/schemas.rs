@@ -234,7 +234,7 @@ fn classes_of_patterns_hold_exactly() {
         r"[\x00-\x1f]",
         r"[\x00-\x20]",
         r"\p{Cc}",
-        r"\x01|[\x02-\x1f]|\x00(?:)",
+        r"\x01|[\x02-\x1f]|[\x00\x01]",
         r"[\x00-\x1f\\]",
         r#"[\x00-\x1f"]"#,
         r"[\x00-\x1e]",
@@ -250,10 +250,6 @@ fn classes_of_patterns_hold_exactly() {
         r"[\x7f]",
         r"(?:\x01|(\x02))",
     ] {
-        // A literal U+0000.
-        if class.contains(r"\x00(") {
-            continue;
-        }
         let schema = json!({ "type": "string", "pattern": format!("^(?:{class})$") });
         let validator = jsonschema::validator_for(&schema).unwrap();
         let grammar = Grammar::JsonSchema(schema.clone()).compile(&vocabulary);
