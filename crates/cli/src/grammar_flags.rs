@@ -69,7 +69,9 @@ impl GrammarFlags {
                 Some(Grammar::json_object())
             }
             (Some(schema), _) => Some(self.schema(&schema)?),
-            (None, Some(grammar)) if grammar.trim_start().starts_with("%llguidance") => {
+            (None, Some(grammar))
+                if grammar.trim_start_matches('\u{FEFF}').trim_start().starts_with("%llguidance") =>
+            {
                 Some(Grammar::Lark(grammar))
             }
             (None, Some(grammar)) => Some(Grammar::Gbnf(grammar)),

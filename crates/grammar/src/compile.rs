@@ -4,9 +4,9 @@ use crate::constraint::Constraint;
 use crate::error::GrammarError;
 use crate::grammar::Grammar;
 use crate::library::{catch, plain_message};
-use crate::limits::{check_lark_lines, check_size};
+use crate::limits::check_size;
 use crate::vocabulary::Vocabulary;
-use crate::{gbnf, regex, schema};
+use crate::{gbnf, lark, regex, schema};
 use llguidance::Matcher;
 use llguidance::api::TopLevelGrammar;
 
@@ -14,6 +14,20 @@ use llguidance::api::TopLevelGrammar;
 const STACK_BYTES: usize = 256 << 20;
 /// How the library says that a part of a schema contradicts itself. The reason follows.
 const UNSATISFIABLE: &str = "Unsatisfiable schema: ";
+
+/// How the library says that a grammar exceeds one of its limits, and what is said here.
+const LIMITS: [(&str, &str); 9] = [
+    ("grammar.symbols.len()", "there are too many symbols"),
+    ("(number of symbols) too big", "there are too many symbols"),
+    ("schema too large", "there are too many parts"),
+    ("initial lexer configuration", TOO_LARGE),
+    ("lexer precomputation failed", TOO_LARGE),
+    ("too many expressions constructed", TOO_LARGE),
+    ("too many states", TOO_LARGE),
+    ("Too many items", "too many rules may apply at the same place"),
+    ("Unable to determine if regex is empty", "whether anything matches a `pattern` cannot be found out"),
+];
+const TOO_LARGE: &str = "strings and expressions are too large together";
 
 /// A grammar, compiled for a vocabulary. It is immutable, and can be shared between requests and threads.
 pub struct CompiledGrammar {
@@ -69,36 +83,31 @@ fn on_large_stack(grammar: &Grammar, vocabulary: &Vocabulary) -> Result<Compiled
 
 fn compile_here(grammar: &Grammar, vocabulary: &Vocabulary) -> Result<CompiledGrammar, GrammarError> {
     let kind = grammar.kind();
-    let source = library_grammar(grammar, vocabulary)?;
+    if let Grammar::Regex(text) | Grammar::Lark(text) | Grammar::Gbnf(text) = grammar {
+        check_size(kind, text.len())?;
+    }
+    let mut converted = None;
+    let source = match grammar {
+        Grammar::JsonSchema(schema) => TopLevelGrammar::from_json_schema(schema::prepare(schema)?),
+        Grammar::Regex(regex) => TopLevelGrammar::from_lark(regex::to_lark(regex)?),
+        Grammar::Lark(lark) => TopLevelGrammar::from_lark(lark::prepare(lark, &vocabulary.tokenizer)?),
+        Grammar::Gbnf(text) => {
+            let lark = gbnf::to_lark(gbnf::parse(text)?, &vocabulary.tokenizer)?;
+            TopLevelGrammar::from_lark(converted.insert(lark).lark.clone())
+        }
+    };
     let matcher = catch(|| {
         let parser = vocabulary.factory.create_parser(source).map_err(|error| format!("{error:#}"))?;
         let mut matcher = Matcher::new(Ok(parser));
         matcher.compute_mask().map_err(|error| error.to_string())?;
         Ok(matcher)
     });
-    let matcher = matcher.map_err(|message| library_error(kind, &message))?;
+    let matcher = matcher.map_err(|message| library_error(kind, &message, converted.as_ref()))?;
     Ok(CompiledGrammar { vocabulary: vocabulary.clone(), matcher })
 }
 
-/// The grammar in a form that the library takes.
-fn library_grammar(grammar: &Grammar, vocabulary: &Vocabulary) -> Result<TopLevelGrammar, GrammarError> {
-    if let Grammar::Regex(text) | Grammar::Lark(text) | Grammar::Gbnf(text) = grammar {
-        check_size(grammar.kind(), text.len())?;
-    }
-    Ok(match grammar {
-        Grammar::JsonSchema(schema) => TopLevelGrammar::from_json_schema(schema::prepare(schema)?),
-        Grammar::Regex(regex) => TopLevelGrammar::from_lark(regex::to_lark(regex)?),
-        Grammar::Lark(lark) => {
-            check_lark_lines(lark)?;
-            TopLevelGrammar::from_lark(lark.clone())
-        }
-        Grammar::Gbnf(text) => {
-            TopLevelGrammar::from_lark(gbnf::to_lark(gbnf::parse(text)?, &vocabulary.tokenizer)?)
-        }
-    })
-}
-
-fn library_error(kind: &'static str, message: &str) -> GrammarError {
+/// An error of the library. A GBNF grammar has been converted, and its user does not know what the library saw.
+fn library_error(kind: &'static str, message: &str, converted: Option<&gbnf::Converted>) -> GrammarError {
     let what = plain_message(message).into_owned();
     // A mask without a single token.
     if what.starts_with("NoExtensionBias") {
@@ -113,16 +122,51 @@ fn library_error(kind: &'static str, message: &str) -> GrammarError {
             "`oneOf` is supported only where no value can match two of its schemas; use `anyOf`".to_owned();
         return GrammarError::Schema { what };
     }
-    // How the library says that a grammar has too many symbols.
-    if what.contains("grammar.symbols.len()") {
-        return GrammarError::TooComplex { kind, what: "it has too many symbols".to_owned() };
+    if let Some(uri) = remote_reference(&what) {
+        let what = format!(
+            "it refers to `{uri:.200}`, which is not fetched; copy that schema into `$defs`, and refer to it as `#/$defs/...`"
+        );
+        return GrammarError::Schema { what };
+    }
+    if let Some((_, limit)) = LIMITS.iter().find(|(message, _)| what.contains(message)) {
+        let rule = converted.and_then(|converted| converted.describe(line_and_rest(&what)?.0));
+        let what = rule.map_or_else(|| (*limit).to_owned(), |rule| format!("in {rule}, {limit}"));
+        return GrammarError::TooComplex { kind, what };
     }
     match kind {
         _ if what.starts_with("panic:") => GrammarError::Internal { kind, what },
         "JSON schema" => GrammarError::Schema { what },
         "regular expression" => GrammarError::Regex { what },
-        "Lark grammar" => GrammarError::Lark { what },
+        "Lark grammar" => match line_and_rest(&what) {
+            // Without the lines that it quotes, in which schemas have been rewritten.
+            Some((line, rest)) => {
+                let is_quoted = |line: &&str| {
+                    line.split_once(" | ").is_some_and(|(number, _)| number.trim().parse::<usize>().is_ok())
+                };
+                let rest: Vec<&str> = rest.lines().take_while(|line| !is_quoted(line)).collect();
+                GrammarError::Lark { what: format!("line {line}: {}", rest.join("\n")) }
+            }
+            None => GrammarError::Lark { what },
+        },
         // The converted grammar is well-formed, so it can only be too large for the library.
-        _ => GrammarError::TooComplex { kind, what },
+        _ => {
+            let rule = converted.and_then(|converted| converted.describe(line_and_rest(&what)?.0));
+            let what = format!("{} is too large", rule.as_deref().unwrap_or("it"));
+            GrammarError::TooComplex { kind, what }
+        }
     }
+}
+
+/// The line that the library complains about, as in `at 3(14): ...`, and what it says.
+fn line_and_rest(message: &str) -> Option<(usize, &str)> {
+    let (line, rest) = message.strip_prefix("at ").unwrap_or(message).split_once('(')?;
+    let (_, rest) = rest.split_once("): ")?;
+    Some((line.parse().ok()?, rest))
+}
+
+/// The schema outside of a JSON schema that the library would have to fetch.
+fn remote_reference(message: &str) -> Option<&str> {
+    let (_, after) = message.split_once("Resource '")?;
+    let (uri, reason) = after.split_once('\'')?;
+    reason.contains("is not present in a registry").then_some(uri)
 }

@@ -9,7 +9,9 @@ use serde_json::{Value, json};
 #[derive(Debug, Clone, PartialEq)]
 pub enum Grammar {
     /// A JSON document that a JSON schema (draft 2020-12) describes. Keys come in the order of the schema, and between two
-    /// parts of the document there are at most 64 characters of whitespace. A keyword that is not supported is an error.
+    /// parts of the document there are at most 64 characters of whitespace. Patterns are regular expressions of ECMA 262
+    /// with its flag `u`. A keyword that is not supported is an error. Of llguidance's options, a schema may set
+    /// `whitespace_flexible` only.
     JsonSchema(Value),
     /// A regular expression in the notation of Rust's `regex` crate, without look-around. It must match the whole output, so
     /// a `^` at its start and a `$` at its end change nothing.
@@ -24,7 +26,7 @@ impl Grammar {
     /// A JSON schema, given as text.
     ///
     /// # Errors
-    /// The text is too long, not JSON, or nested more than 128 deep.
+    /// The text is too long, not JSON, or nested more than 128 deep, or has a number that cannot be represented exactly.
     pub fn json_schema(text: &str) -> Result<Self, GrammarError> {
         Ok(Self::JsonSchema(schema::parse(text)?))
     }

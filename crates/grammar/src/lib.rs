@@ -10,7 +10,8 @@
 //! on the accepted tokens only. No IO.
 //!
 //! Limits: a grammar's text has at most 4 MiB. A JSON schema is nested at most 128 deep, the groups of a GBNF grammar at
-//! most 200. A GBNF grammar has at most 5000 rules, a Lark grammar at most 5000 lines. Compiling a grammar finds that no
+//! most 200. A GBNF grammar has at most 5000 rules, a Lark grammar at most 20,000 symbols, of which at most 3000 are names of
+//! terminals. Compiling a grammar finds that no
 //! output can satisfy it if not even a first token is possible, if a JSON schema contradicts itself in one place or requires
 //! itself, or if a GBNF rule never ends. Otherwise the constraint may reach a [`ConstraintError::DeadEnd`], or never allow an
 //! end token.
@@ -21,10 +22,14 @@ mod endless;
 mod error;
 pub mod gbnf;
 mod grammar;
+mod lark;
 mod library;
 mod limits;
 mod mask;
+mod numbers;
+mod pattern;
 mod regex;
+mod rewrite;
 mod schema;
 mod vocabulary;
 

@@ -3,6 +3,7 @@
 use crate::endless::is_endless;
 use crate::error::GrammarError;
 use crate::limits::check_size;
+use crate::{numbers, rewrite};
 use serde_json::{Map, Value, json};
 
 const KIND: &str = "JSON schema";
@@ -11,28 +12,31 @@ const MAX_DEPTH: usize = 128;
 const TOO_DEEP: GrammarError = GrammarError::TooDeep { kind: KIND, max_depth: MAX_DEPTH };
 /// The key under which the library finds its options.
 const OPTIONS: &str = "x-guidance";
-/// Options that a schema may set itself. The others would accept more than the schema says.
-const ALLOWED_OPTIONS: [&str; 5] =
-    ["item_separator", "key_separator", "whitespace_flexible", "whitespace_pattern", "json_allowed_escapes"];
+/// The option that a schema may set itself. The others accept what is not JSON, or not what the schema says.
+const ALLOWED_OPTION: &str = "whitespace_flexible";
 /// Whitespace between two parts of a document. Without a bound, some models never stop writing it.
 const WHITESPACE: &str = r"[\x20\x0A\x0D\x09]{1,64}";
 
-/// The largest `multipleOf`, without its decimal point: its automaton has a state for each remainder.
-const MAX_MULTIPLE: u64 = 10_000;
-/// Bounds are computed as 64-bit integers.
-const BOUNDS: [&str; 4] = ["minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"];
-const MAX_BOUND: f64 = 9.3e18;
+/// The letters and signs of JSON's escapes without `\u0061`.
+const SHORT_ESCAPES: &str = "nrbtf\\\"";
 
 /// A schema, from text.
 ///
 /// # Errors
-/// The text is too long, not JSON, or nested too deep.
+/// The text is too long, not JSON, or nested too deep, or has numbers that cannot be represented.
 pub(crate) fn parse(text: &str) -> Result<Value, GrammarError> {
     check_size(KIND, text.len())?;
-    serde_json::from_str(text).map_err(|error| match error.to_string() {
+    let text = text.strip_prefix('\u{FEFF}').unwrap_or(text);
+    let schema = serde_json::from_str(text).map_err(|error| match error.to_string() {
         message if message.starts_with("recursion limit exceeded") => TOO_DEEP,
         _ => error.into(),
-    })
+    })?;
+    numbers::check_literals(text).map_err(error)?;
+    Ok(schema)
+}
+
+fn error(what: impl Into<String>) -> GrammarError {
+    GrammarError::Schema { what: what.into() }
 }
 
 /// The schema with the options that the library shall use.
@@ -51,26 +55,38 @@ pub(crate) fn prepare(schema: &Value) -> Result<Value, GrammarError> {
             return Err(GrammarError::Empty { kind: KIND, what });
         }
         _ => {
-            let what = "a schema is an object, such as {\"type\": \"object\"}".to_owned();
-            return Err(GrammarError::Schema { what });
+            return Err(error("a schema is an object, such as {\"type\": \"object\"}"));
         }
     };
-    let mut options = json!({ "whitespace_pattern": WHITESPACE });
-    if let Some(own) = schema.remove(OPTIONS) {
-        let Value::Object(own) = own else {
-            return Err(GrammarError::Schema { what: format!("`{OPTIONS}` must be an object") });
-        };
-        if let Some(key) = own.keys().find(|key| !ALLOWED_OPTIONS.contains(&key.as_str())) {
-            let what = format!("`{OPTIONS}.{key:.40}` is not supported; remove it");
-            return Err(GrammarError::Schema { what });
-        }
-        if own.get("whitespace_flexible") == Some(&Value::Bool(false)) {
-            options = json!({});
-        }
-        own.into_iter().for_each(|(key, value)| options[key] = value);
+    let mut options = options(schema.remove(OPTIONS))?;
+    if !rewrite::rewrite(&mut schema).map_err(error)?.may_escape {
+        options["json_allowed_escapes"] = json!(SHORT_ESCAPES);
     }
     schema.insert(OPTIONS.to_owned(), options);
     Ok(Value::Object(schema))
+}
+
+/// The library's options, with those that a schema has itself.
+fn options(own: Option<Value>) -> Result<Value, GrammarError> {
+    let mut options = json!({ "whitespace_pattern": WHITESPACE });
+    let Some(own) = own else { return Ok(options) };
+    let Value::Object(own) = own else { return Err(error(format!("`{OPTIONS}` must be an object"))) };
+    for (key, value) in own {
+        match value {
+            Value::Bool(true) if key == ALLOWED_OPTION => {}
+            Value::Bool(false) if key == ALLOWED_OPTION => options = json!({ ALLOWED_OPTION: false }),
+            _ if key == ALLOWED_OPTION => {
+                return Err(error(format!("`{OPTIONS}.{key}` must be `true` or `false`")));
+            }
+            _ => {
+                let what = format!(
+                    "`{OPTIONS}.{key:.40}` is not supported, as outputs might not be JSON that satisfies the schema; remove it"
+                );
+                return Err(error(what));
+            }
+        }
+    }
+    Ok(options)
 }
 
 /// Without recursion: the schema may be nested however deep.
@@ -86,7 +102,6 @@ fn check_depth_and_size(schema: &Value) -> Result<(), GrammarError> {
             Value::Array(values) => stack.extend(values.iter().map(|value| (value, depth + 1))),
             Value::Object(members) => {
                 size += members.keys().map(String::len).sum::<usize>();
-                check_numbers(members)?;
                 stack.extend(members.values().map(|value| (value, depth + 1)));
             }
             Value::String(text) => size += text.len(),
@@ -94,27 +109,4 @@ fn check_depth_and_size(schema: &Value) -> Result<(), GrammarError> {
         }
     }
     check_size(KIND, size)
-}
-
-fn check_numbers(members: &Map<String, Value>) -> Result<(), GrammarError> {
-    if let Some(Value::Number(multiple)) = members.get("multipleOf") {
-        let text = multiple.to_string();
-        let digits: String = text.split('e').next().unwrap_or_default().replace('.', "");
-        let digits = digits.trim_matches('0');
-        if digits.parse::<u64>().is_ok_and(|digits| digits > MAX_MULTIPLE) {
-            let what = format!(
-                "`multipleOf` must not have a value of more than {MAX_MULTIPLE} without its point: {text}"
-            );
-            return Err(GrammarError::Schema { what });
-        }
-    }
-    for key in BOUNDS {
-        if let Some(bound) = members.get(key).and_then(Value::as_f64)
-            && bound.abs() > MAX_BOUND
-        {
-            let what = format!("`{key}` must be between -{MAX_BOUND:e} and {MAX_BOUND:e}; remove it");
-            return Err(GrammarError::Schema { what });
-        }
-    }
-    Ok(())
 }

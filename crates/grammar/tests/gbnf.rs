@@ -319,3 +319,37 @@ fn line_ends_continue_a_rule_in_groups_and_after_bars() {
         assert_eq!(matches(&rules, output), is_match, "{output}");
     }
 }
+
+#[test]
+fn errors_name_rules_of_the_user() {
+    let doubling: String = (0..60).map(|number| format!("r{number} ::= r{0} r{0}\n", number + 1)).collect();
+    let text = format!("# doubling\nroot ::= r0\n{doubling}r60 ::= \"a\"");
+    let error = Grammar::Gbnf(text).compile(&vocabulary(GPT2)).unwrap_err();
+    let message = error.to_string();
+    assert!(matches!(error, GrammarError::TooComplex { .. }), "{message}");
+    let (_, rule) = message.split_once("in the rule `r").unwrap();
+    let (number, place) = rule.split_once('`').unwrap();
+    let line = number.parse::<usize>().unwrap() + 3;
+    assert!(place.starts_with(&format!(" (line {line}, column 1)")) && !message.contains('\n'), "{message}");
+}
+
+#[test]
+fn texts_in_other_notations_get_a_hint() {
+    for (text, hint) in [
+        ("start: \"x\" | word\nword: /a+/", "%llguidance {}"),
+        ("%import common.INT\nstart: INT", "%llguidance {}"),
+        ("?start : \"x\"", "must begin with a line"),
+        ("[0-9]{3}", "Grammar::Regex"),
+        ("^a+$", "Grammar::Regex"),
+        ("yes|no", "Grammar::Regex"),
+        ("root ::= \"a", ""),
+        ("root = \"a\"", ""),
+        ("", ""),
+    ] {
+        let error = gbnf::parse(text).unwrap_err().to_string();
+        assert!(
+            error.contains(hint) && (!hint.is_empty() || !error.contains("if this is")),
+            "{text}: {error}"
+        );
+    }
+}

@@ -131,7 +131,23 @@ fn lark_grammars() {
     lark("chain", format!("start: r0\n{chain}r4990: \"a\""), Either);
     let chain: String = (0..4990).map(|number| format!("R{number}: R{} \"b\"\n", number + 1)).collect();
     lark("terminal chain", format!("start: R0\n{chain}R4990: \"a\""), Either);
-    lark("too many lines", "\n".repeat(20_000) + "start: \"a\"", Error);
+    lark("blank lines", "\n".repeat(20_000) + "start: \"a\"", Works);
+    let chain: String =
+        (0..4000).map(|number| format!("A{number}: A{0} | A{0} \"x\"\n", number + 1)).collect();
+    lark("forked chain", format!("start: A0\n{chain}A4000: \"a\""), Error);
+    let chain: String =
+        (0..3000).map(|number| format!("a{number}: a{0} | a{0} \"x\"\n", number + 1)).collect();
+    lark("forked rules", format!("start: a0\n{chain}a3000: \"a\""), Either);
+    let words: Vec<String> = (0..200_000).map(|number| format!("\"k{number}\"")).collect();
+    lark("alternatives", format!("start: {}", words.join("|")), Error);
+    lark("some alternatives", format!("start: {}", words[..5000].join("|")), Works);
+    lark("groups", format!("start: {}", "(\"a\"|\"b\" start)".repeat(100_000)), Error);
+    lark("open string", "start: \"a".to_owned(), Error);
+    lark("open expression", "start: /a".to_owned(), Error);
+    lark("open token", "start: <a".to_owned(), Error);
+    lark("open schema", "start: %json {\"a\": ".to_owned(), Error);
+    lark("no schema", "start: %json".to_owned(), Error);
+    lark("no object", "start: %json é".to_owned(), Error);
     lark("nested schema", format!("start: %json {}1{}", "[".repeat(3000), "]".repeat(3000)), Error);
     lark("not JSON", "start: %json {\"type\": }".to_owned(), Error);
 }
@@ -184,7 +200,7 @@ fn schemas() {
     schema("odd multiple", json!({ "type": "integer", "multipleOf": 999_983 }), Error);
     schema("odd decimal multiple", json!({ "type": "number", "multipleOf": 0.123457 }), Error);
     schema("int64", json!({ "type": "integer", "minimum": i64::MIN, "maximum": i64::MAX }), Either);
-    schema("anchors", json!({ "type": "string", "pattern": "^+[a-z]$" }), Either);
+    schema("anchors", json!({ "type": "string", "pattern": "^+[a-z]$" }), Error);
     schema("pattern", json!({ "type": "string", "pattern": "(".repeat(60_000) }), Error);
     schema("exponential pattern", json!({ "type": "string", "pattern": "^(a|b)*a(a|b){40}c$" }), Either);
     schema("huge property count", json!({ "type": "object", "minProperties": 1_000_000_000 }), Either);
@@ -200,4 +216,36 @@ fn schemas() {
     schema("properties", json!({ "type": "object", "properties": properties }), Either);
     let text = format!("{}{}", "[".repeat(100_000), "]".repeat(100_000));
     assert!(Grammar::json_schema(&text).is_err());
+}
+
+#[test]
+fn lark_errors_are_short_and_say_where() {
+    let vocabulary = vocabulary(GPT2);
+    for (text, line, words) in [
+        ("start: <|endoftext|> \"x\"".to_owned(), 1, "ends the output"),
+        ("start: \"x\"\n | <[50000-60000]>".to_owned(), 2, "ends the output"),
+        ("# <|endoftext|>\nstart: nothing".to_owned(), 2, "unknown name: \"nothing\""),
+        (format!("start: /{}a/", "(".repeat(5000)), 1, "invalid regex"),
+        (format!("start: nothing {}", "\"x\"".repeat(5000)), 1, "unknown name"),
+        ("start: a b\na: %json {\n \"type\": \"object\"\n}\nb: nothing".to_owned(), 5, "unknown name"),
+        ("start: %json {\"pattern\": \"^+\"}".to_owned(), 1, "ECMA 262"),
+        ("start: %json {\"const\": 12345678901234567890123}".to_owned(), 1, "exactly"),
+        (
+            "start: %json {\"not\": {}, \"x-guidance\": {\"lenient\": true}}".to_owned(),
+            1,
+            "`x-guidance.lenient`",
+        ),
+    ] {
+        let message = Grammar::Lark(text).compile(&vocabulary).unwrap_err().to_string();
+        assert!(message.starts_with(&format!("Lark grammar: line {line}: ")), "{message}");
+        assert!(message.contains(words) && message.len() < 700, "{message}");
+    }
+    for text in [
+        "\u{FEFF}%llguidance {}\nstart: \"x\"",
+        "start: \"<|endoftext|>\" /<|endoftext|>/ <[^50256]>* // <|endoftext|>",
+        "start: \"%json {\" /%json \\{/ # %json {",
+        "start: %json {\"type\": \"object\"} \"x\"",
+    ] {
+        Grammar::Lark(text.to_owned()).compile(&vocabulary).unwrap_or_else(|error| panic!("{text}: {error}"));
+    }
 }

@@ -10,7 +10,15 @@ use std::collections::HashSet;
 use std::fmt::Write;
 use verbatim_text::{SpecialTokens, Tokenizer};
 
-/// The grammar in Lark, starting at `start`.
+/// A grammar in Lark.
+pub(super) struct Printed {
+    /// The text, starting at `start`.
+    pub text: String,
+    /// For each line of the text, the index of the rule that it is for.
+    pub rules: Vec<usize>,
+}
+
+/// The grammar in Lark.
 ///
 /// # Errors
 /// Tokens that the vocabulary does not have.
@@ -18,17 +26,19 @@ pub(super) fn print(
     rules: &Rules,
     grammar: &LexemeGrammar,
     tokenizer: &Tokenizer,
-) -> Result<String, GrammarError> {
+) -> Result<Printed, GrammarError> {
     let mut printer = Printer {
         rules,
         grammar,
         tokenizer,
-        output: format!("start: r{}\n", rules.root),
+        output: Printed { text: format!("start: r{}\n", rules.root), rules: vec![rules.root] },
+        rule: rules.root,
         definitions: 0,
         printed_rules: HashSet::new(),
         printed_lexemes: HashSet::new(),
     };
     for (rule, body) in &grammar.rules {
+        printer.rule = *rule;
         let body = printer.alternatives(body)?;
         printer.define(&format!("r{rule}"), &body);
     }
@@ -39,7 +49,9 @@ struct Printer<'g> {
     rules: &'g Rules,
     grammar: &'g LexemeGrammar,
     tokenizer: &'g Tokenizer,
-    output: String,
+    output: Printed,
+    /// The rule that is being printed.
+    rule: usize,
     definitions: usize,
     printed_rules: HashSet<usize>,
     printed_lexemes: HashSet<usize>,
@@ -47,7 +59,8 @@ struct Printer<'g> {
 
 impl Printer<'_> {
     fn define(&mut self, name: &str, body: &str) {
-        let _ = writeln!(self.output, "{name}: {body}");
+        let _ = writeln!(self.output.text, "{name}: {body}");
+        self.output.rules.push(self.rule);
     }
 
     /// Defines `body` under a new name, which starts with `kind`.
@@ -130,8 +143,10 @@ impl Printer<'_> {
             Node::Literal(text) => format!("/{}/", text.chars().map(char_regex).collect::<String>()),
             Node::Rule(rule) => {
                 if self.printed_rules.insert(*rule) {
+                    let user = std::mem::replace(&mut self.rule, *rule);
                     let body = self.regular_alternatives(&self.rules.rules[*rule].body);
                     self.define(&format!("R{rule}"), &body);
+                    self.rule = user;
                 }
                 format!("R{rule}")
             }

@@ -19,13 +19,33 @@ const MAX_RULES: usize = 5000;
 /// # Errors
 /// What is not GBNF, with its line and column.
 pub fn parse(text: &str) -> Result<Rules, GrammarError> {
-    let mut parser = Parser::new(text);
-    parser.skip_space(true);
-    while parser.peek().is_some() {
-        parser.rule()?;
-        parser.skip_space(true);
+    Parser::new(text).rules().map_err(|error| match (error, other_notation(text)) {
+        (GrammarError::Gbnf { line, column, what }, Some(hint)) => {
+            GrammarError::Gbnf { line, column, what: format!("{what}; {hint}") }
+        }
+        (error, _) => error,
+    })
+}
+
+/// A hint where a text without any rule of GBNF looks like another notation.
+fn other_notation(text: &str) -> Option<&'static str> {
+    let text = text.strip_prefix('\u{FEFF}').unwrap_or(text).trim();
+    let is_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '!' | '?' | '.');
+    let is_lark =
+        |line: &str| line.starts_with('%') || line.trim_start_matches(is_name).trim_start().starts_with(':');
+    if text.contains("::=") {
+        None
+    } else if text.lines().any(is_lark) {
+        Some("if this is Lark, it must begin with a line `%llguidance {}`")
+    } else if !text.contains(['\n', '='])
+        && text.contains(['[', '(', '{', '\\', '^', '$', '*', '+', '?', '|', '.'])
+    {
+        Some(
+            "if this is a regular expression, use `Grammar::Regex`, or Lark: `%llguidance {}` and, on the next line, `start: /.../`",
+        )
+    } else {
+        None
     }
-    parser.finish()
 }
 
 struct Parser<'t> {
@@ -47,6 +67,15 @@ impl<'t> Parser<'t> {
             indices: HashMap::new(),
             rules: Vec::new(),
         }
+    }
+
+    fn rules(mut self) -> Result<Rules, GrammarError> {
+        self.skip_space(true);
+        while self.peek().is_some() {
+            self.rule()?;
+            self.skip_space(true);
+        }
+        self.finish()
     }
 
     fn peek(&self) -> Option<char> {
