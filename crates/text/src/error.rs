@@ -158,7 +158,15 @@ pub enum TemplateError {
         /// The template's message.
         message: String,
     },
-    /// The template is not valid Jinja, or uses something that is not supported.
+    /// The template uses something of Jinja that is not supported.
+    #[error("the chat template uses {what} (line {line}), which is not supported")]
+    Unsupported {
+        /// The line, from 1; 0 if unknown.
+        line: usize,
+        /// What is not supported.
+        what: String,
+    },
+    /// The template is not valid Jinja.
     #[error("the chat template cannot be compiled (line {line}): {reason}")]
     Syntax {
         /// The line, from 1; 0 if unknown.

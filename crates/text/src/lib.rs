@@ -13,12 +13,11 @@
 
 mod bpe;
 mod detokenize;
-mod dialect;
 mod error;
 mod gguf;
+mod jinja;
 mod merge;
 mod pretokenize;
-mod python;
 mod sentencepiece;
 mod special;
 mod stop;
