@@ -265,6 +265,10 @@ fn check(source: &str, context: &Value) -> Result<String, TemplateError> {
                 *line
             }
             TemplateError::OutOfBudget { line } => *line,
+            TemplateError::Unsupported { line, what } => {
+                assert!(!what.is_empty());
+                *line
+            }
             TemplateError::Raised { .. } => 0,
             other => panic!("neither too long nor without variables: {other}"),
         };

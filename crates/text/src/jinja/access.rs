@@ -6,81 +6,24 @@ use super::value::{Range, Value};
 use super::write::repr;
 use std::rc::Rc;
 
-const TEXT_METHODS: [&str; 47] = [
-    "capitalize",
-    "casefold",
-    "center",
-    "count",
-    "encode",
-    "endswith",
-    "expandtabs",
-    "find",
-    "format",
-    "format_map",
-    "index",
-    "isalnum",
-    "isalpha",
-    "isascii",
-    "isdecimal",
-    "isdigit",
-    "isidentifier",
-    "islower",
-    "isnumeric",
-    "isprintable",
-    "isspace",
-    "istitle",
-    "isupper",
-    "join",
-    "ljust",
-    "lower",
-    "lstrip",
-    "maketrans",
-    "partition",
-    "removeprefix",
-    "removesuffix",
-    "replace",
-    "rfind",
-    "rindex",
-    "rjust",
-    "rpartition",
-    "rsplit",
-    "rstrip",
-    "split",
-    "splitlines",
-    "startswith",
-    "strip",
-    "swapcase",
-    "title",
-    "translate",
-    "upper",
-    "zfill",
-];
-const MARKUP_METHODS: [&str; 3] = ["escape", "striptags", "unescape"];
-const LIST_METHODS: [&str; 3] = ["copy", "count", "index"];
-const DICT_METHODS: [&str; 6] = ["copy", "fromkeys", "get", "items", "keys", "values"];
-const TUPLE_METHODS: [&str; 2] = ["count", "index"];
-const INT_METHODS: [&str; 6] =
-    ["as_integer_ratio", "bit_count", "bit_length", "conjugate", "from_bytes", "to_bytes"];
-const FLOAT_METHODS: [&str; 5] = ["as_integer_ratio", "conjugate", "fromhex", "hex", "is_integer"];
-const CYCLER_METHODS: [&str; 2] = ["next", "reset"];
+const TEXT_METHODS: &str = "capitalize casefold center count encode endswith expandtabs find format format_map index isalnum \
+    isalpha isascii isdecimal isdigit isidentifier islower isnumeric isprintable isspace istitle \
+    isupper join ljust lower lstrip maketrans partition removeprefix removesuffix replace rfind \
+    rindex rjust rpartition rsplit rstrip split splitlines startswith strip swapcase title translate \
+    upper zfill";
+const MARKUP_METHODS: &str = "escape striptags unescape";
+const LIST_METHODS: &str = "copy count index";
+const DICT_METHODS: &str = "copy fromkeys get items keys values";
+const TUPLE_METHODS: &str = "count index";
+const INT_METHODS: &str = "as_integer_ratio bit_count bit_length conjugate from_bytes to_bytes";
+const FLOAT_METHODS: &str = "as_integer_ratio conjugate fromhex hex is_integer";
+const CYCLER_METHODS: &str = "next reset";
 /// What every object of Python has.
-const OBJECT_ATTRIBUTES: [&str; 12] = [
-    "__class__",
-    "__delattr__",
-    "__dir__",
-    "__doc__",
-    "__eq__",
-    "__format__",
-    "__hash__",
-    "__init__",
-    "__iter__",
-    "__module__",
-    "__repr__",
-    "__str__",
-];
+const OBJECT_ATTRIBUTES: &str = "__class__ __delattr__ __dir__ __doc__ __eq__ __format__ __hash__ __init__ __iter__ __module__ \
+    __repr__ __str__";
 /// What changes a list or map, which the sandbox forbids.
-const LIST_CHANGES: [&str; 8] = ["append", "clear", "extend", "insert", "pop", "remove", "reverse", "sort"];
-const DICT_CHANGES: [&str; 5] = ["clear", "pop", "popitem", "setdefault", "update"];
+const LIST_CHANGES: &str = "append clear extend insert pop remove reverse sort";
+const DICT_CHANGES: &str = "clear pop popitem setdefault update";
 
 /// `value.name` in a template: an attribute, or else an item.
 pub(crate) fn attribute(machine: &mut Machine, value: &Value, name: &str) -> Result<Value> {
@@ -159,7 +102,7 @@ fn index(key: &Value, count: usize) -> Option<usize> {
 /// Python's `getattr(value, name)`, as far as the sandbox lets templates see it.
 pub(crate) fn own_attribute(value: &Value, name: &str) -> Result<Option<Value>> {
     if let Value::Undefined(message) = value {
-        return match OBJECT_ATTRIBUTES.contains(&name) {
+        return match has_word(OBJECT_ATTRIBUTES, name) {
             true => Ok(Some(unsafe_attribute(value, name))),
             false => undefined_error(message),
         };
@@ -172,31 +115,31 @@ pub(crate) fn own_attribute(value: &Value, name: &str) -> Result<Option<Value>> 
         return unsupported("attributes of `loop` by a filter or a format string");
     }
     let is_hidden = name.starts_with("__") && name.ends_with("__") && name.len() > 4;
-    let changes: &[&str] = match value {
-        Value::List(_) => &LIST_CHANGES,
-        Value::Dict(_) => &DICT_CHANGES,
-        _ => &[],
+    let changes = match value {
+        Value::List(_) => LIST_CHANGES,
+        Value::Dict(_) => DICT_CHANGES,
+        _ => "",
     };
-    if is_hidden || changes.contains(&name) {
+    if is_hidden || has_word(changes, name) {
         return Ok(Some(unsafe_attribute(value, name)));
     }
     if let Some(found) = data_attribute(value, name)? {
         return Ok(Some(found));
     }
-    let methods: &[&'static str] = match value {
-        Value::Text(_) => &TEXT_METHODS,
-        Value::Markup(_) if MARKUP_METHODS.contains(&name) => &MARKUP_METHODS,
-        Value::Markup(_) => &TEXT_METHODS,
-        Value::List(_) => &LIST_METHODS,
-        Value::Tuple(_) | Value::Range(_) => &TUPLE_METHODS,
-        Value::Dict(_) => &DICT_METHODS,
-        Value::Bool(_) | Value::Int(_) => &INT_METHODS,
-        Value::Float(_) => &FLOAT_METHODS,
-        Value::Cycler(_) => &CYCLER_METHODS,
-        _ => &[],
+    let methods = match value {
+        Value::Text(_) => TEXT_METHODS,
+        Value::Markup(_) if has_word(MARKUP_METHODS, name) => MARKUP_METHODS,
+        Value::Markup(_) => TEXT_METHODS,
+        Value::List(_) => LIST_METHODS,
+        Value::Tuple(_) | Value::Range(_) => TUPLE_METHODS,
+        Value::Dict(_) => DICT_METHODS,
+        Value::Bool(_) | Value::Int(_) => INT_METHODS,
+        Value::Float(_) => FLOAT_METHODS,
+        Value::Cycler(_) => CYCLER_METHODS,
+        _ => "",
     };
-    let method = methods.iter().find(|method| **method == name);
-    Ok(method.map(|method| Value::Method(Rc::new((value.clone(), *method)))))
+    let method = methods.split(' ').find(|method| *method == name);
+    Ok(method.map(|method| Value::Method(Rc::new((value.clone(), method)))))
 }
 
 fn unsafe_attribute(value: &Value, name: &str) -> Value {
@@ -332,6 +275,11 @@ pub(crate) fn attribute_paths(machine: &mut Machine, value: &Value, paths: &Valu
         }
         None => Ok(vec![attribute_path(machine, value, paths, &Value::None)?]),
     }
+}
+
+/// Whether a list of words separated by spaces has this one.
+pub(crate) fn has_word(words: &str, word: &str) -> bool {
+    words.split(' ').any(|known| known == word)
 }
 
 /// The error of calling what cannot be called.

@@ -1,5 +1,6 @@
 //! Jinja2's tests: what follows `is`.
 
+use super::access::has_word;
 use super::compare::{equal, is_same, order};
 use super::error::{Result, python, type_error, unsupported};
 use super::filters;
@@ -12,52 +13,14 @@ use super::write::to_text;
 use std::cmp::Ordering;
 
 /// All tests of Jinja2.
-pub(crate) const NAMES: [&str; 39] = [
-    "!=",
-    "<",
-    "<=",
-    "==",
-    ">",
-    ">=",
-    "boolean",
-    "callable",
-    "defined",
-    "divisibleby",
-    "eq",
-    "equalto",
-    "escaped",
-    "even",
-    "false",
-    "filter",
-    "float",
-    "ge",
-    "greaterthan",
-    "gt",
-    "in",
-    "integer",
-    "iterable",
-    "le",
-    "lessthan",
-    "lower",
-    "lt",
-    "mapping",
-    "ne",
-    "none",
-    "number",
-    "odd",
-    "sameas",
-    "sequence",
-    "string",
-    "test",
-    "true",
-    "undefined",
-    "upper",
-];
+pub(crate) const NAMES: &str = "!= < <= == > >= boolean callable defined divisibleby eq equalto escaped even false filter float \
+    ge greaterthan gt in integer iterable le lessthan lower lt mapping ne none number odd sameas \
+    sequence string test true undefined upper";
 
 /// Applies a test.
 pub(crate) fn apply(machine: &mut Machine, name: &str, value: Value, call: Call) -> Result<bool> {
     machine.steps(1)?;
-    if !NAMES.contains(&name) {
+    if !has_word(NAMES, name) {
         return python("TemplateRuntimeError", format!("No test named '{name}' found."));
     }
     let takes_argument = matches!(
@@ -155,8 +118,8 @@ fn single(machine: &mut Machine, name: &str, value: &Value) -> Result<bool> {
         "filter" | "test" => {
             // Python looks the value up in a map, so it must be hashable.
             Key::new(value)?;
-            let names: &[&str] = if name == "filter" { &filters::NAMES } else { &NAMES };
-            value.as_text().is_some_and(|value| names.contains(&value))
+            let names = if name == "filter" { filters::NAMES } else { NAMES };
+            value.as_text().is_some_and(|value| has_word(names, value))
         }
         "float" => matches!(value, Value::Float(_)),
         "integer" => matches!(value, Value::Int(_)),

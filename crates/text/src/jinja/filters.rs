@@ -1,6 +1,6 @@
 //! Jinja2's filters, and the `tojson` of transformers.
 
-use super::access::{attribute_path, attribute_paths, own_attribute};
+use super::access::{attribute_path, attribute_paths, has_word, own_attribute};
 use super::compare::{equal, order, sort};
 use super::error::{Result, python, type_error, unsupported};
 use super::format::percent;
@@ -16,70 +16,19 @@ use std::cmp::Ordering;
 use std::collections::HashSet;
 
 /// All filters of Jinja2.
-pub(crate) const NAMES: [&str; 54] = [
-    "abs",
-    "attr",
-    "batch",
-    "capitalize",
-    "center",
-    "count",
-    "d",
-    "default",
-    "dictsort",
-    "e",
-    "escape",
-    "filesizeformat",
-    "first",
-    "float",
-    "forceescape",
-    "format",
-    "groupby",
-    "indent",
-    "int",
-    "items",
-    "join",
-    "last",
-    "length",
-    "list",
-    "lower",
-    "map",
-    "max",
-    "min",
-    "pprint",
-    "random",
-    "reject",
-    "rejectattr",
-    "replace",
-    "reverse",
-    "round",
-    "safe",
-    "select",
-    "selectattr",
-    "slice",
-    "sort",
-    "string",
-    "striptags",
-    "sum",
-    "title",
-    "tojson",
-    "trim",
-    "truncate",
-    "unique",
-    "upper",
-    "urlencode",
-    "urlize",
-    "wordcount",
-    "wordwrap",
-    "xmlattr",
-];
+pub(crate) const NAMES: &str = "abs attr batch capitalize center count d default dictsort e escape filesizeformat first float \
+    forceescape format groupby indent int items join last length list lower map max min pprint \
+    random reject rejectattr replace reverse round safe select selectattr slice sort string \
+    striptags sum title tojson trim truncate unique upper urlencode urlize wordcount wordwrap \
+    xmlattr";
 /// Those that are rejected by name.
-pub(crate) const UNSUPPORTED: [&str; 5] = ["pprint", "random", "striptags", "urlize", "wordwrap"];
+pub(crate) const UNSUPPORTED: &str = "pprint random striptags urlize wordwrap";
 
 /// Applies a filter.
 pub(crate) fn apply(machine: &mut Machine, name: &str, value: Value, call: Call) -> Result<Value> {
     machine.steps(1)?;
     match name {
-        _ if UNSUPPORTED.contains(&name) => unsupported(format!("the filter `{name}`")),
+        _ if has_word(UNSUPPORTED, name) => unsupported(format!("the filter `{name}`")),
         "default" | "d" => {
             let [default, is_boolean] = call.bind(name, ["default_value", "boolean"], 0)?;
             let is_absent =

@@ -9,8 +9,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 /// All functions.
-pub(crate) const NAMES: [&str; 8] =
-    ["cycler", "dict", "joiner", "lipsum", "namespace", "raise_exception", "range", "strftime_now"];
+pub(crate) const NAMES: &str = "cycler dict joiner lipsum namespace raise_exception range strftime_now";
 
 /// Calls a function.
 pub(crate) fn call(machine: &mut Machine, name: &str, call: Call) -> Result<Value> {

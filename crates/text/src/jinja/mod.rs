@@ -25,6 +25,7 @@ mod render;
 mod symbols;
 mod text_methods;
 mod unicode;
+mod unknown;
 mod value;
 mod write;
 
@@ -36,6 +37,7 @@ pub(crate) use render::render;
 /// Parses a template.
 pub(crate) fn parse(source: &str) -> error::Result<Template> {
     let mut template = parser::parse(source)?;
+    unknown::check(&template.body, false)?;
     symbols::resolve(&mut template)?;
     Ok(template)
 }

@@ -11,8 +11,8 @@ use std::sync::Arc;
 
 /// How deep expressions and blocks may be nested. Real templates stay below 20.
 const NESTING_MAX: usize = 120;
-/// What has no name of its own: unknown tags that Jinja2 has, or that other environments add.
-const UNSUPPORTED_TAGS: [&str; 6] = ["extends", "include", "import", "from", "autoescape", "trans"];
+/// Tags of Jinja2 that are rejected by name.
+const UNSUPPORTED_TAGS: [&str; 5] = ["extends", "include", "import", "from", "autoescape"];
 
 /// Parses a template.
 pub(crate) fn parse(source: &str) -> Result<Template> {

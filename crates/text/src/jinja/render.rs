@@ -128,7 +128,7 @@ impl Renderer {
             return Some(value.clone());
         }
         let text: &str = self.name(name);
-        functions::NAMES.into_iter().find(|function| *function == text).map(Value::Function)
+        functions::NAMES.split(' ').find(|function| *function == text).map(Value::Function)
     }
 
     fn variable(&mut self, name: TextId, scope: &Scope) -> Result<Value> {

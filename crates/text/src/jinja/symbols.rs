@@ -7,7 +7,7 @@ use super::ast::{
     Expression, FilterCall, For, Frame, Load, Macro, Node, Statement, StatementKind, Target, Template, TextId,
 };
 use super::error::{Result, syntax};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 /// Fills in the frames of a template.
@@ -29,7 +29,7 @@ struct Symbols {
     loads: HashMap<TextId, Load>,
     /// The names in the order in which they appeared.
     order: Vec<TextId>,
-    stores: Vec<TextId>,
+    stores: HashSet<TextId>,
 }
 
 type Outer<'o> = &'o [Symbols];
@@ -50,12 +50,12 @@ impl Symbols {
     }
 
     fn parameter(&mut self, name: TextId) {
-        self.stores.push(name);
+        self.stores.insert(name);
         self.define(name, Load::Parameter);
     }
 
     fn store(&mut self, name: TextId, outer: Outer<'_>) {
-        self.stores.push(name);
+        self.stores.insert(name);
         if !self.loads.contains_key(&name) {
             let load = if has_ref(outer, name) { Load::Alias } else { Load::Undefined };
             self.define(name, load);
@@ -135,7 +135,7 @@ impl Symbols {
     }
 
     fn merge(&mut self, branches: [Symbols; 3], outer: Outer<'_>) {
-        let stored: Vec<TextId> = branches
+        let stored: HashSet<TextId> = branches
             .iter()
             .flat_map(|branch| &branch.stores)
             .copied()
