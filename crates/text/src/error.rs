@@ -198,6 +198,14 @@ pub enum TemplateError {
         /// The longest accepted.
         limit: usize,
     },
+    /// A message has something that the template would drop.
+    #[error("message {index} does not fit the chat template: {reason}")]
+    Message {
+        /// Its index, from 0.
+        index: usize,
+        /// What would be lost, and what to do.
+        reason: String,
+    },
     /// The context is not an object, so it names no variables.
     #[error("the context of a chat template must be an object with the template's variables")]
     ContextNotAnObject,

@@ -12,6 +12,7 @@
 //! an error that names it.
 
 mod bpe;
+mod capabilities;
 mod detokenize;
 mod error;
 mod gguf;
@@ -25,9 +26,10 @@ mod template;
 mod tokenizer;
 mod vocab;
 
+pub use capabilities::{Capabilities, EmptyContent, ToolArguments};
 pub use detokenize::Detokenizer;
 pub use error::{TemplateError, TokenizerError};
 pub use stop::{StopError, StopMatcher, StopOutput};
-pub use template::{ChatTemplate, Clock, normalise_tool_arguments};
+pub use template::{ChatTemplate, Clock};
 pub use tokenizer::{SpecialTokens, Tokenizer};
 pub use vocab::{SpecialIds, TokenKind, VocabSource};

@@ -3,11 +3,13 @@
 //! Templates are written for Python's jinja2 as the `transformers` library configures it, and [`jinja`] has its semantics. What it
 //! cannot render is an error, never replaced by a different template.
 
+use crate::capabilities::Capabilities;
 use crate::error::TemplateError;
 use crate::jinja::{self, Budget, Error, ErrorKind};
 use jiff::civil::DateTime;
 use jiff::fmt::strtime::BrokenDownTime;
 use serde_json::Value as Json;
+use std::sync::OnceLock;
 
 /// The longest template that is compiled. The longest in use are below 50 KB.
 const SOURCE_BYTES_MAX: usize = 1 << 20;
@@ -19,6 +21,8 @@ const STEPS_PER_BYTE: u64 = 16;
 const STEPS_PER_PAIR: u64 = 64;
 /// The most steps, however long a conversation is.
 const STEPS_MAX: u64 = 2_000_000_000;
+/// Steps of each small conversation that finds out what a template takes. Real templates need some thousands.
+const PROBE_STEPS: u64 = 1_000_000;
 /// The most memory that values may hold beside what the context adds, in bytes.
 const MEMORY_BYTES: usize = 128 << 20;
 /// Additional memory for each byte of the context.
@@ -42,6 +46,8 @@ pub enum Clock {
 pub struct ChatTemplate {
     template: jinja::Template,
     clock: Clock,
+    /// Found out when they are first asked for.
+    capabilities: OnceLock<Capabilities>,
 }
 
 impl ChatTemplate {
@@ -62,7 +68,21 @@ impl ChatTemplate {
             return Err(TemplateError::TooLong { bytes: source.len(), limit: SOURCE_BYTES_MAX });
         }
         let template = jinja::parse(source).map_err(|error| template_error(*error, true))?;
-        Ok(Self { template, clock })
+        Ok(Self { template, clock, capabilities: OnceLock::new() })
+    }
+
+    /// What the template takes. The first call renders some small conversations to find out.
+    pub fn capabilities(&self) -> &Capabilities {
+        let budget = Budget { steps: PROBE_STEPS, bytes_max: MEMORY_BYTES, output_bytes: 0 };
+        self.capabilities.get_or_init(|| Capabilities::probe(&|context| self.render_within(context, budget)))
+    }
+
+    /// Shapes messages, an array as OpenAI's API has it, as this template takes them: see [`Capabilities::shape`].
+    ///
+    /// # Errors
+    /// [`TemplateError::Message`] if the template would drop a part of a message.
+    pub fn shape_messages(&self, messages: &mut Json) -> Result<(), TemplateError> {
+        self.capabilities().shape(messages)
     }
 
     /// Renders the prompt. `context` is an object with the template's variables: `messages`, `add_generation_prompt`,
@@ -73,33 +93,15 @@ impl ChatTemplate {
     /// [`TemplateError::Raised`] with the template's own message; [`TemplateError::Render`] where Python would raise an
     /// error of its own; [`TemplateError::OutOfBudget`] for a template that does not terminate.
     pub fn render(&self, context: &Json) -> Result<String, TemplateError> {
+        self.render_within(context, budget(context))
+    }
+
+    fn render_within(&self, context: &Json, budget: Budget) -> Result<String, TemplateError> {
         let Json::Object(variables) = context else { return Err(TemplateError::ContextNotAnObject) };
         let clock = self.clock;
-        let rendered = jinja::render(
-            &self.template,
-            variables,
-            budget(context),
-            Box::new(move |format| strftime(clock, format)),
-        );
+        let rendered =
+            jinja::render(&self.template, variables, budget, Box::new(move |format| strftime(clock, format)));
         rendered.map_err(|error| template_error(*error, false))
-    }
-}
-
-/// Turns the arguments of tool calls from JSON text, as OpenAI's API has them, into the objects that templates expect:
-/// in each of `messages`, `tool_calls[].function.arguments`. Empty text becomes an empty object. Text that is not a
-/// JSON object stays as it is, for the template to render or reject.
-pub fn normalise_tool_arguments(messages: &mut Json) {
-    let messages = messages.as_array_mut().into_iter().flatten();
-    let calls = messages.filter_map(|message| message.get_mut("tool_calls")?.as_array_mut()).flatten();
-    for arguments in calls.filter_map(|call| call.get_mut("function")?.get_mut("arguments")) {
-        let parsed = match arguments.as_str().map(str::trim) {
-            Some("") => Some(Json::Object(serde_json::Map::new())),
-            Some(text) => serde_json::from_str(text).ok().filter(Json::is_object),
-            None => None,
-        };
-        if let Some(parsed) = parsed {
-            *arguments = parsed;
-        }
     }
 }
 

@@ -4,7 +4,7 @@ mod support;
 
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
-use verbatim_text::{ChatTemplate, Clock, TemplateError, normalise_tool_arguments};
+use verbatim_text::{ChatTemplate, Clock, TemplateError};
 
 fn render(source: &str, context: &Value) -> Result<String, TemplateError> {
     let clock = Clock::Fixed(jiff::civil::date(2025, 2, 3).at(4, 5, 6, 0));
@@ -217,31 +217,6 @@ fn long_conversations_fit_the_budget() {
         (0..5000).map(|_| json!({"role": "user", "content": "x".repeat(1000)})).collect();
     let text = render(source, &json!({"messages": messages})).unwrap();
     assert_eq!(text.len(), 5000 * (1000 + "<|user|>".len()));
-}
-
-#[test]
-fn tool_arguments_become_objects_where_they_are_objects() {
-    let call = |arguments: Value| json!([{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": arguments}}]}]);
-    let cases = [
-        (json!(r#"{"b": 1, "a": [2]}"#), json!({"b": 1, "a": [2]})),
-        (json!(""), json!({})),
-        (json!("[1]"), json!("[1]")),
-        (json!("{broken"), json!("{broken")),
-        (json!({"x": 1}), json!({"x": 1})),
-        (json!(null), json!(null)),
-    ];
-    for (before, after) in cases {
-        let mut messages = call(before);
-        normalise_tool_arguments(&mut messages);
-        assert_eq!(messages, call(after));
-    }
-    for mut odd in
-        [json!(null), json!([1, {"tool_calls": "x"}]), json!([{"tool_calls": [{"function": 1}, 2]}])]
-    {
-        let before = odd.clone();
-        normalise_tool_arguments(&mut odd);
-        assert_eq!(odd, before);
-    }
 }
 
 #[test]

@@ -413,21 +413,7 @@ fn text(machine: &mut Machine, name: &str, value: Value, call: Call) -> Result<V
                 Call { positional: characters.into_iter().collect(), named: Vec::new() },
             )
         }
-        "replace" => {
-            let [old, new, limit] = call.bind(name, ["old", "new", "count"], 2)?;
-            let [old, new] = [old, new].map(|value| value.unwrap_or(Value::None));
-            let limit = match limit {
-                None | Some(Value::None) => -1,
-                Some(limit) => match limit.as_int() {
-                    Some(limit) => limit,
-                    None => return type_error("the count of replacements is no integer"),
-                },
-            };
-            let (text, old, new) =
-                (to_text(machine, &value)?, to_text(machine, &old)?, to_text(machine, &new)?);
-            let text = text_methods::replaced(machine, &text, &old, &new, limit)?;
-            machine.text(text)
-        }
+        "replace" => replace(machine, value, call),
         "format" => {
             if !call.positional.is_empty() && !call.named.is_empty() {
                 return python(
@@ -442,22 +428,7 @@ fn text(machine: &mut Machine, name: &str, value: Value, call: Call) -> Result<V
             };
             percent(machine, &format, &values)
         }
-        "e" | "escape" => {
-            let [] = call.positional(name, 0)?;
-            let text = escaped(machine, &value)?;
-            machine.markup(text)
-        }
-        "forceescape" => {
-            let [] = call.positional(name, 0)?;
-            let text = to_text(machine, &value)?;
-            machine.reserve(6 * text.len())?;
-            machine.markup(escape(&text))
-        }
-        "safe" => {
-            let [] = call.positional(name, 0)?;
-            let text = to_text(machine, &value)?;
-            machine.markup(text)
-        }
+        "e" | "escape" | "forceescape" | "safe" => markup(machine, name, value, call),
         "indent" => indent(machine, value, call),
         "truncate" => shorten(machine, value, call),
         "join" => join(machine, value, call),
@@ -473,6 +444,36 @@ fn text(machine: &mut Machine, name: &str, value: Value, call: Call) -> Result<V
         "xmlattr" => attributes(machine, value, call),
         _ => json(machine, value, call),
     }
+}
+
+fn replace(machine: &mut Machine, value: Value, call: Call) -> Result<Value> {
+    let [old, new, limit] = call.bind("replace", ["old", "new", "count"], 2)?;
+    let [old, new] = [old, new].map(|value| value.unwrap_or(Value::None));
+    let limit = match limit {
+        None | Some(Value::None) => -1,
+        Some(limit) => match limit.as_int() {
+            Some(limit) => limit,
+            None => return type_error("the count of replacements is no integer"),
+        },
+    };
+    let (text, old, new) = (to_text(machine, &value)?, to_text(machine, &old)?, to_text(machine, &new)?);
+    let text = text_methods::replaced(machine, &text, &old, &new, limit)?;
+    machine.text(text)
+}
+
+/// The filters that give markup.
+fn markup(machine: &mut Machine, name: &str, value: Value, call: Call) -> Result<Value> {
+    let [] = call.positional(name, 0)?;
+    let text = match name {
+        "safe" => to_text(machine, &value)?,
+        "forceescape" => {
+            let text = to_text(machine, &value)?;
+            machine.reserve(6 * text.len())?;
+            escape(&text)
+        }
+        _ => escaped(machine, &value)?,
+    };
+    machine.markup(text)
 }
 
 /// Words, which begin behind spaces, `-` and opening brackets, with a capital.

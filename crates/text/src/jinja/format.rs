@@ -603,7 +603,7 @@ impl Spec {
 fn group(digits: &str, separator: char, every: usize) -> String {
     let mut out = String::new();
     for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index) % every == 0 {
+        if index > 0 && (digits.len() - index).is_multiple_of(every) {
             out.push(separator);
         }
         out.push(digit);

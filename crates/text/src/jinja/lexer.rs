@@ -326,7 +326,8 @@ fn float_len(text: &str) -> Option<usize> {
 
 /// The length of an integer and its base.
 fn int_len(text: &str) -> (usize, u32) {
-    let bases: [(&str, u32, fn(char) -> bool); 3] =
+    type IsDigit = fn(char) -> bool;
+    let bases: [(&str, u32, IsDigit); 3] =
         [("0b", 2, |c| c.is_digit(2)), ("0o", 8, |c| c.is_digit(8)), ("0x", 16, |c| c.is_ascii_hexdigit())];
     for (prefix, radix, is_digit) in bases {
         if text.get(..2).is_some_and(|start| start.eq_ignore_ascii_case(prefix)) {

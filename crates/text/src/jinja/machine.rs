@@ -7,6 +7,9 @@ use std::rc::Rc;
 /// Bytes that are copied in about the time of one step.
 const BYTES_PER_STEP: usize = 64;
 
+/// Formats the time, or says why it cannot.
+pub(crate) type Strftime = Box<dyn Fn(&str) -> std::result::Result<String, String>>;
+
 /// The state of a rendering, except for variables.
 pub(crate) struct Machine {
     pub(crate) budget: Budget,
@@ -15,7 +18,7 @@ pub(crate) struct Machine {
     /// Applies a test by name.
     pub(crate) test: fn(&mut Machine, &str, Value, Call) -> Result<bool>,
     /// Formats the time.
-    pub(crate) strftime: Box<dyn Fn(&str) -> std::result::Result<String, String>>,
+    pub(crate) strftime: Strftime,
     /// All namespaces, which may contain themselves. They are emptied at the end.
     pub(crate) namespaces: Vec<Rc<Namespace>>,
 }

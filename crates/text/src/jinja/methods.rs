@@ -63,6 +63,14 @@ pub(crate) fn call(machine: &mut Machine, value: &Value, name: &str, arguments: 
                 _ => value_error("the value is not in the range"),
             }
         }
+        (Value::Cycler(_) | Value::Loop(_), _) => cycle(machine, value, name, arguments),
+        _ => number(value, name, arguments),
+    }
+}
+
+/// The methods of `loop` and of cyclers.
+fn cycle(machine: &mut Machine, value: &Value, name: &str, arguments: Call) -> Result<Value> {
+    match (value, name) {
         (Value::Cycler(cycler), _) => {
             let [] = arguments.positional(name, 0)?;
             let position = cycler.position.get();
@@ -80,7 +88,7 @@ pub(crate) fn call(machine: &mut Machine, value: &Value, name: &str, arguments: 
             }
             Ok(arguments.positional[state.index0.get().rem_euclid(count) as usize].clone())
         }
-        (Value::Loop(state), "changed") => {
+        (Value::Loop(state), _) => {
             if !arguments.named.is_empty() {
                 return type_error("changed() takes no arguments by name");
             }
@@ -94,7 +102,7 @@ pub(crate) fn call(machine: &mut Machine, value: &Value, name: &str, arguments: 
             *state.changed.borrow_mut() = Some(arguments.positional);
             Ok(Value::Bool(!is_same))
         }
-        _ => number(value, name, arguments),
+        _ => unsupported(format!("the method `{name}` of a value of type {}", value.type_name())),
     }
 }
 

@@ -8,7 +8,7 @@ use super::ast::{
 use super::compare::{equal, order};
 use super::error::{ErrorKind, Result, python, type_error, unsupported, value_error};
 use super::iterate::{collect, contains, len, next, source};
-use super::machine::{Budget, Machine, undefined_error};
+use super::machine::{Budget, Machine, Strftime, undefined_error};
 use super::number::{negative, positive};
 use super::operators::binary;
 use super::value::{Call, Loop, Macro, Scope, Source, Text, Value, new_text};
@@ -32,7 +32,7 @@ pub(crate) fn render(
     template: &Template,
     variables: &serde_json::Map<String, serde_json::Value>,
     budget: Budget,
-    strftime: Box<dyn Fn(&str) -> std::result::Result<String, String>>,
+    strftime: Strftime,
 ) -> Result<String> {
     let machine =
         Machine { budget, filter: filters::apply, test: checks::apply, strftime, namespaces: Vec::new() };
@@ -244,14 +244,10 @@ impl Renderer {
                 self.assign(target, value, scope)?;
             }
             S::SetBlock { target, filters, body, frame } => {
-                let inner = self.enter(frame, Some(scope));
-                let (text, flow) = self.capture(body, &inner)?;
-                if flow != Flow::Next {
-                    return Ok(flow);
+                match self.filtered_body(filters, body, frame, scope)? {
+                    Ok(value) => self.assign(target, value, scope)?,
+                    Err(flow) => return Ok(flow),
                 }
-                let value = self.machine.text(text)?;
-                let value = self.filtered(filters, value, &inner)?;
-                self.assign(target, value, scope)?;
             }
             S::With { targets, body, frame } => {
                 let inner = self.enter(frame, Some(scope));
@@ -262,14 +258,10 @@ impl Renderer {
                 return self.run(body, &inner, out);
             }
             S::FilterBlock { filters, body, frame } => {
-                let inner = self.enter(frame, Some(scope));
-                let (text, flow) = self.capture(body, &inner)?;
-                if flow != Flow::Next {
-                    return Ok(flow);
+                match self.filtered_body(filters, body, frame, scope)? {
+                    Ok(value) => self.emit(&value, out)?,
+                    Err(flow) => return Ok(flow),
                 }
-                let value = self.machine.text(text)?;
-                let value = self.filtered(filters, value, &inner)?;
-                self.emit(&value, out)?;
             }
             S::Block { body, frame } => self.block(body, frame, out)?,
             S::Macro(definition) => {
@@ -289,6 +281,23 @@ impl Renderer {
             S::Continue => return Ok(Flow::Continue),
         }
         Ok(Flow::Next)
+    }
+
+    /// The text of a body through filters, or how it left the body.
+    fn filtered_body(
+        &mut self,
+        filters: &[FilterCall],
+        body: &[Statement],
+        frame: &Frame,
+        scope: &Rc<Scope>,
+    ) -> Result<std::result::Result<Value, Flow>> {
+        let inner = self.enter(frame, Some(scope));
+        let (text, flow) = self.capture(body, &inner)?;
+        if flow != Flow::Next {
+            return Ok(Err(flow));
+        }
+        let value = self.machine.text(text)?;
+        self.filtered(filters, value, &inner).map(Ok)
     }
 
     /// A block sees the variables of the template's own scope, and those of the caller.

@@ -6,7 +6,7 @@
 use super::ast::{
     Expression, FilterCall, For, Frame, Load, Macro, Node, Statement, StatementKind, Target, Template, TextId,
 };
-use super::error::{Result, syntax};
+use super::error::{Result, syntax, unsupported};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ pub(crate) fn resolve(template: &mut Template) -> Result<()> {
     let resolver = Resolver { names };
     let mut symbols = Symbols::default();
     symbols.statements(&template.body, &[]);
-    template.frame = symbols.frame();
+    template.frame = symbols.frame()?;
     resolver.inner(&mut template.body, &mut vec![symbols])
 }
 
@@ -32,6 +32,9 @@ struct Symbols {
     stores: HashSet<TextId>,
 }
 
+/// The most variables of a scope. Real templates have less than 50.
+const VARIABLES_MAX: usize = 1000;
+
 type Outer<'o> = &'o [Symbols];
 
 fn has_ref(outer: Outer<'_>, name: TextId) -> bool {
@@ -39,8 +42,11 @@ fn has_ref(outer: Outer<'_>, name: TextId) -> bool {
 }
 
 impl Symbols {
-    fn frame(&self) -> Frame {
-        Frame { loads: self.order.iter().map(|name| (*name, self.loads[name])).collect() }
+    fn frame(&self) -> Result<Frame> {
+        if self.order.len() > VARIABLES_MAX {
+            return unsupported(format!("more than {VARIABLES_MAX} variables in one scope"));
+        }
+        Ok(Frame { loads: self.order.iter().map(|name| (*name, self.loads[name])).collect() })
     }
 
     fn define(&mut self, name: TextId, load: Load) {
@@ -122,6 +128,10 @@ impl Symbols {
 
     fn branches(&mut self, branches: &[(Node, Vec<Statement>)], otherwise: &[Statement], outer: Outer<'_>) {
         let Some(((test, body), elifs)) = branches.split_first() else { return };
+        if self.order.len() > VARIABLES_MAX {
+            // Rejected afterwards.
+            return;
+        }
         self.expression(test, outer);
         let mut of_body = self.clone();
         of_body.statements(body, outer);
@@ -202,11 +212,11 @@ impl Resolver {
                 // A block sees nothing of the scopes around it.
                 let mut symbols = Symbols::default();
                 symbols.statements(body, &[]);
-                *frame = symbols.frame();
+                *frame = symbols.frame()?;
                 return self.inner(body, &mut vec![symbols]);
             }
         };
-        *frame = symbols.frame();
+        *frame = symbols.frame()?;
         chain.push(symbols);
         self.inner(body, chain)?;
         chain.pop();
@@ -227,14 +237,14 @@ impl Resolver {
         node.loop_name.into_iter().for_each(|name| symbols.parameter(name));
         symbols.parameters_of(target);
         symbols.statements(body, chain);
-        node.frame = symbols.frame();
+        node.frame = symbols.frame()?;
         chain.push(symbols);
         self.inner(body, chain)?;
         chain.pop();
         let otherwise = &mut node.otherwise;
         let mut symbols = Symbols::default();
         symbols.statements(otherwise, chain);
-        node.otherwise_frame = symbols.frame();
+        node.otherwise_frame = symbols.frame()?;
         chain.push(symbols);
         self.inner(otherwise, chain)?;
         chain.pop();
@@ -242,7 +252,7 @@ impl Resolver {
             let mut symbols = Symbols::default();
             symbols.parameters_of(target);
             symbols.expression(test, chain);
-            node.test_frame = symbols.frame();
+            node.test_frame = symbols.frame()?;
         }
         Ok(())
     }
@@ -266,7 +276,7 @@ impl Resolver {
         // Those that the body uses are parameters, which its first pass already counts as loads.
         symbols.statements(&node.body, chain);
         [caller, kwargs, varargs].into_iter().flatten().for_each(|name| symbols.parameter(name));
-        node.frame = symbols.frame();
+        node.frame = symbols.frame()?;
         chain.push(symbols);
         self.inner(&mut node.body, chain)?;
         chain.pop();

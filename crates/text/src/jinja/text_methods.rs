@@ -39,24 +39,7 @@ pub(crate) fn call(machine: &mut Machine, value: &Value, name: &str, arguments: 
                 .collect::<Result<_>>()?;
             machine.list(parts)
         }
-        "partition" | "rpartition" => {
-            let [separator] = arguments.positional(name, 1)?;
-            let separator = required_text(name, separator)?;
-            if separator.is_empty() {
-                return value_error("empty separator");
-            }
-            let found = if name == "partition" { text.find(&*separator) } else { text.rfind(&*separator) };
-            let parts = match (found, name) {
-                (Some(at), _) => [&text[..at], &separator, &text[at + separator.len()..]],
-                (None, "partition") => [text, "", ""],
-                (None, _) => ["", "", text],
-            };
-            let parts = parts
-                .into_iter()
-                .map(|part| machine.text_like(value, part.to_owned()))
-                .collect::<Result<_>>()?;
-            machine.tuple(parts)
-        }
+        "partition" | "rpartition" => partition(machine, value, name, arguments),
         "join" => join(machine, value, arguments),
         "replace" => replace(machine, value, arguments),
         "center" | "ljust" | "rjust" | "zfill" | "expandtabs" => widen(machine, value, name, arguments),
@@ -87,6 +70,24 @@ pub(crate) fn call(machine: &mut Machine, value: &Value, name: &str, arguments: 
             machine.text_like(value, text)
         }
     }
+}
+
+fn partition(machine: &mut Machine, value: &Value, name: &str, arguments: Call) -> Result<Value> {
+    let text = value.as_text().unwrap_or_default();
+    let [separator] = arguments.positional(name, 1)?;
+    let separator = required_text(name, separator)?;
+    if separator.is_empty() {
+        return value_error("empty separator");
+    }
+    let found = if name == "partition" { text.find(&*separator) } else { text.rfind(&*separator) };
+    let parts = match (found, name) {
+        (Some(at), _) => [&text[..at], &separator, &text[at + separator.len()..]],
+        (None, "partition") => [text, "", ""],
+        (None, _) => ["", "", text],
+    };
+    let parts =
+        parts.into_iter().map(|part| machine.text_like(value, part.to_owned())).collect::<Result<_>>()?;
+    machine.tuple(parts)
 }
 
 fn required_text(name: &str, value: Option<Value>) -> Result<String> {
