@@ -137,6 +137,7 @@ impl ChatFormat {
         let template =
             self.template.get_or_init(|| ChatTemplate::new(source)).as_ref().map_err(Clone::clone)?;
         let mut context = json!({ "messages": messages, "add_generation_prompt": true, "tools": null });
+        template.shape_messages(&mut context["messages"])?;
         for (name, id) in [("bos_token", self.tokenizer.bos()), ("eos_token", self.tokenizer.eos())] {
             if let Some(id) = id {
                 context[name] = String::from_utf8_lossy(self.tokenizer.piece(id)).into();

@@ -156,7 +156,15 @@ pub enum TemplateError {
         /// The template's message.
         message: String,
     },
-    /// The template is not valid Jinja, or uses something that is not supported.
+    /// The template uses something of Jinja that is not supported.
+    #[error("the chat template uses {what} (line {line}), which is not supported")]
+    Unsupported {
+        /// The line, from 1; 0 if unknown.
+        line: usize,
+        /// What is not supported.
+        what: String,
+    },
+    /// The template is not valid Jinja.
     #[error("the chat template cannot be compiled (line {line}): {reason}")]
     Syntax {
         /// The line, from 1; 0 if unknown.
@@ -187,6 +195,14 @@ pub enum TemplateError {
         bytes: usize,
         /// The longest accepted.
         limit: usize,
+    },
+    /// A message has something that the template would drop.
+    #[error("message {index} does not fit the chat template: {reason}")]
+    Message {
+        /// Its index, from 0.
+        index: usize,
+        /// What would be lost, and what to do.
+        reason: String,
     },
     /// The context is not an object, so it names no variables.
     #[error("the context of a chat template must be an object with the template's variables")]

@@ -13,15 +13,15 @@
 //! an error that names it.
 
 mod bpe;
+mod capabilities;
 mod character_bpe;
 mod detokenize;
-mod dialect;
 mod error;
 mod gguf;
 mod guard;
+mod jinja;
 mod merge;
 mod pretokenize;
-mod python;
 mod reasoning;
 mod sentencepiece;
 mod special;
@@ -32,11 +32,12 @@ mod vocab;
 mod warning;
 mod wordpiece;
 
+pub use capabilities::{Capabilities, EmptyContent, ToolArguments};
 pub use detokenize::Detokenizer;
 pub use error::{TemplateError, TokenizerError};
 pub use reasoning::{ReasoningSplitter, SplitText};
 pub use stop::{StopError, StopMatcher, StopOutput};
-pub use template::{ChatTemplate, Clock, normalise_tool_arguments};
+pub use template::{ChatTemplate, Clock};
 pub use tokenizer::{EncodedPrompt, SpecialTokens, Tokenizer};
 pub use vocab::{SpecialIds, TokenKind, VocabSource};
 pub use warning::{PromptWarning, TokenizerWarning};

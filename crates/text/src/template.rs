@@ -1,31 +1,32 @@
 //! Chat templates: the Jinja program in a model file that turns messages into a prompt.
 //!
-//! Templates are written for Python's Jinja2 as the `transformers` library configures it, so this engine (minijinja) is configured
-//! and extended to give the same text. What it cannot render is an error, never replaced by a different template.
+//! Templates are written for Python's jinja2 as the `transformers` library configures it, and [`jinja`] has its semantics. What it
+//! cannot render is an error, never replaced by a different template.
 
-use crate::dialect::{self, SizeLimit};
+use crate::capabilities::Capabilities;
 use crate::error::TemplateError;
-use crate::python;
+use crate::jinja::{self, Budget, Error, ErrorKind};
 use jiff::civil::DateTime;
 use jiff::fmt::strtime::BrokenDownTime;
-use minijinja::syntax::SyntaxConfig;
-use minijinja::value::{Serde, Value};
-use minijinja::{AutoEscape, Environment, Error, ErrorKind, State};
 use serde_json::Value as Json;
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use thiserror::Error;
+use std::sync::OnceLock;
 
-/// The name of the template inside its environment.
-const NAME: &str = "chat_template";
 /// The longest template that is compiled. The longest in use are below 50 KB.
 const SOURCE_BYTES_MAX: usize = 1 << 20;
-/// Fuel budget of one rendering, in minijinja's unit: about one instruction or 64 bytes of data. A long conversation needs
-/// some thousands, beside what its own size costs.
-const FUEL: u64 = 2_000_000;
-/// Additional fuel for each byte of the context: templates copy and split messages several times.
-const FUEL_PER_CONTEXT_BYTE: u64 = 4;
-/// The most items that a value assigned in a template may hold, beside twice what the context holds.
-const VALUE_ITEMS_MAX: usize = 10_000;
+/// Steps of a rendering beside what its conversation adds: about as many operations, or 64 bytes copied each. They take seconds.
+const STEPS: u64 = 10_000_000;
+/// Additional steps for each byte of the context: templates copy and split messages several times.
+const STEPS_PER_BYTE: u64 = 16;
+/// Additional steps for each pair of items of the longest list: templates look back from each message over all others.
+const STEPS_PER_PAIR: u64 = 64;
+/// The most steps, however long a conversation is.
+const STEPS_MAX: u64 = 2_000_000_000;
+/// Steps of each small conversation that finds out what a template takes. Real templates need some thousands.
+const PROBE_STEPS: u64 = 1_000_000;
+/// The most memory that values may hold beside what the context adds, in bytes.
+const MEMORY_BYTES: usize = 128 << 20;
+/// Additional memory for each byte of the context.
+const MEMORY_PER_BYTE: usize = 16;
 
 /// Where `strftime_now` takes the time from.
 #[derive(Debug, Clone, Copy, Default)]
@@ -43,7 +44,10 @@ pub enum Clock {
 /// that grows with the conversation; nesting, the length of tags and the size of values bound to names are bounded.
 #[derive(Debug)]
 pub struct ChatTemplate {
-    environment: Environment<'static>,
+    template: jinja::Template,
+    clock: Clock,
+    /// Found out when they are first asked for.
+    capabilities: OnceLock<Capabilities>,
 }
 
 impl ChatTemplate {
@@ -63,11 +67,22 @@ impl ChatTemplate {
         if source.len() > SOURCE_BYTES_MAX {
             return Err(TemplateError::TooLong { bytes: source.len(), limit: SOURCE_BYTES_MAX });
         }
-        let mut environment = environment(clock)?;
-        let source = dialect::rewrite(source)?;
-        check_lines(&source)?;
-        environment.add_template_owned(NAME, source).map_err(compile_error)?;
-        Ok(Self { environment })
+        let template = jinja::parse(source).map_err(|error| template_error(*error, true))?;
+        Ok(Self { template, clock, capabilities: OnceLock::new() })
+    }
+
+    /// What the template takes. The first call renders some small conversations to find out.
+    pub fn capabilities(&self) -> &Capabilities {
+        let budget = Budget { steps: PROBE_STEPS, bytes_max: MEMORY_BYTES, output_bytes: 0 };
+        self.capabilities.get_or_init(|| Capabilities::probe(&|context| self.render_within(context, budget)))
+    }
+
+    /// Shapes messages, an array as OpenAI's API has it, as this template takes them: see [`Capabilities::shape`].
+    ///
+    /// # Errors
+    /// [`TemplateError::Message`] if the template would drop a part of a message.
+    pub fn shape_messages(&self, messages: &mut Json) -> Result<(), TemplateError> {
+        self.capabilities().shape(messages)
     }
 
     /// Renders the prompt. `context` is an object with the template's variables: `messages`, `add_generation_prompt`,
@@ -78,135 +93,60 @@ impl ChatTemplate {
     /// [`TemplateError::Raised`] with the template's own message; [`TemplateError::Render`] where Python would raise an
     /// error of its own; [`TemplateError::OutOfBudget`] for a template that does not terminate.
     pub fn render(&self, context: &Json) -> Result<String, TemplateError> {
-        if !context.is_object() {
-            return Err(TemplateError::ContextNotAnObject);
-        }
-        // Clones share everything but the few settings.
-        let mut environment = self.environment.clone();
-        let size = ContextSize::new(context);
-        environment
-            .set_fuel(Some(FUEL.saturating_add(FUEL_PER_CONTEXT_BYTE.saturating_mul(size.bytes as u64))));
-        let limit = SizeLimit { items_max: VALUE_ITEMS_MAX.saturating_add(2 * size.items) };
-        environment.add_filter(dialect::SIZE_LIMIT_FILTER, move |state: &State, value: &Value| {
-            limit.check(state, value)
-        });
-        environment.add_filter(dialect::ATTRIBUTE_SIZE_LIMIT_FILTER, move |state: &State, value: &Value| {
-            limit.check_attribute(state, value)
-        });
-        let template = environment.get_template(NAME).map_err(render_error)?;
-        // The engine divides by the number of `loop.cycle`'s arguments; other panics are also caused by the template and must not
-        // crash the process.
-        let rendered = catch_unwind(AssertUnwindSafe(|| template.render(Value::from(Serde(context)))));
-        let failed = |_| TemplateError::Render { line: 0, reason: "the template engine panicked".into() };
-        rendered.map_err(failed)?.map_err(render_error)
+        self.render_within(context, budget(context))
+    }
+
+    fn render_within(&self, context: &Json, budget: Budget) -> Result<String, TemplateError> {
+        let Json::Object(variables) = context else { return Err(TemplateError::ContextNotAnObject) };
+        let clock = self.clock;
+        let rendered =
+            jinja::render(&self.template, variables, budget, Box::new(move |format| strftime(clock, format)));
+        rendered.map_err(|error| template_error(*error, false))
     }
 }
 
-/// Turns the arguments of tool calls from JSON text, as OpenAI's API has them, into the objects that templates expect:
-/// in each of `messages`, `tool_calls[].function.arguments`. Empty text becomes an empty object. Text that is not a
-/// JSON object stays as it is, for the template to render or reject.
-pub fn normalise_tool_arguments(messages: &mut Json) {
-    let messages = messages.as_array_mut().into_iter().flatten();
-    let calls = messages.filter_map(|message| message.get_mut("tool_calls")?.as_array_mut()).flatten();
-    for arguments in calls.filter_map(|call| call.get_mut("function")?.get_mut("arguments")) {
-        let parsed = match arguments.as_str().map(str::trim) {
-            Some("") => Some(Json::Object(serde_json::Map::new())),
-            Some(text) => serde_json::from_str(text).ok().filter(Json::is_object),
-            None => None,
-        };
-        if let Some(parsed) = parsed {
-            *arguments = parsed;
-        }
-    }
-}
-
-fn environment(clock: Clock) -> Result<Environment<'static>, TemplateError> {
-    let mut environment = Environment::new();
-    let syntax =
-        SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build().map_err(compile_error)?;
-    environment.set_syntax(syntax);
-    // Prompts are not HTML.
-    environment.set_auto_escape_callback(|_| AutoEscape::None);
-    environment.set_formatter(|output, state, value| {
-        let text = python::str(state, value)?;
-        output.write_str(&text).map_err(Error::from)
-    });
-    environment.set_unknown_method_callback(python::call_method);
-    environment.add_filter("tojson", python::to_json);
-    environment.add_filter("string", |state: &State, value: &Value| python::str(state, value));
-    environment.add_filter(dialect::ITERABLE_FILTER, dialect::iterable);
-    environment.add_filter("pprint", |state: &State, value: &Value| python::str(state, value));
-    environment.remove_global("debug");
-    // Python's Jinja has no such filters, and they build values out of values without counting what that costs.
-    environment.remove_filter("zip");
-    environment.remove_filter("chain");
-    environment.add_test("sequence", python::is_sequence);
-    environment.add_function("raise_exception", |message: String| -> Result<Value, Error> {
-        Err(Error::new(ErrorKind::InvalidOperation, "raise_exception").with_source(RaisedException(message)))
-    });
-    environment.add_function("strftime_now", move |format: &str| strftime(clock, format));
-    Ok(environment)
-}
-
-/// The engine counts lines and columns in 16 bits, and overflows.
-fn check_lines(source: &str) -> Result<(), TemplateError> {
-    const LIMIT: usize = 60_000;
-    let too_long = source.lines().position(|line| line.len() > LIMIT);
-    let too_many = source.lines().nth(LIMIT).map(|_| LIMIT);
-    match too_long.or(too_many) {
-        Some(index) => {
-            let reason = format!("more than {LIMIT} lines, or bytes in a line, are not supported");
-            Err(TemplateError::Syntax { line: index + 1, reason })
-        }
-        None => Ok(()),
-    }
-}
-
-/// The error that `raise_exception` travels as.
-#[derive(Debug, Error)]
-#[error("{0}")]
-struct RaisedException(String);
-
-fn strftime(clock: Clock, format: &str) -> Result<String, Error> {
+fn strftime(clock: Clock, format: &str) -> Result<String, String> {
     const FORMAT_BYTES_MAX: usize = 1024;
     if format.len() > FORMAT_BYTES_MAX {
-        let message = format!("the format of strftime_now is longer than {FORMAT_BYTES_MAX} bytes");
-        return Err(Error::new(ErrorKind::InvalidOperation, message));
+        return Err(format!("the format of strftime_now is longer than {FORMAT_BYTES_MAX} bytes"));
     }
     let time = match clock {
         Clock::System => BrokenDownTime::from(&jiff::ZonedDateTime::now()),
         Clock::Fixed(time) => BrokenDownTime::from(time),
     };
-    time.to_string(format).map_err(|error| {
-        Error::new(
-            ErrorKind::InvalidOperation,
-            format!("strftime_now({format:?}) cannot be formatted: {error}"),
-        )
-    })
+    time.to_string(format).map_err(|error| format!("strftime_now({format:?}) cannot be formatted: {error}"))
+}
+
+/// What a rendering with this context may use.
+fn budget(context: &Json) -> Budget {
+    let mut size = ContextSize::default();
+    size.add(context);
+    let pairs = (size.longest as u64).saturating_pow(2);
+    let steps = STEPS
+        .saturating_add(STEPS_PER_BYTE.saturating_mul(size.bytes as u64))
+        .saturating_add(STEPS_PER_PAIR.saturating_mul(pairs));
+    let bytes_max = MEMORY_BYTES.saturating_add(MEMORY_PER_BYTE.saturating_mul(size.bytes));
+    Budget { steps: steps.min(STEPS_MAX), bytes_max, output_bytes: 0 }
 }
 
 /// About how large a context is.
 #[derive(Default)]
 struct ContextSize {
     bytes: usize,
-    /// The number of values, nested ones included.
-    items: usize,
+    /// The number of items of the longest list.
+    longest: usize,
 }
 
 impl ContextSize {
-    fn new(context: &Json) -> Self {
-        let mut size = Self::default();
-        size.add(context);
-        size
-    }
-
     fn add(&mut self, value: &Json) {
         const VALUE_BYTES: usize = 16;
-        self.items += 1;
         self.bytes += VALUE_BYTES;
         match value {
             Json::String(text) => self.bytes += text.len(),
-            Json::Array(items) => items.iter().for_each(|item| self.add(item)),
+            Json::Array(items) => {
+                self.longest = self.longest.max(items.len());
+                items.iter().for_each(|item| self.add(item));
+            }
             Json::Object(entries) => {
                 self.bytes += entries.keys().map(String::len).sum::<usize>();
                 entries.values().for_each(|value| self.add(value));
@@ -216,41 +156,15 @@ impl ContextSize {
     }
 }
 
-fn compile_error(error: Error) -> TemplateError {
-    TemplateError::Syntax { line: error.line().unwrap_or(0), reason: reason(&error) }
-}
-
-fn render_error(error: Error) -> TemplateError {
-    if let Some(RaisedException(message)) = find_source(&error) {
-        return TemplateError::Raised { message: message.clone() };
-    }
-    let line = error.line().unwrap_or(0);
-    if is_out_of_fuel(&error) {
-        return TemplateError::OutOfBudget { line };
-    }
-    TemplateError::Render { line, reason: reason(&error) }
-}
-
-/// An error passes through macros and filters as the source of further errors.
-fn causes<'e>(error: &'e Error) -> impl Iterator<Item = &'e (dyn std::error::Error + 'static)> {
-    std::iter::successors(Some(error as &(dyn std::error::Error + 'static)), |error| error.source())
-}
-
-fn find_source<T: std::error::Error + 'static>(error: &Error) -> Option<&T> {
-    causes(error).find_map(|cause| cause.downcast_ref())
-}
-
-fn is_out_of_fuel(error: &Error) -> bool {
-    causes(error)
-        .filter_map(|cause| cause.downcast_ref::<Error>())
-        .any(|cause| cause.kind() == ErrorKind::OutOfFuel)
-}
-
-/// The innermost cause is the most specific.
-fn reason(error: &Error) -> String {
-    let innermost = causes(error).filter_map(|cause| cause.downcast_ref::<Error>()).last().unwrap_or(error);
-    match innermost.detail() {
-        Some(detail) => format!("{}: {detail}", innermost.kind()),
-        None => innermost.kind().to_string(),
+fn template_error(error: Error, is_compiling: bool) -> TemplateError {
+    let line = error.line;
+    match error.kind {
+        ErrorKind::Raised(message) => TemplateError::Raised { message },
+        ErrorKind::Unsupported(what) => TemplateError::Unsupported { line, what },
+        ErrorKind::Budget => TemplateError::OutOfBudget { line },
+        ErrorKind::Python(_, reason) if is_compiling => TemplateError::Syntax { line, reason },
+        ErrorKind::Python(class, message) => {
+            TemplateError::Render { line, reason: format!("{class}: {message}") }
+        }
     }
 }

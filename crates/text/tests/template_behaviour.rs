@@ -1,8 +1,10 @@
 //! Template features beyond the golden ones, and limits against hostile templates.
 
+mod support;
+
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
-use verbatim_text::{ChatTemplate, Clock, TemplateError, normalise_tool_arguments};
+use verbatim_text::{ChatTemplate, Clock, TemplateError};
 
 fn render(source: &str, context: &Value) -> Result<String, TemplateError> {
     let clock = Clock::Fixed(jiff::civil::date(2025, 2, 3).at(4, 5, 6, 0));
@@ -218,37 +220,99 @@ fn long_conversations_fit_the_budget() {
 }
 
 #[test]
-fn tool_arguments_become_objects_where_they_are_objects() {
-    let call = |arguments: Value| json!([{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": arguments}}]}]);
-    let cases = [
-        (json!(r#"{"b": 1, "a": [2]}"#), json!({"b": 1, "a": [2]})),
-        (json!(""), json!({})),
-        (json!("[1]"), json!("[1]")),
-        (json!("{broken"), json!("{broken")),
-        (json!({"x": 1}), json!({"x": 1})),
-        (json!(null), json!(null)),
-    ];
-    for (before, after) in cases {
-        let mut messages = call(before);
-        normalise_tool_arguments(&mut messages);
-        assert_eq!(messages, call(after));
-    }
-    for mut odd in
-        [json!(null), json!([1, {"tool_calls": "x"}]), json!([{"tool_calls": [{"function": 1}, 2]}])]
-    {
-        let before = odd.clone();
-        normalise_tool_arguments(&mut odd);
-        assert_eq!(odd, before);
+fn what_is_not_supported_is_named() {
+    for (source, name) in [
+        ("{{ [1]|random }}", "the filter `random`"),
+        ("{{ 'x'|urlize }}", "the filter `urlize`"),
+        ("{{ 'x'|wordwrap }}", "the filter `wordwrap`"),
+        ("{{ 'x'|striptags }}", "the filter `striptags`"),
+        ("{{ 'x'|pprint }}", "the filter `pprint`"),
+        ("{{ lipsum() }}", "the function `lipsum`"),
+        ("{{ 'x'.encode() }}", "the method `encode` of strings"),
+        ("\n{% include 'x' %}", "the tag `include`"),
+        ("{{ 2 ** 127 }}", "an integer of more than 128 bits"),
+    ] {
+        let line = source.lines().count();
+        assert_eq!(
+            render(source, &json!({})),
+            Err(TemplateError::Unsupported { line, what: name.to_owned() })
+        );
     }
 }
 
-#[test]
-fn panics_of_the_template_engine_are_errors() {
-    let render = |source: &str| ChatTemplate::new(source)?.render(&serde_json::json!({}));
-    let no_choice = render("{% for x in [1] %}{{ loop.cycle() }}{% endfor %}");
-    assert!(matches!(no_choice, Err(TemplateError::Render { .. })), "{no_choice:?}");
-    for filter in ["zip", "chain"] {
-        let doubled = format!("{{% set a = [1] %}}{{% set a = a|{filter}(a) %}}{{{{ a|list }}}}");
-        assert!(render(&doubled).is_err(), "{filter} is no filter of Jinja");
+/// Conversations of agents: so many messages, and so many rounds of tool calls.
+fn long_contexts() -> [Value; 2] {
+    let message = |index: usize| match index % 2 {
+        0 => json!({"role": "user", "content": format!("question {index}")}),
+        _ => json!({"role": "assistant", "content": format!("answer {index}")}),
+    };
+    let messages: Vec<Value> = (0..1001).map(message).collect();
+    let mut rounds =
+        vec![json!({"role": "system", "content": "s"}), json!({"role": "user", "content": "go"})];
+    for index in 0..490 {
+        let function = json!({"name": "look", "arguments": {"at": index, "text": "x".repeat(500)}});
+        let calls = json!([{"id": "abcdefghi", "type": "function", "function": function}]);
+        rounds.push(json!({"role": "assistant", "content": "", "tool_calls": calls}));
+        rounds.push(
+            json!({"role": "tool", "name": "look", "tool_call_id": "abcdefghi", "content": "y".repeat(2000)}),
+        );
     }
+    let tool = json!({"type": "function", "function": {"name": "look", "description": "Looks.",
+        "parameters": {"type": "object", "properties": {"at": {"type": "integer"}}}}});
+    let context = |messages: Vec<Value>, tools: Value| json!({"messages": messages, "tools": tools, "add_generation_prompt": true, "bos_token": "<s>", "eos_token": "</s>"});
+    [context(messages, Value::Null), context(rounds, json!([tool]))]
+}
+
+#[test]
+fn llama_cpp_26974_and_vllm_50300_long_conversations_of_real_templates_render() {
+    let folder = std::fs::read_dir(support::data("templates")).unwrap();
+    let paths = folder
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.extension().is_some_and(|kind| kind == "jinja"));
+    let mut rendered = 0;
+    for path in paths {
+        let template = ChatTemplate::new(&std::fs::read_to_string(&path).unwrap()).unwrap();
+        for context in long_contexts() {
+            let start = Instant::now();
+            let result = template.render(&context);
+            assert!(start.elapsed() < Duration::from_secs(20), "{}: {:?}", path.display(), start.elapsed());
+            match result {
+                Ok(text) => {
+                    assert!(text.len() > 10_000);
+                    rendered += 1;
+                }
+                // A template that cannot take such a conversation at all.
+                Err(TemplateError::Raised { .. } | TemplateError::Render { .. }) => {}
+                Err(error) => panic!("{}: {error}", path.display()),
+            }
+        }
+    }
+    assert!(rendered >= 20, "{rendered}");
+}
+
+#[test]
+fn a_template_that_looks_back_from_each_message_renders() {
+    let source = "{% for m in messages %}{% set ns = namespace(last=none) %}{% for x in messages %}\
+        {% if x.role == 'user' %}{% set ns.last = loop.index0 %}{% endif %}{% endfor %}{{ m.role[0] }}{% endfor %}";
+    let [context, _] = long_contexts();
+    assert_eq!(render(source, &context), Ok("ua".repeat(500) + "u"));
+}
+
+#[test]
+fn ai_dynamo_3340_none_is_not_iterable() {
+    let source = "{% if tools is iterable and tools|length > 0 %}tools{% else %}no tools{% endif %}";
+    assert_eq!(render(source, &json!({"tools": null})), Ok("no tools".to_owned()));
+    let source = "[{% if m.content is string %}{{ m.content }}{% elif m.content is iterable and m.content is not mapping %}\
+        {% for p in m.content %}{{ p.text }}{% endfor %}{% endif %}]";
+    assert_eq!(render(source, &json!({"m": {"content": null}})), Ok("[]".to_owned()));
+    assert_renders("{{ none is iterable }}", "False");
+}
+
+#[test]
+fn minijinja_670_line_ends_are_those_of_jinja2() {
+    let source = "{%- for m in messages -%}\r\n[u]\r\n{{ m.content }}\r\n{% endfor %}\r\n{%- if true %}\r\n[a]\r\n{% endif %}";
+    let context = json!({"messages": [{"content": "hi"}]});
+    assert_eq!(render(source, &context), Ok("[u]\nhi\n[a]\n".to_owned()));
+    assert_renders("a\rb", "a\nb");
+    assert_renders("a\r\n\r\n", "a\n");
 }

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use serde_json::{Map, Value};
-use verbatim_text::{ChatTemplate, Clock, normalise_tool_arguments};
+use verbatim_text::{ChatTemplate, Clock};
 
 use crate::error::UsageError;
 use crate::flags::TemplateArgs;
@@ -36,7 +36,7 @@ pub fn run(args: &TemplateArgs, store: &Store) -> anyhow::Result<ExitCode> {
     let template = ChatTemplate::with_clock(&source, clock)?;
     let context = match &args.context {
         Some(path) => context_from_file(args, path)?,
-        None => context_from_messages(args, model.as_ref())?,
+        None => context_from_messages(args, &template, model.as_ref())?,
     };
     standard_io::write(template.render(&context)?.as_bytes())?;
     Ok(ExitCode::SUCCESS)
@@ -53,11 +53,15 @@ fn context_from_file(args: &TemplateArgs, path: &Path) -> anyhow::Result<Value> 
 }
 
 /// The variables that the transformers library passes to a template, from messages on standard input.
-fn context_from_messages(args: &TemplateArgs, model: Option<&ModelFile>) -> anyhow::Result<Value> {
+fn context_from_messages(
+    args: &TemplateArgs,
+    template: &ChatTemplate,
+    model: Option<&ModelFile>,
+) -> anyhow::Result<Value> {
     let mut messages: Value = serde_json::from_slice(&standard_io::read_bytes()?)
         .context("standard input is not a JSON array of messages")?;
     anyhow::ensure!(messages.is_array(), "standard input is not a JSON array of messages");
-    normalise_tool_arguments(&mut messages);
+    template.shape_messages(&mut messages)?;
     let tools = match &args.tools {
         None => Value::Null,
         Some(path) => serde_json::from_slice(&read(path)?)

@@ -12,6 +12,15 @@ pub fn data(path: &str) -> String {
     format!("{}/../../tests/data/{path}", env!("CARGO_MANIFEST_DIR"))
 }
 
+/// A compressed JSON file below `tests/data`.
+#[allow(dead_code, reason = "not every test file reads recorded templates")]
+pub fn compressed_json(path: &str) -> serde_json::Value {
+    let file = std::fs::File::open(data(path)).unwrap();
+    let mut bytes = Vec::new();
+    flate2::read::GzDecoder::new(file).read_to_end(&mut bytes).unwrap();
+    serde_json::from_slice(&bytes).unwrap()
+}
+
 /// A file below `tests/data`; the largest are kept compressed.
 #[allow(dead_code, reason = "not every test file reads data")]
 pub fn read(path: &str) -> Vec<u8> {
