@@ -33,7 +33,7 @@ pub struct Canceller {
 }
 
 impl Canceller {
-    /// Ends the request after the current step. Its events end with [`FinishReason::Cancelled`], unless it was already over.
+    /// Ends the request after the current step. Its events end with [`FinishReason::Cancelled`](crate::FinishReason::Cancelled), unless it was already over.
     pub fn cancel(&self) {
         self.signals.cancelled.store(true, Ordering::Relaxed);
         self.commands.send(Command::Wake);
@@ -46,7 +46,7 @@ impl EventStream {
         EventStream { events, guard: CancelOnDrop(Canceller { signals, commands }), is_over: false }
     }
 
-    /// Ends the request after the current step. The text so far still arrives, then [`FinishReason::Cancelled`].
+    /// Ends the request after the current step. The text so far still arrives, then [`FinishReason::Cancelled`](crate::FinishReason::Cancelled).
     pub fn cancel(&self) {
         self.guard.0.cancel();
     }
