@@ -1,9 +1,8 @@
-//! Errors that Jinja2 finds as it compiles: filters and tests that do not exist, except inside of conditions, where it waits for the
-//! use, and constant maps with impossible keys.
+//! Filters and tests that do not exist. Jinja2 finds them as it compiles, except inside of conditions, where it waits for the use.
 
 use super::access::has_word;
 use super::ast::{Expression, FilterCall, Node, Statement, StatementKind};
-use super::error::{Result, python, type_error};
+use super::error::{Result, python};
 use super::{checks, filters};
 
 /// # Errors
@@ -54,9 +53,6 @@ fn expression(node: &Node, is_guarded: bool) -> Result<()> {
         Expression::Test(_, call) if !is_guarded && !has_word(checks::NAMES, &call.name) => {
             return python("TemplateAssertionError", format!("No test named '{}'.", call.name));
         }
-        Expression::Dict(pairs) if is_folded(node) && pairs.iter().any(|(key, _)| is_unhashable(key)) => {
-            return type_error("a list or map as the key of a constant map");
-        }
         // A constant decides, so that the rest is never compiled.
         Expression::And(nodes) | Expression::Or(nodes) if nodes.first().is_some_and(is_constant) => {
             return Ok(());
@@ -72,18 +68,6 @@ fn filter(call: &FilterCall, is_guarded: bool) -> Result<()> {
             .map_err(|error: Box<super::error::Error>| error.at(call.line));
     }
     call.arguments.nodes().try_for_each(|node| expression(node, is_guarded))
-}
-
-fn is_unhashable(node: &Node) -> bool {
-    matches!(node.kind, Expression::List(_) | Expression::Dict(_))
-}
-
-fn is_folded(node: &Node) -> bool {
-    use Expression as E;
-    match node.kind {
-        E::List(_) | E::Tuple(_) | E::Dict(_) => node.children().into_iter().all(is_folded),
-        _ => is_constant(node),
-    }
 }
 
 fn is_constant(node: &Node) -> bool {
