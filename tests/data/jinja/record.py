@@ -7,6 +7,7 @@ writes expressions.json.gz and conversations.json.gz beside itself. The environm
 chat templates in.
 """
 
+import copy
 import datetime
 import gzip
 import itertools
@@ -76,10 +77,10 @@ CONTEXT = {
 def result(source, context):
     """The text, or the name of the error."""
     try:
-        text = ENV.from_string(source).render(**context)
+        text = ENV.from_string(source).render(**copy.deepcopy(context))
     except Exception as error:
         return {"error": type(error).__name__, "message": str(error)}
-    if re.search("0x[0-9a-f]{6}", text, re.IGNORECASE):
+    if re.search("0x[0-9a-fz]{6}", text, re.IGNORECASE):
         return {"error": "Address", "message": "the text has an address of Python's memory"}
     return {"text": text}
 

@@ -16,6 +16,10 @@ pub(crate) fn binary(machine: &mut Machine, operator: &str, left: &Value, right:
     }
     match (operator, left, right) {
         ("%", Value::Text(_) | Value::Markup(_), _) => return percent(machine, left, right),
+        ("-", Value::View(View::Keys | View::Items, _), _)
+        | ("-", _, Value::View(View::Keys | View::Items, _)) => {
+            return unsupported("sets, which a difference of views of maps is");
+        }
         (_, Value::Undefined(message), _) | (_, _, Value::Undefined(message)) => {
             return undefined_error(message);
         }
@@ -34,10 +38,6 @@ pub(crate) fn binary(machine: &mut Machine, operator: &str, left: &Value, right:
             {
                 return Ok(repeated);
             }
-        }
-        ("-", Value::View(View::Keys | View::Items, _), _)
-        | ("-", _, Value::View(View::Keys | View::Items, _)) => {
-            return unsupported("sets, which a difference of views of maps is");
         }
         _ => {}
     }

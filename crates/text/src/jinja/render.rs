@@ -42,6 +42,7 @@ pub(crate) fn render(
         variables: HashMap::new(),
         root: None,
         depth: 0,
+        is_folded: false,
     };
     for (id, name) in template.texts.iter().enumerate() {
         if let Some(value) = variables.get(name) {
@@ -63,6 +64,8 @@ struct Renderer {
     variables: HashMap<TextId, Value>,
     root: Option<Rc<Scope>>,
     depth: usize,
+    /// Whether what is printed is a constant, in which Jinja2 gives an undefined value for a slice that would be an error.
+    is_folded: bool,
 }
 
 /// What happens after a statement.
@@ -212,6 +215,16 @@ impl Renderer {
         Ok(())
     }
 
+    /// Emits what a filter block or a call block gives, which Jinja2 does not turn into text.
+    fn emit_result(&mut self, value: &Value, out: &mut String) -> Result<()> {
+        match value.as_text() {
+            Some(_) => self.emit(value, out),
+            None => {
+                type_error(format!("expected text from a block, found a value of type {}", value.type_name()))
+            }
+        }
+    }
+
     fn emit_text(&mut self, text: &str, out: &mut String) -> Result<()> {
         self.machine.reserve(text.len())?;
         out.push_str(text);
@@ -224,7 +237,9 @@ impl Renderer {
         match &statement.kind {
             S::Text(text) => self.emit_text(text, out)?,
             S::Print(node) => {
+                self.is_folded = is_constant(node);
                 let value = self.evaluate(node, scope)?;
+                self.is_folded = false;
                 self.emit(&value, out)?;
             }
             S::If { branches, otherwise } => {
@@ -259,7 +274,7 @@ impl Renderer {
             }
             S::FilterBlock { filters, body, frame } => {
                 match self.filtered_body(filters, body, frame, scope)? {
-                    Ok(value) => self.emit(&value, out)?,
+                    Ok(value) => self.emit_result(&value, out)?,
                     Err(flow) => return Ok(flow),
                 }
             }
@@ -271,7 +286,7 @@ impl Renderer {
             S::Call { block, call } => {
                 let caller = self.callable(block, scope);
                 let value = self.call_node(call, scope, Some(caller))?;
-                self.emit(&value, out)?;
+                self.emit_result(&value, out)?;
             }
             S::Generation { body, frame } => {
                 let inner = self.enter(frame, Some(scope));
@@ -715,12 +730,15 @@ impl Renderer {
                 *value = bound.as_ref().map(|bound| self.evaluate(bound, scope)).transpose()?;
             }
             let sliced = slice(&mut self.machine, &value, values);
-            // Jinja2 folds constants, for which it gives an undefined value instead of an error.
-            let is_folded =
+            let is_wrong =
                 sliced.as_ref().is_err_and(|error| matches!(error.kind, ErrorKind::Python("TypeError", _)));
-            return match is_folded && is_literal(of) && is_literal(key) {
-                true => Ok(Value::undefined("a constant has no such slice")),
-                false => sliced,
+            return match is_wrong {
+                true if self.is_folded => Ok(Value::undefined("a constant has no such slice")),
+                // Jinja2 may fold a part of the expression, too.
+                true if !is_lookup(of) => {
+                    unsupported(format!("a slice of a value of type {}", value.type_name()))
+                }
+                _ => sliced,
             };
         }
         let key = self.evaluate(key, scope)?;
@@ -757,7 +775,14 @@ impl Renderer {
     }
 }
 
-fn is_literal(node: &Node) -> bool {
+/// Whether an expression looks something up, so that it is no constant.
+fn is_lookup(node: &Node) -> bool {
+    use Expression as E;
+    matches!(node.kind, E::Name(_) | E::Attribute(..) | E::Item(..) | E::Call(..))
+}
+
+/// Whether Jinja2 evaluates an expression as it compiles.
+fn is_constant(node: &Node) -> bool {
     use Expression as E;
     match &node.kind {
         E::None | E::Bool(_) | E::Int(_) | E::Float(_) | E::Text(_) => true,
@@ -766,7 +791,7 @@ fn is_literal(node: &Node) -> bool {
             false
         }
         E::Name(_) | E::Call(..) => false,
-        _ => node.children().into_iter().all(is_literal),
+        _ => node.children().into_iter().all(is_constant),
     }
 }
 
