@@ -232,7 +232,8 @@ impl Source {
 fn beside(path: &Path, given: &Path) -> Vec<PathBuf> {
     let name = given.file_name().unwrap_or_default().to_string_lossy();
     match all_parts(&name).as_slice() {
-        [_] => vec![path.to_owned()],
+        // The name that was given, not that of the file behind a link, which may be a hash.
+        [_] => vec![std::path::absolute(given).unwrap_or_else(|_| path.to_owned())],
         parts => parts.iter().map(|part| given.with_file_name(part)).collect(),
     }
 }
