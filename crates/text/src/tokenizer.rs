@@ -34,7 +34,7 @@ pub enum SpecialTokens {
 ///
 /// The ids equal llama.cpp's, with these exceptions. Vocabularies whose models compose Unicode (NFC) get composed text,
 /// Qwen's for one. A token that the file marks as ordinary text is ordinary text, even if it is spelled like a
-/// control token (`</s>` in the vocabularies of Gemma 3 and Qwen 2). Where files leave gaps, an absent EOS or BOS of a BPE
+/// control token (`</s>` in the vocabularies of Gemma and Qwen 2). Where files leave gaps, an absent EOS or BOS of a BPE
 /// vocabulary stays absent (llama.cpp assumes token 11), and an absent `tokenizer.ggml.pre` is an error (llama.cpp assumes
 /// `default`, and warns of degraded output). The channel markers of gpt-oss stay control tokens, so that user text cannot
 /// forge them (llama.cpp makes them ordinary text). WordPiece keeps all of a Korean syllable.

@@ -198,6 +198,9 @@ const FIM_TEXTS: &[&str] = &[
     "<|middle|>",
 ];
 
+/// Those of the well-known texts that are also HTML tags.
+const HTML_TAGS: &[&str] = &["</s>", "<PRE>"];
+
 /// The checked vocabulary, while a tokenizer is built from it.
 pub(crate) struct Vocab<'s> {
     pub source: &'s VocabSource,
@@ -248,13 +251,16 @@ impl<'s> Vocab<'s> {
     }
 
     /// The token of a well-known text, if it is the token that the text is known for. A file that calls it ordinary text is
-    /// believed: `</s>` ends an HTML element in the vocabularies of Gemma 3 and Qwen 2. Files without token types,
-    /// or with other types, often mean control tokens, and so does a key that names the token.
+    /// believed (`</s>` is an HTML tag in the vocabularies of Qwen 2 and Gemma 4), and so is one that calls a tag
+    /// user-defined, as it does all tags (Gemma 3). Files without token types, or with other types, often mean control
+    /// tokens, and so does a key that names the token.
     fn well_known(&self, text: &str) -> Option<u32> {
         let id = self.id(text)?;
-        let types = self.source.token_types.as_ref();
-        let is_ordinary = types.is_some_and(|types| types[id as usize] == NORMAL_TYPE);
-        (!is_ordinary || self.special.ends().any(|end| end == id)).then_some(id)
+        let is_text = self.source.token_types.as_ref().is_some_and(|types| match types[id as usize] {
+            NORMAL_TYPE => true,
+            number => TokenKind::from_type(number) == TokenKind::UserDefined && HTML_TAGS.contains(&text),
+        });
+        (!is_text || self.special.ends().any(|end| end == id)).then_some(id)
     }
 
     fn recognise_control_texts(&mut self) {

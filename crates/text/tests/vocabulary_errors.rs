@@ -160,23 +160,27 @@ fn llama_cpp_21492_a_token_that_the_file_calls_ordinary_is_ordinary() {
         assert!(!tokenizer.is_eog(id) && !tokenizer.is_control(id));
         assert_eq!(tokenizer.visible_piece(id), b"</s>");
     }
-    let with = |kind: i32, change: fn(&mut VocabSource, u32)| {
+    let with = |text: &str, kind: i32, change: fn(&mut VocabSource, u32)| {
         let mut source = byte_level();
         let id = source.tokens.len() as u32;
-        source.tokens.push(b"</s>".to_vec());
+        source.tokens.push(text.as_bytes().to_vec());
         source.token_types.as_mut().unwrap().push(kind);
         change(&mut source, id);
         let tokenizer = Tokenizer::new(&source).unwrap();
-        let parsed = tokenizer.encode("</s>", SpecialTokens::Parse, false) == [id];
+        let parsed = tokenizer.encode(text, SpecialTokens::Parse, false) == [id];
         (tokenizer.is_eog(id), tokenizer.is_control(id), parsed)
     };
-    assert_eq!(with(NORMAL, |_, _| {}), (false, false, false));
+    assert_eq!(with("</s>", NORMAL, |_, _| {}), (false, false, false));
+    assert_eq!(with("<end_of_turn>", NORMAL, |_, _| {}), (false, false, false));
+    // All HTML tags are user-defined in Gemma 3's vocabulary.
+    assert_eq!(with("</s>", USER_DEFINED, |_, _| {}), (false, false, true));
     // Other types leave it to the text, and so do files without types and keys that name the token.
-    for kind in [0, CONTROL, USER_DEFINED] {
-        assert_eq!(with(kind, |_, _| {}), (true, true, true), "{kind}");
+    for (text, kind) in [("</s>", 0), ("</s>", CONTROL), ("<end_of_turn>", USER_DEFINED)] {
+        assert_eq!(with(text, kind, |_, _| {}), (true, true, true), "{text} {kind}");
     }
-    assert_eq!(with(NORMAL, |source, _| source.token_types = None), (true, true, true));
-    assert_eq!(with(NORMAL, |source, id| source.special.eos = Some(id)), (true, true, true));
+    assert_eq!(with("</s>", NORMAL, |source, _| source.token_types = None), (true, true, true));
+    assert_eq!(with("</s>", NORMAL, |source, id| source.special.eos = Some(id)), (true, true, true));
+    assert_eq!(with("</s>", USER_DEFINED, |source, id| source.special.eos = Some(id)), (true, true, true));
 }
 
 #[test]
