@@ -231,8 +231,9 @@ fn tools_and_special_tokens_reach_the_template() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
     let (template, tools) = (path("t.jinja"), path("tools.json"));
-    let jinja = "{{ bos_token }}{{ tools[0].name }}{{ messages[0].tool_calls[0].function.arguments.x }}\
-                 {{ strftime_now('%H:%M') }}";
+    let jinja = "{{ bos_token }}{{ tools[0].name }} {% for message in messages %}{{ message.content }}\
+                 {% for call in message.tool_calls %}{{ call.function.name }} {{ call.function.arguments | tojson }}\
+                 {% endfor %}{% endfor %} {{ strftime_now('%H:%M') }}";
     fs::write(&template, jinja).unwrap();
     fs::write(&tools, r#"[{"name": "add"}]"#).unwrap();
     let calls = json!([{"function": {"name": "add", "arguments": "{\"x\": 7}"}}]);
@@ -248,7 +249,7 @@ fn tools_and_special_tokens_reach_the_template() {
         "--now",
         "2025-02-03T04:05:06",
     ];
-    assert_eq!(stdout(&run(&arguments, messages.as_bytes())), "<|im_start|>add704:05");
+    assert_eq!(stdout(&run(&arguments, messages.as_bytes())), "<|im_start|>add add {\"x\": 7} 04:05");
 }
 
 #[test]

@@ -201,11 +201,11 @@ pub(crate) fn slice(machine: &mut Machine, value: &Value, bounds: [Option<Value>
         return value_error("slice step cannot be zero");
     }
     let indices = slice_range(numbers, count);
-    let picked = (0..indices.len()).map(|at| (indices.start + at * indices.step) as usize);
+    let selected = (0..indices.len()).map(|at| (indices.start + at * indices.step) as usize);
     machine.steps(count as usize / 16 + indices.len() as usize)?;
     match value {
-        Value::List(items) => machine.list(picked.map(|index| items[index].clone()).collect()),
-        Value::Tuple(items) => machine.tuple(picked.map(|index| items[index].clone()).collect()),
+        Value::List(items) => machine.list(selected.map(|index| items[index].clone()).collect()),
+        Value::Tuple(items) => machine.tuple(selected.map(|index| items[index].clone()).collect()),
         Value::Range(range) => Ok(Value::Range(Range {
             start: range.start + indices.start * range.step,
             stop: range.start + indices.stop * range.step,
@@ -219,7 +219,7 @@ pub(crate) fn slice(machine: &mut Machine, value: &Value, bounds: [Option<Value>
         Value::Text(text) | Value::Markup(text) => {
             machine.reserve(text.len() * 4)?;
             let characters: Vec<char> = text.chars().collect();
-            let part: String = picked.map(|index| characters[index]).collect();
+            let part: String = selected.map(|index| characters[index]).collect();
             machine.text_like(value, part)
         }
         _ => missing(),
