@@ -12,7 +12,7 @@ pub struct SpeculationFlags {
         long = "spec",
         value_name = "auto|off|N",
         env = "VERBATIM_SPEC",
-        default_value = "auto",
+        default_value = "off",
         value_parser = speculation,
         help_heading = "Speculative decoding"
     )]

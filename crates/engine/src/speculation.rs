@@ -24,8 +24,9 @@ impl Speculation {
 }
 
 impl Default for Speculation {
+    /// None, until the automatic choice has been measured on more machines.
     fn default() -> Speculation {
-        Speculation::AUTO
+        Speculation::Off
     }
 }
 
