@@ -24,12 +24,22 @@ pub(crate) fn resolve(template: &mut Template) -> Result<()> {
 }
 
 /// The variables of one scope.
-#[derive(Debug, Default, Clone)]
+#[derive(Debug, Default)]
 struct Symbols {
     loads: HashMap<TextId, Load>,
     /// The names in the order in which they appeared.
     order: Vec<TextId>,
     stores: HashSet<TextId>,
+    /// Everything that changed, for branches to be undone.
+    changes: Vec<Change>,
+}
+
+/// A change of a scope's variables.
+#[derive(Debug, Clone, Copy)]
+enum Change {
+    /// The name, and what it was before, or in what a branch gives, what it is now.
+    Load(TextId, Option<Load>),
+    Store(TextId),
 }
 
 /// The most variables of a scope. Real templates have less than 50.
@@ -50,18 +60,26 @@ impl Symbols {
     }
 
     fn define(&mut self, name: TextId, load: Load) {
-        if self.loads.insert(name, load).is_none() {
+        let before = self.loads.insert(name, load);
+        if before.is_none() {
             self.order.push(name);
+        }
+        self.changes.push(Change::Load(name, before));
+    }
+
+    fn add_store(&mut self, name: TextId) {
+        if self.stores.insert(name) {
+            self.changes.push(Change::Store(name));
         }
     }
 
     fn parameter(&mut self, name: TextId) {
-        self.stores.insert(name);
+        self.add_store(name);
         self.define(name, Load::Parameter);
     }
 
     fn store(&mut self, name: TextId, outer: Outer<'_>) {
-        self.stores.insert(name);
+        self.add_store(name);
         if !self.loads.contains_key(&name) {
             let load = if has_ref(outer, name) { Load::Alias } else { Load::Undefined };
             self.define(name, load);
@@ -128,38 +146,56 @@ impl Symbols {
 
     fn branches(&mut self, branches: &[(Node, Vec<Statement>)], otherwise: &[Statement], outer: Outer<'_>) {
         let Some(((test, body), elifs)) = branches.split_first() else { return };
-        if self.order.len() > VARIABLES_MAX {
-            // Rejected afterwards.
-            return;
-        }
         self.expression(test, outer);
-        let mut of_body = self.clone();
-        of_body.statements(body, outer);
-        let mut of_elifs = self.clone();
-        for elif in elifs {
-            of_elifs.branches(std::slice::from_ref(elif), &[], outer);
-        }
-        let mut of_else = self.clone();
-        of_else.statements(otherwise, outer);
-        self.merge([of_body, of_elifs, of_else], outer);
-    }
-
-    fn merge(&mut self, branches: [Symbols; 3], outer: Outer<'_>) {
-        let stored: HashSet<TextId> = branches
-            .iter()
-            .flat_map(|branch| &branch.stores)
-            .copied()
-            .filter(|name| !self.stores.contains(name))
-            .collect();
-        for branch in branches {
-            for name in &branch.order {
-                self.define(*name, branch.loads[name]);
+        // Each branch begins with what was known before all of them.
+        let mut changes = self.branch(|symbols| symbols.statements(body, outer));
+        changes.extend(self.branch(|symbols| {
+            elifs.iter().for_each(|elif| symbols.branches(std::slice::from_ref(elif), &[], outer));
+        }));
+        changes.extend(self.branch(|symbols| symbols.statements(otherwise, outer)));
+        for change in &changes {
+            match *change {
+                Change::Load(name, load) => load.into_iter().for_each(|load| self.define(name, load)),
+                Change::Store(name) => self.add_store(name),
             }
-            self.stores.extend(branch.stores);
         }
+        let stored: HashSet<TextId> = changes
+            .into_iter()
+            .filter_map(|change| match change {
+                Change::Store(name) => Some(name),
+                Change::Load(..) => None,
+            })
+            .collect();
         for name in stored {
             self.define(name, if has_ref(outer, name) { Load::Alias } else { Load::Resolve });
         }
+    }
+
+    /// What a branch changes, which is undone.
+    fn branch(&mut self, walk: impl FnOnce(&mut Self)) -> Vec<Change> {
+        let start = self.changes.len();
+        walk(self);
+        let undone = self.changes.split_off(start);
+        let now = |change: &Change| match *change {
+            Change::Load(name, _) => Change::Load(name, self.loads.get(&name).copied()),
+            store => store,
+        };
+        let changes = undone.iter().map(now).collect();
+        for change in undone.into_iter().rev() {
+            match change {
+                Change::Load(name, Some(before)) => {
+                    self.loads.insert(name, before);
+                }
+                Change::Load(name, None) => {
+                    self.loads.remove(&name);
+                    self.order.pop();
+                }
+                Change::Store(name) => {
+                    self.stores.remove(&name);
+                }
+            }
+        }
+        changes
     }
 }
 
