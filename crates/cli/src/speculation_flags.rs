@@ -7,26 +7,25 @@ use verbatim_engine::{MAX_DRAFT, Speculation};
 /// How an answer is drafted. The text is the same with any of these.
 #[derive(Debug, Clone, Args)]
 pub struct SpeculationFlags {
-    /// Draft tokens to verify in each step: auto (as many as pay, often none), off, or at most this many
+    /// Draft tokens to verify in each step: auto (as many as pay, often none), off, or at most this many [default: off, or auto
+    /// with --spec-type or --spec-draft-n-max]
     #[arg(
         long = "spec",
         value_name = "auto|off|N",
         env = "VERBATIM_SPEC",
-        default_value = "off",
         value_parser = speculation,
         help_heading = "Speculative decoding"
     )]
-    pub speculation: Speculation,
-    /// What drafts: ngram-simple (what followed the last time in prompt or answer) or none
+    pub speculation: Option<Speculation>,
+    /// What drafts: ngram-simple (what followed the last time in prompt or answer) or none [default: ngram-simple]
     #[arg(
         long,
         value_name = "TYPE",
         env = "VERBATIM_SPEC_TYPE",
-        default_value = "ngram-simple",
         ignore_case = true,
         help_heading = "Speculative decoding"
     )]
-    pub spec_type: SpecType,
+    pub spec_type: Option<SpecType>,
     /// At most this many draft tokens in each step
     #[arg(
         long,
@@ -64,11 +63,15 @@ impl SpeculationFlags {
     /// What the flags say together.
     pub fn speculation(&self) -> Speculation {
         let limit = self.spec_draft_n_max.unwrap_or(MAX_DRAFT);
-        match (self.spec_type, self.speculation) {
-            (SpecType::None, _) => Speculation::Off,
-            (SpecType::Ngram, Speculation::Fixed(length)) => Speculation::Fixed(length.min(limit)),
-            (SpecType::Ngram, Speculation::Auto { max }) => Speculation::Auto { max: max.min(limit) },
-            (SpecType::Ngram, Speculation::Off) => Speculation::Off,
+        // Whoever says what drafts, or how much, wants drafts.
+        let is_asked_for = self.spec_type.is_some() || self.spec_draft_n_max.is_some();
+        let chosen =
+            self.speculation.unwrap_or(if is_asked_for { Speculation::AUTO } else { Speculation::Off });
+        match chosen {
+            _ if self.spec_type == Some(SpecType::None) => Speculation::Off,
+            Speculation::Fixed(length) => Speculation::Fixed(length.min(limit)),
+            Speculation::Auto { max } => Speculation::Auto { max: max.min(limit) },
+            Speculation::Off => Speculation::Off,
         }
     }
 }
@@ -81,5 +84,23 @@ fn speculation(text: &str) -> Result<Speculation, String> {
             Ok(length) if length <= MAX_DRAFT => Ok(Speculation::Fixed(length)),
             _ => Err(format!("must be auto, off, or a number up to {MAX_DRAFT}")),
         },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flags_about_drafts_ask_for_drafts() {
+        let says = |speculation, spec_type, spec_draft_n_max| {
+            SpeculationFlags { speculation, spec_type, spec_draft_n_max }.speculation()
+        };
+        assert_eq!(says(None, None, None), Speculation::Off);
+        assert_eq!(says(None, Some(SpecType::Ngram), None), Speculation::AUTO);
+        assert_eq!(says(None, None, Some(4)), Speculation::Auto { max: 4 });
+        assert_eq!(says(Some(Speculation::Fixed(9)), None, Some(4)), Speculation::Fixed(4));
+        assert_eq!(says(Some(Speculation::Off), Some(SpecType::Ngram), Some(4)), Speculation::Off);
+        assert_eq!(says(Some(Speculation::AUTO), Some(SpecType::None), None), Speculation::Off);
     }
 }
