@@ -1,6 +1,8 @@
 //! A steady-state decode step allocates nothing, except a few words when a page becomes full. One test, because it counts the
 //! allocations of the whole process.
 
+#[path = "engine/common/mod.rs"]
+#[allow(dead_code)] // What the other tests use.
 mod common;
 
 use common::*;

@@ -1,8 +1,6 @@
 //! Profiles of steps whose work is known.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use std::time::{Duration, Instant};
 use verbatim_engine::{LoadOptions, MatmulKind, Row, RowInput, RowOutputs};
 

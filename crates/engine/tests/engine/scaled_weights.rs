@@ -1,9 +1,7 @@
 //! Weights with a factor in a tensor of its own, as converters write NVFP4: `blk.0.attn_q.scale` beside
 //! `blk.0.attn_q.weight`.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use verbatim_engine::Stepper;
 use verbatim_gguf::{GgufFile, GgufWriter};
 use verbatim_quant::{DType, dequantize};

@@ -1,8 +1,6 @@
 //! Recurrent models: rejected draft tokens leave no trace, however many are accepted.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use verbatim_engine::{BatchError, LoadOptions, Row, RowError, RowInput, RowOutputs, SequenceId, StateError};
 
 const MODEL: &str = "models/qwen35-hybrid/model.gguf";

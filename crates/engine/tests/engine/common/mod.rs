@@ -1,5 +1,4 @@
 //! Golden models, and values that other implementations computed for them; tests/data/README.md says how.
-#![allow(dead_code)] // Each test file uses its part.
 
 pub mod scratch;
 pub mod synthetic;

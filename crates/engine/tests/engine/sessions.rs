@@ -1,8 +1,6 @@
 //! Sessions of `Engine`: they resume from their token history, in the same process or after being saved and restored.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use std::path::Path;
 use std::sync::Arc;
 use verbatim_engine::{

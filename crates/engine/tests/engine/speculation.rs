@@ -1,8 +1,6 @@
 //! A request's text, tokens and log-probabilities are the same with any draft, in any batch, and with any cache.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use std::sync::Arc;
 use verbatim_engine::{
     DraftStats, DrafterFactory, Engine, EngineOptions, Event, EventStream, FinishReason, Grammar, KvType,

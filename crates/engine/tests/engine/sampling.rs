@@ -1,9 +1,7 @@
 //! A request's tokens and log-probabilities depend on the request alone: not on the batch, the cache, threads, or on where its
 //! tokens are sampled. New sets of requests and other settings build no new program.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use verbatim_engine::{
     Backend, Draw, LoadOptions, LogProbs, Row, RowInput, RowOutputs, Sampler, SamplerKind, SamplerState,
     Sampling, SequenceId, Stepper, TokenLogProbs,

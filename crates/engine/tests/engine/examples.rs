@@ -1,14 +1,12 @@
 //! Runs the examples and checks their output.
 
-mod common;
-
-#[path = "../examples/complete.rs"]
+#[path = "../../examples/complete.rs"]
 #[allow(dead_code)] // Its `main`.
 mod complete;
-#[path = "../examples/scores.rs"]
+#[path = "../../examples/scores.rs"]
 #[allow(dead_code)]
 mod scores;
-#[path = "../examples/session.rs"]
+#[path = "../../examples/session.rs"]
 #[allow(dead_code)]
 mod session;
 
@@ -20,7 +18,7 @@ fn output(
     run: impl Fn(&[String], &mut dyn Write) -> Result<(), Box<dyn Error>>,
     arguments: &[&str],
 ) -> String {
-    let model = common::data("models/qwen3/model.gguf").display().to_string();
+    let model = crate::common::data("models/qwen3/model.gguf").display().to_string();
     let arguments: Vec<String> =
         std::iter::once(model).chain(arguments.iter().map(|argument| (*argument).to_owned())).collect();
     let mut out = Vec::new();

@@ -1,8 +1,6 @@
 //! Sequences that are saved and resumed in another process, with the same outputs as if uninterrupted.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use std::path::Path;
 use std::process::Command;
 use verbatim_engine::{

@@ -1,8 +1,6 @@
 //! Logits, layers and greedy text of tiny models against those of other engines.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use verbatim_engine::{Backend, HiddenOutput, LoadOptions, Sampler};
 use verbatim_reference::Reference;
 

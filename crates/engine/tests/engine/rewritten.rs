@@ -1,9 +1,7 @@
 //! Files derived from golden ones: a dense model rewritten as an equivalent MoE gives the same output, and unsupported settings are
 //! rejected by name.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use verbatim_cpu::Cpu;
 use verbatim_engine::Stepper;
 use verbatim_gguf::{GgufFile, GgufWriter, Value};

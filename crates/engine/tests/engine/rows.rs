@@ -1,8 +1,6 @@
 //! Rows: their inputs, the outputs that they can request, and which rows fail if one is invalid.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use verbatim_engine::{
     Backend, BatchError, HiddenOutput, LoadOptions, LogSoftmax, NextOutput, Row, RowError, RowInput,
     RowOutputs, Sampler, Sampling, SequenceId, Stepper,

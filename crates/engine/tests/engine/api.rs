@@ -1,8 +1,6 @@
 //! Requests through `Engine` produce the same text as the stepper alone, stop where they should, and do not affect other requests.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 

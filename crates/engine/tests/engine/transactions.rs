@@ -1,10 +1,8 @@
 //! Random operation histories of sequences, many at a time, on the tiny models: whatever is appended, committed, dropped, forked,
 //! truncated, removed from the middle, evicted, saved and restored, every logit has the bits of a computation from scratch.
 
-mod common;
-
-use common::scratch::{Event, FromScratch, events};
-use common::*;
+use crate::common::scratch::{Event, FromScratch, events};
+use crate::common::*;
 use std::collections::HashMap;
 use verbatim_engine::{
     Backend, KvType, LoadOptions, RestoreError, Row, RowInput, RowOutputs, SequenceId, StateError, Stepper,

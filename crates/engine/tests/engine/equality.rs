@@ -1,9 +1,7 @@
 //! The guarantee: a row's outputs do not depend on the other rows of the step (batch invariance), on how tokens are split into
 //! steps, on the number of threads, on the instruction set or on the cells in which the sequence is stored.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use verbatim_cpu::Cpu;
 use verbatim_engine::{KvType, LoadOptions, Row, RowInput, RowOutputs};
 use verbatim_simd::Isa;

@@ -1,8 +1,6 @@
 //! Answers under a grammar and within a reasoning budget.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use verbatim_engine::{
     Engine, EngineOptions, Event, EventStream, FinishReason, GenerationStats, Grammar, LoadOptions, LogProbs,
     Prompt, Request, RequestError, Sampling, TextProcessor,

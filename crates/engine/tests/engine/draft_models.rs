@@ -2,10 +2,8 @@
 //! rejected, forked, reused, truncated, removed from the middle, saved and restored, each model computes the same bits as alone, or
 //! the rows of the draft model are rejected.
 
-mod common;
-
-use common::scratch::{Event, FromScratch};
-use common::*;
+use crate::common::scratch::{Event, FromScratch};
+use crate::common::*;
 use std::ops::Range;
 use verbatim_engine::{
     Backend, BatchError, DraftOptions, KvType, LoadOptions, ModelId, RestoreError, Row, RowError, RowInput,

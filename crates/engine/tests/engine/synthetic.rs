@@ -1,10 +1,8 @@
 //! Logits of small random models, of the architectures without golden data, against a straightforward reference in f64; and
 //! settings for which such files are rejected.
 
-mod common;
-
-use common::synthetic::{Key, VOCABULARY};
-use common::*;
+use crate::common::synthetic::{Key, VOCABULARY};
+use crate::common::*;
 use verbatim_engine::HiddenOutput;
 
 /// Longer than every window, and than two blocks of the attention's order.

@@ -1,8 +1,6 @@
 //! Memory plans of real steps: near the lower bound, and built once per bucket.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use verbatim_engine::{LoadOptions, Row, RowInput, RowOutputs, Sampler};
 
 /// Prefill of 512, with logits of the last row and of all, then decoding.

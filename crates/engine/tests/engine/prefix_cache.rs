@@ -1,8 +1,6 @@
 //! Requests that share a prefix, or only seem to: each generates the same tokens as alone.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use verbatim_engine::{LoadOptions, Row, RowInput, RowOutputs, Sampler, Sampling, SequenceId, StateError};
 
 const MODELS: [&str; 4] = ["llama-gqa-tied", "gemma3-iswa", "qwen35-hybrid", "qwen3moe"];

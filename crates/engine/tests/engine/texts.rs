@@ -3,9 +3,7 @@
 //! `VERBATIM_TEST_RECORD=1 cargo test -p verbatim-engine --test texts` records them again, which is right only if a change
 //! raises `NUMERICS`. The command line's tests read the same file.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use serde::{Deserialize, Serialize};
 use verbatim_engine::{
     Engine, EngineOptions, Event, KvType, LoadOptions, Prompt, Request, Sampling, SessionOptions,

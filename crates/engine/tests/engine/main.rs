@@ -1,0 +1,23 @@
+//! The tests of the engine over real backends, in one program: what is generic over the backend is compiled once.
+
+mod api;
+mod common;
+mod draft_models;
+mod equality;
+mod examples;
+mod golden;
+mod grammars;
+mod plans;
+mod prefix_cache;
+mod profile;
+mod recurrent;
+mod rewritten;
+mod rows;
+mod sampling;
+mod saved;
+mod scaled_weights;
+mod sessions;
+mod speculation;
+mod synthetic;
+mod texts;
+mod transactions;
