@@ -1,5 +1,6 @@
 //! The planner and its checker over many random graphs, and the checker against wrong plans.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use verbatim_graph::random::{self, Random};
 use verbatim_graph::{Attention, Graph, Lifetime, Op, OpRules, Tag, Value, ValueId};
@@ -260,4 +261,55 @@ fn values_of_a_disjoint_plan_share_nothing() {
 #[test]
 fn no_op_of_a_backend_without_phases_shares_one() {
     assert!(!Op::Add.splits_rows() && !Op::Add.is_row_local(0));
+}
+
+/// How often each form of an op occurs: its parameters with their numbers, its operands' types, and the kind of its rows.
+fn forms(graphs: u64) -> BTreeMap<&'static str, BTreeMap<String, usize>> {
+    let mut forms: BTreeMap<_, BTreeMap<_, _>> = BTreeMap::new();
+    for seed in 0..graphs {
+        let graph = random::graph(seed);
+        for node in graph.nodes() {
+            let types: Vec<_> = node.operands.iter().map(|id| graph.value(*id).dtype).collect();
+            let form = format!("{:?} {types:?} {:?}", node.op, graph.value(node.output).shape.rows);
+            *forms.entry(node.op.name()).or_default().entry(form).or_default() += 1;
+        }
+    }
+    forms
+}
+
+/// The forms of each op: the product of its flags, its weight types, its sizes, and rows or output rows.
+const FORMS: [(&str, usize); 22] = [
+    ("Add", 2),
+    ("Attention", 4 * 2 * 2 * 2),
+    ("Embed", 1),
+    ("GatedDelta", 1),
+    ("GatherRows", 1),
+    ("Glu", 4 * 2),
+    ("Hadamard", 30),
+    ("HeadColumns", 70),
+    ("KvWrite", 1),
+    ("Linear", 2 * 2 * 2 * 2),
+    ("MoeCombine", 2),
+    ("MoeLinear", 40),
+    ("MoeTopK", 3 * 2 * 2 * 2),
+    ("MoeWeights", 2 * 2 * 2),
+    ("Mul", 2),
+    ("RmsNorm", 3 * 2),
+    ("Rope", 2),
+    ("RopeTable", 3 * 4 * 2),
+    ("RowGate", 2),
+    ("Scale", 2),
+    ("ShortConv", 1),
+    ("Softcap", 2),
+];
+
+#[test]
+fn random_graphs_contain_every_form_of_every_op() {
+    let forms = forms(3_000);
+    for (name, expected) in FORMS {
+        let found = forms.get(name).map_or(0, BTreeMap::len);
+        assert!(found >= expected, "{name}: {found} forms of {expected}: {:#?}", forms.get(name));
+    }
+    let unexpected: Vec<_> = forms.keys().filter(|name| FORMS.iter().all(|form| form.0 != **name)).collect();
+    assert!(unexpected.is_empty(), "not in the list: {unexpected:?}");
 }
