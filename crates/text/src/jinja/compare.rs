@@ -43,7 +43,7 @@ pub(crate) fn equal(context: &mut RenderContext, left: &Value, right: &Value) ->
                 && (len < 2 || left.step == right.step)
         }
         (Value::View(View::Values, left), Value::View(View::Values, right)) => Rc::ptr_eq(left, right),
-        (Value::View(..), Value::View(..)) => return unsupported("a comparison of views of maps"),
+        (Value::View(..), Value::View(..)) => return unsupported("a comparison of dict views"),
         (Value::Iterator(left), Value::Iterator(right)) => Rc::ptr_eq(left, right),
         (Value::Namespace(left), Value::Namespace(right)) => Rc::ptr_eq(left, right),
         (Value::Macro(left), Value::Macro(right)) => Rc::ptr_eq(left, right),
@@ -116,7 +116,7 @@ pub(crate) fn order(
             }
         }
         (Value::View(View::Keys | View::Items, _), Value::View(View::Keys | View::Items, _)) => {
-            unsupported("a comparison of views of maps")
+            unsupported("a comparison of dict views")
         }
         (Value::Float(left), Value::Float(right)) => Ok(left.partial_cmp(right)),
         _ => match (left, left.as_int(), right, right.as_int()) {
