@@ -36,7 +36,7 @@ def integer(low, high=None):
             number = None
         if number is None or number < low or (high is not None and number > high):
             bounds = f"of at least {low}" if high is None else f"from {low} to {high}"
-            raise argparse.ArgumentTypeError(f"{text!r} is no number {bounds}")
+            raise argparse.ArgumentTypeError(f"{text!r} is not a number {bounds}")
         return number
 
     return parse
@@ -49,7 +49,7 @@ def counts(text):
     except ValueError:
         numbers = [-1]
     if min(numbers) < 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is no list of numbers such as 512,2048")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list of numbers such as 512,2048")
     return list(dict.fromkeys(numbers))
 
 

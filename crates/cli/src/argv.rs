@@ -7,7 +7,7 @@ use std::ffi::{OsStr, OsString};
 
 use clap::{ArgAction, Command};
 
-/// What becomes of an option.
+/// How an option is rewritten.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Rule {
     /// It is this flag. Its value, if it has one, follows it.
@@ -37,11 +37,11 @@ enum Value {
 
 const NO_GPU: &str = "there is no GPU backend yet";
 const MAPPED: &str = "weights are mapped and packed once";
-const BATCH: &str = "the batch size is fixed and changes no text";
+const BATCH: &str = "the batch size is fixed; it would not change the text";
 const LOG: &str = "there is no log";
-const TERMINAL: &str = "the terminal is found out";
-const KERNELS: &str = "the kernels always do what suits";
-const NOT_HERE: &str = "there is nothing like it here";
+const TERMINAL: &str = "the terminal is detected automatically";
+const THREADS: &str = "threads are not configured this way";
+const NO_EQUIVALENT: &str = "Verbatim has no equivalent";
 
 #[rustfmt::skip]
 const OPTIONS: &[(&[&str], Rule)] = &[
@@ -66,13 +66,13 @@ const OPTIONS: &[(&[&str], Rule)] = &[
     (&["-dev", "--device", "-sm", "--split-mode", "-ts", "--tensor-split", "-mg", "--main-gpu"], Rule::Ignored(Value::One, NO_GPU)),
     (&["-ot", "--override-tensor", "-ncmoe", "--n-cpu-moe"], Rule::Ignored(Value::One, NO_GPU)),
     (&["-cmoe", "--cpu-moe", "-nkvo", "--no-kv-offload", "-kvo", "--kv-offload"], Rule::Ignored(Value::None, NO_GPU)),
-    (&["-fa", "--flash-attn"], Rule::Ignored(Value::Switch, KERNELS)),
+    (&["-fa", "--flash-attn"], Rule::Ignored(Value::Switch, "flash attention is always used")),
     (&["--mlock", "--mmap", "--no-mmap", "--no-repack", "--check-tensors"], Rule::Ignored(Value::None, MAPPED)),
-    (&["--warmup", "--no-warmup", "--swa-full"], Rule::Ignored(Value::None, NOT_HERE)),
+    (&["--warmup", "--no-warmup", "--swa-full"], Rule::Ignored(Value::None, NO_EQUIVALENT)),
     (&["-b", "--batch-size", "-ub", "--ubatch-size"], Rule::Ignored(Value::One, BATCH)),
     (&["-cb", "--cont-batching", "-nocb", "--no-cont-batching"], Rule::Ignored(Value::None, BATCH)),
     (&["-tb", "--threads-batch"], Rule::Ignored(Value::One, "all threads compute prompts as well")),
-    (&["--numa", "--prio", "--prio-batch", "--poll", "--poll-batch"], Rule::Ignored(Value::One, KERNELS)),
+    (&["--numa", "--prio", "--prio-batch", "--poll", "--poll-batch"], Rule::Ignored(Value::One, THREADS)),
     (&["-co", "--color"], Rule::Ignored(Value::Switch, TERMINAL)),
     (&["--simple-io"], Rule::Ignored(Value::None, TERMINAL)),
     (&["--display-prompt", "-dp", "-sp", "--special"], Rule::Ignored(Value::None, "only the answer is printed")),
@@ -264,7 +264,7 @@ const MEANINGS: &[(&[&str], &str)] = &[
     (&["--greedy", "--do-sample"], "use --temp; 0 is greedy"),
     (&["--stop-string", "--stop-sequence", "--stops", "--eos"], "use --stop"),
     (&["--stream", "--no-stream"], "answers are always streamed; --json-lines streams JSON, --json does not stream"),
-    (&["--insecure"], "models are fetched over HTTPS; --hub is another server"),
+    (&["--insecure"], "models are fetched over HTTPS; use --hub for another server"),
     (&["--penalize-nl"], "llama.cpp has no such option any more"),
     (&["--mmproj", "--image", "--audio"], "only text is supported yet"),
     (&["--lora", "--lora-scaled", "--control-vector"], "adapters are not supported yet"),

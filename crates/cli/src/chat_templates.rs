@@ -58,8 +58,10 @@ pub fn chosen(flags: &ChatTemplateFlags) -> anyhow::Result<Option<String>> {
         return read_text_file(Path::new(text)).map(Some);
     }
     let names = TEMPLATES.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
-    Err(UsageError(format!("--chat-template {text}: this is no file, no Jinja template and none of {names}"))
-        .into())
+    Err(UsageError(format!(
+        "--chat-template {text}: this is not a file, not a Jinja template and not one of {names}"
+    ))
+    .into())
 }
 
 #[cfg(test)]

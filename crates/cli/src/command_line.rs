@@ -1,8 +1,8 @@
 //! From arguments, environment variables and the config file to the parsed command line.
 //!
-//! A flag on the command line counts most, then its variable, then the chosen profile, then the profile `default`. Variables and
-//! settings become arguments in front of those that were typed, so one parser checks all of them, and [`Origins`] remembers
-//! where they are from. What contradicts a flag of higher rank is left out; an empty variable counts as unset.
+//! In order of precedence: a flag on the command line, its environment variable, the chosen profile, the profile `default`.
+//! Variables and settings become arguments in front of those that were typed, so one parser checks all of them, and [`Origins`]
+//! remembers where they are from. What contradicts a flag of higher precedence is left out; an empty variable counts as unset.
 
 use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
@@ -20,8 +20,8 @@ use crate::flags::Cli;
 use crate::origins::{Origin, Origins};
 use crate::usage;
 
-/// Flags of which one, given at a higher rank, keeps the others out.
-const RIVALS: &[&[&str]] = &[
+/// Mutually exclusive flags: one with higher precedence suppresses the others.
+const EXCLUSIVE_FLAGS: &[&[&str]] = &[
     &["json_schema", "json_schema_file", "grammar", "grammar_file"],
     &["samplers", "sampler_letters"],
     &["backend_sampling", "no_backend_sampling"],
@@ -170,11 +170,12 @@ impl Defaults {
         }
     }
 
-    /// Whether this flag, or one that excludes it, is given at a higher rank.
+    /// Whether this flag, or one that excludes it, is given with higher precedence.
     fn is_decided(&self, flag: &Arg) -> bool {
         let id = flag.get_id().as_str();
-        let rivals = RIVALS.iter().filter(|rivals| rivals.contains(&id)).flat_map(|rivals| rivals.iter());
-        self.given.contains(id) || rivals.into_iter().any(|rival| self.given.contains(*rival))
+        let others =
+            EXCLUSIVE_FLAGS.iter().filter(|flags| flags.contains(&id)).flat_map(|flags| flags.iter());
+        self.given.contains(id) || others.into_iter().any(|other| self.given.contains(*other))
     }
 
     fn push(&mut self, flag: &Arg, values: Vec<OsString>, origin: Origin) {
@@ -217,7 +218,7 @@ mod tests {
     fn rivals_are_flags() {
         let program = Cli::command();
         let run = program.find_subcommand("run").unwrap();
-        for id in RIVALS.iter().flat_map(|rivals| rivals.iter()) {
+        for id in EXCLUSIVE_FLAGS.iter().flat_map(|flags| flags.iter()) {
             assert!(run.get_arguments().any(|flag| flag.get_id() == id), "{id}");
         }
     }

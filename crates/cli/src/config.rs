@@ -16,9 +16,9 @@ use crate::flags::Cli;
 
 /// The profile that applies to every command.
 pub const DEFAULT_PROFILE: &str = "default";
-/// Flags that are no settings: they are about one command line.
+/// Flags that are not settings: they are about one command line.
 const NOT_SETTINGS: [&str; 6] = ["prompt", "file", "profile", "config-file", "help", "version"];
-/// A larger file is no config file.
+/// A larger file is not a config file.
 const MAX_FILE_BYTES: u64 = 4 << 20;
 
 /// A setting: a key and its values, several for a flag that may be given several times.
@@ -74,7 +74,7 @@ impl Config {
     /// The settings of a profile; `None` if there is none of this name and it `is_optional`.
     ///
     /// # Errors
-    /// When it does not exist, or has a key that is no setting or a value of no use.
+    /// When it does not exist, or has a key that is not a setting or an invalid value.
     pub fn profile(&self, name: &str, is_optional: bool) -> anyhow::Result<Option<Vec<Setting>>> {
         let Some(table) = self.document.get(name).and_then(Item::as_table) else {
             if is_optional {
@@ -98,12 +98,12 @@ impl Config {
     /// Changes a setting; without values, removes it. Comments and everything else stay as they are.
     ///
     /// # Errors
-    /// When the key is no setting.
+    /// When the key is not a setting.
     pub fn set(&mut self, profile: &str, key: &str, values: &[String]) -> anyhow::Result<()> {
         ensure!(profile != "none", UsageError("the profile none has no settings".to_owned()));
         let key = known_key(key)?;
         let table = self.document.entry(profile).or_insert(Item::Table(Table::new()));
-        let table = table.as_table_mut().context("the profile is no table")?;
+        let table = table.as_table_mut().context("the profile is not a table")?;
         match values {
             [] => drop(table.remove(&key)),
             [value] => table[&key] = Item::Value(value_of(value)),

@@ -84,7 +84,7 @@ pub enum Command {
     Bench(BenchArgs),
     /// Measure the perplexity of a text
     Perplexity(PerplexityArgs),
-    /// Prove on this machine that batching, drafts and caches change no token of a model's answers
+    /// Check on this machine that batching, drafts and caches change no token of a model's answers
     Verify(VerifyArgs),
     /// Write a model of a known shape with random weights, for benchmarks
     Synth(SynthArgs),
@@ -95,7 +95,7 @@ pub enum Command {
     List(ListArgs),
     /// Remove models from the store
     Rm(RmArgs),
-    /// Give a model in the store another name too
+    /// Add another name for a model in the store
     Cp(CpArgs),
     /// Show and change the settings in the config file
     Config(ConfigArgs),
@@ -120,7 +120,7 @@ pub struct ModelFlags {
 /// Where models are fetched from.
 #[derive(Debug, Clone, Args)]
 pub struct HubFlags {
-    /// Model hub to fetch from; a token for it is read from the variable HF_TOKEN
+    /// Model hub to fetch from; its access token is read from HF_TOKEN
     #[arg(
         long = "hub",
         id = "hub",
@@ -307,7 +307,7 @@ pub struct ChatTemplateFlags {
     /// Template in place of the model's: a name (chatml, llama2, llama3, gemma, mistral, phi3, zephyr, vicuna), a file, or Jinja
     #[arg(long, value_name = "TEMPLATE", env = "VERBATIM_CHAT_TEMPLATE", value_hint = ValueHint::FilePath)]
     pub chat_template: Option<String>,
-    /// As --chat-template, from a file
+    /// Like --chat-template, but from a file
     #[arg(long, value_name = "FILE", env = "VERBATIM_CHAT_TEMPLATE_FILE", value_hint = ValueHint::FilePath)]
     pub chat_template_file: Option<PathBuf>,
 }
@@ -316,13 +316,13 @@ pub struct ChatTemplateFlags {
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Prompt")]
 pub struct PromptFlags {
-    /// The prompt, as the argument
+    /// Prompt: for `run` the same as the argument PROMPT, for `chat` the first message
     #[arg(short, long, value_name = "TEXT", env = "VERBATIM_PROMPT", allow_hyphen_values = true)]
     pub prompt: Option<String>,
     /// File with the prompt
     #[arg(short, long, value_name = "FILE", env = "VERBATIM_PROMPT_FILE", value_hint = ValueHint::FilePath)]
     pub file: Option<PathBuf>,
-    /// Replace \n, \t, \r, \", \', \\ and \xHH in the prompt
+    /// Process the escape sequences \n, \t, \r, \", \', \\ and \xHH in the prompt
     #[arg(short, long, env = "VERBATIM_ESCAPE", value_parser = switch())]
     pub escape: bool,
 }
@@ -330,8 +330,8 @@ pub struct PromptFlags {
 /// `verbatim run`: one prompt, one answer.
 #[derive(Debug, Clone, Args)]
 pub struct RunArgs {
-    /// Prompt, or a model and a prompt. `-`, or nothing, is standard input; what is piped in beside a prompt follows it. A model
-    /// alone begins a chat
+    /// Prompt, or a model and a prompt. `-`, or no prompt, reads standard input; input piped in with a prompt is appended to it. A
+    /// model without a prompt starts a chat
     #[arg(value_name = "[MODEL] PROMPT", add = ArgValueCompleter::new(completer::models))]
     pub words: Vec<String>,
     /// What to answer.
@@ -345,7 +345,7 @@ pub struct RunArgs {
     pub output: RunOutputFlags,
     /// The flags that `chat` has too.
     #[command(flatten)]
-    pub talk: TalkFlags,
+    pub inference: InferenceFlags,
     /// Raw completion: continue the prompt without applying the chat template
     #[arg(long, env = "VERBATIM_NO_TEMPLATE", value_parser = switch(), help_heading = "Chat template")]
     pub no_template: bool,
@@ -367,7 +367,7 @@ pub struct ParallelFlags {
         help_heading = "Many prompts"
     )]
     pub file: Option<PathBuf>,
-    /// Append the answers to this file instead of printing them; lines that it answers already are left out
+    /// Append the answers to this file instead of printing them; lines that already have an answer there are skipped
     #[arg(
         short = 'o',
         long,
@@ -410,8 +410,8 @@ pub struct RunOutputFlags {
 
 /// What `run` and `chat` share.
 #[derive(Debug, Clone, Args)]
-pub struct TalkFlags {
-    /// Settings to use from the config file (`verbatim config`), besides those of its profile `default`; `none` for none
+pub struct InferenceFlags {
+    /// Profile of the config file (`verbatim config`) to apply over its profile `default`; `none` ignores the config file
     #[arg(long, value_name = "NAME", env = "VERBATIM_PROFILE")]
     pub profile: Option<String>,
     /// Limits, grammar and sampling.
@@ -445,13 +445,13 @@ pub struct ChatArgs {
     pub model: ModelFlags,
     /// The flags that `run` has too.
     #[command(flatten)]
-    pub talk: TalkFlags,
+    pub inference: InferenceFlags,
 }
 
 /// `verbatim config`: the config file.
 #[derive(Debug, Clone, Args)]
 pub struct ConfigArgs {
-    /// The profile to show or change [default: default]
+    /// The profile to show or change [default: the profile `default`]
     #[arg(long, value_name = "NAME", env = "VERBATIM_PROFILE", global = true)]
     pub profile: Option<String>,
     /// What to do; `list` if nothing is given
@@ -473,7 +473,7 @@ pub enum ConfigAction {
         /// A flag of `run` and `chat` without its dashes, such as temp
         #[arg(value_name = "KEY")]
         key: String,
-        /// Its value, several for a flag that may be given several times; none removes the setting
+        /// Its value, or several for a flag that may be given several times; leave it out to remove the setting
         #[arg(value_name = "VALUE", allow_hyphen_values = true)]
         values: Vec<String>,
     },
@@ -775,7 +775,7 @@ pub struct VerifyArgs {
     /// Backend and threads.
     #[command(flatten)]
     pub device: DeviceFlags,
-    /// Compare all KV cache types and draft lengths, with longer answers
+    /// Compare with f16, q8_0 and q4_0 KV caches and with every draft length; more and longer answers
     #[arg(long, env = "VERBATIM_VERIFY_FULL", value_parser = FalseyValueParser::new())]
     pub full: bool,
 }
@@ -958,7 +958,7 @@ mod tests {
         .unwrap();
         assert_eq!(args.words, ["Hello"]);
         assert_eq!(args.model.model.as_deref(), Some("m.gguf"));
-        let TalkFlags { generate, device, cache, sequence, .. } = args.talk;
+        let InferenceFlags { generate, device, cache, sequence, .. } = args.inference;
         assert_eq!(generate.max_tokens, Some(Limit(Some(5))));
         assert_eq!(generate.sampling.temperature, Some(0.5));
         assert_eq!(generate.sampling.seed, Some(Seed(Some(7))));

@@ -59,8 +59,8 @@ pub fn main() -> ExitCode {
             Err(code) => return code,
         };
     let is_quiet = match &cli.command {
-        Command::Run(args) => args.talk.generate.quiet,
-        Command::Chat(args) => args.talk.generate.quiet,
+        Command::Run(args) => args.inference.generate.quiet,
+        Command::Chat(args) => args.inference.generate.quiet,
         _ => false,
     };
     if !is_quiet {

@@ -126,7 +126,7 @@ impl ModelSummary {
         if let (Some(rate), Some(bandwidth)) = (self.tokens_per_second_max(), self.bandwidth) {
             let _ = writeln!(
                 text,
-                "speed     at most about {} tokens/s: each reads {}, and memory delivers {}/s just now (an estimate: \
+                "speed     at most about {} tokens/s: each token reads {}, and memory delivers {}/s at the moment (an estimate: \
                  `verbatim bench` measures)",
                 rate_text(rate),
                 human_bytes(needs.token_bytes),
@@ -221,7 +221,7 @@ mod tests {
             template  yes\n\
             loads     yes: it needs 278.74 MB with a context of 8192 tokens, of which 188.74 MB are for the context\n\
             memory    8.00 GB are available: enough for the full context\n\
-            speed     at most about 200 tokens/s: each reads 90.00 MB, and memory delivers 18.00 GB/s just now (an estimate: \
+            speed     at most about 200 tokens/s: each token reads 90.00 MB, and memory delivers 18.00 GB/s at the moment (an estimate: \
             `verbatim bench` measures)\n";
         assert_eq!(summary().text(None), expected);
         let small = ModelSummary {

@@ -1,4 +1,4 @@
-//! What `verbatim run` is asked: the model and the prompt, from arguments, flags, files and standard input.
+//! The input of `verbatim run`: the model and the prompt, from arguments, flags, files and standard input.
 
 use std::io::{self, IsTerminal};
 
@@ -10,17 +10,17 @@ use crate::standard_io::{self, is_model};
 use crate::store::{Store, StoreError, is_path};
 use crate::waiting::Waiting;
 
-/// What a command line asks for.
+/// The model and the prompt of a command line.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Question {
+pub struct RunInput {
     /// The model, if an argument names it.
     pub model: Option<String>,
     /// The prompt; `None`: a model alone, to chat with.
     pub prompt: Option<String>,
 }
 
-impl Question {
-    /// Reads the command line, and standard input where the prompt is or goes on there.
+impl RunInput {
+    /// Reads the command line, and standard input, if the prompt is read from it or continued there.
     ///
     /// # Errors
     /// [`UsageError`] when there is no prompt, or the arguments have several meanings.
@@ -104,13 +104,13 @@ fn split_model<'a>(
     }
     if !rest.is_empty() && !has_model {
         bail!(UsageError(format!(
-            "{first:?} is no model here (see `verbatim list`){similar}; to ask in several words, put them in quotes"
+            "{first:?} is not a model here (see `verbatim list`){similar}; to ask in several words, put them in quotes"
         )));
     }
     Ok((None, all))
 }
 
-/// The prompt with what was piped in beside it.
+/// The prompt with the piped input appended.
 fn joined(prompt: String, is_terminal: bool, args: &RunArgs) -> anyhow::Result<String> {
     if is_terminal {
         return Ok(prompt);
@@ -120,7 +120,7 @@ fn joined(prompt: String, is_terminal: bool, args: &RunArgs) -> anyhow::Result<S
 }
 
 fn read_input(args: &RunArgs) -> anyhow::Result<String> {
-    let _waiting = Waiting::start(args.talk.generate.quiet, "reading standard input");
+    let _waiting = Waiting::start(args.inference.generate.quiet, "reading standard input");
     standard_io::read_text()
 }
 

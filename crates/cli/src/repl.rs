@@ -27,14 +27,14 @@ pub struct Answer {
 /// Something that continues a conversation.
 pub trait Responder {
     /// Answers the last message. Passes each piece of text to `show` as it arrives, and returns the whole answer, or
-    /// the part before an interruption by the user. `is_again`: the last answer was not wanted, another one is.
+    /// the part before an interruption by the user. `regenerate`: replaces the last answer.
     ///
     /// # Errors
     /// When there is no answer: the user message is then removed and the conversation continues.
     fn respond(
         &mut self,
         conversation: &[Message],
-        is_again: bool,
+        regenerate: bool,
         show: &mut dyn FnMut(&str) -> anyhow::Result<()>,
     ) -> anyhow::Result<Answer>;
 
@@ -42,9 +42,9 @@ pub trait Responder {
     ///
     /// # Errors
     /// When it cannot be saved.
-    fn keep(&mut self, conversation: &[Message]) -> anyhow::Result<()>;
+    fn save(&mut self, conversation: &[Message]) -> anyhow::Result<()>;
 
-    /// Where [`keep`](Self::keep) saves, if anywhere.
+    /// Where [`save`](Self::save) saves, if anywhere.
     fn file(&self) -> Option<&Path>;
 
     /// Whether the program has to end.
@@ -165,7 +165,7 @@ impl Talk<'_, '_> {
         if !self.respond(false)? {
             self.conversation.pop();
         }
-        self.keep()
+        self.autosave()
     }
 
     fn answer_again(&mut self) -> anyhow::Result<()> {
@@ -176,15 +176,15 @@ impl Talk<'_, '_> {
         if !self.respond(true)? {
             self.conversation.extend(unwanted);
         }
-        self.keep()
+        self.autosave()
     }
 
     /// Appends an answer to the conversation; returns whether there was one.
-    fn respond(&mut self, is_again: bool) -> anyhow::Result<bool> {
+    fn respond(&mut self, regenerate: bool) -> anyhow::Result<bool> {
         let mut written = Ok(());
         let mut wrapper = Wrapper::new(self.screen.width);
         let output = &mut *self.screen.output;
-        let answered = self.responder.respond(self.conversation, is_again, &mut |piece| {
+        let answered = self.responder.respond(self.conversation, regenerate, &mut |piece| {
             written = output.write_all(wrapper.push(piece).as_bytes()).and_then(|()| output.flush());
             if written.is_err() { anyhow::bail!("cannot write the answer") } else { Ok(()) }
         });
@@ -208,8 +208,9 @@ impl Talk<'_, '_> {
         }
     }
 
-    fn keep(&mut self) -> anyhow::Result<()> {
-        match self.responder.keep(self.conversation) {
+    /// Saves the conversation in the session file, if there is one; reports an error.
+    fn autosave(&mut self) -> anyhow::Result<()> {
+        match self.responder.save(self.conversation) {
             Ok(()) => Ok(()),
             Err(error) => self.report(&error),
         }
@@ -228,7 +229,7 @@ impl Talk<'_, '_> {
 
     fn clear(&mut self) -> anyhow::Result<String> {
         self.conversation.truncate(usize::from(self.has_system()));
-        self.responder.keep(self.conversation)?;
+        self.responder.save(self.conversation)?;
         Ok(String::new())
     }
 
@@ -236,7 +237,7 @@ impl Talk<'_, '_> {
         let last = self.conversation.iter().rposition(|message| message.role == Role::User);
         let last = last.context("there is no message to take back")?;
         let taken = self.conversation.split_off(last);
-        self.responder.keep(self.conversation)?;
+        self.responder.save(self.conversation)?;
         let begins: String = taken[0].content.chars().take(60).collect();
         Ok(format!("taken back: {}\n", standard_io::escape(&begins)))
     }
@@ -247,7 +248,7 @@ impl Talk<'_, '_> {
             return Ok(system.map_or("there is no system message\n".to_owned(), |text| text + "\n"));
         }
         set_system(self.responder, self.conversation, text)?;
-        self.responder.keep(self.conversation)?;
+        self.responder.save(self.conversation)?;
         Ok(String::new())
     }
 
@@ -256,7 +257,7 @@ impl Talk<'_, '_> {
         if path.is_empty() {
             let file = self.responder.file().context("/save needs a file name: there is no --session")?;
             let file = file.display().to_string();
-            self.responder.keep(self.conversation)?;
+            self.responder.save(self.conversation)?;
             return Ok(format!("saved {messages} in {file}\n"));
         }
         save(self.conversation, Path::new(path))?;
@@ -275,7 +276,7 @@ impl Talk<'_, '_> {
         let ends_well = loaded.last().is_some_and(|last| last.role != Role::User);
         ensure!(ends_well, "{} ends with a message of the user that has no answer", path.display());
         *self.conversation = loaded;
-        self.responder.keep(self.conversation)?;
+        self.responder.save(self.conversation)?;
         Ok(format!("loaded {} from {}\n", counted(self.conversation.len(), "message"), path.display()))
     }
 }
@@ -340,19 +341,19 @@ mod tests {
         fn respond(
             &mut self,
             conversation: &[Message],
-            is_again: bool,
+            regenerate: bool,
             show: &mut dyn FnMut(&str) -> anyhow::Result<()>,
         ) -> anyhow::Result<Answer> {
             let last = &conversation.last().unwrap().content;
             anyhow::ensure!(last != "fail", "the context is full");
-            let text = format!("{}{}: {last}", conversation.len(), if is_again { "again" } else { "" });
+            let text = format!("{}{}: {last}", conversation.len(), if regenerate { "again" } else { "" });
             let (first, rest) = text.split_at(1);
             show(first)?;
             show(rest)?;
             Ok(Answer { text, notes: Vec::new() })
         }
 
-        fn keep(&mut self, conversation: &[Message]) -> anyhow::Result<()> {
+        fn save(&mut self, conversation: &[Message]) -> anyhow::Result<()> {
             self.kept.push(conversation.len());
             Ok(())
         }

@@ -109,7 +109,7 @@ pub struct SamplingFlags {
     /// Samplers to apply, in this order, separated by ; (default penalties;dry;top_n_sigma;top_k;typ_p;top_p;min_p;xtc;temperature)
     #[arg(long, value_name = "NAMES", env = "VERBATIM_SAMPLERS", value_parser = chain)]
     pub samplers: Option<Chain>,
-    /// The same by one letter each, such as edskypmxt
+    /// --samplers as one letter each, such as edskypmxt
     #[arg(long = "sampler-seq", visible_alias = "sampling-seq", value_name = "LETTERS", env = "VERBATIM_SAMPLER_SEQ", value_parser = chain_of_letters, conflicts_with = "samplers")]
     pub sampler_letters: Option<Chain>,
     /// Change the logit of a token: ID+BIAS or ID-BIAS, -inf to ban it; several are separated by commas

@@ -16,7 +16,7 @@ use verbatim_text::Tokenizer;
 
 use crate::chat_templates;
 use crate::cpu_mask::CpuMask;
-use crate::flags::{DeviceFlags, GenerateFlags, ModelFlags, RunArgs, SequenceFlags, TalkFlags};
+use crate::flags::{DeviceFlags, GenerateFlags, InferenceFlags, ModelFlags, RunArgs, SequenceFlags};
 use crate::interrupt::Interrupt;
 use crate::model_file::{ModelFile, weights_format};
 use crate::pull::{self, Sources};
@@ -225,10 +225,10 @@ impl Session {
     pub fn open(
         store: &Store,
         model: &ModelFlags,
-        flags: &TalkFlags,
+        flags: &InferenceFlags,
         needs_template: bool,
     ) -> anyhow::Result<Session> {
-        let TalkFlags { generate, template, sequence, device, .. } = flags;
+        let InferenceFlags { generate, template, sequence, device, .. } = flags;
         let grammar = generate.grammar.grammar()?;
         let template = chat_templates::chosen(template)?;
         let file = open_model(store, model)?;
@@ -452,20 +452,20 @@ pub struct Defaults {
 /// # Errors
 /// When the file is not a supported model, or memory does not suffice.
 pub fn open_engine(store: &Store, args: &RunArgs, sequences: usize) -> anyhow::Result<(Engine, Defaults)> {
-    let generate = &args.talk.generate;
+    let generate = &args.inference.generate;
     let grammar = generate.grammar.grammar()?;
-    let template = chat_templates::chosen(&args.talk.template)?;
+    let template = chat_templates::chosen(&args.inference.template)?;
     let file = open_model(store, &args.model)?;
-    let options = LoadOptions { sequences, ..load_options(&args.talk) };
+    let options = LoadOptions { sequences, ..load_options(&args.inference) };
     let settings = AnswerSettings::new(sampling_for(&file, generate)?, grammar, generate);
-    let (device, _) = open_device(&args.talk.device)?;
+    let (device, _) = open_device(&args.inference.device)?;
     let engine = start_engine(&file, device, &options, template)?;
     let request = settings.request(Prompt::Text(String::new()));
     Ok((engine, Defaults { request, system: generate.system.clone(), is_raw: args.no_template }))
 }
 
-fn load_options(flags: &TalkFlags) -> LoadOptions {
-    let TalkFlags { generate, sequence, cache, .. } = flags;
+fn load_options(flags: &InferenceFlags) -> LoadOptions {
+    let InferenceFlags { generate, sequence, cache, .. } = flags;
     LoadOptions {
         context: sequence.context_tokens.and_then(|Limit(tokens)| tokens),
         k: cache.cache_type_k,
@@ -484,7 +484,7 @@ fn sampling_for(file: &ModelFile, generate: &GenerateFlags) -> anyhow::Result<Sa
     let sampling = generate.sampling.settings(recommended, &file.tokenizer()?)?;
     let has_samplers = generate.sampling.samplers.is_some() || generate.sampling.sampler_letters.is_some();
     if sampling.mirostat && (has_samplers || sampling.adaptive_target >= 0.0) {
-        notify("warning: --mirostat is in place of --samplers and --adaptive-target, which have no effect");
+        notify("warning: --mirostat replaces --samplers and --adaptive-target, which have no effect");
     }
     Ok(sampling)
 }
@@ -496,7 +496,7 @@ fn warn_of_long_context(file: &ModelFile, context: Option<usize>) {
         && context > trained
     {
         notify(&format!(
-            "warning: --ctx-size {context} is more than the {trained} tokens that the model was trained for; answers far in may be poor"
+            "warning: --ctx-size {context} is more than the {trained} tokens that the model was trained for; answers beyond that may be poor"
         ));
     }
 }

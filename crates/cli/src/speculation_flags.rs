@@ -7,8 +7,8 @@ use verbatim_engine::{MAX_DRAFT, Speculation};
 /// How an answer is drafted. The text is the same with any of these.
 #[derive(Debug, Clone, Args)]
 pub struct SpeculationFlags {
-    /// Draft tokens to verify in each step: auto (as many as pay, often none), off, or at most this many [default: off, or auto
-    /// with --spec-type or --spec-draft-n-max]
+    /// Draft tokens to verify in each step: auto (as many as are worth verifying, often none), off, or at most this many [default:
+    /// off, or auto with --spec-type or --spec-draft-n-max]
     #[arg(
         long = "spec",
         value_name = "auto|off|N",
@@ -17,7 +17,7 @@ pub struct SpeculationFlags {
         help_heading = "Speculative decoding"
     )]
     pub speculation: Option<Speculation>,
-    /// What drafts: ngram-simple (what followed the last time in prompt or answer) or none [default: ngram-simple]
+    /// Drafter: ngram-simple (what followed the last occurrence of the latest tokens) or none [default: ngram-simple]
     #[arg(
         long,
         value_name = "TYPE",
@@ -37,7 +37,7 @@ pub struct SpeculationFlags {
     pub spec_draft_n_max: Option<usize>,
 }
 
-/// What drafts.
+/// The drafter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SpecType {
     /// Nothing.
@@ -63,10 +63,10 @@ impl SpeculationFlags {
     /// What the flags say together.
     pub fn speculation(&self) -> Speculation {
         let limit = self.spec_draft_n_max.unwrap_or(MAX_DRAFT);
-        // Whoever says what drafts, or how much, wants drafts.
-        let is_asked_for = self.spec_type.is_some() || self.spec_draft_n_max.is_some();
+        // --spec-type or --spec-draft-n-max alone turns speculation on.
+        let is_requested = self.spec_type.is_some() || self.spec_draft_n_max.is_some();
         let chosen =
-            self.speculation.unwrap_or(if is_asked_for { Speculation::AUTO } else { Speculation::Off });
+            self.speculation.unwrap_or(if is_requested { Speculation::AUTO } else { Speculation::Off });
         match chosen {
             _ if self.spec_type == Some(SpecType::None) => Speculation::Off,
             Speculation::Fixed(length) => Speculation::Fixed(length.min(limit)),

@@ -288,7 +288,7 @@ impl Store {
         let record =
             fs::read(self.record_path(name)).ok().and_then(|json| serde_json::from_slice(&json).ok());
         let parts = paths.len();
-        // A split model of which a file is missing is still there: whoever opens it is told so.
+        // A split model of which a file is missing is still there: opening it reports the missing file.
         let bytes = sizes.map_or(0, |sizes| sizes.iter().sum());
         Some(Entry { name: name.clone(), path: paths.into_iter().next()?, parts, bytes, record })
     }

@@ -248,7 +248,7 @@ fn command_lines_of_ollama_work_or_say_what_to_type() {
         (&["ps"], "nothing stays loaded"),
         (&["create", "mine", "-f", "Modelfile"], "verbatim config set"),
         (&["stop", "mine"], "nothing stays loaded"),
-        (&["run", "lama", "hello"], "is no model here (see `verbatim list`)"),
+        (&["run", "lama", "hello"], "is not a model here (see `verbatim list`)"),
         (&["run", "mine", "hello", "--think"], "use --reasoning-budget; 0 turns thinking off"),
     ] {
         let said = stderr(&with(command, ""), 2);

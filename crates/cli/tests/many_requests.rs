@@ -85,6 +85,9 @@ fn a_wrong_line_fails_alone_and_is_named() {
     }
     let twice = [r#"{"id": "a", "prompt": "x"}"#, r#"{"id": "a", "prompt": "y"}"#];
     assert!(stderr(&parallel(&twice, &[]), 1).contains("twice"));
+    // llama.cpp's `--parallel 4` is a number of slots.
+    let error = stderr(&run(&["run", "-m", &model(), "--parallel", "4"], b""), 2);
+    assert!(error.contains("there is no file 4: the number of slots is --np"), "{error}");
 }
 
 #[test]

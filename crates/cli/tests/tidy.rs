@@ -40,14 +40,15 @@ const CPU_PARTS: [&str; 3] = ["simd", "team", "matrix"];
 /// Lines of a function, its signature and last brace included.
 const FUNCTION_LINES_MAX: usize = 70;
 /// Longer ones: one match with an arm for each op.
-const LONG_FUNCTIONS: [(&str, &str); 2] = [("graph/src/op.rs", "infer"), ("cpu/src/executor.rs", "row")];
+const LONG_FUNCTIONS: [(&str, &str); 2] =
+    [("graph/src/op.rs", "infer"), ("cpu/src/executor.rs", "compute_row")];
 
 /// Where `unsafe` may stand: vector instructions, memory that threads share, the arena, memory maps, system calls.
 const UNSAFE_FILES: [&str; 7] =
     ["simd/src/", "team/src/", "matrix/src/", "matrix/tests/", "cpu/src/", "cpu/tests/", "gguf/src/"];
 
 /// Words that the field does not use, each with its replacement. Whole words only.
-const WORDS: [(&str, &str); 129] = [
+const WORDS: [(&str, &str); 158] = [
     ("foretell", "predict"),
     ("helping of", "chunk"),
     ("BookRow", "CacheOpRow"),
@@ -177,6 +178,35 @@ const WORDS: [(&str, &str); 129] = [
     ("mul_sub_from", "neg_mul_add"),
     ("two_quads", "two_groups_of_4"),
     ("Bytes::Held", "Bytes::Owned"),
+    ("settle", "commit, record or finish_step"),
+    ("take_back", "roll_back"),
+    ("of_grammar", "grammar_tokens"),
+    ("CHECKPOINTS", "MAX_STATE_CHECKPOINTS"),
+    ("REFRESHED_SUFFIXES", "MAX_REFRESHED_SUFFIXES"),
+    ("range_sum", "part_sum"),
+    ("top_experts", "top_k"),
+    ("one_expert", "compute_expert"),
+    ("local_rope", "sliding_window_rope"),
+    ("MAX_OPERATORS", "MAX_REPETITION_OPERATORS"),
+    ("is_asked_for", "is_requested"),
+    ("is_again", "regenerate"),
+    ("RIVALS", "EXCLUSIVE_FLAGS"),
+    ("TalkFlags", "InferenceFlags"),
+    ("constraint library", "llguidance"),
+    ("speculative tokens", "draft tokens"),
+    ("as many as pay", "as many as are worth verifying"),
+    ("higher rank", "higher precedence"),
+    ("piped in beside", "piped in with"),
+    ("put in front", "prepended"),
+    ("what became of", "the outcome of"),
+    ("What became of", "The outcome of"),
+    ("by turns", "alternately"),
+    ("where it lies", "zero-copy view"),
+    ("where they lie", "zero-copy views"),
+    ("indention", "indent"),
+    ("is no integer", "is not an integer"),
+    ("is no string", "is not a string"),
+    ("is no text", "is not text"),
 ];
 
 /// Functions for which std uses the system libm, whose last bits vary by platform. The crate `libm` is the same everywhere.

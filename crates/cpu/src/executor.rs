@@ -204,16 +204,24 @@ impl Run<'_> {
     fn compute(&self, prepared: &PreparedOp, thread: &ThreadContext<'_>) {
         if prepared.op.splits_rows() {
             let rows = prepared.rows.at(self.rows);
-            for (row, units) in partition::part(rows, prepared.units, thread.index(), thread.threads()) {
-                self.row(prepared, row, units, thread);
+            for (row, units) in
+                partition::thread_units(rows, prepared.units, thread.index(), thread.threads())
+            {
+                self.compute_row(prepared, row, units, thread);
             }
         } else {
-            self.tasks(prepared, thread);
+            self.compute_tasks(prepared, thread);
         }
     }
 
     /// Computes some units of a row of an op that is split by rows.
-    fn row(&self, prepared: &PreparedOp, row: usize, units: Range<usize>, thread: &ThreadContext<'_>) {
+    fn compute_row(
+        &self,
+        prepared: &PreparedOp,
+        row: usize,
+        units: Range<usize>,
+        thread: &ThreadContext<'_>,
+    ) {
         let isa = self.isa;
         // The range of these units in `of` columns, heads or bytes.
         let part = |of: usize| -> Range<usize> {
@@ -338,7 +346,7 @@ impl Run<'_> {
     }
 
     /// This thread's part of an op that is divided in chunks.
-    fn tasks(&self, prepared: &PreparedOp, thread: &ThreadContext<'_>) {
+    fn compute_tasks(&self, prepared: &PreparedOp, thread: &ThreadContext<'_>) {
         match prepared.op {
             Model(Op::Linear { bias, residual }) | CpuOp::QuantizedLinear { bias, residual, .. } => {
                 self.linear(prepared, bias, residual, thread);
@@ -476,8 +484,8 @@ impl Run<'_> {
         let used = chosen.shape.cols;
         let pairs = prepared.output.view().shape.rows.at(self.rows) * used;
         let groups = matrices[0].row_groups();
-        // An *owner* is what tasks are counted by: an expert, or, if there are fewer pairs than experts, a (token, expert) pair.
-        // With few rows most experts are idle, so tasks are pairs; the first pair of each expert computes all pairs of that
+        // Tasks are counted per expert or, if there are fewer pairs than experts, per (token, expert) pair; both are called *owner*
+        // here. With few rows most experts are idle, so tasks are pairs; the first pair of each expert computes all pairs of that
         // expert, and its later pairs are no-ops.
         let owners = pairs.min(experts);
         let expert_of = |owner: usize| {
@@ -496,7 +504,7 @@ impl Run<'_> {
                 let owner = start / groups;
                 let end = taken.end.min((owner + 1) * groups);
                 if let Some(expert) = expert_of(owner) {
-                    self.one_expert(prepared, expert, bias, start - owner * groups..end - owner * groups);
+                    self.compute_expert(prepared, expert, bias, start - owner * groups..end - owner * groups);
                 }
                 start = end;
             }
@@ -504,7 +512,7 @@ impl Run<'_> {
     }
 
     /// Some columns of one expert's matmul, for all rows that use the expert.
-    fn one_expert(&self, prepared: &PreparedOp, expert: usize, bias: bool, groups: Range<usize>) {
+    fn compute_expert(&self, prepared: &PreparedOp, expert: usize, bias: bool, groups: Range<usize>) {
         /// (token, expert) pairs per pass over the weights.
         const BATCH: usize = 256;
         let weights = &self.weights.experts(prepared.operands[1].weight()).matrices()[expert];
@@ -556,7 +564,7 @@ impl Run<'_> {
         let weights = &self.weights.vector(weight.weight())[channel * kernel..][..cols * kernel];
         let weights = ConvWeights::new(kernel, weights);
         for row in 0..x.shape.rows.at(self.rows) {
-            let (before, history) = self.advance(read, write, row, |slot| layer.history(slot, channel));
+            let (before, history) = self.state_tiles(read, write, row, |slot| layer.history(slot, channel));
             let x: &[f32] = x.row(self.arena, row);
             // SAFETY: one task computes these columns of all rows, and by the plan no other value uses their bytes.
             let out = unsafe { out.columns_mut(self.arena, row, channel..channel + cols) };
@@ -582,7 +590,7 @@ impl Run<'_> {
         let (mut q, mut k) = ([0.0; MAX_KEY_DIM], [0.0; MAX_KEY_DIM]);
         let (q, k) = (&mut q[..key_dim], &mut k[..key_dim]);
         for row in 0..qkv.view().shape.rows.at(self.rows) {
-            let (before, tile) = self.advance(read, write, row, |slot| layer.delta(slot, head, column));
+            let (before, tile) = self.state_tiles(read, write, row, |slot| layer.delta(slot, head, column));
             let x: &[f32] = qkv.view().row(self.arena, row);
             recurrence::l2_normalize(self.isa, &x[q_at..][..key_dim], query_length, q);
             recurrence::l2_normalize(self.isa, &x[keys + q_at..][..key_dim], 1.0, k);
@@ -600,7 +608,7 @@ impl Run<'_> {
     }
 
     /// The state of a tile before a row, and where the row writes it.
-    fn advance<'a>(
+    fn state_tiles<'a>(
         &self,
         read: &Source,
         write: &Source,
@@ -609,13 +617,13 @@ impl Run<'_> {
     ) -> (Before<'a>, &'a mut [f32]) {
         let read = read.view().row::<i32>(self.arena, row)[0];
         let write = self.index(write.view(), row);
-        // SAFETY: one task advances this tile of every slot, row by row, and no other thread reads it in this phase; the slot
-        // that is read is a different one.
-        let after = unsafe { tile(write).write() };
+        // SAFETY: one task advances this tile of every slot, row by row, and no other thread reads it in this phase. If a row
+        // reads the slot that it writes, it is updated in place and not borrowed again.
+        let after = unsafe { tile(write).as_mut_slice() };
         match usize::try_from(read) {
             Err(_) => (Before::Zeros, after),
             Ok(read) if read == write => (Before::InPlace, after),
-            Ok(read) => (Before::At(tile(read).read()), after),
+            Ok(read) => (Before::At(tile(read).as_slice()), after),
         }
     }
 
@@ -627,7 +635,7 @@ impl Run<'_> {
     fn poison(&self, freed: &[(usize, usize)]) {
         for &(offset, bytes) in freed {
             // SAFETY: called between two barriers, by one thread; and no value is live in these bytes.
-            unsafe { self.arena.write::<u8>(offset, bytes) }.fill(POISON);
+            unsafe { self.arena.slice_at_mut::<u8>(offset, bytes) }.fill(POISON);
         }
     }
 }

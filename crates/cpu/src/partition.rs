@@ -48,8 +48,9 @@ fn max_units(graph: &Graph<CpuOp>, node: &Node<CpuOp>) -> usize {
     units.count(cols(node.output), cols(node.operands[0]))
 }
 
-/// A thread's part: rows, and the units of each row. The parts of all threads cover all units of all rows exactly once.
-pub(crate) fn part(
+/// The units that a thread computes: rows, and the units of each row. Together the threads cover all units of all rows exactly
+/// once.
+pub(crate) fn thread_units(
     rows: usize,
     units: usize,
     thread: usize,
@@ -109,13 +110,13 @@ mod tests {
             (0..5).flat_map(|r| (1..8).flat_map(move |u| (1..10).map(move |t| (r, u, t))))
         {
             let all: Vec<(usize, usize)> = (0..threads)
-                .flat_map(|thread| part(rows, units, thread, threads))
+                .flat_map(|thread| thread_units(rows, units, thread, threads))
                 .flat_map(|(row, units)| units.map(move |unit| (row, unit)))
                 .collect();
             let wanted: Vec<_> = (0..rows).flat_map(|row| (0..units).map(move |unit| (row, unit))).collect();
             assert_eq!(all, wanted, "{threads} threads");
-            let most =
-                (0..threads).map(|thread| part(rows, units, thread, threads).map(|(_, u)| u.len()).sum());
+            let most = (0..threads)
+                .map(|thread| thread_units(rows, units, thread, threads).map(|(_, u)| u.len()).sum());
             assert_eq!(most.max(), Some((rows * units).div_ceil(threads)));
         }
     }

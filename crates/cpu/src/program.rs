@@ -107,7 +107,7 @@ pub(crate) struct ArenaView {
 
 impl ArenaView {
     pub(crate) fn row<'a, T: Pod>(&self, arena: &'a AlignedBytes, row: usize) -> &'a [T] {
-        arena.read(self.offset + row * self.stride_bytes, self.shape.cols)
+        arena.slice_at(self.offset + row * self.stride_bytes, self.shape.cols)
     }
 
     /// Some columns of a row. The rest of the row may be written concurrently.
@@ -117,7 +117,7 @@ impl ArenaView {
         row: usize,
         cols: Range<usize>,
     ) -> &'a [T] {
-        arena.read(self.column_offset(row, &cols), cols.len())
+        arena.slice_at(self.column_offset(row, &cols), cols.len())
     }
 
     /// # Safety
@@ -130,7 +130,7 @@ impl ArenaView {
         cols: Range<usize>,
     ) -> &'a mut [T] {
         // SAFETY: the contract of this function.
-        unsafe { arena.write(self.column_offset(row, &cols), cols.len()) }
+        unsafe { arena.slice_at_mut(self.column_offset(row, &cols), cols.len()) }
     }
 
     fn column_offset(&self, row: usize, cols: &Range<usize>) -> usize {
@@ -141,7 +141,7 @@ impl ArenaView {
     /// All elements from the first of row 0 to the last of row `rows - 1`, including those between the rows.
     pub(crate) fn rows<'a, T: Pod>(&self, arena: &'a AlignedBytes, rows: usize) -> &'a [T] {
         debug_assert_eq!(size_of::<T>(), self.element_bytes);
-        arena.read(self.offset, self.span(rows))
+        arena.slice_at(self.offset, self.span(rows))
     }
 
     /// Row stride in elements.
@@ -320,7 +320,7 @@ impl CpuProgram {
             let count = input.view.shape.rows.at(rows) * input.view.shape.cols;
             let bytes = input.dtype.row_bytes(count).expect("inputs are not quantised");
             // SAFETY: the arena is borrowed mutably, and inputs have overlapping lifetimes, so their allocations are disjoint.
-            let bytes = unsafe { arena.write(input.view.offset, bytes) };
+            let bytes = unsafe { arena.slice_at_mut(input.view.offset, bytes) };
             let _: FilledInput = fill(InputBinding::new(input.tag, input.dtype, count, bytes))?;
         }
         Ok(BoundProgram { program: self, arena, rows })

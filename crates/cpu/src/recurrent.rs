@@ -74,7 +74,7 @@ impl RecurrentMemory {
     pub(crate) fn read_slot(&self, layers: Range<usize>, slot: usize, out: &mut Vec<u8>) {
         for bytes in self.layers[layers].iter().flat_map(|layer| [&layer.history, &layer.delta]) {
             let len = bytes.len() / self.slots;
-            out.extend_from_slice(bytes.read(slot * len, len));
+            out.extend_from_slice(bytes.slice_at(slot * len, len));
         }
     }
 
@@ -133,7 +133,7 @@ pub(crate) struct Tile<'a> {
 
 impl<'a> Tile<'a> {
     /// The tile, for reading. No other thread may write it while the slice lives.
-    pub(crate) fn read(&self) -> &'a [f32] {
+    pub(crate) fn as_slice(&self) -> &'a [f32] {
         self.bytes.slice(self.start, self.len)
     }
 
@@ -143,9 +143,9 @@ impl<'a> Tile<'a> {
     /// While the slice lives, no other thread may read or write the tile.
     #[allow(unsafe_code)] // Each tile is advanced by one thread.
     #[allow(clippy::mut_from_ref)] // See `AlignedBytes`.
-    pub(crate) unsafe fn write(&self) -> &'a mut [f32] {
+    pub(crate) unsafe fn as_mut_slice(&self) -> &'a mut [f32] {
         // SAFETY: the contract of this function.
-        unsafe { self.bytes.write(self.start * size_of::<f32>(), self.len) }
+        unsafe { self.bytes.slice_at_mut(self.start * size_of::<f32>(), self.len) }
     }
 }
 

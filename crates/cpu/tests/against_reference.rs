@@ -18,7 +18,7 @@ const GRAPHS: u64 = 2000;
 /// The maximum error of a row, relative to its largest element, if only the order of sums differs, and if activations are rounded,
 /// which the reference does not do.
 const MAX_ERROR: [f64; 2] = [5e-5, 0.05];
-/// If K and V are rounded, a sum whose last bit differs may round to the next level of their format. That is rare.
+/// If K and V are rounded, a sum whose last bit differs may round to a neighbouring value of their format. That is rare.
 const ROUNDED: f64 = 0.1;
 /// In a graph in which large values cancel, such as one through a single column, errors are larger: at most by this factor times
 /// the change of the reference's own result if its inputs and weights are perturbed by as much as is rounded.

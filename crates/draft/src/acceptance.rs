@@ -2,13 +2,13 @@
 
 use crate::MAX_DRAFT;
 
-/// Past steps count less and less: after 24, a half. This is 0.5^(1/24).
+/// Decay per step: the weight halves after 24 steps. This is 0.5^(1/24).
 const DECAY: f64 = 0.971_531_941_153_605_9;
 /// The weight of the prior, in steps.
 const PRIOR_WEIGHT: f64 = 2.0;
-/// After so many drafts that were not verified, one token is tried again: a text may have become predictable.
+/// After this many drafts in a row without verification, one token is verified again: a text may have become predictable.
 const RETRY_AFTER: u32 = 50;
-/// The prior of a method that nothing is known of.
+/// The prior without any data.
 const PRIOR: f64 = 0.6;
 
 /// Estimates, by position in the draft, the probability that a draft token is accepted if those before it are.
@@ -28,7 +28,7 @@ impl Default for Acceptance {
 }
 
 impl Acceptance {
-    /// An estimate that begins with what another one has learnt.
+    /// An estimate whose prior is another estimate.
     pub fn from_prior(other: &Acceptance) -> Acceptance {
         let other = Acceptance { skipped: 0, ..other.clone() };
         let mut acceptance = Acceptance::default();

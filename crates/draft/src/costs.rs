@@ -1,8 +1,8 @@
-//! What a step takes, by its rows: measured on this machine, with this model, while it runs.
+//! Step times by row count: measured on this machine, with this model, while it runs.
 
 use std::time::Duration;
 
-/// Row counts up to this one have a measurement each; above, two share an octave.
+/// Row counts up to this one have a bucket each; above it there are two buckets per power of two.
 const EXACT_ROWS: usize = 16;
 const BUCKETS: usize = EXACT_ROWS + 24;
 /// The weight of a new measurement in the moving average.
@@ -24,7 +24,7 @@ impl Default for StepCosts {
 }
 
 impl StepCosts {
-    /// Records that a step of `rows` rows took this long. The first step of a row count also plans it, so leave that one out.
+    /// Records that a step of `rows` rows took this long. Leave out steps that compiled a program.
     pub fn observe(&mut self, rows: usize, time: Duration) {
         let seconds = time.as_secs_f64();
         let entry = &mut self.measured[bucket(rows)];

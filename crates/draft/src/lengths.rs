@@ -1,12 +1,12 @@
-//! The choice of draft lengths: what all requests of a step gain together, against what the step costs.
+//! The choice of draft lengths: the tokens that all requests of a step can expect, against the step time.
 
 use crate::{Acceptance, StepCosts};
 
-/// A request of the next step, with its draft.
+/// The draft of one request of the next step.
 #[derive(Clone, Copy, Debug)]
-pub struct Proposal<'a> {
+pub struct Draft<'a> {
     /// The number of its draft tokens.
-    pub drafted: usize,
+    pub len: usize,
     /// How likely they are accepted.
     pub acceptance: &'a Acceptance,
 }
@@ -14,30 +14,30 @@ pub struct Proposal<'a> {
 /// How many draft tokens of each request a step should verify, for the most tokens per second.
 ///
 /// A step generates one token for each request, and a draft token adds the probability that it and all before it are accepted.
-/// That falls along each draft, so the best choice of any number of draft tokens are the likeliest, and only their number is to
-/// be chosen. `other_rows` are the step's rows beside the draft tokens, and `tokens` those that it generates without them.
+/// This probability falls along each draft, so the best n draft tokens are the n most probable ones, and only n has to be chosen.
+/// `other_rows` are the step's rows beside the draft tokens, and `tokens` those that it generates without them.
 pub fn draft_lengths(
     costs: &StepCosts,
     other_rows: usize,
     tokens: usize,
-    proposals: &[Proposal<'_>],
+    drafts: &[Draft<'_>],
 ) -> Vec<usize> {
-    let mut lengths = vec![0; proposals.len()];
-    let Some(plain) = costs.estimate(other_rows) else { return lengths };
+    let mut lengths = vec![0; drafts.len()];
+    let Some(undrafted_seconds) = costs.estimate(other_rows) else { return lengths };
     let mut gains: Vec<(f64, usize)> = Vec::new();
-    for (request, proposal) in proposals.iter().enumerate() {
+    for (request, draft) in drafts.iter().enumerate() {
         let mut reached = 1.0;
-        gains.extend((0..proposal.drafted).map(|position| {
-            reached *= proposal.acceptance.probability(position);
+        gains.extend((0..draft.len).map(|position| {
+            reached *= draft.acceptance.probability(position);
             (reached, request)
         }));
     }
     // Stable: of equal gains, each draft keeps its order.
     gains.sort_by(|(a, _), (b, _)| b.total_cmp(a));
-    let (mut expected, mut best) = (tokens as f64, (tokens as f64 / plain, 0));
+    let (mut expected, mut best) = (tokens as f64, (tokens as f64 / undrafted_seconds, 0));
     for (count, (gain, _)) in (1..).zip(&gains) {
         expected += gain;
-        let seconds = costs.estimate(other_rows + count).unwrap_or(plain);
+        let seconds = costs.estimate(other_rows + count).unwrap_or(undrafted_seconds);
         if expected / seconds > best.0 {
             best = (expected / seconds, count);
         }
@@ -66,9 +66,8 @@ mod tests {
     }
 
     fn lengths(costs: &StepCosts, of: &[(usize, &Acceptance)]) -> Vec<usize> {
-        let proposals: Vec<_> =
-            of.iter().map(|&(drafted, acceptance)| Proposal { drafted, acceptance }).collect();
-        draft_lengths(costs, of.len(), of.len(), &proposals)
+        let drafts: Vec<_> = of.iter().map(|&(len, acceptance)| Draft { len, acceptance }).collect();
+        draft_lengths(costs, of.len(), of.len(), &drafts)
     }
 
     #[test]

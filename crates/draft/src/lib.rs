@@ -1,11 +1,13 @@
 //! Speculative decoding: drafters, acceptance estimates, and the choice of draft lengths.
 //!
 //! A [`Drafter`] proposes tokens that may follow those of a request. The engine appends them to the request's next step, which
-//! samples a token after each; draft tokens are accepted as long as they are what was sampled before them. Tokens are sampled with
-//! noise keyed by position, so a request's text is the same with every drafter, draft length and acceptance.
+//! samples a token after each; draft tokens are accepted up to the first that differs from the token sampled for its position.
+//! Tokens are sampled with noise keyed by position, so a request's text is the same with every drafter, draft length and
+//! acceptance.
 //!
-//! How many draft tokens pay is a question of time: [`StepCosts`] measures what a step of each row count takes, [`Acceptance`]
-//! how likely the draft tokens of each position are accepted, and [`draft_lengths`] weighs the two over all requests of a step.
+//! How many draft tokens are worth verifying is a question of time: [`StepCosts`] measures the step time for each row count,
+//! [`Acceptance`] how likely the draft tokens of each position are accepted, and [`draft_lengths`] weighs the two over all requests
+//! of a step.
 
 mod acceptance;
 mod costs;
@@ -15,7 +17,7 @@ mod scripted;
 
 pub use acceptance::Acceptance;
 pub use costs::StepCosts;
-pub use lengths::{Proposal, draft_lengths};
+pub use lengths::{Draft, draft_lengths};
 pub use ngram::NgramDrafter;
 pub use scripted::{Script, ScriptedDrafter};
 

@@ -1,4 +1,4 @@
-//! The n-gram drafter: what followed the last time that a request's latest tokens occurred, as in "prompt lookup decoding"
+//! The n-gram drafter: what followed the last occurrence of a request's latest tokens, as in "prompt lookup decoding"
 //! (Saxena, 2023) and llama.cpp's `ngram-simple`, but for the longest suffix of any length.
 //!
 //! A suffix automaton (Blumer et al., "The smallest automaton recognizing the subwords of a text", 1985) of all tokens so far
@@ -10,23 +10,24 @@ use std::collections::HashMap;
 
 /// A suffix must have this many tokens to predict what follows.
 const MIN_MATCH: usize = 2;
-/// The automaton stops growing here; the oldest tokens are then forgotten all at once. About 100 bytes for each token.
+/// At this many tokens the automaton is cleared and starts over with the next token. About 100 bytes per token.
 const MAX_TOKENS: usize = 1 << 18;
 
-/// How many of a text's suffixes are told that they have occurred again.
-const REFRESHED_SUFFIXES: usize = 32;
+/// Maximum number of suffix links that [`Automaton::refresh`] follows per token.
+const MAX_REFRESHED_SUFFIXES: usize = 32;
 
 /// The root, which is the empty text.
 const ROOT: u32 = 0;
 const NONE: u32 = u32::MAX;
 
-/// Drafts from what the request has said or was told before.
+/// Proposes what followed the last occurrence of the latest tokens.
 #[derive(Clone, Debug)]
 pub struct NgramDrafter {
     automaton: Automaton,
-    /// Tokens of the history that the automaton has seen, and which of them it begins with.
-    seen: usize,
-    begins_at: usize,
+    /// How many tokens of the history were added.
+    added: usize,
+    /// The index of the first one in the automaton.
+    first: usize,
     min_match: usize,
 }
 
@@ -39,20 +40,20 @@ impl Default for NgramDrafter {
 impl NgramDrafter {
     /// A drafter that proposes tokens where the last `min_match` tokens, at least 1, have occurred before.
     pub fn new(min_match: usize) -> NgramDrafter {
-        NgramDrafter { automaton: Automaton::new(), seen: 0, begins_at: 0, min_match: min_match.max(1) }
+        NgramDrafter { automaton: Automaton::new(), added: 0, first: 0, min_match: min_match.max(1) }
     }
 
     fn catch_up(&mut self, history: &[u32]) {
-        if history.len() < self.seen {
+        if history.len() < self.added {
             *self = NgramDrafter::new(self.min_match);
         }
-        for &token in &history[self.seen..] {
+        for &token in &history[self.added..] {
             if self.automaton.len == MAX_TOKENS {
                 self.automaton = Automaton::new();
-                self.begins_at = self.seen;
+                self.first = self.added;
             }
             self.automaton.push(token);
-            self.seen += 1;
+            self.added += 1;
         }
     }
 }
@@ -66,8 +67,8 @@ impl Drafter for NgramDrafter {
         self.catch_up(history);
         let Some((length, end)) = self.automaton.earlier_suffix() else { return };
         if length >= self.min_match {
-            let next = self.begins_at + end + 1;
-            // The continuation may run into the suffix itself: a loop goes on as a loop.
+            let next = self.first + end + 1;
+            // The continuation may run into the suffix itself: a periodic text is continued periodically.
             let period = history.len() - next;
             draft.extend((0..max).map(|i| history[next + i % period]));
         }
@@ -155,13 +156,13 @@ impl Automaton {
         shorter
     }
 
-    /// The suffixes of the text also end at its end: what was said last is likelier said again than what was said first. Only the
-    /// longest are told, since there may be as many as tokens. To be called before the next token comes, so that the last suffix
-    /// still leads to where it has ended before.
+    /// Moves `end` of the longest suffixes to the end of the text, so that a later match continues from the most recent occurrence.
+    /// Only the longest, because there can be one per token. Call it before the next token is appended: until then the current
+    /// match must still point to the earlier occurrence.
     fn refresh(&mut self) {
         let Some(end) = self.len.checked_sub(1) else { return };
         let mut at = self.states[self.last as usize].link;
-        for _ in 0..REFRESHED_SUFFIXES {
+        for _ in 0..MAX_REFRESHED_SUFFIXES {
             if at == ROOT || at == NONE {
                 return;
             }
@@ -197,7 +198,7 @@ mod tests {
     fn what_followed_is_proposed() {
         assert_eq!(draft(&[1, 2, 3, 4, 5, 6, 2, 3], 3), [4, 5, 6]);
         assert_eq!(draft(&[1, 2, 3, 4], 3), []);
-        assert_eq!(draft(&[1, 2, 1], 3), [], "one token is no context");
+        assert_eq!(draft(&[1, 2, 1], 3), [], "one token is not enough");
         assert_eq!(draft(&[], 3), []);
         // The longest suffix decides, then the latest occurrence.
         assert_eq!(draft(&[9, 2, 3, 4, 8, 2, 3, 5, 9, 2, 3], 1), [4]);

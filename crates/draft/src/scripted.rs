@@ -1,4 +1,4 @@
-//! A drafter for tests: it knows what the requests will say, and spoils it in every way.
+//! A drafter for tests: it knows the answers, and corrupts its drafts in every way.
 
 use crate::Drafter;
 use fastrand::Rng;

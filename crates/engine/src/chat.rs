@@ -107,14 +107,14 @@ impl ChatFormat {
         Ok(last.as_ref().expect("compiled above").1.constraint())
     }
 
-    /// The tokens of a plain text to continue, with BOS in front where the model wants it and no EOS behind, and a warning if
-    /// the text brings its own BOS. With [`SpecialTokens::Ignore`] none of it becomes a control token.
+    /// The tokens of a plain text to continue, with BOS prepended where the model wants it and without EOS, and a warning if
+    /// the text has its own BOS. With [`SpecialTokens::Ignore`] none of it becomes a control token.
     pub fn text_tokens(&self, text: &str, special: SpecialTokens) -> EncodedPrompt {
         self.tokenizer.encode_prompt(text, special)
     }
 
-    /// The tokens of a conversation for the assistant to continue. Control tokens come from the template alone: what the
-    /// messages say is text. BOS is put in front where the model wants it and the template leaves it out.
+    /// The tokens of a conversation for the assistant to continue. Control tokens come from the template alone: message
+    /// contents are always text. BOS is prepended where the model wants it and the template leaves it out.
     ///
     /// # Errors
     /// If the model has no chat template, or the template is invalid or rejects the conversation.

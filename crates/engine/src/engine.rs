@@ -41,9 +41,9 @@ pub struct EngineOptions {
     pub model_name: String,
     /// Capacity of a request's event channel. A request pauses while it is full.
     pub event_buffer: usize,
-    /// How long a step may take for the sake of prompts while answers are being generated.
+    /// Time budget of a step that mixes prefill with decoding (chunked prefill).
     pub step_budget: Duration,
-    /// What drafts the next tokens of requests.
+    /// The drafters of requests.
     pub drafters: DrafterFactory,
 }
 

@@ -7,7 +7,7 @@ use crate::row::{Draw, Row, RowError, RowInput, RowOutputs, Sample, StepOutputs}
 use crate::scheduler::Demand;
 use crate::session::{Session, SessionId};
 use crate::speculation::{DrafterFactory, Drafts, Speculator};
-use crate::{CHECKPOINTS, Sampler, SamplerState, StepError, Stepper};
+use crate::{MAX_STATE_CHECKPOINTS, Sampler, SamplerState, StepError, Stepper};
 use std::ops::Range;
 use std::time::{Duration, Instant};
 use verbatim_backend::{Backend, Outputs};
@@ -84,7 +84,7 @@ impl Task {
 
 /// Tokens at the end of a prompt that may open the reasoning.
 const PROMPT_END: usize = 16;
-/// The most tokens that wait to be computed because a grammar has forced them: what else there is to do comes between.
+/// Maximum number of forced tokens queued at once, so that other requests, cancellation and events are handled in between.
 const MAX_FORCED: usize = 64;
 
 /// A request's rows of the step that is being computed: tokens to add, then its draft.
@@ -94,7 +94,7 @@ struct StepRows {
     start: usize,
     /// Rows before the draft.
     chunk: usize,
-    /// Whether the rows from the last of the chunk on sample a token. Otherwise more of the prompt is to come.
+    /// Whether the chunk's last row and the draft rows sample a token: false while more of the prompt follows.
     samples: bool,
     /// The mask of each row that samples, `mask_words` words each; none without a grammar.
     masks: Vec<u32>,
@@ -199,7 +199,7 @@ impl Generation {
         tokenizer: &Tokenizer,
         speculator: &Speculator,
     ) -> Result<Option<FinishReason>, RequestError> {
-        // What must come first needs no draw: it is computed with the prompt.
+        // Tokens that are forced at the start of the answer need no draw: they are prefilled with the prompt.
         if self.first_token.is_none() {
             let room = if session.shifts() { usize::MAX } else { session.room(stepper)? };
             if let Some(reason) = self.accept_forced(room, tokenizer)? {
@@ -217,8 +217,8 @@ impl Generation {
         self.room = session.room(stepper)?;
         if self.first_token.is_some() {
             let pending = self.pending_tokens.len();
-            // Recurrent states are kept for that many positions in flight.
-            let in_flight = if stepper.is_recurrent() { CHECKPOINTS } else { usize::MAX };
+            // Recurrent states are kept for only [`MAX_STATE_CHECKPOINTS`] positions in flight.
+            let in_flight = if stepper.is_recurrent() { MAX_STATE_CHECKPOINTS } else { usize::MAX };
             let room = self.room.min(in_flight).saturating_sub(pending);
             // The last token needs no row.
             let left = self.max_tokens - self.stats.generated_tokens - 1;
@@ -312,9 +312,9 @@ impl Generation {
         })
     }
 
-    /// Adds what the step has sampled to the answer, as far as the draft was right, and commits the rows that remain. Returns the
+    /// Adds the sampled tokens to the answer, up to the first that differs from the draft, and commits their rows. Returns the
     /// reason if the answer has ended.
-    pub(crate) fn settle<B: Backend>(
+    pub(crate) fn finish_step<B: Backend>(
         &mut self,
         samples: Samples,
         stepper: &mut Stepper<B>,
@@ -324,13 +324,13 @@ impl Generation {
     ) -> Result<Option<FinishReason>, RequestError> {
         let verified = self.verify(samples, tokenizer);
         let accepted = verified.as_ref().map_or(0, |(accepted, _)| *accepted);
-        self.drafts.settle(accepted, speculator);
-        session.settle(stepper, if verified.is_ok() { self.step.chunk + accepted } else { 0 })?;
+        self.drafts.record(accepted, speculator);
+        session.commit(stepper, if verified.is_ok() { self.step.chunk + accepted } else { 0 })?;
         verified.map(|(_, finished)| finished)
     }
 
-    /// Accepts the draft as long as it is what was sampled. Returns how many of its tokens were, and the reason if the answer has
-    /// ended.
+    /// Accepts the draft tokens up to the first that differs from the sampled one. Returns how many it accepted, and the reason if
+    /// the answer has ended.
     fn verify(
         &mut self,
         samples: Samples,
@@ -363,11 +363,11 @@ impl Generation {
             if finished.is_some() {
                 break;
             }
-            let right =
+            let matching =
                 draft[accepted..].iter().zip(&self.pending_tokens).take_while(|(a, b)| a == b).count();
-            accepted += right;
-            if right < self.pending_tokens.len() {
-                self.pending_tokens.drain(..right);
+            accepted += matching;
+            if matching < self.pending_tokens.len() {
+                self.pending_tokens.drain(..matching);
                 break;
             }
         }
@@ -375,14 +375,14 @@ impl Generation {
         Ok((accepted, finished))
     }
 
-    /// Adds the forced tokens: those that the grammar or the reasoning budget leaves no choice about, which need no step of their own. `room` is how many tokens the
-    /// context has room for. Returns the reason if the answer has ended.
+    /// Adds the forced tokens: those that the grammar or the reasoning budget leaves no choice about, which need no step of their
+    /// own. `room` is how many tokens the context has room for. Returns the reason if the answer has ended.
     fn accept_forced(
         &mut self,
         room: usize,
         tokenizer: &Tokenizer,
     ) -> Result<Option<FinishReason>, RequestError> {
-        let mut of_grammar = None;
+        let mut grammar_tokens = None;
         while self.stats.generated_tokens < self.max_tokens
             && self.pending_tokens.len() < room.min(MAX_FORCED)
         {
@@ -391,7 +391,8 @@ impl Generation {
                 Some(token) => token,
                 None if reasoning.is_some_and(Reasoning::is_thinking) => break,
                 None => {
-                    let next = of_grammar.get_or_insert_with(|| self.forced_by_grammar().into_iter()).next();
+                    let next =
+                        grammar_tokens.get_or_insert_with(|| self.forced_by_grammar().into_iter()).next();
                     let Some(token) = next else { break };
                     token
                 }
@@ -452,10 +453,9 @@ impl Generation {
         let reason = stopped_by.map_or(reason, |index| FinishReason::StopString(self.stop[index].clone()));
         let rest = self.text.has_text() || !self.text.tokens.is_empty();
         let rest = rest.then(|| self.text.take());
-        let since = |first: Instant| first.elapsed();
         self.stats.drafts = self.drafts.stats();
         self.stats.time_to_first_token = self.first_token.unwrap_or_else(Instant::now) - self.started;
-        self.stats.generation_time = self.first_token.map_or(Duration::ZERO, since);
+        self.stats.generation_time = self.first_token.map_or(Duration::ZERO, |first| first.elapsed());
         (rest, Event::Finished { reason, stats: self.stats })
     }
 }

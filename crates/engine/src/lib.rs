@@ -62,8 +62,8 @@ pub use verbatim_sample::{
     TokenLogProbs, UnknownSampler,
 };
 pub use verbatim_state::{
-    BatchError, CHECKPOINTS, ModelId, RestoreError, Restored, SavedFile, SavedFileError, SequenceExtension,
-    SequenceId, StateError,
+    BatchError, MAX_STATE_CHECKPOINTS, ModelId, RestoreError, Restored, SavedFile, SavedFileError,
+    SequenceExtension, SequenceId, StateError,
 };
 
 /// Maximum number of rows of one step.

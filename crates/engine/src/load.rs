@@ -82,7 +82,7 @@ impl<B: Backend> Stepper<B> {
         let digest = model_digest(file);
         state.set_model_digest(ModelId::TARGET, digest);
         let memory = SequenceMemory { state, hadamard: vec![format.hadamard()] };
-        let target = Loaded { model, base: ModelOffsets::default(), spec, digest };
+        let target = Loaded { model, offsets: ModelOffsets::default(), spec, digest };
         Ok(Stepper::from_parts(backend, weights, target, memory, *options))
     }
 
@@ -95,17 +95,17 @@ impl<B: Backend> Stepper<B> {
         let model = verbatim_models::open(file)?;
         let format = KvFormat { k: options.k, v: options.v, hadamard: options.hadamard };
         let spec = model_spec(file, &*model, self.context(), format)?;
-        let base = self.models.iter().fold(ModelOffsets::default(), |base, loaded| ModelOffsets {
-            weights: base.weights + loaded.model.weights().len() as u32,
-            kv: base.kv + loaded.spec.layers.len() as u32,
-            recurrent: base.recurrent + loaded.spec.recurrent.len() as u32,
+        let offsets = self.models.iter().fold(ModelOffsets::default(), |offsets, loaded| ModelOffsets {
+            weights: offsets.weights + loaded.model.weights().len() as u32,
+            kv: offsets.kv + loaded.spec.layers.len() as u32,
+            recurrent: offsets.recurrent + loaded.spec.recurrent.len() as u32,
         });
         let id = self.memory.state.append_model(spec.clone())?;
         append_weights(&mut self.backend, &mut self.weights, file, &*model)?;
         let digest = model_digest(file);
         self.memory.state.set_model_digest(id, digest);
         self.memory.hadamard.push(format.hadamard());
-        self.models.push(Loaded { model, base, spec, digest });
+        self.models.push(Loaded { model, offsets, spec, digest });
         Ok(id)
     }
 

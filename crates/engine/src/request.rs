@@ -125,10 +125,10 @@ pub struct GenerationStats {
     pub cached_tokens: usize,
     /// Generated tokens, excluding the end-of-generation token.
     pub generated_tokens: usize,
-    /// Tokens that were sampled outside the graph because it cannot, the end token included. See
+    /// Tokens that were sampled outside the graph because the graph cannot run their samplers, the end token included. See
     /// [`LoadOptions::backend_sampling`](crate::LoadOptions::backend_sampling).
     pub sampled_outside_graph: usize,
-    /// What became of its drafts.
+    /// Its speculation statistics.
     pub drafts: DraftStats,
     /// From the start of the request to its first token (TTFT), or to its end if there was none.
     pub time_to_first_token: Duration,

@@ -4,7 +4,7 @@ use crate::MAX_ROWS;
 use std::time::Duration;
 use verbatim_draft::StepCosts;
 
-/// How much longer than without prompts a step may take where that alone is above the budget.
+/// Prefill may stretch a step to this multiple of its decode-only time, even if that exceeds the time budget.
 const SLOWDOWN: f64 = 1.5;
 
 /// A running request that could use rows of the next step.
@@ -22,50 +22,51 @@ pub(crate) enum Demand {
     },
 }
 
-/// Shares out the rows of a step.
+/// Schedules the rows of a step.
 ///
-/// All decoding requests advance in each step, so that none waits for another's text. Prompts share, in the order of the
-/// requests, what is left of the time budget; the first of them always advances, so that none waits for ever.
+/// Every decoding request advances in each step, as long as all fit into [`MAX_ROWS`]; those left out come first in the next step.
+/// Prompts get what is left of the time budget, in the order of the requests; the first of them advances wherever a row is left,
+/// so that none waits for ever.
 #[derive(Debug)]
 pub(crate) struct Scheduler {
-    /// What a step takes by its rows, measured.
+    /// Measured step times by row count.
     pub(crate) costs: StepCosts,
-    /// A step that holds up decoding requests should not take longer.
+    /// Time budget of a step that mixes prefill with decoding (chunked prefill).
     step_budget: Duration,
-    /// The request to begin with where not all decoding requests fit.
-    turn: usize,
+    /// The request to schedule first where not all decoding requests fit.
+    first: usize,
 }
 
 impl Scheduler {
     pub(crate) fn new(step_budget: Duration) -> Scheduler {
-        Scheduler { costs: StepCosts::default(), step_budget, turn: 0 }
+        Scheduler { costs: StepCosts::default(), step_budget, first: 0 }
     }
 
     /// The rows of each request in the next step; 0 leaves it out.
-    pub(crate) fn share(&mut self, demands: &[Demand]) -> Vec<usize> {
-        let mut shares = vec![0; demands.len()];
+    pub(crate) fn schedule(&mut self, demands: &[Demand]) -> Vec<usize> {
+        let mut scheduled = vec![0; demands.len()];
         let mut used = 0;
-        let order = (0..demands.len()).map(|i| (i + self.turn) % demands.len());
+        let order = (0..demands.len()).map(|i| (i + self.first) % demands.len());
         let mut left_out = None;
         for i in order {
             if let Demand::Decode { rows } = demands[i] {
                 if used + rows.min(MAX_ROWS) <= MAX_ROWS {
-                    shares[i] = rows.min(MAX_ROWS);
-                    used += shares[i];
+                    scheduled[i] = rows.min(MAX_ROWS);
+                    used += scheduled[i];
                 } else {
                     left_out = left_out.or(Some(i));
                 }
             }
         }
-        self.turn = left_out.unwrap_or(0);
+        self.first = left_out.unwrap_or(0);
         let mut left = self.prefill_rows(used);
-        for (share, demand) in shares.iter_mut().zip(demands) {
+        for (scheduled, demand) in scheduled.iter_mut().zip(demands) {
             if let Demand::Prefill { rows } = *demand {
-                *share = rows.min(left);
-                left -= *share;
+                *scheduled = rows.min(left);
+                left -= *scheduled;
             }
         }
-        shares
+        scheduled
     }
 
     /// How many rows of prompts fit into a step beside `decode_rows` others.
@@ -74,7 +75,7 @@ impl Scheduler {
         if decode_rows == 0 {
             return room;
         }
-        // Unknown costs are found out with small steps.
+        // Unknown costs are measured with small steps.
         let Some(alone) = self.costs.estimate(decode_rows) else { return room.min(1) };
         let budget = self.step_budget.as_secs_f64().max(SLOWDOWN * alone);
         let fits = |rows: &usize| self.costs.estimate(decode_rows + rows).is_some_and(|cost| cost <= budget);
@@ -105,33 +106,33 @@ mod tests {
     #[test]
     fn a_prompt_alone_takes_all_rows() {
         assert_eq!(
-            Scheduler::new(BUDGET).share(&[Prefill { rows: 2000 }, Prefill { rows: 5 }]),
+            Scheduler::new(BUDGET).schedule(&[Prefill { rows: 2000 }, Prefill { rows: 5 }]),
             [MAX_ROWS, 0]
         );
-        assert_eq!(Scheduler::new(BUDGET).share(&[Prefill { rows: 20 }, Prefill { rows: 5 }]), [20, 5]);
-        assert_eq!(Scheduler::new(BUDGET).share(&[]), [0; 0]);
+        assert_eq!(Scheduler::new(BUDGET).schedule(&[Prefill { rows: 20 }, Prefill { rows: 5 }]), [20, 5]);
+        assert_eq!(Scheduler::new(BUDGET).schedule(&[]), [0; 0]);
     }
 
     #[test]
     fn prompts_beside_answers_keep_to_the_budget() {
-        let shares = measured().share(&[
+        let scheduled = measured().schedule(&[
             Prefill { rows: 2000 },
             Decode { rows: 1 },
             Prefill { rows: 9 },
             Decode { rows: 3 },
         ]);
-        assert_eq!((shares[1], shares[3]), (1, 3));
-        assert!(shares[0] >= 16 && shares[2] == 0, "{shares:?}");
-        assert!(time(shares.iter().sum()) <= BUDGET, "{shares:?}");
+        assert_eq!((scheduled[1], scheduled[3]), (1, 3));
+        assert!(scheduled[0] >= 16 && scheduled[2] == 0, "{scheduled:?}");
+        assert!(time(scheduled.iter().sum()) <= BUDGET, "{scheduled:?}");
     }
 
     #[test]
     fn a_prompt_advances_beside_slow_answers() {
         let mut scheduler = Scheduler::new(Duration::from_millis(1));
-        assert_eq!(scheduler.share(&[Decode { rows: 1 }, Prefill { rows: 100 }]), [1, 1]);
+        assert_eq!(scheduler.schedule(&[Decode { rows: 1 }, Prefill { rows: 100 }]), [1, 1]);
         (1..=MAX_ROWS).for_each(|rows| scheduler.costs.observe(rows, time(rows)));
-        let shares = scheduler.share(&[Decode { rows: 1 }, Prefill { rows: 100 }]);
-        assert!(shares[1] >= 1 && time(1 + shares[1]) <= time(1).mul_f64(SLOWDOWN), "{shares:?}");
+        let scheduled = scheduler.schedule(&[Decode { rows: 1 }, Prefill { rows: 100 }]);
+        assert!(scheduled[1] >= 1 && time(1 + scheduled[1]) <= time(1).mul_f64(SLOWDOWN), "{scheduled:?}");
     }
 
     #[test]
@@ -140,12 +141,12 @@ mod tests {
         let demands = vec![Decode { rows: 16 }; 50];
         let mut served = [0; 50];
         for _ in 0..50 {
-            let shares = scheduler.share(&demands);
+            let scheduled = scheduler.schedule(&demands);
             assert!(
-                shares.iter().sum::<usize>() <= MAX_ROWS
-                    && shares.iter().all(|share| [0, 16].contains(share))
+                scheduled.iter().sum::<usize>() <= MAX_ROWS
+                    && scheduled.iter().all(|rows| [0, 16].contains(rows))
             );
-            served.iter_mut().zip(&shares).for_each(|(served, &share)| *served += usize::from(share > 0));
+            served.iter_mut().zip(&scheduled).for_each(|(served, &rows)| *served += usize::from(rows > 0));
         }
         assert!(served.iter().all(|&served| served >= 31), "{served:?}");
     }
@@ -181,18 +182,18 @@ mod tests {
                         rows => Prefill { rows },
                     })
                     .collect();
-                let shares = scheduler.share(&demands);
-                let rows: usize = shares.iter().sum();
-                assert!((1..=MAX_ROWS).contains(&rows), "seed {seed}: {shares:?}");
+                let scheduled = scheduler.schedule(&demands);
+                let rows: usize = scheduled.iter().sum();
+                assert!((1..=MAX_ROWS).contains(&rows), "seed {seed}: {scheduled:?}");
                 let first_prompt = demands.iter().position(|demand| matches!(demand, Prefill { .. }));
-                assert!(first_prompt.is_none_or(|first| shares[first] > 0), "seed {seed}: {shares:?}");
+                assert!(first_prompt.is_none_or(|first| scheduled[first] > 0), "seed {seed}: {scheduled:?}");
                 now += takes(rows);
                 scheduler.costs.observe(rows, takes(rows));
-                for (request, (demand, share)) in running.iter_mut().zip(demands.iter().zip(shares)) {
+                for (request, (demand, scheduled)) in running.iter_mut().zip(demands.iter().zip(scheduled)) {
                     match *demand {
-                        Prefill { .. } => request.prompt -= share,
+                        Prefill { .. } => request.prompt -= scheduled,
                         Decode { rows } => {
-                            assert_eq!(share, rows, "seed {seed}: an answer waits");
+                            assert_eq!(scheduled, rows, "seed {seed}: an answer waits");
                             // Costs are exact after some steps; a new size is off by its extrapolation.
                             let limit = BUDGET.max(takes(5 * 20).mul_f64(SLOWDOWN)) * 2;
                             assert!(!request.started || now - request.last <= limit, "seed {seed}");

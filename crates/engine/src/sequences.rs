@@ -169,7 +169,7 @@ impl<B: Backend> Stepper<B> {
     }
 
     /// Whether the model has recurrent layers. Its sequences can only be truncated to 0, and a commit must be empty or drop fewer than
-    /// [`crate::CHECKPOINTS`] positions in flight.
+    /// [`crate::MAX_STATE_CHECKPOINTS`] positions in flight.
     pub fn is_recurrent(&self) -> bool {
         self.memory.state.is_recurrent()
     }

@@ -241,20 +241,20 @@ impl Session {
         Ok(start)
     }
 
-    /// Commits the first `count` tokens in flight, and drops the others.
-    pub(crate) fn settle<B: Backend>(
+    /// Commits the first `count` tokens in flight, and rolls back the others.
+    pub(crate) fn commit<B: Backend>(
         &mut self,
         stepper: &mut Stepper<B>,
         count: usize,
     ) -> Result<(), StateError> {
-        let settled = match count {
+        let result = match count {
             0 => stepper.rollback(self.sequence),
             _ => stepper.commit(self.sequence, count),
         };
         // After an error too, the history is that of the committed tokens.
         let committed = stepper.len(self.sequence)? + stepper.removed_count(self.sequence)?;
         self.history.truncate(committed);
-        settled
+        result
     }
 
     /// Context shift: discards half of what comes after the kept tokens. Returns false if the session does not shift.

@@ -1,13 +1,13 @@
-//! Speculative decoding: which requests draft, how many tokens a step verifies, and what becomes of them.
+//! Speculative decoding: which requests draft, how many tokens a step verifies, and how many it accepts.
 
 use crate::Sampler;
 use std::sync::Arc;
-use verbatim_draft::{Acceptance, Drafter, MAX_DRAFT, NgramDrafter, Proposal, StepCosts, draft_lengths};
+use verbatim_draft::{Acceptance, Draft, Drafter, MAX_DRAFT, NgramDrafter, StepCosts, draft_lengths};
 
 /// How many draft tokens of a request are verified in one step. It changes how long an answer takes, never its text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Speculation {
-    /// As many as pay on this machine, by what steps take and drafts are worth; often none.
+    /// As many as are worth verifying, by measured step times and acceptance; often none.
     Auto {
         /// At most so many.
         max: usize,
@@ -19,7 +19,7 @@ pub enum Speculation {
 }
 
 impl Speculation {
-    /// As many as pay.
+    /// As many as are worth verifying.
     pub const AUTO: Speculation = Speculation::Auto { max: MAX_DRAFT };
 }
 
@@ -30,7 +30,7 @@ impl Default for Speculation {
     }
 }
 
-/// Makes the drafter of each request.
+/// Creates the drafter of each request.
 #[derive(Clone)]
 pub struct DrafterFactory(Arc<dyn Fn() -> Box<dyn Drafter> + Send + Sync>);
 
@@ -77,7 +77,7 @@ pub(crate) struct Drafts {
     history: Vec<u32>,
 }
 
-/// What became of a request's drafts.
+/// Speculation statistics of a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DraftStats {
     /// Why nothing was drafted, if so by choice.
@@ -121,11 +121,11 @@ impl Drafts {
     }
 
     /// Records how many of the verified tokens were accepted, and forgets them.
-    pub(crate) fn settle(&mut self, accepted: usize, speculator: &mut Speculator) {
+    pub(crate) fn record(&mut self, accepted: usize, speculator: &mut Speculator) {
         let verified = self.tokens.len();
         if verified > 0 {
             self.stats.add(verified, accepted);
-            speculator.known.observe(verified, accepted);
+            speculator.overall.observe(verified, accepted);
         }
         if let Some(acceptance) = &mut self.acceptance
             && self.proposed > 0
@@ -149,7 +149,7 @@ impl Drafts {
     ) {
         self.tokens.clear();
         let Ok(drafter) = &mut self.drafter else { return };
-        self.acceptance.get_or_insert_with(|| Acceptance::from_prior(&speculator.known));
+        self.acceptance.get_or_insert_with(|| Acceptance::from_prior(&speculator.overall));
         let max = match self.speculation {
             Speculation::Fixed(limit) | Speculation::Auto { max: limit } => max.min(limit),
             Speculation::Off => 0,
@@ -172,24 +172,25 @@ impl Drafts {
     }
 }
 
-/// What all requests have in common: how likely their drafts have been accepted.
+/// Acceptance over all requests.
 #[derive(Debug, Default)]
 pub(crate) struct Speculator {
-    known: Acceptance,
+    /// The prior of new requests.
+    overall: Acceptance,
 }
 
 impl Speculator {
-    /// Shortens the drafts of the next step to what pays, given how many rows each request has without its draft.
+    /// Shortens the drafts of the next step to what is worth verifying, given how many rows each request has without its draft.
     pub(crate) fn limit(&self, costs: &StepCosts, decoding: &mut [(usize, &mut Drafts)]) {
         let rows = decoding.iter().map(|(rows, _)| rows).sum();
-        let proposals: Vec<Proposal<'_>> = decoding
+        let drafts: Vec<Draft<'_>> = decoding
             .iter()
-            .map(|(_, drafts)| Proposal {
-                drafted: if drafts.is_auto() { drafts.tokens.len() } else { 0 },
-                acceptance: drafts.acceptance.as_ref().unwrap_or(&self.known),
+            .map(|(_, request)| Draft {
+                len: if request.is_auto() { request.tokens.len() } else { 0 },
+                acceptance: request.acceptance.as_ref().unwrap_or(&self.overall),
             })
             .collect();
-        let lengths = draft_lengths(costs, rows, decoding.len(), &proposals);
+        let lengths = draft_lengths(costs, rows, decoding.len(), &drafts);
         for ((_, drafts), length) in decoding.iter_mut().zip(lengths) {
             if drafts.is_auto() {
                 drafts.tokens.truncate(length);

@@ -36,7 +36,7 @@ pub struct SequenceMemory<B: Backend> {
 /// A model whose weights are loaded.
 pub(crate) struct Loaded {
     pub(crate) model: Box<dyn Model>,
-    pub(crate) base: ModelOffsets,
+    pub(crate) offsets: ModelOffsets,
     /// Its per-sequence state.
     pub(crate) spec: ModelSpec,
     pub(crate) digest: Digest,
@@ -179,7 +179,7 @@ impl<B: Backend> Stepper<B> {
         let Scratch { key, batch, kv_indices, looked_up, run_rows, outcomes, samplers } = scratch;
         let program = programs.get_or_build(key, || {
             let loaded = &models[model.index()];
-            let graph = loaded.model.build(&key.shape(loaded.base, state.windows(), count))?;
+            let graph = loaded.model.build(&key.shape(loaded.offsets, state.windows(), count))?;
             let program = backend.prepare(&graph, weights)?;
             Ok::<_, StepError>((graph, program))
         })?;
@@ -384,8 +384,8 @@ fn look_up_rows<S: StateStore>(
         looked_up.push(index);
     }
     state.batch(model, kv_indices, batch);
-    for (kv_index, error) in batch.rejected.drain(..) {
-        outcomes.reject(rows, looked_up[kv_index], error.into());
+    for (index, error) in batch.rejected.drain(..) {
+        outcomes.reject(rows, looked_up[index], error.into());
     }
 }
 

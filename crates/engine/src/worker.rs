@@ -27,14 +27,14 @@ struct Running {
     outbox: Outbox,
 }
 
-/// How a running request goes on.
-enum Turn {
-    /// With rows in the next step.
-    Step(Demand),
-    /// Not before its client reads.
+/// What a running request does in the next step.
+enum NextStep {
+    /// It could use these rows.
+    Run(Demand),
+    /// Nothing before its client reads.
     Paused,
-    /// Not at all.
-    Over(Result<FinishReason, RequestError>),
+    /// Nothing: it has ended.
+    Finished(Result<FinishReason, RequestError>),
 }
 
 /// The engine thread's data. Requests that run are in the order in which they have started.
@@ -123,26 +123,26 @@ impl<B: Backend> Worker<B> {
         let mut demands = Vec::with_capacity(self.running.len());
         let mut index = 0;
         while index < self.running.len() {
-            match self.turn(index) {
-                Turn::Over(result) => {
+            match self.prepare(index) {
+                NextStep::Finished(result) => {
                     let running = self.running.remove(index);
                     self.end(running, result);
                     continue;
                 }
-                Turn::Step(demand) => demands.push((index, demand)),
-                Turn::Paused => {}
+                NextStep::Run(demand) => demands.push((index, demand)),
+                NextStep::Paused => {}
             }
             index += 1;
         }
         self.limit_drafts(&mut demands);
         let (indices, demands): (Vec<usize>, Vec<Demand>) = demands.into_iter().unzip();
-        let shares = self.scheduler.share(&demands);
-        let shares: Vec<(usize, usize)> =
-            indices.into_iter().zip(shares).filter(|&(_, rows)| rows > 0).collect();
-        if shares.is_empty() {
+        let scheduled = self.scheduler.schedule(&demands);
+        let scheduled: Vec<(usize, usize)> =
+            indices.into_iter().zip(scheduled).filter(|&(_, rows)| rows > 0).collect();
+        if scheduled.is_empty() {
             return;
         }
-        let mut ended = self.step(&shares);
+        let mut ended = self.step(&scheduled);
         // From the back, so that indices stay.
         ended.sort_by_key(|(index, _)| std::cmp::Reverse(*index));
         for (index, result) in ended {
@@ -164,24 +164,24 @@ impl<B: Backend> Worker<B> {
             .map(|(index, _)| index)
     }
 
-    /// How a running request goes on.
-    fn turn(&mut self, index: usize) -> Turn {
+    /// What a running request does in the next step; drafts if it decodes.
+    fn prepare(&mut self, index: usize) -> NextStep {
         let Running { generation, session, outbox, .. } = &mut self.running[index];
         if outbox.is_cancelled() {
-            return Turn::Over(Ok(FinishReason::Cancelled));
+            return NextStep::Finished(Ok(FinishReason::Cancelled));
         }
         if !outbox.flush() {
-            return Turn::Paused;
+            return NextStep::Paused;
         }
         let session = self.sessions.get_mut(session).expect("not closed while a request uses it");
         match generation.prepare(&mut self.stepper, session, &self.tokenizer, &self.speculator) {
-            Ok(None) => Turn::Step(generation.demand()),
-            Ok(Some(reason)) => Turn::Over(Ok(reason)),
-            Err(error) => Turn::Over(Err(error)),
+            Ok(None) => NextStep::Run(generation.demand()),
+            Ok(Some(reason)) => NextStep::Finished(Ok(reason)),
+            Err(error) => NextStep::Finished(Err(error)),
         }
     }
 
-    /// Shortens drafts to what pays.
+    /// Shortens drafts to what is worth verifying.
     fn limit_drafts(&mut self, demands: &mut [(usize, Demand)]) {
         let mut wanted =
             demands.iter().filter(|(_, demand)| matches!(demand, Demand::Decode { .. })).peekable();
@@ -200,10 +200,10 @@ impl<B: Backend> Worker<B> {
     }
 
     /// Computes the given rows of the running requests, by index, in one step. Returns those that have ended.
-    fn step(&mut self, shares: &[(usize, usize)]) -> Vec<(usize, Result<FinishReason, RequestError>)> {
+    fn step(&mut self, scheduled: &[(usize, usize)]) -> Vec<(usize, Result<FinishReason, RequestError>)> {
         let mut ended = Vec::new();
-        let mut members = Vec::with_capacity(shares.len());
-        for &(index, rows) in shares {
+        let mut members = Vec::with_capacity(scheduled.len());
+        for &(index, rows) in scheduled {
             let Running { generation, session, .. } = &mut self.running[index];
             let session = self.sessions.get_mut(session).expect("not closed while a request uses it");
             match generation.begin_step(rows, &mut self.stepper, session, &self.tokenizer) {
@@ -214,19 +214,19 @@ impl<B: Backend> Worker<B> {
         match self.compute(&members) {
             Ok(samples) => {
                 for (index, samples) in members.into_iter().zip(samples) {
-                    if let Some(result) = self.settle(index, samples) {
+                    if let Some(result) = self.finish_step(index, samples) {
                         ended.push((index, result));
                     }
                 }
             }
-            // Which request is to blame is found out by computing each alone.
+            // Computing each request alone tells which one fails.
             Err(_) if members.len() > 1 => {
-                members.iter().for_each(|&index| self.take_back(index));
-                let alone = shares.iter().filter(|(index, _)| members.contains(index));
-                ended.extend(alone.flat_map(|&share| self.step(&[share])).collect::<Vec<_>>());
+                members.iter().for_each(|&index| self.roll_back(index));
+                let alone = scheduled.iter().filter(|(index, _)| members.contains(index));
+                ended.extend(alone.flat_map(|&rows| self.step(&[rows])).collect::<Vec<_>>());
             }
             Err(error) => {
-                members.iter().for_each(|&index| self.take_back(index));
+                members.iter().for_each(|&index| self.roll_back(index));
                 ended.extend(members.first().map(|&index| (index, Err(error.into()))));
             }
         }
@@ -260,19 +260,19 @@ impl<B: Backend> Worker<B> {
     }
 
     /// Commits what a request keeps of a step, and sends its text. Returns the result if the answer has ended.
-    fn settle(&mut self, index: usize, samples: Samples) -> Option<Result<FinishReason, RequestError>> {
+    fn finish_step(&mut self, index: usize, samples: Samples) -> Option<Result<FinishReason, RequestError>> {
         let Worker { stepper, tokenizer, sessions, running, speculator, .. } = self;
         let Running { generation, session, outbox, .. } = &mut running[index];
         let session = sessions.get_mut(session).expect("not closed while a request uses it");
-        let settled = generation.settle(samples, stepper, session, tokenizer, speculator);
+        let finished = generation.finish_step(samples, stepper, session, tokenizer, speculator);
         generation.take_text().into_iter().for_each(|text| outbox.put(text));
-        settled.transpose()
+        finished.transpose()
     }
 
     /// Drops the rows that a request has in flight.
-    fn take_back(&mut self, index: usize) {
+    fn roll_back(&mut self, index: usize) {
         let session = self.sessions.get_mut(&self.running[index].session).expect("a request uses it");
-        session.settle(&mut self.stepper, 0).expect("the sequence exists");
+        session.commit(&mut self.stepper, 0).expect("the sequence exists");
     }
 
     fn start(&mut self, Job { task, mut outbox }: Job) {

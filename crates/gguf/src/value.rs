@@ -1,4 +1,4 @@
-//! Metadata values: scalars, strings and arrays, viewed where they lie in the file.
+//! Metadata values: scalars, strings and arrays, as zero-copy views of the file.
 
 use std::fmt;
 
@@ -294,7 +294,7 @@ impl fmt::Display for ValueType {
 /// Arrays of arrays deeper than this are rejected. No known file has any; the bound limits the recursion.
 const MAX_ARRAY_DEPTH: usize = 4;
 
-/// An array of metadata values, all of one type, viewed where they lie.
+/// An array of metadata values, all of one type: a zero-copy view of the file.
 #[derive(Clone, Copy, PartialEq)]
 pub struct Array<'a> {
     element: ValueType,
@@ -370,7 +370,7 @@ impl fmt::Debug for Array<'_> {
     }
 }
 
-/// An array of strings, such as a vocabulary, viewed where it lies: it takes no memory, and is read sequentially.
+/// An array of strings, such as a vocabulary: a zero-copy view of the file, read sequentially.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct BytesArray<'a>(Array<'a>);
 
@@ -400,7 +400,7 @@ impl<'a> BytesArray<'a> {
     }
 }
 
-/// An array of strings, all of them UTF-8, viewed where it lies.
+/// An array of strings, all of them UTF-8: a zero-copy view of the file.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StrArray<'a>(BytesArray<'a>);
 

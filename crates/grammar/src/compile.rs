@@ -10,12 +10,12 @@ use crate::{gbnf, lark, regex, schema};
 use llguidance::Matcher;
 use llguidance::api::TopLevelGrammar;
 
-/// The library recurses over rules and expressions. Only the pages that it touches are ever used.
+/// llguidance recurses over rules and expressions. Only the pages that it touches are ever used.
 const STACK_BYTES: usize = 256 << 20;
-/// How the library says that a part of a schema contradicts itself. The reason follows.
+/// How llguidance says that a part of a schema contradicts itself. The reason follows.
 const UNSATISFIABLE: &str = "Unsatisfiable schema: ";
 
-/// How the library says that a grammar exceeds one of its limits, and what is said here.
+/// How llguidance says that a grammar exceeds one of its limits, and what is said here.
 const LIMITS: [(&str, &str); 9] = [
     ("grammar.symbols.len()", "there are too many symbols"),
     ("(number of symbols) too big", "there are too many symbols"),
@@ -106,7 +106,7 @@ fn compile_here(grammar: &Grammar, vocabulary: &Vocabulary) -> Result<CompiledGr
     Ok(CompiledGrammar { vocabulary: vocabulary.clone(), matcher })
 }
 
-/// An error of the library. A GBNF grammar has been converted, and its user does not know what the library saw.
+/// An error of llguidance. A GBNF grammar has been converted, and its user does not know what llguidance saw.
 fn library_error(kind: &'static str, message: &str, converted: Option<&gbnf::Converted>) -> GrammarError {
     let what = plain_message(message).into_owned();
     // A mask without a single token.
@@ -148,7 +148,7 @@ fn library_error(kind: &'static str, message: &str, converted: Option<&gbnf::Con
             }
             None => GrammarError::Lark { what },
         },
-        // The converted grammar is well-formed, so it can only be too large for the library.
+        // The converted grammar is well-formed, so it can only be too large for llguidance.
         _ => {
             let rule = converted.and_then(|converted| converted.describe(line_and_rest(&what)?.0));
             let what = format!("{} is too large", rule.as_deref().unwrap_or("it"));
@@ -157,14 +157,14 @@ fn library_error(kind: &'static str, message: &str, converted: Option<&gbnf::Con
     }
 }
 
-/// The line that the library complains about, as in `at 3(14): ...`, and what it says.
+/// The line that llguidance complains about, as in `at 3(14): ...`, and what it says.
 fn line_and_rest(message: &str) -> Option<(usize, &str)> {
     let (line, rest) = message.strip_prefix("at ").unwrap_or(message).split_once('(')?;
     let (_, rest) = rest.split_once("): ")?;
     Some((line.parse().ok()?, rest))
 }
 
-/// The schema outside of a JSON schema that the library would have to fetch.
+/// The schema outside of a JSON schema that llguidance would have to fetch.
 fn remote_reference(message: &str) -> Option<&str> {
     let (_, after) = message.split_once("Resource '")?;
     let (uri, reason) = after.split_once('\'')?;

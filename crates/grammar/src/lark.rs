@@ -1,4 +1,4 @@
-//! Checks a Lark grammar before the library sees it, and prepares the JSON schemas in it.
+//! Checks a Lark grammar before llguidance sees it, and prepares the JSON schemas in it.
 
 use crate::error::GrammarError;
 use crate::limits::{MAX_LARK_SYMBOLS, MAX_LARK_TERMINALS};
@@ -38,7 +38,7 @@ pub(crate) fn prepare(lark: &str, tokenizer: &Tokenizer) -> Result<String, Gramm
     Ok(scanner.output)
 }
 
-/// Splits a grammar as the library does, as far as it matters here.
+/// Splits a grammar as llguidance does, as far as it matters here.
 struct Scanner<'t> {
     rest: &'t str,
     line: usize,
@@ -83,7 +83,7 @@ impl<'t> Scanner<'t> {
         Ok(())
     }
 
-    /// A JSON schema, prepared. It keeps its number of lines, so that the library's errors name the right ones.
+    /// A JSON schema, prepared. It keeps its number of lines, so that llguidance's errors name the right ones.
     fn schema(&mut self) -> Result<(), GrammarError> {
         let (value, text) = self.json()?;
         numbers::check_literals(text).map_err(|what| self.error(&what))?;

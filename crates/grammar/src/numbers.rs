@@ -1,12 +1,12 @@
-//! Numbers in JSON schemas that the library would change, or that take it too long.
+//! Numbers in JSON schemas that llguidance would change, or that take it too long.
 
 use serde_json::{Map, Number, Value};
 
 /// The largest `multipleOf`, without its decimal point: its automaton has a state for each remainder.
 const MAX_MULTIPLE: u64 = 10_000;
-/// The library expands bounds into ranges up to the next power of ten, as 64-bit integers.
+/// llguidance expands bounds into ranges up to the next power of ten, as 64-bit integers.
 const MAX_BOUND: f64 = 1e18;
-/// Up to here, adding 1 to a 64-bit float is exact. The library does so with exclusive bounds.
+/// Up to here, adding 1 to a 64-bit float is exact. llguidance does so with exclusive bounds.
 const MAX_EXCLUSIVE: f64 = (1_u64 << 53) as f64;
 
 /// Checks all numbers of a JSON text: that reading them does not change them.
@@ -57,7 +57,7 @@ fn decimal(literal: &str) -> (String, i64) {
     let significant = significant.trim_start_matches('0').to_owned();
     match significant.is_empty() {
         true => (significant, 0),
-        // An exponent that is too large for 64 bits is no number that can be read.
+        // An exponent that is too large for 64 bits cannot be read as a number.
         false => {
             let exponent = exponent.parse::<i64>().unwrap_or(i64::MAX / 2);
             (significant, exponent.saturating_sub(fraction.len() as i64).saturating_add(zeros))
@@ -110,7 +110,7 @@ pub(crate) fn check_keywords(members: &Map<String, Value>) -> Result<(), String>
     Ok(())
 }
 
-/// Whether the library, which has all numbers as 64-bit floats, allows this constant. It writes those that are 64-bit
+/// Whether llguidance, which has all numbers as 64-bit floats, allows this constant. It writes those that are 64-bit
 /// integers as such, and others with the fewest digits that mean the same float.
 fn is_constant_exact(number: &Number) -> bool {
     let float = number.as_f64().unwrap_or(f64::NAN);
@@ -120,8 +120,8 @@ fn is_constant_exact(number: &Number) -> bool {
     }
 }
 
-/// Whether a bound stays the same both as an integer and as the fewest digits that mean the same float: which of them the
-/// library takes depends on the type.
+/// Whether a bound stays the same both as an integer and as the fewest digits that mean the same float: which of them
+/// llguidance takes depends on the type.
 fn is_bound_exact(number: &Number) -> bool {
     let float = number.as_f64().unwrap_or(f64::NAN);
     let whole = float as i128;

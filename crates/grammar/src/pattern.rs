@@ -1,9 +1,9 @@
-//! Regular expressions in JSON schemas: from ECMA 262, which schemas use, to what the library enforces exactly.
+//! Regular expressions in JSON schemas: from ECMA 262, which schemas use, to what llguidance enforces exactly.
 
 use jsonschema_regex::{is_valid_ecma_regex, to_rust_regex};
 use regex_syntax::hir::{Class, ClassUnicode, ClassUnicodeRange, Hir, HirKind};
 
-/// A regular expression for the library.
+/// A regular expression for llguidance.
 pub(crate) struct Pattern {
     /// In the notation of Rust's `regex` crate.
     pub text: String,
@@ -13,16 +13,16 @@ pub(crate) struct Pattern {
     pub needs_unicode_escape: bool,
 }
 
-/// Whether a character has no spelling in JSON but `\u0001` and the like. The library does not write U+007F as it is.
+/// Whether a character has no spelling in JSON but `\u0001` and the like. llguidance does not write U+007F as it is.
 pub(crate) fn needs_unicode_escape(c: char) -> bool {
     c.is_ascii_control() && !matches!(c, '\u{8}' | '\t' | '\n' | '\u{C}' | '\r')
 }
 
 /// Converts an expression.
 ///
-/// In JSON strings, the library allows `\"` and `\\` wherever all control characters are possible, even if these two are
+/// In JSON strings, llguidance allows `\"` and `\\` wherever all control characters are possible, even if these two are
 /// not. Without U+0000 not all are, so it is removed from every class that has it and not both `"` and `\`. Groups are
-/// removed first, so that classes that the library would join are joined here.
+/// removed first, so that classes that llguidance would join are joined here.
 ///
 /// # Errors
 /// What is wrong with the expression.
@@ -43,7 +43,7 @@ pub(crate) fn convert(ecma: &str) -> Result<Pattern, String> {
     Ok(pattern)
 }
 
-/// The expression without U+0000. What is found out on the way is noted in `pattern`.
+/// The expression without U+0000. Sets the flags of `pattern`.
 fn without_nul(hir: Hir, pattern: &mut Pattern) -> Result<Hir, String> {
     let mut all = |parts: Vec<Hir>| -> Result<Vec<Hir>, String> {
         parts.into_iter().map(|part| without_nul(part, pattern)).collect()

@@ -1,4 +1,4 @@
-//! Checks a regular expression before the library sees it.
+//! Checks a regular expression before llguidance sees it.
 
 use crate::error::GrammarError;
 use crate::limits::check_size;

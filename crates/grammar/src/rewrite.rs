@@ -1,4 +1,4 @@
-//! Rewrites a JSON schema to one that the library enforces exactly.
+//! Rewrites a JSON schema to one that llguidance enforces exactly.
 
 use crate::numbers;
 use crate::pattern::{self, Pattern, needs_unicode_escape};
@@ -7,14 +7,14 @@ use serde_json::{Map, Value};
 /// Keywords whose members are schemas under names of their own.
 const NAMED_SCHEMAS: [&str; 5] =
     ["properties", "patternProperties", "$defs", "definitions", "dependentSchemas"];
-/// Keywords whose values are no schemas.
+/// Keywords whose values are not schemas.
 const CONSTANTS: [&str; 2] = ["const", "enum"];
 /// The longest quotation of a schema in a message.
 const MAX_QUOTED_CHARS: usize = 80;
 
 /// What has been found out about a schema.
 pub(crate) struct Rewritten {
-    /// Whether `\u0061` and the like are possible in strings. Where other keys than the named ones are possible, the library
+    /// Whether `\u0061` and the like are possible in strings. Where other keys than the named ones are possible, llguidance
     /// would allow a named key again, spelled in this way and with another value.
     pub may_escape: bool,
 }

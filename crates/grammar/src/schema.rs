@@ -1,4 +1,4 @@
-//! Checks a JSON schema before the library sees it.
+//! Checks a JSON schema before llguidance sees it.
 
 use crate::endless::is_endless;
 use crate::error::GrammarError;
@@ -10,7 +10,7 @@ const KIND: &str = "JSON schema";
 /// Values within values. As deep as serde_json reads texts.
 const MAX_DEPTH: usize = 128;
 const TOO_DEEP: GrammarError = GrammarError::TooDeep { kind: KIND, max_depth: MAX_DEPTH };
-/// The key under which the library finds its options.
+/// The key under which llguidance finds its options.
 const OPTIONS: &str = "x-guidance";
 /// The option that a schema may set itself. The others accept what is not JSON, or not what the schema says.
 const ALLOWED_OPTION: &str = "whitespace_flexible";
@@ -39,7 +39,7 @@ fn error(what: impl Into<String>) -> GrammarError {
     GrammarError::Schema { what: what.into() }
 }
 
-/// The schema with the options that the library shall use.
+/// The schema with the options that llguidance shall use.
 pub(crate) fn prepare(schema: &Value) -> Result<Value, GrammarError> {
     check_depth_and_size(schema)?;
     if is_endless(schema) {
@@ -66,7 +66,7 @@ pub(crate) fn prepare(schema: &Value) -> Result<Value, GrammarError> {
     Ok(Value::Object(schema))
 }
 
-/// The library's options, with those that a schema has itself.
+/// llguidance's options, with those that a schema has itself.
 fn options(own: Option<Value>) -> Result<Value, GrammarError> {
     let mut options = json!({ "whitespace_pattern": WHITESPACE });
     let Some(own) = own else { return Ok(options) };

@@ -32,12 +32,12 @@ impl Vocabulary {
         };
         let words: Vec<Vec<u8>> = ids(&tokenizer).map(|id| word(&tokenizer, id)).collect();
         let (source, trie_ends) = (Arc::clone(&tokenizer), Arc::clone(&ends));
-        // The library checks its limits by assertions.
+        // llguidance checks its limits by assertions.
         let factory = catch(move || {
             let trie = TokTrie::from(&info, &words).with_eos_tokens(&trie_ends);
             let is_canonical = keeps_text(&source);
             let environment: TokEnv = Arc::new(Environment { tokenizer: source, trie, is_canonical });
-            // With the library's slices. Measured: others, of 1 to 9 characters, do not make masks within bounded strings
+            // With llguidance's slices. Measured: others, of 1 to 9 characters, do not make masks within bounded strings
             // faster, since tokens that are too long still have to be tried.
             let mut factory = ParserFactory::new_simple(&environment).map_err(|error| error.to_string())?;
             factory.quiet();
@@ -95,7 +95,7 @@ fn keeps_text(tokenizer: &Tokenizer) -> bool {
     tokenizer.decode(&ids, true) == b"a"
 }
 
-/// What the library asks of a tokenizer.
+/// What llguidance asks of a tokenizer.
 struct Environment {
     tokenizer: Arc<Tokenizer>,
     trie: TokTrie,

@@ -1,7 +1,7 @@
-//! Proves the guarantee on the user's own machine and model: answers that were batched, drafted, cached or computed by another
+//! Checks the guarantee on the user's own machine and model: answers that were batched, drafted, cached or computed by another
 //! number of threads are compared, bit for bit, with those of plain decoding, one request at a time.
 //!
-//! All requests ask for log-probabilities or not by turns: with them tokens are sampled outside the graph, without them in it.
+//! Every second request asks for log-probabilities: with them tokens are sampled outside the graph, without them in it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,10 +14,10 @@ use verbatim_text::{SpecialTokens, Tokenizer};
 
 /// How much is compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Extent {
+pub enum Coverage {
     /// A minute on a small model.
     Quick,
-    /// All KV cache types, draft lengths and temperatures.
+    /// Three KV cache types (f16, q8_0, q4_0), every draft length, more and longer answers.
     Full,
 }
 
@@ -48,7 +48,7 @@ struct Variant {
 #[derive(Clone, Copy, Debug)]
 enum DrafterKind {
     Ngram,
-    /// Right and wrong in every way.
+    /// The right tokens up to a random position, then wrong ones.
     Scripted,
 }
 
@@ -96,24 +96,24 @@ pub enum VerifyError {
     Load(String),
 }
 
-/// Compares; `start` loads the model anew for each setting, and `show` is told of each comparison. Ends early if `show` returns
+/// Compares; `start` loads the model anew for each setting, and `show` gets each comparison. Ends early if `show` returns
 /// false.
 ///
 /// # Errors
 /// If the model cannot be loaded, or a request fails.
 pub fn verify(
     tokenizer: &Tokenizer,
-    extent: Extent,
+    coverage: Coverage,
     max_threads: usize,
     start: &mut dyn FnMut(EngineSetting) -> Result<Engine, VerifyError>,
     show: &mut dyn FnMut(&Comparison) -> bool,
 ) -> Result<(), VerifyError> {
-    let types: &[KvType] = match extent {
-        Extent::Quick => &[KvType::F16],
-        Extent::Full => &[KvType::F16, KvType::Q8_0, KvType::Q4_0],
+    let types: &[KvType] = match coverage {
+        Coverage::Quick => &[KvType::F16],
+        Coverage::Full => &[KvType::F16, KvType::Q8_0, KvType::Q4_0],
     };
     for &kv in types {
-        let requests = requests(tokenizer, extent);
+        let requests = requests(tokenizer, coverage);
         let plain = Variant::new("plain", max_threads);
         let engine = start(plain.setting(kv, DrafterFactory::default()))?;
         let wanted = answers(&engine, &requests, &plain)?;
@@ -125,7 +125,7 @@ pub fn verify(
         }
         let eog = (0..tokenizer.vocab_len() as u32).find(|&token| tokenizer.is_eog(token)).unwrap_or(0);
         let scripted = ScriptedDrafter::new(script, eog);
-        for variant in variants(extent, max_threads) {
+        for variant in variants(coverage, max_threads) {
             let drafters = match variant.drafter {
                 DrafterKind::Ngram => DrafterFactory::new(|| Box::new(NgramDrafter::new(1))),
                 DrafterKind::Scripted => {
@@ -198,7 +198,7 @@ impl Variant {
     }
 }
 
-fn variants(extent: Extent, max_threads: usize) -> Vec<Variant> {
+fn variants(coverage: Coverage, max_threads: usize) -> Vec<Variant> {
     let plain = |name: String| Variant::new(name, max_threads);
     let scripted = |length: usize, at_once: usize| Variant {
         at_once,
@@ -228,7 +228,7 @@ fn variants(extent: Extent, max_threads: usize) -> Vec<Variant> {
         scripted(MAX_DRAFT, 1),
         scripted(3, 5),
     ];
-    if extent == Extent::Full {
+    if coverage == Coverage::Full {
         variants.extend((1..=MAX_DRAFT).map(|length| scripted(length, [1, 2, 5, 8][length % 4])));
         variants.push(Variant { threads: max_threads + 1, ..scripted(7, 3) });
         variants.push(Variant { cache_bytes: 1 << 26, ..scripted(5, 4) });
@@ -248,8 +248,8 @@ const TEXTS: [&str; 4] = [
     "The capital of France is Paris. The capital of Italy is Rome. The capital of Spain is",
 ];
 
-fn requests(tokenizer: &Tokenizer, extent: Extent) -> Vec<Request> {
-    let (count, max_tokens) = if extent == Extent::Full { (12, 96) } else { (8, 40) };
+fn requests(tokenizer: &Tokenizer, coverage: Coverage) -> Vec<Request> {
+    let (count, max_tokens) = if coverage == Coverage::Full { (12, 96) } else { (8, 40) };
     (0..count)
         .map(|number: u64| {
             let text = TEXTS[number as usize % TEXTS.len()];

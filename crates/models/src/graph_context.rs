@@ -246,7 +246,7 @@ impl<'a> GraphContext<'a> {
     }
 
     /// Several linear layers on one value.
-    pub(crate) fn linears<const N: usize>(
+    pub(crate) fn linear_all<const N: usize>(
         &mut self,
         x: ValueId,
         linears: [Linear; N],
@@ -262,12 +262,12 @@ impl<'a> GraphContext<'a> {
     pub(crate) fn attention(
         &mut self,
         layer: usize,
-        heads: AttentionParams,
+        params: AttentionParams,
         [q, k, v]: [ValueId; 3],
         rope: ValueId,
     ) -> Result<ValueId, GraphError> {
         let AttentionParams { heads, kv_heads, head_dim, scale, layout, uses_rope, window, softcap, sinks } =
-            heads;
+            params;
         let (q, k) = if uses_rope {
             let q = self.apply(Op::Rope { heads, head_dim, layout }, &[q, rope])?;
             (q, self.apply(Op::Rope { heads: kv_heads, head_dim, layout }, &[k, rope])?)
@@ -307,7 +307,7 @@ impl<'a> GraphContext<'a> {
         activation: Activation,
         [gate, up, down]: [Linear; 3],
     ) -> Result<ValueId, GraphError> {
-        let [gate, up] = self.linears(x, [gate, up])?;
+        let [gate, up] = self.linear_all(x, [gate, up])?;
         let inner = self.apply(Op::Glu { activation }, &[gate, up])?;
         self.linear(inner, down)
     }
@@ -386,12 +386,12 @@ impl<'a> GraphContext<'a> {
     }
 
     /// The final norm and the LM head for the output rows; finishes the graph.
-    pub(crate) fn head(
+    pub(crate) fn lm_head(
         mut self,
         x: ValueId,
         norm: WeightId,
         eps: F32Bits,
-        head: Linear,
+        lm_head: Linear,
         scaling: LogitScaling,
     ) -> Result<Graph, GraphError> {
         let output_rows = if self.hidden_outputs.contains(&HiddenOutput::FinalNorm) {
@@ -404,13 +404,13 @@ impl<'a> GraphContext<'a> {
             self.rms_norm(output_rows, norm, eps, 1)?
         };
         if self.next.logits || self.next.tokens {
-            let logits = match head.bias {
+            let logits = match lm_head.bias {
                 None => {
-                    let weight = self.weight(head.weight)?;
+                    let weight = self.weight(lm_head.weight)?;
                     let logits = self.apply(Op::LmHead, &[output_rows, weight])?;
-                    self.scale(logits, head.scale.0)?
+                    self.scale(logits, lm_head.scale.0)?
                 }
-                Some(_) => self.linear(output_rows, head)?,
+                Some(_) => self.linear(output_rows, lm_head)?,
             };
             let mut logits = self.scale(logits, scaling.scale)?;
             if let Some(cap) = scaling.softcap {

@@ -22,12 +22,12 @@ pub(crate) enum LayerPattern {
 impl LayerPattern {
     pub(crate) const ALL: LayerPattern = LayerPattern::Period(0);
 
-    /// Whether this layer is one of them.
-    pub(crate) fn is_local(&self, layer: usize) -> bool {
+    /// Whether this layer has a sliding window.
+    pub(crate) fn is_windowed(&self, layer: usize) -> bool {
         match self {
             LayerPattern::Period(0) => true,
             LayerPattern::Period(period) => layer % period < period - 1,
-            LayerPattern::List(local) => local[layer],
+            LayerPattern::List(windowed) => windowed[layer],
         }
     }
 }
@@ -184,12 +184,12 @@ impl<'a> MetadataReader<'a> {
         }
     }
 
-    /// Window of the local layers; `None` if the file has no local layers.
+    /// Window of the sliding-window layers; `None` if the file has none.
     pub(crate) fn window(&self) -> Result<Option<usize>, ModelError> {
         Ok(self.metadata.get_usize(&self.key("attention.sliding_window"))?.filter(|&window| window > 0))
     }
 
-    /// Which layers are local, by list or by period; most files do not contain it.
+    /// Which layers have a sliding window, by list or by period; most files do not contain it.
     pub(crate) fn layer_pattern(
         &self,
         layers: usize,
@@ -200,16 +200,20 @@ impl<'a> MetadataReader<'a> {
         if self.metadata.get(&key).is_none_or(|value| value.value_type() != ValueType::Array) {
             return Ok(LayerPattern::Period(self.metadata.get_usize(&key)?.unwrap_or(default_period)));
         }
-        let local = self.metadata.get_bool_array(&key)?.unwrap_or_default();
-        if local.len() != layers {
+        let windowed = self.metadata.get_bool_array(&key)?.unwrap_or_default();
+        if windowed.len() != layers {
             let expected = format!("one for each of the {layers} layers");
-            return Err(self.wrong(name, format!("{} values", local.len()), expected));
+            return Err(self.wrong(name, format!("{} values", windowed.len()), expected));
         }
-        Ok(LayerPattern::List(local))
+        Ok(LayerPattern::List(windowed))
     }
 
-    /// RoPE of local layers: its own base, no scaling.
-    pub(crate) fn local_rope(&self, head_dim: usize, default_base: f32) -> Result<RopeTable, ModelError> {
+    /// RoPE of the sliding-window layers: its own base, no scaling.
+    pub(crate) fn sliding_window_rope(
+        &self,
+        head_dim: usize,
+        default_base: f32,
+    ) -> Result<RopeTable, ModelError> {
         let base = self.rope_base("rope.freq_base_swa", default_base)?;
         let scaling = RopeScaling::Linear { factor: F32Bits(1.0) };
         Ok(RopeTable { base, scaling, ..self.rope(head_dim)? })

@@ -45,10 +45,8 @@ pub enum QuantError {
         /// The NaN or infinity.
         value: f32,
     },
-    /// The input of a quantiser has a value whose block scale would overflow f16.
-    #[error(
-        "element {index} is {value}, beyond ±{limit}, the range of {dtype}: use F32 or BF16 for this tensor"
-    )]
+    /// The input of a quantiser has a value too large for the format.
+    #[error("element {index} is {value}, beyond ±{limit}, the range of {dtype}: use F32 for this tensor")]
     OutOfRange {
         /// The block format.
         dtype: DType,

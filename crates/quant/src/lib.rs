@@ -98,6 +98,8 @@ fn encode(dtype: DType, input: &[f32], out: &mut [u8]) -> Option<Result<(), Quan
         DType::F32 => encode_blocks(dtype, f32::MAX, input, out, plain::encode_f32),
         DType::F16 => encode_blocks(dtype, F16_MAX, input, out, plain::encode_f16),
         DType::BF16 => encode_blocks(dtype, half::bf16::MAX.to_f32(), input, out, plain::encode_bf16),
+        // The E8M0 scale covers the exponents of f32.
+        DType::MXFP4 => encode_blocks(dtype, f32::MAX, input, out, fp4::encode_mxfp4),
         // Limits of the legacy formats without a min: the largest representable magnitude is this many times the scale.
         DType::Q4_0 => encode_blocks(dtype, 8.0 * F16_MAX, input, out, legacy::encode_q4_0),
         DType::Q5_0 => encode_blocks(dtype, 16.0 * F16_MAX, input, out, legacy::encode_q5_0),
@@ -108,7 +110,6 @@ fn encode(dtype: DType, input: &[f32], out: &mut [u8]) -> Option<Result<(), Quan
         DType::Q5_1 => encode_blocks(dtype, F16_MAX, input, out, legacy::encode_q5_1),
         DType::TQ1_0 => encode_blocks(dtype, F16_MAX, input, out, ternary::encode_tq1_0),
         DType::TQ2_0 => encode_blocks(dtype, F16_MAX, input, out, ternary::encode_tq2_0),
-        DType::MXFP4 => encode_blocks(dtype, f32::MAX, input, out, fp4::encode_mxfp4),
         DType::Q2_K => encode_blocks(dtype, F16_MAX, input, out, k::encode_q2_k),
         DType::Q3_K => encode_blocks(dtype, F16_MAX, input, out, k::encode_q3_k),
         DType::Q4_K => encode_blocks(dtype, F16_MAX, input, out, k::encode_q4_k),

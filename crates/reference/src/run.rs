@@ -148,18 +148,18 @@ impl<'a> NodeContext<'a> {
             Op::Attention(attention) => self.attention(&attention, state, out),
             Op::MoeTopK { used, gating, bias } => {
                 let bias = bias.then(|| self.vector(1));
-                self.i32_rows(out, |row| experts::top_experts(used, gating, a(row), bias));
+                self.i32_rows(out, |row| experts::top_k(used, gating, a(row), bias));
             }
             Op::MoeWeights(router) => {
                 let chosen = self.i32(1);
-                self.f32_rows(out, |row| experts::expert_weights(&router, a(row), chosen.row(row)));
+                self.f32_rows(out, |row| experts::router_weights(&router, a(row), chosen.row(row)));
             }
             Op::MoeLinear { experts, bias } => {
                 let (x, weight, chosen) = (self.f32(0), self.matrix(1), self.i32(2));
                 let bias = bias.then(|| self.vector(3));
                 matmul::expert_linear(experts, x, weight, chosen, bias, out.f32_mut());
             }
-            Op::MoeCombine => self.f32_rows(out, |row| experts::weighted_sum(a(row), b(row))),
+            Op::MoeCombine => self.f32_rows(out, |row| experts::combine(a(row), b(row))),
             Op::RowGate => {
                 self.f32_rows(out, |row| elementwise::scale(b(row), elementwise::sigmoid(a(row)[0])));
             }

@@ -5,9 +5,9 @@ use crate::noise::{CHUNK, MAX_NOISE, Noise, gumbel, gumbel_bound};
 use crate::philox::LANES;
 use std::cmp::Ordering;
 
-/// Tokens of one range of the vocabulary, which is one *part* of a row when a graph samples. Sums over a row go range by
-/// range, so that threads can compute one each and no sum depends on how many there are.
-pub const RANGE: usize = 16_384;
+/// Tokens of one part of a row. Sums over a row go part by part, so that threads can compute one each and no sum depends on how
+/// many there are.
+pub const PART_TOKENS: usize = 16_384;
 
 /// A token with its logit.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -59,11 +59,11 @@ impl TopK {
         self.k = k;
         self.best.clear();
         self.best.reserve(2 * k.max(LANES));
-        // No logit is better than all others.
+        // With k = 0 no logit passes.
         self.threshold = (k == 0).then_some(f32::INFINITY);
     }
 
-    /// Adds the logits of the tokens from `first` on. A NaN is no candidate.
+    /// Adds the logits of the tokens from `first` on. A NaN is not a candidate.
     #[inline(always)]
     pub(crate) fn add(&mut self, first: u32, logits: &[f32]) {
         if let (None, Some(bound)) = (self.threshold, lower_bound(logits, self.k)) {
@@ -113,7 +113,7 @@ impl TopK {
 /// logits. `None` if there are fewer than k groups.
 #[inline(always)]
 fn lower_bound(logits: &[f32], k: usize) -> Option<f32> {
-    const GROUPS: usize = RANGE / CHUNK;
+    const GROUPS: usize = PART_TOKENS / CHUNK;
     let mut maxima = [f32::NEG_INFINITY; GROUPS];
     let groups = logits.as_chunks::<CHUNK>().0;
     let count = groups.len().min(GROUPS);
@@ -169,7 +169,7 @@ impl Scored {
     }
 }
 
-/// The best by logit times `scale` plus noise of the tokens from `first` on, which is a multiple of [`RANGE`]: a draw
+/// The best by logit times `scale` plus noise of the tokens from `first` on, which is a multiple of [`PART_TOKENS`]: a draw
 /// from the softmax of the scaled logits (the Gumbel-max trick). `None` if all are NaN.
 #[inline(always)]
 pub(crate) fn draw(first: u32, logits: &[f32], scale: f32, noise: &Noise) -> Option<Scored> {
@@ -210,7 +210,7 @@ fn draw_chunk(
     best
 }
 
-/// Logits times `scale` plus noise; -infinity behind the end of the logits.
+/// Logits times `scale` plus noise; -infinity after the end of the logits.
 #[inline(always)]
 fn scores(logits: &[f32], scale: f32, words: &[u32], noise: impl Fn(u32) -> f32) -> [f32; CHUNK] {
     let mut scores = [f32::NEG_INFINITY; CHUNK];
@@ -220,19 +220,20 @@ fn scores(logits: &[f32], scale: f32, words: &[u32], noise: impl Fn(u32) -> f32)
     scores
 }
 
-/// The maximum of a row and the sum of exp(logit - maximum), range by range.
+/// The maximum of a row and the sum of exp(logit - maximum), part by part.
 pub(crate) fn softmax_sum(logits: &[f32]) -> (f32, f32) {
     let max = argmax(logits).map_or(f32::NEG_INFINITY, |best| best.logit);
-    let sum = logits.chunks(RANGE).fold(0.0, |sum, range| sum + range_sum(range, |logit| exp(logit - max)));
+    let sum =
+        logits.chunks(PART_TOKENS).fold(0.0, |sum, part| sum + part_sum(part, |logit| exp(logit - max)));
     (max, sum)
 }
 
-/// The sum of a function over one range: in lanes, then over the lanes in order. NaNs count as 0.
+/// The sum of a function over one part: in lanes, then over the lanes in order. NaNs count as 0.
 #[inline(always)]
-pub(crate) fn range_sum(range: &[f32], of: impl Fn(f32) -> f32) -> f32 {
+pub(crate) fn part_sum(part: &[f32], of: impl Fn(f32) -> f32) -> f32 {
     let mut sums = [0.0; LANES];
     let of = |logit: f32| if logit.is_nan() { 0.0 } else { of(logit) };
-    let (chunks, rest) = range.as_chunks::<LANES>();
+    let (chunks, rest) = part.as_chunks::<LANES>();
     for chunk in chunks {
         for (sum, &logit) in sums.iter_mut().zip(chunk) {
             *sum += of(logit);
@@ -279,7 +280,7 @@ mod tests {
 
     #[test]
     fn logits_of_minus_infinity_fill_up_the_best() {
-        // Few groups have another logit, so their maxima are no bound.
+        // Few groups have another logit, so their maxima are not a bound.
         let mut logits = [f32::NEG_INFINITY; 4 * CHUNK];
         logits[CHUNK + 6] = 1.0;
         let mut top = TopK::default();

@@ -16,7 +16,7 @@ pub(crate) fn softmax(list: &[Candidate], probabilities: &mut Vec<f32>) {
 }
 
 fn entropy(probabilities: &[f32]) -> f32 {
-    // Below the smallest normal number p ln p is 0 for all that matters.
+    // Below the smallest normal number p ln p is negligible.
     let terms = probabilities.iter().filter(|&&p| p >= f32::MIN_POSITIVE).map(|&p| p * ln(p));
     -terms.sum::<f32>()
 }
@@ -35,7 +35,7 @@ pub(crate) fn top_p(probabilities: impl Iterator<Item = f32>, p: f32, min_keep: 
 
 /// The least logit that min-p keeps.
 pub(crate) fn min_p_logit(max: f32, min_p: f32) -> f32 {
-    // ln is for normal numbers; so small a p keeps nearly everything anyway.
+    // ln is for normal numbers; a smaller p keeps nearly everything anyway.
     max + ln(min_p.max(f32::MIN_POSITIVE))
 }
 

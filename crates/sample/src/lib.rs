@@ -3,8 +3,8 @@
 //!
 //! The token is the argmax of its final logit plus Gumbel noise: a draw from the softmax of what the chain has left (the
 //! Gumbel-max trick). The noise is a pure function of the request's seed, the position and the token id ([`Noise`]), so every
-//! call for the same position, in any order, batch or attempt, returns the same token. Drafts and their verification share it
-//! (arXiv 2408.07978).
+//! call for the same position, in any order, batch or attempt, returns the same token. Draft models can share it (arXiv
+//! 2408.07978).
 //!
 //! Samplers, names, defaults and order are llama.cpp's. Everything is f32 arithmetic with one order (`math.rs`), the same on
 //! every platform.
@@ -25,7 +25,7 @@ mod philox;
 mod sampler;
 mod settings;
 
-pub use candidates::{Candidate, RANGE};
+pub use candidates::{Candidate, PART_TOKENS};
 pub use log_probs::{LogProbs, TokenLogProbs};
 pub use log_softmax::LogSoftmax;
 pub use lowered::{

@@ -1,10 +1,10 @@
-//! Sampling in a graph: a row's sampler as data, the part of the work that one range of the vocabulary can do alone, and the
-//! merge of the parts. [`Sampler::sample`] draws the same token: both ways return the same.
+//! Sampling in a graph: a row's sampler as data, the work on one part of a row, and the merge of the parts. [`Sampler::sample`]
+//! draws the same token: both ways return the same.
 //!
 //! A row of a step is sampled by its words, so requests with different settings share one graph. Parts are fixed ranges of
 //! the vocabulary, and merging is the maximum of a total order, so the result depends neither on threads nor on other rows.
 
-use crate::candidates::{Candidate, RANGE, Scored, TopK, argmax, draw};
+use crate::candidates::{Candidate, PART_TOKENS, Scored, TopK, argmax, draw};
 use crate::noise::Noise;
 use crate::params::Params;
 use crate::penalties::{Change, Edit};
@@ -27,7 +27,7 @@ const HEAD: usize = 6 + Params::WORDS + 1;
 
 /// The number of parts of a row.
 pub const fn parts(vocabulary: usize) -> usize {
-    vocabulary.div_ceil(RANGE)
+    vocabulary.div_ceil(PART_TOKENS)
 }
 
 /// What the parts of a row look for.
@@ -123,7 +123,7 @@ impl Default for PartScratch {
     /// Large enough for a million tokens, so that no step allocates.
     fn default() -> Self {
         PartScratch {
-            logits: Vec::with_capacity(RANGE),
+            logits: Vec::with_capacity(PART_TOKENS),
             edits: Vec::with_capacity(MAX_EDITS),
             top: TopK::default(),
             list: Vec::with_capacity(64 * MAX_TOP_K),
@@ -132,7 +132,7 @@ impl Default for PartScratch {
     }
 }
 
-/// Samples one part of a row: `logits` are those of the tokens from `part * RANGE` on. `mask` is that of the whole row.
+/// Samples one part of a row: `logits` are those of the tokens from `part * PART_TOKENS` on. `mask` is that of the whole row.
 #[inline(always)]
 pub fn sample_part(
     words: &[u32],
@@ -143,7 +143,7 @@ pub fn sample_part(
     result: &mut [u32],
 ) {
     let row = Row::decode(words);
-    let first = (part * RANGE) as u32;
+    let first = (part * PART_TOKENS) as u32;
     let PartScratch { logits: edited, edits, top, .. } = scratch;
     edited.clear();
     edited.extend_from_slice(logits);

@@ -1,6 +1,6 @@
 //! The sampler of a request: its chain, from a row of logits to a token.
 
-use crate::candidates::{Candidate, RANGE, Scored, TopK, argmax, draw, range_sum, softmax_sum};
+use crate::candidates::{Candidate, PART_TOKENS, Scored, TopK, argmax, draw, part_sum, softmax_sum};
 use crate::filters;
 use crate::log_probs::{LogProbs, TokenLogProbs};
 use crate::math::{exp, log2};
@@ -351,7 +351,7 @@ impl Sampler {
         Some((drawn, SamplerState { weighted_sum, total_weight: 1.0 + decay * total_weight, ..state }))
     }
 
-    /// How the chain is computed from parts of a row, if it can be.
+    /// The parameters with which a graph can run the chain, if it can.
     pub(crate) fn lowered_params(&self) -> Option<(Params, usize)> {
         let is_plain = self.log_probs.is_none() && !self.settings.mirostat && !self.adaptive;
         let only_temperature =
@@ -455,7 +455,7 @@ fn edit_list(edits: &[Edit], list: &mut [Candidate]) {
     list.sort_unstable_by(Candidate::order);
 }
 
-/// Makes the logits of forbidden tokens NaN, which are no candidates.
+/// Makes the logits of forbidden tokens NaN, which are not candidates.
 pub(crate) fn apply_mask(logits: &mut [f32], mask: Option<&[u32]>) {
     let Some(mask) = mask else { return };
     for (i, logits) in logits.chunks_mut(32).enumerate() {
@@ -498,7 +498,7 @@ fn min_p(logits: &[f32], min_p: f32, min_keep: usize, top: &mut TopK, list: &mut
     best_of(kept.max(min_keep).max(1), logits, top, list);
 }
 
-/// As [`filters::top_n_sigma`], over a whole row: sums go range by range.
+/// As [`filters::top_n_sigma`], over a whole row: sums go part by part.
 fn top_n_sigma(logits: &mut [f32], n: f32) {
     let counted = |logit: f32| !logit.is_nan() && logit != f32::NEG_INFINITY;
     let count = logits.iter().filter(|&&logit| counted(logit)).count();
@@ -508,8 +508,8 @@ fn top_n_sigma(logits: &mut [f32], n: f32) {
     };
     let sum = |of: &dyn Fn(f32) -> f32| -> f32 {
         logits
-            .chunks(RANGE)
-            .map(|range| range_sum(range, |logit| if counted(logit) { of(logit) } else { 0.0 }))
+            .chunks(PART_TOKENS)
+            .map(|part| part_sum(part, |logit| if counted(logit) { of(logit) } else { 0.0 }))
             .sum()
     };
     let mean = sum(&|logit| logit) / count as f32;
@@ -629,7 +629,7 @@ mod tests {
             9,
             "the settings' own comes first"
         );
-        // With a breaker before it, the repeat of 1 2 is no repeat.
+        // With a breaker before it, the repeat of 1 2 is not a repeat.
         let settings = Sampling { dry_multiplier: 5.0, ..Sampling::greedy() };
         let mut breakers = SequenceBreakers::default();
         breakers.add(2, vec![]);

@@ -1,8 +1,8 @@
 //! What a graph samples from the parts of a row is what is sampled outside it, whatever the settings.
 
 use verbatim_sample::{
-    MAX_TOP_K, NO_TOKEN, PART_WORDS, PartScratch, RANGE, ROW_WORDS, SampleInput, SampleScratch, Sampler,
-    SamplerKind, Sampling, merge_parts, parts, sample_part,
+    MAX_TOP_K, NO_TOKEN, PART_TOKENS, PART_WORDS, PartScratch, ROW_WORDS, SampleInput, SampleScratch,
+    Sampler, SamplerKind, Sampling, merge_parts, parts, sample_part,
 };
 
 fn in_graph(sampler: &Sampler, input: &SampleInput<'_>, scratch: &mut PartScratch) -> Option<Option<u32>> {
@@ -11,9 +11,9 @@ fn in_graph(sampler: &Sampler, input: &SampleInput<'_>, scratch: &mut PartScratc
         return None;
     }
     let mut parts = vec![7; PART_WORDS * parts(input.logits.len())];
-    let ranges = input.logits.chunks(RANGE).zip(parts.chunks_exact_mut(PART_WORDS)).enumerate();
+    let pieces = input.logits.chunks(PART_TOKENS).zip(parts.chunks_exact_mut(PART_WORDS)).enumerate();
     // From the last to the first: the order must not matter.
-    for (part, (logits, found)) in ranges.collect::<Vec<_>>().into_iter().rev() {
+    for (part, (logits, found)) in pieces.collect::<Vec<_>>().into_iter().rev() {
         sample_part(&words, input.mask, part, logits, scratch, found);
     }
     let token = merge_parts(&words, &parts, scratch);
@@ -214,7 +214,7 @@ fn too_many_edits_are_left_to_the_host() {
 #[test]
 fn the_words_are_as_many_as_ever() {
     assert_eq!((ROW_WORDS, PART_WORDS), (790, 129));
-    assert_eq!([1, RANGE, RANGE + 1].map(parts), [1, 1, 2]);
+    assert_eq!([1, PART_TOKENS, PART_TOKENS + 1].map(parts), [1, 1, 2]);
 }
 
 #[test]
@@ -226,7 +226,8 @@ fn words_that_mean_nothing_do_no_harm() {
             .map(|i| (i ^ seed << 10).wrapping_mul(0x9e37_79b9).rotate_left(seed % 32))
             .collect();
         let mut parts = vec![0; 2 * PART_WORDS];
-        for (part, (range, found)) in logits.chunks(RANGE).zip(parts.chunks_exact_mut(PART_WORDS)).enumerate()
+        for (part, (range, found)) in
+            logits.chunks(PART_TOKENS).zip(parts.chunks_exact_mut(PART_WORDS)).enumerate()
         {
             sample_part(&words, None, part, range, &mut scratch, found);
         }

@@ -153,7 +153,7 @@ impl Simd for Avx512 {
     ) -> __m512 {
         // SAFETY: as above.
         unsafe {
-            // Two sums, since each `vpdpbusd` waits for the one before for longer than few tokens can fill.
+            // Two accumulators, because with few tokens one would be bound by the latency of `vpdpbusd`.
             let mut sums = [_mm512_setzero_si512(); 2];
             for (tile, weights) in weights.into_iter().enumerate() {
                 let four = activations.add(4 * tile).cast::<i32>().read_unaligned();

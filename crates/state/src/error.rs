@@ -1,6 +1,6 @@
 //! Errors of operations on sequences.
 
-use crate::CHECKPOINTS;
+use crate::MAX_STATE_CHECKPOINTS;
 use verbatim_backend::PAGE_CELLS;
 
 /// Why an operation on a sequence failed. Nothing was modified.
@@ -65,7 +65,7 @@ pub enum StateError {
     /// The recurrent state after the last position to commit was overwritten by later positions.
     #[error(
         "cannot commit {wanted} of {in_flight} positions in flight: the recurrent state after them was overwritten; \
-         roll back, or commit a path that leaves out fewer than {CHECKPOINTS} positions"
+         roll back, or commit a path that leaves out fewer than {MAX_STATE_CHECKPOINTS} positions"
     )]
     NoCheckpoint {
         /// Positions to commit.

@@ -2,7 +2,7 @@
 
 use crate::prefix::Pools;
 use crate::sequence::InFlight;
-use crate::{CHECKPOINTS, ModelSet, SequenceId, State, StateError, pages_for};
+use crate::{MAX_STATE_CHECKPOINTS, ModelSet, SequenceId, State, StateError, pages_for};
 use std::ops::Range;
 use verbatim_backend::{PAGE_CELLS, StateStore};
 
@@ -25,8 +25,8 @@ impl<S: StateStore> State<S> {
     ///
     /// # Errors
     /// If the context or the pages do not suffice, if too many positions would be in flight (with recurrent layers, more than
-    /// [`CHECKPOINTS`] are only allowed as one chain, with nothing else in flight), or if a parent comes after its child. On error,
-    /// nothing is modified.
+    /// [`MAX_STATE_CHECKPOINTS`] are only allowed as one chain, with nothing else in flight), or if a parent comes after its
+    /// child. On error, nothing is modified.
     pub fn append_tree(
         &mut self,
         id: SequenceId,
@@ -59,8 +59,8 @@ impl<S: StateStore> State<S> {
         }
         // With more, positions share slots, which only works if the whole chain is known.
         let is_fresh_chain = is_chain && wanted == count;
-        if self.has_slots() && !is_fresh_chain && count > 0 && wanted > CHECKPOINTS {
-            return Err(StateError::TooManyInFlight { wanted, max: CHECKPOINTS });
+        if self.has_slots() && !is_fresh_chain && count > 0 && wanted > MAX_STATE_CHECKPOINTS {
+            return Err(StateError::TooManyInFlight { wanted, max: MAX_STATE_CHECKPOINTS });
         }
         Ok(())
     }
@@ -80,7 +80,7 @@ impl<S: StateStore> State<S> {
         }
         // In a long chain, positions before the last checkpoints reuse one slot, except the last one at a page boundary:
         // prefix-cache hits may resume from there.
-        let shared = count.saturating_sub(CHECKPOINTS);
+        let shared = count.saturating_sub(MAX_STATE_CHECKPOINTS);
         let ends_page = |index: &usize| (start + index + 1).is_multiple_of(PAGE_CELLS);
         let page_end = if self.cache_slots > 0 { (0..shared).rfind(ends_page) } else { None };
         let mut common = None;

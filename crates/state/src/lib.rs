@@ -1,7 +1,7 @@
 //! Sequence state: which positions of which sequence are stored in which cells of the backend's memory.
 //!
 //! **A sequence grows in transactions.** [`State::append`] (a chain) or [`State::append_tree`] allocates KV cells for positions *in
-//! flight* (allocated, not yet committed: speculative tokens), steps store their K and V, and [`State::commit`] or
+//! flight* (allocated, not yet committed: draft tokens), steps store their K and V, and [`State::commit`] or
 //! [`State::commit_path`] commits those on one path; [`State::rollback`] drops them all. None of this changes committed positions,
 //! so a failed step or rejected draft tokens leave a sequence unchanged. Other crates attach their own per-sequence state as a
 //! [`SequenceExtension`].
@@ -16,7 +16,7 @@
 //!
 //! **KV cache groups** are layers with the same window. Each has its own pages of [`PAGE_CELLS`] positions; pages that have slid
 //! out of the window are released. Recurrent layers have state slots: one for the state after the last committed position, more for
-//! positions in flight, so that any of the last [`CHECKPOINTS`] can be committed without a copy.
+//! positions in flight, so that any of the last [`MAX_STATE_CHECKPOINTS`] can be committed without a copy.
 //!
 //! **Pages and slots are reference-counted**: forked sequences share them, and so does the prefix tree (the prefix cache), which
 //! keeps them until the memory is needed. Writing to a shared page copies it first.
@@ -51,7 +51,7 @@ pub use model::{AppendError, Digest, ModelId, ModelSpec};
 pub use run::PageTables;
 pub use saved::{RestoreError, Restored, SavedFile, SavedFileError};
 pub use sequence::NOT_A_TOKEN;
-pub use spec::{CHECKPOINTS, LayerSpec, RopeKind, SLOTS_PER_SEQUENCE, StateSpec, pages_for};
+pub use spec::{LayerSpec, MAX_STATE_CHECKPOINTS, RopeKind, SLOTS_PER_SEQUENCE, StateSpec, pages_for};
 pub use verbatim_backend::StateMemoryError;
 
 use model::{ModelLayers, ModelSet};
@@ -140,7 +140,7 @@ impl<S: StateStore> State<S> {
         Ok(state)
     }
 
-    /// Sets the digest of a model and its adapters. A saved sequence can only be restored if the digests match. This is separate
+    /// Sets the digest of a model. A saved sequence can only be restored if the digests match. This is separate
     /// from [`State::new`] because hashing takes long and is wasted if there is not enough memory.
     ///
     /// # Panics

@@ -3,7 +3,7 @@
 //!
 //! A node holds the tokens of one page (fewer at the end of a sequence), the pages of their K and V and, if available, the slot
 //! with the recurrent state after the last token. Pages and slots record which draft models have computed them; one that more draft
-//! models have computed replaces one with fewer. Nodes are found by the digest of the model, the adapters and all tokens up to
+//! models have computed replaces one with fewer. Nodes are found by the digest of the model and all tokens up to
 //! their last; a hit is verified token by token.
 
 use crate::model::{Digest, ModelSet};
@@ -50,7 +50,7 @@ impl Node {
 }
 
 pub(crate) struct PrefixTree {
-    /// The digest of the target and its adapters, from which the digests of the root nodes are computed.
+    /// The digest of the target, from which the digests of the root nodes are computed.
     model_digest: Digest,
     nodes: Vec<Option<Node>>,
     free_list: Vec<NodeId>,

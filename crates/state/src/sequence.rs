@@ -1,7 +1,7 @@
 //! One sequence's cache metadata.
 
 use crate::model::{Digest, ModelSet};
-use crate::{CHECKPOINTS, ModelId, SequenceExtension, StateError};
+use crate::{MAX_STATE_CHECKPOINTS, ModelId, SequenceExtension, StateError};
 use std::ops::Range;
 use verbatim_backend::PAGE_CELLS;
 
@@ -72,7 +72,7 @@ impl Sequence {
             computed_ranges: vec![0..0; drafts],
             spans: vec![Span::default(); groups],
             slot: None,
-            in_flight: Vec::with_capacity(CHECKPOINTS),
+            in_flight: Vec::with_capacity(MAX_STATE_CHECKPOINTS),
             extensions: Vec::new(),
         }
     }

@@ -3,10 +3,10 @@
 use verbatim_backend::{KvSpec, PAGE_CELLS};
 use verbatim_graph::{RopeLayout, RopeTable};
 
-/// The last `CHECKPOINTS` positions in flight of a sequence each have their own recurrent state slot.
-pub const CHECKPOINTS: usize = 16;
+/// The last `MAX_STATE_CHECKPOINTS` positions in flight of a sequence each have their own recurrent state slot.
+pub const MAX_STATE_CHECKPOINTS: usize = 16;
 /// Slots that a sequence may need: the committed state, the checkpoints, and one at a page boundary.
-pub const SLOTS_PER_SEQUENCE: usize = CHECKPOINTS + 2;
+pub const SLOTS_PER_SEQUENCE: usize = MAX_STATE_CHECKPOINTS + 2;
 
 /// RoPE of a layer's keys.
 #[derive(Clone, Debug, PartialEq)]

@@ -13,7 +13,7 @@ const HUGE_PAGE_BYTES: usize = 2 << 20;
 /// Zeroed bytes at a 64-byte boundary.
 ///
 /// Threads write through a shared reference. That is sound because of the memory plan: within a phase each byte has at most
-/// one writer, and no other thread reads it; a barrier separates phases. Every element type used here (u8, u16, i32, f32) is
+/// one writer, and no other thread reads it; a barrier separates phases. Every [`Pod`] type is
 /// valid for all bit patterns.
 pub struct AlignedBytes {
     allocated: NonNull<u8>,
@@ -130,7 +130,7 @@ impl AlignedBytes {
 
     /// `count` elements at the byte offset `offset`, for reading.
     #[inline]
-    pub fn read<T: Pod>(&self, offset: usize, count: usize) -> &[T] {
+    pub fn slice_at<T: Pod>(&self, offset: usize, count: usize) -> &[T] {
         debug_assert!(offset.is_multiple_of(size_of::<T>()));
         self.slice(offset / size_of::<T>(), count)
     }
@@ -141,7 +141,7 @@ impl AlignedBytes {
     /// While the slice lives, no other thread may read or write these bytes.
     #[inline]
     #[allow(clippy::mut_from_ref)] // See the documentation of the type.
-    pub unsafe fn write<T: Pod>(&self, offset: usize, count: usize) -> &mut [T] {
+    pub unsafe fn slice_at_mut<T: Pod>(&self, offset: usize, count: usize) -> &mut [T] {
         debug_assert!(offset.is_multiple_of(size_of::<T>()));
         self.check::<T>(offset / size_of::<T>(), count);
         // SAFETY: in bounds and aligned (see `check`), initialised, and the caller guarantees exclusive access.
@@ -214,10 +214,10 @@ mod tests {
         }
         assert_eq!(bytes.slice::<u8>(60, 4), [0, 1, 2, 0]);
         assert_eq!(bytes.slice::<f32>(3, 1), [1.5]);
-        assert_eq!(bytes.read::<u16>(40, 1), [7]);
+        assert_eq!(bytes.slice_at::<u16>(40, 1), [7]);
         // SAFETY: no other thread uses the bytes.
-        unsafe { bytes.write::<i32>(128, 2) }.copy_from_slice(&[-1, 5]);
-        assert_eq!(bytes.read::<i32>(128, 2), [-1, 5]);
+        unsafe { bytes.slice_at_mut::<i32>(128, 2) }.copy_from_slice(&[-1, 5]);
+        assert_eq!(bytes.slice_at::<i32>(128, 2), [-1, 5]);
         assert!(bytes.start.addr().get().is_multiple_of(64));
     }
 

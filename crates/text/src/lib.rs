@@ -1,11 +1,11 @@
 //! Tokenizers, chat templates and incremental detokenising, built from GGUF metadata.
 //!
-//! A text's way from request to answer:
+//! From request to answer:
 //!
 //! 1. [`ChatTemplate`] renders messages to a prompt, as the Python template engine would.
 //! 2. [`Tokenizer`] turns the prompt into token ids, and each sampled id back into the bytes it stands for.
 //! 3. [`Detokenizer`] joins those bytes into whole characters as they arrive.
-//! 4. [`ReasoningSplitter`] tells reasoning from the answer.
+//! 4. [`ReasoningSplitter`] separates reasoning from the answer.
 //! 5. [`StopMatcher`] ends the text at a stop string, and holds back what may become one.
 //!
 //! Invariants: this crate does no IO (except for the clock in templates), never panics on bad metadata, bad

@@ -1,5 +1,5 @@
-//! The merge loop that byte-level BPE and SentencePiece share: again and again join the neighbouring pair with the
-//! best priority, the leftmost of equals, until no pair can be joined.
+//! The merge loop that byte-level BPE and SentencePiece share: again and again merge the adjacent pair with the
+//! best priority, the leftmost of equals, until no pair can be merged.
 //!
 //! A queue of candidate pairs makes this `n log n` in the number of symbols, so that a megabyte of one letter is
 //! as unremarkable as any other megabyte.
@@ -24,7 +24,7 @@ pub(crate) struct Symbol {
     next: usize,
 }
 
-/// What a pair of neighbours would become.
+/// The result of merging an adjacent pair.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Merge {
     /// Lower is sooner.
@@ -33,7 +33,7 @@ pub(crate) struct Merge {
     pub id: u32,
 }
 
-/// A pair of neighbours that can be joined. The order of the fields is the order in which pairs are joined.
+/// An adjacent pair that can be merged. The order of the fields is the order in which pairs are merged.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct Candidate {
     priority: u32,

@@ -98,7 +98,7 @@ struct Scheme {
     passes: &'static [Pass],
     /// A pre-token that is in the vocabulary is one token, without applying merges (`ignore_merges` in tokenizer.json).
     ignore_merges: bool,
-    /// Whether BOS is put in front of a text when `tokenizer.ggml.add_bos_token` is absent.
+    /// Whether BOS is prepended to a text when `tokenizer.ggml.add_bos_token` is absent.
     add_bos: bool,
 }
 

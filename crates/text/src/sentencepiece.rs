@@ -1,5 +1,5 @@
-//! SentencePiece BPE (`tokenizer.ggml.model = llama`): text is split into characters, and the neighbours whose join
-//! has the highest score are joined first. Characters that the vocabulary lacks become byte tokens.
+//! SentencePiece BPE (`tokenizer.ggml.model = llama`): text is split into characters, and adjacent symbols are merged, highest
+//! score first. Characters that the vocabulary lacks become byte tokens.
 //! Used by Llama 1 and 2, Mistral, Gemma 1 to 3. Source: Kudo and Richardson, arXiv 1808.06226.
 
 use crate::error::TokenizerError;
@@ -12,15 +12,15 @@ pub(crate) const SPACE: &str = "▁";
 
 /// The encoder.
 pub(crate) struct SentencePieceEncoder {
-    /// A token's text, to what joining two symbols to that text means.
+    /// A token's text, to the merge of two symbols into that text.
     tokens: HashMap<Box<[u8]>, Merge>,
-    /// No join is longer than this, in bytes.
+    /// No merge is longer than this, in bytes.
     longest_token_bytes: usize,
     /// The token of each byte, or [`NO_TOKEN`].
     byte_ids: [u32; 256],
     unk: Option<u32>,
     add_space_prefix: bool,
-    /// Whether a token has a space after a different character. Without such tokens no join crosses the beginning of a
+    /// Whether a token has a space after a different character. Without such tokens no merge crosses the beginning of a
     /// word, so that words can be encoded one by one, which is faster and gives the same.
     has_tokens_across_words: bool,
 }
@@ -52,7 +52,7 @@ impl SentencePieceEncoder {
         Ok(Self { tokens, longest_token_bytes, byte_ids, unk, add_space_prefix, has_tokens_across_words })
     }
 
-    /// Appends the tokens of `text`, which nothing or a special token comes before. A space is put in front if the
+    /// Appends the tokens of `text`, which nothing or a special token comes before. A space is prepended if the
     /// vocabulary wants one.
     pub fn encode(&self, text: &str, ids: &mut Vec<u32>) {
         let prefix = if self.add_space_prefix { SPACE } else { "" };

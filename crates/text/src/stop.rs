@@ -39,7 +39,7 @@ pub struct StopMatcher {
     stopped_by: Option<usize>,
 }
 
-/// What became of a piece of text.
+/// The outcome of adding a piece of text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StopOutput<'m> {
     /// Text that is certainly part of the answer.

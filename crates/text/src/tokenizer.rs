@@ -47,7 +47,7 @@ pub struct Tokenizer {
     ids: SpecialIds,
     add_bos: bool,
     add_eos: bool,
-    /// Whether SEP is put behind a text.
+    /// Whether SEP is appended to a text.
     add_sep: bool,
     warnings: Vec<TokenizerWarning>,
 }
@@ -55,7 +55,7 @@ pub struct Tokenizer {
 /// A prompt as tokens, for a model to continue.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EncodedPrompt {
-    /// The tokens, with BOS in front if the vocabulary asks for it.
+    /// The tokens, with BOS prepended if the vocabulary asks for it.
     pub ids: Vec<u32>,
     /// What its author may not have meant.
     pub warning: Option<PromptWarning>,
@@ -84,7 +84,7 @@ impl Tokenizer {
     /// Tolerated, as in llama.cpp: empty token texts (they are never made from text), missing token types (all tokens
     /// are then ordinary, and known control tokens are recognised by name), unknown type numbers (ordinary), repeated
     /// merge rules (the first counts), and bytes without a token in a byte-level vocabulary (they encode to nothing).
-    /// What is put right or left out is in [`warnings`](Self::warnings): special ids outside the vocabulary.
+    /// What is corrected or ignored is in [`warnings`](Self::warnings): special ids outside the vocabulary.
     ///
     /// # Errors
     /// An unsupported model or pre-tokenizer, by name; missing arrays and arrays of the wrong length; duplicate
@@ -208,7 +208,7 @@ impl Tokenizer {
         })
     }
 
-    /// The token ids of `text`. With `add_bos_eos`, BOS is put in front and EOS (in WordPiece vocabularies SEP) behind where
+    /// The token ids of `text`. With `add_bos_eos`, BOS is prepended and EOS (in WordPiece vocabularies SEP) appended where
     /// the vocabulary asks for them and has them: for a text that is complete. A text to be continued is a
     /// [prompt](Self::encode_prompt).
     ///
@@ -233,8 +233,8 @@ impl Tokenizer {
         ids
     }
 
-    /// The tokens of a text for a model to continue. BOS is put in front where the vocabulary asks for it, unless the text
-    /// begins with it, as many templates' do; nothing is put behind, since a model has nothing to say after EOS.
+    /// The tokens of a text for a model to continue. BOS is prepended where the vocabulary asks for it, unless the text
+    /// begins with it, as many templates' do; EOS is not appended, since generation would not continue after it.
     pub fn encode_prompt(&self, text: &str, special: SpecialTokens) -> EncodedPrompt {
         let mut ids = self.encode(text, special, false);
         let Some(bos) = self.ids.bos.filter(|_| self.add_bos) else {
@@ -312,13 +312,13 @@ impl Tokenizer {
     }
 
     /// The bytes of a token sequence: its pieces, joined. A SentencePiece vocabulary's text starts with the space that
-    /// encoding put in front.
+    /// encoding prepended.
     pub fn decode(&self, ids: &[u32], render_special: bool) -> Vec<u8> {
         let piece = |&id| if render_special { self.piece(id) } else { self.visible_piece(id) };
         ids.iter().map(piece).collect::<Vec<_>>().concat()
     }
 
-    /// What was put right or left out when the tokenizer was built.
+    /// What was corrected or ignored when the tokenizer was built.
     pub fn warnings(&self) -> &[TokenizerWarning] {
         &self.warnings
     }
@@ -364,12 +364,12 @@ impl Tokenizer {
         self.ids
     }
 
-    /// Whether BOS is put in front of a prompt, and by [`encode`](Self::encode) when asked to add BOS and EOS.
+    /// Whether BOS is prepended to a prompt, and by [`encode`](Self::encode) when asked to add BOS and EOS.
     pub fn adds_bos(&self) -> bool {
         self.add_bos && self.ids.bos.is_some()
     }
 
-    /// Whether [`encode`](Self::encode) puts EOS behind when asked to add BOS and EOS.
+    /// Whether [`encode`](Self::encode) appends EOS when asked to add BOS and EOS.
     pub fn adds_eos(&self) -> bool {
         self.add_eos && self.ids.eos.is_some()
     }

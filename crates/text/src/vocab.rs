@@ -29,7 +29,7 @@ pub struct VocabSource {
     pub add_bos: Option<bool>,
     /// `tokenizer.ggml.add_eos_token`.
     pub add_eos: Option<bool>,
-    /// `tokenizer.ggml.add_sep_token`: whether WordPiece puts SEP behind a text.
+    /// `tokenizer.ggml.add_sep_token`: whether WordPiece appends SEP to a text.
     pub add_sep: Option<bool>,
     /// `tokenizer.ggml.normalizer.lowercase`: whether WordPiece ignores case.
     pub lowercase: Option<bool>,

@@ -2,7 +2,7 @@
 
 use thiserror::Error;
 
-/// Something in a model file's vocabulary that was put right or left out.
+/// Something in a model file's vocabulary that was corrected or ignored.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum TokenizerWarning {

@@ -302,7 +302,7 @@ proptest! {
     ) {
         let source: &String = index.get(&TEMPLATES);
         match check(source, &context) {
-            // Python would raise an error of its own: content that is no text, a role that is missing.
+            // Python would raise an error of its own: content that is not text, a role that is missing.
             Ok(_) | Err(TemplateError::Raised { .. } | TemplateError::Render { .. }) => {}
             Err(error) => prop_assert!(false, "{error}"),
         }

@@ -17,7 +17,7 @@ use crate::standard_io::{escape, notify};
 use crate::store::Store;
 use crate::terminal::Terminal;
 
-/// Converses until `/quit` or the end of the input. Where the input is no terminal, a failed answer makes the exit status 1.
+/// Converses until `/quit` or the end of the input. Where the input is not a terminal, a failed answer makes the exit status 1.
 ///
 /// # Errors
 /// When there is no model or it has no chat template, or the terminal fails.
@@ -29,8 +29,8 @@ pub fn run(args: &ChatArgs, store: &Store) -> anyhow::Result<ExitCode> {
     model.model = args.name.clone().or(model.model);
     let first = prompt::given(&args.prompt)?.map(|text| prompt::unescaped(text, &args.prompt)).transpose()?;
     let interrupt = Interrupt::install()?;
-    let is_quiet = args.talk.generate.quiet;
-    let mut session = Session::open(store, &model, &args.talk, true)?;
+    let is_quiet = args.inference.generate.quiet;
+    let mut session = Session::open(store, &model, &args.inference, true)?;
     let is_terminal = io::stdin().is_terminal();
     if is_terminal && !is_quiet {
         notify(&format!("{}\n/help lists the commands, Ctrl-D leaves", escape(session.description())));
@@ -41,7 +41,7 @@ pub fn run(args: &ChatArgs, store: &Store) -> anyhow::Result<ExitCode> {
         notify(&format!("the conversation of {} continues", counted(conversation.len(), "message")));
     }
     let mut model = Model { session, interrupt, busy: None, repeats: 0, is_quiet };
-    if let Some(system) = &args.talk.generate.system {
+    if let Some(system) = &args.inference.generate.system {
         repl::set_system(&model, &mut conversation, system)?;
     }
     let width = io::stdout().is_terminal().then(terminal_size::terminal_size).flatten();
@@ -63,7 +63,7 @@ struct Model {
     interrupt: Interrupt,
     /// From a question until its answer is saved.
     busy: Option<Busy>,
-    /// How many answers were not wanted: a fixed seed would repeat them.
+    /// How many times the last answer was regenerated: a fixed seed would repeat it.
     repeats: u64,
     is_quiet: bool,
 }
@@ -72,17 +72,17 @@ impl Responder for Model {
     fn respond(
         &mut self,
         conversation: &[Message],
-        is_again: bool,
+        regenerate: bool,
         show: &mut dyn FnMut(&str) -> anyhow::Result<()>,
     ) -> anyhow::Result<Answer> {
         self.busy = Some(self.interrupt.busy());
         let given = self.session.settings.sampling.seed;
-        self.repeats = if is_again { self.repeats + 1 } else { 0 };
+        self.repeats = if regenerate { self.repeats + 1 } else { 0 };
         self.session.settings.sampling.seed = given.map(|seed| seed.wrapping_add(self.repeats));
         let prompt = Prompt::Chat(conversation.to_vec());
         let mut answer = String::new();
         let answered = self.session.answer(prompt, self.interrupt, &mut |piece| {
-            // What the model thought is no part of the conversation.
+            // What the model thought is not part of the conversation.
             answer.push_str(piece.text);
             show(piece.shown)
         });
@@ -98,7 +98,7 @@ impl Responder for Model {
         Ok(Answer { text: answer, notes })
     }
 
-    fn keep(&mut self, conversation: &[Message]) -> anyhow::Result<()> {
+    fn save(&mut self, conversation: &[Message]) -> anyhow::Result<()> {
         let saved = self.session.save(conversation);
         self.busy = None;
         saved

@@ -12,7 +12,7 @@ use crate::standard_io::{self, escape};
 /// Shows or changes settings.
 ///
 /// # Errors
-/// When a key is no setting, a value does not suit it, or the file cannot be read or written.
+/// When a key is not a setting, a value does not suit it, or the file cannot be read or written.
 pub fn run(args: &ConfigArgs, common: &CommonFlags) -> anyhow::Result<ExitCode> {
     let mut config = Config::open(common.config_file.as_deref())?;
     let profile = args.profile.as_deref().unwrap_or(DEFAULT_PROFILE);

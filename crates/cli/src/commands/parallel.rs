@@ -24,16 +24,24 @@ use crate::store::Store;
 /// Requests that are submitted beyond those that run, so that none waits for the next line to be read.
 const AHEAD: usize = 4;
 
-/// Answers each line of the file. Lines that the output file already answers are left out, so that an interrupted run goes on.
+/// Answers each line of the file. Lines that already have an answer in the output file are skipped, so that an interrupted run
+/// continues.
 ///
 /// # Errors
 /// When there is no model, a file cannot be read or written, or a line is not a request.
 pub fn run(args: &RunArgs, file: &Path, store: &Store) -> anyhow::Result<ExitCode> {
     let has_prompt = !args.words.is_empty() || args.prompt.prompt.is_some() || args.prompt.file.is_some();
-    if has_prompt || args.talk.sequence.session.is_some() {
+    if has_prompt || args.inference.sequence.session.is_some() {
         return Err(UsageError(
             "--parallel takes its prompts from the file: leave out PROMPT and --session".into(),
         )
+        .into());
+    }
+    if is_count(file) {
+        return Err(UsageError(format!(
+            "--parallel takes a file, and there is no file {}: the number of slots is --np",
+            file.display()
+        ))
         .into());
     }
     let interrupt = Interrupt::install()?;
@@ -51,7 +59,10 @@ pub fn run(args: &RunArgs, file: &Path, store: &Store) -> anyhow::Result<ExitCod
     let failed = answer_all(&engine, &defaults, left, at_once, interrupt, &sink, &progress)?;
     progress.finish_and_clear();
     if interrupt.is_raised() {
-        notify("interrupted; the same command with -o goes on from here");
+        notify(match output {
+            Some(_) => "interrupted; run the same command again to continue",
+            None => "interrupted; with -o FILE, an interrupted run can be continued",
+        });
         return Ok(ExitCode::from(EXIT_INTERRUPTED));
     }
     if failed > 0 {
@@ -61,12 +72,17 @@ pub fn run(args: &RunArgs, file: &Path, store: &Store) -> anyhow::Result<ExitCod
     Ok(ExitCode::SUCCESS)
 }
 
+/// Whether llama.cpp's `--parallel N` was meant, which is a number of slots.
+fn is_count(file: &Path) -> bool {
+    file.to_str().is_some_and(|text| text.parse::<usize>().is_ok()) && !file.exists()
+}
+
 fn progress_bar(total: u64) -> ProgressBar {
     let style = ProgressStyle::with_template("{bar:30} {pos} of {len}, {eta} left").expect("a template");
     ProgressBar::new(total).with_style(style)
 }
 
-/// Answers lines with as many threads as requests may wait; returns how many have failed.
+/// Answers the lines on one thread per submitted request; returns how many have failed.
 fn answer_all(
     engine: &Engine,
     defaults: &Defaults,
@@ -224,7 +240,7 @@ fn ends_within_a_line(path: &Path) -> anyhow::Result<bool> {
     Ok(last != *b"\n")
 }
 
-/// For tests and messages: how a line's answer is found again.
+/// The id as it is written to the output.
 impl std::fmt::Display for LineId {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {

@@ -10,7 +10,7 @@ use crate::commands::chat;
 use crate::error::UsageError;
 use crate::flags::{ChatArgs, PromptFlags, RunArgs};
 use crate::interrupt::{EXIT_INTERRUPTED, Interrupt};
-use crate::prompt::Question;
+use crate::prompt::RunInput;
 use crate::session::{Piece, Session, Summary, notify_no_template};
 use crate::standard_io::{self, notify};
 use crate::store::Store;
@@ -20,22 +20,22 @@ use crate::store::Store;
 /// # Errors
 /// When there is no prompt, no model, or the prompt does not fit.
 pub fn run(args: &RunArgs, store: &Store) -> anyhow::Result<ExitCode> {
-    let generate = &args.talk.generate;
+    let generate = &args.inference.generate;
     if args.no_template && generate.system.is_some() {
         bail!(UsageError("--system needs the chat template that --no-template leaves out".into()));
     }
     if let Some(file) = &args.parallel.file {
         return super::parallel::run(args, file, store);
     }
-    let Question { model: named, prompt } = Question::read(args, store)?;
+    let RunInput { model: named, prompt } = RunInput::read(args, store)?;
     let mut model = args.model.clone();
     model.model = named.or(model.model);
     let Some(text) = prompt else {
-        let (prompt, talk) = (PromptFlags::default(), args.talk.clone());
-        return chat::run(&ChatArgs { name: None, prompt, model, talk }, store);
+        let (prompt, inference) = (PromptFlags::default(), args.inference.clone());
+        return chat::run(&ChatArgs { name: None, prompt, model, inference }, store);
     };
     let interrupt = Interrupt::install()?;
-    let mut session = Session::open(store, &model, &args.talk, false)?;
+    let mut session = Session::open(store, &model, &args.inference, false)?;
     let mut conversation = session.take_conversation();
     let uses_template = !args.no_template && session.has_template();
     if !uses_template && !conversation.is_empty() {

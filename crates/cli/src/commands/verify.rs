@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use verbatim_device::Device;
 use verbatim_engine::Stepper;
-use verbatim_lab::verify::{Comparison, EngineSetting, Extent, VerifyError, engine_of, verify};
+use verbatim_lab::verify::{Comparison, Coverage, EngineSetting, VerifyError, engine_of, verify};
 
 use crate::flags::VerifyArgs;
 use crate::interrupt::{EXIT_INTERRUPTED, Interrupt};
@@ -36,8 +36,8 @@ pub fn run(args: &VerifyArgs, store: &Store) -> anyhow::Result<ExitCode> {
         shown = write(format!("{}\n", line(comparison)).as_bytes());
         shown.is_ok() && !interrupt.is_raised()
     };
-    let extent = if args.full { Extent::Full } else { Extent::Quick };
-    verify(&tokenizer, extent, threads, &mut start, &mut show)?;
+    let coverage = if args.full { Coverage::Full } else { Coverage::Quick };
+    verify(&tokenizer, coverage, threads, &mut start, &mut show)?;
     shown?;
     if interrupt.is_raised() {
         notify(&format!("interrupted after {compared} tokens"));

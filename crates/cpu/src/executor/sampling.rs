@@ -1,9 +1,9 @@
-//! Sampling: ranges of the vocabulary are tasks, and a row merges what they have found.
+//! Sampling: the parts of a row are tasks, and a row merges what they have found.
 
 use super::Run;
 use crate::program::PreparedOp;
 use std::sync::PoisonError;
-use verbatim_sample::{PART_WORDS, PartScratch, RANGE, merge_parts, parts, sample_part};
+use verbatim_sample::{PART_TOKENS, PART_WORDS, PartScratch, merge_parts, parts, sample_part};
 use verbatim_simd::{Kernel, Simd, dispatch};
 use verbatim_team::ThreadContext;
 
@@ -16,7 +16,7 @@ impl Run<'_> {
         let mut scratch = self.sampling[thread.index()].lock().unwrap_or_else(PoisonError::into_inner);
         while let Some(taken) = prepared.tasks.take(1, tasks) {
             for (row, part) in taken.map(|task| (task / parts, task % parts)) {
-                let tokens = part * RANGE..((part + 1) * RANGE).min(logits.shape.cols);
+                let tokens = part * PART_TOKENS..((part + 1) * PART_TOKENS).min(logits.shape.cols);
                 let words = part * PART_WORDS..(part + 1) * PART_WORDS;
                 let kernel = SamplePart {
                     sampler: samplers.row(self.arena, row),

@@ -170,7 +170,7 @@ impl HeadPages {
 
     /// Copies one head of a page to the start of `to`.
     pub(crate) fn copy_head_page(&self, page: usize, head: usize, to: &mut [u8]) {
-        let page = self.bytes.read::<u8>(self.start(page, head), self.layout.page_bytes());
+        let page = self.bytes.slice_at::<u8>(self.start(page, head), self.layout.page_bytes());
         to[..page.len()].copy_from_slice(page);
     }
 
@@ -187,7 +187,7 @@ impl HeadPages {
     }
 
     fn run(&self, start: usize, run: ByteRun, cell_in_page: usize) -> &[u8] {
-        self.bytes.read(start + run.at(cell_in_page), run.bytes)
+        self.bytes.slice_at(start + run.at(cell_in_page), run.bytes)
     }
 
     /// Bytes of a cell, all heads.

@@ -135,13 +135,13 @@ impl HeadLayout {
     pub(crate) fn view<'a>(&self, bytes: &'a AlignedBytes, start: usize) -> HeadPage<'a> {
         let elements = self.head_dim * PAGE_CELLS;
         match self.kind {
-            KvType::F32 => HeadPage::F32(bytes.read(start, elements)),
-            KvType::F16 => HeadPage::F16(bytes.read(start, elements)),
-            KvType::Bf16 => HeadPage::Bf16(bytes.read(start, elements)),
+            KvType::F32 => HeadPage::F32(bytes.slice_at(start, elements)),
+            KvType::F16 => HeadPage::F16(bytes.slice_at(start, elements)),
+            KvType::Bf16 => HeadPage::Bf16(bytes.slice_at(start, elements)),
             kind => HeadPage::Quantized(Quantized {
                 kind,
-                bytes: bytes.read(start, self.page_bytes()),
-                halves: bytes.read(start, self.page_bytes() / HEADER_BYTES),
+                bytes: bytes.slice_at(start, self.page_bytes()),
+                halves: bytes.slice_at(start, self.page_bytes() / HEADER_BYTES),
                 quants_at: self.headers * HEADER_BYTES * PAGE_CELLS,
                 block_bytes: self.block_bytes() * PAGE_CELLS,
             }),

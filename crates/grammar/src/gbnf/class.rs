@@ -6,7 +6,7 @@ pub struct CharClass {
     ranges: Vec<(char, char)>,
 }
 
-/// The characters before and after the surrogates, which are no characters.
+/// The characters before and after the surrogates, which are not characters.
 const BELOW_SURROGATES: u32 = 0xD7FF;
 const ABOVE_SURROGATES: u32 = 0xE000;
 

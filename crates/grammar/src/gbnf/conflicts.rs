@@ -1,15 +1,16 @@
-//! Finds lexemes that cut off others.
+//! Finds lexemes that cut off others: those whose longest match (maximal munch) would run past the end of another one and swallow
+//! what follows it.
 //!
-//! The constraint library only looks for lexemes that the grammar allows where the last one has ended, so only lexemes that
-//! can be allowed at the same place need to be compared. It does not choose between lexemes that have matched the same
-//! text, though: it goes on after all of them, and what can follow any of them is allowed at the same place.
+//! llguidance only looks for lexemes that the grammar allows where the last one has ended, so only lexemes that can be allowed at
+//! the same place need to be compared. It does not choose between lexemes that have matched the same text, though: it goes on
+//! after all of them, and what can follow any of them is allowed at the same place.
 
 use super::automaton::Automaton;
 use super::follow::{Follow, TerminalSet};
 use super::parts::LexemeGrammar;
 use super::sets::ByteSet;
 
-/// The lexemes that cut off one which can be allowed at the same place. When `work` runs out, the answer means nothing.
+/// The lexemes whose longest match would run past the end of a lexeme allowed at the same place. Meaningless once `work` is 0.
 pub(super) fn conflicts(grammar: &LexemeGrammar, work: &mut usize) -> Vec<usize> {
     let comparison = Comparison { grammar, follow: Follow::of(grammar, work) };
     let together = comparison.allowed_together(work);

@@ -1,6 +1,6 @@
 //! Decides which parts of a grammar become lexemes.
 //!
-//! The constraint library reads its input as a sequence of lexemes, each a regular expression, and ends a lexeme only
+//! llguidance reads its input as a sequence of lexemes, each a regular expression, and ends a lexeme only
 //! where it cannot be continued. GBNF has no such rule: in `root ::= [a-z]+ "x"`, whose `[a-z]+` could swallow every `x`,
 //! every way of dividing the text between `[a-z]+` and `"x"` is a match. Lexemes of one character each would always be
 //! right, but slow: a lexeme is the unit in which masks are computed and cached.

@@ -1,6 +1,6 @@
-//! GBNF, the grammar notation of llama.cpp: parsed, checked and converted to Lark for the constraint library.
+//! GBNF, the grammar notation of llama.cpp: parsed, checked and converted to Lark for llguidance.
 //!
-//! The library splits its input into lexemes and always takes the longest one, whereas in GBNF every split counts that
+//! llguidance splits its input into lexemes and always takes the longest one, whereas in GBNF every split counts that
 //! leads to a match. So the conversion decides which parts of a grammar may become lexemes without changing the language
 //! (see `lexemes.rs`).
 

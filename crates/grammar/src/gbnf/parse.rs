@@ -9,8 +9,8 @@ use std::collections::HashMap;
 const MAX_NESTING: usize = 200;
 /// The largest bound of a repetition, as in llama.cpp.
 const MAX_REPETITION: u32 = 2000;
-/// Repetitions of one thing, as in `x+?`.
-const MAX_OPERATORS: usize = 8;
+/// Maximum repetition operators in a row, as in `x+?`.
+const MAX_REPETITION_OPERATORS: usize = 8;
 /// The number of rules.
 const MAX_RULES: usize = 5000;
 
@@ -242,7 +242,7 @@ impl<'t> Parser<'t> {
     }
 
     fn repetitions(&mut self, mut node: Node, in_group: bool) -> Result<Node, GrammarError> {
-        for _ in 0..=MAX_OPERATORS {
+        for _ in 0..=MAX_REPETITION_OPERATORS {
             self.skip_space(in_group);
             let (min, max) = match self.peek() {
                 Some('*') => (0, None),
@@ -254,7 +254,7 @@ impl<'t> Parser<'t> {
             self.next();
             node = Node::Repeat { node: Box::new(node), min, max };
         }
-        self.error(format!("more than {MAX_OPERATORS} repetitions of one thing; remove some"))
+        self.error(format!("more than {MAX_REPETITION_OPERATORS} repetition operators in a row; remove some"))
     }
 
     /// `{m}`, `{m,}` or `{m,n}`, up to its last brace.

@@ -17,7 +17,7 @@ pub const SMOLLM: &str = "SmolLM2-135M-Instruct.vocab-only.gguf";
 pub const GPT2: &str = "ggml-vocab-gpt-2.gguf";
 /// Byte-level BPE with 151,936 tokens and several end tokens.
 pub const QWEN2: &str = "ggml-vocab-qwen2.gguf";
-/// SentencePiece with byte tokens, and a space that encoding puts in front.
+/// SentencePiece with byte tokens, and a space that encoding prepends.
 pub const LLAMA2: &str = "ggml-vocab-llama-spm.gguf";
 /// Byte-level BPE with 128,256 tokens.
 pub const LLAMA3: &str = "ggml-vocab-llama-bpe.gguf";

@@ -33,7 +33,7 @@ pub(super) struct Variant {
     /// Attention sinks.
     pub(super) sinks: bool,
     pub(super) logits: LogitScaling,
-    pub(super) local: Option<Local>,
+    pub(super) sliding_window: Option<SlidingWindow>,
 }
 
 /// QK norm, before RoPE.
@@ -58,11 +58,11 @@ pub(super) enum Norms {
 }
 
 /// Layers with sliding-window attention.
-pub(super) struct Local {
+pub(super) struct SlidingWindow {
     /// Positions in the window, the row's own included.
     pub(super) window: usize,
     pub(super) layers: LayerPattern,
-    /// Their RoPE, if it differs from that of the global layers.
+    /// Their RoPE, if it differs from that of the full-attention layers.
     pub(super) rope: Option<RopeTable>,
 }
 
@@ -83,7 +83,7 @@ impl Variant {
             attention_softcap: None,
             sinks: false,
             logits: LogitScaling::default(),
-            local: None,
+            sliding_window: None,
         }
     }
 }
@@ -92,14 +92,14 @@ pub(super) struct Dense {
     hyperparameters: Hyperparameters,
     specs: Vec<WeightSpec>,
     variant: Variant,
-    heads: AttentionParams,
+    params: AttentionParams,
     eps: F32Bits,
     rope: RopeTable,
     freq_factors: FreqFactors,
     embedding: WeightId,
     layers: Vec<Layer>,
     norm: WeightId,
-    head: Linear,
+    lm_head: Linear,
 }
 
 /// RoPE frequency factors.
@@ -144,7 +144,7 @@ impl Dense {
         let hyperparameters = keys.hyperparameters(file)?;
         let Hyperparameters { layers, hidden, vocabulary, ref architecture, .. } = hyperparameters;
         let (heads, kv_heads, head_dim) = keys.heads(hidden)?;
-        let heads = AttentionParams {
+        let params = AttentionParams {
             scale: F32Bits(variant.attention_scale.unwrap_or(1.0 / (head_dim as f32).sqrt())),
             softcap: variant.attention_softcap,
             ..AttentionParams::new(heads, kv_heads, head_dim, variant.rope_layout)
@@ -160,11 +160,11 @@ impl Dense {
         let norm = table.vector("output_norm.weight", hidden)?;
         // Without a separate LM head, the embeddings are tied.
         let tied = !table.has("output.weight");
-        let head = match tied {
+        let lm_head = match tied {
             true => Linear { weight: embedding, bias: None, scale: F32Bits(1.0) },
             false => table.unbiased_linear("output", vocabulary, hidden)?,
         };
-        let layers = (0..layers).map(|layer| Layer::open(&mut table, layer, hidden, heads, &variant));
+        let layers = (0..layers).map(|layer| Layer::open(&mut table, layer, hidden, params, &variant));
         let layers = layers.collect::<Result<_, _>>()?;
         let specs = table.finish(architecture, |_| false)?;
         let eps = keys.rms_epsilon()?;
@@ -172,14 +172,14 @@ impl Dense {
             hyperparameters,
             specs,
             variant,
-            heads,
+            params,
             eps,
             rope,
             freq_factors,
             embedding,
             layers,
             norm,
-            head,
+            lm_head,
         }))
     }
 }
@@ -222,10 +222,10 @@ impl Layer {
         table: &mut Table<'_>,
         layer: usize,
         hidden: usize,
-        heads: AttentionParams,
+        params: AttentionParams,
         variant: &Variant,
     ) -> Result<Layer, ModelError> {
-        let AttentionParams { heads, kv_heads, head_dim, .. } = heads;
+        let AttentionParams { heads, kv_heads, head_dim, .. } = params;
         let name = |part: &str| format!("blk.{layer}.{part}.weight");
         let (q_width, kv_width) = (heads * head_dim, kv_heads * head_dim);
         let fused_qkv = table.has(&name("attn_qkv"));
@@ -277,11 +277,11 @@ impl Model for Dense {
     }
 
     fn kv_shapes(&self, context: usize) -> Vec<KvShape> {
-        let AttentionParams { kv_heads, head_dim, layout, .. } = self.heads;
+        let AttentionParams { kv_heads, head_dim, layout, .. } = self.params;
         let shape = |layer: usize| {
             let window = self.window(layer);
-            let local = self.variant.local.as_ref().filter(|_| window.is_some()).and_then(|local| local.rope);
-            let (table, freq_factors) = match local {
+            let sliding = self.variant.sliding_window.as_ref().filter(|_| window.is_some());
+            let (table, freq_factors) = match sliding.and_then(|sliding| sliding.rope) {
                 Some(table) => (table, None),
                 None => (self.rope, self.freq_factors.at(context).map(|weight| weight.0)),
             };
@@ -294,19 +294,19 @@ impl Model for Dense {
     fn build(&self, shape: &StepShape) -> Result<Graph, GraphError> {
         let mut ctx = GraphContext::new(&self.specs, shape)?;
         let mut x = ctx.embed(self.embedding, self.variant.embedding_scale)?;
-        let global_rope = ctx.rope_table(self.rope, self.freq_factors.at(shape.context))?;
-        let local_rope = match self.variant.local.as_ref().and_then(|local| local.rope) {
+        let full_rope = ctx.rope_table(self.rope, self.freq_factors.at(shape.context))?;
+        let sliding_rope = match self.variant.sliding_window.as_ref().and_then(|sliding| sliding.rope) {
             Some(table) => ctx.rope_table(table, None)?,
-            None => global_rope,
+            None => full_rope,
         };
         for (index, layer) in self.layers.iter().enumerate() {
             let window = self.window(index);
-            let rope = if window.is_some() { local_rope } else { global_rope };
+            let rope = if window.is_some() { sliding_rope } else { full_rope };
             let uses_rope = (self.variant.uses_rope)(index);
-            let heads = AttentionParams { uses_rope, window, sinks: layer.sinks, ..self.heads };
+            let params = AttentionParams { uses_rope, window, sinks: layer.sinks, ..self.params };
             x = self.residual_block(&mut ctx, &layer.attention_norms, x, |ctx, x| {
                 let [q, k, v] = self.qkv(ctx, layer, x)?;
-                let attended = ctx.attention(index, heads, [q, k, v], rope)?;
+                let attended = ctx.attention(index, params, [q, k, v], rope)?;
                 ctx.linear(attended, layer.attention_output)
             })?;
             x = self.residual_block(&mut ctx, &layer.ffn_norms, x, |ctx, x| {
@@ -314,14 +314,15 @@ impl Model for Dense {
             })?;
             ctx.hidden_output(HiddenOutput::Layer(index as u32), x)?;
         }
-        ctx.head(x, self.norm, self.eps, self.head, self.variant.logits)
+        ctx.lm_head(x, self.norm, self.eps, self.lm_head, self.variant.logits)
     }
 }
 
 impl Dense {
     /// The layer's sliding window; `None` for full attention.
     fn window(&self, layer: usize) -> Option<usize> {
-        self.variant.local.as_ref().filter(|local| local.layers.is_local(layer)).map(|local| local.window)
+        let sliding = self.variant.sliding_window.as_ref()?;
+        sliding.layers.is_windowed(layer).then_some(sliding.window)
     }
 
     /// A sub-block (attention or FFN) with its pre- and post-norm, added to the residual stream.
@@ -345,9 +346,9 @@ impl Dense {
     }
 
     fn qkv(&self, ctx: &mut GraphContext<'_>, layer: &Layer, x: ValueId) -> Result<[ValueId; 3], GraphError> {
-        let AttentionParams { heads, kv_heads, head_dim, .. } = self.heads;
+        let AttentionParams { heads, kv_heads, head_dim, .. } = self.params;
         let [mut q, mut k, v] = match layer.qkv {
-            Qkv::Separate(linears) => ctx.linears(x, linears)?,
+            Qkv::Separate(linears) => ctx.linear_all(x, linears)?,
             Qkv::Fused(linear) => {
                 let all = ctx.linear(x, linear)?;
                 ctx.split(all, [heads * head_dim, kv_heads * head_dim, kv_heads * head_dim])?

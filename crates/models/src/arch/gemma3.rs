@@ -1,11 +1,10 @@
 //! `gemma3`: the text part of Gemma 3 (arXiv 2503.19786).
 //!
-//! Five local layers, then a global one, and so on. Local layers have a sliding window and a RoPE base of 10000; global ones
-//! have full attention and a larger base, scaled in the larger models. Each head of Q and K is normalized; attention
-//! and feed-forward network have a norm before and one after. Norm weights lie in GGUF files with the 1 already added
-//! that the checkpoints leave out.
+//! Five sliding-window ("local") layers, then a full-attention ("global") one, and so on. The former have a RoPE base of 10000,
+//! the latter a larger base, scaled in the larger models. Each head of Q and K is normalized; attention and feed-forward network
+//! have a norm before and one after. Norm weights lie in GGUF files with the 1 already added that the checkpoints leave out.
 
-use super::dense::{Dense, Local, Norms, QkNorms, Variant};
+use super::dense::{Dense, Norms, QkNorms, SlidingWindow, Variant};
 use crate::ffn::FfnShape;
 use crate::graph_context::LogitScaling;
 use crate::metadata::MetadataReader;
@@ -13,22 +12,22 @@ use crate::{Hyperparameters, Model, ModelError};
 use verbatim_gguf::GgufFile;
 use verbatim_graph::{Activation, F32Bits, RopeLayout};
 
-/// One layer in this many is global.
+/// One layer in this many has full attention.
 const PERIOD: usize = 6;
-/// RoPE base of local layers, if the file does not give it.
-const LOCAL_BASE: f32 = 10_000.0;
+/// RoPE base of the sliding-window layers, if the file does not give it.
+const SLIDING_WINDOW_BASE: f32 = 10_000.0;
 /// Layers of the 27B model, the only one whose scores are scaled by the width of the residual stream per head.
 const LAYERS_OF_27B: usize = 62;
 
 pub(super) fn open(file: &GgufFile, keys: &MetadataReader<'_>) -> Result<Box<dyn Model>, ModelError> {
     let hyperparameters = keys.hyperparameters(file)?;
     let (_, _, head_dim) = keys.heads(hyperparameters.hidden)?;
-    let local = match keys.window()? {
+    let sliding_window = match keys.window()? {
         None => None,
-        Some(window) => Some(Local {
+        Some(window) => Some(SlidingWindow {
             window,
             layers: keys.layer_pattern(hyperparameters.layers, PERIOD)?,
-            rope: Some(keys.local_rope(head_dim, LOCAL_BASE)?),
+            rope: Some(keys.sliding_window_rope(head_dim, SLIDING_WINDOW_BASE)?),
         }),
     };
     let variant = Variant {
@@ -42,7 +41,7 @@ pub(super) fn open(file: &GgufFile, keys: &MetadataReader<'_>) -> Result<Box<dyn
             scale: 1.0,
             softcap: keys.optional_positive("final_logit_softcapping")?.map(F32Bits),
         },
-        local,
+        sliding_window,
         ..Variant::new(RopeLayout::NeoX, FfnShape::gated(keys)?)
     };
     Dense::open(file, keys, variant)

@@ -25,14 +25,14 @@ const ATTENTION_INTERVAL: usize = 4;
 pub(super) struct Hybrid {
     hyperparameters: Hyperparameters,
     specs: Vec<WeightSpec>,
-    heads: AttentionParams,
+    params: AttentionParams,
     delta: RecurrentShape,
     eps: F32Bits,
     rope: RopeTable,
     embedding: WeightId,
     layers: Vec<Layer>,
     norm: WeightId,
-    head: Linear,
+    lm_head: Linear,
 }
 
 struct Layer {
@@ -85,7 +85,7 @@ impl Hybrid {
         hyperparameters.layers = all_layers - mtp_layers;
         let Hyperparameters { layers, hidden, vocabulary, ref architecture, .. } = hyperparameters;
         let (heads, kv_heads, head_dim) = keys.heads(hidden)?;
-        let heads = AttentionParams::new(heads, kv_heads, head_dim, RopeLayout::NeoX);
+        let params = AttentionParams::new(heads, kv_heads, head_dim, RopeLayout::NeoX);
         let delta = delta_shape(keys)?;
         let kinds = LayerKinds::new(keys, all_layers)?;
 
@@ -94,7 +94,7 @@ impl Hybrid {
         let norm = table.vector("output_norm.weight", hidden)?;
         // Without a separate LM head, the embeddings are tied.
         let tied = !table.has("output.weight");
-        let head = match tied {
+        let lm_head = match tied {
             true => Linear { weight: embedding, bias: None, scale: F32Bits(1.0) },
             false => table.unbiased_linear("output", vocabulary, hidden)?,
         };
@@ -106,7 +106,7 @@ impl Hybrid {
                 mixer: if kinds.is_recurrent(layer) {
                     Mixer::Delta(DeltaNet::open(&mut table, name, hidden, delta)?)
                 } else {
-                    Mixer::Attention(Attention::open(&mut table, name, hidden, heads)?)
+                    Mixer::Attention(Attention::open(&mut table, name, hidden, params)?)
                 },
                 ffn_norm: table.vector(&name("post_attention_norm.weight"), hidden)?,
                 ffn: Ffn::open(&mut table, layer, hidden, ffn)?,
@@ -117,14 +117,14 @@ impl Hybrid {
         Ok(Box::new(Hybrid {
             hyperparameters,
             specs,
-            heads,
+            params,
             delta,
             eps,
             rope,
             embedding,
             layers: opened,
             norm,
-            head,
+            lm_head,
         }))
     }
 }
@@ -188,9 +188,9 @@ impl Attention {
         table: &mut Table<'_>,
         name: impl Fn(&str) -> String,
         hidden: usize,
-        heads: AttentionParams,
+        params: AttentionParams,
     ) -> Result<Attention, ModelError> {
-        let AttentionParams { heads, kv_heads, head_dim, .. } = heads;
+        let AttentionParams { heads, kv_heads, head_dim, .. } = params;
         let (q_width, kv_width) = (heads * head_dim, kv_heads * head_dim);
         let mut linear = |part: &str, rows, cols| table.unbiased_linear(&name(part), rows, cols);
         Ok(Attention {
@@ -214,14 +214,14 @@ impl Attention {
         x: ValueId,
         rope: ValueId,
     ) -> Result<ValueId, GraphError> {
-        let AttentionParams { heads, kv_heads, head_dim, .. } = model.heads;
-        let [q_and_gate, k, v] = ctx.linears(x, [self.query_and_gate, self.key, self.value])?;
+        let AttentionParams { heads, kv_heads, head_dim, .. } = model.params;
+        let [q_and_gate, k, v] = ctx.linear_all(x, [self.query_and_gate, self.key, self.value])?;
         let half = |start| Op::HeadColumns { heads, start, cols: head_dim };
         let (q, gate) = (ctx.apply(half(0), &[q_and_gate])?, ctx.apply(half(head_dim), &[q_and_gate])?);
         let [q_norm, k_norm] = self.head_norms;
         let q = ctx.rms_norm(q, q_norm, model.eps, heads)?;
         let k = ctx.rms_norm(k, k_norm, model.eps, kv_heads)?;
-        let attended = ctx.attention(index, model.heads, [q, k, v], rope)?;
+        let attended = ctx.attention(index, model.params, [q, k, v], rope)?;
         let gated = ctx.apply(Op::Glu { activation: Activation::Sigmoid }, &[gate, attended])?;
         ctx.linear(gated, self.output)
     }
@@ -261,7 +261,7 @@ impl DeltaNet {
         x: ValueId,
     ) -> Result<ValueId, GraphError> {
         let RecurrentShape { kernel, heads } = model.delta;
-        let [qkv, gate, alpha, beta] = ctx.linears(x, [self.qkv, self.gate, self.alpha, self.beta])?;
+        let [qkv, gate, alpha, beta] = ctx.linear_all(x, [self.qkv, self.gate, self.alpha, self.beta])?;
         let qkv = ctx.short_conv(index, kernel, qkv, self.convolution)?;
         let output = ctx.gated_delta(index, heads, [qkv, alpha, beta], self.decay)?;
         let normalized = ctx.rms_norm(output, self.norm, model.eps, heads.value_heads)?;
@@ -280,7 +280,7 @@ impl Model for Hybrid {
     }
 
     fn kv_shapes(&self, _context: usize) -> Vec<KvShape> {
-        let AttentionParams { kv_heads, head_dim, layout, .. } = self.heads;
+        let AttentionParams { kv_heads, head_dim, layout, .. } = self.params;
         let rope = Some(KeyRope { table: self.rope, layout, freq_factors: None });
         let shape = KvShape { kv_heads, head_dim, window: None, rope };
         let attending = self.layers.iter().filter(|layer| matches!(layer.mixer, Mixer::Attention(_)));
@@ -316,6 +316,6 @@ impl Model for Hybrid {
             x = ctx.add(x, ffn)?;
             ctx.hidden_output(HiddenOutput::Layer(index as u32), x)?;
         }
-        ctx.head(x, self.norm, self.eps, self.head, LogitScaling::default())
+        ctx.lm_head(x, self.norm, self.eps, self.lm_head, LogitScaling::default())
     }
 }

@@ -4,7 +4,7 @@
 //! one of two sets of frequency factors (LongRoPE): the long set where sequences may outgrow the context of the
 //! first training. All layers have a window if the file specifies one, as in the reference implementation.
 
-use super::dense::{Dense, Local, Variant};
+use super::dense::{Dense, SlidingWindow, Variant};
 use crate::ffn::FfnShape;
 use crate::metadata::{LayerPattern, MetadataReader};
 use crate::{Model, ModelError};
@@ -13,7 +13,8 @@ use verbatim_graph::RopeLayout;
 
 pub(super) fn open(file: &GgufFile, keys: &MetadataReader<'_>) -> Result<Box<dyn Model>, ModelError> {
     keys.reject_nonzero("expert_count", "0: MoE is not supported in this architecture")?;
-    let local = keys.window()?.map(|window| Local { window, layers: LayerPattern::ALL, rope: None });
-    let variant = Variant { local, ..Variant::new(RopeLayout::NeoX, FfnShape::fused(keys)?) };
+    let sliding_window =
+        keys.window()?.map(|window| SlidingWindow { window, layers: LayerPattern::ALL, rope: None });
+    let variant = Variant { sliding_window, ..Variant::new(RopeLayout::NeoX, FfnShape::fused(keys)?) };
     Dense::open(file, keys, variant)
 }

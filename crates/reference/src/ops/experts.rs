@@ -19,7 +19,7 @@ fn scores(gating: Gating, logits: &[f32]) -> Vec<f32> {
 }
 
 /// The `used` experts with the largest logits, or scores plus bias, largest first; of equals the lower id first.
-pub fn top_experts(used: usize, gating: Gating, logits: &[f32], bias: Option<&[f32]>) -> Vec<i32> {
+pub fn top_k(used: usize, gating: Gating, logits: &[f32], bias: Option<&[f32]>) -> Vec<i32> {
     let mut score = match bias {
         // Scores are monotonic in the logit, so they are not needed.
         None => logits.to_vec(),
@@ -34,7 +34,7 @@ pub fn top_experts(used: usize, gating: Gating, logits: &[f32], bias: Option<&[f
 }
 
 /// The weight of each selected expert: its score, divided by the sum of the selected scores if normalised, times the scale.
-pub fn expert_weights(router: &Router, logits: &[f32], chosen: &[i32]) -> Vec<f32> {
+pub fn router_weights(router: &Router, logits: &[f32], chosen: &[i32]) -> Vec<f32> {
     let of_chosen = |all: &[f32]| chosen.iter().map(|&expert| all[expert as usize]).collect::<Vec<f32>>();
     let weights = match (router.gating, router.normalize) {
         (gating, false) => of_chosen(&scores(gating, logits)),
@@ -51,7 +51,7 @@ pub fn expert_weights(router: &Router, logits: &[f32], chosen: &[i32]) -> Vec<f3
 }
 
 /// Σ weightᵢ · partᵢ, over the equal parts of a row, in their order.
-pub fn weighted_sum(x: &[f32], weights: &[f32]) -> Vec<f32> {
+pub fn combine(x: &[f32], weights: &[f32]) -> Vec<f32> {
     let cols = x.len() / weights.len();
     let element = |col: usize| weights.iter().enumerate().map(|(i, weight)| weight * x[i * cols + col]).sum();
     (0..cols).map(element).collect()

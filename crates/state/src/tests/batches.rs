@@ -129,7 +129,7 @@ impl World {
             }
             self.state.commit(id, committed).unwrap();
         }
-        let count = 1 + self.random.below(CHECKPOINTS);
+        let count = 1 + self.random.below(MAX_STATE_CHECKPOINTS);
         if self.random.below(2) == 0 {
             let parents: Vec<_> = (0..count).map(|i| self.random.below(i + 1).checked_sub(1)).collect();
             self.state.append_tree(id, &parents).unwrap();

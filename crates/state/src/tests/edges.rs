@@ -135,7 +135,7 @@ fn the_prefix_cache_uses_its_memory_limit_and_no_more() {
     let mut state = recurrent_state(2);
     let room = state.cache_slots;
     assert_eq!(state.slots.len(), room + 3 * SLOTS_PER_SEQUENCE);
-    assert_eq!(SLOTS_PER_SEQUENCE, CHECKPOINTS + 2);
+    assert_eq!(SLOTS_PER_SEQUENCE, MAX_STATE_CHECKPOINTS + 2);
     assert_eq!(room, 2 * page / state.store().slot_bytes(0..1));
     for token in 0..room as u32 + 3 {
         let id = state.begin().unwrap();
@@ -174,13 +174,13 @@ fn only_a_fresh_chain_may_be_longer_than_the_checkpoints() {
     let chain = |from: usize, count: usize| -> Vec<Option<usize>> {
         (from..from + count).map(|index| index.checked_sub(1)).collect()
     };
-    let too_many = |wanted| Err(StateError::TooManyInFlight { wanted, max: CHECKPOINTS });
+    let too_many = |wanted| Err(StateError::TooManyInFlight { wanted, max: MAX_STATE_CHECKPOINTS });
     let mut state = recurrent_state(0);
     let id = state.begin().unwrap();
-    let mut tree = chain(0, CHECKPOINTS + 1);
-    tree[CHECKPOINTS] = Some(0);
+    let mut tree = chain(0, MAX_STATE_CHECKPOINTS + 1);
+    tree[MAX_STATE_CHECKPOINTS] = Some(0);
     assert_eq!(state.append_tree(id, &tree), too_many(17));
-    assert_eq!(state.append_tree(id, &tree[..CHECKPOINTS]), Ok(0..16));
+    assert_eq!(state.append_tree(id, &tree[..MAX_STATE_CHECKPOINTS]), Ok(0..16));
     assert_eq!(state.append_tree(id, &chain(16, 1)), too_many(17));
     state.rollback(id).unwrap();
     assert_eq!(state.append_tree(id, &chain(0, 40)), Ok(0..40));
@@ -189,7 +189,7 @@ fn only_a_fresh_chain_may_be_longer_than_the_checkpoints() {
     state.rollback(id).unwrap();
     assert_eq!(state.append(id, 128), Ok(0..128));
     let taken = state.slots.len() - state.slots.free();
-    assert_eq!(taken, CHECKPOINTS, "where nothing is kept, none is for the end of a page");
+    assert_eq!(taken, MAX_STATE_CHECKPOINTS, "where nothing is kept, none is for the end of a page");
     state.rollback(id).unwrap();
     assert_eq!(state.append(id, 129), Err(StateError::TooManyInFlight { wanted: 129, max: 128 }));
 }

@@ -371,7 +371,7 @@ impl World {
             }
             // A chain in which states share memory, or a step that begins after one that has failed.
             BatchError::Order { .. } => {
-                let shares = is_recurrent && naive.in_flight.len() > CHECKPOINTS;
+                let shares = is_recurrent && naive.in_flight.len() > MAX_STATE_CHECKPOINTS;
                 assert!(
                     shares || model == ModelId::TARGET && parent.is_some() && is_lost,
                     "{naive_len}",

@@ -1,7 +1,7 @@
 //! Attributes, items and slices, by the rules of Jinja2's sandbox.
 
+use super::context::{RenderContext, undefined_error};
 use super::error::{Result, type_error, unsupported, value_error};
-use super::machine::{Machine, undefined_error};
 use super::value::{Range, Value};
 use super::write::repr;
 use std::rc::Rc;
@@ -26,8 +26,8 @@ const LIST_CHANGES: &str = "append clear extend insert pop remove reverse sort";
 const DICT_CHANGES: &str = "clear pop popitem setdefault update";
 
 /// `value.name` in a template: an attribute, or else an item.
-pub(crate) fn attribute(machine: &mut Machine, value: &Value, name: &str) -> Result<Value> {
-    machine.steps(1)?;
+pub(crate) fn attribute(context: &mut RenderContext, value: &Value, name: &str) -> Result<Value> {
+    context.steps(1)?;
     if let Some(found) = own_attribute(value, name)? {
         return Ok(found);
     }
@@ -38,8 +38,8 @@ pub(crate) fn attribute(machine: &mut Machine, value: &Value, name: &str) -> Res
 }
 
 /// `value[key]` in a template: an item, or else an attribute.
-pub(crate) fn item(machine: &mut Machine, value: &Value, key: &Value) -> Result<Value> {
-    machine.steps(1)?;
+pub(crate) fn item(context: &mut RenderContext, value: &Value, key: &Value) -> Result<Value> {
+    context.steps(1)?;
     if let Some(name) = key.as_text() {
         if let Some(found) = item_by_text(value, name)? {
             return Ok(found);
@@ -56,11 +56,11 @@ pub(crate) fn item(machine: &mut Machine, value: &Value, key: &Value) -> Result<
         }
         Value::Text(text) | Value::Markup(text) => {
             let count = if text.is_ascii() { text.len() } else { text.chars().count() };
-            machine.steps(text.len() / 64)?;
+            context.steps(text.len() / 64)?;
             match index(key, count) {
                 Some(index) => {
                     let character = text.chars().nth(index).unwrap_or_default();
-                    Some(machine.text_like(value, character.to_string())?)
+                    Some(context.text_like(value, character.to_string())?)
                 }
                 None => None,
             }
@@ -71,7 +71,7 @@ pub(crate) fn item(machine: &mut Machine, value: &Value, key: &Value) -> Result<
         Some(found) => Ok(found),
         None => {
             let key = if key.as_int().is_some() || key.is_none() {
-                repr(machine, key)?
+                repr(context, key)?
             } else {
                 key.type_name().to_owned()
             };
@@ -177,7 +177,7 @@ fn data_attribute(value: &Value, name: &str) -> Result<Option<Value>> {
 }
 
 /// Python's `value[start:stop:step]`.
-pub(crate) fn slice(machine: &mut Machine, value: &Value, bounds: [Option<Value>; 3]) -> Result<Value> {
+pub(crate) fn slice(context: &mut RenderContext, value: &Value, bounds: [Option<Value>; 3]) -> Result<Value> {
     let missing = || type_error(format!("'{}' object has no such slice", value.type_name()));
     let mut numbers = [None; 3];
     for (number, bound) in numbers.iter_mut().zip(&bounds) {
@@ -202,10 +202,10 @@ pub(crate) fn slice(machine: &mut Machine, value: &Value, bounds: [Option<Value>
     }
     let indices = slice_range(numbers, count);
     let selected = (0..indices.len()).map(|at| (indices.start + at * indices.step) as usize);
-    machine.steps(count as usize / 16 + indices.len() as usize)?;
+    context.steps(count as usize / 16 + indices.len() as usize)?;
     match value {
-        Value::List(items) => machine.list(selected.map(|index| items[index].clone()).collect()),
-        Value::Tuple(items) => machine.tuple(selected.map(|index| items[index].clone()).collect()),
+        Value::List(items) => context.list(selected.map(|index| items[index].clone()).collect()),
+        Value::Tuple(items) => context.tuple(selected.map(|index| items[index].clone()).collect()),
         Value::Range(range) => Ok(Value::Range(Range {
             start: range.start + indices.start * range.step,
             stop: range.start + indices.stop * range.step,
@@ -214,13 +214,13 @@ pub(crate) fn slice(machine: &mut Machine, value: &Value, bounds: [Option<Value>
         Value::Text(text) | Value::Markup(text) if indices.step == 1 => {
             let (skip, take) = (indices.start as usize, indices.len() as usize);
             let part: String = text.chars().skip(skip).take(take).collect();
-            machine.text_like(value, part)
+            context.text_like(value, part)
         }
         Value::Text(text) | Value::Markup(text) => {
-            machine.reserve(text.len() * 4)?;
+            context.reserve(text.len() * 4)?;
             let characters: Vec<char> = text.chars().collect();
             let part: String = selected.map(|index| characters[index]).collect();
-            machine.text_like(value, part)
+            context.text_like(value, part)
         }
         _ => missing(),
     }
@@ -238,7 +238,7 @@ fn slice_range([start, stop, step]: [Option<i128>; 3], count: i128) -> Range {
 
 /// An attribute by a path with dots, as filters take it: `default` replaces what is undefined unless it is None.
 pub(crate) fn attribute_path(
-    machine: &mut Machine,
+    context: &mut RenderContext,
     value: &Value,
     path: &Value,
     default: &Value,
@@ -250,7 +250,7 @@ pub(crate) fn attribute_path(
         None => vec![path.clone()],
     };
     for key in keys {
-        value = item(machine, &value, &key)?;
+        value = item(context, &value, &key)?;
         if value.is_undefined() && !default.is_none() {
             value = default.clone();
         }
@@ -267,13 +267,17 @@ fn path_keys(path: &str) -> Vec<Value> {
 }
 
 /// Several paths, separated by commas, and their values as a list.
-pub(crate) fn attribute_paths(machine: &mut Machine, value: &Value, paths: &Value) -> Result<Vec<Value>> {
+pub(crate) fn attribute_paths(
+    context: &mut RenderContext,
+    value: &Value,
+    paths: &Value,
+) -> Result<Vec<Value>> {
     match paths.as_text() {
         Some(text) => {
             let paths: Vec<Value> = text.split(',').map(Value::small_text).collect();
-            paths.iter().map(|path| attribute_path(machine, value, path, &Value::None)).collect()
+            paths.iter().map(|path| attribute_path(context, value, path, &Value::None)).collect()
         }
-        None => Ok(vec![attribute_path(machine, value, paths, &Value::None)?]),
+        None => Ok(vec![attribute_path(context, value, paths, &Value::None)?]),
     }
 }
 

@@ -2,10 +2,10 @@
 
 use super::access::has_word;
 use super::compare::{equal, is_same, order};
+use super::context::RenderContext;
 use super::error::{Result, python, type_error, unsupported};
 use super::filters;
 use super::iterate::contains;
-use super::machine::Machine;
 use super::operators::binary;
 use super::text_methods;
 use super::value::{Call, Key, Value};
@@ -18,8 +18,8 @@ pub(crate) const NAMES: &str = "!= < <= == > >= boolean callable defined divisib
     sequence string test true undefined upper";
 
 /// Applies a test.
-pub(crate) fn apply(machine: &mut Machine, name: &str, value: Value, call: Call) -> Result<bool> {
-    machine.steps(1)?;
+pub(crate) fn apply(context: &mut RenderContext, name: &str, value: Value, call: Call) -> Result<bool> {
+    context.steps(1)?;
     if !has_word(NAMES, name) {
         return python("TemplateRuntimeError", format!("No test named '{name}' found."));
     }
@@ -52,26 +52,26 @@ pub(crate) fn apply(machine: &mut Machine, name: &str, value: Value, call: Call)
             _ => "",
         };
         let [other] = call.bind(name, [parameter], 1)?;
-        return pair(machine, name, &value, &other.unwrap_or(Value::None));
+        return pair(context, name, &value, &other.unwrap_or(Value::None));
     }
     let [] = call.bind(name, [], 0)?;
-    single(machine, name, &value)
+    single(context, name, &value)
 }
 
-fn pair(machine: &mut Machine, name: &str, value: &Value, other: &Value) -> Result<bool> {
+fn pair(context: &mut RenderContext, name: &str, value: &Value, other: &Value) -> Result<bool> {
     match name {
-        "==" | "eq" | "equalto" => equal(machine, value, other),
-        "!=" | "ne" => Ok(!equal(machine, value, other)?),
-        "in" => contains(machine, other, value),
+        "==" | "eq" | "equalto" => equal(context, value, other),
+        "!=" | "ne" => Ok(!equal(context, value, other)?),
+        "in" => contains(context, other, value),
         "divisibleby" => {
-            let rest = binary(machine, "%", value, other)?;
-            equal(machine, &rest, &Value::Int(0))
+            let rest = binary(context, "%", value, other)?;
+            equal(context, &rest, &Value::Int(0))
         }
         "sameas" => same(value, other),
-        "<" | "lt" | "lessthan" => Ok(order(machine, "<", value, other)? == Some(Ordering::Less)),
-        ">" | "gt" | "greaterthan" => Ok(order(machine, ">", value, other)? == Some(Ordering::Greater)),
-        "<=" | "le" => Ok(order(machine, "<=", value, other)?.is_some_and(Ordering::is_le)),
-        _ => Ok(order(machine, ">=", value, other)?.is_some_and(Ordering::is_ge)),
+        "<" | "lt" | "lessthan" => Ok(order(context, "<", value, other)? == Some(Ordering::Less)),
+        ">" | "gt" | "greaterthan" => Ok(order(context, ">", value, other)? == Some(Ordering::Greater)),
+        "<=" | "le" => Ok(order(context, "<=", value, other)?.is_some_and(Ordering::is_le)),
+        _ => Ok(order(context, ">=", value, other)?.is_some_and(Ordering::is_ge)),
     }
 }
 
@@ -94,7 +94,7 @@ fn same(value: &Value, other: &Value) -> Result<bool> {
     }
 }
 
-fn single(machine: &mut Machine, name: &str, value: &Value) -> Result<bool> {
+fn single(context: &mut RenderContext, name: &str, value: &Value) -> Result<bool> {
     Ok(match name {
         "boolean" => matches!(value, Value::Bool(_)),
         "callable" => matches!(
@@ -110,8 +110,8 @@ fn single(machine: &mut Machine, name: &str, value: &Value) -> Result<bool> {
         "undefined" => value.is_undefined(),
         "escaped" => matches!(value, Value::Markup(_)),
         "even" | "odd" => {
-            let rest = binary(machine, "%", value, &Value::Int(2))?;
-            equal(machine, &rest, &Value::Int(i128::from(name == "odd")))?
+            let rest = binary(context, "%", value, &Value::Int(2))?;
+            equal(context, &rest, &Value::Int(i128::from(name == "odd")))?
         }
         "false" => matches!(value, Value::Bool(false)),
         "true" => matches!(value, Value::Bool(true)),
@@ -125,7 +125,7 @@ fn single(machine: &mut Machine, name: &str, value: &Value) -> Result<bool> {
         "integer" => matches!(value, Value::Int(_)),
         "number" => matches!(value, Value::Float(_)) || value.as_int().is_some(),
         "lower" | "upper" => {
-            let text = to_text(machine, value)?;
+            let text = to_text(context, value)?;
             text_methods::is(&text, if name == "lower" { "islower" } else { "isupper" })
         }
         "mapping" => matches!(value, Value::Dict(_)),

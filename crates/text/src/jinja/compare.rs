@@ -1,14 +1,14 @@
 //! Equality, order and membership, as Python has them.
 
+use super::context::{RenderContext, undefined_error};
 use super::error::{Result, type_error, unsupported};
-use super::machine::{Machine, undefined_error};
 use super::value::{Value, View};
 use std::cmp::Ordering;
 use std::rc::Rc;
 
 /// Python's `left == right`.
-pub(crate) fn equal(machine: &mut Machine, left: &Value, right: &Value) -> Result<bool> {
-    machine.steps(1)?;
+pub(crate) fn equal(context: &mut RenderContext, left: &Value, right: &Value) -> Result<bool> {
+    context.steps(1)?;
     Ok(match (left, right) {
         (Value::Undefined(_), Value::Undefined(_)) | (Value::None, Value::None) => true,
         (Value::Float(left), Value::Float(right)) => left == right,
@@ -17,12 +17,12 @@ pub(crate) fn equal(machine: &mut Machine, left: &Value, right: &Value) -> Resul
             None => false,
         },
         (Value::Text(left) | Value::Markup(left), Value::Text(right) | Value::Markup(right)) => {
-            machine.steps(left.len().min(right.len()) / 64)?;
+            context.steps(left.len().min(right.len()) / 64)?;
             left.as_bytes() == right.as_bytes()
         }
         (Value::List(left), Value::List(right)) | (Value::Tuple(left), Value::Tuple(right)) => {
             Rc::ptr_eq(left, right)
-                || (left.len() == right.len() && first_difference(machine, left, right)?.is_none())
+                || (left.len() == right.len() && first_difference(context, left, right)?.is_none())
         }
         (Value::Dict(left), Value::Dict(right)) => {
             if left.entries().len() != right.entries().len() {
@@ -30,7 +30,7 @@ pub(crate) fn equal(machine: &mut Machine, left: &Value, right: &Value) -> Resul
             }
             for (key, value) in left.entries() {
                 match right.get(key)? {
-                    Some(other) if equal(machine, value, other)? => {}
+                    Some(other) if equal(context, value, other)? => {}
                     _ => return Ok(false),
                 }
             }
@@ -43,7 +43,7 @@ pub(crate) fn equal(machine: &mut Machine, left: &Value, right: &Value) -> Resul
                 && (len < 2 || left.step == right.step)
         }
         (Value::View(View::Values, left), Value::View(View::Values, right)) => Rc::ptr_eq(left, right),
-        (Value::View(..), Value::View(..)) => return unsupported("a comparison of views of maps"),
+        (Value::View(..), Value::View(..)) => return unsupported("a comparison of dict views"),
         (Value::Iterator(left), Value::Iterator(right)) => Rc::ptr_eq(left, right),
         (Value::Namespace(left), Value::Namespace(right)) => Rc::ptr_eq(left, right),
         (Value::Macro(left), Value::Macro(right)) => Rc::ptr_eq(left, right),
@@ -82,9 +82,9 @@ pub(crate) fn is_same(left: &Value, right: &Value) -> bool {
     }
 }
 
-fn first_difference(machine: &mut Machine, left: &[Value], right: &[Value]) -> Result<Option<usize>> {
+fn first_difference(context: &mut RenderContext, left: &[Value], right: &[Value]) -> Result<Option<usize>> {
     for (index, (left, right)) in left.iter().zip(right).enumerate() {
-        if !equal(machine, left, right)? {
+        if !equal(context, left, right)? {
             return Ok(Some(index));
         }
     }
@@ -96,27 +96,27 @@ fn first_difference(machine: &mut Machine, left: &[Value], right: &[Value]) -> R
 /// # Errors
 /// If Python cannot order them with `operator`.
 pub(crate) fn order(
-    machine: &mut Machine,
+    context: &mut RenderContext,
     operator: &str,
     left: &Value,
     right: &Value,
 ) -> Result<Option<Ordering>> {
-    machine.steps(1)?;
+    context.steps(1)?;
     match (left, right) {
         (Value::Undefined(message), _) | (_, Value::Undefined(message)) => undefined_error(message),
         (Value::Text(left) | Value::Markup(left), Value::Text(right) | Value::Markup(right)) => {
-            machine.steps(left.len().min(right.len()) / 64)?;
+            context.steps(left.len().min(right.len()) / 64)?;
             // UTF-8 sorts as code points do.
             Ok(Some(left.as_bytes().cmp(right.as_bytes())))
         }
         (Value::List(left), Value::List(right)) | (Value::Tuple(left), Value::Tuple(right)) => {
-            match first_difference(machine, left, right)? {
-                Some(index) => order(machine, operator, &left[index], &right[index]),
+            match first_difference(context, left, right)? {
+                Some(index) => order(context, operator, &left[index], &right[index]),
                 None => Ok(Some(left.len().cmp(&right.len()))),
             }
         }
         (Value::View(View::Keys | View::Items, _), Value::View(View::Keys | View::Items, _)) => {
-            unsupported("a comparison of views of maps")
+            unsupported("a comparison of dict views")
         }
         (Value::Float(left), Value::Float(right)) => Ok(left.partial_cmp(right)),
         _ => match (left, left.as_int(), right, right.as_int()) {
@@ -133,8 +133,8 @@ pub(crate) fn order(
 }
 
 /// Python's `left < right`.
-pub(crate) fn is_less(machine: &mut Machine, left: &Value, right: &Value) -> Result<bool> {
-    Ok(order(machine, "<", left, right)? == Some(Ordering::Less))
+pub(crate) fn is_less(context: &mut RenderContext, left: &Value, right: &Value) -> Result<bool> {
+    Ok(order(context, "<", left, right)? == Some(Ordering::Less))
 }
 
 /// The exact order of an integer and a float.
@@ -152,7 +152,7 @@ fn compare_mixed(int: i128, float: f64) -> Option<Ordering> {
 
 /// Sorts as Python's `sorted(values, reverse=...)` does by keys: stable, and with `<` alone.
 pub(crate) fn sort(
-    machine: &mut Machine,
+    context: &mut RenderContext,
     mut keyed: Vec<(Value, Value)>,
     is_reversed: bool,
 ) -> Result<Vec<Value>> {
@@ -165,7 +165,7 @@ pub(crate) fn sort(
         let mut runs_left = runs.into_iter();
         while let Some(left) = runs_left.next() {
             merged.push(match runs_left.next() {
-                Some(right) => merge(machine, left, right)?,
+                Some(right) => merge(context, left, right)?,
                 None => left,
             });
         }
@@ -179,14 +179,14 @@ pub(crate) fn sort(
 }
 
 fn merge(
-    machine: &mut Machine,
+    context: &mut RenderContext,
     left: Vec<(Value, Value)>,
     right: Vec<(Value, Value)>,
 ) -> Result<Vec<(Value, Value)>> {
     let mut merged = Vec::with_capacity(left.len() + right.len());
     let (mut left, mut right) = (left.into_iter().peekable(), right.into_iter().peekable());
     while let (Some(first), Some(second)) = (left.peek(), right.peek()) {
-        let takes_right = is_less(machine, &second.0, &first.0)?;
+        let takes_right = is_less(context, &second.0, &first.0)?;
         merged.extend(if takes_right { right.next() } else { left.next() });
     }
     merged.extend(left);

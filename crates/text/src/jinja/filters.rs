@@ -2,11 +2,11 @@
 
 use super::access::{attribute_path, attribute_paths, has_word, own_attribute};
 use super::compare::{equal, order, sort};
+use super::context::{RenderContext, undefined_error};
 use super::error::{Result, python, type_error, unsupported};
 use super::format::percent;
 use super::iterate::{collect, ignore_case, len, next, reversed, source};
 use super::lexer::is_space;
-use super::machine::{Machine, undefined_error};
 use super::number::{absolute, parse_float, parse_int, round_float, round_int, truncate};
 use super::operators::binary;
 use super::text_methods;
@@ -25,8 +25,8 @@ pub(crate) const NAMES: &str = "abs attr batch capitalize center count d default
 pub(crate) const UNSUPPORTED: &str = "pprint random striptags urlize wordwrap";
 
 /// Applies a filter.
-pub(crate) fn apply(machine: &mut Machine, name: &str, value: Value, call: Call) -> Result<Value> {
-    machine.steps(1)?;
+pub(crate) fn apply(context: &mut RenderContext, name: &str, value: Value, call: Call) -> Result<Value> {
+    context.steps(1)?;
     match name {
         _ if has_word(UNSUPPORTED, name) => unsupported(format!("the filter `{name}`")),
         "default" | "d" => {
@@ -37,41 +37,41 @@ pub(crate) fn apply(machine: &mut Machine, name: &str, value: Value, call: Call)
         }
         "string" | "lower" | "upper" | "capitalize" | "title" | "center" | "trim" | "replace" | "indent"
         | "truncate" | "format" | "e" | "escape" | "forceescape" | "safe" | "join" | "wordcount"
-        | "urlencode" | "filesizeformat" | "xmlattr" | "tojson" => text(machine, name, value, call),
-        "abs" | "round" | "int" | "float" | "sum" => number(machine, name, value, call),
+        | "urlencode" | "filesizeformat" | "xmlattr" | "tojson" => text(context, name, value, call),
+        "abs" | "round" | "int" | "float" | "sum" => number(context, name, value, call),
         "map" | "select" | "reject" | "selectattr" | "rejectattr" | "unique" | "batch" | "slice"
         | "items" => generator(name, value, call),
         "length" | "count" => {
             let [] = call.positional(name, 0)?;
             if let Value::Text(text) | Value::Markup(text) = &value {
-                machine.steps(text.len() / 64)?;
+                context.steps(text.len() / 64)?;
             }
             Ok(Value::Int(len(&value)?))
         }
         "attr" => {
             let [attribute] = call.bind(name, ["name"], 1)?;
             let Some(attribute) = attribute.as_ref().and_then(Value::as_text) else {
-                return type_error("the name of an attribute is no string");
+                return type_error("the name of an attribute is not a string");
             };
             let found = own_attribute(&value, attribute)?;
             Ok(found.unwrap_or_else(|| {
                 Value::undefined(format!("'{} object' has no attribute '{attribute}'", value.type_name()))
             }))
         }
-        _ => sequence(machine, name, value, call),
+        _ => sequence(context, name, value, call),
     }
 }
 
-fn sequence(machine: &mut Machine, name: &str, value: Value, call: Call) -> Result<Value> {
+fn sequence(context: &mut RenderContext, name: &str, value: Value, call: Call) -> Result<Value> {
     match name {
         "list" => {
             let [] = call.positional(name, 0)?;
-            let items = collect(machine, &value)?;
-            machine.list(items)
+            let items = collect(context, &value)?;
+            context.list(items)
         }
         "first" => {
             let [] = call.positional(name, 0)?;
-            let first = next(machine, &mut source(&value)?)?;
+            let first = next(context, &mut source(&value)?)?;
             Ok(first.unwrap_or_else(|| Value::undefined("No first item, sequence was empty.")))
         }
         "last" => {
@@ -79,45 +79,45 @@ fn sequence(machine: &mut Machine, name: &str, value: Value, call: Call) -> Resu
             let Some(mut source) = reversed(&value) else {
                 return type_error(format!("'{}' object is not reversible", value.type_name()));
             };
-            let last = next(machine, &mut source)?;
+            let last = next(context, &mut source)?;
             Ok(last.unwrap_or_else(|| Value::undefined("No last item, sequence was empty.")))
         }
         "reverse" => {
             let [] = call.positional(name, 0)?;
             if let Some(text) = value.as_text() {
                 let reversed: String = text.chars().rev().collect();
-                return machine.text_like(&value, reversed);
+                return context.text_like(&value, reversed);
             }
             match reversed(&value) {
                 Some(source) => Value::iterator(source),
                 None => {
-                    let mut items = collect(machine, &value)?;
+                    let mut items = collect(context, &value)?;
                     items.reverse();
-                    machine.list(items)
+                    context.list(items)
                 }
             }
         }
         "sort" => {
             let [is_reversed, is_case_sensitive, attribute] =
                 call.bind(name, ["reverse", "case_sensitive", "attribute"], 0)?;
-            let (items, attribute) = (collect(machine, &value)?, attribute.unwrap_or(Value::None));
+            let (items, attribute) = (collect(context, &value)?, attribute.unwrap_or(Value::None));
             let is_case_sensitive = is_true(is_case_sensitive);
             let mut keyed = Vec::with_capacity(items.len());
             for item in items {
-                let mut keys = attribute_paths(machine, &item, &attribute)?;
+                let mut keys = attribute_paths(context, &item, &attribute)?;
                 if !is_case_sensitive {
-                    keys = keys.into_iter().map(|key| ignore_case(machine, key)).collect::<Result<_>>()?;
+                    keys = keys.into_iter().map(|key| ignore_case(context, key)).collect::<Result<_>>()?;
                 }
                 keyed.push((Value::list(keys)?, item));
             }
-            let sorted = sort(machine, keyed, is_true(is_reversed))?;
-            machine.list(sorted)
+            let sorted = sort(context, keyed, is_true(is_reversed))?;
+            context.list(sorted)
         }
-        "dictsort" => dictsort(machine, value, call),
-        "groupby" => groupby(machine, value, call),
+        "dictsort" => dictsort(context, value, call),
+        "groupby" => groupby(context, value, call),
         "min" | "max" => {
             let [is_case_sensitive, attribute] = call.bind(name, ["case_sensitive", "attribute"], 0)?;
-            extreme(machine, name, &value, is_true(is_case_sensitive), &attribute.unwrap_or(Value::None))
+            extreme(context, name, &value, is_true(is_case_sensitive), &attribute.unwrap_or(Value::None))
         }
         _ => python("TemplateRuntimeError", format!("No filter named '{name}' found.")),
     }
@@ -194,7 +194,7 @@ fn generator(name: &str, value: Value, mut call: Call) -> Result<Value> {
     Value::iterator(Source::Generator(Box::new(generator)))
 }
 
-fn dictsort(machine: &mut Machine, value: Value, call: Call) -> Result<Value> {
+fn dictsort(context: &mut RenderContext, value: Value, call: Call) -> Result<Value> {
     let [is_case_sensitive, by, is_reversed] =
         call.bind("dictsort", ["case_sensitive", "by", "reverse"], 0)?;
     let position = match by.as_ref().map(|by| by.as_text()) {
@@ -216,44 +216,44 @@ fn dictsort(machine: &mut Machine, value: Value, call: Call) -> Result<Value> {
     let mut keyed = Vec::with_capacity(dict.entries().len());
     for (key, value) in dict.entries() {
         let by = if position == 0 { key } else { value };
-        let by = if is_case_sensitive { by.clone() } else { ignore_case(machine, by.clone())? };
-        keyed.push((by, machine.tuple(vec![key.clone(), value.clone()])?));
+        let by = if is_case_sensitive { by.clone() } else { ignore_case(context, by.clone())? };
+        keyed.push((by, context.tuple(vec![key.clone(), value.clone()])?));
     }
-    let sorted = sort(machine, keyed, is_true(is_reversed))?;
-    machine.list(sorted)
+    let sorted = sort(context, keyed, is_true(is_reversed))?;
+    context.list(sorted)
 }
 
-fn groupby(machine: &mut Machine, value: Value, call: Call) -> Result<Value> {
+fn groupby(context: &mut RenderContext, value: Value, call: Call) -> Result<Value> {
     let [attribute, default, is_case_sensitive] =
         call.bind("groupby", ["attribute", "default", "case_sensitive"], 1)?;
     let [attribute, default] = [attribute, default].map(|value| value.unwrap_or(Value::None));
     let is_case_sensitive = is_true(is_case_sensitive);
     let mut keyed = Vec::new();
-    for item in collect(machine, &value)? {
-        let key = attribute_path(machine, &item, &attribute, &default)?;
-        let key = if is_case_sensitive { key } else { ignore_case(machine, key)? };
+    for item in collect(context, &value)? {
+        let key = attribute_path(context, &item, &attribute, &default)?;
+        let key = if is_case_sensitive { key } else { ignore_case(context, key)? };
         keyed.push((key.clone(), Value::tuple(vec![key, item])?));
     }
     let mut groups: Vec<(Value, Vec<Value>)> = Vec::new();
-    for pair in sort(machine, keyed, false)? {
+    for pair in sort(context, keyed, false)? {
         let Value::Tuple(pair) = pair else { continue };
         match groups.last_mut() {
-            Some((key, items)) if equal(machine, key, &pair[0])? => items.push(pair[1].clone()),
+            Some((key, items)) if equal(context, key, &pair[0])? => items.push(pair[1].clone()),
             _ => groups.push((pair[0].clone(), vec![pair[1].clone()])),
         }
     }
     let mut out = Vec::with_capacity(groups.len());
     for (key, items) in groups {
         let key =
-            if is_case_sensitive { key } else { attribute_path(machine, &items[0], &attribute, &default)? };
-        let items = machine.list(items)?;
+            if is_case_sensitive { key } else { attribute_path(context, &items[0], &attribute, &default)? };
+        let items = context.list(items)?;
         out.push(Items::group(key, items)?);
     }
-    machine.list(out)
+    context.list(out)
 }
 
 fn extreme(
-    machine: &mut Machine,
+    context: &mut RenderContext,
     name: &str,
     value: &Value,
     is_case_sensitive: bool,
@@ -261,13 +261,13 @@ fn extreme(
 ) -> Result<Value> {
     let mut source = source(value)?;
     let mut best: Option<(Value, Value)> = None;
-    while let Some(item) = next(machine, &mut source)? {
-        let key = attribute_path(machine, &item, attribute, &Value::None)?;
-        let key = if is_case_sensitive { key } else { ignore_case(machine, key)? };
+    while let Some(item) = next(context, &mut source)? {
+        let key = attribute_path(context, &item, attribute, &Value::None)?;
+        let key = if is_case_sensitive { key } else { ignore_case(context, key)? };
         let is_better = match &best {
             None => true,
-            Some((known, _)) if name == "max" => order(machine, ">", &key, known)? == Some(Ordering::Greater),
-            Some((known, _)) => order(machine, "<", &key, known)? == Some(Ordering::Less),
+            Some((known, _)) if name == "max" => order(context, ">", &key, known)? == Some(Ordering::Greater),
+            Some((known, _)) => order(context, "<", &key, known)? == Some(Ordering::Less),
         };
         if is_better {
             best = Some((key, item));
@@ -276,7 +276,7 @@ fn extreme(
     Ok(best.map_or_else(|| Value::undefined("No aggregated item, sequence was empty."), |(_, item)| item))
 }
 
-fn number(machine: &mut Machine, name: &str, value: Value, call: Call) -> Result<Value> {
+fn number(context: &mut RenderContext, name: &str, value: Value, call: Call) -> Result<Value> {
     match name {
         "abs" => {
             let [] = call.positional(name, 0)?;
@@ -300,13 +300,13 @@ fn number(machine: &mut Machine, name: &str, value: Value, call: Call) -> Result
                 return type_error("sum() can't sum strings");
             }
             let mut source = source(&value)?;
-            while let Some(item) = next(machine, &mut source)? {
-                let item = attribute_path(machine, &item, &attribute, &Value::None)?;
-                sum = binary(machine, "+", &sum, &item)?;
+            while let Some(item) = next(context, &mut source)? {
+                let item = attribute_path(context, &item, &attribute, &Value::None)?;
+                sum = binary(context, "+", &sum, &item)?;
             }
             Ok(sum)
         }
-        _ => round(machine, value, call),
+        _ => round(context, value, call),
     }
 }
 
@@ -342,7 +342,7 @@ fn to_float(value: &Value) -> Result<Option<f64>> {
     })
 }
 
-fn round(machine: &mut Machine, value: Value, call: Call) -> Result<Value> {
+fn round(context: &mut RenderContext, value: Value, call: Call) -> Result<Value> {
     let [precision, method] = call.bind("round", ["precision", "method"], 0)?;
     let precision = precision.unwrap_or(Value::Int(0));
     let method = method.unwrap_or_else(|| Value::small_text("common"));
@@ -361,59 +361,59 @@ fn round(machine: &mut Machine, value: Value, call: Call) -> Result<Value> {
             _ => type_error(format!("type {} cannot be rounded", value.type_name())),
         };
     }
-    let unit = binary(machine, "**", &Value::Int(10), &precision)?;
-    let scaled = binary(machine, "*", &value, &unit)?;
+    let unit = binary(context, "**", &Value::Int(10), &precision)?;
+    let scaled = binary(context, "*", &value, &unit)?;
     let whole = match (&scaled, scaled.as_int()) {
         (_, Some(int)) => Value::Int(int),
         (Value::Float(number), _) => truncate(if method == "ceil" { number.ceil() } else { number.floor() })?,
         _ => return type_error(format!("must be a real number, not {}", scaled.type_name())),
     };
-    binary(machine, "/", &whole, &unit)
+    binary(context, "/", &whole, &unit)
 }
 
-fn soft_text(machine: &mut Machine, value: Value) -> Result<Value> {
+fn soft_text(context: &mut RenderContext, value: Value) -> Result<Value> {
     match value {
         Value::Text(_) | Value::Markup(_) => Ok(value),
         _ => {
-            let text = to_text(machine, &value)?;
-            machine.text(text)
+            let text = to_text(context, &value)?;
+            context.text(text)
         }
     }
 }
 
-fn text(machine: &mut Machine, name: &str, value: Value, call: Call) -> Result<Value> {
+fn text(context: &mut RenderContext, name: &str, value: Value, call: Call) -> Result<Value> {
     match name {
         "string" => {
             let [] = call.positional(name, 0)?;
-            soft_text(machine, value)
+            soft_text(context, value)
         }
         "lower" | "upper" | "capitalize" => {
             let [] = call.positional(name, 0)?;
-            let text = soft_text(machine, value)?;
-            text_methods::call(machine, &text, name, Call::default())
+            let text = soft_text(context, value)?;
+            text_methods::call(context, &text, name, Call::default())
         }
         "title" => {
             let [] = call.positional(name, 0)?;
-            let text = to_text(machine, &value)?;
-            machine.text(title(&text))
+            let text = to_text(context, &value)?;
+            context.text(title(&text))
         }
         "center" => {
             let [width] = call.bind(name, ["width"], 0)?;
-            let text = soft_text(machine, value)?;
+            let text = soft_text(context, value)?;
             let call = Call { positional: vec![width.unwrap_or(Value::Int(80))], named: Vec::new() };
-            text_methods::call(machine, &text, name, call)
+            text_methods::call(context, &text, name, call)
         }
         "trim" => {
             let [characters] = call.bind(name, ["chars"], 0)?;
-            let text = soft_text(machine, value)?;
+            let text = soft_text(context, value)?;
             text_methods::call(
-                machine,
+                context,
                 &text,
                 "strip",
                 Call { positional: characters.into_iter().collect(), named: Vec::new() },
             )
         }
-        "replace" => replace(machine, value, call),
+        "replace" => replace(context, value, call),
         "format" => {
             if !call.positional.is_empty() && !call.named.is_empty() {
                 return python(
@@ -421,59 +421,59 @@ fn text(machine: &mut Machine, name: &str, value: Value, call: Call) -> Result<V
                     "can't handle positional and keyword arguments at the same time",
                 );
             }
-            let format = soft_text(machine, value)?;
+            let format = soft_text(context, value)?;
             let values = match call.named.is_empty() {
                 true => Value::tuple(call.positional)?,
                 false => Value::dict(call.named.into_iter().map(|(name, value)| (Value::Text(name), value)))?,
             };
-            percent(machine, &format, &values)
+            percent(context, &format, &values)
         }
-        "e" | "escape" | "forceescape" | "safe" => markup(machine, name, value, call),
-        "indent" => indent(machine, value, call),
-        "truncate" => shorten(machine, value, call),
-        "join" => join(machine, value, call),
+        "e" | "escape" | "forceescape" | "safe" => markup(context, name, value, call),
+        "indent" => indent(context, value, call),
+        "truncate" => shorten(context, value, call),
+        "join" => join(context, value, call),
         "wordcount" => {
             let [] = call.positional(name, 0)?;
-            let text = to_text(machine, &value)?;
+            let text = to_text(context, &value)?;
             let is_word = |character: char| character.is_alphanumeric() || character == '_';
             let words = text.split(|character| !is_word(character)).filter(|word| !word.is_empty()).count();
             Ok(Value::Int(words as i128))
         }
-        "urlencode" => urlencode(machine, value, call),
+        "urlencode" => urlencode(context, value, call),
         "filesizeformat" => file_size(value, call),
-        "xmlattr" => attributes(machine, value, call),
-        _ => json(machine, value, call),
+        "xmlattr" => attributes(context, value, call),
+        _ => json(context, value, call),
     }
 }
 
-fn replace(machine: &mut Machine, value: Value, call: Call) -> Result<Value> {
+fn replace(context: &mut RenderContext, value: Value, call: Call) -> Result<Value> {
     let [old, new, limit] = call.bind("replace", ["old", "new", "count"], 2)?;
     let [old, new] = [old, new].map(|value| value.unwrap_or(Value::None));
     let limit = match limit {
         None | Some(Value::None) => -1,
         Some(limit) => match limit.as_int() {
             Some(limit) => limit,
-            None => return type_error("the count of replacements is no integer"),
+            None => return type_error("the count of replacements is not an integer"),
         },
     };
-    let (text, old, new) = (to_text(machine, &value)?, to_text(machine, &old)?, to_text(machine, &new)?);
-    let text = text_methods::replaced(machine, &text, &old, &new, limit)?;
-    machine.text(text)
+    let (text, old, new) = (to_text(context, &value)?, to_text(context, &old)?, to_text(context, &new)?);
+    let text = text_methods::replaced(context, &text, &old, &new, limit)?;
+    context.text(text)
 }
 
 /// The filters that give markup.
-fn markup(machine: &mut Machine, name: &str, value: Value, call: Call) -> Result<Value> {
+fn markup(context: &mut RenderContext, name: &str, value: Value, call: Call) -> Result<Value> {
     let [] = call.positional(name, 0)?;
     let text = match name {
-        "safe" => to_text(machine, &value)?,
+        "safe" => to_text(context, &value)?,
         "forceescape" => {
-            let text = to_text(machine, &value)?;
-            machine.reserve(6 * text.len())?;
+            let text = to_text(context, &value)?;
+            context.reserve(6 * text.len())?;
             escape(&text)
         }
-        _ => escaped(machine, &value)?,
+        _ => escaped(context, &value)?,
     };
-    machine.markup(text)
+    context.markup(text)
 }
 
 /// Words, which begin behind spaces, `-` and opening brackets, with a capital.
@@ -492,17 +492,17 @@ fn title(text: &str) -> String {
     out
 }
 
-fn indent(machine: &mut Machine, value: Value, call: Call) -> Result<Value> {
+fn indent(context: &mut RenderContext, value: Value, call: Call) -> Result<Value> {
     const WIDTH_MAX: i128 = 1 << 20;
     let [width, first, blank] = call.bind("indent", ["width", "first", "blank"], 0)?;
     let width = width.unwrap_or(Value::Int(4));
-    let indention = match (width.as_text(), width.as_int()) {
+    let indentation = match (width.as_text(), width.as_int()) {
         (Some(text), _) => text.to_owned(),
         (_, Some(width)) if width > WIDTH_MAX => {
             return unsupported(format!("a width of more than {WIDTH_MAX} characters"));
         }
         (_, Some(width)) => " ".repeat(usize::try_from(width).unwrap_or(0)),
-        _ => return type_error("the width of an indention is no integer"),
+        _ => return type_error("the width of an indent is not an integer"),
     };
     let Some(text) = value.as_text() else {
         return match &value {
@@ -512,29 +512,29 @@ fn indent(machine: &mut Machine, value: Value, call: Call) -> Result<Value> {
     };
     let text = text.to_owned() + "\n";
     let lines = text_methods::lines(&text, false);
-    machine.reserve(text.len() + lines.len().saturating_mul(indention.len()))?;
+    context.reserve(text.len() + lines.len().saturating_mul(indentation.len()))?;
     let indents_blank = is_true(blank);
-    let mut out = if is_true(first) { indention.clone() } else { String::new() };
+    let mut out = if is_true(first) { indentation.clone() } else { String::new() };
     for (index, line) in lines.into_iter().enumerate() {
         if index > 0 {
             out.push('\n');
             if indents_blank || !line.is_empty() {
-                out.push_str(&indention);
+                out.push_str(&indentation);
             }
         }
         out.push_str(line);
     }
-    machine.text_like(&value, out)
+    context.text_like(&value, out)
 }
 
-fn shorten(machine: &mut Machine, value: Value, call: Call) -> Result<Value> {
+fn shorten(context: &mut RenderContext, value: Value, call: Call) -> Result<Value> {
     let [length, kills_words, end, leeway] =
         call.bind("truncate", ["length", "killwords", "end", "leeway"], 0)?;
     let end = end.unwrap_or_else(|| Value::small_text("..."));
     let length = length.unwrap_or(Value::Int(255)).as_int();
     let leeway = leeway.filter(|leeway| !leeway.is_none()).unwrap_or(Value::Int(5)).as_int();
     let (Some(length), Some(leeway)) = (length, leeway) else {
-        return type_error("the length to truncate to is no integer");
+        return type_error("the length to truncate to is not an integer");
     };
     let end_len = len(&end)?;
     if length < end_len || leeway < 0 {
@@ -551,36 +551,36 @@ fn shorten(machine: &mut Machine, value: Value, call: Call) -> Result<Value> {
         true => kept,
         false => kept.rsplit_once(' ').map_or(kept.clone(), |(words, _)| words.to_owned()),
     };
-    let kept = machine.text_like(&value, kept)?;
-    binary(machine, "+", &kept, end)
+    let kept = context.text_like(&value, kept)?;
+    binary(context, "+", &kept, end)
 }
 
-fn join(machine: &mut Machine, value: Value, call: Call) -> Result<Value> {
+fn join(context: &mut RenderContext, value: Value, call: Call) -> Result<Value> {
     let [separator, attribute] = call.bind("join", ["d", "attribute"], 0)?;
     let (separator, attribute) =
         (separator.unwrap_or_else(|| Value::small_text("")), attribute.unwrap_or(Value::None));
-    let separator = to_text(machine, &separator)?;
+    let separator = to_text(context, &separator)?;
     let mut source = source(&value)?;
     let mut out = String::new();
     let mut is_first = true;
-    while let Some(item) = next(machine, &mut source)? {
+    while let Some(item) = next(context, &mut source)? {
         if !std::mem::take(&mut is_first) {
             out.push_str(&separator);
         }
-        let item = attribute_path(machine, &item, &attribute, &Value::None)?;
-        let text = to_text(machine, &item)?;
-        machine.steps((text.len() + separator.len()) / 64)?;
+        let item = attribute_path(context, &item, &attribute, &Value::None)?;
+        let text = to_text(context, &item)?;
+        context.steps((text.len() + separator.len()) / 64)?;
         out.push_str(&text);
-        if out.len() > machine.budget.bytes_max {
-            machine.reserve(out.len())?;
+        if out.len() > context.budget.bytes_max {
+            context.reserve(out.len())?;
         }
     }
-    machine.text(out)
+    context.text(out)
 }
 
-fn quote(machine: &mut Machine, value: &Value, is_query: bool) -> Result<String> {
-    let text = to_text(machine, value)?;
-    machine.reserve(3 * text.len())?;
+fn quote(context: &mut RenderContext, value: &Value, is_query: bool) -> Result<String> {
+    let text = to_text(context, value)?;
+    context.reserve(3 * text.len())?;
     let mut out = String::new();
     for byte in text.bytes() {
         match byte {
@@ -593,32 +593,32 @@ fn quote(machine: &mut Machine, value: &Value, is_query: bool) -> Result<String>
     Ok(out)
 }
 
-fn urlencode(machine: &mut Machine, value: Value, call: Call) -> Result<Value> {
+fn urlencode(context: &mut RenderContext, value: Value, call: Call) -> Result<Value> {
     let [] = call.positional("urlencode", 0)?;
     if value.as_text().is_some() || source(&value).is_err() {
-        let text = quote(machine, &value, false)?;
-        return machine.text(text);
+        let text = quote(context, &value, false)?;
+        return context.text(text);
     }
     let mut pairs = Vec::new();
     let items = match &value {
         Value::Dict(dict) => Value::View(super::value::View::Items, std::rc::Rc::clone(dict)),
         _ => value,
     };
-    for pair in collect(machine, &items)? {
-        let pair = collect(machine, &pair)?;
+    for pair in collect(context, &items)? {
+        let pair = collect(context, &pair)?;
         let [key, value] = &pair[..] else {
             return python("ValueError", "a pair of key and value is needed");
         };
-        pairs.push(quote(machine, key, true)? + "=" + &quote(machine, value, true)?);
+        pairs.push(quote(context, key, true)? + "=" + &quote(context, value, true)?);
     }
-    machine.text(pairs.join("&"))
+    context.text(pairs.join("&"))
 }
 
 fn file_size(value: Value, call: Call) -> Result<Value> {
     let [is_binary] = call.bind("filesizeformat", ["binary"], 0)?;
     let is_binary = is_true(is_binary);
     let Some(bytes) = to_float(&value)? else {
-        return python("ValueError", "the size of a file is no number");
+        return python("ValueError", "the size of a file is not a number");
     };
     let base: f64 = if is_binary { 1024.0 } else { 1000.0 };
     let text = if bytes == 1.0 {
@@ -642,7 +642,7 @@ fn file_size(value: Value, call: Call) -> Result<Value> {
     Ok(Value::small_text(&text))
 }
 
-fn attributes(machine: &mut Machine, value: Value, call: Call) -> Result<Value> {
+fn attributes(context: &mut RenderContext, value: Value, call: Call) -> Result<Value> {
     let [has_space] = call.bind("xmlattr", ["autospace"], 0)?;
     let dict = match &value {
         Value::Dict(dict) => dict,
@@ -656,19 +656,19 @@ fn attributes(machine: &mut Machine, value: Value, call: Call) -> Result<Value> 
     };
     let mut parts = Vec::new();
     for (key, value) in dict.entries().iter().filter(|(_, value)| !value.is_none() && !value.is_undefined()) {
-        let Some(name) = key.as_text() else { return type_error("the name of an attribute is no string") };
+        let Some(name) = key.as_text() else { return type_error("the name of an attribute is not a string") };
         if name.contains([' ', '\t', '\n', '\r', '\x0b', '\x0c', '/', '>', '=']) {
             return python("ValueError", format!("Invalid character in attribute name: {name:?}"));
         }
-        parts.push(format!("{}=\"{}\"", escaped(machine, key)?, escaped(machine, value)?));
+        parts.push(format!("{}=\"{}\"", escaped(context, key)?, escaped(context, value)?));
     }
     let text = parts.join(" ");
     let space = if has_space.is_none_or(|has| has.is_true()) && !text.is_empty() { " " } else { "" };
-    machine.text(space.to_owned() + &text)
+    context.text(space.to_owned() + &text)
 }
 
 /// The `tojson` of transformers: `json.dumps` without the escaping of HTML that Jinja2's own does.
-fn json(machine: &mut Machine, value: Value, call: Call) -> Result<Value> {
+fn json(context: &mut RenderContext, value: Value, call: Call) -> Result<Value> {
     const INDENT_MAX: usize = 100;
     let [ensure_ascii, indent, separators, sort_keys] =
         call.bind("tojson", ["ensure_ascii", "indent", "separators", "sort_keys"], 0)?;
@@ -677,7 +677,7 @@ fn json(machine: &mut Machine, value: Value, call: Call) -> Result<Value> {
         Some(indent) => Some(match (indent.as_text(), indent.as_int()) {
             (Some(text), _) => text.to_owned(),
             (_, Some(width)) => " ".repeat(usize::try_from(width).unwrap_or(0).min(INDENT_MAX + 1)),
-            _ => return type_error("the indent of JSON is no integer"),
+            _ => return type_error("the indent of JSON is not an integer"),
         }),
     };
     if indent.as_ref().is_some_and(|indent| indent.len() > INDENT_MAX) {
@@ -686,11 +686,11 @@ fn json(machine: &mut Machine, value: Value, call: Call) -> Result<Value> {
     let separators = match separators {
         None | Some(Value::None) => None,
         Some(separators) => {
-            let separators = collect(machine, &separators)?;
+            let separators = collect(context, &separators)?;
             match &separators[..] {
                 [comma, colon] => match (comma.as_text(), colon.as_text()) {
                     (Some(comma), Some(colon)) => Some([comma.to_owned(), colon.to_owned()]),
-                    _ => return type_error("the separators of JSON are no strings"),
+                    _ => return type_error("the separators of JSON are not strings"),
                 },
                 _ => return python("ValueError", "JSON has two separators"),
             }
@@ -698,6 +698,6 @@ fn json(machine: &mut Machine, value: Value, call: Call) -> Result<Value> {
     };
     let style =
         JsonStyle { ensure_ascii: is_true(ensure_ascii), indent, separators, sort_keys: is_true(sort_keys) };
-    let text = to_json(machine, &value, style)?;
-    machine.text(text)
+    let text = to_json(context, &value, style)?;
+    context.text(text)
 }

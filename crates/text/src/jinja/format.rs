@@ -1,8 +1,8 @@
 //! Formatting: `text % values`, and the fields and specifications of `str.format`.
 
 use super::access::{attribute, item};
+use super::context::RenderContext;
 use super::error::{Result, python, type_error, unsupported, value_error};
-use super::machine::Machine;
 use super::number::{parse_int, truncate};
 use super::value::{Call, Value};
 use super::write::{escape, escaped, push_code, repr, to_text};
@@ -13,17 +13,17 @@ const WIDTH_MAX: usize = 1 << 20;
 // printf
 
 /// Python's `format % values`, of text.
-pub(crate) fn percent(machine: &mut Machine, format: &Value, values: &Value) -> Result<Value> {
+pub(crate) fn percent(context: &mut RenderContext, format: &Value, values: &Value) -> Result<Value> {
     let mut printf =
-        Printf { machine, values, next: 0, escapes: matches!(format, Value::Markup(_)), out: String::new() };
+        Printf { context, values, next: 0, escapes: matches!(format, Value::Markup(_)), out: String::new() };
     let text = format.as_text().unwrap_or_default();
     let mut rest = text;
     while let Some(at) = rest.find('%') {
-        printf.machine.steps(1 + at / 64)?;
+        printf.context.steps(1 + at / 64)?;
         printf.out.push_str(&rest[..at]);
         rest = printf.field(&rest[at + 1..])?;
         let len = printf.out.len();
-        printf.machine.reserve(len)?;
+        printf.context.reserve(len)?;
     }
     printf.out.push_str(rest);
     let is_used_up = match values {
@@ -35,11 +35,11 @@ pub(crate) fn percent(machine: &mut Machine, format: &Value, values: &Value) -> 
         return type_error("not all arguments converted during string formatting");
     }
     let out = printf.out;
-    machine.text_like(format, out)
+    context.text_like(format, out)
 }
 
 struct Printf<'p> {
-    machine: &'p mut Machine,
+    context: &'p mut RenderContext,
     values: &'p Value,
     next: usize,
     /// Whether values are escaped, since the format is marked as safe.
@@ -67,7 +67,7 @@ impl Printf<'_> {
                 nesting == 0
             });
             let Some(end) = end else { return value_error("incomplete format key") };
-            let key = self.machine.text(after[..end].to_owned())?;
+            let key = self.context.text(after[..end].to_owned())?;
             let value = match self.values {
                 Value::Dict(dict) => dict.get(&key)?.cloned(),
                 _ => return type_error("format requires a mapping"),
@@ -171,13 +171,13 @@ impl Printf<'_> {
         match conversion {
             's' | 'r' | 'a' => {
                 let text = match (conversion, self.escapes) {
-                    ('s', true) => escaped(self.machine, value)?,
-                    ('s', false) => to_text(self.machine, value)?,
+                    ('s', true) => escaped(self.context, value)?,
+                    ('s', false) => to_text(self.context, value)?,
                     ('r', escapes) => {
-                        let text = repr(self.machine, value)?;
+                        let text = repr(self.context, value)?;
                         if escapes { escape(&text) } else { text }
                     }
-                    _ => ascii(&repr(self.machine, value)?),
+                    _ => ascii(&repr(self.context, value)?),
                 };
                 Ok(match precision {
                     Some(precision) => text.chars().take(precision).collect(),
@@ -329,15 +329,15 @@ fn pad(out: &mut String, text: &str, fill: char, align: char, width: usize) {
 // str.format
 
 /// Python's `text.format(...)`.
-pub(crate) fn format(machine: &mut Machine, format: &Value, arguments: &Call) -> Result<Value> {
+pub(crate) fn format(context: &mut RenderContext, format: &Value, arguments: &Call) -> Result<Value> {
     let mut fields =
-        Fields { machine, arguments, automatic: Some(0), escapes: matches!(format, Value::Markup(_)) };
+        Fields { context, arguments, automatic: Some(0), escapes: matches!(format, Value::Markup(_)) };
     let text = fields.expand(format.as_text().unwrap_or_default(), 2)?;
-    machine.text_like(format, text)
+    context.text_like(format, text)
 }
 
 struct Fields<'f> {
-    machine: &'f mut Machine,
+    context: &'f mut RenderContext,
     arguments: &'f Call,
     /// The number of the next field without a name; None once fields have numbers.
     automatic: Option<usize>,
@@ -366,7 +366,7 @@ impl Fields<'_> {
             let (field, after) = field_end(rest)?;
             rest = after;
             let field = self.field(field, depth)?;
-            self.machine.reserve(out.len() + field.len())?;
+            self.context.reserve(out.len() + field.len())?;
             out.push_str(&field);
         }
         out.push_str(rest);
@@ -394,18 +394,18 @@ impl Fields<'_> {
         let spec = self.expand(rest.strip_prefix(':').unwrap_or(""), depth - 1)?;
         let text = match conversion {
             None => return self.formatted(&value, &spec),
-            Some('s') => to_text(self.machine, &value)?,
-            Some('r') => repr(self.machine, &value)?,
-            Some('a') => ascii(&repr(self.machine, &value)?),
+            Some('s') => to_text(self.context, &value)?,
+            Some('r') => repr(self.context, &value)?,
+            Some('a') => ascii(&repr(self.context, &value)?),
             Some(other) => return value_error(format!("Unknown conversion specifier '{other}'")),
         };
-        let value = self.machine.text(text)?;
+        let value = self.context.text(text)?;
         self.formatted(&value, &spec)
     }
 
     fn formatted(&mut self, value: &Value, spec: &str) -> Result<String> {
         if !self.escapes {
-            return format_value(self.machine, value, spec);
+            return format_value(self.context, value, spec);
         }
         if let Value::Markup(text) = value {
             return if spec.is_empty() {
@@ -414,7 +414,7 @@ impl Fields<'_> {
                 value_error("Unsupported format specification for Markup.")
             };
         }
-        Ok(escape(&format_value(self.machine, value, spec)?))
+        Ok(escape(&format_value(self.context, value, spec)?))
     }
 
     fn numbered(&mut self, name: &str) -> Result<String> {
@@ -463,7 +463,7 @@ impl Fields<'_> {
                 if end == 0 {
                     return value_error("Empty attribute in format string");
                 }
-                value = attribute(self.machine, &value, &after[..end])?;
+                value = attribute(self.context, &value, &after[..end])?;
                 rest = &after[end..];
             } else if let Some(after) = rest.strip_prefix('[') {
                 let Some(end) = after.find(']').filter(|end| *end > 0) else {
@@ -471,9 +471,9 @@ impl Fields<'_> {
                 };
                 let key = match after[..end].parse::<i128>() {
                     Ok(index) if after[..end].bytes().all(|byte| byte.is_ascii_digit()) => Value::Int(index),
-                    _ => self.machine.text(after[..end].to_owned())?,
+                    _ => self.context.text(after[..end].to_owned())?,
                 };
-                value = item(self.machine, &value, &key)?;
+                value = item(self.context, &value, &key)?;
                 rest = &after[end + 1..];
             } else {
                 return value_error("Only '.' or '[' may follow ']' in format field specifier");
@@ -623,9 +623,9 @@ fn number(rest: &mut &[char]) -> Result<Option<usize>> {
 }
 
 /// Python's `format(value, spec)`.
-fn format_value(machine: &mut Machine, value: &Value, spec: &str) -> Result<String> {
+fn format_value(context: &mut RenderContext, value: &Value, spec: &str) -> Result<String> {
     if spec.is_empty() {
-        return to_text(machine, value);
+        return to_text(context, value);
     }
     let is_formattable =
         matches!(value, Value::Text(_) | Value::Markup(_) | Value::Float(_)) || value.as_int().is_some();
@@ -633,7 +633,7 @@ fn format_value(machine: &mut Machine, value: &Value, spec: &str) -> Result<Stri
         return type_error(format!("unsupported format string passed to {}.__format__", value.type_name()));
     }
     let spec = Spec::parse(spec)?;
-    machine.reserve(4 * spec.width.max(spec.precision.unwrap_or(0)))?;
+    context.reserve(4 * spec.width.max(spec.precision.unwrap_or(0)))?;
     match value {
         Value::Float(number) => format_float(*number, &spec),
         _ => match (value.as_text(), value.as_int()) {

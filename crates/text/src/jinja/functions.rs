@@ -1,8 +1,8 @@
 //! The functions that templates find among their variables: Jinja2's, and those that transformers adds.
 
+use super::context::RenderContext;
 use super::error::{Result, python, raised, type_error, unsupported, value_error};
 use super::iterate::collect;
-use super::machine::Machine;
 use super::value::{Call, Charge, Cycler, Joiner, Namespace, Range, Text, Value};
 use super::write::to_text;
 use std::cell::{Cell, RefCell};
@@ -12,16 +12,16 @@ use std::rc::Rc;
 pub(crate) const NAMES: &str = "cycler dict joiner lipsum namespace raise_exception range strftime_now";
 
 /// Calls a function.
-pub(crate) fn call(machine: &mut Machine, name: &str, call: Call) -> Result<Value> {
-    machine.steps(1)?;
+pub(crate) fn call(context: &mut RenderContext, name: &str, call: Call) -> Result<Value> {
+    context.steps(1)?;
     match name {
         "range" => range(call),
         "dict" => {
-            let pairs = pairs(machine, call)?;
-            machine.reserve_items(2 * pairs.len())?;
+            let pairs = pairs(context, call)?;
+            context.reserve_items(2 * pairs.len())?;
             Value::dict(pairs)
         }
-        "namespace" => namespace(machine, call),
+        "namespace" => namespace(context, call),
         "cycler" => {
             if !call.named.is_empty() {
                 return type_error("cycler() takes no arguments by name");
@@ -40,7 +40,7 @@ pub(crate) fn call(machine: &mut Machine, name: &str, call: Call) -> Result<Valu
         }
         "raise_exception" => {
             let [message] = call.bind(name, ["message"], 1)?;
-            let message = to_text(machine, &message.unwrap_or(Value::None))?;
+            let message = to_text(context, &message.unwrap_or(Value::None))?;
             raised(message)
         }
         "strftime_now" => {
@@ -48,8 +48,8 @@ pub(crate) fn call(machine: &mut Machine, name: &str, call: Call) -> Result<Valu
             let Some(format) = format.as_ref().and_then(Value::as_text) else {
                 return type_error("strftime_now() takes a string");
             };
-            match (machine.strftime)(format) {
-                Ok(time) => machine.text(time),
+            match (context.strftime)(format) {
+                Ok(time) => context.text(time),
                 Err(message) => value_error(message),
             }
         }
@@ -88,7 +88,7 @@ fn range(call: Call) -> Result<Value> {
 }
 
 /// The entries that Python's `dict(...)` has.
-fn pairs(machine: &mut Machine, mut call: Call) -> Result<Vec<(Value, Value)>> {
+fn pairs(context: &mut RenderContext, mut call: Call) -> Result<Vec<(Value, Value)>> {
     let named = std::mem::take(&mut call.named);
     let [from] = call.positional("dict", 0)?;
     let mut pairs = Vec::new();
@@ -96,8 +96,8 @@ fn pairs(machine: &mut Machine, mut call: Call) -> Result<Vec<(Value, Value)>> {
         None => {}
         Some(Value::Dict(dict)) => pairs.extend(dict.entries().iter().cloned()),
         Some(from) => {
-            for pair in collect(machine, &from)? {
-                let pair = collect(machine, &pair)?;
+            for pair in collect(context, &from)? {
+                let pair = collect(context, &pair)?;
                 let [key, value] = &pair[..] else {
                     return value_error("an entry of a map is made of a key and a value");
                 };
@@ -109,31 +109,31 @@ fn pairs(machine: &mut Machine, mut call: Call) -> Result<Vec<(Value, Value)>> {
     Ok(pairs)
 }
 
-fn namespace(machine: &mut Machine, call: Call) -> Result<Value> {
-    let Value::Dict(dict) = Value::dict(pairs(machine, call)?)? else { return type_error("no map") };
+fn namespace(context: &mut RenderContext, call: Call) -> Result<Value> {
+    let Value::Dict(dict) = Value::dict(pairs(context, call)?)? else { return type_error("not a dict") };
     let mut attributes: Vec<(Rc<Text>, Value)> = Vec::new();
     for (key, value) in dict.entries() {
         let (Value::Text(key) | Value::Markup(key)) = key else {
-            return unsupported("a namespace with names that are no strings");
+            return unsupported("a namespace with names that are not strings");
         };
         attributes.push((Rc::clone(key), value.clone()));
     }
     let charge = RefCell::new(Charge::new(128 + 64 * attributes.len()));
     let namespace = Rc::new(Namespace { attributes: RefCell::new(attributes), charge });
-    machine.reserve(128)?;
-    machine.namespaces.push(Rc::clone(&namespace));
+    context.reserve(128)?;
+    context.namespaces.push(Rc::clone(&namespace));
     Ok(Value::Namespace(namespace))
 }
 
 /// Sets an attribute of a namespace.
 pub(crate) fn set_attribute(
-    machine: &mut Machine,
+    context: &mut RenderContext,
     namespace: &Namespace,
     name: &Rc<Text>,
     value: Value,
 ) -> Result<()> {
     let mut attributes = namespace.attributes.borrow_mut();
-    machine.steps(1 + attributes.len() / 16)?;
+    context.steps(1 + attributes.len() / 16)?;
     match attributes.iter_mut().find(|(known, _)| known.as_str() == name.as_str()) {
         Some((_, slot)) => *slot = value,
         None => {

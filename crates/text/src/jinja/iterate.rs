@@ -1,9 +1,9 @@
-//! Iteration: the items of values one by one, also through filters that give them so.
+//! Iteration over the items of values, lazily, including the filters that return generators.
 
 use super::access::attribute_path;
 use super::compare::equal;
+use super::context::RenderContext;
 use super::error::{Result, python, type_error, unsupported};
-use super::machine::Machine;
 use super::value::{Call, Dict, Generator, Items, Key, Pending, Range, Source, Value, View, new_text};
 use std::rc::Rc;
 
@@ -52,8 +52,8 @@ pub(crate) fn reversed(value: &Value) -> Option<Source> {
 }
 
 /// The next item.
-pub(crate) fn next(machine: &mut Machine, source: &mut Source) -> Result<Option<Value>> {
-    machine.steps(1)?;
+pub(crate) fn next(context: &mut RenderContext, source: &mut Source) -> Result<Option<Value>> {
+    context.steps(1)?;
     Ok(match source {
         Source::Empty => None,
         Source::Items(items, index) => {
@@ -95,14 +95,14 @@ pub(crate) fn next(machine: &mut Machine, source: &mut Source) -> Result<Option<
             let Ok(mut inner) = iterator.source.try_borrow_mut() else {
                 return python("ValueError", "generator already executing");
             };
-            let item = next(machine, &mut inner)?;
+            let item = next(context, &mut inner)?;
             if item.is_none() {
                 *inner = Source::Empty;
             }
             item
         }
         Source::Generator(generator) => {
-            let item = generate(machine, generator);
+            let item = generate(context, generator);
             // A generator that has failed or ended gives nothing more.
             if !matches!(item, Ok(Some(_))) {
                 *source = Source::Empty;
@@ -113,20 +113,20 @@ pub(crate) fn next(machine: &mut Machine, source: &mut Source) -> Result<Option<
 }
 
 /// All items of a value.
-pub(crate) fn collect(machine: &mut Machine, value: &Value) -> Result<Vec<Value>> {
+pub(crate) fn collect(context: &mut RenderContext, value: &Value) -> Result<Vec<Value>> {
     if let Value::List(items) | Value::Tuple(items) = value {
-        machine.reserve_items(items.len())?;
+        context.reserve_items(items.len())?;
         return Ok(items.to_vec());
     }
     let mut source = source(value)?;
-    collect_source(machine, &mut source)
+    collect_source(context, &mut source)
 }
 
-pub(crate) fn collect_source(machine: &mut Machine, source: &mut Source) -> Result<Vec<Value>> {
+pub(crate) fn collect_source(context: &mut RenderContext, source: &mut Source) -> Result<Vec<Value>> {
     let mut items = Vec::new();
-    while let Some(item) = next(machine, source)? {
+    while let Some(item) = next(context, source)? {
         if items.len() == items.capacity() {
-            machine.reserve(2 * items.len() * size_of::<Value>())?;
+            context.reserve(2 * items.len() * size_of::<Value>())?;
         }
         items.push(item);
     }
@@ -150,11 +150,11 @@ pub(crate) fn len(value: &Value) -> Result<i128> {
 }
 
 /// Python's `item in container`.
-pub(crate) fn contains(machine: &mut Machine, container: &Value, item: &Value) -> Result<bool> {
+pub(crate) fn contains(context: &mut RenderContext, container: &Value, item: &Value) -> Result<bool> {
     match container {
         Value::Text(text) | Value::Markup(text) => match item.as_text() {
             Some(part) => {
-                machine.steps((text.len() + part.len()) / 64)?;
+                context.steps((text.len() + part.len()) / 64)?;
                 Ok(text.contains(part))
             }
             None => type_error(format!("a string cannot contain a value of type {}", item.type_name())),
@@ -162,7 +162,7 @@ pub(crate) fn contains(machine: &mut Machine, container: &Value, item: &Value) -
         Value::Dict(dict) | Value::View(View::Keys, dict) => Ok(dict.get(item)?.is_some()),
         Value::View(View::Items, dict) => match item {
             Value::Tuple(pair) if pair.len() == 2 => match Dict::get(dict, &pair[0])? {
-                Some(value) => equal(machine, value, &pair[1]),
+                Some(value) => equal(context, value, &pair[1]),
                 None => Ok(false),
             },
             _ => Ok(false),
@@ -182,8 +182,8 @@ pub(crate) fn contains(machine: &mut Machine, container: &Value, item: &Value) -
             let mut source = source(container).or_else(|_| {
                 type_error(format!("argument of type '{}' is not iterable", container.type_name()))
             })?;
-            while let Some(other) = next(machine, &mut source)? {
-                if equal(machine, &other, item)? {
+            while let Some(other) = next(context, &mut source)? {
+                if equal(context, &other, item)? {
                     return Ok(true);
                 }
             }
@@ -193,7 +193,7 @@ pub(crate) fn contains(machine: &mut Machine, container: &Value, item: &Value) -
 }
 
 impl Pending {
-    /// What is read, its items taken from the value now if they were not yet.
+    /// The source; on the first call it is created from the value.
     fn open(&mut self) -> Result<&mut Source> {
         if let Pending::Value(value) = self {
             *self = Pending::Source(Box::new(source(value)?));
@@ -204,20 +204,20 @@ impl Pending {
         }
     }
 
-    /// Filters that first ask whether there is anything.
+    /// Whether the value is falsy: `map` and `select` then yield nothing, as in Jinja2.
     fn is_false(&self) -> bool {
         matches!(self, Pending::Value(value) if !value.is_true())
     }
 }
 
-fn generate(machine: &mut Machine, generator: &mut Generator) -> Result<Option<Value>> {
+fn generate(context: &mut RenderContext, generator: &mut Generator) -> Result<Option<Value>> {
     match generator {
         Generator::Attribute { from, attribute, default } => {
             if from.is_false() {
                 return Ok(None);
             }
-            let Some(item) = next(machine, from.open()?)? else { return Ok(None) };
-            attribute_path(machine, &item, attribute, default).map(Some)
+            let Some(item) = next(context, from.open()?)? else { return Ok(None) };
+            attribute_path(context, &item, attribute, default).map(Some)
         }
         Generator::Filter { from, arguments } => {
             if from.is_false() {
@@ -228,29 +228,29 @@ fn generate(machine: &mut Machine, generator: &mut Generator) -> Result<Option<V
                 return python("FilterArgumentError", "map requires a filter argument");
             }
             let name = arguments.positional.remove(0);
-            let Some(item) = next(machine, from.open()?)? else { return Ok(None) };
+            let Some(item) = next(context, from.open()?)? else { return Ok(None) };
             match name.as_text() {
-                Some(name) => (machine.filter)(machine, name, item, arguments).map(Some),
-                None => python("TemplateRuntimeError", "the name of a filter is no text"),
+                Some(name) => (context.filter)(context, name, item, arguments).map(Some),
+                None => python("TemplateRuntimeError", "the name of a filter is not a string"),
             }
         }
         Generator::Select { from, attribute, is_rejecting, arguments } => {
-            select(machine, from, attribute.as_ref(), *is_rejecting, arguments)
+            select(context, from, attribute.as_ref(), *is_rejecting, arguments)
         }
         Generator::Unique { from, is_case_sensitive, attribute, seen } => loop {
-            let Some(item) = next(machine, from.open()?)? else { return Ok(None) };
-            let value = attribute_path(machine, &item, attribute, &Value::None)?;
-            let value = if *is_case_sensitive { value } else { ignore_case(machine, value)? };
+            let Some(item) = next(context, from.open()?)? else { return Ok(None) };
+            let value = attribute_path(context, &item, attribute, &Value::None)?;
+            let value = if *is_case_sensitive { value } else { ignore_case(context, value)? };
             if seen.insert(Key::new(&value)?) {
-                machine.reserve(128)?;
+                context.reserve(128)?;
                 return Ok(Some(item));
             }
         },
-        Generator::Batch { from, size, fill, is_done } => batch(machine, from, size, fill, is_done),
+        Generator::Batch { from, size, fill, is_done } => batch(context, from, size, fill, is_done),
         Generator::Slice { value, count, fill } => {
-            let slices = slices(machine, value, count, fill)?;
+            let slices = slices(context, value, count, fill)?;
             let mut source = Source::Items(Items::new(slices)?, 0);
-            let first = next(machine, &mut source)?;
+            let first = next(context, &mut source)?;
             *generator = Generator::Attribute {
                 from: Pending::Source(Box::new(source)),
                 attribute: Value::None,
@@ -269,13 +269,13 @@ fn generate(machine: &mut Machine, generator: &mut Generator) -> Result<Option<V
                 attribute: Value::None,
                 default: Value::None,
             };
-            generate(machine, generator)
+            generate(context, generator)
         }
     }
 }
 
 fn select(
-    machine: &mut Machine,
+    context: &mut RenderContext,
     from: &mut Pending,
     attribute: Option<&Value>,
     is_rejecting: bool,
@@ -288,19 +288,19 @@ fn select(
         return python("FilterArgumentError", "Missing parameter for attribute name");
     }
     loop {
-        let Some(item) = next(machine, from.open()?)? else { return Ok(None) };
+        let Some(item) = next(context, from.open()?)? else { return Ok(None) };
         let value = match attribute {
-            Some(attribute) => attribute_path(machine, &item, attribute, &Value::None)?,
+            Some(attribute) => attribute_path(context, &item, attribute, &Value::None)?,
             None => item.clone(),
         };
         let is_selected = match arguments.positional.split_first() {
             None => value.is_true(),
             Some((name, rest)) => {
                 let Some(name) = name.as_text() else {
-                    return python("TemplateRuntimeError", "the name of a test is no text");
+                    return python("TemplateRuntimeError", "the name of a test is not a string");
                 };
                 let rest = Call { positional: rest.to_vec(), named: arguments.named.clone() };
-                (machine.test)(machine, name, value, rest)?
+                (context.test)(context, name, value, rest)?
             }
         };
         if is_selected != is_rejecting {
@@ -310,7 +310,7 @@ fn select(
 }
 
 fn batch(
-    machine: &mut Machine,
+    context: &mut RenderContext,
     from: &mut Pending,
     size: &mut Value,
     fill: &Value,
@@ -328,14 +328,14 @@ fn batch(
     let limit = whole.unwrap_or(-1);
     if limit == 0 {
         // Jinja2 gives an empty list before the first item, and then never ends a batch.
-        let items = collect_source(machine, source)?;
+        let items = collect_source(context, source)?;
         *is_done = items.is_empty();
         *from = Pending::Source(Box::new(Source::Items(Items::new(items)?, 0)));
         *size = Value::Int(-1);
-        return if *is_done { Ok(None) } else { machine.list(Vec::new()).map(Some) };
+        return if *is_done { Ok(None) } else { context.list(Vec::new()).map(Some) };
     }
     while items.len() as i128 != limit {
-        match next(machine, source)? {
+        match next(context, source)? {
             Some(item) => items.push(item),
             None => {
                 *is_done = true;
@@ -347,22 +347,22 @@ fn batch(
         return Ok(None);
     }
     if *is_done && !fill.is_none() {
-        let Some(limit) = whole else { return type_error("the size of a batch is no integer") };
+        let Some(limit) = whole else { return type_error("the size of a batch is not an integer") };
         let missing = usize::try_from(limit - items.len() as i128).unwrap_or(0);
-        machine.reserve_items(missing)?;
+        context.reserve_items(missing)?;
         items.extend(std::iter::repeat_n(fill.clone(), missing));
     }
-    machine.list(items).map(Some)
+    context.list(items).map(Some)
 }
 
-fn slices(machine: &mut Machine, value: &Value, count: &Value, fill: &Value) -> Result<Vec<Value>> {
-    let items = collect(machine, value)?;
-    let Some(count) = count.as_int() else { return type_error("the number of slices is no integer") };
+fn slices(context: &mut RenderContext, value: &Value, count: &Value, fill: &Value) -> Result<Vec<Value>> {
+    let items = collect(context, value)?;
+    let Some(count) = count.as_int() else { return type_error("the number of slices is not an integer") };
     if count == 0 {
         return python("ZeroDivisionError", "integer division or modulo by zero");
     }
     let count = usize::try_from(count).unwrap_or(0);
-    machine.reserve_items(count)?;
+    context.reserve_items(count)?;
     let mut slices = Vec::with_capacity(count);
     let mut rest = &items[..];
     for index in 0..count {
@@ -373,16 +373,16 @@ fn slices(machine: &mut Machine, value: &Value, count: &Value, fill: &Value) -> 
         if !fill.is_none() && !has_extra {
             slice.push(fill.clone());
         }
-        slices.push(machine.list(slice)?);
+        slices.push(context.list(slice)?);
     }
     Ok(slices)
 }
 
 /// A string in lower case, other values as they are.
-pub(crate) fn ignore_case(machine: &mut Machine, value: Value) -> Result<Value> {
+pub(crate) fn ignore_case(context: &mut RenderContext, value: Value) -> Result<Value> {
     match value.as_text() {
         Some(text) => {
-            machine.reserve(text.len())?;
+            context.reserve(text.len())?;
             let lower = text.to_lowercase();
             Ok(match value {
                 Value::Markup(_) => Value::Markup(new_text(lower)),

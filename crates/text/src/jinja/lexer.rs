@@ -224,7 +224,7 @@ impl<'s> Lexer<'s> {
         if first == '_' || first.is_alphanumeric() {
             let len = rest.find(|c: char| c != '_' && !c.is_alphanumeric()).unwrap_or(rest.len());
             if !(first == '_' || first.is_alphabetic()) {
-                return syntax(self.line, format!("{} is no name", &rest[..len]));
+                return syntax(self.line, format!("{} is not a name", &rest[..len]));
             }
             self.push(Token::Name(rest[..len].to_owned()));
             self.advance(len);
@@ -399,7 +399,7 @@ fn unescape(text: &str) -> Result<String> {
                     return unsupported("a surrogate as an escape in a string");
                 }
                 let Some(character) = char::from_u32(code) else {
-                    return syntax(0, format!("\\{letter} with {code:x} is no character"));
+                    return syntax(0, format!("\\{letter} with {code:x} is not a character"));
                 };
                 out.push(character);
                 rest = &rest[len..];

@@ -1,18 +1,18 @@
 //! Methods of values other than strings, and the way to those of strings.
 
 use super::compare::equal;
+use super::context::RenderContext;
 use super::error::{Result, python, type_error, unsupported, value_error};
 use super::iterate::contains;
-use super::machine::Machine;
 use super::text_methods;
 use super::value::{Call, Value, View};
 use std::rc::Rc;
 
 /// Calls a method of a value.
-pub(crate) fn call(machine: &mut Machine, value: &Value, name: &str, arguments: Call) -> Result<Value> {
-    machine.steps(1)?;
+pub(crate) fn call(context: &mut RenderContext, value: &Value, name: &str, arguments: Call) -> Result<Value> {
+    context.steps(1)?;
     match (value, name) {
-        (Value::Text(_) | Value::Markup(_), _) => text_methods::call(machine, value, name, arguments),
+        (Value::Text(_) | Value::Markup(_), _) => text_methods::call(context, value, name, arguments),
         (Value::Dict(dict), "get") => {
             let [key, default] = arguments.positional("get", 1)?;
             let found = dict.get(&key.unwrap_or(Value::None))?.cloned();
@@ -29,29 +29,29 @@ pub(crate) fn call(machine: &mut Machine, value: &Value, name: &str, arguments: 
         }
         (Value::Dict(dict), "copy") => {
             let [] = arguments.positional(name, 0)?;
-            machine.reserve_items(2 * dict.entries().len())?;
+            context.reserve_items(2 * dict.entries().len())?;
             Value::dict(dict.entries().iter().cloned())
         }
         (Value::List(items), "copy") => {
             let [] = arguments.positional(name, 0)?;
-            machine.list(items.to_vec())
+            context.list(items.to_vec())
         }
         (Value::List(items) | Value::Tuple(items), "count") => {
             let [sought] = arguments.positional(name, 1)?;
             let mut count = 0;
             for item in items.iter() {
-                count += i128::from(equal(machine, item, sought.as_ref().unwrap_or(&Value::None))?);
+                count += i128::from(equal(context, item, sought.as_ref().unwrap_or(&Value::None))?);
             }
             Ok(Value::Int(count))
         }
         (Value::List(items) | Value::Tuple(items), "index") => {
             let [sought, start, stop] = arguments.positional(name, 1)?;
-            index(machine, items, &sought.unwrap_or(Value::None), start, stop)
+            index(context, items, &sought.unwrap_or(Value::None), start, stop)
         }
         (Value::Range(range), "index" | "count") => {
             let [sought] = arguments.positional(name, 1)?;
             let sought = sought.unwrap_or(Value::None);
-            let is_inside = contains(machine, value, &sought)?;
+            let is_inside = contains(context, value, &sought)?;
             match (name, sought) {
                 ("count", _) => Ok(Value::Int(i128::from(is_inside))),
                 (_, Value::Float(number)) if is_inside => {
@@ -63,13 +63,13 @@ pub(crate) fn call(machine: &mut Machine, value: &Value, name: &str, arguments: 
                 _ => value_error("the value is not in the range"),
             }
         }
-        (Value::Cycler(_) | Value::Loop(_), _) => cycle(machine, value, name, arguments),
+        (Value::Cycler(_) | Value::Loop(_), _) => cycle(context, value, name, arguments),
         _ => number(value, name, arguments),
     }
 }
 
 /// The methods of `loop` and of cyclers.
-fn cycle(machine: &mut Machine, value: &Value, name: &str, arguments: Call) -> Result<Value> {
+fn cycle(context: &mut RenderContext, value: &Value, name: &str, arguments: Call) -> Result<Value> {
     match (value, name) {
         (Value::Cycler(cycler), _) => {
             let [] = arguments.positional(name, 0)?;
@@ -96,7 +96,7 @@ fn cycle(machine: &mut Machine, value: &Value, name: &str, arguments: Call) -> R
             let (last, now) =
                 (last.map(Value::tuple).transpose()?, Value::tuple(arguments.positional.clone())?);
             let is_same = match last {
-                Some(last) => equal(machine, &last, &now)?,
+                Some(last) => equal(context, &last, &now)?,
                 None => false,
             };
             *state.changed.borrow_mut() = Some(arguments.positional);
@@ -107,7 +107,7 @@ fn cycle(machine: &mut Machine, value: &Value, name: &str, arguments: Call) -> R
 }
 
 fn index(
-    machine: &mut Machine,
+    context: &mut RenderContext,
     items: &[Value],
     sought: &Value,
     start: Option<Value>,
@@ -121,7 +121,7 @@ fn index(
     };
     let (start, stop) = (bound(start, 0)?, bound(stop, i128::MAX)?);
     for (index, item) in items.iter().enumerate() {
-        if (start..stop).contains(&(index as i128)) && equal(machine, item, sought)? {
+        if (start..stop).contains(&(index as i128)) && equal(context, item, sought)? {
             return Ok(Value::Int(index as i128));
         }
     }

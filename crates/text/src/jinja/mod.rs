@@ -3,20 +3,20 @@
 //!
 //! [`parse`] turns a template into a tree ([`ast`]) and resolves its variables ([`symbols`]); [`render`] runs it. What Python
 //! would reject is an error, and so is what this engine does not do, which it names. From the bottom up: [`value`],
-//! [`machine`] (budgets), [`compare`], [`number`], [`write`], [`access`], [`iterate`], [`format`], [`operators`],
+//! [`context`] (budgets), [`compare`], [`number`], [`write`], [`access`], [`iterate`], [`format`], [`operators`],
 //! [`text_methods`], [`methods`], [`filters`], [`checks`] (tests), [`functions`], [`render`].
 
 mod access;
 mod ast;
 mod checks;
 mod compare;
+mod context;
 mod error;
 mod filters;
 mod format;
 mod functions;
 mod iterate;
 mod lexer;
-mod machine;
 mod methods;
 mod number;
 mod operators;
@@ -30,8 +30,8 @@ mod value;
 mod write;
 
 pub(crate) use ast::Template;
+pub(crate) use context::Budget;
 pub(crate) use error::{Error, ErrorKind};
-pub(crate) use machine::Budget;
 pub(crate) use render::render;
 
 /// Parses a template.

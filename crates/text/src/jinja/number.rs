@@ -29,7 +29,7 @@ fn division_by_zero<T>() -> Result<T> {
     python("ZeroDivisionError", "division by zero")
 }
 
-/// `left operator right` of two numbers; None where one is no number.
+/// `left operator right` of two numbers; None where one is not a number.
 pub(crate) fn arithmetic(operator: &str, left: &Value, right: &Value) -> Option<Result<Value>> {
     let (left, right) = (number(left)?, number(right)?);
     if let (Number::Int(left), Number::Int(right)) = (left, right) {
@@ -210,7 +210,7 @@ pub(crate) fn truncate(value: f64) -> Result<Value> {
     }
 }
 
-/// Python's `int(text, base)`: None if the text is no such integer.
+/// Python's `int(text, base)`: None if the text is not such an integer.
 pub(crate) fn parse_int(text: &str, base: i128) -> Result<Option<Value>> {
     let text = text.trim_matches(super::lexer::is_space);
     let (is_negative, digits) = match text.strip_prefix('-') {
@@ -256,7 +256,7 @@ pub(crate) fn parse_int(text: &str, base: i128) -> Result<Option<Value>> {
     i128::from_str_radix(&digits, radix).map_or_else(|_| big(), |value| Ok(Some(Value::Int(value))))
 }
 
-/// Python's `float(text)`: None if the text is no number.
+/// Python's `float(text)`: None if the text is not a number.
 pub(crate) fn parse_float(text: &str) -> Option<f64> {
     let text = text.trim_matches(super::lexer::is_space);
     let bytes = text.as_bytes();

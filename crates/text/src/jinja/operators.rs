@@ -1,40 +1,45 @@
 //! The binary operators, as Python has them.
 
+use super::context::{RenderContext, undefined_error};
 use super::error::{Result, type_error, unsupported};
 use super::format::percent;
-use super::machine::{Machine, undefined_error};
 use super::number::arithmetic;
 use super::value::{Items, Value, View};
 use super::write::escaped;
 use std::rc::Rc;
 
 /// `left operator right`.
-pub(crate) fn binary(machine: &mut Machine, operator: &str, left: &Value, right: &Value) -> Result<Value> {
-    machine.steps(1)?;
+pub(crate) fn binary(
+    context: &mut RenderContext,
+    operator: &str,
+    left: &Value,
+    right: &Value,
+) -> Result<Value> {
+    context.steps(1)?;
     if let Some(result) = arithmetic(operator, left, right) {
         return result;
     }
     match (operator, left, right) {
-        ("%", Value::Text(_) | Value::Markup(_), _) => return percent(machine, left, right),
+        ("%", Value::Text(_) | Value::Markup(_), _) => return percent(context, left, right),
         ("-", Value::View(View::Keys | View::Items, _), _)
         | ("-", _, Value::View(View::Keys | View::Items, _)) => {
-            return unsupported("sets, which a difference of views of maps is");
+            return unsupported("the difference of dict views (a set)");
         }
         (_, Value::Undefined(message), _) | (_, _, Value::Undefined(message)) => {
             return undefined_error(message);
         }
         ("+", ..) => {
-            if let Some(sum) = add(machine, left, right)? {
+            if let Some(sum) = add(context, left, right)? {
                 return Ok(sum);
             }
         }
         ("*", _, _) => {
             if let Some(count) = right.as_int() {
-                if let Some(repeated) = repeat(machine, left, count)? {
+                if let Some(repeated) = repeat(context, left, count)? {
                     return Ok(repeated);
                 }
             } else if let Some(count) = left.as_int()
-                && let Some(repeated) = repeat(machine, right, count)?
+                && let Some(repeated) = repeat(context, right, count)?
             {
                 return Ok(repeated);
             }
@@ -45,43 +50,43 @@ pub(crate) fn binary(machine: &mut Machine, operator: &str, left: &Value, right:
     type_error(format!("unsupported operand types for {operator}: '{left}' and '{right}'"))
 }
 
-fn add(machine: &mut Machine, left: &Value, right: &Value) -> Result<Option<Value>> {
+fn add(context: &mut RenderContext, left: &Value, right: &Value) -> Result<Option<Value>> {
     Ok(Some(match (left, right) {
         (Value::Text(left), Value::Text(right)) => {
-            machine.reserve(left.len() + right.len())?;
-            machine.text([left.as_str(), right.as_str()].concat())?
+            context.reserve(left.len() + right.len())?;
+            context.text([left.as_str(), right.as_str()].concat())?
         }
         (Value::Text(_) | Value::Markup(_), Value::Text(_) | Value::Markup(_)) => {
-            let text = escaped(machine, left)? + &escaped(machine, right)?;
-            machine.markup(text)?
+            let text = escaped(context, left)? + &escaped(context, right)?;
+            context.markup(text)?
         }
         (Value::List(left), Value::List(right)) => {
-            machine.reserve_items(left.len() + right.len())?;
-            machine.list(left.iter().chain(right.iter()).cloned().collect())?
+            context.reserve_items(left.len() + right.len())?;
+            context.list(left.iter().chain(right.iter()).cloned().collect())?
         }
         (Value::Tuple(left), Value::Tuple(right)) => {
-            machine.reserve_items(left.len() + right.len())?;
-            machine.tuple(left.iter().chain(right.iter()).cloned().collect())?
+            context.reserve_items(left.len() + right.len())?;
+            context.tuple(left.iter().chain(right.iter()).cloned().collect())?
         }
         _ => return Ok(None),
     }))
 }
 
-fn repeat(machine: &mut Machine, value: &Value, count: i128) -> Result<Option<Value>> {
+fn repeat(context: &mut RenderContext, value: &Value, count: i128) -> Result<Option<Value>> {
     let count = usize::try_from(count.max(0)).unwrap_or(usize::MAX);
     Ok(Some(match value {
         Value::Text(text) | Value::Markup(text) => {
-            machine.reserve(text.len().saturating_mul(count))?;
-            machine.text_like(value, if text.is_empty() { String::new() } else { text.repeat(count) })?
+            context.reserve(text.len().saturating_mul(count))?;
+            context.text_like(value, if text.is_empty() { String::new() } else { text.repeat(count) })?
         }
-        Value::List(items) => Value::List(repeated(machine, items, count)?),
-        Value::Tuple(items) => Value::Tuple(repeated(machine, items, count)?),
+        Value::List(items) => Value::List(repeated(context, items, count)?),
+        Value::Tuple(items) => Value::Tuple(repeated(context, items, count)?),
         _ => return Ok(None),
     }))
 }
 
-fn repeated(machine: &mut Machine, items: &[Value], count: usize) -> Result<Rc<Items>> {
+fn repeated(context: &mut RenderContext, items: &[Value], count: usize) -> Result<Rc<Items>> {
     let count = if items.is_empty() { 0 } else { count };
-    machine.reserve_items(items.len().saturating_mul(count))?;
+    context.reserve_items(items.len().saturating_mul(count))?;
     Items::new(std::iter::repeat_n(items, count).flatten().cloned().collect())
 }

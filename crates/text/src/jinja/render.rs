@@ -6,9 +6,9 @@ use super::ast::{
     Statement, StatementKind, Target, Template, TextId,
 };
 use super::compare::{equal, order};
+use super::context::{Budget, RenderContext, Strftime, undefined_error};
 use super::error::{ErrorKind, Result, python, type_error, unsupported, value_error};
 use super::iterate::{collect, contains, len, next, source};
-use super::machine::{Budget, Machine, Strftime, undefined_error};
 use super::number::{negative, positive};
 use super::operators::binary;
 use super::value::{Call, Loop, Macro, Scope, Source, Text, Value, new_text};
@@ -20,11 +20,11 @@ use std::collections::{HashMap, VecDeque};
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// How deep statements, expressions and calls may be nested as they run. Python stops at about as many macros in each
-/// other as fit into this.
+/// How deep statements, expressions and calls may be nested as they run. Python's recursion limit stops nested macros at about this
+/// depth.
 const DEPTH_MAX: usize = 700;
 
-/// What an iteration or a call costs beside its statements.
+/// Steps charged for an iteration or a call, besides those of its statements.
 const SCOPE_STEPS: usize = 8;
 
 /// Renders a template with these variables.
@@ -34,10 +34,15 @@ pub(crate) fn render(
     budget: Budget,
     strftime: Strftime,
 ) -> Result<String> {
-    let machine =
-        Machine { budget, filter: filters::apply, test: checks::apply, strftime, namespaces: Vec::new() };
+    let context = RenderContext {
+        budget,
+        filter: filters::apply,
+        test: checks::apply,
+        strftime,
+        namespaces: Vec::new(),
+    };
     let mut renderer = Renderer {
-        machine,
+        context,
         texts: template.texts.iter().map(|text| new_text(text.clone())).collect(),
         variables: HashMap::new(),
         root: None,
@@ -53,18 +58,18 @@ pub(crate) fn render(
     let mut out = String::new();
     let rendered = renderer.template(template, &mut out);
     // Namespaces can contain each other, so that nothing else would free them.
-    renderer.machine.namespaces.iter().for_each(|namespace| namespace.attributes.borrow_mut().clear());
+    renderer.context.namespaces.iter().for_each(|namespace| namespace.attributes.borrow_mut().clear());
     rendered.map(|()| out)
 }
 
 struct Renderer {
-    machine: Machine,
+    context: RenderContext,
     texts: Vec<Rc<Text>>,
     /// Of those that the caller gave, the ones that the template names.
     variables: HashMap<TextId, Value>,
     root: Option<Rc<Scope>>,
     depth: usize,
-    /// Whether what is printed is a constant, in which Jinja2 gives an undefined value for a slice that would be an error.
+    /// Whether Jinja2 would constant-fold the printed expression: an invalid slice is then undefined, not an error.
     is_folded: bool,
 }
 
@@ -155,12 +160,12 @@ impl Renderer {
                     return python("TemplateRuntimeError", "cannot assign attribute on non-namespace object");
                 };
                 let attribute = Rc::clone(self.name(*attribute));
-                functions::set_attribute(&mut self.machine, &namespace, &attribute, value)
+                functions::set_attribute(&mut self.context, &namespace, &attribute, value)
             }
             Target::Tuple(targets) => {
                 let mut source = source(&value)?;
                 for (index, target) in targets.iter().enumerate() {
-                    let Some(item) = next(&mut self.machine, &mut source)? else {
+                    let Some(item) = next(&mut self.context, &mut source)? else {
                         return value_error(format!(
                             "not enough values to unpack (expected {}, got {index})",
                             targets.len()
@@ -168,7 +173,7 @@ impl Renderer {
                     };
                     self.assign(target, item, scope)?;
                 }
-                match next(&mut self.machine, &mut source)? {
+                match next(&mut self.context, &mut source)? {
                     Some(_) => value_error(format!("too many values to unpack (expected {})", targets.len())),
                     None => Ok(()),
                 }
@@ -189,7 +194,7 @@ impl Renderer {
     fn run(&mut self, body: &[Statement], scope: &Rc<Scope>, out: &mut String) -> Result<Flow> {
         self.deeper()?;
         for statement in body {
-            self.machine.steps(1)?;
+            self.context.steps(1)?;
             let flow = self.statement(statement, scope, out).map_err(|error| error.at(statement.line))?;
             if flow != Flow::Next {
                 self.depth -= 1;
@@ -204,14 +209,14 @@ impl Renderer {
     fn capture(&mut self, body: &[Statement], scope: &Rc<Scope>) -> Result<(String, Flow)> {
         let mut out = String::new();
         let flow = self.run(body, scope, &mut out)?;
-        self.machine.budget.output_bytes -= out.len();
+        self.context.budget.output_bytes -= out.len();
         Ok((out, flow))
     }
 
     fn emit(&mut self, value: &Value, out: &mut String) -> Result<()> {
         let before = out.len();
-        write(&mut self.machine, out, value)?;
-        self.machine.budget.output_bytes += out.len() - before;
+        write(&mut self.context, out, value)?;
+        self.context.budget.output_bytes += out.len() - before;
         Ok(())
     }
 
@@ -226,9 +231,9 @@ impl Renderer {
     }
 
     fn emit_text(&mut self, text: &str, out: &mut String) -> Result<()> {
-        self.machine.reserve(text.len())?;
+        self.context.reserve(text.len())?;
         out.push_str(text);
-        self.machine.budget.output_bytes += text.len();
+        self.context.budget.output_bytes += text.len();
         Ok(())
     }
 
@@ -311,7 +316,7 @@ impl Renderer {
         if flow != Flow::Next {
             return Ok(Err(flow));
         }
-        let value = self.machine.text(text)?;
+        let value = self.context.text(text)?;
         self.filtered(filters, value, &inner).map(Ok)
     }
 
@@ -365,7 +370,7 @@ impl Renderer {
     ) -> Result<Flow> {
         let mut is_complete = false;
         while let Some(item) = self.advance(state)? {
-            self.machine.steps(SCOPE_STEPS)?;
+            self.context.steps(SCOPE_STEPS)?;
             let inner = self.enter(&node.frame, Some(scope));
             node.loop_name.into_iter().for_each(|name| inner.set(name, Value::Loop(Rc::clone(state))));
             self.assign(&node.target, item, &inner)?;
@@ -403,11 +408,11 @@ impl Renderer {
         loop {
             // Taken out, since the test may look at the loop's source itself.
             let mut source = state.source.replace(Source::Empty);
-            let item = next(&mut self.machine, &mut source);
+            let item = next(&mut self.context, &mut source);
             *state.source.borrow_mut() = source;
             let Some(item) = item? else { return Ok(None) };
             let Some(test) = &state.node.test else { return Ok(Some(item)) };
-            self.machine.steps(SCOPE_STEPS)?;
+            self.context.steps(SCOPE_STEPS)?;
             let inner = self.enter(&state.node.test_frame, Some(&state.scope));
             self.assign(&state.node.target, item.clone(), &inner)?;
             if self.evaluate(test, &inner)?.is_true() {
@@ -477,8 +482,8 @@ impl Renderer {
 
     fn call(&mut self, function: &Value, call: Call) -> Result<Value> {
         match function {
-            Value::Method(method) => methods::call(&mut self.machine, &method.0, method.1, call),
-            Value::Function(name) => functions::call(&mut self.machine, name, call),
+            Value::Method(method) => methods::call(&mut self.context, &method.0, method.1, call),
+            Value::Function(name) => functions::call(&mut self.context, name, call),
             Value::Macro(definition) => self.call_macro(definition, call),
             Value::Loop(state) => {
                 let [iterable] = call.positional("loop", 1)?;
@@ -490,8 +495,8 @@ impl Renderer {
                 let (node, scope) = (Arc::clone(&state.node), Rc::clone(&state.scope));
                 self.for_loop(&node, &iterable.unwrap_or(Value::None), &scope, state.depth0 + 1, &mut out)?;
                 self.depth -= 1;
-                self.machine.budget.output_bytes -= out.len();
-                self.machine.text(out)
+                self.context.budget.output_bytes -= out.len();
+                self.context.text(out)
             }
             Value::Joiner(joiner) => {
                 let [] = call.positional("joiner", 0)?;
@@ -514,7 +519,7 @@ impl Renderer {
         let count = definition.parameters.len();
         let Call { mut positional, mut named } = call;
         let rest = if positional.len() > count { positional.split_off(count) } else { Vec::new() };
-        self.machine.steps(SCOPE_STEPS)?;
+        self.context.steps(SCOPE_STEPS)?;
         let scope = self.enter(&definition.frame, Some(&outer));
         let given = positional.len();
         let mut take = |renderer: &Renderer, name: TextId| {
@@ -543,7 +548,7 @@ impl Renderer {
             }
         }
         match definition.varargs {
-            Some(varargs) => scope.set(varargs, self.machine.tuple(rest)?),
+            Some(varargs) => scope.set(varargs, self.context.tuple(rest)?),
             None if !rest.is_empty() => {
                 return type_error(format!("macro '{name}' takes not more than {count} argument(s)"));
             }
@@ -551,7 +556,7 @@ impl Renderer {
         }
         self.defaults(definition, &scope)?;
         let (text, _) = self.capture(&definition.body, &scope)?;
-        self.machine.text(text)
+        self.context.text(text)
     }
 
     fn defaults(&mut self, definition: &MacroNode, scope: &Rc<Scope>) -> Result<()> {
@@ -579,7 +584,7 @@ impl Renderer {
         }
         if let Some(list) = &arguments.list {
             let list = self.evaluate(list, scope)?;
-            call.positional.extend(collect(&mut self.machine, &list)?);
+            call.positional.extend(collect(&mut self.context, &list)?);
         }
         if let Some(map) = &arguments.map {
             let Value::Dict(map) = self.evaluate(map, scope)? else {
@@ -601,7 +606,7 @@ impl Renderer {
     fn filtered(&mut self, filters: &[FilterCall], mut value: Value, scope: &Rc<Scope>) -> Result<Value> {
         for filter in filters {
             let call = self.arguments(&filter.arguments, scope)?;
-            value = filters::apply(&mut self.machine, &filter.name, value, call)
+            value = filters::apply(&mut self.context, &filter.name, value, call)
                 .map_err(|error| error.at(filter.line))?;
         }
         Ok(value)
@@ -618,7 +623,7 @@ impl Renderer {
             Expression::Float(value) => return Ok(Value::Float(*value)),
             _ => {}
         }
-        self.machine.steps(1)?;
+        self.context.steps(1)?;
         self.deeper()?;
         let value = self.compound(node, scope).map_err(|error| error.at(node.line))?;
         self.depth -= 1;
@@ -634,7 +639,7 @@ impl Renderer {
                 let name = Rc::clone(self.name(*name));
                 match &value {
                     Value::Loop(state) => self.loop_attribute(state, &name),
-                    _ => attribute(&mut self.machine, &value, &name),
+                    _ => attribute(&mut self.context, &value, &name),
                 }
             }
             E::Item(of, key) => self.item(of, key, scope),
@@ -646,7 +651,7 @@ impl Renderer {
             E::Test(of, call) => {
                 let value = self.evaluate(of, scope)?;
                 let arguments = self.arguments(&call.arguments, scope)?;
-                checks::apply(&mut self.machine, &call.name, value, arguments).map(Value::Bool)
+                checks::apply(&mut self.context, &call.name, value, arguments).map(Value::Bool)
             }
             E::And(nodes) | E::Or(nodes) => {
                 let is_or = matches!(node.kind, E::Or(_));
@@ -665,7 +670,7 @@ impl Renderer {
                 let mut value = self.evaluate(first, scope)?;
                 for (operator, node) in rest {
                     let right = self.evaluate(node, scope)?;
-                    value = binary(&mut self.machine, symbol(*operator), &value, &right)?;
+                    value = binary(&mut self.context, symbol(*operator), &value, &right)?;
                 }
                 Ok(value)
             }
@@ -686,28 +691,28 @@ impl Renderer {
         match &node.kind {
             E::List(nodes) => {
                 let items = nodes.iter().map(|node| self.evaluate(node, scope)).collect::<Result<_>>()?;
-                self.machine.list(items)
+                self.context.list(items)
             }
             E::Tuple(nodes) => {
                 let items = nodes.iter().map(|node| self.evaluate(node, scope)).collect::<Result<_>>()?;
-                self.machine.tuple(items)
+                self.context.tuple(items)
             }
             E::Dict(pairs) => {
                 let mut entries = Vec::with_capacity(pairs.len());
                 for (key, value) in pairs {
                     entries.push((self.evaluate(key, scope)?, self.evaluate(value, scope)?));
                 }
-                self.machine.reserve_items(2 * entries.len())?;
+                self.context.reserve_items(2 * entries.len())?;
                 Value::dict(entries)
             }
             E::Concat(nodes) => {
                 let mut out = String::new();
                 for node in nodes {
                     let value = self.evaluate(node, scope)?;
-                    write(&mut self.machine, &mut out, &value)?;
-                    self.machine.reserve(out.len())?;
+                    write(&mut self.context, &mut out, &value)?;
+                    self.context.reserve(out.len())?;
                 }
-                self.machine.text(out)
+                self.context.text(out)
             }
             E::Negative(of) | E::Positive(of) => {
                 let value = self.evaluate(of, scope)?;
@@ -718,7 +723,7 @@ impl Renderer {
                 }
             }
             // A slice inside a tuple of keys: nothing has such an item.
-            _ => Ok(Value::undefined("a slice is no value")),
+            _ => Ok(Value::undefined("a slice is not a value")),
         }
     }
 
@@ -729,7 +734,7 @@ impl Renderer {
             for (value, bound) in values.iter_mut().zip(bounds.iter()) {
                 *value = bound.as_ref().map(|bound| self.evaluate(bound, scope)).transpose()?;
             }
-            let sliced = slice(&mut self.machine, &value, values);
+            let sliced = slice(&mut self.context, &value, values);
             let is_wrong =
                 sliced.as_ref().is_err_and(|error| matches!(error.kind, ErrorKind::Python("TypeError", _)));
             return match is_wrong {
@@ -747,7 +752,7 @@ impl Renderer {
                 let name = name.to_owned();
                 self.loop_attribute(state, &name)
             }
-            _ => item(&mut self.machine, &value, &key),
+            _ => item(&mut self.context, &value, &key),
         }
     }
 
@@ -755,16 +760,16 @@ impl Renderer {
         let mut left = self.evaluate(first, scope)?;
         for (comparison, node) in rest {
             let right = self.evaluate(node, scope)?;
-            let machine = &mut self.machine;
+            let context = &mut self.context;
             let holds = match comparison {
-                Comparison::Eq => equal(machine, &left, &right)?,
-                Comparison::Ne => !equal(machine, &left, &right)?,
-                Comparison::Lt => order(machine, "<", &left, &right)? == Some(Ordering::Less),
-                Comparison::Le => order(machine, "<=", &left, &right)?.is_some_and(Ordering::is_le),
-                Comparison::Gt => order(machine, ">", &left, &right)? == Some(Ordering::Greater),
-                Comparison::Ge => order(machine, ">=", &left, &right)?.is_some_and(Ordering::is_ge),
-                Comparison::In => contains(machine, &right, &left)?,
-                Comparison::NotIn => !contains(machine, &right, &left)?,
+                Comparison::Eq => equal(context, &left, &right)?,
+                Comparison::Ne => !equal(context, &left, &right)?,
+                Comparison::Lt => order(context, "<", &left, &right)? == Some(Ordering::Less),
+                Comparison::Le => order(context, "<=", &left, &right)?.is_some_and(Ordering::is_le),
+                Comparison::Gt => order(context, ">", &left, &right)? == Some(Ordering::Greater),
+                Comparison::Ge => order(context, ">=", &left, &right)?.is_some_and(Ordering::is_ge),
+                Comparison::In => contains(context, &right, &left)?,
+                Comparison::NotIn => !contains(context, &right, &left)?,
             };
             if !holds {
                 return Ok(Value::Bool(false));
@@ -775,7 +780,7 @@ impl Renderer {
     }
 }
 
-/// Whether an expression looks something up, so that it is no constant.
+/// Whether an expression looks something up, so that it is not a constant.
 fn is_lookup(node: &Node) -> bool {
     use Expression as E;
     matches!(node.kind, E::Name(_) | E::Attribute(..) | E::Item(..) | E::Call(..))
@@ -786,8 +791,13 @@ fn is_constant(node: &Node) -> bool {
     use Expression as E;
     match &node.kind {
         E::None | E::Bool(_) | E::Int(_) | E::Float(_) | E::Text(_) => true,
-        // Filters that look at the context are not folded.
-        E::Filter(_, call) if matches!(&call.name[..], "map" | "random") || call.name.contains("ect") => {
+        // Filters that take the context are not folded.
+        E::Filter(_, call)
+            if matches!(
+                &call.name[..],
+                "map" | "random" | "select" | "reject" | "selectattr" | "rejectattr"
+            ) =>
+        {
             false
         }
         E::Name(_) | E::Call(..) => false,

@@ -37,7 +37,7 @@ struct Symbols {
 /// A change of a scope's variables.
 #[derive(Debug, Clone, Copy)]
 enum Change {
-    /// The name, and what it was before, or in what a branch gives, what it is now.
+    /// The name and its previous load; in the changes that a branch returns, its new load.
     Load(TextId, Option<Load>),
     Store(TextId),
 }

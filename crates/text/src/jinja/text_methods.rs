@@ -1,10 +1,10 @@
 //! The methods of Python's `str`, and of markupsafe's `Markup`, which gives and escapes markup.
 
+use super::context::RenderContext;
 use super::error::{Result, type_error, unsupported, value_error};
 use super::format::format;
 use super::iterate::collect;
 use super::lexer::is_space;
-use super::machine::Machine;
 use super::unicode::{
     is_alphabetic, is_decimal, is_digit, is_identifier, is_lower, is_numeric, is_printable, is_title,
     is_upper, push_title,
@@ -13,11 +13,11 @@ use super::value::{Call, Value, new_text};
 use super::write::escaped;
 
 /// Calls a method of a string.
-pub(crate) fn call(machine: &mut Machine, value: &Value, name: &str, arguments: Call) -> Result<Value> {
+pub(crate) fn call(context: &mut RenderContext, value: &Value, name: &str, arguments: Call) -> Result<Value> {
     let text = value.as_text().unwrap_or_default();
-    machine.steps(1 + text.len() / 16)?;
+    context.steps(1 + text.len() / 16)?;
     match name {
-        "format" => format(machine, value, &arguments),
+        "format" => format(context, value, &arguments),
         "format_map" => {
             let [map] = arguments.positional(name, 1)?;
             let Some(Value::Dict(map)) = map else { return type_error("format_map() takes a map") };
@@ -26,34 +26,34 @@ pub(crate) fn call(machine: &mut Machine, value: &Value, name: &str, arguments: 
                 .iter()
                 .filter_map(|(key, value)| Some((new_text(key.as_text()?.to_owned()), value.clone())));
             let call = Call { positional: Vec::new(), named: named.collect() };
-            format(machine, value, &call)
+            format(context, value, &call)
         }
         "count" | "find" | "rfind" | "index" | "rindex" => search(text, name, arguments),
         "startswith" | "endswith" => affix(text, name, arguments),
         "split" | "rsplit" | "splitlines" => {
             let parts = split(text, name, arguments)?;
-            machine.reserve_items(2 * parts.len())?;
+            context.reserve_items(2 * parts.len())?;
             let parts = parts
                 .into_iter()
-                .map(|part| machine.text_like(value, part.to_owned()))
+                .map(|part| context.text_like(value, part.to_owned()))
                 .collect::<Result<_>>()?;
-            machine.list(parts)
+            context.list(parts)
         }
-        "partition" | "rpartition" => partition(machine, value, name, arguments),
-        "join" => join(machine, value, arguments),
-        "replace" => replace(machine, value, arguments),
-        "center" | "ljust" | "rjust" | "zfill" | "expandtabs" => widen(machine, value, name, arguments),
+        "partition" | "rpartition" => partition(context, value, name, arguments),
+        "join" => join(context, value, arguments),
+        "replace" => replace(context, value, arguments),
+        "center" | "ljust" | "rjust" | "zfill" | "expandtabs" => widen(context, value, name, arguments),
         "strip" | "lstrip" | "rstrip" => {
             let [characters] = arguments.positional(name, 0)?;
             let stripped = strip(text, name, characters)?.to_owned();
-            machine.text_like(value, stripped)
+            context.text_like(value, stripped)
         }
         "removeprefix" | "removesuffix" => {
             let [affix] = arguments.positional(name, 1)?;
             let affix = required_text(name, affix)?;
             let rest =
                 if name == "removeprefix" { text.strip_prefix(&*affix) } else { text.strip_suffix(&*affix) };
-            machine.text_like(value, rest.unwrap_or(text).to_owned())
+            context.text_like(value, rest.unwrap_or(text).to_owned())
         }
         _ if name.starts_with("is") => {
             let [] = arguments.positional(name, 0)?;
@@ -67,12 +67,12 @@ pub(crate) fn call(machine: &mut Machine, value: &Value, name: &str, arguments: 
                 _ => arguments.positional(name, 0)?,
             };
             let text = cased(text, name)?;
-            machine.text_like(value, text)
+            context.text_like(value, text)
         }
     }
 }
 
-fn partition(machine: &mut Machine, value: &Value, name: &str, arguments: Call) -> Result<Value> {
+fn partition(context: &mut RenderContext, value: &Value, name: &str, arguments: Call) -> Result<Value> {
     let text = value.as_text().unwrap_or_default();
     let [separator] = arguments.positional(name, 1)?;
     let separator = required_text(name, separator)?;
@@ -86,8 +86,8 @@ fn partition(machine: &mut Machine, value: &Value, name: &str, arguments: Call) 
         (None, _) => ["", "", text],
     };
     let parts =
-        parts.into_iter().map(|part| machine.text_like(value, part.to_owned())).collect::<Result<_>>()?;
-    machine.tuple(parts)
+        parts.into_iter().map(|part| context.text_like(value, part.to_owned())).collect::<Result<_>>()?;
+    context.tuple(parts)
 }
 
 fn required_text(name: &str, value: Option<Value>) -> Result<String> {
@@ -318,44 +318,44 @@ pub(crate) fn lines(text: &str, keeps_ends: bool) -> Vec<&str> {
     lines
 }
 
-fn join(machine: &mut Machine, value: &Value, arguments: Call) -> Result<Value> {
+fn join(context: &mut RenderContext, value: &Value, arguments: Call) -> Result<Value> {
     let [items] = arguments.positional("join", 1)?;
     let separator = value.as_text().unwrap_or_default();
-    let items = collect(machine, &items.unwrap_or(Value::None))?;
+    let items = collect(context, &items.unwrap_or(Value::None))?;
     let mut out = String::new();
     for (index, item) in items.iter().enumerate() {
         let text = match value {
-            Value::Markup(_) => escaped(machine, item)?,
+            Value::Markup(_) => escaped(context, item)?,
             _ => required_text("join", Some(item.clone()))?,
         };
         if index > 0 {
             out.push_str(separator);
         }
-        machine.reserve(text.len() + separator.len())?;
+        context.reserve(text.len() + separator.len())?;
         out.push_str(&text);
-        if out.len() > machine.budget.bytes_max {
-            machine.reserve(out.len())?;
+        if out.len() > context.budget.bytes_max {
+            context.reserve(out.len())?;
         }
     }
     // Joining plain text with one item that is markup gives plain text.
-    machine.text_like(value, out)
+    context.text_like(value, out)
 }
 
-fn replace(machine: &mut Machine, value: &Value, arguments: Call) -> Result<Value> {
+fn replace(context: &mut RenderContext, value: &Value, arguments: Call) -> Result<Value> {
     let [old, new, limit] = arguments.positional("replace", 2)?;
     let (old, new) = (required_text("replace", old)?, new.unwrap_or(Value::None));
     let limit = required_int("replace", limit, -1)?;
     let new = match value {
-        Value::Markup(_) => escaped(machine, &new)?,
+        Value::Markup(_) => escaped(context, &new)?,
         _ => required_text("replace", Some(new))?,
     };
-    let text = replaced(machine, value.as_text().unwrap_or_default(), &old, &new, limit)?;
-    machine.text_like(value, text)
+    let text = replaced(context, value.as_text().unwrap_or_default(), &old, &new, limit)?;
+    context.text_like(value, text)
 }
 
 /// Python's `text.replace(old, new, limit)`.
 pub(crate) fn replaced(
-    machine: &mut Machine,
+    context: &mut RenderContext,
     text: &str,
     old: &str,
     new: &str,
@@ -363,18 +363,18 @@ pub(crate) fn replaced(
 ) -> Result<String> {
     let limit = usize::try_from(limit).unwrap_or(usize::MAX);
     let found = text.matches(old).take(limit).count();
-    machine.reserve(text.len() + found.saturating_mul(new.len()))?;
+    context.reserve(text.len() + found.saturating_mul(new.len()))?;
     Ok(text.replacen(old, new, limit))
 }
 
-fn widen(machine: &mut Machine, value: &Value, name: &str, arguments: Call) -> Result<Value> {
+fn widen(context: &mut RenderContext, value: &Value, name: &str, arguments: Call) -> Result<Value> {
     const WIDTH_MAX: i128 = 1 << 24;
     let text = value.as_text().unwrap_or_default();
     if name == "expandtabs" {
         let [size] = arguments.bind(name, ["tabsize"], 0)?;
         let size = required_int(name, size, 8)?.clamp(0, WIDTH_MAX) as usize;
-        machine.reserve(text.len() + text.matches('\t').count().saturating_mul(size))?;
-        return machine.text_like(value, expand_tabs(text, size));
+        context.reserve(text.len() + text.matches('\t').count().saturating_mul(size))?;
+        return context.text_like(value, expand_tabs(text, size));
     }
     let (width, fill) = match name {
         "zfill" => {
@@ -392,14 +392,14 @@ fn widen(machine: &mut Machine, value: &Value, name: &str, arguments: Call) -> R
     }
     let fill = match (fill, value) {
         (None, _) => " ".to_owned(),
-        (Some(fill), Value::Markup(_)) => escaped(machine, &fill)?,
+        (Some(fill), Value::Markup(_)) => escaped(context, &fill)?,
         (fill, _) => required_text(name, fill)?,
     };
     let Some(fill) = fill.chars().next().filter(|_| fill.chars().count() == 1) else {
         return type_error("The fill character must be exactly one character long");
     };
     let missing = usize::try_from(width - text.chars().count() as i128).unwrap_or(0);
-    machine.reserve(text.len() + missing * fill.len_utf8())?;
+    context.reserve(text.len() + missing * fill.len_utf8())?;
     let pad = |count: usize| std::iter::repeat_n(fill, count).collect::<String>();
     let text = match name {
         "ljust" => text.to_owned() + &pad(missing),
@@ -413,7 +413,7 @@ fn widen(machine: &mut Machine, value: &Value, name: &str, arguments: Call) -> R
             pad(before) + text + &pad(missing - before)
         }
     };
-    machine.text_like(value, text)
+    context.text_like(value, text)
 }
 
 fn expand_tabs(text: &str, size: usize) -> String {

@@ -461,7 +461,7 @@ impl Value {
         Value::Undefined(Some(message.into()))
     }
 
-    /// Text, not counted as work. [`Machine::text`](super::machine::Machine::text) counts it.
+    /// Text, not counted as work. [`RenderContext::text`](super::context::RenderContext::text) counts it.
     pub(crate) fn small_text(text: &str) -> Value {
         Value::Text(new_text(text.to_owned()))
     }

@@ -1,8 +1,8 @@
 //! Values as text: Python's `str` and `repr`, `json.dumps`, and the escaping of HTML.
 
 use super::compare::sort;
+use super::context::RenderContext;
 use super::error::{Result, type_error, unsupported};
-use super::machine::Machine;
 use super::unicode::is_printable;
 use super::value::Value;
 
@@ -10,29 +10,29 @@ use super::value::Value;
 const NESTING_MAX: usize = 200;
 
 /// Python's `str(value)`.
-pub(crate) fn to_text(machine: &mut Machine, value: &Value) -> Result<String> {
+pub(crate) fn to_text(context: &mut RenderContext, value: &Value) -> Result<String> {
     let mut out = String::new();
-    write(machine, &mut out, value)?;
+    write(context, &mut out, value)?;
     Ok(out)
 }
 
 /// Appends Python's `str(value)`.
-pub(crate) fn write(machine: &mut Machine, out: &mut String, value: &Value) -> Result<()> {
+pub(crate) fn write(context: &mut RenderContext, out: &mut String, value: &Value) -> Result<()> {
     match value {
         Value::Undefined(_) => Ok(()),
         Value::Text(text) | Value::Markup(text) => {
-            machine.reserve(text.len())?;
+            context.reserve(text.len())?;
             out.push_str(text);
             Ok(())
         }
-        _ => Writer { machine, out, style: &Style::Repr, nesting: 0 }.value(value),
+        _ => Writer { context, out, style: &Style::Repr, nesting: 0 }.value(value),
     }
 }
 
 /// Python's `repr(value)`.
-pub(crate) fn repr(machine: &mut Machine, value: &Value) -> Result<String> {
+pub(crate) fn repr(context: &mut RenderContext, value: &Value) -> Result<String> {
     let mut out = String::new();
-    Writer { machine, out: &mut out, style: &Style::Repr, nesting: 0 }.value(value)?;
+    Writer { context, out: &mut out, style: &Style::Repr, nesting: 0 }.value(value)?;
     Ok(out)
 }
 
@@ -48,9 +48,9 @@ pub(crate) struct JsonStyle {
 }
 
 /// Python's `json.dumps(value)`.
-pub(crate) fn to_json(machine: &mut Machine, value: &Value, style: JsonStyle) -> Result<String> {
+pub(crate) fn to_json(context: &mut RenderContext, value: &Value, style: JsonStyle) -> Result<String> {
     let mut out = String::new();
-    Writer { machine, out: &mut out, style: &Style::Json(style), nesting: 0 }.value(value)?;
+    Writer { context, out: &mut out, style: &Style::Json(style), nesting: 0 }.value(value)?;
     Ok(out)
 }
 
@@ -71,15 +71,15 @@ pub(crate) fn escape(text: &str) -> String {
 }
 
 /// The text of a value, escaped unless it is marked as safe.
-pub(crate) fn escaped(machine: &mut Machine, value: &Value) -> Result<String> {
+pub(crate) fn escaped(context: &mut RenderContext, value: &Value) -> Result<String> {
     match value {
         Value::Markup(text) => {
-            machine.reserve(text.len())?;
+            context.reserve(text.len())?;
             Ok(text.to_string())
         }
         _ => {
-            let text = to_text(machine, value)?;
-            machine.reserve(6 * text.len())?;
+            let text = to_text(context, value)?;
+            context.reserve(6 * text.len())?;
             Ok(escape(&text))
         }
     }
@@ -91,7 +91,7 @@ enum Style {
 }
 
 struct Writer<'w> {
-    machine: &'w mut Machine,
+    context: &'w mut RenderContext,
     out: &'w mut String,
     style: &'w Style,
     nesting: usize,
@@ -99,7 +99,7 @@ struct Writer<'w> {
 
 impl Writer<'_> {
     fn value(&mut self, value: &Value) -> Result<()> {
-        self.machine.reserve(self.out.len().saturating_sub(self.out.capacity() / 2))?;
+        self.context.reserve(self.out.len().saturating_sub(self.out.capacity() / 2))?;
         match self.style {
             Style::Repr => self.repr(value),
             Style::Json(_) => self.json(value),
@@ -186,7 +186,7 @@ impl Writer<'_> {
     }
 
     fn text(&mut self, text: &str) -> Result<()> {
-        self.machine.reserve(text.len())?;
+        self.context.reserve(text.len())?;
         match self.style {
             Style::Repr => write_repr(self.out, text),
             Style::Json(style) => write_json(self.out, text, style.ensure_ascii),
@@ -213,7 +213,7 @@ impl Writer<'_> {
         let order: Vec<usize> = match self.style {
             Style::Json(JsonStyle { sort_keys: true, .. }) => {
                 let keyed = keys.map(|(index, key)| (key, Value::Int(index as i128))).collect();
-                sort(self.machine, keyed, false)?
+                sort(self.context, keyed, false)?
                     .iter()
                     .filter_map(Value::as_int)
                     .map(|index| index as usize)

@@ -26,7 +26,7 @@ pub struct Synthetic {
     rope_factor: f64,
     local_base: f64,
     window: Option<usize>,
-    is_local: fn(usize) -> bool,
+    is_windowed: fn(usize) -> bool,
     norms_before: bool,
     norms_after: bool,
     qk_norms: QkNorms,
@@ -110,7 +110,7 @@ pub fn all() -> Vec<Synthetic> {
         rope_factor: 1.0,
         local_base: 10_000.0,
         window: None,
-        is_local: |_| false,
+        is_windowed: |_| false,
         norms_before: true,
         norms_after: false,
         qk_norms: QkNorms::None,
@@ -139,7 +139,7 @@ pub fn all() -> Vec<Synthetic> {
         rotary_dim: 24,
         interleaved: false,
         window: Some(20),
-        is_local: |layer| layer % 2 == 0,
+        is_windowed: |layer| layer % 2 == 0,
         norms_after: true,
         gelu: true,
         biases: false,
@@ -164,7 +164,7 @@ pub fn all() -> Vec<Synthetic> {
         base: 1_000_000.0,
         rope_factor: 8.0,
         window: Some(70),
-        is_local: |layer| layer % 3 != 2,
+        is_windowed: |layer| layer % 3 != 2,
         qk_norms: QkNorms::Heads,
         attention_softcap: None,
         logit_softcap: None,
@@ -184,7 +184,7 @@ pub fn all() -> Vec<Synthetic> {
         interleaved: false,
         rotary_dim: 12,
         window: Some(90),
-        is_local: |_| true,
+        is_windowed: |_| true,
         fused: true,
         biases: false,
         long_rope: Some(LongRope { long: false, attention_factor: 1.2 }),
@@ -199,7 +199,7 @@ pub fn all() -> Vec<Synthetic> {
     let phi3_long = Synthetic {
         name: "phi3-long",
         window: None,
-        is_local: |_| false,
+        is_windowed: |_| false,
         // The context is 512: √(1 + ln 4 / ln 128).
         long_rope: Some(LongRope { long: true, attention_factor: (1.0 + 4f64.ln() / 128f64.ln()).sqrt() }),
         keys: vec![
@@ -246,7 +246,7 @@ pub fn all() -> Vec<Synthetic> {
         local_base: 150_000.0,
         attention_scale: 32f64.sqrt().recip(),
         window: Some(40),
-        is_local: |layer| layer % 2 == 0,
+        is_windowed: |layer| layer % 2 == 0,
         yarn: Some(Yarn { factor: 32.0, original_context: 64.0, beta_fast: 8.0, beta_slow: 1.0 }),
         sinks: true,
         experts: Some(Experts { all: 6, used: 3 }),
@@ -474,7 +474,7 @@ impl Reference<'_> {
 
     fn attend(&self, x: &[Vec<f64>], layer: usize) -> Vec<Vec<f64>> {
         let Synthetic { heads, kv_heads, head_dim, .. } = *self.model;
-        let local = (self.model.is_local)(layer);
+        let windowed = (self.model.is_windowed)(layer);
         let name = |part: &str| format!("blk.{layer}.{part}");
         let (mut qs, mut ks, mut vs) = (vec![], vec![], vec![]);
         for (position, x) in x.iter().enumerate() {
@@ -488,13 +488,13 @@ impl Reference<'_> {
             };
             let [q, k] = [(q, "attn_q_norm.weight"), (k, "attn_k_norm.weight")].map(|(x, norm)| {
                 let x = self.qk_norm(&x, &name(norm));
-                if (self.model.uses_rope)(layer) { self.rope(&x, position, local) } else { x }
+                if (self.model.uses_rope)(layer) { self.rope(&x, position, windowed) } else { x }
             });
             qs.push(q);
             ks.push(k);
             vs.push(v);
         }
-        let window = self.model.window.filter(|_| local).unwrap_or(usize::MAX);
+        let window = self.model.window.filter(|_| windowed).unwrap_or(usize::MAX);
         let row = |position: usize| -> Vec<f64> {
             let seen = (position + 1).saturating_sub(window)..position + 1;
             let head = |head: usize| {
@@ -533,9 +533,9 @@ impl Reference<'_> {
         }
     }
 
-    fn rope(&self, x: &[f64], position: usize, local: bool) -> Vec<f64> {
+    fn rope(&self, x: &[f64], position: usize, windowed: bool) -> Vec<f64> {
         let Synthetic { rotary_dim, head_dim, long_rope, .. } = *self.model;
-        let (base, rope_factor) = match local {
+        let (base, rope_factor) = match windowed {
             true => (self.model.local_base, 1.0),
             false => (self.model.base, self.model.rope_factor),
         };

@@ -1,4 +1,4 @@
-//! What a rendering has: its budgets, and its ways from lower parts of the engine to higher ones.
+//! The context of a rendering: its budget, and function pointers to the filters and tests, which import this file.
 
 use super::error::{Result, out_of_budget, python, type_error};
 use super::value::{Call, Items, Namespace, Value, live_bytes, new_text};
@@ -10,23 +10,23 @@ const BYTES_PER_STEP: usize = 64;
 /// Formats the time, or says why it cannot.
 pub(crate) type Strftime = Box<dyn Fn(&str) -> std::result::Result<String, String>>;
 
-/// The state of a rendering, except for variables.
-pub(crate) struct Machine {
+/// The context of a rendering, except for variables.
+pub(crate) struct RenderContext {
     pub(crate) budget: Budget,
     /// Applies a filter by name.
-    pub(crate) filter: fn(&mut Machine, &str, Value, Call) -> Result<Value>,
+    pub(crate) filter: fn(&mut RenderContext, &str, Value, Call) -> Result<Value>,
     /// Applies a test by name.
-    pub(crate) test: fn(&mut Machine, &str, Value, Call) -> Result<bool>,
+    pub(crate) test: fn(&mut RenderContext, &str, Value, Call) -> Result<bool>,
     /// Formats the time.
     pub(crate) strftime: Strftime,
     /// All namespaces, which may contain themselves. They are emptied at the end.
     pub(crate) namespaces: Vec<Rc<Namespace>>,
 }
 
-/// What a rendering may use.
+/// The budget of a rendering.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Budget {
-    /// Steps left: operations, items looked at, and copied bytes by the 64.
+    /// Steps left: operations, items looked at, and one per 64 copied bytes.
     pub(crate) steps: u64,
     /// The most memory that values and output may hold.
     pub(crate) bytes_max: usize,
@@ -34,7 +34,7 @@ pub(crate) struct Budget {
     pub(crate) output_bytes: usize,
 }
 
-impl Machine {
+impl RenderContext {
     /// Counts steps.
     pub(crate) fn steps(&mut self, steps: usize) -> Result<()> {
         match self.budget.steps.checked_sub(steps as u64) {
@@ -92,7 +92,7 @@ impl Machine {
     }
 }
 
-/// The error that using an undefined value is.
+/// The error for using an undefined value.
 pub(crate) fn undefined_error<T>(message: &Option<Rc<str>>) -> Result<T> {
     python("UndefinedError", message.as_deref().unwrap_or("the value is undefined"))
 }
