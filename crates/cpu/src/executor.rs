@@ -276,6 +276,25 @@ impl Run<'_> {
                 // later phase.
                 unsafe { layer.write(index(3), part(kv_heads).start, operand(1), operand(2)) };
             }
+            Model(Op::KvRead { .. }) => {
+                let cell = prepared.operands[1].view().row::<i32>(self.arena, row)[0];
+                match usize::try_from(cell) {
+                    Ok(cell) => self.state.kv.layers()[prepared.operands[0].state()].read(cell, out()),
+                    Err(_) => out().fill(0.0),
+                }
+            }
+            Model(Op::Concat { parts }) => {
+                let mut rest = out();
+                for part in (0..parts).map(whole) {
+                    let (columns, others) = rest.split_at_mut(part.len());
+                    columns.copy_from_slice(part);
+                    rest = others;
+                }
+            }
+            Model(Op::ScatterLogits { .. }) => {
+                let ids = prepared.operands[1].view().row::<i32>(self.arena, 0);
+                elementwise::scatter(whole(0), ids, out());
+            }
             Model(Op::Glu { activation }) => elementwise::glu(isa, activation, operand(0), operand(1), out()),
             Model(Op::Add) => elementwise::add(isa, operand(0), operand(1), out()),
             Model(Op::Mul) => elementwise::mul(isa, operand(0), operand(1), out()),
@@ -382,6 +401,9 @@ impl Run<'_> {
                 | Op::Rope { .. }
                 | Op::Hadamard { .. }
                 | Op::KvWrite { .. }
+                | Op::KvRead { .. }
+                | Op::Concat { .. }
+                | Op::ScatterLogits { .. }
                 | Op::MoeTopK { .. }
                 | Op::MoeWeights(_)
                 | Op::MoeCombine

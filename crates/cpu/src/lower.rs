@@ -170,8 +170,12 @@ impl Lowering<'_> {
     ) -> Result<ValueId, GraphError> {
         let (operands, sinks) = operands.split_at(operands.len() - usize::from(attention.sinks));
         let partials = CpuOp::AttentionPartials { attention: Attention { sinks: false, ..attention }, cols };
-        let partials = self.builder.apply(partials, operands)?;
-        self.builder.apply(CpuOp::AttentionMerge(attention), &[&[partials, operands[2]], sinks].concat())
+        let mut merged = vec![self.builder.apply(partials, operands)?, operands[2]];
+        if attention.valid_from {
+            merged.push(operands[attention.valid_from_operand()]);
+        }
+        merged.extend(sinks);
+        self.builder.apply(CpuOp::AttentionMerge(attention), &merged)
     }
 
     /// Whether matmuls with this packed weight take quantised activations.

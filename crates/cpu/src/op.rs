@@ -44,7 +44,8 @@ pub enum CpuOp {
         /// Elements of a row of the result.
         cols: usize,
     },
-    /// The second half of [`Op::Attention`]. (partials f32 \[r, cols\], positions i32 \[r, 1\], then sinks f32 \[1, heads\] if
+    /// The second half of [`Op::Attention`]. (partials f32 \[r, cols\], positions i32 \[r, 1\], then valid_from i32 \[r, 1\]
+    /// if `valid_from`, then sinks f32 \[1, heads\] if
     /// `sinks`) → f32 \[r, heads * head_dim\]: the merged partials.
     AttentionMerge(Attention),
 }
@@ -108,12 +109,16 @@ impl OpRules for CpuOp {
                 let rows = rule.attention(attention)?.rows;
                 Ok((DType::F32, Shape { rows, cols }))
             }
-            CpuOp::AttentionMerge(Attention { heads, head_dim, sinks, .. }) => {
-                rule.count(2 + usize::from(sinks))?;
+            CpuOp::AttentionMerge(Attention { heads, head_dim, sinks, valid_from, .. }) => {
+                let sinks_at = 2 + usize::from(valid_from);
+                rule.count(sinks_at + usize::from(sinks))?;
                 let rows = rule.f32(0)?.rows;
                 rule.same_rows(rule.ids(1)?, rows)?;
+                if valid_from {
+                    rule.same_rows(rule.ids(2)?, rows)?;
+                }
                 if sinks {
-                    rule.is_f32(2, Shape::fixed(1, heads))?;
+                    rule.is_f32(sinks_at, Shape::fixed(1, heads))?;
                 }
                 match heads.checked_mul(head_dim) {
                     Some(cols) => Ok((DType::F32, Shape { rows, cols })),

@@ -124,7 +124,10 @@ impl Work {
             }
             Op::MoeCombine => Work::rows(Units::CacheLines),
             Op::RowGate => Work::rows(Units::CacheLines).unit_local(Operands::Only(&[1])),
+            Op::KvRead { .. } => Work::rows(Units::One).row_local(Operands::AllBut(&[0])),
+            Op::ScatterLogits { .. } => Work::rows(Units::One).row_local(Operands::Only(&[0])),
             Op::Embed { .. }
+            | Op::Concat { .. }
             | Op::RopeTable(_)
             | Op::MoeTopK { .. }
             | Op::MoeWeights(_)
@@ -140,9 +143,14 @@ impl Work {
         }
     }
 
-    /// Any row of K, V and the page table may be read; of q, positions and paths only the row itself.
+    /// Any row of K, V and the page table may be read; of q, positions, paths and valid_from only the row itself.
     fn attention(attention: Attention) -> Work {
-        let own: &[usize] = if attention.paths { &[0, 2, 3, 5, 6] } else { &[0, 2, 3] };
+        let own: &[usize] = match (attention.paths, attention.valid_from) {
+            (false, false) => &[0, 2, 3],
+            (false, true) => &[0, 2, 3, 5],
+            (true, false) => &[0, 2, 3, 5, 6],
+            (true, true) => &[0, 2, 3, 5, 6, 7],
+        };
         Work::chunks().row_local(Operands::Only(own))
     }
 }
@@ -186,6 +194,7 @@ mod tests {
             softcap: None,
             sinks: false,
             paths: false,
+            valid_from: false,
         };
         let out = b.apply(Op::Attention(attention), &[q, state, positions, sequences, pages]).unwrap();
         b.output(Tag::new("out"), out).unwrap();

@@ -194,6 +194,12 @@ fn fill(
         tags::POSITIONS => input.i32(&below(random::POSITIONS)),
         tags::TREE_STARTS => input.i32(&below(random::POSITIONS + 10)),
         tags::PATHS => input.i32(&below(PAGES * PAGE_CELLS)),
+        tags::VALID_FROM => input.i32(&below(random::POSITIONS)),
+        tags::READ_CELLS => {
+            let cells: Vec<i32> = below(PAGES * PAGE_CELLS + 1).iter().map(|cell| cell - 1).collect();
+            input.i32(&cells)
+        }
+        tags::IDS => input.i32_from((0..count as i32).rev()),
         tags::SEQUENCES => input.i32(&below(2)),
         tags::PAGES => input.i32(&below(PAGES)),
         tags::OUTPUT_ROWS => input.i32(&below(rows.rows)),

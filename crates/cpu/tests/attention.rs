@@ -22,6 +22,8 @@ struct Layer {
     kv_heads: usize,
     window: Option<usize>,
     sinks: bool,
+    /// Rows attend to this many positions at most, by `valid_from` rather than by a window.
+    valid: Option<usize>,
     kind: KvType,
 }
 
@@ -39,7 +41,7 @@ fn store(layer: Layer) -> Graph {
 
 /// Attends with at most `rows` rows.
 fn attend(layer: Layer, rows: usize) -> Graph {
-    let Layer { heads, kv_heads, window, sinks, .. } = layer;
+    let Layer { heads, kv_heads, window, sinks, valid, .. } = layer;
     let mut b = Builder::new(RowCounts { rows, output_rows: 1 });
     let state = b.state(Tag::new("kv")).expect("a fresh name");
     let mut input = |name: &'static str, dtype: DType, shape: Shape| {
@@ -50,13 +52,26 @@ fn attend(layer: Layer, rows: usize) -> Graph {
         ["positions", "sequences"].map(|name| input(name, DType::I32, Shape::per_row(1)));
     let pages = input("pages", DType::I32, Shape::fixed(SEQUENCES, PAGES));
     let mut operands = vec![q, state, positions, sequences, pages];
+    if valid.is_some() {
+        operands.push(b.input(Tag::new("valid_from"), DType::I32, Shape::per_row(1)).expect("a fresh name"));
+    }
     if sinks {
         let tag = Tag::indexed("sinks", 0);
         operands.push(b.weight(tag, DType::F32, Shape::fixed(1, heads)).expect("a fresh name"));
     }
     let (scale, softcap) = (F32Bits(0.7), window.map(|_| F32Bits(3.0)));
-    let attention =
-        Attention { heads, kv_heads, head_dim: HEAD_DIM, scale, window, softcap, sinks, paths: false };
+    let valid_from = valid.is_some();
+    let attention = Attention {
+        heads,
+        kv_heads,
+        head_dim: HEAD_DIM,
+        scale,
+        window,
+        softcap,
+        sinks,
+        paths: false,
+        valid_from,
+    };
     let out = b.apply(Op::Attention(attention), &operands).expect("fits");
     b.output(OUT, out).expect("computed");
     b.finish()
@@ -72,6 +87,11 @@ fn row_values(name: &str, (sequence, position): (usize, usize), width: usize) ->
     let name = name.bytes().fold(7u64, |hash, byte| hash * 31 + u64::from(byte));
     let mut random = Random(name + ((sequence * POSITIONS + position) as u64) * 1_000_003);
     (0..width).map(|_| random.unit() * 2.0).collect()
+}
+
+/// The first valid position of a row.
+fn valid_from(layer: Layer, position: usize) -> usize {
+    (position + 1).saturating_sub(layer.valid.unwrap_or(usize::MAX))
 }
 
 struct Machine {
@@ -102,6 +122,7 @@ impl Machine {
         let bounds = RowCounts { rows: rows.len(), output_rows: 1 };
         let bound = program.bind(&mut self.arena, bounds, |input| match input.tag().name {
             "positions" => input.i32_from(rows.iter().map(|row| row.1 as i32)),
+            "valid_from" => input.i32_from(rows.iter().map(|row| valid_from(layer, row.1) as i32)),
             "sequences" => input.i32_from(rows.iter().map(|row| row.0 as i32)),
             "pages" => input
                 .i32_from((0..SEQUENCES).flat_map(|s| (0..PAGES).map(move |block| page(s, block) as i32))),
@@ -123,10 +144,12 @@ impl Machine {
 #[test]
 fn a_row_has_the_same_bits_at_every_batch_size_thread_count_and_instruction_set() {
     for layer in [
-        Layer { heads: 9, kv_heads: 3, window: None, sinks: false, kind: KvType::F16 },
-        Layer { heads: 4, kv_heads: 1, window: Some(300), sinks: true, kind: KvType::Q8_0 },
-        Layer { heads: 40, kv_heads: 1, window: Some(64), sinks: false, kind: KvType::F32 },
-        Layer { heads: 14, kv_heads: 2, window: None, sinks: true, kind: KvType::Q4_0 },
+        Layer { heads: 9, kv_heads: 3, window: None, sinks: false, valid: None, kind: KvType::F16 },
+        Layer { heads: 4, kv_heads: 1, window: Some(300), sinks: true, valid: None, kind: KvType::Q8_0 },
+        Layer { heads: 40, kv_heads: 1, window: Some(64), sinks: false, valid: None, kind: KvType::F32 },
+        Layer { heads: 14, kv_heads: 2, window: None, sinks: true, valid: None, kind: KvType::Q4_0 },
+        Layer { heads: 4, kv_heads: 2, window: None, sinks: true, valid: Some(300), kind: KvType::F16 },
+        Layer { heads: 4, kv_heads: 2, window: Some(70), sinks: false, valid: Some(1), kind: KvType::Q8_0 },
     ] {
         let spec = KvSpec { kv_heads: layer.kv_heads, head_dim: HEAD_DIM, k: layer.kind, v: layer.kind };
         let mut state =
@@ -171,5 +194,31 @@ fn a_row_has_the_same_bits_at_every_batch_size_thread_count_and_instruction_set(
                 }
             }
         }
+    }
+}
+
+#[test]
+fn positions_before_valid_from_are_outside_like_those_before_a_window() {
+    let windowed =
+        Layer { heads: 6, kv_heads: 2, window: Some(130), sinks: true, valid: None, kind: KvType::F16 };
+    let bits = |layer: Layer, threads: usize| {
+        let spec = KvSpec { kv_heads: layer.kv_heads, head_dim: HEAD_DIM, k: layer.kind, v: layer.kind };
+        let kv = vec![(spec, SEQUENCES * PAGES)];
+        let mut state = CpuState::new(&StateLayers { kv, ..StateLayers::default() }).expect("small");
+        let mut machine = Machine::new(threads, Isa::best(), layer);
+        let all: Vec<(usize, usize)> = (0..POSITIONS).map(|position| (1, position)).collect();
+        // What is not valid may be anything, NaN too: other tests see it as poison.
+        for rows in all.chunks(PAGE_CELLS) {
+            machine.run(layer, &store(layer), &mut state, rows);
+        }
+        let rows: Vec<(usize, usize)> = [0, 63, 64, 129, 130, 255, 256, 390, 1000].map(|at| (1, at)).into();
+        [16, 64].map(|bound| machine.run(layer, &attend(layer, bound), &mut state, &rows))
+    };
+    // The softcap of the windowed layer is that of a window of all positions.
+    let valid = Layer { window: Some(POSITIONS), valid: windowed.window, ..windowed };
+    let wanted = bits(windowed, 1);
+    assert_eq!(wanted[0], wanted[1]);
+    for threads in [1, 3] {
+        assert_eq!(bits(valid, threads), wanted, "{threads} threads");
     }
 }

@@ -163,6 +163,7 @@ fn heads() -> (Graph, Weights) {
         softcap: None,
         sinks: true,
         paths: false,
+        valid_from: false,
     };
     let x = net.apply(Op::Attention(attention), &[q, state, positions, sequences, pages, sinks]);
     let x = net.apply(Op::HeadColumns { heads: HEADS, start: 3, cols: 16 }, &[x]);

@@ -49,6 +49,7 @@ fn graph(stores: bool, attends: bool) -> Graph {
             softcap: None,
             sinks: false,
             paths: false,
+            valid_from: false,
         };
         let out = b.apply(Op::Attention(attention), &[q, state, positions, sequences, pages]).expect("fits");
         let out = hadamard(&mut b, HEADS, out);

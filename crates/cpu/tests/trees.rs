@@ -79,6 +79,7 @@ fn attention_graph(paths: bool, window: Option<usize>) -> Graph {
         softcap: None,
         sinks: true,
         paths,
+        valid_from: false,
     };
     let sinks = b.weight(Tag::indexed("sinks", 0), DType::F32, Shape::fixed(1, HEADS)).expect("a fresh name");
     let mut operands = vec![q, state, positions, sequences, pages];

@@ -15,6 +15,7 @@
 mod breakers;
 mod chat;
 mod commands;
+mod drafting;
 mod engine;
 mod error;
 mod events;
@@ -37,6 +38,7 @@ mod stepper;
 mod worker;
 
 pub use chat::{ChatError, ChatFormat, Message, Role};
+pub use drafting::DraftRequest;
 pub use engine::{Engine, EngineOptions, TextProcessor};
 pub use error::EngineError;
 pub use events::{Canceller, EventStream};

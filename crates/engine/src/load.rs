@@ -41,6 +41,14 @@ pub enum LoadError {
         /// The error.
         error: QuantError,
     },
+    /// A weight of a draft model is not usable.
+    #[error("tensor {name} of the draft model {problem}; the file is damaged")]
+    DraftWeight {
+        /// The tensor.
+        name: String,
+        /// What is wrong with it.
+        problem: &'static str,
+    },
     /// A draft model's layers cannot be appended.
     #[error(transparent)]
     Append(#[from] AppendError),
@@ -93,6 +101,34 @@ impl<B: Backend> Stepper<B> {
     /// If the file is not a supported model, there is not enough memory, or sequences have begun.
     pub fn append_model(&mut self, file: &GgufFile, options: &DraftOptions) -> Result<ModelId, LoadError> {
         let model = verbatim_models::open(file)?;
+        self.append_opened(file, model, options)
+    }
+
+    /// Loads a draft model that reads the target's hidden states (EAGLE-3, DFlash), as [`Stepper::append_model`]. Steps of the
+    /// target then include its follow pass, unless [`Stepper::set_following`] turns it off.
+    ///
+    /// # Errors
+    /// As for [`Stepper::append_model`]; if it does not fit the target, whose file is `target_file`; and if a weight has an element
+    /// that is not finite, or no other than 0.
+    pub fn append_draft(
+        &mut self,
+        file: &GgufFile,
+        target_file: &GgufFile,
+        options: &DraftOptions,
+    ) -> Result<ModelId, LoadError> {
+        let draft = verbatim_models::open_draft(file, &*self.models[0].model, target_file)?;
+        check_weights(file, &draft)?;
+        let id = self.append_opened(file, Box::new(draft), options)?;
+        self.set_following(id, true);
+        Ok(id)
+    }
+
+    fn append_opened(
+        &mut self,
+        file: &GgufFile,
+        model: Box<dyn Model>,
+        options: &DraftOptions,
+    ) -> Result<ModelId, LoadError> {
         let format = KvFormat { k: options.k, v: options.v, hadamard: options.hadamard };
         let spec = model_spec(file, &*model, self.context(), format)?;
         let offsets = self.models.iter().fold(ModelOffsets::default(), |offsets, loaded| ModelOffsets {
@@ -115,9 +151,13 @@ impl<B: Backend> Stepper<B> {
     /// If there is not enough memory.
     pub fn new_memory(&self, k: KvType, v: KvType, hadamard: bool) -> Result<SequenceMemory<B>, LoadError> {
         let format = KvFormat { k, v, hadamard };
-        let mut specs = self.models.iter().map(|loaded| ModelSpec {
-            layers: loaded.spec.layers.iter().map(|layer| format.of_layer(layer)).collect(),
-            recurrent: loaded.spec.recurrent.clone(),
+        let mut specs = self.models.iter().map(|loaded| {
+            let layers = loaded.spec.layers.iter().zip(loaded.model.kv_shapes(self.context()));
+            let layers = layers.map(|(layer, shape)| match shape.is_row_memory {
+                true => layer.clone(),
+                false => format.of_layer(layer),
+            });
+            ModelSpec { layers: layers.collect(), recurrent: loaded.spec.recurrent.clone() }
         });
         let target = specs.next().expect("there is a target");
         let spec = state_spec(&self.options, self.context());
@@ -155,6 +195,9 @@ pub(crate) struct KvFormat {
 }
 
 impl KvFormat {
+    /// As computed.
+    const EXACT: KvFormat = KvFormat { k: KvType::F32, v: KvType::F32, hadamard: false };
+
     fn hadamard(self) -> HadamardKv {
         HadamardKv {
             keys: self.hadamard && self.k.is_quantized(),
@@ -200,7 +243,8 @@ fn layer_spec(
     shape: KvShape,
     format: KvFormat,
 ) -> Result<LayerSpec, LoadError> {
-    let KvShape { kv_heads, head_dim, window, rope } = shape;
+    let KvShape { kv_heads, head_dim, window, rope, is_row_memory } = shape;
+    let format = if is_row_memory { KvFormat::EXACT } else { format };
     let rope = match rope {
         None => RopeKind::None,
         Some(KeyRope { table, layout, freq_factors }) => {
@@ -229,6 +273,31 @@ fn append_weights<B: Backend>(
             WeightSource { kind, dtype, rows, cols, bytes: tensor.data(), on_consumed: &on_consumed };
         let appended = backend.append_weight(weights, weight);
         appended.map_err(|error| LoadError::Pack { name: spec.name.clone(), error })?;
+    }
+    Ok(())
+}
+
+/// Checks that a draft model's weights are finite, and not all 0: with such weights it could only propose nonsense.
+fn check_weights(file: &GgufFile, model: &dyn Model) -> Result<(), LoadError> {
+    let mut row = Vec::new();
+    for spec in model.weights() {
+        let name = || spec.name.clone();
+        let data = file.require_tensor(&spec.name)?.data();
+        let row_bytes = spec.dtype.row_bytes(spec.cols).unwrap_or(data.len()).max(1);
+        row.resize(spec.cols, 0.0);
+        let mut is_zero = true;
+        for bytes in data.chunks(row_bytes) {
+            dequantize(spec.dtype, bytes, &mut row)
+                .map_err(|error| LoadError::Decode { name: name(), error })?;
+            if row.iter().any(|x| !x.is_finite()) {
+                let problem = "has elements that are not finite";
+                return Err(LoadError::DraftWeight { name: name(), problem });
+            }
+            is_zero &= row.iter().all(|x| *x == 0.0);
+        }
+        if is_zero {
+            return Err(LoadError::DraftWeight { name: name(), problem: "has no element but 0" });
+        }
     }
     Ok(())
 }

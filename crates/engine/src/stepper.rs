@@ -8,7 +8,10 @@ use crate::sampler_rows::SamplerRows;
 use crate::{Draw, Hyperparameters, LoadOptions, MAX_ROWS, Sample, SequenceId, StateError};
 use verbatim_backend::{Backend, BindError, FilledInput, InputBinding, Profile, StateStore};
 use verbatim_graph::RowCounts;
-use verbatim_models::{HadamardKv, HiddenOutput, Model, ModelOffsets, NextOutputs, StepShape, inputs};
+use verbatim_models::{
+    Drafting, FeatureDraft, Follower, HadamardKv, HiddenOutput, Model, ModelOffsets, NextOutputs, StepShape,
+    inputs,
+};
 use verbatim_plan::{CacheStatistics, ProgramCache};
 use verbatim_state::{Batch, Digest, ModelId, ModelSpec, PageTables, State};
 
@@ -21,6 +24,8 @@ pub struct Stepper<B: Backend> {
     pub(crate) models: Vec<Loaded>,
     pub(crate) memory: SequenceMemory<B>,
     pub(crate) options: LoadOptions,
+    /// The draft models whose follow passes are part of the target's steps.
+    following: Vec<ModelId>,
     programs: ProgramCache<ProgramKey, B::Program>,
     arena: B::Arena,
     scratch: Scratch,
@@ -51,6 +56,8 @@ struct ProgramKey {
     /// Cells of the longest tree path, rounded up to a power of two; 0 for chains.
     path_len: usize,
     hidden_outputs: Vec<HiddenOutput>,
+    /// The draft models that follow.
+    followers: Vec<ModelId>,
     next: NextOutputs,
     /// Properties of the current [`SequenceMemory`], which may be swapped.
     page_table: [usize; 2],
@@ -88,6 +95,7 @@ impl<B: Backend> Stepper<B> {
             models: vec![model],
             memory,
             options,
+            following: Vec::new(),
             programs: ProgramCache::default(),
             arena: B::Arena::default(),
             scratch: Scratch::default(),
@@ -144,6 +152,20 @@ impl<B: Backend> Stepper<B> {
         std::mem::replace(&mut self.memory, memory)
     }
 
+    /// Turns the follow pass of a draft model on or off. What the target computes while it is off stays unknown to the draft model.
+    pub fn set_following(&mut self, draft: ModelId, is_on: bool) {
+        self.following.retain(|other| *other != draft);
+        if is_on && self.feature_draft(draft).is_some() {
+            self.following.push(draft);
+            self.following.sort_unstable();
+        }
+    }
+
+    /// A draft model that reads the target's hidden states.
+    pub(crate) fn feature_draft(&self, model: ModelId) -> Option<&FeatureDraft> {
+        self.models.get(model.index())?.model.feature_draft()
+    }
+
     /// Computes rows with the target: stores K and V of each row in its cell and returns the wanted outputs.
     ///
     /// A row attends to the positions on its path up to its own; those must be committed, or in flight and computed in this step or
@@ -175,25 +197,45 @@ impl<B: Backend> Stepper<B> {
         }
         let count = self.set_key(model, rows)?;
         let Stepper { backend, weights, models, memory, programs, arena, scratch, .. } = self;
-        let state = &mut memory.state;
+        let SequenceMemory { state, hadamard: memory_hadamard } = memory;
         let Scratch { key, batch, kv_indices, looked_up, run_rows, outcomes, samplers } = scratch;
         let program = programs.get_or_build(key, || {
             let loaded = &models[model.index()];
-            let graph = loaded.model.build(&key.shape(loaded.offsets, state.windows(), count))?;
+            let followers: Vec<Follower<'_>> = key
+                .followers
+                .iter()
+                .filter_map(|draft| {
+                    let Loaded { model, offsets, .. } = &models[draft.index()];
+                    let hadamard = memory_hadamard[draft.index()];
+                    Some(Follower { draft: model.feature_draft()?, offsets: *offsets, hadamard })
+                })
+                .collect();
+            let graph = loaded.model.build(&key.shape(loaded.offsets, state.windows(), count), &followers)?;
             let program = backend.prepare(&graph, weights)?;
             Ok::<_, StepError>((graph, program))
         })?;
         // Until the run has succeeded, these rows and their descendants count as not computed.
-        state.begin_compute(model, batch.accepted_rows.iter().map(|&accepted| kv_indices[accepted]))?;
+        let feature_drafts = models.iter().map(|loaded| loaded.model.feature_draft());
+        let draft = models[model.index()].model.feature_draft();
+        let begun = || batch.accepted_rows.iter().map(|&accepted| kv_indices[accepted]);
+        state.begin_compute(model, begun())?;
+        if model == ModelId::TARGET {
+            // What a draft model has stored for these positions while drafting is not what it stores as a follower.
+            for (index, _) in feature_drafts.enumerate().filter(|(_, draft)| draft.is_some()) {
+                state.begin_compute(ModelId::from_index(index), begun())?;
+            }
+        }
         let (store, tables) = state.store_and_page_tables();
         let run_outputs = backend.run(program, arena, count, weights, store, |input| {
-            fill(input, rows, run_rows, batch, &tables, samplers)
+            StepInputs { rows, run_rows, batch, tables: &tables, samplers, draft }.fill(input)
         })?;
-        let computed = batch.accepted_rows.iter().map(|&accepted| {
-            let ((sequence, kv_index), row) = (kv_indices[accepted], looked_up[accepted]);
-            (sequence, kv_index, rows[row].token())
-        });
-        state.computed(model, computed)?;
+        for computed_by in [model].iter().chain(&key.followers) {
+            let computed = batch.accepted_rows.iter().map(|&accepted| {
+                let ((sequence, kv_index), row) = (kv_indices[accepted], looked_up[accepted]);
+                (sequence, kv_index, rows[row].token())
+            });
+            state.computed(*computed_by, computed)?;
+        }
         let mut output_rows = 0..;
         for (index, &row) in run_rows.iter().enumerate() {
             let want = rows[row].want;
@@ -235,13 +277,19 @@ impl<B: Backend> Stepper<B> {
         }
         let state = &self.memory.state;
         look_up_rows(state, model, rows, outcomes, kv_indices, looked_up, batch);
-        // Attention has no lower-bound mask yet, and cells that a draft model has not computed hold garbage.
-        if model != ModelId::TARGET && batch.computed_from.iter().any(|&start| start > 0) {
+        // Cells that a draft model has not computed hold garbage. Only models that read the target's hidden states mask them.
+        let draft = self.models[model.index()].model.feature_draft();
+        if model != ModelId::TARGET && (draft.is_some() || batch.computed_from.iter().any(|&start| start > 0))
+        {
             let layers = &self.models[model.index()].spec.layers;
             for (index, &accepted) in batch.accepted_rows.iter().enumerate() {
                 let (start, position) =
                     (batch.computed_from[index] as usize, batch.positions[index] as usize);
-                if layers.iter().any(|layer| layer.first_visible(position) < start) {
+                let lacks = match draft {
+                    Some(draft) => draft.valid_from(start) > position,
+                    None => layers.iter().any(|layer| layer.first_visible(position) < start),
+                };
+                if lacks {
                     outcomes.reject(
                         rows,
                         looked_up[accepted],
@@ -262,13 +310,17 @@ impl<B: Backend> Stepper<B> {
         let Scratch { key, batch, run_rows, samplers, .. } = &mut self.scratch;
         let mut count = RowCounts { rows: run_rows.len(), output_rows: 0 };
         samplers.begin();
+        let drafting = self.models[model.index()].model.feature_draft().map(FeatureDraft::drafting);
+        // A row of a block becomes the token in its place; other rows sample the one after it.
+        let ahead = u64::from(!matches!(drafting, Some(Drafting::Block { .. })));
         key.embeddings = false;
         key.hidden_outputs.clear();
         for (index, row) in run_rows.iter().map(|&row| &rows[row]).enumerate() {
             if row.want.is_output_row() {
                 count.output_rows += 1;
                 // Noise is keyed by the absolute position, including tokens removed by a context shift, so that it never repeats.
-                let position = state.removed_count(row.sequence)? as u64 + batch.positions[index] as u64 + 1;
+                let position =
+                    state.removed_count(row.sequence)? as u64 + batch.positions[index] as u64 + ahead;
                 samplers.push(row, position, vocabulary, self.options.backend_sampling);
             }
             key.embeddings |= matches!(row.input, RowInput::Embedding(_));
@@ -279,6 +331,11 @@ impl<B: Backend> Stepper<B> {
             }
         }
         key.hidden_outputs.sort_unstable();
+        key.followers.clear();
+        // Draft models know tokens only.
+        if model == ModelId::TARGET && !key.embeddings {
+            key.followers.extend_from_slice(&self.following);
+        }
         key.next = samplers.next_outputs();
         key.model = model.index();
         key.bounds = Some(RowCounts { rows: bucket(count.rows), output_rows: bucket(count.output_rows) });
@@ -394,43 +451,76 @@ fn bucket(rows: usize) -> usize {
     if rows == 0 { 0 } else { rows.next_power_of_two() }
 }
 
-/// Fills an input of the run. `run_rows` are the rows of the run, by their index in the step.
-fn fill(
-    input: InputBinding<'_>,
-    rows: &[Row<'_>],
-    run_rows: &[usize],
-    batch: &Batch,
-    tables: &PageTables<'_>,
-    samplers: &SamplerRows,
-) -> Result<FilledInput, BindError> {
-    let tag = input.tag();
-    let group = tag.index as usize;
-    let step_rows = || run_rows.iter().map(|&row| &rows[row]);
-    match tag {
-        inputs::TOKENS => input.i32_from(step_rows().map(|row| row.token().map_or(-1, |token| token as i32))),
-        inputs::POSITIONS => input.i32(&batch.positions),
-        inputs::SEQUENCES => input.i32(&batch.sequences),
-        inputs::READ_SLOTS => input.i32(&batch.read_slots),
-        inputs::WRITE_SLOTS => input.i32(&batch.write_slots),
-        inputs::TREE_STARTS => input.i32(&batch.tree_starts),
-        inputs::SAMPLERS => input.i32_from(samplers.words()),
-        inputs::MASKS => input.i32_from(samplers.masks()),
-        inputs::OUTPUT_ROWS => {
-            let wanting = step_rows().enumerate().filter(|(_, row)| row.want.is_output_row());
-            input.i32_from(wanting.map(|(index, _)| index as i32))
+/// What the inputs of a run are filled from.
+struct StepInputs<'a> {
+    rows: &'a [Row<'a>],
+    /// The rows of the run, by their index in the step.
+    run_rows: &'a [usize],
+    batch: &'a Batch,
+    tables: &'a PageTables<'a>,
+    samplers: &'a SamplerRows,
+    /// The model of the step, if it reads hidden states of its target.
+    draft: Option<&'a FeatureDraft>,
+}
+
+impl StepInputs<'_> {
+    fn fill(&self, input: InputBinding<'_>) -> Result<FilledInput, BindError> {
+        let StepInputs { batch, samplers, .. } = self;
+        let tag = input.tag();
+        let group = tag.index as usize;
+        let step_rows = || self.run_rows.iter().map(|&row| &self.rows[row]);
+        match tag {
+            inputs::TOKENS => {
+                input.i32_from(step_rows().map(|row| row.token().map_or(-1, |token| token as i32)))
+            }
+            inputs::POSITIONS => input.i32(&batch.positions),
+            inputs::PARENT_POSITIONS => input.i32_from(batch.positions.iter().map(|at| (at - 1).max(0))),
+            inputs::LAST_POSITIONS => input.i32_from(last_positions(batch)),
+            inputs::SEQUENCES => input.i32(&batch.sequences),
+            inputs::READ_SLOTS => input.i32(&batch.read_slots),
+            inputs::WRITE_SLOTS => input.i32(&batch.write_slots),
+            inputs::TREE_STARTS => input.i32(&batch.tree_starts),
+            inputs::SAMPLERS => input.i32_from(samplers.words()),
+            inputs::MASKS => input.i32_from(samplers.masks()),
+            inputs::OUTPUT_ROWS => {
+                let wanting = step_rows().enumerate().filter(|(_, row)| row.want.is_output_row());
+                input.i32_from(wanting.map(|(index, _)| index as i32))
+            }
+            _ if tag.name == inputs::CELLS => input.i32(&batch.cells[group]),
+            _ if tag.name == inputs::PARENT_CELLS => input.i32(&batch.parent_cells[group]),
+            _ if tag.name == inputs::PAGES => input.i32(self.tables.for_group(group)),
+            _ if tag.name == inputs::PATHS => input.i32(&batch.paths[group]),
+            inputs::EMBEDDINGS => {
+                let hidden = input.count() / self.run_rows.len().max(1);
+                input.f32_from(step_rows().flat_map(|row| match row.input {
+                    RowInput::Embedding(x) => Either::Given(x.iter().copied()),
+                    RowInput::Token(_) => Either::Blank(std::iter::repeat_n(0.0, hidden)),
+                }))
+            }
+            _ => self.fill_draft(input),
         }
-        _ if tag.name == inputs::CELLS => input.i32(&batch.cells[group]),
-        _ if tag.name == inputs::PAGES => input.i32(tables.for_group(group)),
-        _ if tag.name == inputs::PATHS => input.i32(&batch.paths[group]),
-        inputs::EMBEDDINGS => {
-            let hidden = input.count() / run_rows.len().max(1);
-            input.f32_from(step_rows().flat_map(|row| match row.input {
-                RowInput::Embedding(x) => Either::Given(x.iter().copied()),
-                RowInput::Token(_) => Either::Blank(std::iter::repeat_n(0.0, hidden)),
-            }))
-        }
-        _ => input.no_data(),
     }
+
+    /// The inputs that only draft models have.
+    fn fill_draft(&self, input: InputBinding<'_>) -> Result<FilledInput, BindError> {
+        match (input.tag(), self.draft) {
+            (inputs::VALID_FROM, Some(draft)) => {
+                let computed_from = self.batch.computed_from.iter();
+                input.i32_from(computed_from.map(|&from| draft.valid_from(from as usize) as i32))
+            }
+            (inputs::DRAFT_VOCABULARY, Some(draft)) => input.i32(draft.vocabulary().unwrap_or_default()),
+            _ => input.no_data(),
+        }
+    }
+}
+
+/// The last position of each row's sequence in the step.
+fn last_positions(batch: &Batch) -> impl Iterator<Item = i32> {
+    let rows = || batch.sequences.iter().zip(&batch.positions);
+    rows().map(move |(sequence, own)| {
+        let of_sequence = rows().filter(|(other, _)| *other == sequence);
+        of_sequence.map(|(_, position)| *position).max().unwrap_or(*own)
+    })
 }
 
 /// The elements of an embedding, or padding that is not read.

@@ -137,6 +137,21 @@ pub struct Attention {
     pub sinks: bool,
     /// The operands `tree_starts` and `paths` are given: the rows in flight are a tree, and each row has its own path.
     pub paths: bool,
+    /// The operand `valid_from` is given: a row attends to no position before its own. Cells that a draft model has not computed
+    /// hold garbage.
+    pub valid_from: bool,
+}
+
+impl Attention {
+    /// The index of the operand `valid_from`, where it is given.
+    pub const fn valid_from_operand(&self) -> usize {
+        if self.paths { 7 } else { 5 }
+    }
+
+    /// The index of the sinks, where they are given.
+    pub const fn sinks_operand(&self) -> usize {
+        self.valid_from_operand() + self.valid_from as usize
+    }
 }
 
 /// An op. The doc comment of each variant gives its operands in order, then its result.
@@ -201,12 +216,31 @@ pub enum Op {
         head_dim: usize,
     },
     /// (q f32 \[r, heads * head_dim\], state, positions i32 \[r, 1\], sequences i32 \[r, 1\], pages i32 \[sequences, pages of
-    /// one\], then tree_starts i32 \[r, 1\] and paths i32 \[r, depth\] if `paths`, then sinks f32 \[1, heads\] if `sinks`) → f32
-    /// \[r, heads * head_dim\]: every row attends to the positions of its window, up to its own, whose K and V lie in the cells of
-    /// its sequence's pages. With `paths`, K and V of position `tree_start + j` (tokens in flight) are read from the j-th cell of
+    /// one\], then tree_starts i32 \[r, 1\] and paths i32 \[r, depth\] if `paths`, then valid_from i32 \[r, 1\] if `valid_from`,
+    /// then sinks f32 \[1, heads\] if `sinks`) → f32 \[r, heads * head_dim\]: every row attends to the positions of its window, from
+    /// its `valid_from`, if that is not after it, up to its own, whose K and V lie in the cells of its sequence's pages. With `paths`, K and V of position `tree_start + j` (tokens in flight) are read from the j-th cell of
     /// the row's path; positions below `tree_start` are read from the pages. A row without a path has a tree start above its
     /// position. The result is bit-identical to that of the same K and V in the pages.
     Attention(Attention),
+    /// (state, cells i32 \[r, 1\]) → f32 \[r, 2 * kv_heads * head_dim\]: the K, then the V, that each row's cell holds; zeros where
+    /// the cell is -1.
+    KvRead {
+        /// KV heads.
+        kv_heads: usize,
+        /// Elements of a head.
+        head_dim: usize,
+    },
+    /// (`parts` times f32, all of the same rows) → f32: their columns, one after the other (ggml: `concat`).
+    Concat {
+        /// The number of operands.
+        parts: usize,
+    },
+    /// (logits f32 \[r, n\], token ids i32 \[1, n\]) → f32 \[r, vocabulary\]: the logits in the columns of their tokens, and -∞ in
+    /// all others. The ids of a draft vocabulary differ.
+    ScatterLogits {
+        /// Columns of the result.
+        vocabulary: usize,
+    },
     /// (logits f32 \[r, experts\], then bias f32 \[1, experts\] if `bias`) → i32 \[r, used\]: the experts with the
     /// largest logits, best first; ties go to the lower id. With a bias, those with the largest score
     /// plus bias.
@@ -293,8 +327,9 @@ pub enum Op {
 impl Operands<'_> {
     /// The shape of q, which the result of attention has too.
     pub fn attention(&self, attention: Attention) -> Result<Shape, String> {
-        let Attention { heads, kv_heads, head_dim, window, softcap, sinks, paths, .. } = attention;
-        let sinks_at = if paths { 7 } else { 5 };
+        let Attention { heads, kv_heads, head_dim, window, softcap, sinks, paths, valid_from, .. } =
+            attention;
+        let sinks_at = attention.sinks_operand();
         self.count(sinks_at + usize::from(sinks))?;
         let q = self.f32(0)?;
         self.is_heads(0, heads, head_dim)?;
@@ -313,6 +348,9 @@ impl Operands<'_> {
         if paths {
             self.same_rows(self.ids(5)?, q.rows)?;
             self.ids_per_row(6, q.rows)?;
+        }
+        if valid_from {
+            self.same_rows(self.ids(attention.valid_from_operand())?, q.rows)?;
         }
         self.same_rows(self.ids(2)?, q.rows)?;
         self.same_rows(self.ids(3)?, q.rows)?;
@@ -361,6 +399,9 @@ impl Op {
             | Op::Rope { .. }
             | Op::Hadamard { .. }
             | Op::Attention(_)
+            | Op::KvRead { .. }
+            | Op::Concat { .. }
+            | Op::ScatterLogits { .. }
             | Op::MoeTopK { .. }
             | Op::MoeWeights(_)
             | Op::MoeCombine
@@ -395,6 +436,9 @@ impl OpRules for Op {
             Op::Hadamard { .. } => "Hadamard",
             Op::KvWrite { .. } => "KvWrite",
             Op::Attention(_) => "Attention",
+            Op::KvRead { .. } => "KvRead",
+            Op::Concat { .. } => "Concat",
+            Op::ScatterLogits { .. } => "ScatterLogits",
             Op::MoeTopK { .. } => "MoeTopK",
             Op::MoeWeights(_) => "MoeWeights",
             Op::MoeLinear { .. } => "MoeLinear",
@@ -493,6 +537,34 @@ impl OpRules for Op {
                 Ok((operands[0].dtype, operands[0].shape))
             }
             Op::Attention(attention) => Ok((DType::F32, rule.attention(attention)?)),
+            Op::KvRead { kv_heads, head_dim } => {
+                rule.count(2)?;
+                let rows = rule.ids(1)?;
+                match kv_heads.checked_mul(head_dim).and_then(|width| width.checked_mul(2)) {
+                    Some(cols) if cols > 0 => Ok((DType::F32, Shape { rows, cols })),
+                    _ => Err(format!("a cell of {kv_heads} heads of {head_dim} elements cannot be read")),
+                }
+            }
+            Op::Concat { parts } => {
+                rule.count(parts)?;
+                let mut shape = rule.f32(0)?;
+                for operand in 1..operands.len() {
+                    let more = rule.f32(operand)?;
+                    rule.same_rows(more.rows, shape.rows)?;
+                    let cols = shape.cols.checked_add(more.cols);
+                    shape.cols = cols.ok_or_else(|| format!("operand {operand} has too many columns"))?;
+                }
+                Ok((DType::F32, shape))
+            }
+            Op::ScatterLogits { vocabulary } => {
+                rule.count(2)?;
+                let logits = rule.f32(0)?;
+                rule.ids_of(1, Shape::fixed(1, logits.cols))?;
+                match logits.cols <= vocabulary {
+                    true => Ok((DType::F32, Shape { cols: vocabulary, ..logits })),
+                    false => Err(format!("{} columns do not fit into {vocabulary}", logits.cols)),
+                }
+            }
             Op::MoeTopK { used, bias, .. } => {
                 rule.count(1 + usize::from(bias))?;
                 let logits = rule.f32(0)?;

@@ -18,6 +18,9 @@ pub mod tags {
     pub const OUTPUT_ROWS: &str = "output_rows";
     pub const TREE_STARTS: &str = "tree_starts";
     pub const PATHS: &str = "paths";
+    pub const VALID_FROM: &str = "valid_from";
+    pub const READ_CELLS: &str = "read_cells";
+    pub const IDS: &str = "ids";
     pub const CONV: &str = "conv";
     pub const DELTA: &str = "delta";
     pub const READ_SLOTS: &str = "read_slots";
@@ -114,7 +117,7 @@ struct Generator {
 
 impl Generator {
     fn step(&mut self) {
-        match self.random.below(18) {
+        match self.random.below(20) {
             0 => {
                 let x = self.x_input();
                 self.per_row.push(x);
@@ -130,6 +133,8 @@ impl Generator {
             11 => self.experts(),
             12 => self.recurrence(),
             13 => self.gates(),
+            14 => self.kv_read(),
+            15 => self.concat_or_scatter(),
             _ => self.elementwise(),
         }
     }
@@ -282,6 +287,10 @@ impl Generator {
             operands.push(self.input(tags::TREE_STARTS, DType::I32, Shape::per_row(1)));
             operands.push(self.input(tags::PATHS, DType::I32, Shape::per_row(POSITIONS)));
         }
+        let valid_from = self.random.below(3) == 0;
+        if valid_from {
+            operands.push(self.input(tags::VALID_FROM, DType::I32, Shape::per_row(1)));
+        }
         let sinks = self.random.below(3) == 0;
         if sinks {
             operands.push(self.weight(DType::F32, 1, HEADS));
@@ -295,8 +304,32 @@ impl Generator {
             softcap,
             sinks,
             paths,
+            valid_from,
         };
         self.apply(Op::Attention(attention), &operands);
+    }
+
+    fn kv_read(&mut self) {
+        let index = if self.random.below(2) == 0 { self.state() } else { self.write() };
+        let cells = self.input(tags::READ_CELLS, DType::I32, Shape::per_row(1));
+        let op = Op::KvRead { kv_heads: KV_HEADS, head_dim: HEAD_DIM };
+        self.apply(op, &[self.states[index], cells]);
+    }
+
+    fn concat_or_scatter(&mut self) {
+        if self.random.below(2) == 0 {
+            let parts = 1 + self.random.below(3);
+            let values: Vec<ValueId> = (0..parts).map(|_| self.any_per_row()).collect();
+            self.apply(Op::Concat { parts }, &values);
+            return;
+        }
+        let logits = self.any();
+        let cols = self.builder.shape(logits).cols;
+        let ids = self.input(tags::IDS, DType::I32, Shape::fixed(1, cols));
+        let vocabulary = cols + 16 * self.random.below(2);
+        let scattered = self.builder.apply(Op::ScatterLogits { vocabulary }, &[logits, ids]).expect("fits");
+        // Later ops would make NaN of infinite logits.
+        self.apply(Op::Softcap { cap: F32Bits(3.0) }, &[scattered]);
     }
 
     fn linear(&mut self) {

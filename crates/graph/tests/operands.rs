@@ -77,6 +77,7 @@ const ATTENTION: Attention = Attention {
     softcap: None,
     sinks: false,
     paths: false,
+    valid_from: false,
 };
 const DELTA: DeltaHeads = DeltaHeads { key_heads: 2, value_heads: 4, key_dim: 3, value_dim: 5 };
 const ROPE_TABLE: RopeTable =
@@ -128,6 +129,13 @@ fn dense() -> Vec<Fit> {
             &[(f32(32), "c"), ((DType::I32, Shape::per_output_row(1)), "")],
             (DType::F32, Shape::per_output_row(32)),
         ),
+        fit(Op::Concat { parts: 1 }, &[(f32(32), "kc")], f32(32)),
+        fit(Op::Concat { parts: 3 }, &[(f32(32), "c"), (f32(8), "c"), (f32(1), "c")], f32(41)),
+        fit(
+            Op::ScatterLogits { vocabulary: 40 },
+            &[(f32(32), "k"), ((DType::I32, Shape::fixed(1, 32)), "")],
+            f32(40),
+        ),
     ]
 }
 
@@ -137,6 +145,7 @@ fn attention() -> Vec<Fit> {
     let state = (KV_STATE, "tknc");
     let q = [(f32(32), ""), state, one, one, ((DType::I32, Shape::fixed(3, 5)), "nc")];
     let (paths, sinks) = ([one, (ids(7), "c")], [(row(4), "")]);
+    let from = |paths, sinks| Op::Attention(Attention { paths, sinks, valid_from: true, ..ATTENTION });
     let (kv, hadamard) =
         (Op::KvWrite { kv_heads: 2, head_dim: 8 }, |heads, head_dim| Op::Hadamard { heads, head_dim });
     vec![
@@ -151,6 +160,10 @@ fn attention() -> Vec<Fit> {
         fit(with(false, true), &[&q[..], &sinks].concat(), f32(32)),
         fit(with(true, false), &[&q[..], &paths].concat(), f32(32)),
         fit(with(true, true), &[&q[..], &paths, &sinks].concat(), f32(32)),
+        fit(from(false, false), &[&q[..], &[one]].concat(), f32(32)),
+        fit(from(false, true), &[&q[..], &[one], &sinks].concat(), f32(32)),
+        fit(from(true, true), &[&q[..], &paths, &[one], &sinks].concat(), f32(32)),
+        fit(Op::KvRead { kv_heads: 2, head_dim: 8 }, &[state, (ids(1), "k")], f32(32)),
     ]
 }
 

@@ -2,6 +2,53 @@
 
 use verbatim_gguf::GgufError;
 
+/// Why a draft model does not fit a target.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PairError {
+    /// Different vocabulary sizes.
+    #[error("its vocabulary has {draft} tokens, the target's {target}")]
+    Vocabulary {
+        /// The draft model's.
+        draft: usize,
+        /// The target's.
+        target: usize,
+    },
+    /// Different tokens.
+    #[error("its tokenizer differs: token {token} is {draft:?}, but {target:?} in the target")]
+    Tokenizer {
+        /// The first token that differs.
+        token: usize,
+        /// Its text in the draft model.
+        draft: String,
+        /// Its text in the target.
+        target: String,
+    },
+    /// A file has no tokens, so that the two cannot be compared.
+    #[error("the {0} has no tokenizer to compare")]
+    NoTokenizer(&'static str),
+    /// Different hidden sizes.
+    #[error("it reads hidden states of {draft} elements ({key}), but the target's hidden size is {target}")]
+    HiddenSize {
+        /// What the draft model reads.
+        draft: usize,
+        /// The metadata key.
+        key: String,
+        /// The target's hidden size.
+        target: usize,
+    },
+    /// A feature layer that the target does not have.
+    #[error("it reads the hidden state that enters layer {layer}, but the target has {layers} layers")]
+    FeatureLayer {
+        /// The layer.
+        layer: usize,
+        /// Layers of the target.
+        layers: usize,
+    },
+    /// It shares a weight that the target does not have in that form.
+    #[error("it has no {0} of its own, and the target's cannot be shared")]
+    NotShared(&'static str),
+}
+
 /// What is wrong, and where.
 #[derive(Debug, thiserror::Error)]
 pub enum ModelError {
@@ -62,6 +109,25 @@ pub enum ModelError {
         /// The tensor.
         name: String,
     },
+    /// The tokens of a draft vocabulary are not tokens of the target.
+    #[error("tensor d2t contains {found}, but must contain different token ids below {vocabulary}, as i64")]
+    DraftVocabulary {
+        /// What is wrong.
+        found: String,
+        /// Size of the target's vocabulary.
+        vocabulary: usize,
+    },
+    /// The file is a model, but not a draft model that reads hidden states.
+    #[error(
+        "architecture {name:?} is not that of a draft model that reads its target's hidden states; supported are eagle3 and dflash"
+    )]
+    NotADraft {
+        /// The architecture.
+        name: String,
+    },
+    /// A draft model does not fit the target.
+    #[error("the draft model does not fit the target: {0}")]
+    Pair(#[from] PairError),
     /// The file has weights that the architecture would ignore.
     #[error(
         "tensor {name} is not part of the supported {architecture} architecture; running without it would produce wrong text"

@@ -1,7 +1,8 @@
 //! Building the graph of a step: the inputs that every architecture has, weights by id, and the blocks they share.
 
 use crate::table::{Linear, WeightId, WeightSpec};
-use crate::{HadamardKv, HiddenOutput, ModelOffsets, NextOutputs, StepShape};
+use crate::{Follower, HadamardKv, HiddenOutput, ModelOffsets, NextOutputs, StepShape};
+use std::collections::HashMap;
 use verbatim_backend::WeightKind;
 use verbatim_graph::{
     Activation, Attention, Builder, DeltaHeads, F32Bits, Graph, GraphError, Op, RopeLayout, RopeTable, Shape,
@@ -23,6 +24,16 @@ pub mod inputs {
     pub const SEQUENCES: Tag = Tag::new("sequences");
     /// The cell in which each row stores its K and V, i32, by KV cache group.
     pub const CELLS: &str = "cells";
+    /// The cell of the position before each row's, i32, by KV cache group; -1 if there is none.
+    pub const PARENT_CELLS: &str = "parent_cells";
+    /// The position before each row's in its sequence, i32; 0 for position 0.
+    pub const PARENT_POSITIONS: Tag = Tag::new("parent_positions");
+    /// The last position of each row's sequence in the step, i32: to which the rows of a block attend.
+    pub const LAST_POSITIONS: Tag = Tag::new("last_positions");
+    /// The first position whose K and V each row's model has computed, i32.
+    pub const VALID_FROM: Tag = Tag::new("valid_from");
+    /// The target's id of each token of a draft vocabulary, i32 \[1, draft vocabulary\].
+    pub const DRAFT_VOCABULARY: Tag = Tag::new("draft_vocabulary");
     /// The page table, i32, by KV cache group.
     pub const PAGES: &str = "pages";
     /// The cells of the positions in flight on each row's tree path, i32, by KV cache group.
@@ -58,6 +69,7 @@ pub mod outputs {
             HiddenOutput::Embedding => Tag::new("embed"),
             HiddenOutput::Layer(layer) => Tag::indexed("layer", layer),
             HiddenOutput::FinalNorm => Tag::new("final_norm"),
+            HiddenOutput::Fused(draft) => Tag::indexed("fused", draft),
         }
     }
 }
@@ -116,10 +128,14 @@ impl Default for LogitScaling {
 struct KvGroup {
     window: Option<usize>,
     cells: ValueId,
+    parent_cells: ValueId,
     pages: ValueId,
     /// Tree starts and path cells, if rows form trees.
     paths: Option<[ValueId; 2]>,
 }
+
+/// Positions that the rows of a row memory are kept for: the last one, and the row's own.
+pub(crate) const ROW_MEMORY_WINDOW: usize = 2;
 
 /// A graph under construction.
 pub(crate) struct GraphContext<'a> {
@@ -127,11 +143,18 @@ pub(crate) struct GraphContext<'a> {
     offsets: ModelOffsets,
     embeddings: bool,
     specs: &'a [WeightSpec],
-    weights: Vec<Option<ValueId>>,
+    /// By index in the table of all models' weights.
+    weights: HashMap<u32, ValueId>,
     hidden_outputs: &'a [HiddenOutput],
+    followers: &'a [Follower<'a>],
+    /// The hidden states that followers read.
+    hidden: Vec<(HiddenOutput, ValueId)>,
     next: NextOutputs,
     tokens: ValueId,
     positions: ValueId,
+    parent_positions: ValueId,
+    last_positions: ValueId,
+    valid_from: ValueId,
     sequences: ValueId,
     kv_groups: Vec<KvGroup>,
     hadamard: HadamardKv,
@@ -141,7 +164,11 @@ pub(crate) struct GraphContext<'a> {
 }
 
 impl<'a> GraphContext<'a> {
-    pub(crate) fn new(specs: &'a [WeightSpec], shape: &'a StepShape) -> Result<Self, GraphError> {
+    pub(crate) fn new(
+        specs: &'a [WeightSpec],
+        shape: &'a StepShape,
+        followers: &'a [Follower<'a>],
+    ) -> Result<Self, GraphError> {
         let mut builder = Builder::new(shape.bounds);
         let mut input = |tag: Tag, shape: Shape| builder.input(tag, DType::I32, shape);
         let [sequences, pages] = shape.page_table;
@@ -150,16 +177,20 @@ impl<'a> GraphContext<'a> {
         for (group, &window) in (0..).zip(&shape.windows) {
             let mut tagged = |name, shape| input(Tag::indexed(name, group), shape);
             let cells = tagged(inputs::CELLS, Shape::per_row(1))?;
+            let parent_cells = tagged(inputs::PARENT_CELLS, Shape::per_row(1))?;
             let pages = tagged(inputs::PAGES, Shape::fixed(sequences, pages))?;
             let paths = match shape.path_len {
                 0 => None,
                 path_len => Some([tree_starts, tagged(inputs::PATHS, Shape::per_row(path_len))?]),
             };
-            kv_groups.push(KvGroup { window, cells, pages, paths });
+            kv_groups.push(KvGroup { window, cells, parent_cells, pages, paths });
         }
         Ok(GraphContext {
             tokens: input(inputs::TOKENS, Shape::per_row(1))?,
             positions: input(inputs::POSITIONS, Shape::per_row(1))?,
+            parent_positions: input(inputs::PARENT_POSITIONS, Shape::per_row(1))?,
+            last_positions: input(inputs::LAST_POSITIONS, Shape::per_row(1))?,
+            valid_from: input(inputs::VALID_FROM, Shape::per_row(1))?,
             sequences: input(inputs::SEQUENCES, Shape::per_row(1))?,
             read_slots: input(inputs::READ_SLOTS, Shape::per_row(1))?,
             write_slots: input(inputs::WRITE_SLOTS, Shape::per_row(1))?,
@@ -170,8 +201,10 @@ impl<'a> GraphContext<'a> {
             offsets: shape.offsets,
             embeddings: shape.embeddings,
             specs,
-            weights: vec![None; specs.len()],
+            weights: HashMap::new(),
             hidden_outputs: &shape.hidden_outputs,
+            followers,
+            hidden: Vec::new(),
             next: shape.next,
         })
     }
@@ -181,18 +214,21 @@ impl<'a> GraphContext<'a> {
     }
 
     pub(crate) fn weight(&mut self, id: WeightId) -> Result<ValueId, GraphError> {
-        let index = id.0 as usize;
-        if let Some(value) = self.weights[index] {
-            return Ok(value);
+        self.weight_of(self.offsets.weights + id.0, &self.specs[id.0 as usize])
+    }
+
+    /// A weight by its index in the table of all models' weights.
+    pub(crate) fn weight_of(&mut self, index: u32, spec: &WeightSpec) -> Result<ValueId, GraphError> {
+        if let Some(value) = self.weights.get(&index) {
+            return Ok(*value);
         }
-        let spec = &self.specs[index];
         let dtype = match spec.kind {
             WeightKind::Matrix | WeightKind::Experts(_) => spec.dtype,
             WeightKind::Vector => DType::F32,
         };
-        let tag = Tag::indexed("weight", self.offsets.weights + id.0);
-        let value = self.builder.weight(tag, dtype, Shape::fixed(spec.rows, spec.cols))?;
-        self.weights[index] = Some(value);
+        let value =
+            self.builder.weight(Tag::indexed("weight", index), dtype, Shape::fixed(spec.rows, spec.cols))?;
+        self.weights.insert(index, value);
         Ok(value)
     }
 
@@ -216,7 +252,25 @@ impl<'a> GraphContext<'a> {
         table: RopeTable,
         freq_factors: Option<WeightId>,
     ) -> Result<ValueId, GraphError> {
-        let mut operands = vec![self.positions];
+        self.rope_table_at(self.positions, table, freq_factors)
+    }
+
+    /// The same at the position before each row's.
+    pub(crate) fn rope_table_before(
+        &mut self,
+        table: RopeTable,
+        freq_factors: Option<WeightId>,
+    ) -> Result<ValueId, GraphError> {
+        self.rope_table_at(self.parent_positions, table, freq_factors)
+    }
+
+    fn rope_table_at(
+        &mut self,
+        positions: ValueId,
+        table: RopeTable,
+        freq_factors: Option<WeightId>,
+    ) -> Result<ValueId, GraphError> {
+        let mut operands = vec![positions];
         if let Some(freq_factors) = freq_factors {
             operands.push(self.weight(freq_factors)?);
         }
@@ -266,38 +320,131 @@ impl<'a> GraphContext<'a> {
         [q, k, v]: [ValueId; 3],
         rope: ValueId,
     ) -> Result<ValueId, GraphError> {
-        let AttentionParams { heads, kv_heads, head_dim, scale, layout, uses_rope, window, softcap, sinks } =
-            params;
-        let (q, k) = if uses_rope {
-            let q = self.apply(Op::Rope { heads, head_dim, layout }, &[q, rope])?;
-            (q, self.apply(Op::Rope { heads: kv_heads, head_dim, layout }, &[k, rope])?)
-        } else {
-            (q, k)
-        };
-        let transform = |ctx: &mut Self, is_wanted: bool, heads: usize, x: ValueId| {
-            if is_wanted { ctx.apply(Op::Hadamard { heads, head_dim }, &[x]) } else { Ok(x) }
-        };
+        let q = self.query(params, q, rope)?;
+        let state = self.store_kv(layer, params, [k, v], rope)?;
+        self.attend(params, q, state, self.positions, None)
+    }
+
+    /// As [`GraphContext::attention`], over what a draft model has computed; with `whole_block`, over all rows of the sequence in
+    /// the step, rather than those up to its own.
+    pub(crate) fn draft_attention(
+        &mut self,
+        layer: usize,
+        params: AttentionParams,
+        [q, k, v]: [ValueId; 3],
+        rope: ValueId,
+        whole_block: bool,
+    ) -> Result<ValueId, GraphError> {
+        let q = self.query(params, q, rope)?;
+        let state = self.store_kv(layer, params, [k, v], rope)?;
+        let last = if whole_block { self.last_positions } else { self.positions };
+        self.attend(params, q, state, last, Some(self.valid_from))
+    }
+
+    fn query(&mut self, params: AttentionParams, q: ValueId, rope: ValueId) -> Result<ValueId, GraphError> {
+        let AttentionParams { heads, head_dim, layout, uses_rope, .. } = params;
+        let q = if uses_rope { self.apply(Op::Rope { heads, head_dim, layout }, &[q, rope])? } else { q };
+        self.transform(self.hadamard.keys, heads, head_dim, q)
+    }
+
+    fn transform(
+        &mut self,
+        is_wanted: bool,
+        heads: usize,
+        head_dim: usize,
+        x: ValueId,
+    ) -> Result<ValueId, GraphError> {
+        if is_wanted { self.apply(Op::Hadamard { heads, head_dim }, &[x]) } else { Ok(x) }
+    }
+
+    /// Stores K and V of each row in its cell of a layer; returns the layer's next version.
+    pub(crate) fn store_kv(
+        &mut self,
+        layer: usize,
+        params: AttentionParams,
+        [k, v]: [ValueId; 2],
+        rope: ValueId,
+    ) -> Result<ValueId, GraphError> {
+        let AttentionParams { kv_heads, head_dim, layout, uses_rope, window, .. } = params;
+        let rotate = Op::Rope { heads: kv_heads, head_dim, layout };
+        let k = if uses_rope { self.apply(rotate, &[k, rope])? } else { k };
         let HadamardKv { keys, values } = self.hadamard;
-        let q = transform(self, keys, heads, q)?;
-        let k = transform(self, keys, kv_heads, k)?;
-        let v = transform(self, values, kv_heads, v)?;
-        let group = self.kv_groups.iter().find(|group| group.window == window);
-        let &KvGroup { cells, pages, paths, .. } = group.ok_or_else(|| GraphError::Operands {
-            op: "Attention",
-            problem: format!("the step has no page table for layers with a window of {window:?}"),
-        })?;
-        let state = self.builder.state(Tag::indexed("kv", self.offsets.kv + layer as u32))?;
-        let state = self.apply(Op::KvWrite { kv_heads, head_dim }, &[state, k, v, cells])?;
-        let mut operands = vec![q, state, self.positions, self.sequences, pages];
+        let k = self.transform(keys, kv_heads, head_dim, k)?;
+        let v = self.transform(values, kv_heads, head_dim, v)?;
+        let cells = self.kv_group(window)?.cells;
+        let state = self.kv_state(layer)?;
+        self.apply(Op::KvWrite { kv_heads, head_dim }, &[state, k, v, cells])
+    }
+
+    fn attend(
+        &mut self,
+        params: AttentionParams,
+        q: ValueId,
+        state: ValueId,
+        last: ValueId,
+        valid_from: Option<ValueId>,
+    ) -> Result<ValueId, GraphError> {
+        let AttentionParams { heads, kv_heads, head_dim, scale, window, softcap, sinks, .. } = params;
+        let &KvGroup { pages, paths, .. } = self.kv_group(window)?;
+        let mut operands = vec![q, state, last, self.sequences, pages];
         operands.extend(paths.into_iter().flatten());
+        operands.extend(valid_from);
         if let Some(sinks) = sinks {
             operands.push(self.weight(sinks)?);
         }
-        let (paths, sinks) = (paths.is_some(), sinks.is_some());
-        let attention = Attention { heads, kv_heads, head_dim, scale, window, softcap, paths, sinks };
+        let (paths, valid_from, sinks) = (paths.is_some(), valid_from.is_some(), sinks.is_some());
+        let attention =
+            Attention { heads, kv_heads, head_dim, scale, window, softcap, paths, valid_from, sinks };
         let output = self.apply(Op::Attention(attention), &operands)?;
         // The transform is its own inverse.
-        transform(self, values, heads, output)
+        self.transform(self.hadamard.values, heads, head_dim, output)
+    }
+
+    fn kv_group(&self, window: Option<usize>) -> Result<&KvGroup, GraphError> {
+        self.kv_groups.iter().find(|group| group.window == window).ok_or_else(|| GraphError::Operands {
+            op: "Attention",
+            problem: format!("the step has no page table for layers with a window of {window:?}"),
+        })
+    }
+
+    fn kv_state(&mut self, layer: usize) -> Result<ValueId, GraphError> {
+        self.builder.state(Tag::indexed("kv", self.offsets.kv + layer as u32))
+    }
+
+    /// The row memory in an attention layer's place: one row of a value per position, half of it stored as K and half as V.
+    pub(crate) fn row_memory(&mut self, layer: usize) -> Result<ValueId, GraphError> {
+        self.kv_state(layer)
+    }
+
+    /// Stores each row in its cell of a row memory; returns the memory's next version.
+    pub(crate) fn write_rows(&mut self, memory: ValueId, x: ValueId) -> Result<ValueId, GraphError> {
+        let head_dim = self.builder.shape(x).cols / 2;
+        let [first, second] = self.split(x, [head_dim; 2])?;
+        let cells = self.kv_group(Some(ROW_MEMORY_WINDOW))?.cells;
+        self.apply(Op::KvWrite { kv_heads: 1, head_dim }, &[memory, first, second, cells])
+    }
+
+    /// What a row memory holds of `cols` columns for the position before each row's.
+    pub(crate) fn read_parent_rows(&mut self, memory: ValueId, cols: usize) -> Result<ValueId, GraphError> {
+        let cells = self.kv_group(Some(ROW_MEMORY_WINDOW))?.parent_cells;
+        self.apply(Op::KvRead { kv_heads: 1, head_dim: cols / 2 }, &[memory, cells])
+    }
+
+    /// Columns of a value.
+    pub(crate) fn cols(&self, x: ValueId) -> usize {
+        self.builder.shape(x).cols
+    }
+
+    pub(crate) fn concat(&mut self, values: &[ValueId]) -> Result<ValueId, GraphError> {
+        match values {
+            [value] => Ok(*value),
+            values => self.apply(Op::Concat { parts: values.len() }, values),
+        }
+    }
+
+    /// Embeddings of the rows' tokens, from a table that may be another model's.
+    pub(crate) fn token_embeddings(&mut self, table: ValueId, scale: f32) -> Result<ValueId, GraphError> {
+        self.apply(Op::Embed { scale: F32Bits(scale), has_embeddings: false }, &[table, self.tokens])
     }
 
     /// down(activation(gate x) * (up x)).
@@ -378,6 +525,9 @@ impl<'a> GraphContext<'a> {
 
     /// Outputs a hidden state if the step requests it.
     pub(crate) fn hidden_output(&mut self, output: HiddenOutput, value: ValueId) -> Result<(), GraphError> {
+        if self.followers.iter().any(|follower| follower.draft.features().contains(&output)) {
+            self.hidden.push((output, value));
+        }
         if self.hidden_outputs.contains(&output) {
             self.builder.output(outputs::hidden(output), value)
         } else {
@@ -412,18 +562,70 @@ impl<'a> GraphContext<'a> {
                 }
                 Some(_) => self.linear(output_rows, lm_head)?,
             };
-            let mut logits = self.scale(logits, scaling.scale)?;
-            if let Some(cap) = scaling.softcap {
-                logits = self.apply(Op::Softcap { cap }, &[logits])?;
+            self.output_logits(logits, scaling)?;
+        }
+        self.follow()?;
+        Ok(self.builder.finish())
+    }
+
+    /// The final norm and the LM head of a draft model for the output rows; finishes the graph. Its logits may be those of a
+    /// reduced vocabulary, given by its size, and are then scattered to `vocabulary` columns.
+    pub(crate) fn draft_head(
+        mut self,
+        x: ValueId,
+        norm: (WeightId, F32Bits),
+        (head, scale): (ValueId, F32Bits),
+        scaling: LogitScaling,
+        (reduced, vocabulary): (Option<usize>, usize),
+    ) -> Result<Graph, GraphError> {
+        let output_rows = self.apply(Op::GatherRows, &[x, self.output_rows])?;
+        let normalized = self.rms_norm(output_rows, norm.0, norm.1, 1)?;
+        if self.next.logits || self.next.tokens {
+            // Not `Op::LmHead`: a draft need not be that accurate.
+            let x = self.scale(normalized, scale.0)?;
+            let mut logits = self.apply(Op::Linear { bias: false, residual: false }, &[x, head])?;
+            if let Some(tokens) = reduced {
+                let shape = Shape::fixed(1, tokens);
+                let ids = self.builder.input(inputs::DRAFT_VOCABULARY, DType::I32, shape)?;
+                logits = self.apply(Op::ScatterLogits { vocabulary }, &[logits, ids])?;
             }
-            if self.next.logits {
-                self.builder.output(outputs::LOGITS, logits)?;
-            }
-            if self.next.tokens {
-                self.sample(logits)?;
-            }
+            self.output_logits(logits, scaling)?;
         }
         Ok(self.builder.finish())
+    }
+
+    fn output_logits(&mut self, logits: ValueId, scaling: LogitScaling) -> Result<(), GraphError> {
+        let mut logits = self.scale(logits, scaling.scale)?;
+        if let Some(cap) = scaling.softcap {
+            logits = self.apply(Op::Softcap { cap }, &[logits])?;
+        }
+        if self.next.logits {
+            self.builder.output(outputs::LOGITS, logits)?;
+        }
+        if self.next.tokens {
+            self.sample(logits)?;
+        }
+        Ok(())
+    }
+
+    /// The follow passes: what each draft model keeps of this step.
+    fn follow(&mut self) -> Result<(), GraphError> {
+        for (follower, index) in self.followers.iter().zip(0..) {
+            let &Follower { draft, offsets, hadamard } = follower;
+            (self.specs, self.offsets, self.hadamard) = (draft.specs(), offsets, hadamard);
+            let feature = |wanted: &HiddenOutput| {
+                let found = self.hidden.iter().find(|(output, _)| output == wanted);
+                found.map(|(_, value)| *value).ok_or_else(|| GraphError::Operands {
+                    op: "Concat",
+                    problem: format!("the target has no hidden state {wanted:?}"),
+                })
+            };
+            let features = draft.features().iter().map(feature).collect::<Result<Vec<_>, _>>()?;
+            let features = self.concat(&features)?;
+            let fused = draft.follow(self, features)?;
+            self.hidden_output(HiddenOutput::Fused(index), fused)?;
+        }
+        Ok(())
     }
 
     fn sample(&mut self, logits: ValueId) -> Result<(), GraphError> {

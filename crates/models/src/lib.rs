@@ -3,10 +3,13 @@
 //! [`open`] reads no weights. It looks the architecture up by name, checks every hyperparameter and the presence, type
 //! and shape of every tensor, and returns a [`Model`]: what the engine has to load, and how to build the graph of a step.
 //!
-//! One file in `arch/` per architecture; what they share is in [`graph_context`] (layer blocks), [`ffn`] (gated FFNs
+//! [`open_draft`] does the same for a draft model that reads the hidden states of a target, which it must fit.
+//!
+//! One file in `arch/` per architecture, and in `draft/` per method; what they share is in [`graph_context`] (layer blocks), [`ffn`] (gated FFNs
 //! and MoE) and [`metadata`].
 
 mod arch;
+mod draft;
 mod error;
 mod ffn;
 mod graph_context;
@@ -15,10 +18,11 @@ mod model;
 mod table;
 
 pub use arch::{architectures, open};
-pub use error::ModelError;
+pub use draft::{Drafting, FeatureDraft, open_draft};
+pub use error::{ModelError, PairError};
 pub use graph_context::{inputs, outputs};
 pub use model::{
-    HadamardKv, HiddenOutput, Hyperparameters, KeyRope, KvShape, Model, ModelOffsets, NextOutputs,
-    RecurrentShape, StepShape,
+    Follower, HadamardKv, HiddenOutput, Hyperparameters, KeyRope, KvShape, Model, ModelOffsets, NextOutputs,
+    RecurrentShape, SharedWeights, StepShape,
 };
 pub use table::WeightSpec;

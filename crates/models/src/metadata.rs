@@ -37,7 +37,7 @@ impl<'a> MetadataReader<'a> {
         MetadataReader { metadata: file.metadata(), architecture }
     }
 
-    fn key(&self, name: &str) -> String {
+    pub(crate) fn key(&self, name: &str) -> String {
         format!("{}.{name}", self.architecture)
     }
 
@@ -53,6 +53,15 @@ impl<'a> MetadataReader<'a> {
     /// An optional integer >= 1.
     pub(crate) fn optional_count(&self, name: &str) -> Result<Option<usize>, ModelError> {
         if self.metadata.contains(&self.key(name)) { self.require_count(name).map(Some) } else { Ok(None) }
+    }
+
+    /// A required list of integers, which may be 0.
+    pub(crate) fn require_counts(&self, name: &str) -> Result<Vec<usize>, ModelError> {
+        let counts = self.metadata.require_u32_array(&self.key(name))?;
+        match counts.is_empty() {
+            true => Err(self.wrong(name, "empty", "at least one integer")),
+            false => Ok(counts.into_iter().map(|count| count as usize).collect()),
+        }
     }
 
     /// An optional bool.

@@ -1,7 +1,7 @@
 //! The engine's view of a model: hyperparameters, per-sequence state, and the graphs of its steps.
 
-use crate::WeightSpec;
-use verbatim_graph::{DeltaHeads, Graph, GraphError, RopeLayout, RopeTable, RowCounts};
+use crate::{FeatureDraft, WeightSpec};
+use verbatim_graph::{DeltaHeads, F32Bits, Graph, GraphError, RopeLayout, RopeTable, RowCounts};
 
 /// A hidden state that a step can return for every row: aux hidden states in EAGLE-3, target features in DFlash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -12,6 +12,8 @@ pub enum HiddenOutput {
     Layer(u32),
     /// The hidden state after the final norm.
     FinalNorm,
+    /// What the n-th follower of the step has fused its features to.
+    Fused(u32),
 }
 
 /// Offsets of a model's weights and layers among those of all models that share sequences: a draft model's come after its target's.
@@ -23,6 +25,17 @@ pub struct ModelOffsets {
     pub kv: u32,
     /// Recurrent layers before its own.
     pub recurrent: u32,
+}
+
+/// A draft model whose follow pass is part of a target's step: it stores what it needs of the target's hidden states.
+#[derive(Clone, Copy)]
+pub struct Follower<'a> {
+    /// The draft model.
+    pub draft: &'a FeatureDraft,
+    /// Offsets of its weights and layers.
+    pub offsets: ModelOffsets,
+    /// Whether its K and V are stored Hadamard-transformed.
+    pub hadamard: HadamardKv,
 }
 
 /// The shape of a step, which determines its graph.
@@ -80,6 +93,8 @@ pub struct KvShape {
     pub window: Option<usize>,
     /// RoPE of the keys, if the layer has it.
     pub rope: Option<KeyRope>,
+    /// It holds rows of hidden states, half as K and half as V, in f32 whatever the types of the KV cache are.
+    pub is_row_memory: bool,
 }
 
 /// RoPE of a layer's cached keys, needed for a K-shift.
@@ -124,6 +139,17 @@ pub struct Hyperparameters {
     pub context: usize,
 }
 
+/// The weights of a target that a draft model may share, by their indices.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SharedWeights {
+    /// The token embeddings.
+    pub embedding: u32,
+    /// The LM head; none if it has a bias.
+    pub head: Option<u32>,
+    /// Factor on the LM head.
+    pub head_scale: F32Bits,
+}
+
 /// A parsed and validated model file: which weights to load, and how to build the graph of a step.
 pub trait Model: Send + Sync {
     /// The model's hyperparameters.
@@ -140,6 +166,14 @@ pub trait Model: Send + Sync {
         Vec::new()
     }
 
+    /// The weights that a draft model may share.
+    fn shared_weights(&self) -> SharedWeights;
+
+    /// Itself, if it is a draft model that reads the hidden states of its target.
+    fn feature_draft(&self) -> Option<&FeatureDraft> {
+        None
+    }
+
     /// The hidden states that can be read: all of [`HiddenOutput`] in every architecture.
     fn hidden_outputs(&self) -> Vec<HiddenOutput> {
         let layers = self.hyperparameters().layers as u32;
@@ -149,9 +183,9 @@ pub trait Model: Send + Sync {
         hidden_outputs
     }
 
-    /// The graph of a step.
+    /// The graph of a step, with the follow passes of draft models.
     ///
     /// # Errors
     /// Sizes that exceed the address space. Shapes fit each other, since [`open`](crate::open) has checked the tensors.
-    fn build(&self, shape: &StepShape) -> Result<Graph, GraphError>;
+    fn build(&self, shape: &StepShape, followers: &[Follower<'_>]) -> Result<Graph, GraphError>;
 }

@@ -1,6 +1,6 @@
 //! The list of weights that an architecture uses, checked against the file's tensor table.
 
-use crate::ModelError;
+use crate::{ModelError, SharedWeights};
 use verbatim_backend::WeightKind;
 use verbatim_gguf::GgufFile;
 use verbatim_graph::F32Bits;
@@ -32,6 +32,14 @@ pub(crate) struct Linear {
     pub(crate) bias: Option<WeightId>,
     /// Factor on the matrix; 1 unless the file has one, as for NVFP4.
     pub(crate) scale: F32Bits,
+}
+
+impl Linear {
+    /// What a draft model may share of a model with this LM head.
+    pub(crate) fn shared_with(&self, embedding: WeightId) -> SharedWeights {
+        let head = self.bias.is_none().then_some(self.weight.0);
+        SharedWeights { embedding: embedding.0, head, head_scale: self.scale }
+    }
 }
 
 /// Collects the weights of an architecture.
@@ -159,6 +167,30 @@ impl<'a> Table<'a> {
             return Ok(None);
         }
         self.take(name, WeightKind::Vector, &[len, experts], [1, stacked]).map(Some)
+    }
+
+    /// The target's ids of the tokens of a draft vocabulary (`d2t`), if the file has them: different ones, below `vocabulary`.
+    pub(crate) fn draft_vocabulary(&mut self, vocabulary: usize) -> Result<Option<Vec<i32>>, ModelError> {
+        let name = "d2t";
+        let Some(tensor) = self.file.tensor(name) else { return Ok(None) };
+        let info = tensor.info();
+        let wrong = |found: String| ModelError::DraftVocabulary { found, vocabulary };
+        if info.dtype() != DType::I64 || info.dims().len() > 1 {
+            return Err(wrong(format!("a tensor of type {} and shape {:?}", info.dtype(), info.dims())));
+        }
+        let ids = tensor.data().as_chunks::<8>().0.iter().map(|id| i64::from_le_bytes(*id));
+        let mut seen = vec![false; vocabulary];
+        let valid = ids.map(|id| {
+            let index = usize::try_from(id).ok().filter(|&index| index < vocabulary);
+            match index.map(|index| std::mem::replace(&mut seen[index], true)) {
+                None => Err(wrong(format!("token id {id}"))),
+                Some(true) => Err(wrong(format!("token id {id} twice"))),
+                Some(false) => Ok(id as i32),
+            }
+        });
+        let ids = valid.collect::<Result<Vec<i32>, _>>()?;
+        self.read.push(name.into());
+        Ok(Some(ids))
     }
 
     pub(crate) fn has(&self, name: &str) -> bool {

@@ -42,9 +42,12 @@ impl PhaseRules for ByRows {
 
     fn is_row_local(&self, operand: usize) -> bool {
         match self.0 {
-            Op::GatherRows => operand != 0,
-            Op::Attention(Attention { paths, .. }) => {
-                matches!(operand, 0 | 2 | 3) || paths && matches!(operand, 5 | 6)
+            Op::GatherRows | Op::KvRead { .. } => operand != 0,
+            Op::ScatterLogits { .. } => operand == 0,
+            Op::Attention(attention @ Attention { paths, valid_from, .. }) => {
+                matches!(operand, 0 | 2 | 3)
+                    || paths && matches!(operand, 5 | 6)
+                    || valid_from && operand == attention.valid_from_operand()
             }
             _ => true,
         }

@@ -145,6 +145,15 @@ impl<'a> NodeContext<'a> {
             Op::Hadamard { head_dim, .. } => self
                 .f32_rows(out, |row| a(row).chunks_exact(head_dim).flat_map(hadamard::transform).collect()),
             Op::KvWrite { .. } => self.kv_write(state),
+            Op::KvRead { kv_heads, .. } => self.kv_read(kv_heads, state, out),
+            Op::Concat { parts } => {
+                self.f32_rows(out, |row| {
+                    (0..parts).flat_map(|part| self.f32(part).row(row)).copied().collect()
+                });
+            }
+            Op::ScatterLogits { vocabulary } => {
+                self.f32_rows(out, |row| elementwise::scatter(a(row), self.i32(1).row(0), vocabulary));
+            }
             Op::Attention(attention) => self.attention(&attention, state, out),
             Op::MoeTopK { used, gating, bias } => {
                 let bias = bias.then(|| self.vector(1));
@@ -195,15 +204,34 @@ impl<'a> NodeContext<'a> {
         (0..k.count()).for_each(|row| layer.write(self.index(3, row), k.row(row), v.row(row)));
     }
 
+    /// K and V of each row's cell.
+    fn kv_read(&self, kv_heads: usize, state: &State, out: &mut Buffer) {
+        let layer = state.kv(self.state(0));
+        let cols = self.graph.value(self.node.output).shape.cols;
+        self.f32_rows(out, |row| match self.slot(1, row) {
+            None => vec![0.0; cols],
+            Some(cell) => {
+                let keys = (0..kv_heads).flat_map(|head| layer.key(cell, head));
+                keys.chain((0..kv_heads).flat_map(|head| layer.value(cell, head))).collect()
+            }
+        });
+    }
+
     fn attention(&self, attention: &Attention, state: &State, out: &mut Buffer) {
         let layer = state.kv(self.state(1));
         let (q, pages) = (self.f32(0), self.i32(4));
         let path = |row| Path { tree_start: self.i32(5).row(row)[0], cells: self.i32(6).row(row) };
-        let sinks = attention.sinks.then(|| self.vector(if attention.paths { 7 } else { 5 }));
+        let sinks = attention.sinks.then(|| self.vector(attention.sinks_operand()));
+        let valid_from = |row| match attention.valid_from {
+            true => self.index(attention.valid_from_operand(), row),
+            false => 0,
+        };
         self.f32_rows(out, |row| {
             let path = attention.paths.then(|| path(row));
             let pages = pages.row(self.index(3, row));
-            let cells = attention::cells(attention.window, self.index(2, row), pages, path);
+            let position = self.index(2, row);
+            let first = attention::first_visible(attention.window, valid_from(row), position);
+            let cells = attention::cells(first, position, pages, path);
             let key = |i: usize, head| layer.key(cells[i], head);
             let value = |i: usize, head| layer.value(cells[i], head);
             attention::attention(attention, q.row(row), cells.len(), key, value, sinks)
@@ -256,7 +284,7 @@ impl<'a> NodeContext<'a> {
         usize::try_from(self.i32(operand).row(row)[0]).expect("indices are not negative")
     }
 
-    /// A row's slot; `None` if there is no state before the row.
+    /// A row's slot or cell; `None` if there is none before the row.
     fn slot(&self, operand: usize, row: usize) -> Option<usize> {
         usize::try_from(self.i32(operand).row(row)[0]).ok()
     }

@@ -13,6 +13,8 @@ const HEAD_DIM: usize = 8;
 /// Positions of the sequence, of which the last ones are the rows of the step.
 const POSITIONS: usize = 90;
 const ROWS: usize = 5;
+/// By row; the last is after its row, which then attends to itself.
+const VALID_FROM: [i32; ROWS] = [0, 1, 64, 88, 200];
 /// The pages of sequence 1; sequence 0 has none.
 const PAGES: [i32; 4] = [-1, -1, 2, 0];
 
@@ -26,6 +28,7 @@ fn attention() -> Attention {
         softcap: None,
         sinks: false,
         paths: false,
+        valid_from: false,
     }
 }
 
@@ -80,6 +83,7 @@ fn run(attention: Attention, base: Option<usize>) -> Vec<Vec<f32>> {
         operands.push(case.integers(&[base as i32; ROWS]));
         operands.push(case.integers(&(0..ROWS).flat_map(path).collect::<Vec<_>>()));
     }
+    operands.extend(attention.valid_from.then(|| case.integers(&VALID_FROM)));
     operands.extend(attention.sinks.then(|| case.vector(&sinks)));
     case.run(Op::Attention(attention), &operands)
 }
@@ -89,6 +93,8 @@ fn exact(attention: Attention, row: usize, head: usize) -> Vec<f64> {
     let Values { q, k, v, sinks } = sequence();
     let position = POSITIONS - ROWS + row;
     let first = attention.window.map_or(0, |window| position + 1 - window);
+    let valid_from = if attention.valid_from { VALID_FROM[row] as usize } else { 0 };
+    let first = first.max(valid_from.min(position));
     let kv_head = head / (HEADS / KV_HEADS);
     let element = |x: &[f32], row: usize, heads: usize, head: usize, i: usize| {
         f64::from(x[(row * heads + head) * HEAD_DIM + i])
@@ -110,8 +116,8 @@ fn exact(attention: Attention, row: usize, head: usize) -> Vec<f64> {
 fn agrees_with_the_definition() {
     for window in [None, Some(1), Some(20), Some(64)] {
         for softcap in [None, Some(F32Bits(0.3))] {
-            for sinks in [false, true] {
-                let attention = Attention { window, softcap, sinks, ..attention() };
+            for (sinks, valid_from) in [(false, false), (true, false), (false, true), (true, true)] {
+                let attention = Attention { window, softcap, sinks, valid_from, ..attention() };
                 let out = run(attention, None);
                 for (row, out) in out.iter().enumerate() {
                     let wanted: Vec<f64> = (0..HEADS).flat_map(|head| exact(attention, row, head)).collect();
@@ -125,7 +131,7 @@ fn agrees_with_the_definition() {
 #[test]
 fn a_path_gives_the_bits_that_pages_give() {
     for window in [None, Some(1), Some(20)] {
-        let attention = Attention { window, sinks: true, ..attention() };
+        let attention = Attention { window, sinks: true, valid_from: true, ..attention() };
         let wanted = run(attention, None);
         // The rows at positions below the base have no path.
         for base in [60, 88, POSITIONS - 1] {

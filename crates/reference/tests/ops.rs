@@ -3,6 +3,7 @@
 mod common;
 
 use common::{Case, assert_near, exact, random_values, rounded};
+use verbatim_backend::{KvSpec, KvType, StateLayers};
 use verbatim_graph::random::Random;
 use verbatim_graph::{Activation, F32Bits, Op, Shape};
 use verbatim_quant::DType;
@@ -177,4 +178,41 @@ fn views_are_columns_of_their_value_and_may_be_outputs() {
     let last = case.builder.columns(doubled, 1, 1).expect("inside");
     case.builder.output(common::OUT, last).expect("computed");
     assert_eq!(case.run_graph(), [[8.0], [16.0]]);
+}
+
+#[test]
+fn concat_puts_columns_side_by_side() {
+    let mut case = Case::new(2);
+    let operands = [case.floats(&[1.0, 2.0, 3.0, 4.0]), case.floats(&[5.0, 6.0]), case.floats(&[7.0, 8.0])];
+    let out = case.run(Op::Concat { parts: 3 }, &operands);
+    assert_eq!(out, [[1.0, 2.0, 5.0, 7.0], [3.0, 4.0, 6.0, 8.0]]);
+}
+
+#[test]
+fn scattered_logits_are_those_of_their_tokens_and_no_others() {
+    let mut case = Case::new(2);
+    let operands = [case.floats(&[1.0, 2.0, f32::NAN, 4.0]), case.integers_of(Shape::fixed(1, 2), &[3, 0])];
+    let out = case.run(Op::ScatterLogits { vocabulary: 4 }, &operands);
+    let none = f32::NEG_INFINITY;
+    assert_eq!(out[0], [2.0, none, none, 1.0]);
+    assert!(out[1][0] == 4.0 && out[1][1..3] == [none, none] && out[1][3].is_nan(), "{:?}", out[1]);
+}
+
+#[test]
+fn a_cell_is_read_as_it_was_written() {
+    let x: Vec<f32> = (0..3 * 64).map(|i| (i as f32 - 70.0) / 9.0).collect();
+    for (k, v) in [(KvType::F32, KvType::F32), (KvType::F16, KvType::Q8_0), (KvType::Q5_1, KvType::Bf16)] {
+        let mut case = Case::new(3);
+        let spec = KvSpec { kv_heads: 2, head_dim: 32, k, v };
+        let state = case.layer(&StateLayers { kv: vec![(spec, 2)], ..StateLayers::default() });
+        let operands = [state, case.floats(&x), case.floats(&x), case.integers(&[70, 3, 127])];
+        let state = case.apply(Op::KvWrite { kv_heads: 2, head_dim: 32 }, &operands);
+        let operands = [state, case.integers(&[127, -1, 70])];
+        let out = case.run(Op::KvRead { kv_heads: 2, head_dim: 32 }, &operands);
+        let cell = |row: usize| {
+            let x = &x[row * 64..][..64];
+            [rounded(k.dtype(), x), rounded(v.dtype(), x)].concat()
+        };
+        assert_eq!(out, [cell(2), vec![0.0; 128], cell(0)], "{k:?} {v:?}");
+    }
 }

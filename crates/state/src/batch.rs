@@ -58,6 +58,8 @@ pub struct Batch {
     pub computed_from: Vec<i32>,
     /// The cell that the row writes, by KV cache group.
     pub cells: Vec<Vec<i32>>,
+    /// The cell of the position before the row, by KV cache group; -1 if there is none, or if it has slid out of the window.
+    pub parent_cells: Vec<Vec<i32>>,
     /// Cells of the longest tree path, rounded up to a power of two; 0 if all rows are in chains.
     pub path_len: usize,
     /// The cells of each row's tree path, padded with 0 to [`Batch::path_len`], by KV cache group.
@@ -163,7 +165,7 @@ impl Batch {
         ] {
             values.clear();
         }
-        for values in [&mut self.cells, &mut self.paths] {
+        for values in [&mut self.cells, &mut self.parent_cells, &mut self.paths] {
             values.resize_with(groups, Vec::new);
             values.iter_mut().for_each(Vec::clear);
         }
@@ -317,6 +319,11 @@ impl<S: StateStore> State<S> {
         }
         for (group, cells) in batch.cells.iter_mut().enumerate() {
             cells.push(self.in_flight_cell(id, group, kv_index));
+        }
+        let parent = row.parent.map(|parent| committed + parent).or(committed.checked_sub(1));
+        for (group, cells) in batch.parent_cells.iter_mut().enumerate() {
+            let cell = parent.and_then(|parent| self.cell(id, group, parent));
+            cells.push(cell.map_or(-1, |cell| cell as i32));
         }
     }
 

@@ -18,6 +18,12 @@ impl ModelId {
     /// The target model, which generates the text.
     pub const TARGET: ModelId = ModelId(0);
 
+    /// The model that was added as the `index`-th; 0 is the target.
+    #[inline]
+    pub fn from_index(index: usize) -> ModelId {
+        ModelId(index)
+    }
+
     /// Index in the order in which the models were added; 0 is the target.
     #[inline]
     pub fn index(self) -> usize {

@@ -62,6 +62,7 @@ fn name(point: HiddenOutput) -> String {
         HiddenOutput::Embedding => "hidden.embed".into(),
         HiddenOutput::Layer(layer) => format!("hidden.layer{layer}"),
         HiddenOutput::FinalNorm => "hidden.final_norm".into(),
+        HiddenOutput::Fused(draft) => format!("hidden.fused{draft}"),
     }
 }
 

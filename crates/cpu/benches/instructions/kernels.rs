@@ -133,6 +133,7 @@ fn attention(kv: KvType) {
         softcap: None,
         sinks: false,
         paths: false,
+        valid_from: false,
     };
     let operands = [q, cache, positions, sequences, pages];
     let out = builder.apply(Op::Attention(attention), &operands).expect("fits");

@@ -98,10 +98,13 @@ impl Run<'_> {
         row: usize,
         merged: Range<usize>,
     ) {
-        let &Attention { heads, head_dim, window, .. } = attention;
+        let &Attention { heads, head_dim, window, sinks, valid_from, .. } = attention;
         let partials: &[f32] = prepared.operands[0].view().row(self.arena, row);
-        let splits = attention::splits(visible(window, self.index(prepared.operands[1].view(), row)));
-        let sinks = prepared.operands.get(2).map(|sinks| self.weights.vector(sinks.weight()));
+        let index = |operand: usize| self.index(prepared.operands[operand].view(), row);
+        let valid_from = if valid_from { index(2) } else { 0 };
+        let splits = attention::splits(visible(window, valid_from, index(1)));
+        let sinks = prepared.operands.last().filter(|_| sinks);
+        let sinks = sinks.map(|sinks| self.weights.vector(sinks.weight()));
         let cols = merged.start * head_dim..merged.end * head_dim;
         // SAFETY: the contract of this function.
         let out: &mut [f32] = unsafe { prepared.output.view().columns_mut(self.arena, row, cols) };
@@ -120,8 +123,9 @@ impl Run<'_> {
 }
 
 /// The first and the last position that a row attends to.
-fn visible(window: Option<usize>, position: usize) -> (usize, usize) {
-    (window.map_or(0, |window| (position + 1).saturating_sub(window)), position)
+fn visible(window: Option<usize>, valid_from: usize, position: usize) -> (usize, usize) {
+    let first = window.map_or(0, |window| (position + 1).saturating_sub(window));
+    (first.max(valid_from.min(position)), position)
 }
 
 /// The operands of an attention, by row.
@@ -145,7 +149,11 @@ impl<'a> Operands<'a> {
     }
 
     fn visible(&self, row: usize) -> (usize, usize) {
-        visible(self.attention.window, self.index(2, row))
+        let valid_from = match self.attention.valid_from {
+            true => self.index(self.attention.valid_from_operand(), row),
+            false => 0,
+        };
+        visible(self.attention.window, valid_from, self.index(2, row))
     }
 
     fn splits(&self, row: usize) -> Range<usize> {
@@ -182,9 +190,9 @@ impl<'a> Operands<'a> {
     }
 
     fn scores(&self, heads: &Range<usize>) -> Scores<'a> {
-        let &Attention { scale, softcap, sinks, paths, .. } = self.attention;
+        let &Attention { scale, softcap, sinks, .. } = self.attention;
         let sinks = sinks.then(|| {
-            let weight = self.prepared.operands[if paths { 7 } else { 5 }].weight();
+            let weight = self.prepared.operands[self.attention.sinks_operand()].weight();
             &self.run.weights.vector(weight)[heads.clone()]
         });
         Scores { scale: scale.0, softcap: softcap.map(|cap| cap.0), sinks }

@@ -135,6 +135,13 @@ impl KvLayer {
         unsafe { self.write(cell, 0, k, v) };
     }
 
+    /// The K, then the V, of a cell, all heads.
+    pub(crate) fn read(&self, cell: usize, out: &mut [f32]) {
+        let (k, v) = out.split_at_mut(out.len() / 2);
+        self.k.read(cell, k);
+        self.v.read(cell, v);
+    }
+
     /// The keys.
     pub(crate) fn k(&self) -> &HeadPages {
         &self.k
@@ -223,17 +230,40 @@ impl HeadPages {
 
     /// A cell's elements, all heads.
     pub(crate) fn decode(&self, cell: usize) -> Vec<f32> {
-        let (layout, dtype) = (&self.layout, self.layout.kind().dtype());
-        let mut bytes = Vec::new();
-        self.read_cell(cell, &mut bytes);
-        let mut elements = Vec::new();
-        let mut head = vec![0.0; layout.head_dim().next_multiple_of(dtype.block_len())];
-        for bytes in bytes.chunks_exact(layout.cell_bytes()) {
-            dequantize(dtype, bytes, &mut head)
-                .expect("a multiple of the block size, of a type that can be decoded");
-            elements.extend_from_slice(&head[..layout.head_dim()]);
-        }
+        let mut elements = vec![0.0; self.kv_heads * self.layout.head_dim()];
+        self.read(cell, &mut elements);
         elements
+    }
+
+    /// The same into a slice.
+    fn read(&self, cell: usize, out: &mut [f32]) {
+        let element = |i: usize| self.layout.element(i, cell % PAGE_CELLS);
+        for (head, out) in out.chunks_exact_mut(self.layout.head_dim()).enumerate() {
+            let elements = out.iter_mut().enumerate();
+            match self.head_page(cell / PAGE_CELLS, head) {
+                HeadPage::F32(page) => elements.for_each(|(i, x)| *x = page[element(i)]),
+                HeadPage::F16(page) => {
+                    elements.for_each(|(i, x)| *x = f16::from_bits(page[element(i)]).to_f32())
+                }
+                HeadPage::Bf16(page) => {
+                    elements.for_each(|(i, x)| *x = bf16::from_bits(page[element(i)]).to_f32());
+                }
+                HeadPage::Quantized(_) => self.read_blocks(cell, head, out),
+            }
+        }
+    }
+
+    fn read_blocks(&self, cell: usize, head: usize, out: &mut [f32]) {
+        let (dtype, start) = (self.layout.kind().dtype(), self.start(cell / PAGE_CELLS, head));
+        for (block, out) in out.chunks_mut(BLOCK_LEN).enumerate() {
+            let (mut elements, mut bytes) = ([0.0; BLOCK_LEN], [0; BLOCK_BYTES]);
+            self.layout.for_each_run_of_block(block, |run| {
+                bytes[run.in_cell..][..run.bytes].copy_from_slice(self.run(start, run, cell % PAGE_CELLS));
+            });
+            dequantize(dtype, &bytes[..dtype.block_bytes()], &mut elements)
+                .expect("a block of a type that can be decoded");
+            out.copy_from_slice(&elements[..out.len()]);
+        }
     }
 
     /// Stores a cell's elements of the heads starting at `first`.

@@ -163,6 +163,14 @@ impl Function for ClampedSwiglu {
     }
 }
 
+/// The logits in the columns of their tokens, and -∞ in all others.
+pub(crate) fn scatter(logits: &[f32], ids: &[i32], out: &mut [f32]) {
+    out.fill(f32::NEG_INFINITY);
+    for (logit, id) in logits.iter().zip(ids) {
+        out[usize::try_from(*id).expect("a token of the vocabulary")] = *logit;
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

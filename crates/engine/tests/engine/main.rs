@@ -3,6 +3,7 @@
 mod api;
 mod common;
 mod draft_models;
+mod drafts;
 mod equality;
 mod examples;
 mod golden;

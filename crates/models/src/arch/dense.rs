@@ -6,7 +6,10 @@ use crate::ffn::{Ffn, FfnShape};
 use crate::graph_context::{AttentionParams, GraphContext, LogitScaling};
 use crate::metadata::{LayerPattern, MetadataReader};
 use crate::table::{Linear, Table, WeightId};
-use crate::{HiddenOutput, Hyperparameters, KeyRope, KvShape, Model, ModelError, StepShape, WeightSpec};
+use crate::{
+    Follower, HiddenOutput, Hyperparameters, KeyRope, KvShape, Model, ModelError, SharedWeights, StepShape,
+    WeightSpec,
+};
 use verbatim_gguf::GgufFile;
 use verbatim_graph::{Activation, F32Bits, Graph, GraphError, RopeLayout, RopeScaling, RopeTable, ValueId};
 
@@ -286,13 +289,17 @@ impl Model for Dense {
                 None => (self.rope, self.freq_factors.at(context).map(|weight| weight.0)),
             };
             let rope = (self.variant.uses_rope)(layer).then_some(KeyRope { table, layout, freq_factors });
-            KvShape { kv_heads, head_dim, window, rope }
+            KvShape { kv_heads, head_dim, window, rope, is_row_memory: false }
         };
         (0..self.layers.len()).map(shape).collect()
     }
 
-    fn build(&self, shape: &StepShape) -> Result<Graph, GraphError> {
-        let mut ctx = GraphContext::new(&self.specs, shape)?;
+    fn shared_weights(&self) -> SharedWeights {
+        self.lm_head.shared_with(self.embedding)
+    }
+
+    fn build(&self, shape: &StepShape, followers: &[Follower<'_>]) -> Result<Graph, GraphError> {
+        let mut ctx = GraphContext::new(&self.specs, shape, followers)?;
         let mut x = ctx.embed(self.embedding, self.variant.embedding_scale)?;
         let full_rope = ctx.rope_table(self.rope, self.freq_factors.at(shape.context))?;
         let sliding_rope = match self.variant.sliding_window.as_ref().and_then(|sliding| sliding.rope) {

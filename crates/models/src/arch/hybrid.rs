@@ -12,7 +12,8 @@ use crate::graph_context::{AttentionParams, GraphContext, LogitScaling};
 use crate::metadata::MetadataReader;
 use crate::table::{Linear, Table, WeightId};
 use crate::{
-    HiddenOutput, Hyperparameters, KeyRope, KvShape, Model, ModelError, RecurrentShape, StepShape, WeightSpec,
+    Follower, HiddenOutput, Hyperparameters, KeyRope, KvShape, Model, ModelError, RecurrentShape,
+    SharedWeights, StepShape, WeightSpec,
 };
 use verbatim_gguf::GgufFile;
 use verbatim_graph::{
@@ -282,7 +283,7 @@ impl Model for Hybrid {
     fn kv_shapes(&self, _context: usize) -> Vec<KvShape> {
         let AttentionParams { kv_heads, head_dim, layout, .. } = self.params;
         let rope = Some(KeyRope { table: self.rope, layout, freq_factors: None });
-        let shape = KvShape { kv_heads, head_dim, window: None, rope };
+        let shape = KvShape { kv_heads, head_dim, window: None, rope, is_row_memory: false };
         let attending = self.layers.iter().filter(|layer| matches!(layer.mixer, Mixer::Attention(_)));
         attending.map(|_| shape).collect()
     }
@@ -292,8 +293,12 @@ impl Model for Hybrid {
         recurring.map(|_| self.delta).collect()
     }
 
-    fn build(&self, shape: &StepShape) -> Result<Graph, GraphError> {
-        let mut ctx = GraphContext::new(&self.specs, shape)?;
+    fn shared_weights(&self) -> SharedWeights {
+        self.lm_head.shared_with(self.embedding)
+    }
+
+    fn build(&self, shape: &StepShape, followers: &[Follower<'_>]) -> Result<Graph, GraphError> {
+        let mut ctx = GraphContext::new(&self.specs, shape, followers)?;
         let mut x = ctx.embed(self.embedding, 1.0)?;
         let rope = ctx.rope_table(self.rope, None)?;
         let (mut attending, mut recurring) = (0, 0);

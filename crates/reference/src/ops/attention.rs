@@ -14,9 +14,13 @@ pub struct Path<'a> {
     pub cells: &'a [i32],
 }
 
-/// The cells of the positions that a row attends to, in ascending order.
-pub fn cells(window: Option<usize>, position: usize, pages: &[i32], path: Option<Path<'_>>) -> Vec<usize> {
-    let first = window.map_or(0, |window| (position + 1).saturating_sub(window));
+/// The first position that a row attends to: of its window, and of what is valid.
+pub fn first_visible(window: Option<usize>, valid_from: usize, position: usize) -> usize {
+    window.map_or(0, |window| (position + 1).saturating_sub(window)).max(valid_from.min(position))
+}
+
+/// The cells of the positions `first..=position`.
+pub fn cells(first: usize, position: usize, pages: &[i32], path: Option<Path<'_>>) -> Vec<usize> {
     let cell = |position: usize| match path {
         Some(Path { tree_start, cells }) if position as i64 >= i64::from(tree_start) => {
             index(cells[(position as i64 - i64::from(tree_start)) as usize])

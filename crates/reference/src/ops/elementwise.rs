@@ -61,3 +61,12 @@ fn at_most(x: f32, limit: f32) -> f32 {
 pub fn head_columns(x: &[f32], heads: usize, start: usize, cols: usize) -> Vec<f32> {
     x.chunks_exact(x.len() / heads).flat_map(|head| &head[start..start + cols]).copied().collect()
 }
+
+/// The logits in the columns of their tokens, and -∞ in all others.
+pub fn scatter(logits: &[f32], ids: &[i32], vocabulary: usize) -> Vec<f32> {
+    let mut all = vec![f32::NEG_INFINITY; vocabulary];
+    for (logit, id) in logits.iter().zip(ids) {
+        all[usize::try_from(*id).expect("a token of the vocabulary")] = *logit;
+    }
+    all
+}
