@@ -281,19 +281,21 @@ fn forms(graphs: u64) -> BTreeMap<&'static str, BTreeMap<String, usize>> {
 }
 
 /// The forms of each op: the product of its flags, its weight types, its sizes, and rows or output rows.
-const FORMS: [(&str, usize); 22] = [
+const FORMS: [(&str, usize); 25] = [
     ("Add", 2),
-    ("Attention", 4 * 2 * 2 * 2),
+    ("Attention", 4 * 2 * 2 * 2 * 2),
+    ("Concat", 3),
     ("Embed", 1),
     ("GatedDelta", 1),
     ("GatherRows", 1),
     ("Glu", 4 * 2),
-    ("Hadamard", 30),
-    ("HeadColumns", 70),
+    ("Hadamard", 60),
+    ("HeadColumns", 150),
+    ("KvRead", 1),
     ("KvWrite", 1),
     ("Linear", 2 * 2 * 2 * 2),
     ("MoeCombine", 2),
-    ("MoeLinear", 40),
+    ("MoeLinear", 48),
     ("MoeTopK", 3 * 2 * 2 * 2),
     ("MoeWeights", 2 * 2 * 2),
     ("Mul", 2),
@@ -302,13 +304,14 @@ const FORMS: [(&str, usize); 22] = [
     ("RopeTable", 3 * 4 * 2),
     ("RowGate", 2),
     ("Scale", 2),
+    ("ScatterLogits", 40),
     ("ShortConv", 1),
     ("Softcap", 2),
 ];
 
 #[test]
 fn random_graphs_contain_every_form_of_every_op() {
-    let forms = forms(3_000);
+    let forms = forms(20_000);
     for (name, expected) in FORMS {
         let found = forms.get(name).map_or(0, BTreeMap::len);
         assert!(found >= expected, "{name}: {found} forms of {expected}: {:#?}", forms.get(name));
