@@ -1,7 +1,7 @@
 //! Where the time of runs goes, as thread 0 sees it.
 //!
 //! An op whose work is split into tasks keeps thread 0 busy about as long as the other threads; barrier waits are reported
-//! separately. The clock is read once after every op and once after every barrier.
+//! separately. The clock is read twice after every op, so that recording it is not counted, and once after every barrier.
 
 use std::time::{Duration, Instant};
 use verbatim_quant::DType;

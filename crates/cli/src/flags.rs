@@ -1,7 +1,8 @@
-//! Every command and every flag of `verbatim`, each defined once.
+//! Every command and every flag of `verbatim`, each defined once: here, or in `grammar_flags`, `sampling_flags` and
+//! `speculation_flags`.
 //!
-//! The parser, `--help`, the man pages, the shell completions and the environment variables all come from the
-//! definitions in this file. A flag on the command line wins over its environment variable.
+//! The parser, `--help`, the man pages, the shell completions and the environment variables all come from these
+//! definitions. A flag on the command line wins over its environment variable.
 //! Flags that several commands share are in separate structs ([`ModelFlags`], [`CacheFlags`], …), so that a
 //! flag means the same thing wherever it appears.
 //!

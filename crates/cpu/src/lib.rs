@@ -8,7 +8,7 @@
 //! [`verbatim_team::Team`] of threads and returns [`CpuOutputs`].
 //!
 //! Invariants: kernels allocate nothing; every reduction has one order, whatever the rows, threads or instruction set;
-//! `unsafe` is confined to SIMD, the arena and the rows that threads share.
+//! `unsafe` is confined to memory and what threads share.
 
 mod backend;
 mod executor;

@@ -292,7 +292,7 @@ impl CpuProgram {
         self.plan.phases()
     }
 
-    /// The memory to poison after a phase; empty outside test builds.
+    /// The memory to poison after a phase; empty in release builds.
     pub(crate) fn poison_after(&self, phase: usize) -> &[(usize, usize)] {
         self.poison.get(phase).map_or(&[], Vec::as_slice)
     }

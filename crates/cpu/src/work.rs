@@ -33,7 +33,7 @@ pub(crate) enum Units {
     One,
     /// This many: heads or groups.
     Of(usize),
-    /// The number of cache lines in a row of the result.
+    /// The number of cache lines in a row of the result; if that is not whole, more and smaller units.
     CacheLines,
     /// The number of quant blocks of the first operand.
     Blocks,

@@ -137,8 +137,8 @@ pub struct Attention {
     pub sinks: bool,
     /// The operands `tree_starts` and `paths` are given: the rows in flight are a tree, and each row has its own path.
     pub paths: bool,
-    /// The operand `valid_from` is given: a row attends to no position before its own. Cells that a draft model has not computed
-    /// hold garbage.
+    /// The operand `valid_from` is given: a row attends to no position before its `valid_from`, except that it
+    /// always attends to its own. Cells that a draft model has not computed hold garbage.
     pub valid_from: bool,
 }
 
@@ -218,7 +218,7 @@ pub enum Op {
     /// (q f32 \[r, heads * head_dim\], state, positions i32 \[r, 1\], sequences i32 \[r, 1\], pages i32 \[sequences, pages of
     /// one\], then tree_starts i32 \[r, 1\] and paths i32 \[r, depth\] if `paths`, then valid_from i32 \[r, 1\] if `valid_from`,
     /// then sinks f32 \[1, heads\] if `sinks`) → f32 \[r, heads * head_dim\]: every row attends to the positions of its window, from
-    /// its `valid_from`, if that is not after it, up to its own, whose K and V lie in the cells of its sequence's pages. With `paths`, K and V of position `tree_start + j` (tokens in flight) are read from the j-th cell of
+    /// its `valid_from` on (from its own position if `valid_from` is after it), up to its own, whose K and V lie in the cells of its sequence's pages. With `paths`, K and V of position `tree_start + j` (tokens in flight) are read from the j-th cell of
     /// the row's path; positions below `tree_start` are read from the pages. A row without a path has a tree start above its
     /// position. The result is bit-identical to that of the same K and V in the pages.
     Attention(Attention),
@@ -236,7 +236,7 @@ pub enum Op {
         parts: usize,
     },
     /// (logits f32 \[r, n\], token ids i32 \[1, n\]) → f32 \[r, vocabulary\]: the logits in the columns of their tokens, and -∞ in
-    /// all others. The ids of a draft vocabulary differ.
+    /// all others. No id occurs twice.
     ScatterLogits {
         /// Columns of the result.
         vocabulary: usize,
@@ -288,7 +288,8 @@ pub enum Op {
     /// (queries, keys and values f32 \[r, columns\], alpha f32 \[r, value_heads\], beta likewise, bias f32 \[1, value_heads\]
     /// (`ssm_dt.bias`), rate f32 likewise (`ssm_a`, -exp(A_log)), state, read slots i32 \[r, 1\], write slots i32 \[r, 1\]) → f32
     /// \[r, value_heads * value_dim\]: the gated delta rule (arXiv 2412.06464). In each head, with S the key_dim by value_dim state
-    /// from the row's read slot (zeros where it is -1), q and k of length 1 and q divided by √key_dim: S ← S · exp(rate ·
+    /// from the row's read slot (zeros where it is -1), q and k first L2-normalised (x / √(Σ x² + 1e-6)), and q then
+    /// divided by √key_dim: S ← S · exp(rate ·
     /// softplus(alpha + bias)); S ← S + k (sigmoid(beta) · (v - kᵀS)); result: qᵀS. The new S goes to the row's write slot. Rows
     /// are computed in order, so a row may read what one before it has written.
     GatedDelta(DeltaHeads),

@@ -78,7 +78,8 @@ pub struct Difference {
     pub wanted: Option<u32>,
     /// The token that was found.
     pub found: Option<u32>,
-    /// Whether the tokens are the same, and only log-probabilities or the reason for the end differ.
+    /// Whether the tokens are the same, and only the text, log-probabilities or the reason for the end
+    /// differ.
     pub same_tokens: bool,
 }
 

@@ -57,7 +57,7 @@ impl PackedExperts {
         &self.matrices
     }
 
-    /// Output rows of one expert.
+    /// Weight rows of one expert.
     pub fn rows(&self) -> usize {
         self.matrices[0].rows()
     }

@@ -1,4 +1,4 @@
-//! The matmul tile: sixteen output rows by up to eight tokens, over all columns. All sums over columns are here, so batch
+//! The matmul tile: sixteen weight rows by up to eight tokens, over all columns. All sums over columns are here, so batch
 //! invariance depends on this file alone.
 //!
 //! Written once over [`Simd`] and compiled per instruction set, weight format and number of tokens. Each SIMD lane
@@ -26,13 +26,13 @@ pub(super) struct Tile {
     /// Each token's row: `cols` f32, or `cols / 32` activation blocks. The rows need not be contiguous, because the tokens of
     /// one expert are scattered over the batch.
     pub inputs: [*const u8; MAX_TILE_TOKENS],
-    /// The output of each token's first row.
+    /// For each token, the output of the tile's first weight row.
     pub outputs: [*mut f32; MAX_TILE_TOKENS],
     /// Rows of the group that exist, from 1 to 16.
     pub rows: usize,
     /// `rows` elements, or null.
     pub bias: *const f32,
-    /// The residual of each token's first row, or null. May be `outputs`.
+    /// For each token, the residual of the tile's first weight row, or null. May be `outputs`.
     pub residuals: [*const f32; MAX_TILE_TOKENS],
 }
 

@@ -39,8 +39,8 @@ pub fn matmul(
     });
 }
 
-/// Maximum number of row groups per chunk of work: large enough to amortise scheduling, and small enough that their weights
-/// stay in L2 across the token blocks.
+/// Maximum number of row groups per chunk of work: an eighth of a thread's share, large enough to amortise scheduling, and
+/// small enough that the threads finish together.
 pub fn chunk_groups(groups: usize, threads: usize) -> usize {
     groups.div_ceil(threads * 8).max(1)
 }
@@ -159,7 +159,7 @@ impl<'a> SharedOutput<'a> {
 /// Applied to a finished sum before it is stored: first the bias is added, then the residual.
 #[derive(Clone, Copy, Default)]
 pub struct Epilogue<'a> {
-    /// One element per output row.
+    /// One element per weight row.
     pub bias: Option<&'a [f32]>,
     /// The residual.
     pub residual: Residual<'a>,
@@ -398,7 +398,7 @@ struct Operand {
 /// Bytes of activations of a token block: somewhat more than half of a common L2.
 const TOKEN_BLOCK_BYTES: usize = 640 << 10;
 
-/// Tokens of a token block: a multiple of the tile, and at least `MIN_TOKENS`, because the weights are read once per block.
+/// Tokens of a token block: a multiple of the tile, and not much fewer than `MIN_TOKENS`, because the weights are read once per block.
 fn block_tokens(row_bytes: usize, tile_tokens: usize) -> usize {
     const MIN_TOKENS: usize = 32;
     let tokens = (TOKEN_BLOCK_BYTES / row_bytes.max(1)).max(MIN_TOKENS);

@@ -13,7 +13,7 @@ use crate::packed_format::{PackedFormat, for_format};
 use verbatim_simd::Scalar;
 use verbatim_team::{AlignedBytes, TaskCounter, Team};
 
-/// A matrix of `rows` output rows and `cols` input columns, rows interleaved in groups of sixteen (*row groups*).
+/// A matrix of `rows` rows (the columns of the output) and `cols` columns (those of the input), rows interleaved in groups of sixteen (*row groups*).
 ///
 /// Memory use is within 6 % of the file's for common formats, within 12 % for all others (rows are padded to a multiple of 16,
 /// and a row group to 64 bytes).
@@ -76,7 +76,7 @@ impl PackedMatrix {
         Source::new(dtype, rows, cols, bytes)?.pack(team, format, on_consumed)
     }
 
-    /// Output rows.
+    /// Weight rows: the columns of the output.
     pub fn rows(&self) -> usize {
         self.rows
     }

@@ -28,7 +28,8 @@ pub mod inputs {
     pub const PARENT_CELLS: &str = "parent_cells";
     /// The position before each row's in its sequence, i32; 0 for position 0.
     pub const PARENT_POSITIONS: Tag = Tag::new("parent_positions");
-    /// The last position of each row's sequence in the step, i32: to which the rows of a block attend.
+    /// The last position of each row's sequence in the step, i32: the rows of a draft block attend to all
+    /// positions up to it.
     pub const LAST_POSITIONS: Tag = Tag::new("last_positions");
     /// The first position whose K and V each row's model has computed, i32.
     pub const VALID_FROM: Tag = Tag::new("valid_from");
@@ -134,7 +135,7 @@ struct KvGroup {
     paths: Option<[ValueId; 2]>,
 }
 
-/// Positions that the rows of a row memory are kept for: the last one, and the row's own.
+/// A row memory keeps the rows of this many positions: the one before the row's, and the row's own.
 pub(crate) const ROW_MEMORY_WINDOW: usize = 2;
 
 /// A graph under construction.

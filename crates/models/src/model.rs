@@ -12,7 +12,7 @@ pub enum HiddenOutput {
     Layer(u32),
     /// The hidden state after the final norm.
     FinalNorm,
-    /// What the n-th follower of the step has fused its features to.
+    /// The target's hidden states that the n-th follower of the step reads (its *features*), as its follow pass has combined them.
     Fused(u32),
 }
 
@@ -174,7 +174,8 @@ pub trait Model: Send + Sync {
         None
     }
 
-    /// The hidden states that can be read: all of [`HiddenOutput`] in every architecture.
+    /// The model's own hidden states that can be read, in every architecture: all of [`HiddenOutput`] but
+    /// [`HiddenOutput::Fused`], which a follower adds.
     fn hidden_outputs(&self) -> Vec<HiddenOutput> {
         let layers = self.hyperparameters().layers as u32;
         let mut hidden_outputs = vec![HiddenOutput::Embedding];

@@ -1,7 +1,7 @@
 //! The planner: from lifetimes to offsets.
 //!
-//! Greedy best fit in order of decreasing size over the live ranges of values (Pisarchyk and Lee, arXiv 2001.03288), and, when that
-//! leaves more than [`GOOD_ENOUGH_PERCENT`] above the lower bound, a bounded and seeded search over other orders.
+//! Greedy best fit in order of decreasing size over the live ranges of values (Pisarchyk and Lee, arXiv 2001.03288), and, when
+//! the arena is then larger than [`GOOD_ENOUGH_PERCENT`] percent of the lower bound, a bounded and seeded search over other orders.
 
 use crate::allocation::in_arena;
 use crate::{ALIGNMENT, Allocation, ArenaSize, PhaseRules, PlanError};

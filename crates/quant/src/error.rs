@@ -9,13 +9,11 @@ pub enum QuantError {
         /// The rejected type.
         dtype: DType,
     },
-    /// The type can be read but not written.
-    #[error("cannot quantise to {dtype}: choose one of {}", names(writable))]
+    /// The type cannot be written: it needs calibration data, or is not a weight format.
+    #[error("cannot quantise to {dtype}: choose one of {}", names(&crate::writable()))]
     NoQuantizer {
         /// The rejected type.
         dtype: DType,
-        /// Those that can be written.
-        writable: Vec<DType>,
     },
     /// The number of elements is not a multiple of the block size.
     #[error("{elements} elements are not a multiple of the {dtype} block size, {}", dtype.block_len())]
@@ -54,7 +52,7 @@ pub enum QuantError {
         index: usize,
         /// The value there.
         value: f32,
-        /// The largest magnitude of the format.
+        /// The largest magnitude that is accepted.
         limit: f32,
     },
 }

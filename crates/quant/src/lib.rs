@@ -81,15 +81,17 @@ pub fn dequantize(dtype: DType, bytes: &[u8], out: &mut [f32]) -> Result<(), Qua
 /// If `dtype` has no quantiser (see [`can_quantize`]), `input.len()` is not a multiple of the block
 /// size, the size of `out` does not match `input`, or an element is not finite or too large for the format.
 pub fn quantize(dtype: DType, input: &[f32], out: &mut [u8]) -> Result<(), QuantError> {
-    encode(dtype, input, out).unwrap_or_else(|| {
-        let writable = ALL.into_iter().filter(|&dtype| can_quantize(dtype)).collect();
-        Err(QuantError::NoQuantizer { dtype, writable })
-    })
+    encode(dtype, input, out).unwrap_or(Err(QuantError::NoQuantizer { dtype }))
 }
 
 /// Whether [`quantize`] writes this type. The others need calibration data or are not weight formats.
 pub fn can_quantize(dtype: DType) -> bool {
     encode(dtype, &[], &mut []).is_some()
+}
+
+/// All types that [`quantize`] writes.
+fn writable() -> Vec<DType> {
+    ALL.into_iter().filter(|&dtype| can_quantize(dtype)).collect()
 }
 
 /// [`quantize`]; `None` if there is no quantiser.

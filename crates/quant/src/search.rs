@@ -22,12 +22,12 @@ pub(crate) const LEN: usize = 256;
 /// where `range` is that of the elements and `q_max` the largest quant.
 const AFFINE_TRIALS: usize = 16;
 
-/// Trial scales of a symmetric block (without a min): the absmax scale, which spans the range, and then that one divided by
-/// 0.77, 0.80 … 1.13.
+/// Trial scales of a symmetric block (without a min), for each of its two extreme levels: the scale that maps the element of
+/// largest magnitude to that level, and then that one divided by 0.77, 0.80 … 1.13.
 const SYMMETRIC_TRIALS: usize = 14;
 
-/// Initial values of `d`: the largest sub-block scale is mapped to this fraction of the largest storable integer. A lower value
-/// leaves room for the steps that follow to increase it.
+/// Initial values of `d`: the largest sub-block scale is mapped to this fraction of the largest storable integer. With a lower
+/// fraction the largest integer scale is not at its limit, so that the steps that follow can increase it.
 const STARTS: [f32; 3] = [1.0, 0.97, 0.94];
 
 /// How often `d` is refitted. Three more refits would reduce the error by at most 0.2 %.
@@ -303,7 +303,7 @@ struct SymmetricScales<const SUBS: usize> {
 }
 
 impl<const SUBS: usize> SymmetricScales<SUBS> {
-    /// `d` such that the scale of largest magnitude is the extreme integer, and `fitted` rounded to integers.
+    /// `d` such that the scale of largest magnitude becomes `-scale_max - 1`, and `fitted` rounded to integers.
     fn new(fitted: &[f32; SUBS], scale_max: f32) -> Self {
         let d = round_to_f16(largest_by_magnitude(fitted) / (-scale_max - 1.0));
         let scales = fitted.map(|scale| round(scale * inverse_or_zero(d)).clamp(-scale_max - 1.0, scale_max));

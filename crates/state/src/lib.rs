@@ -3,8 +3,9 @@
 //! **A sequence grows in transactions.** [`State::append`] (a chain) or [`State::append_tree`] allocates KV cells for positions *in
 //! flight* (allocated, not yet committed: draft tokens), steps store their K and V, and [`State::commit`] or
 //! [`State::commit_path`] commits those on one path; [`State::rollback`] drops them all. None of this changes committed positions,
-//! so a failed step or rejected draft tokens leave a sequence unchanged. Other crates attach their own per-sequence state as a
-//! [`SequenceExtension`].
+//! so a failed step or rejected draft tokens leave a sequence unchanged. Each row has its own *KV index* in the sequence's
+//! KV cache; it equals the position unless a tree is in flight, whose rows share positions. Other crates attach their own
+//! per-sequence state as a [`SequenceExtension`].
 //!
 //! **A step** calls [`State::batch`] to find where its rows read and write, then [`State::begin_compute`], runs, and calls
 //! [`State::computed`] if the run has succeeded.

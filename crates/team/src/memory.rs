@@ -1,4 +1,4 @@
-//! Aligned memory that several threads write concurrently: the only place where bytes are reinterpreted as elements.
+//! Aligned memory that several threads write concurrently: the only place where slices of elements are made from bytes.
 #![allow(unsafe_code)] // Allocation, and shared writes that the plan's phases keep apart.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};

@@ -54,7 +54,7 @@ impl ChatTemplate {
     /// Compiles a template that reads the system's clock.
     ///
     /// # Errors
-    /// [`TemplateError::Syntax`] and [`TemplateError::TooLong`].
+    /// [`TemplateError::Syntax`], [`TemplateError::Unsupported`] and [`TemplateError::TooLong`].
     pub fn new(source: &str) -> Result<Self, TemplateError> {
         Self::with_clock(source, Clock::System)
     }
@@ -62,7 +62,7 @@ impl ChatTemplate {
     /// Compiles a template that reads the given clock.
     ///
     /// # Errors
-    /// [`TemplateError::Syntax`] and [`TemplateError::TooLong`].
+    /// [`TemplateError::Syntax`], [`TemplateError::Unsupported`] and [`TemplateError::TooLong`].
     pub fn with_clock(source: &str, clock: Clock) -> Result<Self, TemplateError> {
         if source.len() > SOURCE_BYTES_MAX {
             return Err(TemplateError::TooLong { bytes: source.len(), limit: SOURCE_BYTES_MAX });
@@ -91,7 +91,8 @@ impl ChatTemplate {
     ///
     /// # Errors
     /// [`TemplateError::Raised`] with the template's own message; [`TemplateError::Render`] where Python would raise an
-    /// error of its own; [`TemplateError::OutOfBudget`] for a template that does not terminate.
+    /// error of its own; [`TemplateError::OutOfBudget`] for a template that does not terminate;
+    /// [`TemplateError::Unsupported`] for what this engine does not have; [`TemplateError::ContextNotAnObject`].
     pub fn render(&self, context: &Json) -> Result<String, TemplateError> {
         self.render_within(context, budget(context))
     }

@@ -84,7 +84,8 @@ impl Tokenizer {
     /// Tolerated, as in llama.cpp: empty token texts (they are never made from text), missing token types (all tokens
     /// are then ordinary, and known control tokens are recognised by name), unknown type numbers (ordinary), repeated
     /// merge rules (the first counts), and bytes without a token in a byte-level vocabulary (they encode to nothing).
-    /// What is corrected or ignored is in [`warnings`](Self::warnings): special ids outside the vocabulary.
+    /// [`warnings`](Self::warnings) has two more: special ids outside the vocabulary, which are ignored, and Gemma 4 files that
+    /// deny BOS, which is added.
     ///
     /// # Errors
     /// An unsupported model or pre-tokenizer, by name; missing arrays and arrays of the wrong length; duplicate

@@ -101,7 +101,7 @@ impl Printer<'_> {
         }
     }
 
-    /// A lexeme's name, or that of the rule for a split one. A lexeme that may be empty becomes optional, and then matches
+    /// A lexeme's name; for one that has been split, the name of a rule with its parts. A lexeme that may be empty becomes optional, and then matches
     /// other texts only.
     fn lexeme(&mut self, index: usize) -> Result<String, GrammarError> {
         let lexeme = &self.grammar.lexemes[index];

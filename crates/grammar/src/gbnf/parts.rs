@@ -28,7 +28,7 @@ pub(super) enum Part {
 /// A regular expression that is matched as a whole, unless it has been split.
 pub(super) struct Lexeme {
     pub node: Node,
-    /// What takes its place.
+    /// The parts that take its place, if it had to be split so as not to cut off another lexeme.
     pub split: Option<Part>,
     /// Whether the empty text matches.
     pub is_nullable: bool,

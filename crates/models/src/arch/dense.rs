@@ -188,7 +188,7 @@ impl Dense {
 }
 
 impl FreqFactors {
-    /// In files, only the presence of these tensors marks a LongRoPE model.
+    /// Many LongRoPE files are marked only by the presence of these tensors, others by `rope.scaling.type`: both are recognised.
     fn open(
         table: &mut Table<'_>,
         keys: &MetadataReader<'_>,
