@@ -71,7 +71,7 @@ impl Backend for ThreeOps {
     }
 
     fn append_weight(&mut self, weights: &mut Weights, weight: WeightSource<'_>) -> Result<(), PackError> {
-        let WeightSource { kind, dtype, rows, cols, bytes, on_consumed } = weight;
+        let WeightSource { kind, dtype, rows, cols, .. } = weight;
         if rows == 0 || cols == 0 {
             return Err(PackError::Empty { rows, cols });
         }
@@ -81,8 +81,7 @@ impl Backend for ThreeOps {
         let count = rows.saturating_mul(cols);
         let no_memory = PackError::OutOfMemory { bytes: count.saturating_mul(size_of::<f32>()) };
         let mut values = zeros(count).ok_or(no_memory)?;
-        dequantize(dtype, bytes, &mut values)?;
-        on_consumed(0..bytes.len());
+        dequantize(dtype, &weight.read_all()?, &mut values)?;
         let dtype = if kind == WeightKind::Vector { DType::F32 } else { dtype };
         weights.items.push(Weight { kind, dtype, rows, cols, values });
         Ok(())
@@ -317,8 +316,7 @@ mod tests {
     fn weights(kind: WeightKind) -> Result<Weights, PackError> {
         let mut weights = ThreeOps.new_weights();
         let bytes: Vec<u8> = [1.0f32, 2.0, 3.0, 4.0, 5.0, 6.0].iter().flat_map(|x| x.to_le_bytes()).collect();
-        let source =
-            WeightSource { kind, dtype: DType::F32, rows: 3, cols: 2, bytes: &bytes, on_consumed: &|_| {} };
+        let source = WeightSource { kind, dtype: DType::F32, rows: 3, cols: 2, bytes: &bytes };
         ThreeOps.append_weight(&mut weights, source)?;
         Ok(weights)
     }

@@ -25,7 +25,7 @@ pub use kv_type::KvType;
 pub use profile::{MatmulKind, MatmulWork, OpTime, Profile, Recorder};
 pub use state::{KShift, KvSpec, PAGE_CELLS, RecurrentSpec, StateLayers, StateMemoryError, StateStore};
 pub use verbatim_graph::WeightKind;
-pub use weights::{PackError, WeightSource};
+pub use weights::{PackError, ReadError, WeightBytes, WeightSource};
 
 use verbatim_graph::{Graph, Placement, RowCounts, Tag};
 
@@ -53,7 +53,8 @@ pub trait Backend {
     /// Appends a weight to the table.
     ///
     /// # Errors
-    /// If the number of bytes does not match the shape, the format is not supported, or an allocation fails.
+    /// If the number of bytes does not match the shape, the format is not supported, the bytes cannot be read, or an allocation
+    /// fails.
     fn append_weight(
         &mut self,
         weights: &mut Self::Weights,

@@ -1,6 +1,6 @@
 //! Weights as they are passed from a file to a backend.
 
-use std::ops::Range;
+use std::error::Error;
 use verbatim_graph::WeightKind;
 use verbatim_quant::{DType, QuantError};
 
@@ -16,9 +16,53 @@ pub struct WeightSource<'a> {
     /// Input features.
     pub cols: usize,
     /// The tensor's data.
-    pub bytes: &'a [u8],
-    /// Called, from any thread, with ranges of `bytes` that are no longer needed: the ranges cover `bytes` exactly once.
-    pub on_consumed: &'a (dyn Fn(Range<usize>) + Sync),
+    pub bytes: &'a dyn WeightBytes,
+}
+
+impl WeightSource<'_> {
+    /// All bytes at once: for vectors and small matrices.
+    ///
+    /// # Errors
+    /// If they cannot be read, or the allocation fails.
+    pub fn read_all(&self) -> Result<Vec<u8>, PackError> {
+        let mut bytes = Vec::new();
+        let len = self.bytes.byte_len();
+        bytes.try_reserve_exact(len).map_err(|_| PackError::OutOfMemory { bytes: len })?;
+        bytes.resize(len, 0);
+        self.bytes.read(0, &mut bytes)?;
+        Ok(bytes)
+    }
+}
+
+/// The data of a weight, wherever it is. It is read piece by piece, so that little more than the packed weights is in memory.
+pub trait WeightBytes: Sync {
+    /// The number of bytes.
+    fn byte_len(&self) -> usize;
+
+    /// Copies the bytes from `start` on to `into`. Any thread may call it. A backend reads every byte once: an implementation may
+    /// use that to read ahead.
+    ///
+    /// # Errors
+    /// If they cannot be read.
+    ///
+    /// # Panics
+    /// If there are fewer bytes.
+    fn read(&self, start: usize, into: &mut [u8]) -> Result<(), ReadError>;
+}
+
+/// Why bytes could not be read.
+pub type ReadError = Box<dyn Error + Send + Sync>;
+
+/// Bytes in memory.
+impl<T: AsRef<[u8]> + Sync> WeightBytes for T {
+    fn byte_len(&self) -> usize {
+        self.as_ref().len()
+    }
+
+    fn read(&self, start: usize, into: &mut [u8]) -> Result<(), ReadError> {
+        into.copy_from_slice(&self.as_ref()[start..start + into.len()]);
+        Ok(())
+    }
 }
 
 /// Why a weight cannot be packed.
@@ -72,4 +116,7 @@ pub enum PackError {
     /// A vector could not be decoded.
     #[error(transparent)]
     Decode(#[from] QuantError),
+    /// The data could not be read.
+    #[error(transparent)]
+    Read(#[from] ReadError),
 }

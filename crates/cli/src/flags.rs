@@ -211,11 +211,14 @@ fn kv_type_of(name: &str) -> Result<KvType, String> {
     found.ok_or_else(|| format!("{name} is not one of {}", KvType::ALL.map(KvType::name).join(", ")))
 }
 
+/// Size of the prefix cache in MiB where nothing is said.
+pub const DEFAULT_CACHE_MIB: usize = 256;
+
 /// Context size, context shift, session file and prefix cache.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Context and session")]
 pub struct SequenceFlags {
-    /// Context size in tokens [default: the model's training context, at most 8192]
+    /// Context size in tokens: memory is taken as it is used [default: what the model was trained for, or what fits the memory]
     #[arg(
         short = 'c',
         long = "ctx-size",
@@ -242,7 +245,7 @@ pub struct SequenceFlags {
         long,
         value_name = "MIB",
         env = "VERBATIM_CACHE_MIB",
-        default_value = "256",
+        default_value_t = DEFAULT_CACHE_MIB,
         value_parser = values::count
     )]
     pub cache_mib: usize,

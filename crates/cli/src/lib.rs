@@ -15,6 +15,7 @@ pub mod command_line;
 pub mod commands;
 pub mod completer;
 pub mod config;
+pub mod context_size;
 pub mod cpu_mask;
 pub mod error;
 pub mod flags;

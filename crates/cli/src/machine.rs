@@ -1,16 +1,41 @@
 //! What this machine has for a model: memory, and how fast it reads it.
 
 use sysinfo::{MemoryRefreshKind, RefreshKind, System};
+use verbatim_engine::Memory;
 
-/// Memory that programs can still take, in bytes: of the machine, or of the container that limits this process. `None` if the
-/// system does not report it.
-pub fn available_memory() -> Option<u64> {
+/// Memory of the machine, or of the container that limits this process. `None` if the system does not report it.
+pub fn memory() -> Option<Memory> {
     let memory = RefreshKind::nothing().with_memory(MemoryRefreshKind::nothing().with_ram());
     let system = System::new_with_specifics(memory).ok()?;
-    let machine = Some(system.available_memory()).filter(|&bytes| bytes > 0)?;
-    // A limit of the container that is larger than the machine is none.
-    let container = system.cgroup_limits().map(|limits| limits.free_memory).filter(|&bytes| bytes > 0);
-    Some(container.map_or(machine, |limit| limit.min(machine)))
+    let (mut total, mut available) = (system.total_memory(), system.available_memory());
+    if let Some(limits) = system.cgroup_limits().filter(|limits| limits.total_memory > 0) {
+        total = total.min(limits.total_memory);
+        // The page cache counts as used by a container, but is given up for programs.
+        available = available.min(limits.total_memory.saturating_sub(limits.rss));
+    }
+    (total > 0 && available > 0).then_some(Memory { total, available, allocatable: allocatable() })
+}
+
+/// Address space that this process may still allocate, in bytes (`ulimit -v`).
+#[cfg(target_os = "linux")]
+fn allocatable() -> u64 {
+    let Some(limit) = rustix::process::getrlimit(rustix::process::Resource::As).current else {
+        return u64::MAX;
+    };
+    let pages = std::fs::read_to_string("/proc/self/statm").ok();
+    let pages = pages.and_then(|text| text.split(' ').next()?.parse::<u64>().ok()).unwrap_or(0);
+    limit.saturating_sub(pages.saturating_mul(rustix::param::page_size() as u64))
+}
+
+/// Address space that this process may still allocate, in bytes: not known here.
+#[cfg(not(target_os = "linux"))]
+fn allocatable() -> u64 {
+    u64::MAX
+}
+
+/// Memory that programs can still take, in bytes. `None` if the system does not report it.
+pub fn available_memory() -> Option<u64> {
+    memory().map(|memory| memory.available.min(memory.allocatable))
 }
 
 /// Whether a model file of this size can be loaded into `available` bytes, with a short context and some room for everything else.
@@ -50,7 +75,9 @@ mod tests {
 
     #[test]
     fn this_machine_has_memory() {
-        assert!(available_memory().is_none_or(|bytes| bytes > 1 << 20));
+        let memory = memory().expect("every system of the tests reports it");
+        assert!(memory.available > 1 << 20 && memory.available <= memory.total, "{memory:?}");
+        assert!(memory.allocatable > 1 << 20, "{memory:?}");
         assert!(cores() >= 1);
     }
 }

@@ -3,15 +3,12 @@
 use std::fmt::Write;
 
 use serde_json::{Value as Json, json};
-use verbatim_engine::{LoadOptions, Requirements, read_hyperparameters};
+use verbatim_engine::{Requirements, read_hyperparameters};
 use verbatim_gguf::GgufFile;
 
 use crate::machine;
 use crate::model_file::weights_format;
 use crate::standard_io::{escape, human_bytes};
-
-/// Step of the context sizes that are tried.
-const CONTEXT_STEP: usize = 256;
 
 /// The answers.
 #[derive(Debug)]
@@ -34,24 +31,17 @@ pub struct ModelSummary {
     pub needs: Option<Requirements>,
     /// Memory that is available, in bytes.
     pub available_bytes: Option<u64>,
-    /// The largest context that fits the available memory.
-    pub fitting_context: Option<usize>,
     /// Bytes per second that this machine reads.
     pub bandwidth: Option<f64>,
 }
 
 impl ModelSummary {
-    /// Reads the metadata, and measures this machine if the model can be loaded.
-    pub fn read(file: &GgufFile, is_loadable: bool) -> Self {
+    /// Reads the metadata, and measures this machine if the model can be loaded, that is, if what it `needs` is known.
+    pub fn read(file: &GgufFile, needs: Option<Requirements>) -> Self {
         let metadata = file.metadata();
         let text = |key| metadata.get_str(key).ok().flatten().map(str::to_owned);
         let trained_context = read_hyperparameters(file).ok().map(|parameters| parameters.context);
-        let needs = if is_loadable { Requirements::read(file, &LoadOptions::default()).ok() } else { None };
         let available_bytes = machine::available_memory();
-        let fitting_context = needs
-            .and(trained_context)
-            .zip(available_bytes)
-            .and_then(|(trained, available)| fitting_context(file, trained, available));
         Self {
             name: text("general.name"),
             architecture: text("general.architecture"),
@@ -62,7 +52,6 @@ impl ModelSummary {
             has_template: metadata.contains("tokenizer.chat_template"),
             needs,
             available_bytes,
-            fitting_context,
             bandwidth: needs.and_then(|_| machine::read_bandwidth(available_bytes)),
         }
     }
@@ -115,9 +104,8 @@ impl ModelSummary {
             needs.context
         );
         if let Some(available) = self.available_bytes {
-            let trained = self.trained_context.unwrap_or(needs.context);
-            let fits = match self.fitting_context {
-                Some(context) if context >= trained => "enough for the full context".to_owned(),
+            let fits = match needs.fitting_context {
+                Some(context) if context >= needs.trained_context => "enough for the full context".to_owned(),
                 Some(context) => format!("enough for a context of {context} tokens (--ctx)"),
                 None => "too little for this model".to_owned(),
             };
@@ -150,29 +138,11 @@ impl ModelSummary {
                 "token_bytes": needs.token_bytes,
             })),
             "available_bytes": self.available_bytes,
-            "fitting_context": self.fitting_context,
+            "fitting_context": self.needs.and_then(|needs| needs.fitting_context),
             "read_bytes_per_second": self.bandwidth,
             "tokens_per_second_max": self.tokens_per_second_max(),
         })
     }
-}
-
-/// The largest context up to the trained one that fits, in steps; `None` if none does.
-fn fitting_context(file: &GgufFile, trained: usize, available: u64) -> Option<usize> {
-    let fits = |context: usize| {
-        let options = LoadOptions { context: Some(context), ..LoadOptions::default() };
-        Requirements::read(file, &options).is_ok_and(|needs| needs.total_bytes() <= available)
-    };
-    if fits(trained) {
-        return Some(trained);
-    }
-    // Memory grows with the context: the last step that fits is found by bisection.
-    let (mut fitting, mut too_many) = (0, trained.div_ceil(CONTEXT_STEP));
-    while too_many - fitting > 1 {
-        let steps = fitting.midpoint(too_many);
-        if fits(steps * CONTEXT_STEP) { fitting = steps } else { too_many = steps }
-    }
-    (fitting > 0).then_some(fitting * CONTEXT_STEP)
 }
 
 /// `8.03 B`, `135 M`.
@@ -203,12 +173,13 @@ mod tests {
             has_template: true,
             needs: Some(Requirements {
                 context: 8192,
+                trained_context: 8192,
+                fitting_context: Some(8192),
                 weight_bytes: 90_000_000,
                 state_bytes: 188_743_680,
                 token_bytes: 90_000_000,
             }),
             available_bytes: Some(8_000_000_000),
-            fitting_context: Some(8192),
             bandwidth: Some(18e9),
         }
     }
@@ -224,8 +195,11 @@ mod tests {
             speed     at most about 200 tokens/s: each token reads 90.00 MB, and memory delivers 18.00 GB/s at the moment (an estimate: \
             `verbatim bench` measures)\n";
         assert_eq!(summary().text(None), expected);
+        let with = |fitting_context| summary().needs.map(|needs| Requirements { fitting_context, ..needs });
+        let part = ModelSummary { needs: with(Some(4096)), ..summary() }.text(None);
+        assert!(part.contains("available: enough for a context of 4096 tokens (--ctx)\n"), "{part}");
         let small = ModelSummary {
-            fitting_context: None,
+            needs: with(None),
             available_bytes: Some(1000),
             bandwidth: Some(9e8),
             ..summary()

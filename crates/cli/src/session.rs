@@ -8,16 +8,18 @@ use verbatim_device::Device;
 use verbatim_engine::{
     ChatError, Engine, EngineOptions, Event, FinishReason, GenerationStats, Grammar, LoadError, LoadOptions,
     Message, Prompt, Request, RequestError, RestoreError, Role, Sampling, SaveError, SessionError, SessionId,
-    SessionOptions, Speculation, StateMemoryError, Stepper, TextProcessor, read_hyperparameters,
+    SessionOptions, Speculation, StateError, StateMemoryError, StepError, Stepper, TextProcessor,
     recommended_sampling,
 };
 use verbatim_gguf::GgufFile;
 use verbatim_text::Tokenizer;
 
 use crate::chat_templates;
+use crate::context_size;
 use crate::cpu_mask::CpuMask;
 use crate::flags::{DeviceFlags, GenerateFlags, InferenceFlags, ModelFlags, RunArgs, SequenceFlags};
 use crate::interrupt::Interrupt;
+use crate::machine;
 use crate::model_file::{ModelFile, weights_format};
 use crate::pull::{self, Sources};
 use crate::standard_io::{escape, human_bytes, notify, reject_model_output};
@@ -200,6 +202,9 @@ pub fn load(file: &ModelFile, device: Device, options: &LoadOptions) -> anyhow::
             LoadError::Memory(StateMemoryError::Kv { .. }) => {
                 " (--ctx-size, --cache-type-k, --cache-type-v, --cache-mib)"
             }
+            LoadError::ContextMemory { .. } => {
+                " (--ctx-size, --cache-type-k, --cache-type-v, --cache-mib, --parallel)"
+            }
             _ => "",
         };
         anyhow!("{error}{hint}").context(format!("{} cannot be loaded", file.path.display()))
@@ -236,8 +241,6 @@ impl Session {
             !needs_template || template.is_some() || file.gguf.metadata().contains(CHAT_TEMPLATE),
             "the model has no chat template and cannot hold a conversation; use --chat-template, or `verbatim run --no-template`"
         );
-        let context = sequence.context_tokens.and_then(|Limit(tokens)| tokens);
-        warn_of_long_context(&file, context);
         let options = load_options(flags);
         let sampling = sampling_for(&file, generate)?;
         let settings = AnswerSettings::new(sampling, grammar, generate);
@@ -246,6 +249,7 @@ impl Session {
         let waiting = Waiting::start(generate.quiet, format!("loading {}", escape(&name)));
         let engine = start_engine(&file, device, &options, template)?;
         drop(waiting);
+        context_size::explain(&file.gguf, &options, engine.context());
         let size = human_bytes(file.path.metadata().map_or(0, |found| found.len()));
         let description = format!(
             "{name}, {} ({size}), context of {} tokens",
@@ -460,6 +464,7 @@ pub fn open_engine(store: &Store, args: &RunArgs, sequences: usize) -> anyhow::R
     let settings = AnswerSettings::new(sampling_for(&file, generate)?, grammar, generate);
     let (device, _) = open_device(&args.inference.device)?;
     let engine = start_engine(&file, device, &options, template)?;
+    context_size::explain(&file.gguf, &options, engine.context());
     let request = settings.request(Prompt::Text(String::new()));
     Ok((engine, Defaults { request, system: generate.system.clone(), is_raw: args.no_template }))
 }
@@ -473,6 +478,7 @@ fn load_options(flags: &InferenceFlags) -> LoadOptions {
         hadamard: !cache.no_kv_rotation,
         cache_bytes: sequence.cache_mib.saturating_mul(1 << 20),
         backend_sampling: !generate.sampling.no_backend_sampling,
+        memory: Some(machine::memory),
         ..LoadOptions::default()
     }
 }
@@ -487,18 +493,6 @@ fn sampling_for(file: &ModelFile, generate: &GenerateFlags) -> anyhow::Result<Sa
         notify("warning: --mirostat replaces --samplers and --adaptive-target, which have no effect");
     }
     Ok(sampling)
-}
-
-/// Warns of a context that is larger than the one that the model was trained for.
-fn warn_of_long_context(file: &ModelFile, context: Option<usize>) {
-    let trained = read_hyperparameters(&file.gguf).map(|model| model.context);
-    if let (Some(context), Ok(trained)) = (context, trained)
-        && context > trained
-    {
-        notify(&format!(
-            "warning: --ctx-size {context} is more than the {trained} tokens that the model was trained for; answers beyond that may be poor"
-        ));
-    }
 }
 
 /// Loads a model and starts its engine. `template` replaces the model's own.
@@ -537,6 +531,9 @@ fn about_session(error: SessionError, what: &'static str) -> anyhow::Error {
                 SaveError::Restore { error: RestoreError::KvFormatMismatch { .. }, .. } => {
                     " with these --cache-type-k, --cache-type-v and --no-kv-rotation"
                 }
+                SaveError::Restore { error: RestoreError::State(StateError::ContextFull { .. }), .. } => {
+                    " with this --ctx-size"
+                }
                 _ => "",
             };
             anyhow::Error::new(error).context(format!("--session {what}{flags}"))
@@ -552,6 +549,10 @@ fn about_request(error: RequestError) -> anyhow::Error {
         RequestError::PromptTooLong { .. } => anyhow!(
             "{error}; use a larger --ctx-size, a shorter prompt or --context-shift (in a conversation, /clear)"
         ),
+        RequestError::State(error @ StateError::OutOfMemory { .. })
+        | RequestError::Step(StepError::State(error @ StateError::OutOfMemory { .. })) => {
+            anyhow!("{error} (--cache-type-k, --cache-type-v)")
+        }
         RequestError::Chat(ChatError::NoTemplate) => {
             anyhow!("{error}; use --no-template, or --chat-template")
         }

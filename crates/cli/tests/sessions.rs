@@ -125,7 +125,7 @@ fn with_template(home: &Path, template: &str) -> PathBuf {
     let path = home.join("model.gguf");
     let mut writer = writer.begin(fs::File::create(&path).unwrap()).unwrap();
     for tensor in file.iter_tensors() {
-        writer.append(tensor.name(), tensor.data()).unwrap();
+        writer.append(tensor.name(), &tensor.data().unwrap()).unwrap();
     }
     writer.finish().unwrap();
     path

@@ -29,31 +29,20 @@ impl Backend for Cpu {
     }
 
     fn append_weight(&mut self, weights: &mut Weights, weight: WeightSource<'_>) -> Result<(), PackError> {
-        let WeightSource { kind, dtype, rows, cols, bytes, on_consumed } = weight;
+        let WeightSource { kind, dtype, rows, cols, bytes } = weight;
         let team = self.team();
         let weight = match kind {
-            WeightKind::Matrix => {
-                Weight::Matrix(PackedMatrix::pack_with(team, dtype, rows, cols, bytes, on_consumed)?)
-            }
+            WeightKind::Matrix => Weight::Matrix(PackedMatrix::pack_with(team, dtype, rows, cols, bytes)?),
             WeightKind::Experts(experts) => {
                 let rows = rows.checked_div(experts).unwrap_or(0);
-                Weight::Experts(PackedExperts::pack_with(
-                    team,
-                    dtype,
-                    experts,
-                    rows,
-                    cols,
-                    bytes,
-                    on_consumed,
-                )?)
+                Weight::Experts(PackedExperts::pack_with(team, dtype, experts, rows, cols, bytes)?)
             }
             WeightKind::Vector => {
                 let mut vector = Vec::new();
                 let no_memory = |_| PackError::OutOfMemory { bytes: cols.saturating_mul(size_of::<f32>()) };
                 vector.try_reserve_exact(cols).map_err(no_memory)?;
                 vector.resize(cols, 0.0);
-                dequantize(dtype, bytes, &mut vector)?;
-                on_consumed(0..bytes.len());
+                dequantize(dtype, &weight.read_all()?, &mut vector)?;
                 Weight::Vector(vector)
             }
         };

@@ -274,7 +274,7 @@ fn weights<B: Backend>(
         let elements: Vec<f32> = (0..rows * cols).map(|_| random.unit() * 0.3 * factor()).collect();
         let (rows, cols) = if kind == WeightKind::Vector { (1, rows * cols) } else { (rows, cols) };
         let bytes = encoded(dtype, &elements);
-        let source = WeightSource { kind, dtype, rows, cols, bytes: &bytes, on_consumed: &|_| {} };
+        let source = WeightSource { kind, dtype, rows, cols, bytes: &bytes };
         backend.append_weight(&mut weights, source).expect("fits");
     }
     weights
@@ -405,7 +405,7 @@ fn product<B: Backend>(backend: &mut B, op: Op, dtype: DType, bytes: &[u8], x: &
         _ => (1, WeightKind::Matrix),
     };
     let mut weights = backend.new_weights();
-    let source = WeightSource { kind, dtype, rows: experts * N, cols: K, bytes, on_consumed: &|_| {} };
+    let source = WeightSource { kind, dtype, rows: experts * N, cols: K, bytes: &bytes };
     backend.append_weight(&mut weights, source).expect("fits");
     let input = b.input(Tag::new("x"), DType::F32, Shape::per_row(K)).expect("fresh");
     let weight = b.weight(Tag::indexed("weight", 0), dtype, Shape::fixed(experts * N, K)).expect("fresh");

@@ -74,15 +74,8 @@ impl Net {
     fn experts(&mut self, experts: usize, rows: usize, cols: usize) -> ValueId {
         let dtype = DType::Q8_0;
         let bytes = self.bytes(dtype, experts * rows, cols);
-        let packed = PackedExperts::pack_with(
-            &mut Team::single_threaded(),
-            dtype,
-            experts,
-            rows,
-            cols,
-            &bytes,
-            &|_| {},
-        );
+        let packed =
+            PackedExperts::pack_with(&mut Team::single_threaded(), dtype, experts, rows, cols, &bytes);
         self.weight(dtype, experts * rows, cols, Weight::Experts(packed.expect("whole blocks")))
     }
 

@@ -72,8 +72,7 @@ fn weights(graph: &Graph, seed: u64) -> Weights {
             }
             Some((Op::MoeLinear { experts, .. }, 1)) => {
                 let (team, rows) = (&mut Team::single_threaded(), rows / experts);
-                let experts =
-                    PackedExperts::pack_with(team, value.dtype, experts, rows, cols, &packed(), &|_| {});
+                let experts = PackedExperts::pack_with(team, value.dtype, experts, rows, cols, &packed());
                 Weight::Experts(experts.expect("fits"))
             }
             _ => Weight::Vector(elements),

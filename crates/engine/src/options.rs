@@ -1,11 +1,13 @@
 //! Options for loading models.
 
+use crate::MemoryProbe;
 use verbatim_backend::KvType;
 
 /// Options for loading the target.
 #[derive(Clone, Copy, Debug)]
 pub struct LoadOptions {
-    /// Maximum number of positions of a sequence; `None`: the model's training context, at most 8192.
+    /// Maximum number of positions of a sequence; `None`: the model's training context, or the largest that fits if `memory` says
+    /// that this does not.
     pub context: Option<usize>,
     /// Maximum number of concurrent sequences.
     pub sequences: usize,
@@ -19,6 +21,10 @@ pub struct LoadOptions {
     pub cache_bytes: usize,
     /// Samples in the graph where a sampler allows it, rather than outside it. The tokens are the same.
     pub backend_sampling: bool,
+    /// Reports the memory of the machine. With it, what can never fit is an error when a model is loaded, and so is a growing KV
+    /// cache that the memory no longer suffices for. Without it, memory that the system has promised and does not have ends the
+    /// process.
+    pub memory: Option<MemoryProbe>,
 }
 
 impl Default for LoadOptions {
@@ -31,6 +37,7 @@ impl Default for LoadOptions {
             hadamard: true,
             cache_bytes: 0,
             backend_sampling: true,
+            memory: None,
         }
     }
 }

@@ -1,10 +1,9 @@
-//! Read-ahead while weights are packed: the next bytes of the file are prefetched, and packed ones are released. Disk reads and
-//! packing overlap, and memory holds the packed weights but little of the file.
+//! Read-ahead while weights are packed: the next bytes of the file are prefetched, so that disk reads and packing overlap.
 
-use std::ops::Range;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::vec;
+use verbatim_backend::{ReadError, WeightBytes};
 use verbatim_gguf::Tensor;
 
 /// Bytes to prefetch: what a fast disk reads in a few tens of milliseconds.
@@ -13,7 +12,7 @@ const AHEAD_BYTES: usize = 64 << 20;
 /// The tensors of a file, in the order in which they are packed.
 pub(crate) struct ReadAhead<'a> {
     rest: Mutex<Rest<'a>>,
-    /// Bytes that may be prefetched: those that were packed since the last prefetch.
+    /// Bytes that may be prefetched: those that were read since the last prefetch.
     credit: AtomicUsize,
 }
 
@@ -35,10 +34,9 @@ impl<'a> ReadAhead<'a> {
         read_ahead
     }
 
-    /// Releases a range of a tensor that was packed, and prefetches more.
-    pub(crate) fn done(&self, tensor: Tensor<'_>, range: Range<usize>) {
-        self.credit.fetch_add(range.len(), Ordering::Relaxed);
-        tensor.release(range);
+    /// Prefetches more, in place of bytes that were read.
+    fn advance(&self, bytes: usize) {
+        self.credit.fetch_add(bytes, Ordering::Relaxed);
         self.prefetch();
     }
 
@@ -56,5 +54,23 @@ impl<'a> ReadAhead<'a> {
             }
             (rest.first, rest.at) = (rest.others.next(), 0);
         }
+    }
+}
+
+/// One of the tensors: reading it prefetches what follows.
+pub(crate) struct ReadTensor<'a> {
+    pub(crate) tensor: Tensor<'a>,
+    pub(crate) read_ahead: &'a ReadAhead<'a>,
+}
+
+impl WeightBytes for ReadTensor<'_> {
+    fn byte_len(&self) -> usize {
+        self.tensor.byte_len()
+    }
+
+    fn read(&self, start: usize, into: &mut [u8]) -> Result<(), ReadError> {
+        self.tensor.read(start, into)?;
+        self.read_ahead.advance(into.len());
+        Ok(())
     }
 }

@@ -126,8 +126,9 @@ impl<B: Backend> Stepper<B> {
     /// Allocates a chain of `count` positions in flight; returns the first KV index.
     ///
     /// # Errors
-    /// As for [`verbatim_state::State::append`].
+    /// As for [`verbatim_state::State::append`], and if the machine's memory does not suffice ([`crate::LoadOptions::memory`]).
     pub fn append(&mut self, sequence: SequenceId, count: usize) -> Result<usize, StateError> {
+        self.guard.take(self.memory.state.bytes_to_grow(sequence, count))?;
         self.memory.state.append(sequence, count).map(|kv_indices| kv_indices.start)
     }
 
@@ -135,12 +136,13 @@ impl<B: Backend> Stepper<B> {
     /// `None` is the last committed position.
     ///
     /// # Errors
-    /// As for [`verbatim_state::State::append_tree`].
+    /// As for [`verbatim_state::State::append_tree`], and if the machine's memory does not suffice.
     pub fn append_tree(
         &mut self,
         sequence: SequenceId,
         parents: &[Option<usize>],
     ) -> Result<usize, StateError> {
+        self.guard.take(self.memory.state.bytes_to_grow(sequence, parents.len()))?;
         self.memory.state.append_tree(sequence, parents).map(|kv_indices| kv_indices.start)
     }
 
@@ -262,6 +264,8 @@ impl<B: Backend> Stepper<B> {
         saved: &[u8],
         extensions: Vec<Box<dyn SequenceExtension>>,
     ) -> Result<Restored, RestoreError> {
+        // Its cells are as many bytes in memory as they were saved in.
+        self.guard.take(saved.len() as u64)?;
         self.memory.state.restore(saved, extensions)
     }
 

@@ -1,10 +1,12 @@
 //! The stepper: loaded models, the KV cache and recurrent states of all sequences, and the step. A step is one forward pass over a
 //! batch of rows, as in vLLM's model runner; a row is one token, or embedding, at one position of a sequence.
 
+use crate::memory::MemoryGuard;
 use crate::row::{
     NextOutput, Row, RowError, RowInput, RowOutcome, RowOutcomes, RowOutputs, StepError, StepOutputs,
 };
 use crate::sampler_rows::SamplerRows;
+use crate::sequence_spec::rope_context;
 use crate::{Draw, Hyperparameters, LoadOptions, MAX_ROWS, Sample, SequenceId, StateError};
 use verbatim_backend::{Backend, BindError, FilledInput, InputBinding, Profile, StateStore};
 use verbatim_graph::RowCounts;
@@ -26,6 +28,7 @@ pub struct Stepper<B: Backend> {
     pub(crate) options: LoadOptions,
     /// The draft models whose follow passes are part of the target's steps.
     following: Vec<ModelId>,
+    pub(crate) guard: MemoryGuard,
     programs: ProgramCache<ProgramKey, B::Program>,
     arena: B::Arena,
     scratch: Scratch,
@@ -61,7 +64,7 @@ struct ProgramKey {
     next: NextOutputs,
     /// Properties of the current [`SequenceMemory`], which may be swapped.
     page_table: [usize; 2],
-    context: usize,
+    rope_context: usize,
     hadamard: HadamardKv,
 }
 
@@ -96,6 +99,7 @@ impl<B: Backend> Stepper<B> {
             memory,
             options,
             following: Vec::new(),
+            guard: MemoryGuard::new(options.memory),
             programs: ProgramCache::default(),
             arena: B::Arena::default(),
             scratch: Scratch::default(),
@@ -110,6 +114,11 @@ impl<B: Backend> Stepper<B> {
     /// Maximum number of positions of a sequence.
     pub fn context(&self) -> usize {
         self.memory.state.context()
+    }
+
+    /// The context size that LongRoPE's factors are chosen by.
+    pub(crate) fn rope_context(&self) -> usize {
+        rope_context(&*self.models[0].model, &self.options)
     }
 
     /// Bytes of all weights in memory.
@@ -305,6 +314,7 @@ impl<B: Backend> Stepper<B> {
 
     /// Sets the key of the step's program, and lowers the samplers of its rows; returns the row counts of the run.
     fn set_key(&mut self, model: ModelId, rows: &[Row<'_>]) -> Result<RowCounts, StateError> {
+        let rope_context = self.rope_context();
         let Hyperparameters { vocabulary, .. } = *self.models[model.index()].model.hyperparameters();
         let state = &self.memory.state;
         let Scratch { key, batch, run_rows, samplers, .. } = &mut self.scratch;
@@ -341,7 +351,7 @@ impl<B: Backend> Stepper<B> {
         key.bounds = Some(RowCounts { rows: bucket(count.rows), output_rows: bucket(count.output_rows) });
         key.path_len = batch.path_len;
         key.page_table = state.page_table_shape();
-        key.context = state.context();
+        key.rope_context = rope_context;
         key.hadamard = self.memory.hadamard[model.index()];
         Ok(count)
     }
@@ -385,7 +395,7 @@ impl<B: Backend> Stepper<B> {
         tokens: &[u32],
         draw: Option<Draw<'_>>,
     ) -> Result<Option<Sample>, StepError> {
-        let start = self.memory.state.append(sequence, tokens.len())?.start;
+        let start = self.append(sequence, tokens.len())?;
         let blank = Row { sequence, kv_index: 0, input: RowInput::Token(0), want: RowOutputs::NONE };
         let mut rows = [blank; MAX_ROWS];
         for (i, (row, &token)) in rows.iter_mut().zip(tokens).enumerate() {
@@ -408,7 +418,7 @@ impl ProgramKey {
             windows,
             hadamard: self.hadamard,
             path_len: self.path_len,
-            context: self.context,
+            context: self.rope_context,
             hidden_outputs: self.hidden_outputs.clone(),
             next: self.next,
         }

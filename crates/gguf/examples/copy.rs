@@ -33,7 +33,7 @@ fn copy() -> Result<(), Box<dyn Error>> {
     }
     let mut data = writer.begin(BufWriter::new(File::create_new(to)?))?;
     for tensor in model.iter_tensors() {
-        data.append(tensor.name(), tensor.data())?;
+        data.append(tensor.name(), &tensor.data()?)?;
     }
     data.finish()?;
     Ok(())

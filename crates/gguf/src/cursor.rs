@@ -6,16 +6,24 @@ use crate::error::{GgufError, quoted};
 /// bytes, and llama.cpp rejects longer ones; other programs write them, so they are accepted.
 pub const MAX_NAME_BYTES: usize = 65_535;
 
-/// A position in the bytes of a file. A read either stays inside the bytes or is a [`ReadError`].
+/// A position in the bytes of a file, of which the beginning has been read. Taking bytes that have not been read, or that the
+/// file does not have, is a [`ReadError`].
 #[derive(Clone)]
 pub(crate) struct Cursor<'a> {
     bytes: &'a [u8],
+    file_bytes: usize,
     offset: usize,
 }
 
 impl<'a> Cursor<'a> {
+    /// A cursor over bytes that are all there is.
     pub(crate) fn new(bytes: &'a [u8]) -> Cursor<'a> {
-        Cursor { bytes, offset: 0 }
+        Cursor::in_file(bytes, bytes.len())
+    }
+
+    /// A cursor over the beginning of a file of `file_bytes` bytes.
+    pub(crate) fn in_file(bytes: &'a [u8], file_bytes: usize) -> Cursor<'a> {
+        Cursor { bytes, file_bytes, offset: 0 }
     }
 
     /// Where the next read starts.
@@ -23,9 +31,9 @@ impl<'a> Cursor<'a> {
         self.offset
     }
 
-    /// Bytes that are left.
+    /// Bytes that are left of the file.
     pub(crate) fn left(&self) -> usize {
-        self.bytes.len() - self.offset
+        self.file_bytes - self.offset
     }
 
     /// The next `count` bytes.

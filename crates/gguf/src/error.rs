@@ -26,6 +26,12 @@ pub enum GgufError {
         /// The system's error.
         source: io::Error,
     },
+    /// Another program wrote to the file, or shortened it, since it was opened.
+    #[error(
+        "the file changed while it was being loaded: another program is writing to it, perhaps a download; try again when \
+         that is done"
+    )]
+    Changed,
     /// A directory, a pipe, a device.
     #[error("not a regular file; give the path of a .gguf file")]
     NotAFile,
@@ -133,8 +139,12 @@ impl GgufError {
         GgufError::Malformed { place: place.into(), problem: problem.into() }
     }
 
+    /// The same error, found in this file; one that names its file already stays as it is.
     pub(crate) fn in_file(self, path: impl Into<PathBuf>) -> GgufError {
-        GgufError::InFile { path: path.into(), error: Box::new(self) }
+        match self {
+            GgufError::InFile { .. } => self,
+            error => GgufError::InFile { path: path.into(), error: Box::new(error) },
+        }
     }
 }
 

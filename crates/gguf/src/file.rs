@@ -1,21 +1,20 @@
 //! An opened model file, or all the files of a split model as one.
 
 use std::fmt;
-use std::fs::{self, File};
 use std::path::Path;
 use std::sync::Arc;
 
 use crate::error::{GgufError, quoted};
-use crate::map::Bytes;
 use crate::metadata::Metadata;
 use crate::read::Part;
+use crate::source::Source;
 use crate::split::SplitPosition;
 use crate::tensor::{Tensor, TensorInfo};
 
-/// A model file, mapped into memory, with its metadata and tensor table read and checked.
+/// An open model file, with its metadata and tensor table read and checked.
 pub struct GgufFile {
     /// The bytes of each split; never empty.
-    parts: Vec<Arc<Bytes>>,
+    parts: Vec<Source>,
     version: u32,
     alignment_bytes: usize,
     metadata: Metadata,
@@ -27,9 +26,9 @@ pub struct GgufFile {
 impl GgufFile {
     /// Opens a model; given any one file of a split model, all of them (found by name beside it).
     ///
-    /// The files stay mapped for as long as the result lives. Do not shorten or overwrite them meanwhile:
-    /// like every program that maps files, this one is killed by the system when a page that it reads has
-    /// gone. Replacing a model by renaming a new file over the old one is safe.
+    /// The files stay open for as long as the result lives. Metadata and tensor table are read here, tensor data when it is asked
+    /// for. If another program writes to a file meanwhile, data may be of either content: [`GgufFile::check_unchanged`] tells.
+    /// Replacing a model by renaming a new file over the old one changes nothing here.
     ///
     /// Errors name the file, and the key, tensor or offset in it.
     pub fn open(path: impl AsRef<Path>) -> Result<GgufFile, GgufError> {
@@ -70,7 +69,7 @@ impl GgufFile {
 
     /// Reads a whole file held in memory, as [`GgufFile::open`] does. A part of a split model is an error.
     pub fn from_bytes(bytes: Vec<u8>) -> Result<GgufFile, GgufError> {
-        let part = Part::read(Arc::new(Bytes::Owned(bytes)))?;
+        let part = Part::read(Source::Memory(Arc::new(bytes)))?;
         let SplitPosition { index, count } = SplitPosition::from_metadata(&part.metadata)?;
         if count > 1 {
             let problem = format!("these bytes are part {} of {count}; open the files by path", index + 1);
@@ -121,13 +120,22 @@ impl GgufFile {
         self.parts.len()
     }
 
-    /// The length of all files together, in bytes.
+    /// Checks that no file was written to since it was opened, as far as its length and the time of its last change show. To be
+    /// called after data was read, whether or not reading it failed.
+    ///
+    /// # Errors
+    /// If one was, or if the system cannot tell.
+    pub fn check_unchanged(&self) -> Result<(), GgufError> {
+        self.parts.iter().try_for_each(Source::check_unchanged)
+    }
+
+    /// The length of all files together when they were opened, in bytes.
     pub fn bytes_total(&self) -> usize {
         self.parts.iter().map(|part| part.len()).sum()
     }
 
     fn with_data<'a>(&'a self, info: &'a TensorInfo) -> Option<Tensor<'a>> {
-        Some(Tensor { info, bytes: self.parts.get(info.split)? })
+        Some(Tensor { info, source: self.parts.get(info.split)? })
     }
 
     /// Joins the parts of a model, given in order; each part's index has been checked.
@@ -137,7 +145,7 @@ impl GgufFile {
         let mut first = None;
         for (split, part) in parts.into_iter().enumerate() {
             tensors.extend(part.tensors.into_iter().map(|info| TensorInfo { split, ..info }));
-            files.push(part.bytes);
+            files.push(part.source);
             first.get_or_insert((part.version, part.alignment_bytes, part.metadata));
         }
         let Some((version, alignment_bytes, metadata)) = first else {
@@ -163,19 +171,9 @@ impl fmt::Debug for GgufFile {
     }
 }
 
-/// Maps and reads one file.
+/// Opens one file and reads its tables.
 fn open_part(path: &Path) -> Result<Part, GgufError> {
-    let io = |action| move |source| GgufError::Io { action, source };
-    let read = || {
-        // Checked before opening: opening a FIFO blocks until it has a writer.
-        if !fs::metadata(path).map_err(io("find the file"))?.is_file() {
-            return Err(GgufError::NotAFile);
-        }
-        let file = File::open(path).map_err(io("open the file"))?;
-        let bytes = Bytes::map(&file).map_err(io("map the file into memory"))?;
-        Part::read(Arc::new(bytes))
-    };
-    read().map_err(|error: GgufError| error.in_file(path))
+    Source::open(path).and_then(Part::read).map_err(|error| error.in_file(path))
 }
 
 /// Opens another part of a split model and checks its index against its name.

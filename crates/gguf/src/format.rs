@@ -25,6 +25,11 @@ pub(crate) const MAX_TENSORS: u64 = 1 << 20;
 /// offset.
 pub(crate) const MIN_TENSOR_BYTES: u64 = 8 + 1 + 4 + 4 + 8;
 
+/// How much of a file is read first: the tables of a model with a large vocabulary take a few MB.
+pub(crate) const FIRST_READ_BYTES: usize = 1 << 20;
+/// Maximum bytes of metadata and tensor table, which are kept in memory. Those of real files take some ten million.
+pub(crate) const MAX_TABLE_BYTES: usize = 1 << 30;
+
 /// Maximum alignment. Real files use 32, a few 64 to 4096.
 pub(crate) const MAX_ALIGNMENT_BYTES: i128 = 1 << 20;
 

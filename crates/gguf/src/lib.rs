@@ -1,8 +1,7 @@
 //! The GGUF container: reading and writing, safe on hostile files.
 //!
-//! A GGUF file is a header, an ordered list of metadata entries, a table of tensors, and the tensor data. [`GgufFile`] maps one (or
-//! all the parts of one that was split), checks every byte of the first three, and returns the tensor data as slices of the
-//! mapping; [`GgufWriter`] writes one without ever holding the tensor data.
+//! A GGUF file is a header, an ordered list of metadata entries, a table of tensors, and the tensor data. [`GgufFile`] opens one (or
+//! all the parts of one that was split), checks every byte of the first three, and reads tensor data where it is asked for; [`GgufWriter`] writes one without ever holding the tensor data.
 //!
 //! Layout: <https://github.com/ggml-org/ggml/blob/master/docs/gguf.md>.
 //!
@@ -12,15 +11,15 @@
 //! - An opened file is complete: every tensor lies inside its file, aligned, and shares no byte with another.
 //! - It knows the container only. What a key means, and whether a model is complete, is for the caller to
 //!   judge.
-//! - `map.rs` is the only file with unsafe code.
+//! - A file that another program shortens or overwrites meanwhile is an error ([`GgufError::Changed`]), never a crash.
 
 mod cursor;
 mod error;
 mod file;
 mod format;
-mod map;
 mod metadata;
 mod read;
+mod source;
 mod split;
 mod tensor;
 mod value;

@@ -7,7 +7,6 @@ use std::sync::Arc;
 
 use crate::cursor::{Cursor, ReadError};
 use crate::error::{GgufError, quoted};
-use crate::map::Bytes;
 use crate::value::{Array, BytesArray, StrArray, Value, ValueType};
 
 /// The metadata of a file, in the file's order. Clones share the file's bytes.
@@ -17,7 +16,8 @@ use crate::value::{Array, BytesArray, StrArray, Value, ValueType};
 /// are converted as long as the number fits.
 #[derive(Clone)]
 pub struct Metadata {
-    bytes: Arc<Bytes>,
+    /// The file up to the end of its tensor table at least.
+    bytes: Arc<Vec<u8>>,
     entries: Vec<Entry>,
     /// Indexes into `entries`, ordered by key.
     by_key: Vec<u32>,
@@ -60,7 +60,7 @@ impl Metadata {
     }
 
     /// Takes entries whose keys and values were checked against `bytes`. A key given twice is an error.
-    pub(crate) fn new(bytes: Arc<Bytes>, entries: Vec<Entry>) -> Result<Metadata, GgufError> {
+    pub(crate) fn new(bytes: Arc<Vec<u8>>, entries: Vec<Entry>) -> Result<Metadata, GgufError> {
         let mut metadata = Metadata { bytes, by_key: Vec::new(), entries };
         let mut by_key: Vec<u32> = (0..metadata.entries.len() as u32).collect();
         by_key.sort_unstable_by_key(|&index| metadata.key(&metadata.entries[index as usize]));
@@ -72,7 +72,7 @@ impl Metadata {
         Ok(metadata)
     }
 
-    /// The key of an entry; empty only if the file changed since it was opened.
+    /// The key of an entry, which was checked to be UTF-8.
     fn key(&self, entry: &Entry) -> &str {
         str::from_utf8(&self.bytes[entry.key.clone()]).unwrap_or_default()
     }

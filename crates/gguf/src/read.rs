@@ -7,16 +7,17 @@ use verbatim_quant::DType;
 use crate::cursor::{Cursor, ReadError};
 use crate::error::{GgufError, quoted};
 use crate::format::{
-    ALIGNMENT_KEY, MAGIC, MAX_DIMS, MAX_ENTRIES, MAX_TENSORS, MIN_ENTRY_BYTES, MIN_TENSOR_BYTES,
-    check_alignment,
+    ALIGNMENT_KEY, FIRST_READ_BYTES, MAGIC, MAX_DIMS, MAX_ENTRIES, MAX_TABLE_BYTES, MAX_TENSORS,
+    MIN_ENTRY_BYTES, MIN_TENSOR_BYTES, check_alignment,
 };
-use crate::map::Bytes;
-use crate::metadata::{Metadata, read_entry};
+use crate::metadata::{Entry, Metadata, read_entry};
+use crate::source::Source;
 use crate::tensor::{Shape, TensorInfo, tensor_place};
+use crate::value::Value;
 
 /// What one file holds.
 pub(crate) struct Part {
-    pub(crate) bytes: Arc<Bytes>,
+    pub(crate) source: Source,
     pub(crate) version: u32,
     pub(crate) alignment_bytes: usize,
     pub(crate) metadata: Metadata,
@@ -25,8 +26,75 @@ pub(crate) struct Part {
 
 impl Part {
     /// Reads and checks everything but the tensor data itself.
-    pub(crate) fn read(bytes: Arc<Bytes>) -> Result<Part, GgufError> {
-        let cursor = &mut Cursor::new(&bytes);
+    pub(crate) fn read(source: Source) -> Result<Part, GgufError> {
+        let read = match &source {
+            Source::Memory(bytes) => {
+                Tables::parse(bytes, bytes.len()).map(|tables| (tables, Arc::clone(bytes)))
+            }
+            Source::File(_) => read_tables(&source),
+        };
+        // Whatever is wrong with a file that is being written to: this is the reason.
+        source.check_unchanged()?;
+        let (Tables { version, alignment_bytes, entries, tensors, .. }, bytes) = read?;
+        let metadata = Metadata::new(bytes, entries)?;
+        Ok(Part { source, version, alignment_bytes, metadata, tensors })
+    }
+}
+
+/// Reads a file up to the end of its tensor table, which only the tables themselves tell.
+fn read_tables(source: &Source) -> Result<(Tables, Arc<Vec<u8>>), GgufError> {
+    let file_bytes = source.len();
+    let mut bytes = Vec::new();
+    let mut wanted = FIRST_READ_BYTES;
+    loop {
+        extend(&mut bytes, wanted.min(file_bytes), source)?;
+        match Tables::parse(&bytes, file_bytes) {
+            Ok(tables) => {
+                bytes.truncate(tables.end);
+                bytes.shrink_to_fit();
+                return Ok((tables, Arc::new(bytes)));
+            }
+            // Bytes that the file has are missing because they were not read yet.
+            Err(GgufError::Truncated { offset, wanted: more, .. })
+                if offset.saturating_add(more) <= file_bytes as u64 =>
+            {
+                // Not more than the file, so it fits.
+                wanted = bytes.len().saturating_mul(4).max((offset + more) as usize);
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// Reads more of a file, up to `end`.
+fn extend(bytes: &mut Vec<u8>, end: usize, source: &Source) -> Result<(), GgufError> {
+    let start = bytes.len();
+    if end > MAX_TABLE_BYTES && start >= MAX_TABLE_BYTES {
+        let problem = format!("metadata and tensor table take more than {MAX_TABLE_BYTES} bytes");
+        return Err(GgufError::malformed("the header", problem));
+    }
+    let end = end.min(MAX_TABLE_BYTES);
+    let no_memory =
+        |_| GgufError::Io { action: "read the metadata", source: std::io::ErrorKind::OutOfMemory.into() };
+    bytes.try_reserve_exact(end - start).map_err(no_memory)?;
+    bytes.resize(end, 0);
+    source.read(start, &mut bytes[start..])
+}
+
+/// The tables at the beginning of a file.
+struct Tables {
+    version: u32,
+    alignment_bytes: usize,
+    entries: Vec<Entry>,
+    tensors: Vec<TensorInfo>,
+    /// Where the tensor table ends.
+    end: usize,
+}
+
+impl Tables {
+    /// Reads them from the beginning of a file of `file_bytes` bytes. What lies behind it in the file is reported as truncated.
+    fn parse(bytes: &[u8], file_bytes: usize) -> Result<Tables, GgufError> {
+        let cursor = &mut Cursor::in_file(bytes, file_bytes);
         let version = read_version(cursor)?;
         let tensor_count = cursor.u64().map_err(|error| error.at("the header"))?;
         let entry_count = cursor.u64().map_err(|error| error.at("the header"))?;
@@ -38,19 +106,22 @@ impl Part {
         for index in 0..entry_count {
             entries.push(read_entry(cursor, index)?);
         }
-        let metadata = Metadata::new(bytes.clone(), entries)?;
-        let alignment_bytes = check_alignment(metadata.get(ALIGNMENT_KEY))
+        let alignment = entries.iter().find(|entry| bytes[entry.key.clone()] == *ALIGNMENT_KEY.as_bytes());
+        let alignment =
+            alignment.and_then(|entry| Value::view(&bytes[entry.value.clone()], entry.value_type));
+        let alignment_bytes = check_alignment(alignment)
             .map_err(|problem| GgufError::malformed(format!("metadata key `{ALIGNMENT_KEY}`"), problem))?;
 
         let mut tensors = Vec::with_capacity(tensor_count as usize);
         for index in 0..tensor_count {
             tensors.push(read_tensor(cursor, index)?);
         }
-        let data_start = cursor.offset().next_multiple_of(alignment_bytes);
+        let end = cursor.offset();
+        let data_start = end.next_multiple_of(alignment_bytes);
         tensors.iter_mut().try_for_each(|tensor| place(tensor, data_start, alignment_bytes))?;
-        check_complete(&tensors, bytes.len())?;
+        check_complete(&tensors, file_bytes)?;
         check_overlap(&tensors)?;
-        Ok(Part { version, alignment_bytes, metadata, tensors, bytes: bytes.clone() })
+        Ok(Tables { version, alignment_bytes, entries, tensors, end })
     }
 }
 

@@ -1,13 +1,14 @@
 //! Tensors: the entries of the tensor-info table, and the checks shared by reader and writer.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::ops::{Deref, Range};
 
 use verbatim_quant::DType;
 
-use crate::error::quoted;
+use crate::error::{GgufError, quoted};
 use crate::format::MAX_DIMS;
-use crate::map::Bytes;
+use crate::source::Source;
 
 /// One entry of the tensor table.
 #[derive(Clone, PartialEq, Eq)]
@@ -92,7 +93,7 @@ impl fmt::Debug for TensorInfo {
 #[derive(Clone, Copy)]
 pub struct Tensor<'a> {
     pub(crate) info: &'a TensorInfo,
-    pub(crate) bytes: &'a Bytes,
+    pub(crate) source: &'a Source,
 }
 
 impl<'a> Tensor<'a> {
@@ -101,10 +102,35 @@ impl<'a> Tensor<'a> {
         self.info
     }
 
-    /// The data, [`TensorInfo::byte_len`] bytes. In a mapped file its address is a multiple of the file's alignment, so at least of
-    /// 8.
-    pub fn data(self) -> &'a [u8] {
-        &self.bytes[self.info.range()]
+    /// The data, [`TensorInfo::byte_len`] bytes: read from the file, or borrowed if the file is in memory.
+    ///
+    /// # Errors
+    /// If the file cannot be read, or has become shorter since it was opened.
+    pub fn data(self) -> Result<Cow<'a, [u8]>, GgufError> {
+        if let Source::Memory(bytes) = self.source {
+            return Ok(Cow::Borrowed(&bytes[self.info.range()]));
+        }
+        let mut data = Vec::new();
+        let no_memory = |_| GgufError::Io {
+            action: "read the data of a tensor",
+            source: std::io::ErrorKind::OutOfMemory.into(),
+        };
+        data.try_reserve_exact(self.byte_len()).map_err(no_memory)?;
+        data.resize(self.byte_len(), 0);
+        self.read(0, &mut data)?;
+        Ok(Cow::Owned(data))
+    }
+
+    /// Copies the bytes of the data from `start` on to `into`.
+    ///
+    /// # Errors
+    /// As for [`Tensor::data`].
+    ///
+    /// # Panics
+    /// If they are not within the data.
+    pub fn read(self, start: usize, into: &mut [u8]) -> Result<(), GgufError> {
+        let range = self.in_file(start..start.saturating_add(into.len()));
+        self.source.read(range.start, into)
     }
 
     /// Asks the operating system to start reading a range of the data from disk, without waiting for it.
@@ -112,17 +138,7 @@ impl<'a> Tensor<'a> {
     /// # Panics
     /// If the range is not within the data.
     pub fn prefetch(self, range: Range<usize>) {
-        self.bytes.prefetch(self.in_file(range));
-    }
-
-    /// Releases the memory of a range of the data in this process. The data can still be read, but reading it, or data
-    /// near it, waits for the page cache or the disk. Only on Unix,
-    /// and only in a file that was opened by its path; else nothing happens.
-    ///
-    /// # Panics
-    /// If the range is not within the data.
-    pub fn release(self, range: Range<usize>) {
-        self.bytes.release(self.in_file(range));
+        self.source.prefetch(self.in_file(range));
     }
 
     fn in_file(self, range: Range<usize>) -> Range<usize> {

@@ -148,7 +148,7 @@ impl<'a> Value<'a> {
 
     /// Views a value whose bytes were checked by [`Value::read`] before: an array is not walked again.
     ///
-    /// `None` only if the bytes have changed since.
+    /// `None` only if they were not.
     pub(crate) fn view(bytes: &'a [u8], value_type: ValueType) -> Option<Value<'a>> {
         let mut cursor = Cursor::new(bytes);
         if value_type != ValueType::Array {
@@ -322,7 +322,7 @@ impl<'a> Array<'a> {
     /// The elements in order.
     pub fn iter(self) -> impl Iterator<Item = Value<'a>> {
         let mut cursor = Cursor::new(self.bytes);
-        // All was checked when the file was opened, so no element is missing unless the file changed since.
+        // All was checked when the file was opened, so no element is missing.
         (0..self.len).map_while(move |_| Value::read(&mut cursor, self.element, 1).ok())
     }
 
@@ -417,7 +417,7 @@ impl<'a> StrArray<'a> {
 
     /// The strings in order.
     pub fn iter(self) -> impl Iterator<Item = &'a str> {
-        // Checked in `to_str_array`; checked again because a mapped file can change.
+        // Checked in `to_str_array`.
         self.0.iter().map_while(|bytes| str::from_utf8(bytes).ok())
     }
 }

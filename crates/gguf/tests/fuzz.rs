@@ -37,7 +37,7 @@ fn assert_same(file: &GgufFile, again: &GgufFile) {
             (tensor.name(), tensor.dtype(), tensor.dims()),
             (tensor_again.name(), tensor_again.dtype(), tensor_again.dims())
         );
-        assert_eq!(tensor.data(), tensor_again.data());
+        assert_eq!(tensor.data().unwrap(), tensor_again.data().unwrap());
         assert_eq!(tensor.rows() * tensor.row_bytes(), tensor.byte_len());
     }
 }

@@ -57,13 +57,12 @@ fn main() {
 fn report(team: &mut Team, isa: Isa, dtype: DType, rows: usize, cols: usize) {
     let bytes = weights(dtype, rows, cols);
     let started = Instant::now();
-    let first = PackedMatrix::pack_with(team, dtype, rows, cols, &bytes, &|_| {}).expect("weights");
+    let first = PackedMatrix::pack_with(team, dtype, rows, cols, &bytes).expect("weights");
     let pack_rate = bytes.len() as f64 / started.elapsed().as_secs_f64() / 1e6;
     let copies = (WEIGHT_POOL_BYTES / first.packed_bytes()).max(1);
     let mut pool = vec![first];
     pool.extend(
-        (1..copies)
-            .map(|_| PackedMatrix::pack_with(team, dtype, rows, cols, &bytes, &|_| {}).expect("weights")),
+        (1..copies).map(|_| PackedMatrix::pack_with(team, dtype, rows, cols, &bytes).expect("weights")),
     );
 
     let shape = format!("{rows}×{cols}");

@@ -1,11 +1,9 @@
 //! The stacked matrices of an MoE layer: one packed matrix per expert, all of one shape and format.
 
-use std::ops::Range;
-
 use verbatim_quant::DType;
 
 use crate::packed::PackedMatrix;
-use verbatim_backend::PackError;
+use verbatim_backend::{PackError, WeightBytes};
 use verbatim_team::Team;
 
 /// Matrices of equal shape, one per expert.
@@ -15,19 +13,18 @@ pub struct PackedExperts {
 }
 
 impl PackedExperts {
-    /// Packs `bytes`, the data of a GGUF tensor with `experts` matrices of `rows` rows of `cols` weights, and calls `on_consumed`
-    /// as [`PackedMatrix::pack_with`] does.
+    /// Packs `bytes`, the data of a GGUF tensor with `experts` matrices of `rows` rows of `cols` weights, which it
+    /// reads as [`PackedMatrix::pack_with`] does.
     ///
     /// # Errors
-    /// If there are no experts, the number of bytes does not match the shape, or the allocation fails.
+    /// If there are no experts, the number of bytes does not match the shape, bytes cannot be read, or the allocation fails.
     pub fn pack_with(
         team: &mut Team,
         dtype: DType,
         experts: usize,
         rows: usize,
         cols: usize,
-        bytes: &[u8],
-        on_consumed: &(dyn Fn(Range<usize>) + Sync),
+        bytes: &dyn WeightBytes,
     ) -> Result<PackedExperts, PackError> {
         let block = dtype.block_len();
         if !cols.is_multiple_of(block) {
@@ -39,16 +36,16 @@ impl PackedExperts {
             Some(expert_bytes) if expert_bytes > 0 && experts > 0 => expert_bytes,
             _ => return Err(PackError::Empty { rows: rows.saturating_mul(experts), cols }),
         };
-        if bytes.len() != expected {
+        let actual = bytes.byte_len();
+        if actual != expected {
             let rows = rows.saturating_mul(experts);
-            return Err(PackError::Size { dtype, rows, cols, actual: bytes.len(), expected });
+            return Err(PackError::Size { dtype, rows, cols, actual, expected });
         }
-        let pack = |(expert, bytes)| {
+        let pack = |expert| {
             let start = expert * expert_bytes;
-            let on_consumed = |range: Range<usize>| on_consumed(start + range.start..start + range.end);
-            PackedMatrix::pack_with(team, dtype, rows, cols, bytes, &on_consumed)
+            PackedMatrix::pack_part(team, dtype, rows, cols, bytes, start..start + expert_bytes)
         };
-        let matrices = bytes.chunks_exact(expert_bytes).enumerate().map(pack).collect::<Result<_, _>>()?;
+        let matrices = (0..experts).map(pack).collect::<Result<_, _>>()?;
         Ok(PackedExperts { matrices })
     }
 

@@ -2,8 +2,9 @@
 
 use std::fmt;
 use std::ops::Range;
+use std::sync::OnceLock;
 
-use verbatim_backend::PackError;
+use verbatim_backend::{PackError, WeightBytes};
 use verbatim_quant::DType;
 
 use crate::formats::{BlockFormat, FileBlocks};
@@ -56,24 +57,34 @@ impl PackedMatrix {
     /// # Errors
     /// If the shape is empty, the number of bytes does not match the shape, or the allocation fails.
     pub fn pack(dtype: DType, rows: usize, cols: usize, bytes: &[u8]) -> Result<PackedMatrix, PackError> {
-        PackedMatrix::pack_with(&mut Team::single_threaded(), dtype, rows, cols, bytes, &|_| {})
+        PackedMatrix::pack_with(&mut Team::single_threaded(), dtype, rows, cols, &bytes)
     }
 
-    /// [`pack`](Self::pack) with a team of threads. Each calls `on_consumed` with the ranges of `bytes` that it has packed, so that
-    /// their memory can be released while the rest is packed; the ranges cover `bytes` exactly once.
+    /// [`pack`](Self::pack) with a team of threads. Each reads and packs a part at a time; every byte is read once.
     ///
     /// # Errors
-    /// As for `pack`.
+    /// As for `pack`, and if bytes cannot be read.
     pub fn pack_with(
         team: &mut Team,
         dtype: DType,
         rows: usize,
         cols: usize,
-        bytes: &[u8],
-        on_consumed: &(dyn Fn(Range<usize>) + Sync),
+        bytes: &dyn WeightBytes,
+    ) -> Result<PackedMatrix, PackError> {
+        PackedMatrix::pack_part(team, dtype, rows, cols, bytes, 0..bytes.byte_len())
+    }
+
+    /// [`pack_with`](Self::pack_with) for a range of the bytes.
+    pub(crate) fn pack_part(
+        team: &mut Team,
+        dtype: DType,
+        rows: usize,
+        cols: usize,
+        bytes: &dyn WeightBytes,
+        range: Range<usize>,
     ) -> Result<PackedMatrix, PackError> {
         let format = PackedFormat::from_dtype(dtype).ok_or(PackError::NotWeights(dtype))?;
-        Source::new(dtype, rows, cols, bytes)?.pack(team, format, on_consumed)
+        Source::new(dtype, rows, cols, bytes, range)?.pack(team, format)
     }
 
     /// Weight rows: the columns of the output.
@@ -151,7 +162,7 @@ impl fmt::Debug for PackedMatrix {
     }
 }
 
-/// Bytes of the file that a thread packs before it calls `on_consumed` and takes more.
+/// Bytes of the file that a thread reads and packs at a time: few enough to stay in its cache.
 const CHUNK_BYTES: usize = 512 << 10;
 
 /// A matrix as stored in the file, with its size checked.
@@ -160,11 +171,18 @@ struct Source<'a> {
     rows: usize,
     cols: usize,
     row_bytes: usize,
-    bytes: &'a [u8],
+    bytes: &'a dyn WeightBytes,
+    range: Range<usize>,
 }
 
 impl<'a> Source<'a> {
-    fn new(dtype: DType, rows: usize, cols: usize, bytes: &'a [u8]) -> Result<Source<'a>, PackError> {
+    fn new(
+        dtype: DType,
+        rows: usize,
+        cols: usize,
+        bytes: &'a dyn WeightBytes,
+        range: Range<usize>,
+    ) -> Result<Source<'a>, PackError> {
         if rows == 0 || cols == 0 {
             return Err(PackError::Empty { rows, cols });
         }
@@ -173,18 +191,13 @@ impl<'a> Source<'a> {
         }
         let row_bytes = dtype.row_bytes(cols).unwrap_or(usize::MAX);
         let expected = rows.saturating_mul(row_bytes);
-        if bytes.len() != expected {
-            return Err(PackError::Size { dtype, rows, cols, actual: bytes.len(), expected });
+        if range.len() != expected {
+            return Err(PackError::Size { dtype, rows, cols, actual: range.len(), expected });
         }
-        Ok(Source { dtype, rows, cols, row_bytes, bytes })
+        Ok(Source { dtype, rows, cols, row_bytes, bytes, range })
     }
 
-    fn pack(
-        &self,
-        team: &mut Team,
-        format: PackedFormat,
-        on_consumed: &(dyn Fn(Range<usize>) + Sync),
-    ) -> Result<PackedMatrix, PackError> {
+    fn pack(&self, team: &mut Team, format: PackedFormat) -> Result<PackedMatrix, PackError> {
         let groups = self.rows.div_ceil(GROUP_ROWS);
         let layout = GroupLayout::new(format, self.cols);
         let total_bytes = layout.and_then(|layout| groups.checked_mul(layout.group_bytes));
@@ -199,26 +212,47 @@ impl<'a> Source<'a> {
         let group_bytes = self.row_bytes * GROUP_ROWS;
         let chunk = (CHUNK_BYTES / group_bytes).min(groups / (2 * team.threads())).max(1);
         let counter = TaskCounter::new();
+        let failed = OnceLock::new();
         team.run(|_| {
-            while let Some(taken) = counter.take(chunk, groups) {
-                for group in taken.clone() {
+            let mut read = Vec::new();
+            while failed.get().is_none()
+                && let Some(taken) = counter.take(chunk, groups)
+            {
+                let bytes = taken.start * group_bytes..self.range.len().min(taken.end * group_bytes);
+                if let Err(error) = self.read(bytes, &mut read) {
+                    // The first error is reported.
+                    let _ = failed.set(error);
+                    return;
+                }
+                for (group, bytes) in taken.zip(read.chunks(group_bytes)) {
                     // SAFETY: the counter assigns every group to only one thread.
                     let part = unsafe { parts.get(group) };
-                    self.pack_group(layout, group, part);
+                    self.pack_group(layout, bytes, part);
                 }
-                on_consumed(taken.start * group_bytes..self.bytes.len().min(taken.end * group_bytes));
             }
         });
-        Ok(PackedMatrix { dtype: self.dtype, rows: self.rows, cols: self.cols, layout, storage })
+        match failed.into_inner() {
+            Some(error) => Err(error),
+            None => Ok(PackedMatrix { dtype: self.dtype, rows: self.rows, cols: self.cols, layout, storage }),
+        }
     }
 
-    fn pack_group(&self, layout: GroupLayout, group: usize, part: &mut [u8]) {
+    /// Reads bytes of the matrix into a buffer that is used again and again.
+    fn read(&self, bytes: Range<usize>, into: &mut Vec<u8>) -> Result<(), PackError> {
+        let more = bytes.len().saturating_sub(into.len());
+        into.try_reserve_exact(more).map_err(|_| PackError::OutOfMemory { bytes: bytes.len() })?;
+        into.resize(bytes.len(), 0);
+        Ok(self.bytes.read(self.range.start + bytes.start, into)?)
+    }
+
+    /// Packs one group, of which `bytes` are the rows in the file's format.
+    fn pack_group(&self, layout: GroupLayout, bytes: &[u8], part: &mut [u8]) {
         let (weights, scales) = part.split_at_mut(layout.scales_offset);
-        let mut rows = [&self.bytes[..0]; GROUP_ROWS];
-        let in_file = self.bytes.chunks_exact(self.row_bytes).skip(group * GROUP_ROWS);
-        let count = GROUP_ROWS.min(self.rows - group * GROUP_ROWS);
-        for (row, bytes) in rows.iter_mut().zip(in_file) {
+        let mut rows = [&bytes[..0]; GROUP_ROWS];
+        let mut count = 0;
+        for (row, bytes) in rows.iter_mut().zip(bytes.chunks_exact(self.row_bytes)) {
             *row = bytes;
+            count += 1;
         }
         let rows = &rows[..count];
         for_format!(layout.format,
@@ -458,16 +492,54 @@ mod tests {
     }
 
     #[test]
-    fn on_consumed_covers_every_byte_once() {
+    fn every_byte_is_read_once() {
         let (rows, cols) = (5000, 256);
-        let bytes = vec![0; DType::Q8_0.row_bytes(cols).unwrap() * rows];
-        let reported = std::sync::Mutex::new(Vec::new());
-        let on_consumed = |range: Range<usize>| reported.lock().unwrap().push((range.start, range.end));
+        let bytes = Recorded {
+            len: DType::Q8_0.row_bytes(cols).unwrap() * rows,
+            fails_at: usize::MAX,
+            ..Recorded::default()
+        };
         let mut team = Team::new(2).unwrap();
-        PackedMatrix::pack_with(&mut team, DType::Q8_0, rows, cols, &bytes, &on_consumed).unwrap();
-        let mut reported = reported.into_inner().unwrap();
-        reported.sort_unstable();
-        assert!(reported.len() > 2 && reported[0].0 == 0 && reported[reported.len() - 1].1 == bytes.len());
-        assert!(reported.windows(2).all(|pair| pair[0].1 == pair[1].0), "{reported:?}");
+        PackedMatrix::pack_with(&mut team, DType::Q8_0, rows, cols, &bytes).unwrap();
+        let mut reads = bytes.reads.into_inner().unwrap();
+        reads.sort_unstable();
+        assert!(reads.len() > 2 && reads[0].0 == 0 && reads[reads.len() - 1].1 == bytes.len);
+        assert!(reads.windows(2).all(|pair| pair[0].1 == pair[1].0), "{reads:?}");
+    }
+
+    #[test]
+    fn a_failed_read_is_an_error() {
+        let (rows, cols) = (5000, 256);
+        let len = DType::Q8_0.row_bytes(cols).unwrap() * rows;
+        for (threads, fails_at) in [(1, 0), (2, len / 2), (2, len - 1)] {
+            let bytes = Recorded { len, fails_at, ..Recorded::default() };
+            let mut team = Team::new(threads).unwrap();
+            let error = PackedMatrix::pack_with(&mut team, DType::Q8_0, rows, cols, &bytes).unwrap_err();
+            assert_eq!(error.to_string(), "the disk is gone");
+        }
+    }
+
+    /// Zeros; the ranges that were read, and the position from which on reading fails.
+    #[derive(Default)]
+    struct Recorded {
+        len: usize,
+        fails_at: usize,
+        reads: std::sync::Mutex<Vec<(usize, usize)>>,
+    }
+
+    impl WeightBytes for Recorded {
+        fn byte_len(&self) -> usize {
+            self.len
+        }
+
+        fn read(&self, start: usize, into: &mut [u8]) -> Result<(), verbatim_backend::ReadError> {
+            let end = start + into.len();
+            if end > self.fails_at {
+                return Err("the disk is gone".into());
+            }
+            into.fill(0);
+            self.reads.lock().unwrap().push((start, end));
+            Ok(())
+        }
     }
 }

@@ -340,15 +340,15 @@ fn experts_are_matrices_of_one_shape() {
     let one = Weights::new(DType::IQ2_S, [rows, cols]);
     let team = &mut Team::new(2).unwrap();
     let twice = [&one.bytes[..], &one.bytes].concat();
-    let experts = PackedExperts::pack_with(team, DType::IQ2_S, 2, rows, cols, &twice, &|_| {}).unwrap();
+    let experts = PackedExperts::pack_with(team, DType::IQ2_S, 2, rows, cols, &twice).unwrap();
     assert!(experts.takes_quantized() && experts.packed_bytes() == 2 * one.packed.packed_bytes());
     let mut decoded = vec![0.0; cols];
     experts.matrices()[1].dequantize_row(3, &mut decoded);
     assert_eq!(decoded, one.decoded()[3 * cols..4 * cols]);
 
-    let short = PackedExperts::pack_with(team, DType::IQ2_S, 3, rows, cols, &twice, &|_| {}).unwrap_err();
+    let short = PackedExperts::pack_with(team, DType::IQ2_S, 3, rows, cols, &twice).unwrap_err();
     assert!(matches!(short, PackError::Size { rows: 48, .. }), "{short}");
-    let none = PackedExperts::pack_with(team, DType::IQ2_S, 0, rows, cols, &[], &|_| {}).unwrap_err();
+    let none = PackedExperts::pack_with(team, DType::IQ2_S, 0, rows, cols, &[0u8; 0]).unwrap_err();
     assert!(matches!(none, PackError::Empty { .. }), "{none}");
 }
 
@@ -357,8 +357,7 @@ fn packing_does_not_depend_on_the_number_of_threads() {
     for dtype in [DType::Q4_K, DType::IQ2_S, DType::F16] {
         let alone = Weights::new(dtype, [100, 256]);
         let together =
-            PackedMatrix::pack_with(&mut Team::new(3).unwrap(), dtype, 100, 256, &alone.bytes, &|_| {})
-                .unwrap();
+            PackedMatrix::pack_with(&mut Team::new(3).unwrap(), dtype, 100, 256, &alone.bytes).unwrap();
         let rows = Activations::new(2, 256);
         let expected = alone.matmul(Isa::best(), &mut Team::single_threaded(), &rows);
         let output =

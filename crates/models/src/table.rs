@@ -107,7 +107,7 @@ impl<'a> Table<'a> {
         let dtype = self.check(&name, &[experts])?;
         let mut factors = vec![0.0; experts];
         let tensor = self.file.require_tensor(&name)?;
-        if dequantize(dtype, tensor.data(), &mut factors).is_err() {
+        if dequantize(dtype, &tensor.data()?, &mut factors).is_err() {
             return Err(ModelError::Type { name, found: dtype.to_string() });
         }
         let factor = factors.first().copied().unwrap_or(1.0);
@@ -178,7 +178,8 @@ impl<'a> Table<'a> {
         if info.dtype() != DType::I64 || info.dims().len() > 1 {
             return Err(wrong(format!("a tensor of type {} and shape {:?}", info.dtype(), info.dims())));
         }
-        let ids = tensor.data().as_chunks::<8>().0.iter().map(|id| i64::from_le_bytes(*id));
+        let data = tensor.data()?;
+        let ids = data.as_chunks::<8>().0.iter().map(|id| i64::from_le_bytes(*id));
         let mut seen = vec![false; vocabulary];
         let valid = ids.map(|id| {
             let index = usize::try_from(id).ok().filter(|&index| index < vocabulary);

@@ -54,7 +54,6 @@ impl Weights {
             }
             WeightKind::Vector => Weight::Vector(vector(&source)?),
         };
-        (source.on_consumed)(0..source.bytes.len());
         self.items.push(weight);
         Ok(())
     }
@@ -111,11 +110,8 @@ impl Weight {
 impl Matrix {
     fn copy(source: &WeightSource<'_>, rows: usize) -> Result<Matrix, PackError> {
         let &WeightSource { dtype, cols, bytes, .. } = source;
-        check(dtype, rows, cols, bytes.len())?;
-        let mut copy = Vec::new();
-        copy.try_reserve_exact(bytes.len()).map_err(|_| PackError::OutOfMemory { bytes: bytes.len() })?;
-        copy.extend_from_slice(bytes);
-        Ok(Matrix { dtype, rows, cols, bytes: copy })
+        check(dtype, rows, cols, bytes.byte_len())?;
+        Ok(Matrix { dtype, rows, cols, bytes: source.read_all()? })
     }
 
     pub(crate) fn rows(&self) -> usize {
@@ -153,12 +149,12 @@ fn check(dtype: DType, rows: usize, cols: usize, actual: usize) -> Result<(), Pa
 }
 
 fn vector(source: &WeightSource<'_>) -> Result<Vec<f32>, PackError> {
-    let &WeightSource { dtype, rows, cols, bytes, .. } = source;
+    let &WeightSource { dtype, rows, cols, .. } = source;
     if rows == 0 || cols == 0 {
         return Err(PackError::Empty { rows, cols });
     }
     let no_memory = PackError::OutOfMemory { bytes: cols.saturating_mul(size_of::<f32>()) };
     let mut vector = zeros(cols).ok_or(no_memory)?;
-    dequantize(dtype, bytes, &mut vector)?;
+    dequantize(dtype, &source.read_all()?, &mut vector)?;
     Ok(vector)
 }

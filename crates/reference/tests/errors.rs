@@ -3,10 +3,9 @@
 mod common;
 
 use common::OUT;
-use std::sync::Mutex;
 use verbatim_backend::{
-    Backend, BindError, FilledInput, InputBinding, Outputs, PackError, PrepareError, RunError, WeightKind,
-    WeightSource,
+    Backend, BindError, FilledInput, InputBinding, Outputs, PackError, PrepareError, ReadError, RunError,
+    WeightBytes, WeightKind, WeightSource,
 };
 use verbatim_graph::{Builder, F32Bits, Graph, Op, Placement, RowCounts, Shape, Tag};
 use verbatim_quant::{DType, QuantError};
@@ -28,8 +27,14 @@ fn graph() -> Graph {
     b.finish()
 }
 
-fn source<'a>(kind: WeightKind, dtype: DType, rows: usize, cols: usize, bytes: &'a [u8]) -> WeightSource<'a> {
-    WeightSource { kind, dtype, rows, cols, bytes, on_consumed: &|_| {} }
+fn source<'a>(
+    kind: WeightKind,
+    dtype: DType,
+    rows: usize,
+    cols: usize,
+    bytes: &'a dyn WeightBytes,
+) -> WeightSource<'a> {
+    WeightSource { kind, dtype, rows, cols, bytes }
 }
 
 fn append(weights: &mut Weights, kind: WeightKind, rows: usize, cols: usize) {
@@ -165,7 +170,8 @@ fn weights_of_invalid_shapes_sizes_or_types_are_rejected() {
     let mut weights = Reference.new_weights();
     let bytes = vec![0; 4096];
     let mut append_error = |kind, dtype, rows, cols, count: usize| {
-        let source = source(kind, dtype, rows, cols, &bytes[..count]);
+        let bytes = &bytes[..count];
+        let source = source(kind, dtype, rows, cols, &bytes);
         Reference.append_weight(&mut weights, source).expect_err("no weight")
     };
     for kind in [Matrix, Experts(2), Vector] {
@@ -195,19 +201,28 @@ fn weights_of_invalid_shapes_sizes_or_types_are_rejected() {
     assert_eq!(Reference.weight_bytes(&weights), 0);
 }
 
+/// Bytes that cannot be read from the middle on.
+struct Unreadable(usize);
+
+impl WeightBytes for Unreadable {
+    fn byte_len(&self) -> usize {
+        self.0
+    }
+
+    fn read(&self, start: usize, into: &mut [u8]) -> Result<(), ReadError> {
+        if start + into.len() > self.0 / 2 { Err("the disk is gone".into()) } else { Ok(()) }
+    }
+}
+
 #[test]
-fn on_consumed_covers_all_bytes_of_a_weight() {
+fn a_weight_that_cannot_be_read_is_not_appended() {
     let mut weights = Reference.new_weights();
-    let bytes = vec![0; 4 * 34];
     let kinds = [(WeightKind::Matrix, 4, 32), (WeightKind::Experts(2), 4, 32), (WeightKind::Vector, 1, 128)];
     for (kind, rows, cols) in kinds {
-        let consumed = Mutex::new(Vec::new());
-        let on_consumed = |range| consumed.lock().expect("no panic").push(range);
-        let source =
-            WeightSource { kind, dtype: DType::Q8_0, rows, cols, bytes: &bytes, on_consumed: &on_consumed };
-        Reference.append_weight(&mut weights, source).expect("fits");
-        let consumed = consumed.into_inner().expect("no panic");
-        assert!(consumed.into_iter().flatten().eq(0..bytes.len()));
+        let bytes = Unreadable(4 * 34);
+        let source = WeightSource { kind, dtype: DType::Q8_0, rows, cols, bytes: &bytes };
+        let error = Reference.append_weight(&mut weights, source).expect_err("it cannot be read");
+        assert_eq!(error.to_string(), "the disk is gone");
     }
-    assert_eq!(Reference.weight_bytes(&weights), 2 * bytes.len() + 128 * size_of::<f32>());
+    assert_eq!(Reference.weight_bytes(&weights), 0);
 }

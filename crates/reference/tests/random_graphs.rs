@@ -174,7 +174,7 @@ fn weights(graph: &Graph, seed: u64) -> Weights {
         };
         let elements: Vec<f32> = (0..rows * cols).map(|_| random.unit() * 0.3).collect();
         let bytes = encoded(dtype, &elements);
-        let source = WeightSource { kind, dtype, rows, cols, bytes: &bytes, on_consumed: &|_| {} };
+        let source = WeightSource { kind, dtype, rows, cols, bytes: &bytes };
         Reference.append_weight(&mut weights, source).expect("fits");
     }
     weights

@@ -27,6 +27,18 @@ pub enum StateError {
         /// Pages free, or evictable from the prefix cache.
         free: usize,
     },
+    /// The system's memory does not suffice for more pages. See [`State::bytes_to_grow`](crate::State::bytes_to_grow).
+    #[error(
+        "the KV cache needs {} more of memory, but the system has only {} left; end other sequences or programs, or use smaller KV \
+         types",
+        size_text(*.wanted_bytes), size_text(*.available_bytes)
+    )]
+    OutOfMemory {
+        /// Bytes needed.
+        wanted_bytes: u64,
+        /// Bytes that are available.
+        available_bytes: u64,
+    },
     /// The sequence has ended or never existed.
     #[error("sequence {0} does not exist")]
     NoSuchSequence(usize),
@@ -113,4 +125,11 @@ pub enum StateError {
     /// The cache metadata is inconsistent: a bug.
     #[error("the cache metadata is inconsistent: {0}; this is a bug, please report it")]
     Inconsistent(String),
+}
+
+fn size_text(bytes: u64) -> String {
+    match bytes {
+        0..10_000_000_000 => format!("{} MB", bytes.div_ceil(1_000_000)),
+        _ => format!("{:.1} GB", bytes as f64 / 1e9),
+    }
 }

@@ -47,6 +47,22 @@ impl<S: StateStore> State<S> {
         Ok(kv_indices..kv_indices + parents.len())
     }
 
+    /// Bytes of memory that were never written before and that `count` more positions in flight would take; 0 if they cannot be
+    /// allocated. Memory is taken from the system as pages are first used; pages that are freed are used again first.
+    pub fn bytes_to_grow(&self, id: SequenceId, count: usize) -> u64 {
+        let Ok(sequence) = self.sequence(id) else { return 0 };
+        let start = sequence.kv_len();
+        if start.saturating_add(count) > self.context {
+            return 0;
+        }
+        let bytes = self.groups.iter().enumerate().map(|(index, group)| {
+            let pages = self.pools[index].fresh_of(self.pages_to_grow(id, index, start..start + count));
+            let cell_bytes = group.layers.iter().filter_map(|&layer| self.layers[layer].kv.cell_bytes());
+            (pages * PAGE_CELLS) as u64 * cell_bytes.sum::<usize>() as u64
+        });
+        bytes.sum()
+    }
+
     fn check_growth(&self, id: SequenceId, count: usize, is_chain: bool) -> Result<(), StateError> {
         let sequence = self.sequence(id)?;
         let wanted = sequence.kv_len().saturating_add(count);

@@ -8,6 +8,8 @@ pub(crate) struct Pool {
     free: Vec<i32>,
     /// Number of those that only the tree references.
     cached: usize,
+    /// Those from here on were never taken: their memory was never written.
+    fresh_from: usize,
 }
 
 impl Pool {
@@ -15,7 +17,7 @@ impl Pool {
     pub(crate) fn new(count: usize) -> Option<Pool> {
         let end = i32::try_from(count).ok()?;
         let (ref_count, in_tree) = (vec![0; count], vec![false; count]);
-        Some(Pool { ref_count, in_tree, free: (0..end).rev().collect(), cached: 0 })
+        Some(Pool { ref_count, in_tree, free: (0..end).rev().collect(), cached: 0, fresh_from: 0 })
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -30,9 +32,16 @@ impl Pool {
         self.cached
     }
 
-    /// Allocates a free one, with a reference count of 1.
+    /// How many of the next `count` to be taken were never taken before.
+    pub(crate) fn fresh_of(&self, count: usize) -> usize {
+        let used_before = self.free() - (self.len() - self.fresh_from);
+        count.min(self.free()).saturating_sub(used_before)
+    }
+
+    /// Allocates a free one, with a reference count of 1: one that was used before, if there is one, since its memory is there.
     pub(crate) fn take(&mut self) -> Option<i32> {
         let id = self.free.pop()?;
+        self.fresh_from = self.fresh_from.max(id as usize + 1);
         self.ref_count[id as usize] = 1;
         Some(id)
     }
@@ -163,6 +172,20 @@ mod tests {
         pool.cached = 2;
         let what = "1 pages are referenced by the tree only, not 2";
         assert_eq!(verdict(&pool, &[0, 0, 2], &[1, 2]), Err(what.to_owned()));
+    }
+
+    #[test]
+    fn those_used_before_are_taken_first() {
+        let mut pool = Pool::new(4).unwrap();
+        assert_eq!([0, 1, 4, 5].map(|count| pool.fresh_of(count)), [0, 1, 4, 4]);
+        let [a, b] = [0, 1].map(|_| pool.take().unwrap());
+        assert_eq!([1, 2, 3].map(|count| pool.fresh_of(count)), [1, 2, 2]);
+        pool.release(a);
+        assert_eq!([1, 2, 3, 4].map(|count| pool.fresh_of(count)), [0, 1, 2, 2]);
+        pool.release(b);
+        assert_eq!([2, 3].map(|count| pool.fresh_of(count)), [0, 1]);
+        assert_eq!([0, 1, 2].map(|_| pool.take()), [Some(b), Some(a), Some(2)]);
+        assert_eq!(pool.fresh_of(1), 1);
     }
 
     #[test]

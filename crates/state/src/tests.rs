@@ -114,6 +114,28 @@ fn positions_are_appended_committed_and_rolled_back() {
 }
 
 #[test]
+fn only_pages_that_were_never_used_take_memory() {
+    let mut state = state_of(&[None, Some(64)], 2, 128, 4);
+    let cell_bytes = |group: usize| {
+        let layers = state.groups[group].layers.iter();
+        layers.map(|&layer| state.layers[layer].kv.cell_bytes().unwrap()).sum::<usize>() as u64
+    };
+    let [full, window] = [0, 1].map(|group| cell_bytes(group) * PAGE_CELLS as u64);
+    let (a, b) = (state.begin().unwrap(), state.begin().unwrap());
+    let wanted = [0, 1, 64, 65, 128, 129].map(|count| state.bytes_to_grow(a, count));
+    let both = full + window;
+    assert_eq!(wanted, [0, both, both, 2 * both, 2 * both, 0]);
+    state.append(a, 65).unwrap();
+    assert_eq!([0, 63, 64].map(|count| state.bytes_to_grow(a, count)), [0, 0, 0]);
+    assert_eq!(state.bytes_to_grow(b, 1), both);
+    state.append(a, 63).unwrap();
+    assert_eq!(state.bytes_to_grow(a, 1), 0, "the context is full");
+    state.end(a).unwrap();
+    assert_eq!(state.bytes_to_grow(b, 128), 0, "pages are used again");
+    assert_eq!(state.bytes_to_grow(a, 1), 0, "there is no such sequence");
+}
+
+#[test]
 fn requests_beyond_the_capacity_are_rejected_and_change_nothing() {
     let mut state = state_of(&[None], 2, 128, 3);
     let (a, b) = (state.begin().unwrap(), state.begin().unwrap());

@@ -7,11 +7,11 @@ use std::fmt::Write;
 use std::process::ExitCode;
 
 use serde_json::{Map, Value as Json, json};
-use verbatim_engine::{SamplerKind, Sampling, recommended_sampling};
+use verbatim_engine::{LoadOptions, Requirements, SamplerKind, Sampling, recommended_sampling};
 use verbatim_gguf::{GgufFile, Metadata, TensorInfo, Value};
 
 use crate::catalogue::{self, KnownModel};
-use crate::flags::InspectArgs;
+use crate::flags::{DEFAULT_CACHE_MIB, InspectArgs};
 use crate::machine;
 use crate::model_file::{ModelFile, TypeShare, type_shares, weights_format};
 use crate::model_summary::ModelSummary;
@@ -49,7 +49,7 @@ pub fn run(args: &InspectArgs, store: &Store) -> anyhow::Result<ExitCode> {
         report_text(&model, &loaded, args.tensors)
     };
     standard_io::write(text.as_bytes())?;
-    loaded.map(|()| ExitCode::SUCCESS)
+    loaded.map(|_| ExitCode::SUCCESS)
 }
 
 /// An entry of the catalogue, in the form of the summary.
@@ -66,19 +66,21 @@ fn known_text(known: &KnownModel) -> String {
     text
 }
 
-/// Checks that the file can be loaded.
-fn check(model: &ModelFile) -> anyhow::Result<()> {
-    verbatim_engine::read_hyperparameters(&model.gguf)?;
+/// Checks that the file can be loaded on this machine, as `run` does without flags; returns what that needs.
+fn check(model: &ModelFile) -> anyhow::Result<Requirements> {
+    let cache_bytes = DEFAULT_CACHE_MIB << 20;
+    let options = LoadOptions { cache_bytes, memory: Some(machine::memory), ..LoadOptions::default() };
+    let needs = Requirements::read(&model.gguf, &options)?;
     if model.gguf.metadata().contains("tokenizer.ggml.model") {
         model.tokenizer()?;
     }
-    Ok(())
+    Ok(needs)
 }
 
-fn report_text(model: &ModelFile, loaded: &anyhow::Result<()>, with_tensors: bool) -> String {
+fn report_text(model: &ModelFile, loaded: &anyhow::Result<Requirements>, with_tensors: bool) -> String {
     let file = &model.gguf;
     let problem = loaded.as_ref().err().map(|error| format!("{error:#}"));
-    let mut text = ModelSummary::read(file, loaded.is_ok()).text(problem.as_deref());
+    let mut text = ModelSummary::read(file, loaded.as_ref().ok().copied()).text(problem.as_deref());
     sampling_text_lines(file, &mut text);
     let parts =
         if file.split_count() > 1 { format!(", {} files", file.split_count()) } else { String::new() };
@@ -249,7 +251,7 @@ impl<'a> Vocabulary<'a> {
     }
 }
 
-fn report_json(model: &ModelFile, loaded: &anyhow::Result<()>) -> Json {
+fn report_json(model: &ModelFile, loaded: &anyhow::Result<Requirements>) -> Json {
     let file = &model.gguf;
     let metadata: Map<String, Json> =
         file.metadata().iter().map(|(key, value)| (key.to_owned(), entry_json(value))).collect();
@@ -260,7 +262,7 @@ fn report_json(model: &ModelFile, loaded: &anyhow::Result<()>) -> Json {
         "bytes": file.bytes_total(),
         "files": file.split_count(),
         "weights": weights_format(file),
-        "summary": ModelSummary::read(file, loaded.is_ok()).json(),
+        "summary": ModelSummary::read(file, loaded.as_ref().ok().copied()).json(),
         "sampling": sampling_text(&recommended_sampling(file).0),
         "loadable": loaded.is_ok(),
         "problem": loaded.as_ref().err().map(|error| format!("{error:#}")),

@@ -69,7 +69,7 @@ fn prefill<B: Backend>(
 /// The ids of the draft vocabulary in the target's.
 fn draft_vocabulary(draft: &str) -> Option<Vec<usize>> {
     let file = draft_file(draft);
-    let ids = file.tensor("d2t")?.data().as_chunks::<8>().0.to_vec();
+    let ids = file.tensor("d2t")?.data().expect("readable").as_chunks::<8>().0.to_vec();
     Some(ids.into_iter().map(|id| i64::from_le_bytes(id) as usize).collect())
 }
 

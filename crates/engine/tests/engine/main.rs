@@ -1,6 +1,7 @@
 //! The tests of the engine over real backends, in one program: what is generic over the backend is compiled once.
 
 mod api;
+mod changing_files;
 mod common;
 mod draft_models;
 mod drafts;
@@ -8,6 +9,7 @@ mod equality;
 mod examples;
 mod golden;
 mod grammars;
+mod memory_limits;
 mod plans;
 mod prefix_cache;
 mod profile;

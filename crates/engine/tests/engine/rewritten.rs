@@ -26,7 +26,8 @@ impl Model {
     fn open(file: &GgufFile) -> Model {
         let architecture = file.metadata().require_str("general.architecture").expect("there").to_owned();
         let tensors = file.iter_tensors().map(|tensor| {
-            let words = tensor.data().as_chunks::<4>().0.iter();
+            let data = tensor.data().expect("readable");
+            let words = data.as_chunks::<4>().0.iter();
             Tensor {
                 name: tensor.name().to_owned(),
                 dims: tensor.dims().to_vec(),

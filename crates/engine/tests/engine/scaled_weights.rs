@@ -55,7 +55,12 @@ fn scaled(file: &GgufFile, factors: impl Fn(usize) -> Vec<f32>) -> [GgufFile; 2]
         let Some(base) = base.filter(|base| dims.len() > 1 && !base.ends_with("_inp") && dims[0] % 64 == 0)
         else {
             for tensors in [&mut with_factors, &mut plain] {
-                tensors.0.push((name.into(), tensor.dtype(), dims.to_vec(), tensor.data().to_vec()));
+                tensors.0.push((
+                    name.into(),
+                    tensor.dtype(),
+                    dims.to_vec(),
+                    tensor.data().expect("readable").to_vec(),
+                ));
             }
             continue;
         };

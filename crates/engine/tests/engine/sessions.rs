@@ -180,7 +180,7 @@ fn with_damaged_token(file: &GgufFile, token: usize) -> GgufFile {
     }
     let mut writer = writer.begin(Vec::new()).expect("memory");
     for tensor in file.iter_tensors() {
-        let mut bytes = tensor.data().to_vec();
+        let mut bytes = tensor.data().expect("readable").to_vec();
         if tensor.name() == "token_embd.weight" {
             let row = bytes.len() / tensor.dims()[1];
             let words = bytes[token * row..][..row].as_chunks_mut::<4>().0;

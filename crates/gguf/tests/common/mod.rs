@@ -23,7 +23,7 @@ pub fn rewrite(file: &GgufFile) -> Result<Vec<u8>, GgufError> {
     let expected_bytes = writer.file_bytes();
     let mut data = writer.begin(Vec::new())?;
     for tensor in file.iter_tensors() {
-        data.append(tensor.name(), tensor.data())?;
+        data.append(tensor.name(), &tensor.data()?)?;
     }
     let bytes = data.finish()?;
     assert_eq!(bytes.len() as u64, expected_bytes);

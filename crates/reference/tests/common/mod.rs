@@ -76,7 +76,7 @@ impl Case {
     fn weight(&mut self, kind: WeightKind, dtype: DType, rows: usize, x: &[f32]) -> ValueId {
         let cols = x.len() / rows;
         let bytes = encoded(dtype, x);
-        let source = WeightSource { kind, dtype, rows, cols, bytes: &bytes, on_consumed: &|_| {} };
+        let source = WeightSource { kind, dtype, rows, cols, bytes: &bytes };
         Reference.append_weight(&mut self.weights, source).expect("a weight that fits");
         let tag = Tag::indexed("weight", self.weight_count);
         self.weight_count += 1;
