@@ -203,7 +203,7 @@ pub fn load(file: &ModelFile, device: Device, options: &LoadOptions) -> anyhow::
                 " (--ctx-size, --cache-type-k, --cache-type-v, --cache-mib)"
             }
             LoadError::ContextMemory { .. } => {
-                " (--ctx-size, --cache-type-k, --cache-type-v, --cache-mib, --parallel)"
+                " (--ctx-size, --cache-type-k, --cache-type-v, --cache-mib, --np)"
             }
             _ => "",
         };
