@@ -143,7 +143,7 @@ impl ChatFormat {
     }
 
     /// The tokens of a conversation for the assistant to continue. Control tokens come from the template alone: what messages, tools
-    /// and variables say is text. BOS is put in front where the model wants it and the template leaves it out.
+    /// and variables say is text. BOS is prepended where the model wants it and the template leaves it out.
     ///
     /// # Errors
     /// If the model has no chat template, or the template is invalid or rejects the conversation.

@@ -44,7 +44,7 @@ pub(crate) struct ToolParser {
     /// What may be a call, or the beginning of one.
     held: String,
     state: State,
-    /// Whether there has been a call: white space around calls is no text.
+    /// Whether there has been a call: white space around calls is not text.
     has_called: bool,
 }
 
@@ -113,7 +113,7 @@ impl ToolParser {
             return true;
         }
         if let Some(start) = self.held.find(TAGS.0) {
-            // White space in front of a call is no text.
+            // White space in front of a call is not text.
             let certain = self.held[..start].trim_end().len();
             self.show(certain, parsed);
             self.held.drain(..start - certain + TAGS.0.len());
