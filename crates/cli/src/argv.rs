@@ -1,4 +1,4 @@
-//! Command lines of llama-cli and Ollama in this program's own words, before they are parsed.
+//! Command lines of llama-cli, llama-server and Ollama in this program's own words, before they are parsed.
 //!
 //! `OPTIONS` has the options whose names the parser cannot express (a single dash and several letters) and those that have no
 //! meaning here. All others are in [`flags`](crate::flags) under llama.cpp's names.
@@ -82,6 +82,19 @@ const OPTIONS: &[(&[&str], Rule)] = &[
     (&["--offline"], Rule::Ignored(Value::None, "only missing models are fetched")),
 ];
 
+/// Options of llama-server, for `serve`. They come before those above.
+#[rustfmt::skip]
+const SERVER_OPTIONS: &[(&[&str], Rule)] = &[
+    (&["-to"], Rule::Is("--timeout")),
+    (&["-cram", "--cache-ram"], Rule::Is("--cache-mib")),
+    (&["--slots", "--metrics", "--props", "--cache-prompt", "--no-warmup", "--kv-unified", "-kvu"], Rule::Always),
+    (&["-cnv", "--conversation", "-st", "--single-turn", "-i", "--interactive", "-if", "--interactive-first"], Rule::Always),
+    (&["--no-slots", "--webui", "--no-webui", "--ui", "--no-ui"], Rule::Ignored(Value::None, NO_EQUIVALENT)),
+    (&["--threads-http"], Rule::Ignored(Value::One, "HTTP has two threads of its own")),
+    (&["--cache-reuse", "-sps", "--slot-prompt-similarity", "--slot-save-path", "--reasoning-format"], Rule::Ignored(Value::One, NO_EQUIVALENT)),
+    (&["--log-disable"], Rule::Ignored(Value::None, "use --log-format off")),
+];
+
 /// Values of [`Value::Switch`].
 const SWITCHES: [&str; 9] = ["on", "off", "auto", "enabled", "disabled", "true", "false", "1", "0"];
 
@@ -113,15 +126,23 @@ pub fn command_index(arguments: &[OsString], program: &Command) -> Option<Result
     None
 }
 
-/// Rewrites a command line. Without a command, flags are those of `run` if they have a prompt, else those of `chat`.
+/// Rewrites a command line. Without a command, flags are those of `serve` if they say where to listen, those of `run` if they
+/// have a prompt, else those of `chat`.
 pub fn rewrite(mut arguments: Vec<OsString>, program: &Command) -> Rewritten {
     let index = match command_index(&arguments, program) {
         None => return Rewritten { arguments, notes: Vec::new() },
         Some(Ok(index)) => index,
         Some(Err(index)) => {
+            let serves = ["--host", "--port", "--api-key", "--api-key-file", "--metrics"];
             let has_prompt = ["-p", "--prompt", "-f", "--file", "-no-cnv", "--no-conversation"];
-            let given = |argument: &OsString| has_prompt.contains(&split(&argument.to_string_lossy()).0);
-            let command = if arguments.iter().any(given) { "run" } else { "chat" };
+            let has_any = |names: &[&str]| {
+                arguments.iter().any(|argument| names.contains(&split(&argument.to_string_lossy()).0))
+            };
+            let command = match (has_any(&serves), has_any(&has_prompt)) {
+                (true, _) => "serve",
+                (false, true) => "run",
+                (false, false) => "chat",
+            };
             arguments.insert(index, command.into());
             index
         }
@@ -129,7 +150,7 @@ pub fn rewrite(mut arguments: Vec<OsString>, program: &Command) -> Rewritten {
     let Some(command) = program.find_subcommand(&arguments[index]) else {
         return Rewritten { arguments, notes: Vec::new() };
     };
-    if !["run", "chat"].contains(&command.get_name()) {
+    if !["run", "chat", "serve"].contains(&command.get_name()) {
         return Rewritten { arguments, notes: Vec::new() };
     }
     let rest = arguments.split_off(index + 1);
@@ -151,6 +172,11 @@ struct Rewriting<'a> {
 }
 
 impl Rewriting<'_> {
+    fn rule(&self, name: &str) -> Option<Rule> {
+        let of_server = if self.command.get_name() == "serve" { SERVER_OPTIONS } else { &[] };
+        of_server.iter().chain(OPTIONS).find(|(names, _)| names.contains(&name)).map(|(_, rule)| *rule)
+    }
+
     fn rewrite(&mut self, rest: Vec<OsString>) {
         let mut rest = rest.into_iter().peekable();
         while let Some(argument) = rest.next() {
@@ -161,7 +187,7 @@ impl Rewriting<'_> {
             }
             let text = argument.to_string_lossy().into_owned();
             let (name, has_value) = split(&text);
-            let Some(rule) = rule(name) else {
+            let Some(rule) = self.rule(name) else {
                 let takes_next = !has_value && takes_value(self.command, name);
                 self.done.push(argument);
                 self.done.extend(rest.next_if(|_| takes_next));
@@ -200,10 +226,6 @@ impl Rewriting<'_> {
             }
         }
     }
-}
-
-fn rule(name: &str) -> Option<Rule> {
-    OPTIONS.iter().find(|(names, _)| names.contains(&name)).map(|(_, rule)| *rule)
 }
 
 /// One line for each reason.
@@ -272,7 +294,8 @@ const MEANINGS: &[(&[&str], &str)] = &[
     (&["--rope-scaling", "--rope-scale", "--rope-freq-base", "--rope-freq-scale"], "RoPE is set up by the model file"),
     (&["--system-prompt-file"], "use --system \"$(cat FILE)\""),
     (&["--prompt-cache", "--prompt-cache-all"], "use --session"),
-    (&["--host", "--port", "serve"], "there is no HTTP server yet"),
+    (&["--ssl-key-file", "--ssl-cert-file"], "TLS is not supported yet: use a proxy such as Caddy or nginx"),
+    (&["--embedding", "--embeddings", "--rerank", "--reranking"], "embeddings are not supported yet"),
     (&["ps", "stop"], "nothing stays loaded after a command"),
     (&["create"], "settings are kept in profiles: `verbatim config set --profile NAME KEY VALUE`"),
     (&["push"], "models are only fetched, not published"),
@@ -329,6 +352,16 @@ mod tests {
     }
 
     #[test]
+    fn command_lines_of_llama_server_are_understood() {
+        let line = "v serve -m x -np 2 -to 9 -cram 64 --slots --metrics -cb -ngl 99 --threads-http 3";
+        let (line, notes) = rewritten(line);
+        assert_eq!(line, "v serve -m x --np 2 --timeout 9 --cache-mib 64");
+        assert_eq!(notes.len(), 3);
+        assert_eq!(rewritten("v -m x --port 80 -np 2").0, "v serve -m x --port 80 --np 2");
+        assert_eq!(rewritten("v run --slots 3 x").0, "v run --slots 3 x");
+    }
+
+    #[test]
     fn options_without_effect_are_named() {
         let (line, notes) = rewritten("v run -ngl 99 -fa on --mlock -b 512 -ub=64 --jinja x");
         assert_eq!(line, "v run x");
@@ -346,6 +379,11 @@ mod tests {
             let command = program.find_subcommand("run").unwrap();
             assert!(find(command, name).is_none(), "{name} is a flag");
         }
+        let serve = program.find_subcommand("serve").unwrap();
+        for (names, rule) in SERVER_OPTIONS {
+            assert!(names.iter().all(|name| find(serve, name).is_none()), "{names:?} are flags");
+            assert!(!matches!(rule, Rule::Is(flag) if find(serve, flag).is_none()), "{rule:?}");
+        }
         for (_, rule) in OPTIONS {
             if let Rule::Is(flag) = rule {
                 let is_flag = find(program.find_subcommand("run").unwrap(), flag).is_some();
@@ -354,7 +392,8 @@ mod tests {
         }
         for name in MEANINGS.iter().flat_map(|(names, _)| names.iter()) {
             assert!(
-                rule(name).is_none() && find(program.find_subcommand("run").unwrap(), name).is_none(),
+                !names().any(|other| other == name)
+                    && find(program.find_subcommand("run").unwrap(), name).is_none(),
                 "{name}"
             );
         }

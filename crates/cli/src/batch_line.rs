@@ -1,9 +1,9 @@
 //! The lines of `run --parallel`: a prompt with its settings, or a request of OpenAI's batch API; and their answers.
 
 use anyhow::{Context, bail, ensure};
-use serde::Deserialize;
-use serde_json::{Value, json};
-use verbatim_engine::{Engine, FinishReason, GenerationStats, Grammar, Message, Prompt, Request, Role};
+use serde_json::{Map, Value, json};
+use verbatim_engine::{Engine, FinishReason, GenerationStats, Message, Prompt, Request, Role};
+use verbatim_serve::{finish_reason, parse_request, usage};
 
 use crate::session::Defaults;
 
@@ -26,6 +26,10 @@ impl LineId {
     }
 }
 
+/// What a line asks.
+#[derive(Debug)]
+pub struct Body(Map<String, Value>);
+
 /// One line.
 #[derive(Debug)]
 pub struct BatchLine {
@@ -34,45 +38,7 @@ pub struct BatchLine {
     /// Whether it is a request of OpenAI's batch API, which is answered in kind.
     pub is_openai: bool,
     /// What is asked, or what is wrong with it: other lines are answered all the same.
-    pub request: anyhow::Result<Fields>,
-}
-
-/// The fields of a request that have a meaning here. Those that have none are errors: an answer without them would be another.
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Fields {
-    prompt: Option<String>,
-    messages: Option<Vec<Message>>,
-    /// Checked by nobody: one model answers all.
-    #[serde(rename = "model")]
-    _model: Option<String>,
-    #[serde(alias = "max_completion_tokens")]
-    max_tokens: Option<usize>,
-    temperature: Option<f32>,
-    top_p: Option<f32>,
-    top_k: Option<i64>,
-    min_p: Option<f32>,
-    seed: Option<u64>,
-    stop: Option<Stop>,
-    frequency_penalty: Option<f32>,
-    presence_penalty: Option<f32>,
-    response_format: Option<ResponseFormat>,
-    priority: Option<i32>,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(untagged)]
-enum Stop {
-    One(String),
-    Several(Vec<String>),
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(tag = "type", rename_all = "snake_case")]
-enum ResponseFormat {
-    Text,
-    JsonObject,
-    JsonSchema { json_schema: Value },
+    pub request: anyhow::Result<Body>,
 }
 
 impl BatchLine {
@@ -90,12 +56,12 @@ impl BatchLine {
             None if is_openai => bail!("a request with a body needs a custom_id"),
             None => LineId::Index(index),
         };
-        let request = if is_openai { body(fields) } else { fields_of(Value::Object(fields)) };
+        let request = if is_openai { body(fields) } else { Ok(Body(fields)) };
         Ok(BatchLine { id, is_openai, request })
     }
 }
 
-fn body(mut fields: serde_json::Map<String, Value>) -> anyhow::Result<Fields> {
+fn body(mut fields: Map<String, Value>) -> anyhow::Result<Body> {
     if let Some(url) = fields.get("url") {
         let known = ["/v1/chat/completions", "/v1/completions"];
         ensure!(
@@ -104,64 +70,27 @@ fn body(mut fields: serde_json::Map<String, Value>) -> anyhow::Result<Fields> {
             known.join(" and ")
         );
     }
-    fields_of(fields.remove("body").unwrap_or_default())
+    match fields.remove("body") {
+        Some(Value::Object(body)) => Ok(Body(body)),
+        _ => bail!("the body must be an object"),
+    }
 }
 
-fn fields_of(value: Value) -> anyhow::Result<Fields> {
-    Ok(serde_json::from_value(value)?)
-}
-
-impl Fields {
+impl Body {
     /// The request, with the command line's settings where the line has none.
     ///
     /// # Errors
-    /// When it has no prompt or two, or a setting is out of range.
+    /// When it has no prompt or two, or a field is wrong or has no meaning here.
     pub fn request(self, engine: &Engine, defaults: &Defaults) -> anyhow::Result<Request> {
-        let prompt = match (self.prompt, self.messages) {
-            (Some(text), None) if defaults.is_raw || !engine.has_chat_template() => Prompt::Text(text),
-            (Some(content), None) => {
+        let mut request = parse_request(self.0, &defaults.request, engine.tokenizer())?;
+        request.prompt = match request.prompt {
+            Prompt::Text(content) if !defaults.is_raw && engine.has_chat_template() => {
                 let system = defaults.system.clone().map(|content| Message { role: Role::System, content });
                 Prompt::Chat(system.into_iter().chain([Message { role: Role::User, content }]).collect())
             }
-            (None, Some(messages)) => Prompt::Chat(messages),
-            _ => bail!("there must be either a prompt or messages"),
+            other => other,
         };
-        let mut sampling = defaults.request.sampling.clone();
-        let set = |setting: &mut f32, value: Option<f32>| *setting = value.unwrap_or(*setting);
-        set(&mut sampling.temperature, self.temperature);
-        set(&mut sampling.top_p, self.top_p);
-        set(&mut sampling.min_p, self.min_p);
-        set(&mut sampling.frequency_penalty, self.frequency_penalty);
-        set(&mut sampling.presence_penalty, self.presence_penalty);
-        if let Some(k) = self.top_k {
-            sampling.top_k = usize::try_from(k).unwrap_or(0);
-        }
-        sampling.seed = self.seed.or(sampling.seed);
-        let grammar = match self.response_format {
-            None => defaults.request.grammar.clone(),
-            Some(ResponseFormat::Text) => None,
-            Some(ResponseFormat::JsonObject) => Some(Grammar::JsonSchema(json!({ "type": "object" }))),
-            Some(ResponseFormat::JsonSchema { json_schema }) => {
-                let schema =
-                    json_schema.get("schema").context("response_format.json_schema has no schema")?;
-                Some(Grammar::JsonSchema(schema.clone()))
-            }
-        };
-        let stop = match self.stop {
-            None => defaults.request.stop.clone(),
-            Some(Stop::One(text)) => vec![text],
-            Some(Stop::Several(texts)) => texts,
-        };
-        Ok(Request {
-            prompt,
-            sampling,
-            grammar,
-            stop,
-            max_tokens: self.max_tokens.or(defaults.request.max_tokens),
-            priority: self.priority.unwrap_or(0),
-            session: None,
-            ..defaults.request.clone()
-        })
+        Ok(request)
     }
 }
 
@@ -175,16 +104,8 @@ pub fn success(
     reason: &FinishReason,
     stats: &GenerationStats,
 ) -> Value {
-    let reason = match reason {
-        FinishReason::MaxTokens | FinishReason::ContextFull => "length",
-        _ => "stop",
-    };
-    let usage = json!({
-        "prompt_tokens": stats.prompt_tokens,
-        "completion_tokens": stats.generated_tokens,
-        "total_tokens": stats.prompt_tokens + stats.generated_tokens,
-        "prompt_tokens_details": { "cached_tokens": stats.cached_tokens },
-    });
+    let reason = finish_reason(reason);
+    let usage = usage(std::iter::once(stats), std::iter::once(stats));
     if is_openai {
         let message = json!({ "role": "assistant", "content": text });
         let choice = json!({ "index": 0, "message": message, "finish_reason": reason });
@@ -229,13 +150,12 @@ mod tests {
     fn lines_are_prompts_or_requests_of_the_batch_api() {
         let line = BatchLine::parse(r#"{"prompt": "hello", "max_tokens": 5}"#, 3).unwrap();
         assert_eq!((line.id, line.is_openai), (LineId::Index(3), false));
-        assert_eq!(line.request.unwrap().max_tokens, Some(5));
+        assert_eq!(line.request.unwrap().0["max_tokens"], 5);
         let openai = r#"{"custom_id": "a", "method": "POST", "url": "/v1/chat/completions",
             "body": {"model": "m", "messages": [{"role": "user", "content": "hi"}], "max_completion_tokens": 7}}"#;
         let line = BatchLine::parse(openai, 0).unwrap();
         assert_eq!((line.id, line.is_openai), (LineId::Custom("a".into()), true));
-        let fields = line.request.unwrap();
-        assert_eq!((fields.max_tokens, fields.messages.unwrap().len()), (Some(7), 1));
+        assert_eq!(line.request.unwrap().0["max_completion_tokens"], 7);
     }
 
     #[test]
@@ -250,8 +170,7 @@ mod tests {
             assert!(error.contains(what), "{error}");
         }
         for (line, what) in [
-            (r#"{"promt": "x"}"#, "promt"),
-            (r#"{"prompt": "x", "temperature": "hot"}"#, "f32"),
+            (r#"{"custom_id": "a", "body": 7}"#, "must be an object"),
             (r#"{"custom_id": "a", "url": "/v1/embeddings", "body": {}}"#, "/v1/embeddings"),
         ] {
             let error = format!("{:#}", BatchLine::parse(line, 0).unwrap().request.unwrap_err());

@@ -18,6 +18,7 @@ use crate::config::{self, Config, Setting};
 use crate::error;
 use crate::flags::Cli;
 use crate::origins::{Origin, Origins};
+use crate::server_flags::llama_variable;
 use crate::usage;
 
 /// Mutually exclusive flags: one with higher precedence suppresses the others.
@@ -64,8 +65,9 @@ pub fn parse(arguments: Vec<OsString>) -> Result<CommandLine, ExitCode> {
     };
     let command = program.find_subcommand(name).expect("it was parsed");
     let mut defaults = Defaults::new(matches);
-    defaults.add_variables(command.get_arguments().chain(program.get_arguments()));
-    if ["run", "chat"].contains(&name) {
+    let other_name = |id: &str| llama_variable(id).filter(|_| name == "serve");
+    defaults.add_variables(other_name, command.get_arguments().chain(program.get_arguments()));
+    if ["run", "chat", "serve"].contains(&name) {
         defaults.add_settings(
             command,
             &profiles(matches).map_err(|error| error::report(&error, &Origins::default()))?,
@@ -142,12 +144,21 @@ impl Defaults {
         Self { given, arguments: Vec::new(), origins: Origins::default() }
     }
 
-    fn add_variables<'a>(&mut self, flags: impl Iterator<Item = &'a Arg>) {
+    /// Adds the values of the flags' variables. `other_name` is that of another program's variable, by the flag's id.
+    fn add_variables<'a>(
+        &mut self,
+        other_name: impl Fn(&str) -> Option<&'static str>,
+        flags: impl Iterator<Item = &'a Arg>,
+    ) {
         let mut found = Vec::new();
         for flag in flags {
             let Some(variable) = flag.get_env() else { continue };
-            let value = std::env::var_os(variable).filter(|value| !value.is_empty());
-            let Some(value) = value.filter(|_| !self.is_decided(flag)) else { continue };
+            let names = [Some(variable), other_name(flag.get_id().as_str()).map(OsStr::new)];
+            let set = names
+                .into_iter()
+                .flatten()
+                .find_map(|name| Some((name, std::env::var_os(name).filter(|value| !value.is_empty())?)));
+            let Some((variable, value)) = set.filter(|_| !self.is_decided(flag)) else { continue };
             let origin = Origin::Variable(variable.to_string_lossy().into_owned());
             found.push(flag.get_id().to_string());
             self.push(flag, several(flag, value), origin);

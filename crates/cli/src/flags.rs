@@ -23,6 +23,7 @@ use crate::completer;
 use crate::cpu_mask::CpuMask;
 use crate::grammar_flags::GrammarFlags;
 use crate::sampling_flags::SamplingFlags;
+use crate::server_flags::ServerFlags;
 use crate::speculation_flags::SpeculationFlags;
 use crate::values::{self, Limit};
 
@@ -72,6 +73,8 @@ pub enum Command {
     Run(RunArgs),
     /// Hold a conversation in the terminal
     Chat(ChatArgs),
+    /// Answer over HTTP, by the APIs of OpenAI, Anthropic, llama.cpp and Ollama
+    Serve(ServeArgs),
     /// Show what a model is, what it needs and what is inside its file; the exit status is 0 only if it can be loaded
     #[command(visible_alias = "show")]
     Inspect(InspectArgs),
@@ -448,6 +451,23 @@ pub struct ChatArgs {
     #[command(flatten)]
     pub model: ModelFlags,
     /// The flags that `run` has too.
+    #[command(flatten)]
+    pub inference: InferenceFlags,
+}
+
+/// `verbatim serve`: an HTTP server.
+#[derive(Debug, Clone, Args)]
+pub struct ServeArgs {
+    /// The model, as --model
+    #[arg(value_name = "MODEL", add = ArgValueCompleter::new(completer::models))]
+    pub name: Option<String>,
+    /// Which model.
+    #[command(flatten)]
+    pub model: ModelFlags,
+    /// Where to listen, and limits.
+    #[command(flatten)]
+    pub server: ServerFlags,
+    /// What requests have in common unless they say otherwise: the flags that `run` has too.
     #[command(flatten)]
     pub inference: InferenceFlags,
 }

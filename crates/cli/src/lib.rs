@@ -32,6 +32,7 @@ pub mod pull;
 pub mod repl;
 pub mod repository;
 pub mod sampling_flags;
+pub mod server_flags;
 pub mod session;
 pub mod settings;
 pub mod source;
@@ -62,6 +63,7 @@ pub fn main() -> ExitCode {
     let is_quiet = match &cli.command {
         Command::Run(args) => args.inference.generate.quiet,
         Command::Chat(args) => args.inference.generate.quiet,
+        Command::Serve(args) => args.inference.generate.quiet,
         _ => false,
     };
     if !is_quiet {

@@ -456,17 +456,30 @@ pub struct Defaults {
 /// # Errors
 /// When the file is not a supported model, or memory does not suffice.
 pub fn open_engine(store: &Store, args: &RunArgs, sequences: usize) -> anyhow::Result<(Engine, Defaults)> {
-    let generate = &args.inference.generate;
-    let grammar = generate.grammar.grammar()?;
-    let template = chat_templates::chosen(&args.inference.template)?;
     let file = open_model(store, &args.model)?;
-    let options = LoadOptions { sequences, ..load_options(&args.inference) };
-    let settings = AnswerSettings::new(sampling_for(&file, generate)?, grammar, generate);
-    let (device, _) = open_device(&args.inference.device)?;
-    let engine = start_engine(&file, device, &options, template)?;
+    let (engine, request) = start_for_requests(&file, &args.inference, sequences)?;
+    let system = args.inference.generate.system.clone();
+    Ok((engine, Defaults { request, system, is_raw: args.no_template }))
+}
+
+/// Loads a model file for this many requests at once; also returns what the flags say about all requests, with an empty prompt.
+///
+/// # Errors
+/// As [`open_engine`].
+pub fn start_for_requests(
+    file: &ModelFile,
+    flags: &InferenceFlags,
+    sequences: usize,
+) -> anyhow::Result<(Engine, Request)> {
+    let generate = &flags.generate;
+    let grammar = generate.grammar.grammar()?;
+    let template = chat_templates::chosen(&flags.template)?;
+    let options = LoadOptions { sequences, ..load_options(flags) };
+    let settings = AnswerSettings::new(sampling_for(file, generate)?, grammar, generate);
+    let (device, _) = open_device(&flags.device)?;
+    let engine = start_engine(file, device, &options, template)?;
     context_size::explain(&file.gguf, &options, engine.context());
-    let request = settings.request(Prompt::Text(String::new()));
-    Ok((engine, Defaults { request, system: generate.system.clone(), is_raw: args.no_template }))
+    Ok((engine, settings.request(Prompt::Text(String::new()))))
 }
 
 fn load_options(flags: &InferenceFlags) -> LoadOptions {

@@ -244,8 +244,7 @@ fn command_lines_of_ollama_work_or_say_what_to_type() {
     assert!(stdout(&with(&["list"], "")).contains("mine"));
     assert!(stdout(&with(&["show", "mine"], "")).contains("qwen3"));
     for (command, tip) in [
-        (&["serve"][..], "there is no HTTP server yet"),
-        (&["ps"], "nothing stays loaded"),
+        (&["ps"][..], "nothing stays loaded"),
         (&["create", "mine", "-f", "Modelfile"], "verbatim config set"),
         (&["stop", "mine"], "nothing stays loaded"),
         (&["run", "lama", "hello"], "is not a model here (see `verbatim list`)"),

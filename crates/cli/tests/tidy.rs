@@ -8,7 +8,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The crates, from the bottom up. Dependencies go down only.
-const LAYERS: [&str; 20] = [
+const LAYERS: [&str; 21] = [
     "quant",
     "gguf",
     "sample",
@@ -28,6 +28,7 @@ const LAYERS: [&str; 20] = [
     "draft",
     "engine",
     "lab",
+    "serve",
     "cli",
 ];
 

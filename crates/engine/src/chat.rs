@@ -2,7 +2,7 @@
 
 use crate::breakers::sequence_breakers;
 use serde::{Deserialize, Serialize};
-use serde_json::json;
+use serde_json::{Map, Value, json};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use verbatim_grammar::{CompiledGrammar, Constraint, Grammar, GrammarError, Vocabulary, VocabularyError};
 use verbatim_sample::{SamplerKind, Sampling, SequenceBreakers};
@@ -27,6 +27,27 @@ pub struct Message {
     pub role: Role,
     /// The text.
     pub content: String,
+}
+
+/// A conversation with all that APIs have.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Conversation {
+    /// The messages, in the form of OpenAI's API. They are shaped as the template takes them.
+    pub messages: Vec<Value>,
+    /// Definitions of tools, in the same form; `Null`: none.
+    pub tools: Value,
+    /// Further variables of the template, such as `enable_thinking`.
+    pub variables: Map<String, Value>,
+    /// How the answer begins.
+    pub prefill: String,
+}
+
+impl From<&[Message]> for Conversation {
+    fn from(messages: &[Message]) -> Conversation {
+        let messages =
+            messages.iter().map(|Message { role, content }| json!({ "role": role, "content": content }));
+        Conversation { messages: messages.collect(), ..Conversation::default() }
+    }
 }
 
 /// Why a conversation cannot be formatted.
@@ -113,36 +134,86 @@ impl ChatFormat {
         self.tokenizer.encode_prompt(text, special)
     }
 
-    /// The tokens of a conversation for the assistant to continue. Control tokens come from the template alone: message
-    /// contents are always text. BOS is prepended where the model wants it and the template leaves it out.
+    /// The tokens of a conversation for the assistant to continue, as [`Self::conversation_tokens`].
+    ///
+    /// # Errors
+    /// As [`Self::conversation_tokens`].
+    pub fn chat_tokens(&self, messages: &[Message]) -> Result<Vec<u32>, ChatError> {
+        self.conversation_tokens(&messages.into())
+    }
+
+    /// The tokens of a conversation for the assistant to continue. Control tokens come from the template alone: what messages, tools
+    /// and variables say is text. BOS is prepended where the model wants it and the template leaves it out.
     ///
     /// # Errors
     /// If the model has no chat template, or the template is invalid or rejects the conversation.
-    pub fn chat_tokens(&self, messages: &[Message]) -> Result<Vec<u32>, ChatError> {
-        let guarded = |message: &Message| Message {
-            role: message.role,
-            content: self.tokenizer.guard(&message.content).into_owned(),
+    pub fn conversation_tokens(&self, conversation: &Conversation) -> Result<Vec<u32>, ChatError> {
+        let Conversation { messages, tools, variables, prefill } = conversation;
+        let guarded = Conversation {
+            messages: messages.iter().map(|message| self.guarded(message)).collect(),
+            tools: self.guarded(tools),
+            variables: self.guarded_entries(variables),
+            prefill: self.tokenizer.guard(prefill).into_owned(),
         };
-        let messages: Vec<Message> = messages.iter().map(guarded).collect();
-        let prompt = self.chat_text(&messages)?;
+        let prompt = self.conversation_text(&guarded)?;
         Ok(self.tokenizer.encode_prompt(&prompt, SpecialTokens::ParseUnguarded).ids)
+    }
+
+    fn guarded(&self, value: &Value) -> Value {
+        match value {
+            Value::String(text) => self.tokenizer.guard(text).into(),
+            Value::Array(items) => items.iter().map(|item| self.guarded(item)).collect(),
+            Value::Object(entries) => Value::Object(self.guarded_entries(entries)),
+            Value::Null | Value::Bool(_) | Value::Number(_) => value.clone(),
+        }
+    }
+
+    fn guarded_entries(&self, entries: &Map<String, Value>) -> Map<String, Value> {
+        let guarded =
+            |(key, value): (&String, &Value)| (self.tokenizer.guard(key).into_owned(), self.guarded(value));
+        entries.iter().map(guarded).collect()
+    }
+
+    /// The text that the template makes of messages, as [`Self::conversation_text`].
+    ///
+    /// # Errors
+    /// As [`Self::conversation_tokens`].
+    pub fn chat_text(&self, messages: &[Message]) -> Result<String, ChatError> {
+        self.conversation_text(&messages.into())
     }
 
     /// The text that the template makes of a conversation.
     ///
     /// # Errors
-    /// As [`Self::chat_tokens`].
-    pub fn chat_text(&self, messages: &[Message]) -> Result<String, ChatError> {
-        let source = self.source.as_ref().ok_or(ChatError::NoTemplate)?;
-        let template =
-            self.template.get_or_init(|| ChatTemplate::new(source)).as_ref().map_err(Clone::clone)?;
-        let mut context = json!({ "messages": messages, "add_generation_prompt": true, "tools": null });
+    /// As [`Self::conversation_tokens`].
+    pub fn conversation_text(&self, conversation: &Conversation) -> Result<String, ChatError> {
+        let template = self.template()?;
+        let Conversation { messages, tools, variables, prefill } = conversation;
+        let mut context = json!({ "messages": messages, "add_generation_prompt": true, "tools": tools });
         template.shape_messages(&mut context["messages"])?;
         for (name, id) in [("bos_token", self.tokenizer.bos()), ("eos_token", self.tokenizer.eos())] {
             if let Some(id) = id {
                 context[name] = String::from_utf8_lossy(self.tokenizer.piece(id)).into();
             }
         }
-        Ok(template.render(&context)?)
+        for (name, value) in variables {
+            context[name] = value.clone();
+        }
+        Ok(template.render(&context)? + prefill)
+    }
+
+    /// The compiled template.
+    ///
+    /// # Errors
+    /// If the model has no chat template, or it is invalid.
+    pub fn template(&self) -> Result<&ChatTemplate, ChatError> {
+        let source = self.source.as_ref().ok_or(ChatError::NoTemplate)?;
+        let template = self.template.get_or_init(|| ChatTemplate::new(source));
+        Ok(template.as_ref().map_err(Clone::clone)?)
+    }
+
+    /// The source of the chat template, if the model has one.
+    pub fn template_source(&self) -> Option<&str> {
+        self.source.as_deref()
     }
 }

@@ -4,6 +4,7 @@ use crate::error::EngineError;
 use crate::generate::Task;
 use crate::outbox::Outbox;
 use crate::session::{OpenedSession, SessionError, SessionId, SessionOptions};
+use crate::status::EngineStatus;
 use std::path::PathBuf;
 use std::sync::mpsc::{Sender, SyncSender};
 use std::sync::{Arc, OnceLock};
@@ -27,6 +28,7 @@ pub(crate) enum Command {
     Open(SessionOptions, Reply<OpenedSession>),
     Save(SessionId, PathBuf, Sections, Reply<()>),
     Close(SessionId, Reply<()>),
+    Inspect(SyncSender<EngineStatus>),
     /// A client has made room in the event channel of a paused request, or has cancelled a request.
     Wake,
     Stop,

@@ -14,6 +14,7 @@ use crate::outbox::Outbox;
 use crate::request::{Event, Request};
 use crate::session::{OpenedSession, SessionError, SessionId, SessionOptions};
 use crate::speculation::DrafterFactory;
+use crate::status::EngineStatus;
 use crate::worker::Worker;
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -161,6 +162,22 @@ impl Engine {
         self.call(|reply| Command::Close(id, reply))
     }
 
+    /// What the engine is doing. Waits for the current step.
+    ///
+    /// # Errors
+    /// If the engine has stopped.
+    pub fn status(&self) -> Result<EngineStatus, EngineError> {
+        let (reply, replied) = mpsc::sync_channel(1);
+        self.0.commands.send(Command::Inspect(reply));
+        replied.recv().map_err(|_| self.0.commands.stopped())
+    }
+
+    /// Why the engine has stopped, if it has: a panic, as long as there is a handle.
+    pub fn stopped(&self) -> Option<EngineError> {
+        let cause = self.0.commands.shared.ended.get()?;
+        Some(EngineError::Stopped { cause: cause.clone() })
+    }
+
     fn call<T>(&self, command: impl FnOnce(Reply<T>) -> Command) -> Result<T, SessionError> {
         let (reply, replied) = mpsc::sync_channel(1);
         self.0.commands.send(command(reply));
@@ -234,6 +251,7 @@ mod tests {
             assert_eq!(events.len(), 1);
             assert!(events[0].contains("Failed") && events[0].contains("inconsistent"), "{events:?}");
         }
+        assert!(engine.stopped().is_some_and(|error| error.to_string().contains("inconsistent")));
         let error = engine.open_session(SessionOptions::default()).unwrap_err();
         assert!(
             error.to_string().contains("please report it: the cache metadata is inconsistent"),

@@ -5,7 +5,8 @@ use crate::outbox::{Outbox, Signals};
 use crate::request::Event;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::mpsc::Receiver;
+use std::sync::mpsc::{Receiver, TryRecvError};
+use std::task::{Context, Poll};
 
 /// The stream of one request's events. Dropping it cancels the request.
 #[derive(Debug)]
@@ -55,6 +56,35 @@ impl EventStream {
     pub fn canceller(&self) -> Canceller {
         self.guard.0.clone()
     }
+
+    /// The next event, as [`Iterator::next`] has it, without blocking: where there is none yet, `context`'s task is woken when there
+    /// is. For asynchronous clients of any runtime.
+    pub fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Event>> {
+        if self.is_over {
+            return Poll::Ready(None);
+        }
+        let mut received = self.events.try_recv();
+        if matches!(received, Err(TryRecvError::Empty)) {
+            self.guard.0.signals.register(context.waker());
+            // An event that came before the task was registered wakes nobody.
+            received = self.events.try_recv();
+        }
+        match received {
+            Err(TryRecvError::Empty) => Poll::Pending,
+            received => Poll::Ready(Some(self.take(received.ok()))),
+        }
+    }
+
+    /// Records an event of the channel; `None`: it is closed.
+    fn take(&mut self, received: Option<Event>) -> Event {
+        let commands = &self.guard.0.commands;
+        let event = received.unwrap_or_else(|| Event::Failed(commands.stopped().into()));
+        if self.guard.0.signals.waiting.swap(false, Ordering::SeqCst) {
+            commands.send(Command::Wake);
+        }
+        self.is_over = matches!(event, Event::Finished { .. } | Event::Failed(_));
+        event
+    }
 }
 
 impl Iterator for EventStream {
@@ -65,14 +95,7 @@ impl Iterator for EventStream {
         if self.is_over {
             return None;
         }
-        let event = match self.events.recv() {
-            Ok(event) => event,
-            Err(_) => Event::Failed(self.guard.0.commands.stopped().into()),
-        };
-        if self.guard.0.signals.waiting.swap(false, Ordering::SeqCst) {
-            self.guard.0.commands.send(Command::Wake);
-        }
-        self.is_over = matches!(event, Event::Finished { .. } | Event::Failed(_));
-        Some(event)
+        let received = self.events.recv().ok();
+        Some(self.take(received))
     }
 }

@@ -21,6 +21,7 @@ use verbatim_text::{Detokenizer, ReasoningSplitter, SpecialTokens, SplitText, St
 pub(crate) struct Task {
     pub(crate) session: Option<SessionId>,
     pub(crate) priority: i32,
+    cache_prompt: bool,
     prompt: Vec<u32>,
     sampler: Sampler,
     drafts: Drafts,
@@ -41,17 +42,18 @@ impl Task {
     ) -> Result<Task, RequestError> {
         let Request { prompt, sampling, log_probs, grammar, reasoning_budget, max_tokens, stop, .. } =
             request;
-        let Request { session, priority, speculation, .. } = request;
+        let Request { session, cache_prompt, priority, speculation, .. } = request;
         let breakers = format.breakers(&sampling);
         let sampler = Sampler::new(sampling, u64::from(fastrand::u32(..)))?
             .with_breakers(breakers)
             .with_log_probs(log_probs);
         let stops = StopMatcher::new(stop.iter().cloned())?;
-        let is_chat = matches!(prompt, Prompt::Chat(_));
+        let is_chat = matches!(prompt, Prompt::Chat(_) | Prompt::Conversation(_));
         let prompt = match prompt {
             Prompt::Tokens(tokens) => tokens,
             Prompt::Text(text) => format.text_tokens(&text, SpecialTokens::Parse).ids,
             Prompt::Chat(messages) => format.chat_tokens(&messages)?,
+            Prompt::Conversation(conversation) => format.conversation_tokens(&conversation)?,
         };
         if prompt.is_empty() {
             return Err(RequestError::EmptyPrompt);
@@ -69,6 +71,7 @@ impl Task {
         Ok(Task {
             session,
             priority,
+            cache_prompt: cache_prompt || session.is_some(),
             prompt,
             sampler,
             drafts,
@@ -138,6 +141,7 @@ impl Generation {
         session: &mut Session,
     ) -> Result<Generation, RequestError> {
         let Task {
+            cache_prompt,
             mut prompt,
             sampler,
             drafts,
@@ -154,7 +158,7 @@ impl Generation {
             return Err(RequestError::PromptTooLong { tokens, context });
         }
         let started = Instant::now();
-        let cached_tokens = session.resume_prefix(stepper, &prompt)?;
+        let cached_tokens = if cache_prompt { session.resume_prefix(stepper, &prompt)? } else { 0 };
         prompt.drain(..cached_tokens);
         let stats = GenerationStats { prompt_tokens: tokens, cached_tokens, ..GenerationStats::default() };
         let text = Text {

@@ -37,10 +37,11 @@ mod sequence_spec;
 mod sequences;
 mod session;
 mod speculation;
+mod status;
 mod stepper;
 mod worker;
 
-pub use chat::{ChatError, ChatFormat, Message, Role};
+pub use chat::{ChatError, ChatFormat, Conversation, Message, Role};
 pub use drafting::DraftRequest;
 pub use engine::{Engine, EngineOptions, TextProcessor};
 pub use error::EngineError;
@@ -56,6 +57,7 @@ pub use row::{Draw, NextOutput, Row, RowError, RowInput, RowOutputs, Sample, Ste
 pub use sequences::SaveError;
 pub use session::{OpenedSession, RestoredSession, SessionError, SessionId, SessionOptions};
 pub use speculation::{DraftStats, DrafterFactory, NotDrafted, Speculation};
+pub use status::EngineStatus;
 pub use stepper::{SequenceMemory, Stepper};
 pub use verbatim_backend::{
     Backend, KvType, MatmulKind, MatmulWork, OpTime, Outputs, PAGE_CELLS, Profile, StateMemoryError,

@@ -1,6 +1,6 @@
 //! Requests, events, finish reasons and generation statistics.
 
-use crate::chat::{ChatError, Message};
+use crate::chat::{ChatError, Conversation, Message};
 use crate::error::EngineError;
 use crate::session::SessionId;
 use crate::speculation::{DraftStats, Speculation};
@@ -19,6 +19,8 @@ pub enum Prompt {
     Text(String),
     /// A conversation, formatted with the model's chat template, for the assistant to continue.
     Chat(Vec<Message>),
+    /// A conversation with all that APIs have: parts, tools, variables of the template.
+    Conversation(Box<Conversation>),
 }
 
 /// One request.
@@ -40,6 +42,8 @@ pub struct Request {
     pub stop: Vec<String>,
     /// The session to continue; `None`: a temporary sequence.
     pub session: Option<SessionId>,
+    /// Whether the prompt may come from the prefix cache, which changes no text. A session always continues where it is.
+    pub cache_prompt: bool,
     /// Requests of a higher priority start first.
     pub priority: i32,
     /// How many draft tokens are verified in one step.
@@ -58,6 +62,7 @@ impl Request {
             max_tokens: None,
             stop: Vec::new(),
             session: None,
+            cache_prompt: true,
             priority: 0,
             speculation: Speculation::default(),
         }

@@ -10,6 +10,7 @@ use crate::row::{Row, StepError};
 use crate::scheduler::{Demand, Scheduler};
 use crate::session::{OpenedSession, Session, SessionError, SessionId, SessionOptions};
 use crate::speculation::{Drafts, Speculator};
+use crate::status::EngineStatus;
 use std::collections::{HashMap, VecDeque};
 use std::path::Path;
 use std::sync::Arc;
@@ -89,6 +90,7 @@ impl<B: Backend> Worker<B> {
                     drop(reply.send(self.save(id, &path, sections)));
                 }
                 Some(Command::Close(id, reply)) => drop(reply.send(self.close(id))),
+                Some(Command::Inspect(reply)) => drop(reply.send(self.status())),
             }
         }
     }
@@ -325,6 +327,19 @@ impl<B: Backend> Worker<B> {
         outbox.put(last);
         if !outbox.flush() {
             self.draining.push(outbox);
+        }
+    }
+
+    fn status(&self) -> EngineStatus {
+        let positions = |session: &Session| self.stepper.len(session.sequence()).unwrap_or(0);
+        EngineStatus {
+            sequences: self.stepper.options.sequences,
+            used_sequences: self.sessions.len(),
+            running: self.running.len(),
+            waiting: self.waiting.len(),
+            used_positions: self.sessions.values().map(positions).sum(),
+            cached_bytes: self.stepper.cached_bytes(),
+            programs: self.stepper.statistics(),
         }
     }
 

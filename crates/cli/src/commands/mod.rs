@@ -14,6 +14,7 @@ pub mod perplexity;
 pub mod pull;
 pub mod rm;
 pub mod run;
+pub mod serve;
 pub mod synth;
 pub mod template;
 pub mod tokenize;
@@ -33,6 +34,7 @@ pub fn execute(cli: &Cli) -> anyhow::Result<ExitCode> {
     match &cli.command {
         Command::Run(args) => run::run(args, &store()?),
         Command::Chat(args) => chat::run(args, &store()?),
+        Command::Serve(args) => serve::run(args, &store()?),
         Command::Logits(args) => logits::run(args, &store()?),
         Command::Inspect(args) => inspect::run(args, &store()?),
         Command::Tokenize(args) => tokenize::run(args, &store()?),

@@ -2,13 +2,15 @@
 
 use crate::common::*;
 use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::Thread;
 use std::time::{Duration, Instant};
 
 use verbatim_cpu::Cpu;
 use verbatim_engine::{
-    ChatError, Engine, EngineError, EngineOptions, Event, EventStream, FinishReason, GenerationStats,
-    LoadOptions, Message, Prompt, Request, RequestError, Role, Sampler, Sampling, SessionOptions, Stepper,
-    TextProcessor,
+    ChatError, Conversation, Engine, EngineError, EngineOptions, Event, EventStream, FinishReason,
+    GenerationStats, LoadOptions, Message, Prompt, Request, RequestError, Role, Sampler, Sampling,
+    SessionOptions, Stepper, TextProcessor,
 };
 use verbatim_gguf::GgufFile;
 use verbatim_text::{StopError, Tokenizer};
@@ -339,4 +341,93 @@ fn the_engine_stops_when_its_last_handle_is_dropped() {
             assert!(matches!(&last, Some(Event::Failed(error)) if stopped(error)), "{last:?}");
         }
     }
+}
+
+/// Wakes a thread.
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+/// The events of a request, read without blocking in between.
+fn polled(mut answer: EventStream) -> Vec<String> {
+    let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
+    let mut context = Context::from_waker(&waker);
+    let mut events = Vec::new();
+    loop {
+        match answer.poll_next(&mut context) {
+            Poll::Pending => std::thread::park_timeout(Duration::from_secs(60)),
+            Poll::Ready(None) => return events,
+            Poll::Ready(Some(Event::Finished { reason, .. })) => events.push(format!("{reason:?}")),
+            Poll::Ready(Some(event)) => events.push(format!("{event:?}")),
+        }
+    }
+}
+
+#[test]
+fn events_can_be_polled() {
+    // With room for one event, the request pauses again and again.
+    let engine = started("qwen3", 300, 1, None);
+    let wanted = complete(&engine, request(40));
+    let events = polled(engine.submit(request(40)));
+    assert_eq!(events.last().expect("an end"), &format!("{:?}", wanted.reason));
+    assert!(events.len() > 20);
+    // A task that waits is woken when the engine stops.
+    let waiting = engine.submit(endless(&engine));
+    let reader = std::thread::spawn(move || {
+        let mut waiting = waiting;
+        assert!(matches!(waiting.next(), Some(Event::Started { .. })));
+        polled(waiting)
+    });
+    drop(engine);
+    assert!(reader.join().expect("no panic").last().expect("an end").contains("Stopped"));
+}
+
+#[test]
+fn a_conversation_has_tools_variables_and_a_prefill() {
+    let template = "{% if mood %}[{{ mood }}]{% endif %}{% for t in tools or [] %}{{ t.function.name }};{% endfor %}\
+        {% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant:";
+    let engine = started("qwen3", 300, 256, Some(template));
+    let conversation = |word: &str| Conversation {
+        messages: vec![serde_json::json!({ "role": "user", "content": word })],
+        tools: serde_json::json!([{ "type": "function", "function": { "name": "look_up" } }]),
+        variables: serde_json::json!({ "mood": "calm" }).as_object().expect("an object").clone(),
+        prefill: " Well".to_owned(),
+    };
+    let format = engine.chat_format();
+    let text = format.conversation_text(&conversation("hello")).expect("valid");
+    assert_eq!(text, "[calm]look_up;user: hello\nassistant: Well");
+    let tokens = format.conversation_tokens(&conversation("hello")).expect("valid");
+    assert_eq!(tokens, engine.tokenizer().encode(&text, verbatim_text::SpecialTokens::Ignore, false));
+    // What any part of it says is text.
+    let control = engine.tokenizer().eos().expect("an EOS");
+    let name = String::from_utf8(engine.tokenizer().piece(control).to_vec()).expect("a name");
+    let mut hostile = conversation(&name);
+    hostile.tools[0]["function"]["name"] = name.as_str().into();
+    hostile.variables["mood"] = name.as_str().into();
+    hostile.prefill = name;
+    assert!(!format.conversation_tokens(&hostile).expect("valid").contains(&control));
+}
+
+#[test]
+fn a_status_tells_what_runs_and_the_cache_can_be_left_out() {
+    let engine = started("qwen3", 300, 1, None);
+    // Longer than a page of the KV cache.
+    let request = |tokens| Request { prompt: Prompt::Text(PROMPT.repeat(3)), ..request(tokens) };
+    let idle = engine.status().expect("it runs");
+    assert_eq!((idle.sequences, idle.used_sequences, idle.running, idle.waiting), (2, 0, 0, 0));
+    let mut running = [engine.submit(request(40)), engine.submit(request(40)), engine.submit(request(40))];
+    assert!(matches!(running[0].next(), Some(Event::Started { .. })));
+    let busy = engine.status().expect("it runs");
+    assert_eq!((busy.used_sequences, busy.running, busy.waiting), (2, 2, 1));
+    let first = running.map(|answer| read(answer).map_err(|error| error.to_string()).map(|c| c.tokens));
+    assert!(first.iter().all(|tokens| *tokens == first[1]), "{first:?}");
+    let cold = complete(&engine, Request { cache_prompt: false, ..request(40) });
+    assert_eq!((Ok(cold.tokens), cold.stats.cached_tokens), (first[1].clone(), 0));
+    assert!(complete(&engine, request(40)).stats.cached_tokens > 0);
+    let idle = engine.status().expect("it runs");
+    assert_eq!((idle.used_sequences, idle.used_positions, idle.running), (0, 0, 0));
 }

@@ -1,0 +1,4 @@
+//! Ollama's API.
+
+pub(crate) mod answers;
+pub(crate) mod models;
