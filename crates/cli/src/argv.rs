@@ -55,6 +55,8 @@ const OPTIONS: &[(&[&str], Rule)] = &[
     (&["-r"], Rule::Is("--stop")),
     (&["-bs"], Rule::Is("--backend-sampling")),
     (&["-md"], Rule::Is("--model-draft")),
+    (&["-ctkd"], Rule::Is("--cache-type-k-draft")),
+    (&["-ctvd"], Rule::Is("--cache-type-v-draft")),
     (&["-sysf"], Rule::Is("--system-prompt-file")),
     (&["-hf", "-hfr", "--hf-repo"], Rule::HubModel),
     (&["--format"], Rule::Format),
@@ -150,7 +152,7 @@ pub fn rewrite(mut arguments: Vec<OsString>, program: &Command) -> Rewritten {
     let Some(command) = program.find_subcommand(&arguments[index]) else {
         return Rewritten { arguments, notes: Vec::new() };
     };
-    if !["run", "chat", "serve"].contains(&command.get_name()) {
+    if !["run", "chat", "serve", "verify"].contains(&command.get_name()) {
         return Rewritten { arguments, notes: Vec::new() };
     }
     let rest = arguments.split_off(index + 1);
@@ -290,7 +292,6 @@ const MEANINGS: &[(&[&str], &str)] = &[
     (&["--penalize-nl"], "llama.cpp has no such option any more"),
     (&["--mmproj", "--image", "--audio"], "only text is supported yet"),
     (&["--lora", "--lora-scaled", "--control-vector"], "adapters are not supported yet"),
-    (&["--model-draft"], "draft models are not supported yet"),
     (&["--rope-scaling", "--rope-scale", "--rope-freq-base", "--rope-freq-scale"], "RoPE is set up by the model file"),
     (&["--system-prompt-file"], "use --system \"$(cat FILE)\""),
     (&["--prompt-cache", "--prompt-cache-all"], "use --session"),

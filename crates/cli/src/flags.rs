@@ -179,7 +179,7 @@ pub struct CacheFlags {
         env = "VERBATIM_CTK",
         default_value = "f16",
         ignore_case = true,
-        value_parser = kv_type()
+        value_parser = values::kv_type()
     )]
     pub cache_type_k: KvType,
     /// Type of V in the KV cache
@@ -190,7 +190,7 @@ pub struct CacheFlags {
         env = "VERBATIM_CTV",
         default_value = "f16",
         ignore_case = true,
-        value_parser = kv_type()
+        value_parser = values::kv_type()
     )]
     pub cache_type_v: KvType,
     /// Disable the Hadamard transform before KV quantisation (less accurate)
@@ -202,16 +202,6 @@ pub struct CacheFlags {
 fn device_kind() -> impl TypedValueParser<Value = DeviceKind> {
     PossibleValuesParser::new(DeviceKind::ALL.map(DeviceKind::name))
         .try_map(|name| name.to_ascii_lowercase().parse::<DeviceKind>())
-}
-
-/// A KV cache type, by its name.
-fn kv_type() -> impl TypedValueParser<Value = KvType> {
-    PossibleValuesParser::new(KvType::ALL.map(KvType::name)).try_map(|name| kv_type_of(&name))
-}
-
-fn kv_type_of(name: &str) -> Result<KvType, String> {
-    let found = KvType::ALL.into_iter().find(|kind| kind.name().eq_ignore_ascii_case(name));
-    found.ok_or_else(|| format!("{name} is not one of {}", KvType::ALL.map(KvType::name).join(", ")))
 }
 
 /// Size of the prefix cache in MiB where nothing is said.
@@ -796,6 +786,15 @@ pub struct VerifyArgs {
     /// Which model.
     #[command(flatten)]
     pub model: ModelFlags,
+    /// Compare what this draft model (EAGLE-3 or DFlash) drafts, too
+    #[arg(
+        long,
+        visible_alias = "spec-draft-model",
+        value_name = "MODEL",
+        env = "VERBATIM_MODEL_DRAFT",
+        add = ArgValueCompleter::new(completer::models)
+    )]
+    pub model_draft: Option<String>,
     /// Backend and threads.
     #[command(flatten)]
     pub device: DeviceFlags,
@@ -857,7 +856,7 @@ fn switch() -> FalseyValueParser {
 /// Parses the KV cache types of K and V.
 fn cache_pair(text: &str) -> Result<CachePair, String> {
     let (k, v) = text.split_once(',').ok_or("two types are needed, such as f32,f32")?;
-    Ok(CachePair([kv_type_of(k)?, kv_type_of(v)?]))
+    Ok(CachePair([values::kv_type_of(k)?, values::kv_type_of(v)?]))
 }
 
 #[cfg(test)]

@@ -17,6 +17,7 @@ pub mod completer;
 pub mod config;
 pub mod context_size;
 pub mod cpu_mask;
+pub mod draft_model;
 pub mod error;
 pub mod flags;
 pub mod grammar_flags;

@@ -7,9 +7,9 @@ use anyhow::{Context, anyhow, bail, ensure};
 use verbatim_device::Device;
 use verbatim_engine::{
     ChatError, Engine, EngineOptions, Event, FinishReason, GenerationStats, Grammar, LoadError, LoadOptions,
-    Message, Prompt, Request, RequestError, RestoreError, Role, Sampling, SaveError, SessionError, SessionId,
-    SessionOptions, Speculation, StateError, StateMemoryError, StepError, Stepper, TextProcessor,
-    recommended_sampling,
+    Message, NotDrafted, Prompt, Request, RequestError, RestoreError, Role, Sampling, SaveError,
+    SessionError, SessionId, SessionOptions, Speculation, StateError, StateMemoryError, StepError, Stepper,
+    TextProcessor, recommended_sampling,
 };
 use verbatim_gguf::GgufFile;
 use verbatim_text::Tokenizer;
@@ -17,11 +17,13 @@ use verbatim_text::Tokenizer;
 use crate::chat_templates;
 use crate::context_size;
 use crate::cpu_mask::CpuMask;
+use crate::draft_model::Draft;
 use crate::flags::{DeviceFlags, GenerateFlags, InferenceFlags, ModelFlags, RunArgs, SequenceFlags};
 use crate::interrupt::Interrupt;
 use crate::machine;
 use crate::model_file::{ModelFile, weights_format};
 use crate::pull::{self, Sources};
+use crate::speculation_flags::SpeculationFlags;
 use crate::standard_io::{escape, human_bytes, notify, reject_model_output};
 use crate::store::Store;
 use crate::values::Limit;
@@ -140,6 +142,15 @@ impl std::fmt::Display for Summary {
         if drafts.drafted > 0 {
             write!(f, ", {} of {} draft tokens accepted", drafts.accepted, drafts.drafted)?;
         }
+        match drafts.not_drafted {
+            Some(NotDrafted::NotFollowed) => {
+                write!(f, ", not drafted: the draft model has not seen the text before")?;
+            }
+            Some(NotDrafted::DraftContext) => {
+                write!(f, ", not drafted to its end: the draft model was trained for shorter texts")?;
+            }
+            Some(NotDrafted::Off | NotDrafted::StatefulSampler) | None => {}
+        }
         if let Some(seed) = self.seed {
             write!(f, ", seed {seed}")?;
         }
@@ -222,6 +233,14 @@ pub fn open_model(store: &Store, flags: &ModelFlags) -> anyhow::Result<ModelFile
     Ok(ModelFile { path, gguf })
 }
 
+/// Opens draft models by name, from where the target comes from.
+pub fn draft_opener<'a>(
+    store: &'a Store,
+    target: &'a ModelFlags,
+) -> impl Fn(&str) -> anyhow::Result<ModelFile> + 'a {
+    move |name| open_model(store, &ModelFlags { model: Some(name.to_owned()), ..target.clone() })
+}
+
 impl Session {
     /// Loads a model for one conversation. `needs_template`: it must have a chat template.
     ///
@@ -241,13 +260,16 @@ impl Session {
             !needs_template || template.is_some() || file.gguf.metadata().contains(CHAT_TEMPLATE),
             "the model has no chat template and cannot hold a conversation; use --chat-template, or `verbatim run --no-template`"
         );
+        let draft =
+            Draft::open(draft_opener(store, model), &generate.speculation, !flags.cache.no_kv_rotation)?;
         let options = load_options(flags);
         let sampling = sampling_for(&file, generate)?;
         let settings = AnswerSettings::new(sampling, grammar, generate);
         let (device, _) = open_device(device)?;
         let name = file.path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
         let waiting = Waiting::start(generate.quiet, format!("loading {}", escape(&name)));
-        let engine = start_engine(&file, device, &options, template)?;
+        let drafting = (&generate.speculation, draft);
+        let engine = start_engine(&file, device, &options, template, drafting)?;
         drop(waiting);
         context_size::explain(&file.gguf, &options, engine.context());
         let size = human_bytes(file.path.metadata().map_or(0, |found| found.len()));
@@ -457,12 +479,17 @@ pub struct Defaults {
 /// When the file is not a supported model, or memory does not suffice.
 pub fn open_engine(store: &Store, args: &RunArgs, sequences: usize) -> anyhow::Result<(Engine, Defaults)> {
     let file = open_model(store, &args.model)?;
-    let (engine, request) = start_for_requests(&file, &args.inference, sequences)?;
+    let draft = Draft::open(
+        draft_opener(store, &args.model),
+        &args.inference.generate.speculation,
+        !args.inference.cache.no_kv_rotation,
+    )?;
+    let (engine, request) = start_for_requests(&file, &args.inference, sequences, draft)?;
     let system = args.inference.generate.system.clone();
     Ok((engine, Defaults { request, system, is_raw: args.no_template }))
 }
 
-/// Loads a model file for this many requests at once; also returns what the flags say about all requests, with an empty prompt.
+/// Loads a model file and its draft model for this many requests at once; also returns what the flags say about all requests, with an empty prompt.
 ///
 /// # Errors
 /// As [`open_engine`].
@@ -470,6 +497,7 @@ pub fn start_for_requests(
     file: &ModelFile,
     flags: &InferenceFlags,
     sequences: usize,
+    draft: Option<Draft>,
 ) -> anyhow::Result<(Engine, Request)> {
     let generate = &flags.generate;
     let grammar = generate.grammar.grammar()?;
@@ -477,7 +505,8 @@ pub fn start_for_requests(
     let options = LoadOptions { sequences, ..load_options(flags) };
     let settings = AnswerSettings::new(sampling_for(file, generate)?, grammar, generate);
     let (device, _) = open_device(&flags.device)?;
-    let engine = start_engine(file, device, &options, template)?;
+    let drafting = (&generate.speculation, draft);
+    let engine = start_engine(file, device, &options, template, drafting)?;
     context_size::explain(&file.gguf, &options, engine.context());
     Ok((engine, settings.request(Prompt::Text(String::new()))))
 }
@@ -508,12 +537,13 @@ fn sampling_for(file: &ModelFile, generate: &GenerateFlags) -> anyhow::Result<Sa
     Ok(sampling)
 }
 
-/// Loads a model and starts its engine. `template` replaces the model's own.
+/// Loads a model and its draft model, and starts its engine. `template` replaces the model's own.
 fn start_engine(
     file: &ModelFile,
     device: Device,
     options: &LoadOptions,
     template: Option<String>,
+    (speculation, draft): (&SpeculationFlags, Option<Draft>),
 ) -> anyhow::Result<Engine> {
     let tokenizer = file.tokenizer()?.into();
     let has_own = file.gguf.metadata().contains(CHAT_TEMPLATE);
@@ -521,9 +551,15 @@ fn start_engine(
         None if has_own => Some(file.chat_template()?.to_owned()),
         other => other,
     };
-    let stepper = load(file, device, options)?;
+    let mut stepper = load(file, device, options)?;
+    let draft_model = draft.map(|draft| draft.append(&mut stepper, file)).transpose()?;
     let name = file.path.file_stem().unwrap_or_default().to_string_lossy();
-    let options = EngineOptions { model_name: name.into_owned(), ..EngineOptions::default() };
+    let options = EngineOptions {
+        model_name: name.into_owned(),
+        drafters: speculation.drafters(),
+        draft_model,
+        ..EngineOptions::default()
+    };
     Ok(Engine::start(stepper, TextProcessor { tokenizer, template }, options)?)
 }
 

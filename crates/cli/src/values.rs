@@ -1,5 +1,8 @@
 //! Values of flags: numbers and their ranges, with errors in a user's words. The parser adds the flag and the value as typed.
 
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use verbatim_engine::KvType;
+
 /// A count, or -1 for no limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limit(pub Option<usize>);
@@ -7,6 +10,17 @@ pub struct Limit(pub Option<usize>);
 fn number(text: &str, wanted: &str, holds: impl Fn(f32) -> bool) -> Result<f32, String> {
     let value = text.trim().parse().map_err(|_| format!("this must be {wanted}"))?;
     if holds(value) { Ok(value) } else { Err(format!("this must be {wanted}")) }
+}
+
+/// A KV cache type, by its name.
+pub fn kv_type() -> impl TypedValueParser<Value = KvType> {
+    PossibleValuesParser::new(KvType::ALL.map(KvType::name)).try_map(|name| kv_type_of(&name))
+}
+
+/// The KV cache type of this name.
+pub fn kv_type_of(name: &str) -> Result<KvType, String> {
+    let found = KvType::ALL.into_iter().find(|kind| kind.name().eq_ignore_ascii_case(name));
+    found.ok_or_else(|| format!("{name} is not one of {}", KvType::ALL.map(KvType::name).join(", ")))
 }
 
 /// A number from 0 to 1.

@@ -274,7 +274,6 @@ fn unknown_flags_get_a_tip() {
         ("--num-ctx", "use --ctx-size (-c)"),
         ("--temprature", "a similar one is '--temperature'"),
         ("--mmproj", "only text is supported yet"),
-        ("-md", "draft models are not supported yet"),
         ("-5 degrees", "write -- before a prompt"),
     ] {
         let said = stderr(&with(&["run", "-m", "MODEL", flag, "x"], &[]), 2);

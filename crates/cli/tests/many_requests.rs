@@ -150,9 +150,52 @@ fn drafts_change_no_text_and_are_counted() {
 }
 
 #[test]
+fn a_draft_model_changes_no_text_and_must_fit() {
+    let model = model();
+    let draft = |name: &str| data(&format!("drafts/{name}/draft.gguf")).to_str().unwrap().to_owned();
+    let ask = |flags: &[&str]| {
+        let fixed = ["run", "-m", &model, "--no-template", "-n", "40", "--temp", "0"];
+        run(&[&fixed, flags, &["one two three"]].concat(), b"")
+    };
+    let plain = stdout(&ask(&[]));
+    let (eagle3, dflash) = (draft("qwen3.eagle3-rounds"), draft("qwen3.dflash-rounds"));
+    for flags in [
+        &["-md", &eagle3, "--spec", "5"][..],
+        &["-md", &dflash, "--spec", "7", "--spec-type", "draft-dflash", "-ctkd", "q8_0", "-ctvd", "q8_0"],
+        &[
+            "-md",
+            &eagle3,
+            "--spec",
+            "4",
+            "--spec-type",
+            "ngram-simple,draft-eagle3",
+            "--spec-draft-p-min",
+            "0.1",
+        ],
+        &["--model-draft", &eagle3],
+    ] {
+        let output = ask(flags);
+        assert_eq!(stdout(&output), plain, "{flags:?}");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!flags.contains(&"--spec") || said.contains("draft tokens accepted"), "{flags:?}: {said}");
+    }
+    for (flags, problem) in [
+        (&["-md", &eagle3, "--spec-type", "draft-dflash"][..], "a model of the type draft-eagle3"),
+        (&["--spec-type", "draft-eagle3"], "needs a draft model"),
+        (&["-md", &model], "is not that of a draft model"),
+        (&["-md", "/nowhere/draft.gguf"], "the draft model cannot be opened"),
+    ] {
+        let said = stderr(&ask(flags), 1);
+        assert!(said.contains(problem), "{flags:?}: {said}");
+    }
+}
+
+#[test]
 fn verify_compares_a_model_with_itself() {
     let model = model();
-    let said = stdout(&run(&["verify", "-m", &model, "--threads", "2"], b""));
+    let draft = data("drafts/qwen3.eagle3-rounds/draft.gguf").to_str().unwrap().to_owned();
+    let said = stdout(&run(&["verify", "-m", &model, "-md", &draft, "--threads", "2"], b""));
+    assert!(said.contains("draft model, 5 at once"), "{said}");
     assert!(said.lines().count() >= 9, "{said}");
     assert!(said.lines().all(|line| line.ends_with(": the same")), "{said}");
     assert!(said.contains("draft tokens accepted"), "{said}");

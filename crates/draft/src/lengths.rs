@@ -13,6 +13,8 @@ pub struct Draft<'a> {
 
 /// How many draft tokens of each request a step should verify, for the most tokens per second.
 ///
+/// `draft_seconds` is what drafting takes, by the length of the longest draft; 0 for drafts that are there already.
+///
 /// A step generates one token for each request, and a draft token adds the probability that it and all before it are accepted.
 /// This probability falls along each draft, so the best n draft tokens are the n most probable ones, and only n has to be chosen.
 /// `other_rows` are the step's rows beside the draft tokens, and `tokens` those that it generates without them.
@@ -21,6 +23,7 @@ pub fn draft_lengths(
     other_rows: usize,
     tokens: usize,
     drafts: &[Draft<'_>],
+    draft_seconds: &dyn Fn(usize) -> f64,
 ) -> Vec<usize> {
     let mut lengths = vec![0; drafts.len()];
     let Some(undrafted_seconds) = costs.estimate(other_rows) else { return lengths };
@@ -35,13 +38,18 @@ pub fn draft_lengths(
     // Stable: of equal gains, each draft keeps its order.
     gains.sort_by(|(a, _), (b, _)| b.total_cmp(a));
     let (mut expected, mut best) = (tokens as f64, (tokens as f64 / undrafted_seconds, 0));
-    for (count, (gain, _)) in (1..).zip(&gains) {
+    let mut longest = 0;
+    for (count, (gain, request)) in (1..).zip(&gains) {
         expected += gain;
-        let seconds = costs.estimate(other_rows + count).unwrap_or(undrafted_seconds);
+        lengths[*request] += 1;
+        longest = longest.max(lengths[*request]);
+        let seconds =
+            costs.estimate(other_rows + count).unwrap_or(undrafted_seconds) + draft_seconds(longest);
         if expected / seconds > best.0 {
             best = (expected / seconds, count);
         }
     }
+    lengths.fill(0);
     for (_, request) in &gains[..best.1] {
         lengths[*request] += 1;
     }
@@ -67,7 +75,7 @@ mod tests {
 
     fn lengths(costs: &StepCosts, of: &[(usize, &Acceptance)]) -> Vec<usize> {
         let drafts: Vec<_> = of.iter().map(|&(len, acceptance)| Draft { len, acceptance }).collect();
-        draft_lengths(costs, of.len(), of.len(), &drafts)
+        draft_lengths(costs, of.len(), of.len(), &drafts, &|_| 0.0)
     }
 
     #[test]
@@ -91,6 +99,18 @@ mod tests {
         let chosen = lengths(&dear, &[(8, &bad), (8, &good)]);
         assert_eq!(chosen[0], 0);
         assert!(chosen[1] >= 4, "{chosen:?}");
+    }
+
+    #[test]
+    fn a_draft_that_takes_longer_than_it_saves_is_not_drafted() {
+        let good = acceptance(8);
+        let free = costs(|rows| 1.0 + rows as f64 * 0.01);
+        let drafts = [Draft { len: 8, acceptance: &good }];
+        let with = |of_token: f64| {
+            let seconds = |longest: usize| longest as f64 * of_token;
+            draft_lengths(&free, 1, 1, &drafts, &seconds)
+        };
+        assert_eq!((with(0.0), with(0.02), with(2.0)), (vec![8], vec![8], vec![0]));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use crate::row::{Draw, Row, RowInput, RowOutputs, Sample, StepError};
 use crate::{MAX_ROWS, Sampler, SamplerState, SequenceId, StateError, Stepper};
 use verbatim_backend::Backend;
-use verbatim_models::{Drafting, FeatureDraft};
+use verbatim_models::Drafting;
 use verbatim_state::ModelId;
 
 /// A request that drafts.
@@ -44,7 +44,7 @@ impl DraftRequest<'_> {
     fn take(&mut self, sample: Option<Sample>) -> bool {
         let likely = |sample: &Sample| {
             let log_prob = sample.log_probs.as_ref().map_or(0.0, |log_probs| log_probs.log_prob);
-            log_prob.exp() >= self.p_min
+            libm::expf(log_prob) >= self.p_min
         };
         let taken = sample.filter(likely).map(|sample| self.tokens.push(sample.token));
         taken.is_some()
@@ -68,7 +68,7 @@ impl<B: Backend> Stepper<B> {
     /// # Errors
     /// If a step fails.
     pub fn draft(&mut self, model: ModelId, requests: &mut [DraftRequest<'_>]) -> Result<(), StepError> {
-        let result = match self.feature_draft(model).map(FeatureDraft::drafting) {
+        let result = match self.feature_draft(model).map(|draft| draft.drafting()) {
             None => Ok(()),
             Some(Drafting::Chain) => {
                 requests.chunks_mut(MAX_ROWS).try_for_each(|requests| self.draft_chains(model, requests))
@@ -89,11 +89,11 @@ impl<B: Backend> Stepper<B> {
         for request in &*requests {
             // The last token needs no row.
             let rows = (request.pending + request.max).saturating_sub(1);
-            starts.push(if request.max > 0 { self.append(request.sequence, rows)? } else { 0 });
+            starts.push(if request.max > 0 { self.append(request.sequence, rows).ok() } else { None });
         }
         let firsts: Vec<usize> =
             requests.iter().map(|request| request.tokens.len() - request.pending).collect();
-        let mut active: Vec<usize> = (0..requests.len()).filter(|&i| requests[i].max > 0).collect();
+        let mut active: Vec<usize> = (0..requests.len()).filter(|&i| starts[i].is_some()).collect();
         for index in 0.. {
             active.retain(|&i| index + 1 < requests[i].pending + requests[i].max);
             if active.is_empty() {
@@ -102,7 +102,7 @@ impl<B: Backend> Stepper<B> {
             let rows = active.iter().map(|&i| {
                 let request = &requests[i];
                 let history = &request.tokens[..firsts[i] + index + 1];
-                let row = request.row(starts[i], index, history[history.len() - 1]);
+                let row = request.row(starts[i].unwrap_or(0), index, history[history.len() - 1]);
                 let is_last = history.len() == request.tokens.len();
                 Row { want: if is_last { request.draw(history) } else { row.want }, ..row }
             });
@@ -129,21 +129,19 @@ impl<B: Backend> Stepper<B> {
         mask_token: u32,
         size: usize,
     ) -> Result<(), StepError> {
-        let drafted = |request: &DraftRequest<'_>| request.max.min(size.saturating_sub(request.pending));
-        let mut starts = Vec::with_capacity(requests.len());
+        // For each request, the first KV index and the number of mask tokens, if it has room for a block.
+        let mut blocks = Vec::with_capacity(requests.len());
         for request in &*requests {
-            let rows = match drafted(request) {
-                0 => 0,
-                masks => request.pending + masks,
-            };
-            starts.push(if rows > 0 { self.append(request.sequence, rows)? } else { 0 });
+            let masks = request.max.min(size.saturating_sub(request.pending));
+            let rows = request.pending + masks;
+            let start = if masks > 0 { self.append(request.sequence, rows).ok() } else { None };
+            blocks.push(start.map(|start| (start, masks)));
         }
         let mut rows = Vec::new();
-        for (request, &start) in requests.iter().zip(&starts) {
-            let masks = drafted(request);
-            let known = request.tokens[request.tokens.len() - request.pending..].iter().copied();
-            let known = known.filter(|_| masks > 0).enumerate();
-            rows.extend(known.map(|(index, token)| request.row(start, index, token)));
+        for (request, block) in requests.iter().zip(&blocks) {
+            let Some((start, masks)) = *block else { continue };
+            let known = request.tokens[request.tokens.len() - request.pending..].iter().enumerate();
+            rows.extend(known.map(|(index, &token)| request.row(start, index, token)));
             rows.extend((0..masks).map(|index| Row {
                 want: request.draw(request.tokens),
                 ..request.row(start, request.pending + index, mask_token)
@@ -157,11 +155,9 @@ impl<B: Backend> Stepper<B> {
             (0..rows.len()).map(|row| outputs.sample(row).ok().flatten().cloned()).collect();
         drop(outputs);
         let mut samples = samples.into_iter();
-        for request in requests {
-            let masks = drafted(request);
-            if masks > 0 {
-                samples.by_ref().take(request.pending).for_each(drop);
-            }
+        for (request, block) in requests.iter_mut().zip(blocks) {
+            let Some((_, masks)) = block else { continue };
+            samples.by_ref().take(request.pending).for_each(drop);
             let mut block = samples.by_ref().take(masks).collect::<Vec<_>>().into_iter();
             while block.next().is_some_and(|sample| request.take(sample)) {}
         }

@@ -10,6 +10,7 @@ use crate::commands::{Command, CommandSender, Job, Reply, Shared};
 use crate::error::EngineError;
 use crate::events::EventStream;
 use crate::generate::Task;
+use crate::model_drafts::DraftModel;
 use crate::outbox::Outbox;
 use crate::request::{Event, Request};
 use crate::session::{OpenedSession, SessionError, SessionId, SessionOptions};
@@ -46,6 +47,8 @@ pub struct EngineOptions {
     pub step_budget: Duration,
     /// The drafters of requests.
     pub drafters: DrafterFactory,
+    /// A draft model, for the steps in which `drafters` draft nothing.
+    pub draft_model: Option<DraftModel>,
 }
 
 impl Default for EngineOptions {
@@ -55,6 +58,7 @@ impl Default for EngineOptions {
             event_buffer: 256,
             step_budget: Duration::from_millis(100),
             drafters: DrafterFactory::default(),
+            draft_model: None,
         }
     }
 }
@@ -90,9 +94,9 @@ impl Engine {
         let context = stepper.context();
         let tokenizer = Arc::clone(&text.tokenizer);
         let format = ChatFormat::new(text.tokenizer, text.template);
-        let step_budget = options.step_budget;
+        let (step_budget, draft_model) = (options.step_budget, options.draft_model);
         let work = move |commands: &Receiver<Command>| {
-            Worker::new(stepper, tokenizer, step_budget).serve(commands);
+            Worker::new(stepper, tokenizer, step_budget, draft_model).serve(commands);
         };
         Engine::spawn(work, format, options, context)
     }

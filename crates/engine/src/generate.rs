@@ -1,6 +1,7 @@
 //! A running request: step by step from its prompt to its finish reason.
 
 use crate::chat::ChatFormat;
+use crate::drafting::DraftRequest;
 use crate::reasoning::Reasoning;
 use crate::request::{Event, FinishReason, GenerationStats, Prompt, Request, RequestError};
 use crate::row::{Draw, Row, RowError, RowInput, RowOutputs, Sample, StepOutputs};
@@ -13,7 +14,7 @@ use std::time::{Duration, Instant};
 use verbatim_backend::{Backend, Outputs};
 use verbatim_draft::MAX_DRAFT;
 use verbatim_grammar::Constraint;
-use verbatim_sample::TokenLogProbs;
+use verbatim_sample::{LogProbs, TokenLogProbs};
 use verbatim_text::{Detokenizer, ReasoningSplitter, SpecialTokens, SplitText, StopMatcher, Tokenizer};
 
 /// A validated request, with its prompt as tokens.
@@ -116,6 +117,8 @@ pub(crate) fn samples_of<O: Outputs>(outputs: &StepOutputs<'_, O>, rows: Range<u
 #[derive(Debug)]
 pub(crate) struct Generation {
     sampler: Sampler,
+    /// Draws draft tokens.
+    draft_sampler: Sampler,
     sampler_state: SamplerState,
     constraint: Option<Constraint>,
     reasoning: Option<Reasoning>,
@@ -172,6 +175,7 @@ impl Generation {
         };
         let sampler_state = sampler.start();
         Ok(Generation {
+            draft_sampler: sampler.clone().with_log_probs(None),
             sampler,
             sampler_state,
             constraint,
@@ -231,6 +235,29 @@ impl Generation {
             self.drafts.propose(session.history(), &self.pending_tokens, (max, vocabulary), speculator);
         }
         Ok(None)
+    }
+
+    /// A request of at most `max` tokens to a draft model.
+    pub(crate) fn draft_request<'a>(
+        &'a mut self,
+        session: &Session,
+        max: usize,
+        p_min: f32,
+    ) -> DraftRequest<'a> {
+        // The likelihood of a token is known only if the sampler returns it.
+        let wants_log_probs = (p_min > 0.0).then_some(LogProbs { top: 0, after_chain: false });
+        if self.draft_sampler.log_probs() != wants_log_probs {
+            self.draft_sampler = self.draft_sampler.clone().with_log_probs(wants_log_probs);
+        }
+        DraftRequest {
+            sequence: session.sequence(),
+            tokens: self.drafts.begin_model(session.history(), &self.pending_tokens),
+            pending: self.pending_tokens.len(),
+            sampler: &self.draft_sampler,
+            state: self.sampler_state,
+            max,
+            p_min,
+        }
     }
 
     /// The rows without a draft that the next step could compute.

@@ -8,7 +8,7 @@ use crate::row::{
 use crate::sampler_rows::SamplerRows;
 use crate::sequence_spec::rope_context;
 use crate::{Draw, Hyperparameters, LoadOptions, MAX_ROWS, Sample, SequenceId, StateError};
-use verbatim_backend::{Backend, BindError, FilledInput, InputBinding, Profile, StateStore};
+use verbatim_backend::{Backend, BindError, FilledInput, InputBinding, Outputs, Profile, StateStore};
 use verbatim_graph::RowCounts;
 use verbatim_models::{
     Drafting, FeatureDraft, Follower, HadamardKv, HiddenOutput, Model, ModelOffsets, NextOutputs, StepShape,
@@ -170,8 +170,13 @@ impl<B: Backend> Stepper<B> {
         }
     }
 
+    /// The method of a draft model that reads the target's hidden states, by llama.cpp's name for it.
+    pub fn draft_method(&self, model: ModelId) -> Option<&'static str> {
+        self.feature_draft(model).map(|draft| draft.method())
+    }
+
     /// A draft model that reads the target's hidden states.
-    pub(crate) fn feature_draft(&self, model: ModelId) -> Option<&FeatureDraft> {
+    pub(crate) fn feature_draft(&self, model: ModelId) -> Option<&dyn FeatureDraft> {
         self.models.get(model.index())?.model.feature_draft()
     }
 
@@ -245,25 +250,7 @@ impl<B: Backend> Stepper<B> {
             });
             state.computed(*computed_by, computed)?;
         }
-        let mut output_rows = 0..;
-        for (index, &row) in run_rows.iter().enumerate() {
-            let want = rows[row].want;
-            let output_row = want.is_output_row().then(|| output_rows.next()).flatten();
-            let mut sample = None;
-            if let (NextOutput::Token(draw), Some(output_row)) = (want.next, output_row) {
-                match samplers.sample(draw, output_row as usize, &run_outputs) {
-                    Ok(sampled) => {
-                        sample = Some(outcomes.samples.len() as u32);
-                        outcomes.samples.push(sampled);
-                    }
-                    Err(error) => {
-                        outcomes.reject_row(row, error);
-                        continue;
-                    }
-                }
-            }
-            outcomes.rows[row] = RowOutcome::Computed { row: index as u32, output_row, sample };
-        }
+        sample_rows(rows, run_rows, samplers, &run_outputs, outcomes);
         Ok(StepOutputs { run: Some(run_outputs), outcomes })
     }
 
@@ -320,7 +307,7 @@ impl<B: Backend> Stepper<B> {
         let Scratch { key, batch, run_rows, samplers, .. } = &mut self.scratch;
         let mut count = RowCounts { rows: run_rows.len(), output_rows: 0 };
         samplers.begin();
-        let drafting = self.models[model.index()].model.feature_draft().map(FeatureDraft::drafting);
+        let drafting = self.models[model.index()].model.feature_draft().map(|draft| draft.drafting());
         // A row of a block becomes the token in its place; other rows sample the one after it.
         let ahead = u64::from(!matches!(drafting, Some(Drafting::Block { .. })));
         key.embeddings = false;
@@ -456,6 +443,35 @@ fn look_up_rows<S: StateStore>(
     }
 }
 
+/// Records the outcome of the rows of a run, with the samples of those that want one.
+fn sample_rows(
+    rows: &[Row<'_>],
+    run_rows: &[usize],
+    samplers: &mut SamplerRows,
+    run_outputs: &impl Outputs,
+    outcomes: &mut RowOutcomes,
+) {
+    let mut output_rows = 0..;
+    for (index, &row) in run_rows.iter().enumerate() {
+        let want = rows[row].want;
+        let output_row = want.is_output_row().then(|| output_rows.next()).flatten();
+        let mut sample = None;
+        if let (NextOutput::Token(draw), Some(output_row)) = (want.next, output_row) {
+            match samplers.sample(draw, output_row as usize, run_outputs) {
+                Ok(sampled) => {
+                    sample = Some(outcomes.samples.len() as u32);
+                    outcomes.samples.push(sampled);
+                }
+                Err(error) => {
+                    outcomes.reject_row(row, error);
+                    continue;
+                }
+            }
+        }
+        outcomes.rows[row] = RowOutcome::Computed { row: index as u32, output_row, sample };
+    }
+}
+
 /// Rounds a row count up to a power of two.
 fn bucket(rows: usize) -> usize {
     if rows == 0 { 0 } else { rows.next_power_of_two() }
@@ -470,7 +486,7 @@ struct StepInputs<'a> {
     tables: &'a PageTables<'a>,
     samplers: &'a SamplerRows,
     /// The model of the step, if it reads hidden states of its target.
-    draft: Option<&'a FeatureDraft>,
+    draft: Option<&'a dyn FeatureDraft>,
 }
 
 impl StepInputs<'_> {

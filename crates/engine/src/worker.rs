@@ -4,6 +4,7 @@
 use crate::Stepper;
 use crate::commands::{Command, Job, Sections};
 use crate::generate::{Generation, Samples, Task, samples_of};
+use crate::model_drafts::{DraftModel, ModelDrafter};
 use crate::outbox::Outbox;
 use crate::request::{Event, FinishReason, GenerationStats, RequestError};
 use crate::row::{Row, StepError};
@@ -51,10 +52,16 @@ pub(crate) struct Worker<B: Backend> {
     draining: Vec<Outbox>,
     scheduler: Scheduler,
     speculator: Speculator,
+    model_drafter: Option<ModelDrafter>,
 }
 
 impl<B: Backend> Worker<B> {
-    pub(crate) fn new(stepper: Stepper<B>, tokenizer: Arc<Tokenizer>, step_budget: Duration) -> Self {
+    pub(crate) fn new(
+        stepper: Stepper<B>,
+        tokenizer: Arc<Tokenizer>,
+        step_budget: Duration,
+        draft_model: Option<DraftModel>,
+    ) -> Self {
         Worker {
             stepper,
             tokenizer,
@@ -65,6 +72,7 @@ impl<B: Backend> Worker<B> {
             draining: Vec::new(),
             scheduler: Scheduler::new(step_budget),
             speculator: Speculator::default(),
+            model_drafter: draft_model.map(ModelDrafter::new),
         }
     }
 
@@ -136,6 +144,7 @@ impl<B: Backend> Worker<B> {
             }
             index += 1;
         }
+        self.draft_by_model(&demands);
         self.limit_drafts(&mut demands);
         let (indices, demands): (Vec<usize>, Vec<Demand>) = demands.into_iter().unzip();
         let scheduled = self.scheduler.schedule(&demands);
@@ -181,6 +190,21 @@ impl<B: Backend> Worker<B> {
             Ok(Some(reason)) => NextStep::Finished(Ok(reason)),
             Err(error) => NextStep::Finished(Err(error)),
         }
+    }
+
+    /// Drafts with the draft model.
+    fn draft_by_model(&mut self, demands: &[(usize, Demand)]) {
+        let Worker { stepper, sessions, running, scheduler, speculator, model_drafter, .. } = self;
+        let Some(drafter) = model_drafter else { return };
+        drafter.follow(stepper, running.iter().any(|running| running.generation.drafts.is_on()));
+        let is_decoding = |index: &usize| {
+            demands.iter().any(|(i, demand)| i == index && matches!(demand, Demand::Decode { .. }))
+        };
+        let decoding = running.iter_mut().enumerate().filter(|(index, _)| is_decoding(index));
+        let decoding = decoding.map(|(_, Running { generation, session, .. })| {
+            (generation, sessions.get(session).expect("not closed while a request uses it"))
+        });
+        drafter.draft(stepper, &mut decoding.collect::<Vec<_>>(), speculator, &scheduler.costs);
     }
 
     /// Shortens drafts to what is worth verifying.

@@ -30,6 +30,8 @@ pub struct EngineSetting {
     pub load: LoadOptions,
     /// Options of the engine.
     pub engine: EngineOptions,
+    /// The draft model is to be loaded, and to draft.
+    pub draft_model: bool,
 }
 
 /// What a comparison varies.
@@ -50,6 +52,8 @@ enum DrafterKind {
     Ngram,
     /// The right tokens up to a random position, then wrong ones.
     Scripted,
+    /// The draft model.
+    Model,
 }
 
 /// The result of one comparison.
@@ -97,7 +101,8 @@ pub enum VerifyError {
     Load(String),
 }
 
-/// Compares; `start` loads the model anew for each setting, and `show` gets each comparison. Ends early if `show` returns
+/// Compares; `start` loads the model anew for each setting, with its draft model if there is one and the setting asks for it, and
+/// `show` gets each comparison. Ends early if `show` returns
 /// false.
 ///
 /// # Errors
@@ -105,7 +110,7 @@ pub enum VerifyError {
 pub fn verify(
     tokenizer: &Tokenizer,
     coverage: Coverage,
-    max_threads: usize,
+    (max_threads, has_draft_model): (usize, bool),
     start: &mut dyn FnMut(EngineSetting) -> Result<Engine, VerifyError>,
     show: &mut dyn FnMut(&Comparison) -> bool,
 ) -> Result<(), VerifyError> {
@@ -126,13 +131,15 @@ pub fn verify(
         }
         let eog = (0..tokenizer.vocab_len() as u32).find(|&token| tokenizer.is_eog(token)).unwrap_or(0);
         let scripted = ScriptedDrafter::new(script, eog);
-        for variant in variants(coverage, max_threads) {
+        let of_model = model_variants(coverage, max_threads).into_iter().filter(|_| has_draft_model);
+        for variant in variants(coverage, max_threads).into_iter().chain(of_model) {
             let drafters = match variant.drafter {
                 DrafterKind::Ngram => DrafterFactory::new(|| Box::new(NgramDrafter::new(1))),
                 DrafterKind::Scripted => {
                     let scripted = scripted.clone();
                     DrafterFactory::new(move || Box::new(scripted.clone()))
                 }
+                DrafterKind::Model => DrafterFactory::none(),
             };
             let engine = start(variant.setting(kv, drafters))?;
             // With a prefix cache, the second time finds the prompts in it.
@@ -195,7 +202,8 @@ impl Variant {
             ..LoadOptions::default()
         };
         let engine = EngineOptions { step_budget: self.step_budget, drafters, ..EngineOptions::default() };
-        EngineSetting { threads: self.threads, load, engine }
+        let draft_model = matches!(self.drafter, DrafterKind::Model);
+        EngineSetting { threads: self.threads, load, engine, draft_model }
     }
 }
 
@@ -238,6 +246,30 @@ fn variants(coverage: Coverage, max_threads: usize) -> Vec<Variant> {
             speculation: Speculation::Fixed(MAX_DRAFT),
             ..plain("n-gram drafts of 15".into())
         });
+    }
+    variants
+}
+
+/// Those in which a draft model drafts.
+fn model_variants(coverage: Coverage, max_threads: usize) -> Vec<Variant> {
+    let drafted = |length: usize, at_once: usize| Variant {
+        at_once,
+        drafter: DrafterKind::Model,
+        speculation: Speculation::Fixed(length),
+        ..Variant::new(format!("drafts of {length}, draft model, {at_once} at once"), max_threads)
+    };
+    let mut variants = vec![
+        Variant { cache_bytes: 1 << 26, ..drafted(5, 5) },
+        Variant {
+            speculation: Speculation::AUTO,
+            name: "draft model, automatic, 3 at once".into(),
+            ..drafted(MAX_DRAFT, 3)
+        },
+    ];
+    if coverage == Coverage::Full {
+        variants.extend((1..=MAX_DRAFT).map(|length| drafted(length, [1, 2, 5, 8][length % 4])));
+        variants.push(Variant { threads: max_threads + 1, ..drafted(7, 3) });
+        variants.push(Variant { backend_sampling: false, ..drafted(6, 2) });
     }
     variants
 }

@@ -1,7 +1,7 @@
 //! Building the graph of a step: the inputs that every architecture has, weights by id, and the blocks they share.
 
 use crate::table::{Linear, WeightId, WeightSpec};
-use crate::{Follower, HadamardKv, HiddenOutput, ModelOffsets, NextOutputs, StepShape};
+use crate::{HadamardKv, HiddenOutput, ModelOffsets, NextOutputs, StepShape};
 use std::collections::HashMap;
 use verbatim_backend::WeightKind;
 use verbatim_graph::{
@@ -139,7 +139,7 @@ struct KvGroup {
 pub(crate) const ROW_MEMORY_WINDOW: usize = 2;
 
 /// A graph under construction.
-pub(crate) struct GraphContext<'a> {
+pub struct GraphContext<'a> {
     builder: Builder,
     offsets: ModelOffsets,
     embeddings: bool,
@@ -147,8 +147,7 @@ pub(crate) struct GraphContext<'a> {
     /// By index in the table of all models' weights.
     weights: HashMap<u32, ValueId>,
     hidden_outputs: &'a [HiddenOutput],
-    followers: &'a [Follower<'a>],
-    /// The hidden states that followers read.
+    /// The hidden states so far: draft models read some.
     hidden: Vec<(HiddenOutput, ValueId)>,
     next: NextOutputs,
     tokens: ValueId,
@@ -165,11 +164,7 @@ pub(crate) struct GraphContext<'a> {
 }
 
 impl<'a> GraphContext<'a> {
-    pub(crate) fn new(
-        specs: &'a [WeightSpec],
-        shape: &'a StepShape,
-        followers: &'a [Follower<'a>],
-    ) -> Result<Self, GraphError> {
+    pub(crate) fn new(specs: &'a [WeightSpec], shape: &'a StepShape) -> Result<Self, GraphError> {
         let mut builder = Builder::new(shape.bounds);
         let mut input = |tag: Tag, shape: Shape| builder.input(tag, DType::I32, shape);
         let [sequences, pages] = shape.page_table;
@@ -204,7 +199,6 @@ impl<'a> GraphContext<'a> {
             specs,
             weights: HashMap::new(),
             hidden_outputs: &shape.hidden_outputs,
-            followers,
             hidden: Vec::new(),
             next: shape.next,
         })
@@ -526,9 +520,7 @@ impl<'a> GraphContext<'a> {
 
     /// Outputs a hidden state if the step requests it.
     pub(crate) fn hidden_output(&mut self, output: HiddenOutput, value: ValueId) -> Result<(), GraphError> {
-        if self.followers.iter().any(|follower| follower.draft.features().contains(&output)) {
-            self.hidden.push((output, value));
-        }
+        self.hidden.push((output, value));
         if self.hidden_outputs.contains(&output) {
             self.builder.output(outputs::hidden(output), value)
         } else {
@@ -536,15 +528,15 @@ impl<'a> GraphContext<'a> {
         }
     }
 
-    /// The final norm and the LM head for the output rows; finishes the graph.
+    /// The final norm and the LM head for the output rows.
     pub(crate) fn lm_head(
-        mut self,
+        &mut self,
         x: ValueId,
         norm: WeightId,
         eps: F32Bits,
         lm_head: Linear,
         scaling: LogitScaling,
-    ) -> Result<Graph, GraphError> {
+    ) -> Result<(), GraphError> {
         let output_rows = if self.hidden_outputs.contains(&HiddenOutput::FinalNorm) {
             let normalized = self.rms_norm(x, norm, eps, 1)?;
             self.hidden_output(HiddenOutput::FinalNorm, normalized)?;
@@ -565,20 +557,19 @@ impl<'a> GraphContext<'a> {
             };
             self.output_logits(logits, scaling)?;
         }
-        self.follow()?;
-        Ok(self.builder.finish())
+        Ok(())
     }
 
-    /// The final norm and the LM head of a draft model for the output rows; finishes the graph. Its logits may be those of a
+    /// The final norm and the LM head of a draft model for the output rows. Its logits may be those of a
     /// reduced vocabulary, given by its size, and are then scattered to `vocabulary` columns.
     pub(crate) fn draft_head(
-        mut self,
+        &mut self,
         x: ValueId,
         norm: (WeightId, F32Bits),
         (head, scale): (ValueId, F32Bits),
         scaling: LogitScaling,
         (reduced, vocabulary): (Option<usize>, usize),
-    ) -> Result<Graph, GraphError> {
+    ) -> Result<(), GraphError> {
         let output_rows = self.apply(Op::GatherRows, &[x, self.output_rows])?;
         let normalized = self.rms_norm(output_rows, norm.0, norm.1, 1)?;
         if self.next.logits || self.next.tokens {
@@ -592,7 +583,7 @@ impl<'a> GraphContext<'a> {
             }
             self.output_logits(logits, scaling)?;
         }
-        Ok(self.builder.finish())
+        Ok(())
     }
 
     fn output_logits(&mut self, logits: ValueId, scaling: LogitScaling) -> Result<(), GraphError> {
@@ -609,24 +600,22 @@ impl<'a> GraphContext<'a> {
         Ok(())
     }
 
-    /// The follow passes: what each draft model keeps of this step.
-    fn follow(&mut self) -> Result<(), GraphError> {
-        for (follower, index) in self.followers.iter().zip(0..) {
-            let &Follower { draft, offsets, hadamard } = follower;
-            (self.specs, self.offsets, self.hadamard) = (draft.specs(), offsets, hadamard);
-            let feature = |wanted: &HiddenOutput| {
-                let found = self.hidden.iter().find(|(output, _)| output == wanted);
-                found.map(|(_, value)| *value).ok_or_else(|| GraphError::Operands {
-                    op: "Concat",
-                    problem: format!("the target has no hidden state {wanted:?}"),
-                })
-            };
-            let features = draft.features().iter().map(feature).collect::<Result<Vec<_>, _>>()?;
-            let features = self.concat(&features)?;
-            let fused = draft.follow(self, features)?;
-            self.hidden_output(HiddenOutput::Fused(index), fused)?;
-        }
-        Ok(())
+    /// A hidden state that was computed before.
+    pub(crate) fn hidden_state(&self, wanted: HiddenOutput) -> Result<ValueId, GraphError> {
+        let found = self.hidden.iter().find(|(output, _)| *output == wanted);
+        found.map(|(_, value)| *value).ok_or_else(|| GraphError::Operands {
+            op: "Concat",
+            problem: format!("the target has no hidden state {wanted:?}"),
+        })
+    }
+
+    /// Continues with the weights and layers of another model.
+    pub(crate) fn set_model(&mut self, specs: &'a [WeightSpec], offsets: ModelOffsets, hadamard: HadamardKv) {
+        (self.specs, self.offsets, self.hadamard) = (specs, offsets, hadamard);
+    }
+
+    pub(crate) fn finish(self) -> Graph {
+        self.builder.finish()
     }
 
     fn sample(&mut self, logits: ValueId) -> Result<(), GraphError> {

@@ -12,17 +12,18 @@ mod arch;
 mod draft;
 mod error;
 mod ffn;
+mod follow;
 mod graph_context;
 mod metadata;
 mod model;
+mod step;
 mod table;
 
 pub use arch::{architectures, open};
-pub use draft::{Drafting, FeatureDraft, open_draft};
+pub use draft::{OpenedDraft, open_draft};
 pub use error::{ModelError, PairError};
+pub use follow::{Drafting, FeatureDraft, Follower};
 pub use graph_context::{inputs, outputs};
-pub use model::{
-    Follower, HadamardKv, HiddenOutput, Hyperparameters, KeyRope, KvShape, Model, ModelOffsets, NextOutputs,
-    RecurrentShape, SharedWeights, StepShape,
-};
-pub use table::WeightSpec;
+pub use model::{Hyperparameters, KeyRope, KvShape, Model, RecurrentShape};
+pub use step::{HadamardKv, HiddenOutput, ModelOffsets, NextOutputs, StepShape};
+pub use table::{SharedWeights, WeightSpec};

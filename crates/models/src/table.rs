@@ -1,6 +1,6 @@
 //! The list of weights that an architecture uses, checked against the file's tensor table.
 
-use crate::{ModelError, SharedWeights};
+use crate::ModelError;
 use verbatim_backend::WeightKind;
 use verbatim_gguf::GgufFile;
 use verbatim_graph::F32Bits;
@@ -32,6 +32,17 @@ pub(crate) struct Linear {
     pub(crate) bias: Option<WeightId>,
     /// Factor on the matrix; 1 unless the file has one, as for NVFP4.
     pub(crate) scale: F32Bits,
+}
+
+/// The weights of a target that a draft model may share, by their indices.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SharedWeights {
+    /// The token embeddings.
+    pub embedding: u32,
+    /// The LM head; none if it has a bias.
+    pub head: Option<u32>,
+    /// Factor on the LM head.
+    pub head_scale: F32Bits,
 }
 
 impl Linear {

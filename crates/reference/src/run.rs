@@ -145,15 +145,7 @@ impl<'a> NodeContext<'a> {
             Op::Hadamard { head_dim, .. } => self
                 .f32_rows(out, |row| a(row).chunks_exact(head_dim).flat_map(hadamard::transform).collect()),
             Op::KvWrite { .. } => self.kv_write(state),
-            Op::KvRead { kv_heads, .. } => self.kv_read(kv_heads, state, out),
-            Op::Concat { parts } => {
-                self.f32_rows(out, |row| {
-                    (0..parts).flat_map(|part| self.f32(part).row(row)).copied().collect()
-                });
-            }
-            Op::ScatterLogits { vocabulary } => {
-                self.f32_rows(out, |row| elementwise::scatter(a(row), self.i32(1).row(0), vocabulary));
-            }
+            Op::KvRead { .. } | Op::Concat { .. } | Op::ScatterLogits { .. } => self.of_draft(state, out),
             Op::Attention(attention) => self.attention(&attention, state, out),
             Op::MoeTopK { used, gating, bias } => {
                 let bias = bias.then(|| self.vector(1));
@@ -186,6 +178,22 @@ impl<'a> NodeContext<'a> {
             }
             Op::GatherRows => self.f32_rows(out, |row| a(self.index(1, row)).to_vec()),
             Op::SampleParts | Op::SampleMerge => self.sample(out),
+        }
+    }
+
+    /// The ops that only draft models have.
+    fn of_draft(&self, state: &State, out: &mut Buffer) {
+        match self.node.op {
+            Op::KvRead { kv_heads, .. } => self.kv_read(kv_heads, state, out),
+            Op::ScatterLogits { vocabulary } => self.f32_rows(out, |row| {
+                elementwise::scatter(self.f32(0).row(row), self.i32(1).row(0), vocabulary)
+            }),
+            _ => {
+                let parts = 0..self.node.operands.len();
+                self.f32_rows(out, |row| {
+                    parts.clone().flat_map(|part| self.f32(part).row(row)).copied().collect()
+                });
+            }
         }
     }
 

@@ -123,6 +123,11 @@ impl Sampler {
         Sampler { log_probs, ..self }
     }
 
+    /// The log-probabilities that it returns.
+    pub fn log_probs(&self) -> Option<LogProbs> {
+        self.log_probs
+    }
+
     /// The settings.
     pub fn settings(&self) -> &Sampling {
         &self.settings

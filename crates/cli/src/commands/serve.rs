@@ -15,12 +15,13 @@ use verbatim_engine::read_hyperparameters;
 use verbatim_gguf::Value as GgufValue;
 use verbatim_serve::{ModelInfo, ServedModel, Server, ServerOptions};
 
+use crate::draft_model::Draft;
 use crate::error::UsageError;
-use crate::flags::ServeArgs;
+use crate::flags::{InferenceFlags, ServeArgs};
 use crate::interrupt::EXIT_INTERRUPTED;
 use crate::model_file::{ModelFile, weights_format};
 use crate::server_flags::{LogFormat, ServerFlags};
-use crate::session::{open_model, start_for_requests};
+use crate::session::{draft_opener, open_model, start_for_requests};
 use crate::standard_io::{self, notify};
 use crate::store::Store;
 
@@ -177,7 +178,9 @@ fn load(args: &ServeArgs, store: &Store) -> anyhow::Result<ServedModel> {
         notify(&format!("loading {}", file.path.display()));
     }
     let slots = args.server.slots;
-    let (engine, defaults) = start_for_requests(&file, &args.inference, slots)?;
+    let InferenceFlags { generate, cache, .. } = &args.inference;
+    let draft = Draft::open(draft_opener(store, &args.model), &generate.speculation, !cache.no_kv_rotation)?;
+    let (engine, defaults) = start_for_requests(&file, &args.inference, slots, draft)?;
     let info = model_info(store, &file, names(&args.server.alias, flags.model.as_deref(), &file.path));
     Ok(ServedModel { engine, slots, defaults, info })
 }

@@ -4,12 +4,13 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use verbatim_device::Device;
-use verbatim_engine::Stepper;
+use verbatim_engine::{DraftOptions, Stepper};
 use verbatim_lab::verify::{Comparison, Coverage, EngineSetting, VerifyError, engine_of, verify};
 
+use crate::draft_model::Draft;
 use crate::flags::VerifyArgs;
 use crate::interrupt::{EXIT_INTERRUPTED, Interrupt};
-use crate::session::{configure_threads, open_model};
+use crate::session::{configure_threads, draft_opener, open_model};
 use crate::standard_io::{notify, write};
 use crate::store::Store;
 
@@ -21,13 +22,21 @@ pub fn run(args: &VerifyArgs, store: &Store) -> anyhow::Result<ExitCode> {
     let interrupt = Interrupt::install()?;
     let file = open_model(store, &args.model)?;
     let tokenizer = Arc::new(file.tokenizer()?);
+    let draft = args.model_draft.as_deref().map(draft_opener(store, &args.model)).transpose()?;
+    let draft = draft.map(Draft::of_file);
     let threads = configure_threads(&args.device)?;
     let mut start = |setting: EngineSetting| {
         let device = Device::open(args.device.backend, setting.threads)
             .map_err(|error| VerifyError::Load(error.to_string()))?;
         let stepper = Stepper::load(device, &file.gguf, &setting.load);
-        let stepper = stepper.map_err(|error| VerifyError::Load(error.to_string()))?;
-        engine_of(stepper, &tokenizer, setting.engine)
+        let mut stepper = stepper.map_err(|error| VerifyError::Load(error.to_string()))?;
+        let mut options = setting.engine;
+        if let Some(draft) = draft.as_ref().filter(|_| setting.draft_model) {
+            let like = DraftOptions { k: setting.load.k, v: setting.load.v, hadamard: setting.load.hadamard };
+            let appended = draft.append_like(&mut stepper, &file, like);
+            options.draft_model = Some(appended.map_err(|error| VerifyError::Load(format!("{error:#}")))?);
+        }
+        engine_of(stepper, &tokenizer, options)
     };
     let (mut compared, mut differing, mut shown) = (0, 0, Ok(()));
     let mut show = |comparison: &Comparison| {
@@ -37,7 +46,7 @@ pub fn run(args: &VerifyArgs, store: &Store) -> anyhow::Result<ExitCode> {
         shown.is_ok() && !interrupt.is_raised()
     };
     let coverage = if args.full { Coverage::Full } else { Coverage::Quick };
-    verify(&tokenizer, coverage, threads, &mut start, &mut show)?;
+    verify(&tokenizer, coverage, (threads, draft.is_some()), &mut start, &mut show)?;
     shown?;
     if interrupt.is_raised() {
         notify(&format!("interrupted after {compared} tokens"));

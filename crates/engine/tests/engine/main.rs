@@ -10,6 +10,7 @@ mod examples;
 mod golden;
 mod grammars;
 mod memory_limits;
+mod model_drafts;
 mod plans;
 mod prefix_cache;
 mod profile;

@@ -3,6 +3,7 @@
 //! [`Variant`].
 
 use crate::ffn::{Ffn, FfnShape};
+use crate::follow;
 use crate::graph_context::{AttentionParams, GraphContext, LogitScaling};
 use crate::metadata::{LayerPattern, MetadataReader};
 use crate::table::{Linear, Table, WeightId};
@@ -299,7 +300,7 @@ impl Model for Dense {
     }
 
     fn build(&self, shape: &StepShape, followers: &[Follower<'_>]) -> Result<Graph, GraphError> {
-        let mut ctx = GraphContext::new(&self.specs, shape, followers)?;
+        let mut ctx = GraphContext::new(&self.specs, shape)?;
         let mut x = ctx.embed(self.embedding, self.variant.embedding_scale)?;
         let full_rope = ctx.rope_table(self.rope, self.freq_factors.at(shape.context))?;
         let sliding_rope = match self.variant.sliding_window.as_ref().and_then(|sliding| sliding.rope) {
@@ -321,7 +322,8 @@ impl Model for Dense {
             })?;
             ctx.hidden_output(HiddenOutput::Layer(index as u32), x)?;
         }
-        ctx.lm_head(x, self.norm, self.eps, self.lm_head, self.variant.logits)
+        ctx.lm_head(x, self.norm, self.eps, self.lm_head, self.variant.logits)?;
+        follow::finish(ctx, followers)
     }
 }
 

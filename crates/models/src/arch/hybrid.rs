@@ -8,6 +8,7 @@
 //! Multi-token-prediction layers, at the end of the stack, are ignored.
 
 use crate::ffn::{Ffn, FfnShape};
+use crate::follow;
 use crate::graph_context::{AttentionParams, GraphContext, LogitScaling};
 use crate::metadata::MetadataReader;
 use crate::table::{Linear, Table, WeightId};
@@ -298,7 +299,7 @@ impl Model for Hybrid {
     }
 
     fn build(&self, shape: &StepShape, followers: &[Follower<'_>]) -> Result<Graph, GraphError> {
-        let mut ctx = GraphContext::new(&self.specs, shape, followers)?;
+        let mut ctx = GraphContext::new(&self.specs, shape)?;
         let mut x = ctx.embed(self.embedding, 1.0)?;
         let rope = ctx.rope_table(self.rope, None)?;
         let (mut attending, mut recurring) = (0, 0);
@@ -321,6 +322,7 @@ impl Model for Hybrid {
             x = ctx.add(x, ffn)?;
             ctx.hidden_output(HiddenOutput::Layer(index as u32), x)?;
         }
-        ctx.lm_head(x, self.norm, self.eps, self.lm_head, LogitScaling::default())
+        ctx.lm_head(x, self.norm, self.eps, self.lm_head, LogitScaling::default())?;
+        follow::finish(ctx, followers)
     }
 }

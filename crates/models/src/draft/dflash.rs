@@ -1,15 +1,14 @@
 //! `dflash`: DFlash (arXiv 2602.06036). A block of the last token and mask tokens attends to itself, in both directions, and to the
 //! context: K and V that each layer makes of the fused features of the positions before. One step drafts the whole block.
 
-use super::parts::{self, Head, Matrix};
-use super::{Drafting, FeatureDraft, Method};
+use super::parts::{self, Head, Matrix, Opened};
 use crate::ffn::{Ffn, FfnShape};
 use crate::graph_context::{AttentionParams, GraphContext, LogitScaling};
 use crate::metadata::MetadataReader;
 use crate::table::{Linear, Table, WeightId};
-use crate::{KeyRope, KvShape, Model, ModelError};
+use crate::{Drafting, KeyRope, KvShape, Model, ModelError};
 use verbatim_gguf::GgufFile;
-use verbatim_graph::{Activation, F32Bits, Graph, GraphError, RopeLayout, RopeTable, ValueId};
+use verbatim_graph::{Activation, F32Bits, GraphError, RopeLayout, RopeTable, ValueId};
 
 pub(super) const ARCHITECTURE: &str = "dflash";
 
@@ -50,7 +49,7 @@ pub(super) fn open(
     file: &GgufFile,
     keys: &MetadataReader<'_>,
     target: &dyn Model,
-) -> Result<FeatureDraft, ModelError> {
+) -> Result<Opened<DFlash>, ModelError> {
     let hyperparameters = parts::hyperparameters(keys, ARCHITECTURE, target)?;
     let hidden = hyperparameters.hidden;
     parts::check_hidden_size(keys, "embedding_length", hidden, target)?;
@@ -96,7 +95,7 @@ pub(super) fn open(
         },
     };
     let specs = table.finish(ARCHITECTURE, |_| false)?;
-    Ok(FeatureDraft { hyperparameters, specs, features, vocabulary, method: Method::DFlash(method) })
+    Ok(Opened { hyperparameters, specs, features, vocabulary, method })
 }
 
 fn mask_token(file: &GgufFile, vocabulary: usize) -> Result<u32, ModelError> {
@@ -182,11 +181,11 @@ impl DFlash {
 
     pub(super) fn build(
         &self,
-        mut ctx: GraphContext<'_>,
+        ctx: &mut GraphContext<'_>,
         vocabulary: (Option<usize>, usize),
-    ) -> Result<Graph, GraphError> {
+    ) -> Result<(), GraphError> {
         let AttentionParams { heads, kv_heads, .. } = self.heads;
-        let table = self.embedding.value(&mut ctx)?;
+        let table = self.embedding.value(ctx)?;
         let mut x = ctx.token_embeddings(table, self.embedding_scale)?;
         let rope = ctx.rope_table(self.rope, self.freq_factors)?;
         for (index, layer) in self.layers.iter().enumerate() {
@@ -198,10 +197,10 @@ impl DFlash {
             let attended = ctx.linear(attended, layer.attention_output)?;
             x = ctx.add(attended, x)?;
             let normalized = ctx.rms_norm(x, layer.ffn_norm, self.eps, 1)?;
-            let ffn = layer.ffn.build(&mut ctx, normalized, self.activation)?;
+            let ffn = layer.ffn.build(ctx, normalized, self.activation)?;
             x = ctx.add(ffn, x)?;
         }
-        let head = self.head.matrix.value(&mut ctx)?;
+        let head = self.head.matrix.value(ctx)?;
         ctx.draft_head(x, (self.norm, self.eps), (head, self.head.scale), self.logits, vocabulary)
     }
 }

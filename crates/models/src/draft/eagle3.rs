@@ -5,15 +5,14 @@
 //! Nothing comes before position 0, so its cell is never attended to. The fused features are kept in a row memory, where the next
 //! position finds them; a draft's own result goes there too, until the target computes the position.
 
-use super::parts::{self, Head, Matrix};
-use super::{FeatureDraft, Method};
+use super::parts::{self, Head, Matrix, Opened};
 use crate::ffn::{Ffn, FfnShape};
 use crate::graph_context::{AttentionParams, GraphContext, LogitScaling, ROW_MEMORY_WINDOW};
 use crate::metadata::MetadataReader;
 use crate::table::{Linear, Table, WeightId};
 use crate::{KeyRope, KvShape, Model, ModelError};
 use verbatim_gguf::GgufFile;
-use verbatim_graph::{Activation, F32Bits, Graph, GraphError, RopeLayout, RopeTable, ValueId};
+use verbatim_graph::{Activation, F32Bits, GraphError, RopeLayout, RopeTable, ValueId};
 
 pub(super) const ARCHITECTURE: &str = "eagle3";
 
@@ -46,7 +45,7 @@ pub(super) fn open(
     file: &GgufFile,
     keys: &MetadataReader<'_>,
     target: &dyn Model,
-) -> Result<FeatureDraft, ModelError> {
+) -> Result<Opened<Eagle3>, ModelError> {
     let hyperparameters = parts::hyperparameters(keys, ARCHITECTURE, target)?;
     let hidden = hyperparameters.hidden;
     if hyperparameters.layers != 1 {
@@ -98,7 +97,7 @@ pub(super) fn open(
         head: parts::head(&mut table, keys, &hyperparameters, vocabulary.as_ref().map(Vec::len), target)?,
     };
     let specs = table.finish(ARCHITECTURE, |_| false)?;
-    Ok(FeatureDraft { hyperparameters, specs, features, vocabulary, method: Method::Eagle3(method) })
+    Ok(Opened { hyperparameters, specs, features, vocabulary, method })
 }
 
 /// What the layer reads of each row.
@@ -158,23 +157,23 @@ impl Eagle3 {
 
     pub(super) fn build(
         &self,
-        mut ctx: GraphContext<'_>,
+        ctx: &mut GraphContext<'_>,
         hidden: usize,
         vocabulary: (Option<usize>, usize),
-    ) -> Result<Graph, GraphError> {
+    ) -> Result<(), GraphError> {
         let memory = ctx.row_memory(MEMORY)?;
         let before = ctx.read_parent_rows(memory, hidden)?;
-        let Entry { both, normalized, rope } = self.entry(&mut ctx, before)?;
+        let Entry { both, normalized, rope } = self.entry(ctx, before)?;
         let qkv = ctx.linear_all(both, self.qkv)?;
         let attended = ctx.draft_attention(KV, self.heads, qkv, rope, false)?;
         let attended = ctx.linear(attended, self.attention_output)?;
         let residual = if self.norm_before_residual { normalized } else { before };
         let x = ctx.add(attended, residual)?;
         let ffn = ctx.rms_norm(x, self.ffn_norm, self.eps, 1)?;
-        let ffn = self.ffn.build(&mut ctx, ffn, Activation::Silu)?;
+        let ffn = self.ffn.build(ctx, ffn, Activation::Silu)?;
         let x = ctx.add(ffn, x)?;
         ctx.write_rows(memory, x)?;
-        let head = self.head.matrix.value(&mut ctx)?;
+        let head = self.head.matrix.value(ctx)?;
         let scaling = LogitScaling::default();
         ctx.draft_head(x, (self.norm, self.eps), (head, self.head.scale), scaling, vocabulary)
     }

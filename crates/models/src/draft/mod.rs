@@ -10,43 +10,21 @@ mod parts;
 use crate::graph_context::GraphContext;
 use crate::metadata::MetadataReader;
 use crate::{
-    Follower, HiddenOutput, Hyperparameters, KvShape, Model, ModelError, PairError, SharedWeights, StepShape,
-    WeightSpec,
+    Drafting, FeatureDraft, Follower, HiddenOutput, Hyperparameters, KvShape, Model, ModelError, PairError,
+    SharedWeights, StepShape, WeightSpec,
 };
 use dflash::DFlash;
 use eagle3::Eagle3;
+use parts::Opened;
 use verbatim_gguf::{BytesArray, GgufFile};
 use verbatim_graph::{Graph, GraphError, ValueId};
 
 /// A parsed and validated draft model that reads hidden states of its target.
-pub struct FeatureDraft {
-    hyperparameters: Hyperparameters,
-    specs: Vec<WeightSpec>,
-    /// The hidden states that it reads, in order.
-    features: Vec<HiddenOutput>,
-    /// The target's ids of its vocabulary; `None` if it is the target's.
-    vocabulary: Option<Vec<i32>>,
-    method: Method,
-}
+pub struct OpenedDraft(Opened<Method>);
 
 enum Method {
     Eagle3(Eagle3),
     DFlash(DFlash),
-}
-
-/// How a draft model proposes tokens.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Drafting {
-    /// A step drafts one token, after the row's; the next step continues from it.
-    Chain,
-    /// One step drafts all tokens: a block of the last token and then the mask token, each row of which becomes the token in its
-    /// place.
-    Block {
-        /// Stands for a token that is to be drafted.
-        mask_token: u32,
-        /// Rows of the block, the last token's included.
-        size: usize,
-    },
 }
 
 /// Opens a draft model for a target: parses and validates its metadata and tensor table, and that it fits. Reads no weights.
@@ -58,7 +36,7 @@ pub fn open_draft(
     file: &GgufFile,
     target: &dyn Model,
     target_file: &GgufFile,
-) -> Result<FeatureDraft, ModelError> {
+) -> Result<OpenedDraft, ModelError> {
     let name = file.metadata().require_str("general.architecture")?;
     let keys = MetadataReader::new(file, name);
     match name {
@@ -66,10 +44,10 @@ pub fn open_draft(
         _ => return Err(ModelError::NotADraft { name: name.into() }),
     }
     check_vocabulary(file, target_file)?;
-    match name {
-        eagle3::ARCHITECTURE => eagle3::open(file, &keys, target),
-        _ => dflash::open(file, &keys, target),
-    }
+    Ok(OpenedDraft(match name {
+        eagle3::ARCHITECTURE => eagle3::open(file, &keys, target)?.map(Method::Eagle3),
+        _ => dflash::open(file, &keys, target)?.map(Method::DFlash),
+    }))
 }
 
 /// Checks that two files have the same tokens.
@@ -94,71 +72,65 @@ fn check_vocabulary(file: &GgufFile, target: &GgufFile) -> Result<(), ModelError
     }
 }
 
-impl FeatureDraft {
-    /// The hidden states that it reads, in the order in which they are concatenated.
-    pub fn features(&self) -> &[HiddenOutput] {
-        &self.features
-    }
-
-    /// The method, by llama.cpp's name for it.
-    pub fn method(&self) -> &'static str {
-        match self.method {
+impl FeatureDraft for OpenedDraft {
+    fn method(&self) -> &'static str {
+        match self.0.method {
             Method::Eagle3(_) => "draft-eagle3",
             Method::DFlash(_) => "draft-dflash",
         }
     }
 
-    /// How it proposes tokens.
-    pub fn drafting(&self) -> Drafting {
-        match &self.method {
+    fn drafting(&self) -> Drafting {
+        match &self.0.method {
             Method::Eagle3(_) => Drafting::Chain,
             Method::DFlash(dflash) => dflash.drafting(),
         }
     }
 
-    /// The first position that a row attends to, if the follow pass has been computed from `computed_from` on: what an EAGLE-3
-    /// draft stores for a position needs the hidden states of the one before it.
-    pub fn valid_from(&self, computed_from: usize) -> usize {
-        match self.method {
+    fn features(&self) -> &[HiddenOutput] {
+        &self.0.features
+    }
+
+    fn vocabulary(&self) -> Option<&[i32]> {
+        self.0.vocabulary.as_deref()
+    }
+
+    fn trained_context(&self) -> usize {
+        self.0.hyperparameters.context
+    }
+
+    fn valid_from(&self, computed_from: usize) -> usize {
+        match self.0.method {
+            // What it stores for a position needs the hidden states of the one before it.
             Method::Eagle3(_) => computed_from + 1,
             Method::DFlash(_) => computed_from,
         }
     }
 
-    /// The target's ids of its vocabulary; `None` if it is the target's.
-    pub fn vocabulary(&self) -> Option<&[i32]> {
-        self.vocabulary.as_deref()
+    fn specs(&self) -> &[WeightSpec] {
+        &self.0.specs
     }
 
-    pub(crate) fn specs(&self) -> &[WeightSpec] {
-        &self.specs
-    }
-
-    /// The follow pass: stores what is needed of the features. Returns the fused features.
-    pub(crate) fn follow(
-        &self,
-        ctx: &mut GraphContext<'_>,
-        features: ValueId,
-    ) -> Result<ValueId, GraphError> {
-        match &self.method {
+    fn follow(&self, ctx: &mut GraphContext<'_>, features: ValueId) -> Result<ValueId, GraphError> {
+        match &self.0.method {
             Method::Eagle3(eagle3) => eagle3.follow(ctx, features),
             Method::DFlash(dflash) => dflash.follow(ctx, features),
         }
     }
 }
 
-impl Model for FeatureDraft {
+impl Model for OpenedDraft {
     fn hyperparameters(&self) -> &Hyperparameters {
-        &self.hyperparameters
+        &self.0.hyperparameters
     }
 
     fn weights(&self) -> &[WeightSpec] {
-        &self.specs
+        &self.0.specs
     }
 
     fn kv_shapes(&self, _context: usize) -> Vec<KvShape> {
-        match &self.method {
-            Method::Eagle3(eagle3) => eagle3.kv_shapes(self.hyperparameters.hidden),
+        match &self.0.method {
+            Method::Eagle3(eagle3) => eagle3.kv_shapes(self.0.hyperparameters.hidden),
             Method::DFlash(dflash) => dflash.kv_shapes(),
         }
     }
@@ -167,16 +139,18 @@ impl Model for FeatureDraft {
         unreachable!("a draft model has no draft models")
     }
 
-    fn feature_draft(&self) -> Option<&FeatureDraft> {
+    fn feature_draft(&self) -> Option<&dyn FeatureDraft> {
         Some(self)
     }
 
     fn build(&self, shape: &StepShape, _followers: &[Follower<'_>]) -> Result<Graph, GraphError> {
-        let ctx = GraphContext::new(&self.specs, shape, &[])?;
-        let vocabulary = (self.vocabulary.as_ref().map(Vec::len), self.hyperparameters.vocabulary);
-        match &self.method {
-            Method::Eagle3(eagle3) => eagle3.build(ctx, self.hyperparameters.hidden, vocabulary),
-            Method::DFlash(dflash) => dflash.build(ctx, vocabulary),
+        let Opened { hyperparameters, vocabulary, method, .. } = &self.0;
+        let mut ctx = GraphContext::new(&self.0.specs, shape)?;
+        let vocabulary = (vocabulary.as_ref().map(Vec::len), hyperparameters.vocabulary);
+        match method {
+            Method::Eagle3(eagle3) => eagle3.build(&mut ctx, hyperparameters.hidden, vocabulary)?,
+            Method::DFlash(dflash) => dflash.build(&mut ctx, vocabulary)?,
         }
+        Ok(ctx.finish())
     }
 }

@@ -6,6 +6,24 @@ use crate::table::{Linear, Table, WeightId};
 use crate::{HiddenOutput, Hyperparameters, Model, ModelError, PairError, WeightSpec};
 use verbatim_graph::{F32Bits, GraphError, ValueId};
 
+/// What every draft model has, and its method.
+pub(super) struct Opened<M> {
+    pub(super) hyperparameters: Hyperparameters,
+    pub(super) specs: Vec<WeightSpec>,
+    /// The hidden states that it reads, in order.
+    pub(super) features: Vec<HiddenOutput>,
+    /// The target's ids of its vocabulary; `None` if it is the target's.
+    pub(super) vocabulary: Option<Vec<i32>>,
+    pub(super) method: M,
+}
+
+impl<M> Opened<M> {
+    pub(super) fn map<N>(self, to: impl FnOnce(M) -> N) -> Opened<N> {
+        let Opened { hyperparameters, specs, features, vocabulary, method } = self;
+        Opened { hyperparameters, specs, features, vocabulary, method: to(method) }
+    }
+}
+
 /// A matrix of the draft model or of its target.
 pub(super) enum Matrix {
     Own(WeightId),

@@ -208,6 +208,7 @@ impl World {
         for (cells, paths) in batch.cells.iter().zip(&batch.paths) {
             assert_eq!((cells.len(), paths.len()), (kept.len(), kept.len() * batch.path_len));
         }
+        assert!(batch.parent_cells.iter().all(|cells| cells.len() == kept.len()));
         !faults.is_empty()
     }
 
@@ -227,6 +228,9 @@ impl World {
         for group in 0..state.windows().len() {
             let cell = |kv_index| state.cell(id, group, kv_index).unwrap() as i32;
             assert_eq!(batch.cells[group][at], cell(kv_index));
+            let parent = state.parent(id, kv_index).or(state.len(id).unwrap().checked_sub(1));
+            let before = parent.and_then(|parent| state.cell(id, group, parent));
+            assert_eq!(batch.parent_cells[group][at], before.map_or(-1, |cell| cell as i32));
             let mut cells: Vec<i32> = path.iter().map(|&kv_index| cell(kv_index)).collect();
             cells.resize(batch.path_len, 0);
             assert_eq!(batch.paths[group][at * batch.path_len..][..batch.path_len], cells);

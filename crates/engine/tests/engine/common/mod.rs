@@ -1,5 +1,6 @@
 //! Golden models, and values that other implementations computed for them; tests/data/README.md says how.
 
+pub mod answers;
 pub mod scratch;
 pub mod synthetic;
 
