@@ -14,7 +14,9 @@ use verbatim_backend::{Backend, Outputs};
 use verbatim_draft::MAX_DRAFT;
 use verbatim_grammar::Constraint;
 use verbatim_sample::TokenLogProbs;
-use verbatim_text::{Detokenizer, ReasoningSplitter, SpecialTokens, SplitText, StopMatcher, Tokenizer};
+use verbatim_text::{
+    Detokenizer, PromptWarning, ReasoningSplitter, SpecialTokens, SplitText, StopMatcher, Tokenizer,
+};
 
 /// A validated request, with its prompt as tokens.
 #[derive(Debug)]
@@ -31,6 +33,7 @@ pub(crate) struct Task {
     splitter: Option<ReasoningSplitter>,
     constraint: Option<Constraint>,
     reasoning: Option<Reasoning>,
+    warning: Option<PromptWarning>,
 }
 
 impl Task {
@@ -48,10 +51,15 @@ impl Task {
             .with_breakers(breakers)
             .with_log_probs(log_probs);
         let stops = StopMatcher::new(stop.iter().cloned())?;
+        let mut warning = None;
         let is_chat = matches!(prompt, Prompt::Chat(_) | Prompt::Conversation(_));
         let prompt = match prompt {
             Prompt::Tokens(tokens) => tokens,
-            Prompt::Text(text) => format.text_tokens(&text, SpecialTokens::Parse).ids,
+            Prompt::Text(text) => {
+                let encoded = format.text_tokens(&text, SpecialTokens::Parse);
+                warning = encoded.warning;
+                encoded.ids
+            }
             Prompt::Chat(messages) => format.chat_tokens(&messages)?,
             Prompt::Conversation(conversation) => format.conversation_tokens(&conversation)?,
         };
@@ -81,6 +89,7 @@ impl Task {
             splitter,
             constraint,
             reasoning,
+            warning,
         })
     }
 }
@@ -129,6 +138,7 @@ pub(crate) struct Generation {
     stop: Vec<String>,
     text: Text,
     stats: GenerationStats,
+    warning: Option<PromptWarning>,
     started: Instant,
     first_token: Option<Instant>,
 }
@@ -151,6 +161,7 @@ impl Generation {
             splitter,
             constraint,
             reasoning,
+            warning,
             ..
         } = task;
         let (tokens, context) = (prompt.len(), stepper.context());
@@ -184,6 +195,7 @@ impl Generation {
             stop,
             text,
             stats,
+            warning,
             started,
             first_token: None,
         })
@@ -192,7 +204,7 @@ impl Generation {
     /// The event that reports the start.
     pub(crate) fn started(&self) -> Event {
         let GenerationStats { prompt_tokens, cached_tokens, .. } = self.stats;
-        Event::Started { prompt_tokens, cached_tokens, seed: self.sampler.seed() }
+        Event::Started { prompt_tokens, cached_tokens, seed: self.sampler.seed(), warning: self.warning }
     }
 
     /// Gets ready for the next step, and drafts. Returns the reason if the answer has ended.
@@ -231,6 +243,13 @@ impl Generation {
             self.drafts.propose(session.history(), &self.pending_tokens, (max, vocabulary), speculator);
         }
         Ok(None)
+    }
+
+    /// Tokens of the prompt that were computed so far, prefix-cache hits not counted.
+    pub(crate) fn computed_prompt_tokens(&self) -> usize {
+        let uncached = self.stats.prompt_tokens - self.stats.cached_tokens;
+        let pending = if self.first_token.is_some() { 0 } else { self.pending_tokens.len() };
+        uncached.saturating_sub(pending)
     }
 
     /// The rows without a draft that the next step could compute.

@@ -20,7 +20,7 @@ use crate::flags::ServeArgs;
 use crate::interrupt::EXIT_INTERRUPTED;
 use crate::model_file::{ModelFile, weights_format};
 use crate::server_flags::{LogFormat, ServerFlags};
-use crate::session::{open_model, start_for_requests};
+use crate::session::{Loading, start_for_requests};
 use crate::standard_io::{self, notify};
 use crate::store::Store;
 
@@ -172,13 +172,14 @@ fn server_options(flags: &ServerFlags) -> anyhow::Result<ServerOptions> {
 fn load(args: &ServeArgs, store: &Store) -> anyhow::Result<ServedModel> {
     let mut flags = args.model.clone();
     flags.model = args.name.clone().or(flags.model);
-    let file = open_model(store, &flags)?;
+    let loading = Loading::begin(store, &flags, args.inference.generate.quiet)?;
+    let file = &loading.file;
     if !args.inference.generate.quiet && io::stderr().is_terminal() {
         notify(&format!("loading {}", file.path.display()));
     }
     let slots = args.server.slots;
-    let (engine, defaults) = start_for_requests(&file, &args.inference, slots)?;
-    let info = model_info(store, &file, names(&args.server.alias, flags.model.as_deref(), &file.path));
+    let (engine, defaults) = start_for_requests(&loading, &args.inference, slots)?;
+    let info = model_info(store, file, names(&args.server.alias, flags.model.as_deref(), &file.path));
     Ok(ServedModel { engine, slots, defaults, info })
 }
 
