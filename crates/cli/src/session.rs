@@ -271,12 +271,14 @@ impl Loading {
     pub fn begin(store: &Store, flags: &ModelFlags, is_quiet: bool) -> anyhow::Result<Loading> {
         let path = fetch_model(store, flags)?;
         let packed_bytes = Arc::new(AtomicUsize::new(0));
-        let packed = Arc::clone(&packed_bytes);
-        let size = path.metadata().map_or(1, |found| found.len().max(1)) as f64;
+        // Known once the file is open, or all files of a split model.
+        let all_bytes = Arc::new(AtomicUsize::new(usize::MAX));
+        let (packed, all) = (Arc::clone(&packed_bytes), Arc::clone(&all_bytes));
         let what = format!("loading {}", escape(&path.file_stem().unwrap_or_default().to_string_lossy()));
-        let share = move || packed.load(Ordering::Relaxed) as f64 / size;
+        let share = move || packed.load(Ordering::Relaxed) as f64 / all.load(Ordering::Relaxed) as f64;
         let waiting = Waiting::with_share(is_quiet, what, share);
         let file = ModelFile { gguf: GgufFile::open(&path)?, path };
+        all_bytes.store(file.gguf.bytes_total(), Ordering::Relaxed);
         let tokenizer = Arc::new(file.tokenizer()?);
         tokenizer.warnings().iter().for_each(|warning| notify(&format!("warning: {warning}")));
         Ok(Loading { file, tokenizer, packed_bytes, _waiting: waiting })

@@ -48,7 +48,7 @@ impl Waiting {
             return Self { end: None, thread: None };
         }
         let (end, ended) = mpsc::channel::<()>();
-        let thread = std::thread::spawn(move || show(&what, share.as_ref(), &ended));
+        let thread = std::thread::spawn(move || show(&what, share.as_deref(), &ended));
         Self { end: Some(end), thread: Some(thread) }
     }
 }
@@ -62,7 +62,7 @@ impl Drop for Waiting {
 }
 
 /// Draws one line until `ended` is closed. The line is never full: a ^C that the terminal echoes stays on it, and is drawn over.
-fn show(what: &str, share: Option<&Share>, ended: &Receiver<()>) {
+fn show(what: &str, share: Option<&(dyn Fn() -> f64 + Send)>, ended: &Receiver<()>) {
     let since = Instant::now();
     if ended.recv_timeout(DELAY) != Err(RecvTimeoutError::Timeout) {
         return;
