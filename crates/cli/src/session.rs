@@ -614,8 +614,6 @@ fn sampling_for(loading: &Loading, generate: &GenerateFlags) -> anyhow::Result<S
     Ok(sampling)
 }
 
-}
-
 /// A session error, with the flags that caused it. `what` is the problem if it is the file.
 fn about_session(error: SessionError, what: &'static str) -> anyhow::Error {
     match error {

@@ -174,9 +174,6 @@ fn load(args: &ServeArgs, store: &Store) -> anyhow::Result<ServedModel> {
     flags.model = args.name.clone().or(flags.model);
     let loading = Loading::begin(store, &flags, args.inference.generate.quiet)?;
     let file = &loading.file;
-    if !args.inference.generate.quiet && io::stderr().is_terminal() {
-        notify(&format!("loading {}", file.path.display()));
-    }
     let slots = args.server.slots;
     let (engine, defaults) = start_for_requests(&loading, &args.inference, slots)?;
     let info = model_info(store, file, names(&args.server.alias, flags.model.as_deref(), &file.path));
