@@ -14,6 +14,10 @@ enum Rule {
     Is(&'static str),
     /// It is `--model hf:VALUE`.
     HubModel,
+    /// It is the file of that model.
+    HubFile,
+    /// A value that says no is `--reasoning-budget 0`; the others are always so. The value may be missing.
+    Reasoning(Value),
     /// It is `--json-schema {}` for the value `json`, else the value is the schema.
     Format,
     /// The command is `chat`.
@@ -42,6 +46,9 @@ const LOG: &str = "there is no log";
 const TERMINAL: &str = "the terminal is detected automatically";
 const THREADS: &str = "threads are not configured this way";
 const NO_EQUIVALENT: &str = "Verbatim has no equivalent";
+const PAGES: &str = "all sequences share the pages of one KV cache";
+const FITTING: &str = "memory is taken as it is used; `verbatim show` tells what fits";
+const TOLD_APART: &str = "reasoning is always told apart from the answer";
 
 #[rustfmt::skip]
 const OPTIONS: &[(&[&str], Rule)] = &[
@@ -59,26 +66,45 @@ const OPTIONS: &[(&[&str], Rule)] = &[
     (&["-ctvd"], Rule::Is("--cache-type-v-draft")),
     (&["-sysf"], Rule::Is("--system-prompt-file")),
     (&["-hf", "-hfr", "--hf-repo"], Rule::HubModel),
+    (&["-hff", "--hf-file"], Rule::HubFile),
+    (&["-C"], Rule::Is("--cpu-mask")),
+    (&["-cram", "--cache-ram"], Rule::Is("--cache-mib")),
+    (&["--no-show-timings"], Rule::Is("--quiet")),
+    (&["--think"], Rule::Reasoning(Value::None)),
+    (&["-rea", "--reasoning"], Rule::Reasoning(Value::One)),
     (&["--format"], Rule::Format),
     (&["-no-cnv", "--no-conversation"], Rule::Is("--no-template")),
     (&["-cnv", "--conversation", "-i", "--interactive", "-if", "--interactive-first"], Rule::Chat),
     (&["-st", "--single-turn"], Rule::Run),
-    (&["--jinja", "--no-display-prompt", "-no-dp", "--verbose", "--no-perf", "-mli", "--multiline-input"], Rule::Always),
+    (&["--jinja", "--no-display-prompt", "-no-dp", "--verbose", "--no-perf", "-mli", "--multiline-input", "--no-escape", "--show-timings"], Rule::Always),
     (&["-ngl", "--gpu-layers", "--n-gpu-layers"], Rule::Ignored(Value::One, NO_GPU)),
     (&["-dev", "--device", "-sm", "--split-mode", "-ts", "--tensor-split", "-mg", "--main-gpu"], Rule::Ignored(Value::One, NO_GPU)),
     (&["-ot", "--override-tensor", "-ncmoe", "--n-cpu-moe"], Rule::Ignored(Value::One, NO_GPU)),
     (&["-cmoe", "--cpu-moe", "-nkvo", "--no-kv-offload", "-kvo", "--kv-offload"], Rule::Ignored(Value::None, NO_GPU)),
+    (&["--op-offload", "--no-op-offload"], Rule::Ignored(Value::None, NO_GPU)),
+    (&["-fit", "--fit"], Rule::Ignored(Value::Switch, FITTING)),
+    (&["-fitt", "--fit-target", "-fitc", "--fit-ctx"], Rule::Ignored(Value::One, FITTING)),
     (&["-fa", "--flash-attn"], Rule::Ignored(Value::Switch, "flash attention is always used")),
-    (&["--mlock", "--mmap", "--no-mmap", "--no-repack", "--check-tensors"], Rule::Ignored(Value::None, MAPPED)),
+    (&["--mlock", "--mmap", "--no-mmap", "-nr", "--no-repack", "--repack", "--check-tensors"], Rule::Ignored(Value::None, MAPPED)),
+    (&["--no-host", "-dio", "--direct-io", "-ndio", "--no-direct-io"], Rule::Ignored(Value::None, MAPPED)),
+    (&["-kvu", "--kv-unified", "-no-kvu", "--no-kv-unified"], Rule::Ignored(Value::None, PAGES)),
+    (&["-dt", "--defrag-thold", "-ctxcp", "--ctx-checkpoints", "--swa-checkpoints"], Rule::Ignored(Value::One, PAGES)),
+    (&["--reasoning-format"], Rule::Ignored(Value::One, TOLD_APART)),
     (&["--warmup", "--no-warmup", "--swa-full"], Rule::Ignored(Value::None, NO_EQUIVALENT)),
     (&["-b", "--batch-size", "-ub", "--ubatch-size"], Rule::Ignored(Value::One, BATCH)),
     (&["-cb", "--cont-batching", "-nocb", "--no-cont-batching"], Rule::Ignored(Value::None, BATCH)),
     (&["-tb", "--threads-batch"], Rule::Ignored(Value::One, "all threads compute prompts as well")),
+    (&["-Cb", "--cpu-mask-batch", "-Crb", "--cpu-range-batch"], Rule::Ignored(Value::One, "all threads compute prompts as well")),
     (&["--numa", "--prio", "--prio-batch", "--poll", "--poll-batch"], Rule::Ignored(Value::One, THREADS)),
+    (&["--cpu-strict", "--cpu-strict-batch"], Rule::Ignored(Value::One, THREADS)),
     (&["-co", "--color"], Rule::Ignored(Value::Switch, TERMINAL)),
     (&["--simple-io"], Rule::Ignored(Value::None, TERMINAL)),
     (&["--display-prompt", "-dp", "-sp", "--special"], Rule::Ignored(Value::None, "only the answer is printed")),
-    (&["--log-disable", "-v", "--log-verbose", "--perf"], Rule::Ignored(Value::None, LOG)),
+    (&["--log-disable", "-v", "--log-verbose", "--perf", "--verbose-prompt"], Rule::Ignored(Value::None, LOG)),
+    (&["--log-prefix", "--no-log-prefix", "--log-timestamps", "--no-log-timestamps"], Rule::Ignored(Value::None, LOG)),
+    (&["--log-colors"], Rule::Ignored(Value::Switch, LOG)),
+    (&["--print-token-count"], Rule::Ignored(Value::One, LOG)),
+    (&["--nowordwrap"], Rule::Ignored(Value::None, "lines are wrapped on a terminal only")),
     (&["-lv", "--verbosity", "--log-verbosity", "--log-file"], Rule::Ignored(Value::One, LOG)),
     (&["--keepalive"], Rule::Ignored(Value::One, "nothing stays loaded after the answer")),
     (&["--offline"], Rule::Ignored(Value::None, "only missing models are fetched")),
@@ -156,9 +182,12 @@ pub fn rewrite(mut arguments: Vec<OsString>, program: &Command) -> Rewritten {
         return Rewritten { arguments, notes: Vec::new() };
     }
     let rest = arguments.split_off(index + 1);
-    let mut rewriting = Rewriting { command, name: None, done: arguments, ignored: Vec::new() };
+    let mut rewriting = Rewriting { command, name: None, file: None, done: arguments, ignored: Vec::new() };
     rewriting.rewrite(rest);
-    let Rewriting { name, mut done, ignored, .. } = rewriting;
+    let Rewriting { name, file, mut done, ignored, .. } = rewriting;
+    if let Some(file) = file {
+        add_file(&mut done, &file);
+    }
     if let Some(name) = name {
         done[index] = name.into();
     }
@@ -169,6 +198,8 @@ struct Rewriting<'a> {
     command: &'a Command,
     /// The command that the options ask for, if it is another one.
     name: Option<&'static str>,
+    /// The file of the model on the hub.
+    file: Option<OsString>,
     done: Vec<OsString>,
     ignored: Vec<(String, &'static str)>,
 }
@@ -181,13 +212,18 @@ impl Rewriting<'_> {
 
     fn rewrite(&mut self, rest: Vec<OsString>) {
         let mut rest = rest.into_iter().peekable();
-        while let Some(argument) = rest.next() {
+        while let Some(mut argument) = rest.next() {
             if argument == "--" {
                 self.done.push(argument);
                 self.done.extend(rest);
                 return;
             }
-            let text = argument.to_string_lossy().into_owned();
+            let mut text = argument.to_string_lossy().into_owned();
+            if is_long_with_one_dash(&text) && self.rule(split(&text).0).is_none() {
+                // `-temp` is `--temp`, and not `-t emp`.
+                text.insert(0, '-');
+                argument = OsString::from(&text);
+            }
             let (name, has_value) = split(&text);
             let Some(rule) = self.rule(name) else {
                 let takes_next = !has_value && takes_value(self.command, name);
@@ -212,6 +248,13 @@ impl Rewriting<'_> {
                     let schema = if value == "json" { "{}".into() } else { value };
                     self.done.extend(["--json-schema".into(), schema]);
                 }
+                Rule::HubFile => self.file = next(),
+                Rule::Reasoning(takes) => {
+                    let value = if takes == Value::One { next() } else { value.map(OsString::from) };
+                    if value.is_some_and(|value| ["off", "false", "0", "no"].iter().any(|no| value == *no)) {
+                        self.done.extend(["--reasoning-budget", "0"].map(OsString::from));
+                    }
+                }
                 Rule::Chat => self.name = Some("chat"),
                 Rule::Run => self.name = Some("run"),
                 Rule::Always => {}
@@ -227,6 +270,26 @@ impl Rewriting<'_> {
                 }
             }
         }
+    }
+}
+
+/// Whether this is an option of several letters behind a single dash, such as `-temp`, rather than one of one letter with its value,
+/// `-n5`, or a text.
+fn is_long_with_one_dash(argument: &str) -> bool {
+    let name = split(argument).0.strip_prefix('-').unwrap_or_default();
+    let is_name =
+        |name: &str| name.chars().all(|letter| letter.is_ascii_alphanumeric() || "-_.".contains(letter));
+    name.len() > 1 && name.chars().take(2).all(|letter| letter.is_ascii_alphabetic()) && is_name(name)
+}
+
+/// Puts the name of a file behind the repository of the hub that is the model, in place of a type.
+fn add_file(arguments: &mut [OsString], file: &OsStr) {
+    let models = arguments.iter_mut().filter(|argument| argument.to_string_lossy().starts_with("hf:"));
+    for model in models {
+        let text = model.to_string_lossy();
+        let repository =
+            text.rsplit_once(':').map_or(&*text, |(before, _)| if before == "hf" { &text } else { before });
+        *model = format!("{repository}/{}", file.to_string_lossy()).into();
     }
 }
 
@@ -283,18 +346,32 @@ const MEANINGS: &[(&[&str], &str)] = &[
     (&["--instruct", "--interactive-chat", "--repl"], "use `verbatim chat`"),
     (&["--raw", "--no-chat", "--completion"], "use --no-template"),
     (&["--schema", "--json-mode"], "use --json-schema (-j); '{}' is any JSON object"),
-    (&["--think", "--thinking", "--no-think"], "use --reasoning-budget; 0 turns thinking off"),
+    (&["--thinking", "--no-think", "--nothink"], "use --reasoning-budget; 0 turns thinking off"),
+    (&["--chat-template-kwargs"], "not supported yet; --reasoning-budget 0 turns thinking off"),
+    (&["--no-jinja", "--skip-chat-parsing"], "use --no-template to continue a prompt as it is"),
+    (&["--in-prefix", "--in-suffix", "--in-prefix-bos"], "use --chat-template with a template of your own"),
+    (&["--binary-file", "--bf"], "use --file (-f)"),
+    (&["--usage"], "use --help"),
+    (&["--cache-list", "--cl"], "use `verbatim list`"),
+    (&["--completion-bash"], "use `verbatim completions bash`"),
+    (&["--cpu-range", "--Cr"], "use --cpu-mask (-C)"),
+    (&["--docker-repo", "--dr"], "use -hf OWNER/REPO, or -m with a file or an address"),
+    (&["--hf-token", "--hft"], "set the variable HF_TOKEN"),
+    (&["--list-devices"], "there is no GPU backend yet"),
+    (&["--override-kv"], "what the model file says cannot be overridden"),
+    (&["--grp-attn-n", "--gan", "--grp-attn-w", "--gaw"], "RoPE is set up by the model file"),
+    (&["--yarn-orig-ctx", "--yarn-ext-factor", "--yarn-attn-factor", "--yarn-beta-slow", "--yarn-beta-fast"], "RoPE is set up by the model file"),
     (&["--gpu", "--cuda", "--metal", "--vulkan"], "there is no GPU backend yet"),
     (&["--greedy", "--do-sample"], "use --temp; 0 is greedy"),
     (&["--stop-string", "--stop-sequence", "--stops", "--eos"], "use --stop"),
     (&["--stream", "--no-stream"], "answers are always streamed; --json-lines streams JSON, --json does not stream"),
     (&["--insecure"], "models are fetched over HTTPS; use --hub for another server"),
-    (&["--penalize-nl"], "llama.cpp has no such option any more"),
-    (&["--mmproj", "--image", "--audio"], "only text is supported yet"),
+    (&["--penalize-nl", "--no-penalize-nl"], "llama.cpp has no such option any more"),
+    (&["--mmproj", "--mm", "--mmproj-url", "--mmu", "--no-mmproj", "--image", "--audio"], "only text is supported yet"),
     (&["--lora", "--lora-scaled", "--control-vector"], "adapters are not supported yet"),
     (&["--rope-scaling", "--rope-scale", "--rope-freq-base", "--rope-freq-scale"], "RoPE is set up by the model file"),
     (&["--system-prompt-file"], "use --system \"$(cat FILE)\""),
-    (&["--prompt-cache", "--prompt-cache-all"], "use --session"),
+    (&["--prompt-cache", "--prompt-cache-all", "--prompt-cache-ro"], "use --session"),
     (&["--ssl-key-file", "--ssl-cert-file"], "TLS is not supported yet: use a proxy such as Caddy or nginx"),
     (&["--embedding", "--embeddings", "--rerank", "--reranking"], "embeddings are not supported yet"),
     (&["ps", "stop"], "nothing stays loaded after a command"),
@@ -302,7 +379,7 @@ const MEANINGS: &[(&[&str], &str)] = &[
     (&["push"], "models are only fetched, not published"),
     (&["remove", "delete"], "use `verbatim rm`"),
     (&["search", "models"], "use `verbatim list --known`"),
-    (&["version"], "use --version"),
+    (&["version", "--version"], "use `verbatim --version`"),
     (&["generate", "prompt", "ask", "complete"], "use `verbatim run`"),
     (&["talk", "repl", "converse"], "use `verbatim chat`"),
     (&["download", "fetch", "get"], "use `verbatim pull`"),
@@ -349,6 +426,12 @@ mod tests {
         assert_eq!(rewritten("v run --stop -st -p -cnv -- -ngl").0, "v run --stop -st -p -cnv -- -ngl");
         assert_eq!(rewritten("v run -hf a/b:q8_0").0, "v run --model hf:a/b:q8_0");
         assert_eq!(rewritten("v run m hi --format json").0, "v run m hi --json-schema {}");
+        assert_eq!(rewritten("v run -hf a/b -hff c.gguf").0, "v run --model hf:a/b/c.gguf");
+        assert_eq!(rewritten("v run -hff c.gguf -hf a/b:q8_0").0, "v run --model hf:a/b/c.gguf");
+        assert_eq!(rewritten("v run -temp 0 -top-k=3 -n5 x").0, "v run --temp 0 --top-k=3 -n5 x");
+        assert_eq!(rewritten("v run -fit on -nr x").0, "v run x");
+        assert_eq!(rewritten("v run m --think=false x").0, "v run m --reasoning-budget 0 x");
+        assert_eq!(rewritten("v run m --think x -rea off").0, "v run m x --reasoning-budget 0");
         assert_eq!(rewritten("v bench -b 3").0, "v bench -b 3");
     }
 

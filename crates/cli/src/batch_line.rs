@@ -85,8 +85,8 @@ impl Body {
         let mut request = parse_request(self.0, &defaults.request, engine.tokenizer())?;
         request.prompt = match request.prompt {
             Prompt::Text(content) if !defaults.is_raw && engine.has_chat_template() => {
-                let system = defaults.system.clone().map(|content| Message { role: Role::System, content });
-                Prompt::Chat(system.into_iter().chain([Message { role: Role::User, content }]).collect())
+                let system = defaults.system.clone().map(|content| Message::new(Role::System, content));
+                Prompt::Chat(system.into_iter().chain([Message::new(Role::User, content)]).collect())
             }
             other => other,
         };

@@ -1,5 +1,11 @@
 //! What a user types in a chat: messages of one or more lines, and the commands that begin with `/`.
 
+use std::path::PathBuf;
+
+use rustyline::completion::unescape;
+
+use crate::wrap::{table, wrapped};
+
 /// The commands, with their arguments and what they do.
 pub const COMMANDS: [(&str, &str, &str); 12] = [
     ("/help", "", "show this"),
@@ -20,17 +26,50 @@ pub const COMMANDS: [(&str, &str, &str); 12] = [
     ("/quit", "", "leave, as Ctrl-D does"),
 ];
 
-/// Output of `/help`.
-pub fn help() -> String {
-    let mut text = String::new();
-    for (command, arguments, does) in COMMANDS {
-        text.push_str(&format!("{:<22} {does}\n", format!("{command} {arguments}")));
+/// What else there is to know.
+const ADVICE: &str = "A message of several lines is written between \"\"\" and \"\"\", or with \\ at the end of each line but the \
+    last. To start a message with /, write // instead. Ctrl-C stops an answer; the text so far stays in the conversation.\n";
+
+/// Output of `/help`, for a terminal of this width.
+pub fn help(width: Option<usize>) -> String {
+    let rows = COMMANDS.map(|(command, arguments, does)| (format!("{command} {arguments}"), does));
+    let rows = rows.iter().map(|(command, does)| (command.trim_end(), *does));
+    table(rows, width) + &wrapped(ADVICE, width)
+}
+
+/// What is wrong with a command that is [unknown](Input::Unknown).
+pub fn problem(typed: &str) -> String {
+    const SIMILARITY_MIN: f64 = 0.8;
+    let name = typed.split_whitespace().next().unwrap_or(typed);
+    match COMMANDS.iter().find(|(command, ..)| *command == name) {
+        Some((_, "", _)) => format!("{name} takes nothing behind it; to begin a message with /, write //"),
+        Some((_, arguments, _)) => format!("{name} needs {arguments}"),
+        None => {
+            let similarity = |command: &str| strsim::jaro_winkler(command, name);
+            let nearest = COMMANDS
+                .iter()
+                .map(|(command, ..)| *command)
+                .max_by(|a, b| similarity(a).total_cmp(&similarity(b)));
+            let nearest = nearest.filter(|nearest| similarity(nearest) >= SIMILARITY_MIN);
+            let tip = nearest.map_or(String::new(), |nearest| format!(" (is it {nearest}?)"));
+            format!("unknown command {typed}{tip}: /help lists all commands")
+        }
     }
-    text.push_str(
-        "A message of several lines is written between \"\"\" and \"\"\", or with \\ at the end of each line but the last.\n\
-         To start a message with /, write // instead. Ctrl-C stops an answer; the text so far stays in the conversation.\n",
-    );
-    text
+}
+
+/// The file that a command names. As in a shell, it may be in quotes, a backslash may stand before a space, and `~` is the user's
+/// folder: that is what completion writes, and what a terminal inserts for a file that is dragged into its window.
+pub fn path(argument: &str) -> PathBuf {
+    let quoted = |quote| argument.strip_prefix(quote)?.strip_suffix(quote);
+    if let Some(path) = quoted('"').or_else(|| quoted('\'')) {
+        return path.into();
+    }
+    let escape = if cfg!(windows) { None } else { Some('\\') };
+    let path = unescape(argument, escape);
+    match (path.strip_prefix("~/"), dirs::home_dir()) {
+        (Some(rest), Some(home)) => home.join(rest),
+        _ => path.as_ref().into(),
+    }
 }
 
 /// One input.
@@ -88,6 +127,9 @@ impl<'a> Input<'a> {
             ("/quit" | "/bye" | "/exit", "") => Self::Quit,
             ("/help" | "/?", "") => Self::Help,
             ("/show", "" | "info") => Self::Show,
+            // As in Ollama.
+            ("/show", "parameters") => Self::Set(""),
+            ("/show", "system") => Self::System(""),
             ("/clear" | "/reset", "") => Self::Clear,
             ("/undo", "") => Self::Undo,
             ("/regen", "") => Self::Regenerate,
@@ -95,6 +137,7 @@ impl<'a> Input<'a> {
                 // Ollama's `/set parameter KEY VALUE` and `/set system TEXT`.
                 Some(("parameter", words)) => Self::Set(words.trim()),
                 Some(("system", text)) => Self::System(text.trim()),
+                Some(("format", "json")) => Self::Set("json-schema {}"),
                 _ => Self::Set(words),
             },
             ("/system", text) => Self::System(text),
@@ -141,6 +184,21 @@ mod tests {
     }
 
     #[test]
+    #[cfg(unix)]
+    fn files_are_named_as_in_a_shell() {
+        for (argument, expected) in [
+            ("a b.json", "a b.json"),
+            ("a\\ b.json", "a b.json"),
+            ("\"a b.json\"", "a b.json"),
+            ("'a\\b'", "a\\b"),
+            ("it's", "it's"),
+        ] {
+            assert_eq!(path(argument), PathBuf::from(expected), "{argument}");
+        }
+        assert_eq!(path("~/x"), dirs::home_dir().unwrap().join("x"));
+    }
+
+    #[test]
     fn every_command_is_known() {
         for (command, arguments, _) in COMMANDS {
             let text = if arguments.starts_with(char::is_alphabetic) {
@@ -149,11 +207,13 @@ mod tests {
                 command.into()
             };
             assert!(!matches!(Input::parse(&text), Input::Unknown(_) | Input::Say(_)), "{text}");
-            assert!(help().contains(command));
+            assert!(help(None).contains(command));
         }
         assert_eq!(Input::parse("/load"), Input::Unknown("/load"));
         assert_eq!(Input::parse("/sing loud "), Input::Unknown("/sing loud"));
         assert_eq!(Input::parse("/set parameter top_k 3"), Input::Set("top_k 3"));
         assert_eq!(Input::parse("/set system Be brief."), Input::System("Be brief."));
+        assert_eq!(Input::parse("/set format json"), Input::Set("json-schema {}"));
+        assert_eq!(Input::parse("/show parameters"), Input::Set(""));
     }
 }

@@ -11,8 +11,8 @@ pub const EXIT_INTERRUPTED: u8 = 130;
 static RAISED: AtomicBool = AtomicBool::new(false);
 /// Cancels the current answer.
 static ANSWER: Mutex<Option<Canceller>> = Mutex::new(None);
-/// What must be completed before the program may end.
-static BUSY: AtomicUsize = AtomicUsize::new(0);
+/// How many things must be completed before the program may end. Locked while it is ended, so that nothing begins then.
+static BUSY: Mutex<usize> = Mutex::new(0);
 /// The signal that ends the program; 0: none has come.
 static ENDING: AtomicUsize = AtomicUsize::new(0);
 
@@ -60,7 +60,7 @@ impl Interrupt {
 
     /// From now until the guard is dropped, a signal to end waits: an answer is being computed or saved.
     pub fn busy(self) -> Busy {
-        BUSY.fetch_add(1, Ordering::SeqCst);
+        *count_of_busy() += 1;
         Busy(())
     }
 
@@ -77,7 +77,7 @@ pub struct Busy(());
 
 impl Drop for Busy {
     fn drop(&mut self) {
-        BUSY.fetch_sub(1, Ordering::SeqCst);
+        *count_of_busy() -= 1;
     }
 }
 
@@ -90,6 +90,10 @@ impl Drop for Cancelling {
         *answer() = None;
         self.0.take();
     }
+}
+
+fn count_of_busy() -> MutexGuard<'static, usize> {
+    BUSY.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn answer() -> MutexGuard<'static, Option<Canceller>> {
@@ -128,7 +132,8 @@ mod unix {
             for signal in signals.forever() {
                 let is_second = super::ENDING.swap(signal as usize, Ordering::SeqCst) != 0;
                 super::cancel();
-                if is_second || super::BUSY.load(Ordering::SeqCst) == 0 {
+                let busy = super::count_of_busy();
+                if is_second || *busy == 0 {
                     restore(terminal.as_ref());
                     std::process::exit(128 + signal);
                 }

@@ -35,6 +35,7 @@ pub mod repository;
 pub mod sampling_flags;
 pub mod server_flags;
 pub mod session;
+pub mod session_lock;
 pub mod settings;
 pub mod source;
 pub mod speculation_flags;

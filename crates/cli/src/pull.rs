@@ -6,6 +6,7 @@
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
 use verbatim_gguf::{GgufError, GgufFile};
@@ -20,6 +21,7 @@ use crate::standard_io::{human_bytes, notify};
 use crate::store::{
     self, Entry, ModelLock, ModelName, Record, Sha256Hex, Store, StoreError, io_error, remove_if_present,
 };
+use crate::waiting::Waiting;
 
 /// What to pull.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -190,6 +192,7 @@ impl Source {
 
     fn remote(remote: &Remote, sources: &Sources) -> Result<Self, PullError> {
         let requested = remote.to_string();
+        let _asking = Waiting::start(false, format!("asking for {requested}"));
         let downloads = match remote {
             Remote::File(file) => hub_downloads(file, sources),
             Remote::Repository(repository, quant) => {
@@ -354,7 +357,10 @@ fn default_model(store: &Store, sources: &Sources) -> Result<PathBuf, PullError>
     }
     let [better, offline] =
         names.map(|name| catalogue::find(name).expect("the catalogue has the default models"));
-    let unreachable = match sources.hub.probe() {
+    let asking = Waiting::start(false, "asking the hub");
+    let probed = sources.hub.probe();
+    drop(asking);
+    let unreachable = match probed {
         Ok(()) => {
             let source = Source::Known(better);
             notify(&format!("pulling {}, the default model{}", better.name, size_text(&source)));
@@ -623,13 +629,16 @@ fn now() -> jiff::Timestamp {
 /// A progress bar on standard error; hidden if that is not a terminal.
 fn progress_bar() -> ProgressBar {
     let style = ProgressStyle::with_template(
-        "{msg} {wide_bar} {decimal_bytes}/{decimal_total_bytes} {decimal_bytes_per_sec} {eta} left",
+        "{spinner} {msg} {wide_bar} {decimal_bytes}/{decimal_total_bytes} {decimal_bytes_per_sec} {eta} left",
     );
     let bar = ProgressBar::new(0);
-    match style {
+    let bar = match style {
         Ok(style) => bar.with_style(style),
         Err(_) => bar,
-    }
+    };
+    // It moves while nothing arrives, too.
+    bar.enable_steady_tick(Duration::from_millis(100));
+    bar
 }
 
 #[cfg(test)]

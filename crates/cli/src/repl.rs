@@ -5,15 +5,15 @@
 
 use std::fs;
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, ensure};
 use verbatim_engine::{Message, Role};
 
-use crate::chat_input::{Input, help, is_complete};
+use crate::chat_input::{Input, help, is_complete, path, problem};
 use crate::session::counted;
 use crate::standard_io;
-use crate::wrap::Wrapper;
+use crate::wrap::{Wrapper, table, wrapped};
 
 /// An answer, and what to say about it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -22,6 +22,8 @@ pub struct Answer {
     pub text: String,
     /// Statistics and warnings, each on a line of its own after the text.
     pub notes: Vec<String>,
+    /// Whether the user has stopped it.
+    pub is_stopped: bool,
 }
 
 /// Something that continues a conversation.
@@ -56,11 +58,11 @@ pub trait Responder {
     /// When the model cannot take it.
     fn check_system(&self, system: &str) -> anyhow::Result<()>;
 
-    /// Shows the settings, or changes one: `temp 0.5`. Returns what to print.
+    /// Shows the settings, or changes one: `temp 0.5`. Returns names and values.
     ///
     /// # Errors
     /// When there is no such setting, or the value does not suit it.
-    fn set(&mut self, words: &str) -> anyhow::Result<String>;
+    fn set(&mut self, words: &str) -> anyhow::Result<Vec<(String, String)>>;
 
     /// The model, for people.
     fn description(&self) -> &str;
@@ -92,8 +94,12 @@ pub struct Screen<'a> {
     pub output: &'a mut dyn Write,
     /// Errors and hints.
     pub errors: &'a mut dyn Write,
-    /// Columns of the terminal that shows answers, if one does.
-    pub width: Option<usize>,
+    /// Columns of the terminal that shows `output`, if one does. It is asked before every text, since windows change their size.
+    pub output_width: fn() -> Option<usize>,
+    /// The same of `errors`.
+    pub error_width: fn() -> Option<usize>,
+    /// Whether commands that have changed something say so.
+    pub confirms: bool,
 }
 
 /// Holds a conversation until `/quit`, the end of the input, or a signal to end. It continues `conversation`, after the message
@@ -138,20 +144,20 @@ impl Talk<'_, '_> {
             Input::Nothing | Input::Quit => return Ok(()),
             Input::Say(text) => return self.answer(text),
             Input::Regenerate => return self.answer_again(),
-            Input::Help => Ok(help()),
+            Input::Help => Ok(help(self.width())),
             Input::Show => {
                 let messages = counted(self.conversation.len(), "message");
-                Ok(format!("{}\n{messages} in this conversation\n", self.responder.description()))
+                let shown = format!("{}\n{messages} in this conversation\n", self.responder.description());
+                Ok(wrapped(&shown, self.width()))
             }
             Input::Clear => self.clear(),
             Input::Undo => self.undo(),
-            Input::Set(words) => self.responder.set(words),
+            Input::Set(words) => self.set(words),
             Input::System(text) => self.system(text),
-            Input::Save(path) => self.save(path),
-            Input::Load(path) => self.load(Path::new(path)),
-            Input::Unknown(command) => {
-                Err(anyhow::anyhow!("unknown command {command}: /help lists all commands"))
-            }
+            Input::Save("") => self.save(None),
+            Input::Save(file) => self.save(Some(path(file))),
+            Input::Load(file) => self.load(&path(file)),
+            Input::Unknown(typed) => Err(anyhow::anyhow!(problem(typed))),
         };
         match done {
             Ok(text) => Ok(self.screen.output.write_all(text.as_bytes())?),
@@ -159,9 +165,26 @@ impl Talk<'_, '_> {
         }
     }
 
+    fn width(&self) -> Option<usize> {
+        (self.screen.output_width)()
+    }
+
+    /// Prints a message beside the conversation.
+    fn note(&mut self, text: &str) -> std::io::Result<()> {
+        writeln!(self.screen.errors, "{}", wrapped(&standard_io::escape(text), (self.screen.error_width)()))
+    }
+
+    /// Says what a command has changed.
+    fn confirm(&mut self, text: &str) -> anyhow::Result<String> {
+        if self.screen.confirms {
+            self.note(text)?;
+        }
+        Ok(String::new())
+    }
+
     /// Answers a message.
     fn answer(&mut self, text: String) -> anyhow::Result<()> {
-        self.conversation.push(Message { role: Role::User, content: text });
+        self.conversation.push(Message::new(Role::User, text));
         if !self.respond(false)? {
             self.conversation.pop();
         }
@@ -181,27 +204,39 @@ impl Talk<'_, '_> {
 
     /// Appends an answer to the conversation; returns whether there was one.
     fn respond(&mut self, regenerate: bool) -> anyhow::Result<bool> {
-        let mut written = Ok(());
-        let mut wrapper = Wrapper::new(self.screen.width);
+        let (mut written, mut is_shown) = (Ok(()), false);
+        let mut wrapper = Wrapper::new(self.width());
         let output = &mut *self.screen.output;
         let answered = self.responder.respond(self.conversation, regenerate, &mut |piece| {
+            is_shown |= !piece.is_empty();
             written = output.write_all(wrapper.push(piece).as_bytes()).and_then(|()| output.flush());
             if written.is_err() { anyhow::bail!("cannot write the answer") } else { Ok(()) }
         });
         let rest = wrapper.finish();
-        if written.is_err() {
-            // There was no visible answer: the message is removed, so that no two user messages follow each other.
-            self.conversation.pop();
+        let written = written.and_then(|()| output.write_all(rest.as_bytes()));
+        if let Err(error) = written {
+            // The window may have been closed: what there is of the answer is kept. Without one, the message is removed, so
+            // that no two user messages follow each other.
+            match answered {
+                Ok(answer) => self.conversation.push(Message::new(Role::Assistant, answer.text)),
+                Err(_) => drop(self.conversation.pop()),
+            }
+            return Err(error).context("cannot write the answer");
         }
-        written.and_then(|()| output.write_all(rest.as_bytes())).context("cannot write the answer")?;
         match answered {
-            Ok(Answer { text, notes }) => {
-                self.conversation.push(Message { role: Role::Assistant, content: text });
+            // Nothing was said yet: an empty answer would puzzle the model for the rest of the conversation.
+            Ok(Answer { text, is_stopped: true, .. }) if text.trim().is_empty() => {
+                if is_shown {
+                    writeln!(output)?;
+                }
+                let _ = self.note("stopped before the answer began: the message is taken back");
+                Ok(false)
+            }
+            Ok(Answer { text, notes, .. }) => {
+                self.conversation.push(Message::new(Role::Assistant, text));
                 writeln!(output)?;
                 output.flush()?;
-                notes
-                    .iter()
-                    .for_each(|note| drop(writeln!(self.screen.errors, "{}", standard_io::escape(note))));
+                notes.iter().for_each(|note| drop(self.note(note)));
                 Ok(true)
             }
             Err(error) => self.report(&error).map(|()| false),
@@ -219,8 +254,7 @@ impl Talk<'_, '_> {
     fn report(&mut self, error: &anyhow::Error) -> anyhow::Result<()> {
         self.is_well = false;
         self.screen.output.flush()?;
-        let text = format!("error: {error:#}");
-        writeln!(self.screen.errors, "{}", standard_io::escape(&text)).context("cannot report an error")
+        self.note(&format!("error: {error:#}")).context("cannot report an error")
     }
 
     fn has_system(&self) -> bool {
@@ -230,7 +264,14 @@ impl Talk<'_, '_> {
     fn clear(&mut self) -> anyhow::Result<String> {
         self.conversation.truncate(usize::from(self.has_system()));
         self.responder.save(self.conversation)?;
-        Ok(String::new())
+        self.confirm("the conversation is cleared")
+    }
+
+    fn set(&mut self, words: &str) -> anyhow::Result<String> {
+        let rows = self.responder.set(words)?;
+        let is_changed = words.contains(char::is_whitespace);
+        let shown = table(rows.iter().map(|(name, value)| (name.as_str(), value.as_str())), self.width());
+        if is_changed { self.confirm(shown.trim_end()) } else { Ok(shown) }
     }
 
     fn undo(&mut self) -> anyhow::Result<String> {
@@ -249,19 +290,19 @@ impl Talk<'_, '_> {
         }
         set_system(self.responder, self.conversation, text)?;
         self.responder.save(self.conversation)?;
-        Ok(String::new())
+        self.confirm("the system message is set")
     }
 
-    fn save(&mut self, path: &str) -> anyhow::Result<String> {
+    fn save(&mut self, path: Option<PathBuf>) -> anyhow::Result<String> {
         let messages = counted(self.conversation.len(), "message");
-        if path.is_empty() {
+        let Some(path) = path else {
             let file = self.responder.file().context("/save needs a file name: there is no --session")?;
             let file = file.display().to_string();
             self.responder.save(self.conversation)?;
             return Ok(format!("saved {messages} in {file}\n"));
-        }
-        save(self.conversation, Path::new(path))?;
-        Ok(format!("saved {messages} in {path}\n"))
+        };
+        save(self.conversation, &path)?;
+        Ok(format!("saved {messages} in {}\n", path.display()))
     }
 
     fn load(&mut self, path: &Path) -> anyhow::Result<String> {
@@ -273,8 +314,8 @@ impl Talk<'_, '_> {
             format!("{} is not a JSON array of messages, as /save writes it", path.display())
         })?;
         ensure!(!loaded.is_empty(), "{} has no messages", path.display());
-        let ends_well = loaded.last().is_some_and(|last| last.role != Role::User);
-        ensure!(ends_well, "{} ends with a message of the user that has no answer", path.display());
+        let ends_well = loaded.last().is_some_and(|last| !matches!(last.role, Role::User | Role::Tool));
+        ensure!(ends_well, "{} ends with a message that has no answer", path.display());
         *self.conversation = loaded;
         self.responder.save(self.conversation)?;
         Ok(format!("loaded {} from {}\n", counted(self.conversation.len(), "message"), path.display()))
@@ -294,7 +335,7 @@ pub fn set_system(
     if conversation.first().is_some_and(|first| first.role == Role::System) {
         conversation.remove(0);
     }
-    conversation.insert(0, Message { role: Role::System, content: text.to_owned() });
+    conversation.insert(0, Message::new(Role::System, text));
     Ok(())
 }
 
@@ -346,11 +387,14 @@ mod tests {
         ) -> anyhow::Result<Answer> {
             let last = &conversation.last().unwrap().content;
             anyhow::ensure!(last != "fail", "the context is full");
+            if last == "stop" {
+                return Ok(Answer { is_stopped: true, ..Answer::default() });
+            }
             let text = format!("{}{}: {last}", conversation.len(), if regenerate { "again" } else { "" });
             let (first, rest) = text.split_at(1);
             show(first)?;
             show(rest)?;
-            Ok(Answer { text, notes: Vec::new() })
+            Ok(Answer { text, ..Answer::default() })
         }
 
         fn save(&mut self, conversation: &[Message]) -> anyhow::Result<()> {
@@ -371,8 +415,8 @@ mod tests {
             Ok(())
         }
 
-        fn set(&mut self, words: &str) -> anyhow::Result<String> {
-            Ok(format!("set {words}\n"))
+        fn set(&mut self, words: &str) -> anyhow::Result<Vec<(String, String)>> {
+            Ok(vec![("set".to_owned(), words.to_owned())])
         }
 
         fn description(&self) -> &str {
@@ -393,10 +437,14 @@ mod tests {
         Script(lines.iter().map(line).collect::<Vec<_>>().into_iter())
     }
 
+    fn screen<'a>(output: &'a mut dyn Write, errors: &'a mut dyn Write) -> Screen<'a> {
+        Screen { output, errors, output_width: || None, error_width: || None, confirms: false }
+    }
+
     /// Output, errors and whether all went well.
     fn talk(lines: &[&str], conversation: &mut Vec<Message>) -> (String, String, bool) {
         let (mut output, mut errors) = (Vec::new(), Vec::new());
-        let mut screen = Screen { output: &mut output, errors: &mut errors, width: None };
+        let mut screen = screen(&mut output, &mut errors);
         let mut echo = Echo::default();
         let is_well = converse(&mut echo, &mut script(lines), &mut screen, None, conversation).unwrap();
         (String::from_utf8(output).unwrap(), String::from_utf8(errors).unwrap(), is_well)
@@ -438,6 +486,25 @@ mod tests {
         assert!(!is_well);
     }
 
+    #[test]
+    fn an_answer_that_is_stopped_before_it_begins_takes_the_message_back() {
+        let mut conversation = Vec::new();
+        let (output, errors, is_well) = talk(&["a", "stop", "b"], &mut conversation);
+        assert_eq!((output.as_str(), conversation.len(), is_well), ("1: a\n3: b\n", 4, true));
+        assert_eq!(errors, "stopped before the answer began: the message is taken back\n");
+    }
+
+    #[test]
+    fn commands_say_what_they_have_changed_where_people_read() {
+        let (mut output, mut errors) = (Vec::new(), Vec::new());
+        let mut screen = Screen { confirms: true, ..screen(&mut output, &mut errors) };
+        let lines = ["/set temp 1", "/system s", "/clear"];
+        let ended = converse(&mut Echo::default(), &mut script(&lines), &mut screen, None, &mut Vec::new());
+        assert!(ended.unwrap() && output.is_empty());
+        let said = String::from_utf8(errors).unwrap();
+        assert_eq!(said, "set  temp 1\nthe system message is set\nthe conversation is cleared\n");
+    }
+
     /// Takes nothing.
     struct Full;
 
@@ -454,7 +521,8 @@ mod tests {
     #[test]
     fn a_message_without_a_visible_answer_is_removed() {
         let mut conversation = Vec::new();
-        let mut screen = Screen { output: &mut Full, errors: &mut Vec::new(), width: None };
+        let (mut output, mut errors) = (Full, Vec::new());
+        let mut screen = screen(&mut output, &mut errors);
         let mut echo = Echo::default();
         let ended = converse(&mut echo, &mut script(&["a"]), &mut screen, None, &mut conversation);
         assert!(ended.is_err());
@@ -473,8 +541,8 @@ mod tests {
     #[test]
     fn slashes_begin_commands() {
         assert_eq!(
-            transcript(&["//a", "/set temp 1", "/show"]),
-            "1: /a\nset temp 1\nan echo\n2 messages in this conversation\n"
+            transcript(&["//a", "/set temp", "/show"]),
+            "1: /a\nset  temp\nan echo\n2 messages in this conversation\n"
         );
         let (_, errors, _) = talk(&["/sing loud", "/save"], &mut Vec::new());
         assert!(
@@ -482,7 +550,7 @@ mod tests {
             "{errors}"
         );
         assert!(errors.contains("/save needs a file name"), "{errors}");
-        assert_eq!(transcript(&["/help"]), help());
+        assert_eq!(transcript(&["/help"]), help(None));
     }
 
     #[test]

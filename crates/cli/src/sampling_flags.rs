@@ -155,7 +155,7 @@ fn seed(text: &str) -> Result<Seed, String> {
 fn chain(text: &str) -> Result<Chain, String> {
     let names = text.split([';', ',']).filter(|name| !name.trim().is_empty());
     names
-        .map(str::parse)
+        .map(|name| name.trim().parse())
         .collect::<Result<_, _>>()
         .map(Chain)
         .map_err(|error: verbatim_engine::UnknownSampler| error.to_string())

@@ -2,6 +2,8 @@
 
 use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use anyhow::{Context, anyhow, bail, ensure};
 use verbatim_device::Device;
@@ -19,12 +21,14 @@ use crate::context_size;
 use crate::cpu_mask::CpuMask;
 use crate::draft_model::Draft;
 use crate::flags::{DeviceFlags, GenerateFlags, InferenceFlags, ModelFlags, RunArgs, SequenceFlags};
+use crate::hub::HubError;
 use crate::interrupt::Interrupt;
 use crate::machine;
 use crate::model_file::{ModelFile, weights_format};
-use crate::pull::{self, Sources};
+use crate::pull::{self, PullError, Sources};
+use crate::session_lock::SessionLock;
 use crate::speculation_flags::SpeculationFlags;
-use crate::standard_io::{escape, human_bytes, notify, reject_model_output};
+use crate::standard_io::{escape, has_terminal_commands, human_bytes, notify, reject_model_output};
 use crate::store::Store;
 use crate::values::Limit;
 use crate::waiting::Waiting;
@@ -44,6 +48,7 @@ pub struct Session {
     shifts: bool,
     is_quiet: bool,
     hides_reasoning: bool,
+    _lock: Option<SessionLock>,
 }
 
 /// How answers are computed, and when they end.
@@ -208,7 +213,18 @@ pub fn open_device(flags: &DeviceFlags) -> anyhow::Result<(Device, usize)> {
 /// # Errors
 /// When the file is not a supported model, or memory does not suffice.
 pub fn load(file: &ModelFile, device: Device, options: &LoadOptions) -> anyhow::Result<Stepper<Device>> {
-    Stepper::load(device, &file.gguf, options).map_err(|error| {
+    let name = file.path.file_stem().unwrap_or_default().to_string_lossy();
+    let _waiting = Waiting::start(false, format!("loading {}", escape(&name)));
+    load_counted(file, device, options, &AtomicUsize::new(0))
+}
+
+fn load_counted(
+    file: &ModelFile,
+    device: Device,
+    options: &LoadOptions,
+    packed_bytes: &AtomicUsize,
+) -> anyhow::Result<Stepper<Device>> {
+    Stepper::load_counted(device, &file.gguf, options, packed_bytes).map_err(|error| {
         let hint = match &error {
             LoadError::Memory(StateMemoryError::Kv { .. }) => {
                 " (--ctx-size, --cache-type-k, --cache-type-v, --cache-mib)"
@@ -227,8 +243,7 @@ pub fn load(file: &ModelFile, device: Device, options: &LoadOptions) -> anyhow::
 /// # Errors
 /// When it cannot be fetched, or is truncated or corrupt.
 pub fn open_model(store: &Store, flags: &ModelFlags) -> anyhow::Result<ModelFile> {
-    let sources = Sources::new(&flags.hub.endpoint, &flags.hub.modelscope)?;
-    let path = pull::resolve_or_pull(store, &sources, flags.model.as_deref())?;
+    let path = fetch_model(store, flags)?;
     let gguf = GgufFile::open(&path)?;
     Ok(ModelFile { path, gguf })
 }
@@ -239,6 +254,81 @@ pub fn draft_opener<'a>(
     target: &'a ModelFlags,
 ) -> impl Fn(&str) -> anyhow::Result<ModelFile> + 'a {
     move |name| open_model(store, &ModelFlags { model: Some(name.to_owned()), ..target.clone() })
+}
+
+/// The path of the model that the flags select, fetched first if it is known and missing.
+fn fetch_model(store: &Store, flags: &ModelFlags) -> anyhow::Result<PathBuf> {
+    let sources = Sources::new(&flags.hub.endpoint, &flags.hub.modelscope)?;
+    pull::resolve_or_pull(store, &sources, flags.model.as_deref()).map_err(|error| {
+        let is_unreachable = matches!(error, PullError::Hub(HubError::Unreachable { .. }));
+        let error = anyhow::Error::new(error);
+        if !is_unreachable {
+            return error;
+        }
+        let names = store.names().unwrap_or_default().join(", ");
+        let here = if names.is_empty() { "nothing yet".to_owned() } else { names };
+        error.context(format!(
+            "the model cannot be fetched; a file works without network (-m FILE.gguf), and so does what is in the store: {here}"
+        ))
+    })
+}
+
+/// A model file that is being loaded, and what the user sees meanwhile.
+pub struct Loading {
+    /// The file.
+    pub file: ModelFile,
+    tokenizer: Arc<Tokenizer>,
+    packed_bytes: Arc<AtomicUsize>,
+    _waiting: Waiting,
+}
+
+impl Loading {
+    /// Opens the model that the flags select, and says what is odd about it.
+    ///
+    /// # Errors
+    /// When it cannot be fetched, or is not a model.
+    pub fn begin(store: &Store, flags: &ModelFlags, is_quiet: bool) -> anyhow::Result<Loading> {
+        let path = fetch_model(store, flags)?;
+        let packed_bytes = Arc::new(AtomicUsize::new(0));
+        // Known once the file is open, or all files of a split model.
+        let all_bytes = Arc::new(AtomicUsize::new(usize::MAX));
+        let (packed, all) = (Arc::clone(&packed_bytes), Arc::clone(&all_bytes));
+        let what = format!("loading {}", escape(&path.file_stem().unwrap_or_default().to_string_lossy()));
+        let share = move || packed.load(Ordering::Relaxed) as f64 / all.load(Ordering::Relaxed) as f64;
+        let waiting = Waiting::with_share(is_quiet, what, share);
+        let file = ModelFile { gguf: GgufFile::open(&path)?, path };
+        all_bytes.store(file.gguf.bytes_total(), Ordering::Relaxed);
+        let tokenizer = Arc::new(file.tokenizer()?);
+        tokenizer.warnings().iter().for_each(|warning| notify(&format!("warning: {warning}")));
+        Ok(Loading { file, tokenizer, packed_bytes, _waiting: waiting })
+    }
+
+    /// Loads the model and its draft model, and starts its engine. `template` replaces the model's own.
+    fn start_engine(
+        &self,
+        device: Device,
+        options: &LoadOptions,
+        template: Option<String>,
+        (speculation, draft): (&SpeculationFlags, Option<Draft>),
+    ) -> anyhow::Result<Engine> {
+        let Loading { file, tokenizer, packed_bytes, .. } = self;
+        let has_own = file.gguf.metadata().contains(CHAT_TEMPLATE);
+        let template = match template {
+            None if has_own => Some(file.chat_template()?.to_owned()),
+            other => other,
+        };
+        let mut stepper = load_counted(file, device, options, packed_bytes)?;
+        let draft_model = draft.map(|draft| draft.append(&mut stepper, file)).transpose()?;
+        let name = file.path.file_stem().unwrap_or_default().to_string_lossy();
+        let options = EngineOptions {
+            model_name: name.into_owned(),
+            drafters: speculation.drafters(),
+            draft_model,
+            ..EngineOptions::default()
+        };
+        let text = TextProcessor { tokenizer: Arc::clone(tokenizer), template };
+        Ok(Engine::start(stepper, text, options)?)
+    }
 }
 
 impl Session {
@@ -255,7 +345,10 @@ impl Session {
         let InferenceFlags { generate, template, sequence, device, .. } = flags;
         let grammar = generate.grammar.grammar()?;
         let template = chat_templates::chosen(template)?;
-        let file = open_model(store, model)?;
+        let lock =
+            sequence.session.as_deref().map(|path| SessionLock::take(store, path)).transpose()?.flatten();
+        let loading = Loading::begin(store, model, generate.quiet)?;
+        let file = &loading.file;
         ensure!(
             !needs_template || template.is_some() || file.gguf.metadata().contains(CHAT_TEMPLATE),
             "the model has no chat template and cannot hold a conversation; use --chat-template, or `verbatim run --no-template`"
@@ -263,22 +356,22 @@ impl Session {
         let draft =
             Draft::open(draft_opener(store, model), &generate.speculation, !flags.cache.no_kv_rotation)?;
         let options = load_options(flags);
-        let sampling = sampling_for(&file, generate)?;
+        let sampling = sampling_for(&loading, generate)?;
         let settings = AnswerSettings::new(sampling, grammar, generate);
         let (device, _) = open_device(device)?;
-        let name = file.path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-        let waiting = Waiting::start(generate.quiet, format!("loading {}", escape(&name)));
-        let drafting = (&generate.speculation, draft);
-        let engine = start_engine(&file, device, &options, template, drafting)?;
-        drop(waiting);
+        let engine = loading.start_engine(device, &options, template, (&generate.speculation, draft))?;
         context_size::explain(&file.gguf, &options, engine.context());
+        let name = engine.model_name().to_owned();
         let size = human_bytes(file.path.metadata().map_or(0, |found| found.len()));
         let description = format!(
             "{name}, {} ({size}), context of {} tokens",
             weights_format(&file.gguf),
             engine.context()
         );
-        Session::with_engine(engine, sequence, settings, description, generate)
+        Ok(Session {
+            _lock: lock,
+            ..Session::with_engine(engine, sequence, settings, description, generate)?
+        })
     }
 
     fn with_engine(
@@ -302,7 +395,7 @@ impl Session {
                 conversation = serde_json::from_slice(messages)
                     .with_context(|| format!("{}: cannot read the conversation in it", path.display()))?;
             }
-            if !generate.quiet {
+            if !generate.quiet && conversation.is_empty() {
                 notify(&format!("{} holds {}", path.display(), counted(restored.positions, "token")));
             }
         }
@@ -318,6 +411,7 @@ impl Session {
             shifts,
             is_quiet,
             hides_reasoning,
+            _lock: None,
         })
     }
 
@@ -351,6 +445,7 @@ impl Session {
         if !conversation.is_empty() {
             sections.push((CONVERSATION.to_owned(), serde_json::to_vec(conversation)?));
         }
+        let _waiting = Waiting::start(self.is_quiet, "saving the session");
         let saved = self.engine.save_session(self.id, path, sections);
         saved.map_err(|error| about_session(error, "was not written"))
     }
@@ -366,8 +461,8 @@ impl Session {
     /// # Errors
     /// When the system message would be lost.
     pub fn check_system(&self, system: &str) -> anyhow::Result<()> {
-        let question = Message { role: Role::User, content: "?".to_owned() };
-        let message = Message { role: Role::System, content: system.to_owned() };
+        let question = Message::new(Role::User, "?");
+        let message = Message::new(Role::System, system);
         let format = self.engine.chat_format();
         if system.trim().is_empty() || format.chat_text(std::slice::from_ref(&question)).is_err() {
             return Ok(());
@@ -399,19 +494,29 @@ impl Session {
         let request = self.settings.request(prompt);
         let answer = self.engine.submit(Request { session: Some(self.id), ..request });
         let _cancelling = interrupt.cancels(answer.canceller());
+        let progress = answer.progress();
         let mut used_seed = None;
+        let mut is_thinking = false;
         let mut reasoning_style = ReasoningStyle::new(self.hides_reasoning);
         for event in answer {
             match event {
-                Event::Started { seed, prompt_tokens, cached_tokens } => {
+                Event::Started { seed, prompt_tokens, cached_tokens, warning } => {
                     used_seed = Some(seed);
-                    let what =
-                        format!("reading the prompt, {}", counted(prompt_tokens - cached_tokens, "token"));
-                    waiting = Some(Waiting::start(self.is_quiet, what));
+                    warning.iter().for_each(|warning| notify(&format!("warning: {warning}")));
+                    let tokens = prompt_tokens - cached_tokens;
+                    let what = format!("reading the prompt, {}", counted(tokens, "token"));
+                    let progress = progress.clone();
+                    let share = move || progress.computed_tokens() as f64 / tokens.max(1) as f64;
+                    waiting = Some(Waiting::with_share(self.is_quiet, what, share));
                 }
                 Event::Text { text, reasoning, tokens, .. } => {
-                    waiting = None;
                     let shown = reasoning_style.join(&reasoning, &text);
+                    // What is thought and not shown takes its time.
+                    let is_hidden = shown.is_empty() && !reasoning.is_empty();
+                    if !is_hidden || !is_thinking {
+                        waiting = is_hidden.then(|| Waiting::start(self.is_quiet, "thinking"));
+                    }
+                    is_thinking = is_hidden;
                     show(&Piece { text: &text, reasoning: &reasoning, shown: &shown, tokens: &tokens })?;
                 }
                 Event::Finished { reason, stats } => {
@@ -437,20 +542,27 @@ impl Session {
 /// How reasoning is shown: dimmed on a terminal, in front of the answer; not at all where programs read the answer.
 struct ReasoningStyle {
     is_shown: bool,
+    /// Otherwise its beginning is marked.
+    is_dimmed: bool,
     is_open: bool,
 }
 
 impl ReasoningStyle {
     fn new(hide: bool) -> ReasoningStyle {
-        ReasoningStyle { is_shown: !hide && io::stdout().is_terminal(), is_open: false }
+        let is_shown = !hide && io::stdout().is_terminal();
+        let is_plain = std::env::var_os("NO_COLOR").is_some_and(|set| !set.is_empty());
+        ReasoningStyle { is_shown, is_dimmed: !is_plain && has_terminal_commands(), is_open: false }
     }
 
     fn join(&mut self, reasoning: &str, answer: &str) -> String {
         let mut shown = String::new();
         if self.is_shown && !reasoning.is_empty() {
-            shown.push_str("\x1b[2m");
-            shown.push_str(reasoning);
-            shown.push_str("\x1b[0m");
+            if self.is_dimmed {
+                shown.push_str(&format!("\x1b[2m{reasoning}\x1b[0m"));
+            } else {
+                shown.push_str(if self.is_open { "" } else { "(thinking) " });
+                shown.push_str(reasoning);
+            }
             self.is_open = true;
         }
         if self.is_open && !answer.is_empty() {
@@ -478,23 +590,24 @@ pub struct Defaults {
 /// # Errors
 /// When the file is not a supported model, or memory does not suffice.
 pub fn open_engine(store: &Store, args: &RunArgs, sequences: usize) -> anyhow::Result<(Engine, Defaults)> {
-    let file = open_model(store, &args.model)?;
+    let loading = Loading::begin(store, &args.model, args.inference.generate.quiet)?;
     let draft = Draft::open(
         draft_opener(store, &args.model),
         &args.inference.generate.speculation,
         !args.inference.cache.no_kv_rotation,
     )?;
-    let (engine, request) = start_for_requests(&file, &args.inference, sequences, draft)?;
+    let (engine, request) = start_for_requests(&loading, &args.inference, sequences, draft)?;
     let system = args.inference.generate.system.clone();
     Ok((engine, Defaults { request, system, is_raw: args.no_template }))
 }
 
-/// Loads a model file and its draft model for this many requests at once; also returns what the flags say about all requests, with an empty prompt.
+/// Loads a model and its draft model for this many requests at once; also returns what the flags say about all requests, with an
+/// empty prompt.
 ///
 /// # Errors
 /// As [`open_engine`].
 pub fn start_for_requests(
-    file: &ModelFile,
+    loading: &Loading,
     flags: &InferenceFlags,
     sequences: usize,
     draft: Option<Draft>,
@@ -503,11 +616,10 @@ pub fn start_for_requests(
     let grammar = generate.grammar.grammar()?;
     let template = chat_templates::chosen(&flags.template)?;
     let options = LoadOptions { sequences, ..load_options(flags) };
-    let settings = AnswerSettings::new(sampling_for(file, generate)?, grammar, generate);
+    let settings = AnswerSettings::new(sampling_for(loading, generate)?, grammar, generate);
     let (device, _) = open_device(&flags.device)?;
-    let drafting = (&generate.speculation, draft);
-    let engine = start_engine(file, device, &options, template, drafting)?;
-    context_size::explain(&file.gguf, &options, engine.context());
+    let engine = loading.start_engine(device, &options, template, (&generate.speculation, draft))?;
+    context_size::explain(&loading.file.gguf, &options, engine.context());
     Ok((engine, settings.request(Prompt::Text(String::new()))))
 }
 
@@ -526,41 +638,15 @@ fn load_options(flags: &InferenceFlags) -> LoadOptions {
 }
 
 /// The sampling settings of the flags, for what they leave out those of the file.
-fn sampling_for(file: &ModelFile, generate: &GenerateFlags) -> anyhow::Result<Sampling> {
-    let (recommended, problems) = recommended_sampling(&file.gguf);
+fn sampling_for(loading: &Loading, generate: &GenerateFlags) -> anyhow::Result<Sampling> {
+    let (recommended, problems) = recommended_sampling(&loading.file.gguf);
     problems.iter().for_each(|problem| notify(&format!("warning: {problem}")));
-    let sampling = generate.sampling.settings(recommended, &file.tokenizer()?)?;
+    let sampling = generate.sampling.settings(recommended, &loading.tokenizer)?;
     let has_samplers = generate.sampling.samplers.is_some() || generate.sampling.sampler_letters.is_some();
     if sampling.mirostat && (has_samplers || sampling.adaptive_target >= 0.0) {
         notify("warning: --mirostat replaces --samplers and --adaptive-target, which have no effect");
     }
     Ok(sampling)
-}
-
-/// Loads a model and its draft model, and starts its engine. `template` replaces the model's own.
-fn start_engine(
-    file: &ModelFile,
-    device: Device,
-    options: &LoadOptions,
-    template: Option<String>,
-    (speculation, draft): (&SpeculationFlags, Option<Draft>),
-) -> anyhow::Result<Engine> {
-    let tokenizer = file.tokenizer()?.into();
-    let has_own = file.gguf.metadata().contains(CHAT_TEMPLATE);
-    let template = match template {
-        None if has_own => Some(file.chat_template()?.to_owned()),
-        other => other,
-    };
-    let mut stepper = load(file, device, options)?;
-    let draft_model = draft.map(|draft| draft.append(&mut stepper, file)).transpose()?;
-    let name = file.path.file_stem().unwrap_or_default().to_string_lossy();
-    let options = EngineOptions {
-        model_name: name.into_owned(),
-        drafters: speculation.drafters(),
-        draft_model,
-        ..EngineOptions::default()
-    };
-    Ok(Engine::start(stepper, TextProcessor { tokenizer, template }, options)?)
 }
 
 /// A session error, with the flags that caused it. `what` is the problem if it is the file.

@@ -39,17 +39,19 @@ fn fixed(name: &str) -> Option<&'static str> {
     FIXED.iter().find(|(fixed, _)| *fixed == name).map(|(_, tip)| *tip)
 }
 
-/// Changes one setting, `temp 0.5`, or shows one or all. Returns what to print.
+/// Changes one setting, `temp 0.5`, or shows one or all. Returns the names and values to show.
 ///
 /// # Errors
 /// When there is no such setting, or the value does not suit it.
-pub fn set(settings: &mut AnswerSettings, words: &str, tokenizer: &Tokenizer) -> anyhow::Result<String> {
+pub fn set(
+    settings: &mut AnswerSettings,
+    words: &str,
+    tokenizer: &Tokenizer,
+) -> anyhow::Result<Vec<(String, String)>> {
     let (key, value) = words.split_once(char::is_whitespace).unwrap_or((words, ""));
     let (wanted, value) = (key.trim_start_matches('-').replace('_', "-"), value.trim());
     let wanted = match wanted.as_str() {
-        "" => {
-            return Ok(shown(settings).iter().map(|(name, value)| format!("{name:<18} {value}\n")).collect());
-        }
+        "" => return Ok(shown(settings).into_iter().map(|(name, value)| (name.to_owned(), value)).collect()),
         // Ollama's names.
         "num-predict" => "max-tokens",
         "num-ctx" => "ctx-size",
@@ -64,10 +66,8 @@ pub fn set(settings: &mut AnswerSettings, words: &str, tokenizer: &Tokenizer) ->
     };
     let is_switch = name == "ignore-eos";
     if value.is_empty() && !is_switch {
-        let all = shown(settings);
-        let found =
-            all.iter().find(|(known, _)| *known == name).map_or("not set", |(_, value)| value.as_str());
-        return Ok(format!("{name} {found}\n"));
+        let found = shown(settings).into_iter().find(|(known, _)| *known == name);
+        return Ok(vec![(name, found.map_or("not set".to_owned(), |(_, value)| value))]);
     }
     ensure!(!is_switch || value.is_empty(), "{name} is on once it is set, and takes no value");
     let argument = if is_switch { format!("--{name}") } else { format!("--{name}={value}") };
@@ -80,7 +80,7 @@ pub fn set(settings: &mut AnswerSettings, words: &str, tokenizer: &Tokenizer) ->
         )
     })?;
     change(settings, &parsed, &name, tokenizer)?;
-    Ok(String::new())
+    Ok(vec![(name, if is_switch { "on".to_owned() } else { value.to_owned() })])
 }
 
 fn change(
@@ -109,7 +109,7 @@ fn shown(settings: &AnswerSettings) -> Vec<(&'static str, String)> {
     let Sampling { samplers, .. } = &settings.sampling;
     let sampling = &settings.sampling;
     let limit = |limit: Option<usize>| limit.map_or("-1".to_owned(), |limit| limit.to_string());
-    let names = samplers.iter().map(|kind| kind.name()).collect::<Vec<_>>().join(";");
+    let names = samplers.iter().map(|kind| kind.name()).collect::<Vec<_>>().join("; ");
     vec![
         ("temp", sampling.temperature.to_string()),
         ("seed", sampling.seed.map_or("-1 (random)".to_owned(), |seed| seed.to_string())),

@@ -1,10 +1,13 @@
 //! Exact standard input and output: no newline is added or removed, and a broken pipe does not panic.
 
 use std::fs::File;
-use std::io::{self, Read, Write};
+use std::io::{self, IsTerminal, Read, Write};
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, bail};
+
+use crate::wrap::wrapped;
 
 /// Maximum input size. Far larger than any context, far smaller than memory.
 const INPUT_BYTES_MAX: u64 = 256 << 20;
@@ -82,10 +85,51 @@ pub fn is_model(path: &Path) -> bool {
     is_file && File::open(path).and_then(|mut file| file.read_exact(&mut magic)).is_ok() && &magic == b"GGUF"
 }
 
-/// Prints a message on standard error, escaped, since it may quote a file or a server. Write errors are ignored.
+/// Prints a message on standard error, escaped, since it may quote a file or a server, and on a terminal with line breaks between
+/// words. Write errors are ignored.
 pub fn notify(message: &str) {
     let lines: Vec<String> = message.split('\n').map(escape).collect();
-    let _ = writeln!(io::stderr().lock(), "{}", lines.join("\n"));
+    let text = wrapped(&lines.join("\n"), error_columns());
+    let mut errors = io::stderr().lock();
+    let clear = if HAS_STATUS_LINE.swap(false, Ordering::SeqCst) { "\r\x1b[K" } else { "" };
+    let _ = writeln!(errors, "{clear}{text}");
+}
+
+/// Whether the terminal's last line is one that [`draw_status`] has drawn.
+static HAS_STATUS_LINE: AtomicBool = AtomicBool::new(false);
+
+/// Draws a line that the next message, or the next such line, replaces; an empty one is cleared. For a terminal that
+/// [has commands](has_terminal_commands).
+pub fn draw_status(line: &str) {
+    let mut errors = io::stderr().lock();
+    let was_there = HAS_STATUS_LINE.swap(!line.is_empty(), Ordering::SeqCst);
+    if was_there || !line.is_empty() {
+        let _ = write!(errors, "\r{line}\x1b[K").and_then(|()| errors.flush());
+    }
+}
+
+/// Columns of the terminal that shows standard output, if one does. It may change at any time.
+pub fn output_columns() -> Option<usize> {
+    let size = io::stdout().is_terminal().then(|| terminal_size::terminal_size_of(io::stdout()))??;
+    Some(size.0.0.into())
+}
+
+/// Columns of the terminal that shows standard error, if one does.
+pub fn error_columns() -> Option<usize> {
+    let size = io::stderr().is_terminal().then(|| terminal_size::terminal_size_of(io::stderr()))??;
+    Some(size.0.0.into())
+}
+
+/// Whether a terminal understands more than plain lines.
+pub fn has_terminal_commands() -> bool {
+    cfg!(windows) || std::env::var_os("TERM").is_some_and(|term| !term.is_empty() && term != "dumb")
+}
+
+/// Whether the system's language settings say that text is not UTF-8.
+pub fn is_ascii_only() -> bool {
+    let set = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
+    let language = ["LC_ALL", "LC_CTYPE", "LANG"].into_iter().find_map(set);
+    language.is_some_and(|language| !language.to_ascii_lowercase().replace('-', "").contains("utf8"))
 }
 
 /// Text for a terminal: control characters, such as the beginning of a terminal command, become visible

@@ -11,11 +11,14 @@ use rustyline::highlight::Highlighter;
 use rustyline::hint::Hinter;
 use rustyline::history::DefaultHistory;
 use rustyline::validate::{ValidationContext, ValidationResult, Validator};
-use rustyline::{Context, Editor, Helper};
+use rustyline::{CompletionType, Config, Context, Editor, Helper};
 
 use crate::chat_input::{COMMANDS, is_complete};
 use crate::repl::{Line, LineSource};
 use crate::standard_io;
+
+/// The most messages that are remembered.
+const HISTORY_MAX: usize = 1000;
 
 /// Lines from standard input.
 pub struct Terminal {
@@ -30,7 +33,10 @@ impl Terminal {
     /// # Errors
     /// When the terminal cannot be set up. An unreadable history is treated as empty.
     pub fn open(history: &Path, keys: Vec<String>) -> anyhow::Result<Self> {
-        let mut editor = Editor::new().context("cannot set up the terminal for a conversation")?;
+        let config = Config::builder().completion_type(CompletionType::List).max_history_size(HISTORY_MAX);
+        let config = config.context("cannot set up the history")?.build();
+        let mut editor =
+            Editor::with_config(config).context("cannot set up the terminal for a conversation")?;
         let is_terminal = io::stdin().is_terminal();
         if is_terminal {
             editor.set_helper(Some(ChatHelper { files: FilenameCompleter::new(), keys }));

@@ -1,12 +1,40 @@
-//! Streamed text with line breaks between words, for a terminal of a given width.
+//! Text with line breaks between words, for a terminal of a given width: streamed, or whole.
 
-use unicode_width::UnicodeWidthChar;
+use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
+
+/// A text with line breaks between words. `width`: columns of the terminal; `None`: it stays as it is.
+pub fn wrapped(text: &str, width: Option<usize>) -> String {
+    let mut wrapper = Wrapper::new(width);
+    wrapper.push(text) + &wrapper.finish()
+}
+
+/// A line for each name and what it means. The meanings are a column of their own, or, where there is no room for one, stand
+/// below the names.
+pub fn table<'a>(rows: impl IntoIterator<Item = (&'a str, &'a str)>, width: Option<usize>) -> String {
+    const INDENT: usize = 4;
+    let rows: Vec<_> = rows.into_iter().collect();
+    let names = rows.iter().map(|(name, _)| name.width()).max().unwrap_or(0) + 2;
+    let is_narrow = width.is_some_and(|width| width < 2 * names);
+    let indent = if is_narrow { INDENT } else { names };
+    let mut text = String::new();
+    for (name, meaning) in rows {
+        let mut wrapper = Wrapper { indent, ..Wrapper::new(width) };
+        let gap =
+            if is_narrow { "\n".to_owned() + &" ".repeat(indent) } else { " ".repeat(names - name.width()) };
+        let line = wrapper.push(&format!("{name}{gap}{meaning}")) + &wrapper.finish();
+        text.push_str(line.trim_end());
+        text.push('\n');
+    }
+    text
+}
 
 /// Breaks lines between words. A word is held back until it has ended; code between ``` lines stays as it is.
 #[derive(Debug)]
 pub struct Wrapper {
     /// Columns of the terminal; `None`: nothing is broken.
     width: Option<usize>,
+    /// Columns in front of a line that was broken.
+    indent: usize,
     column: usize,
     spaces: String,
     word: String,
@@ -25,6 +53,7 @@ impl Wrapper {
         let (spaces, word) = (String::new(), String::new());
         Self {
             width,
+            indent: 0,
             column: 0,
             spaces,
             word,
@@ -97,7 +126,8 @@ impl Wrapper {
         let end = self.column + spaces + word;
         if end > width && self.column > 0 && !self.is_code {
             shown.push('\n');
-            self.column = word;
+            shown.extend(std::iter::repeat_n(' ', self.indent));
+            self.column = self.indent + word;
         } else {
             shown.push_str(&self.spaces);
             self.column = end;
@@ -141,6 +171,14 @@ mod tests {
             wrapped(8, "```\nlet a = b + c;\n```\nand on it goes"),
             "```\nlet a = b + c;\n```\nand on\nit goes"
         );
+    }
+
+    #[test]
+    fn tables_have_a_column_for_what_names_mean() {
+        let rows = || [("/a", "one two three"), ("/bcd x", ""), ("/e", "four")];
+        assert_eq!(table(rows(), None), "/a      one two three\n/bcd x\n/e      four\n");
+        assert_eq!(table(rows(), Some(17)), "/a      one two\n        three\n/bcd x\n/e      four\n");
+        assert_eq!(table(rows(), Some(12)), "/a\n    one two\n    three\n/bcd x\n/e\n    four\n");
     }
 
     #[test]

@@ -203,6 +203,32 @@ fn command_lines_of_llama_cli_work() {
             "8",
             "-st",
         ],
+        // Long names behind one dash, which would otherwise be `-t emp` and `-f it`.
+        &[
+            "-m", "MODEL", "-no-cnv", "-prompt", "hello", "-n", "6", "-temp", "0", "-fit", "on", "-nr", "-C",
+            "3",
+        ],
+        &[
+            "-m",
+            "MODEL",
+            "-no-cnv",
+            "-p",
+            "hello",
+            "-n",
+            "6",
+            "--temp",
+            "0",
+            "-rea",
+            "off",
+            "--reasoning-format",
+            "none",
+            "--show-timings",
+            "--log-colors",
+            "off",
+            "-kvu",
+            "-cram",
+            "10",
+        ],
     ] {
         assert_eq!(stdout(&with(line, &[])), answer, "{line:?}");
     }
@@ -231,6 +257,10 @@ fn command_lines_of_ollama_work_or_say_what_to_type() {
         run_with_input(&mut command, input.as_bytes())
     };
     let hello = stdout(&with(&["run", "mine", "hello"], ""));
+    assert_eq!(
+        stdout(&with(&["run", "mine", "hello", "--think=false", "--hidethinking", "--nowordwrap"], "")),
+        hello
+    );
     assert_eq!(stdout(&with(&["run", "mine"], "hello")), hello, "a prompt on standard input");
     assert_eq!(stdout(&with(&["run", "mine", "hello", "--verbose", "--keepalive", "5m"], "")), hello);
     assert_eq!(stdout(&with(&["chat", "mine"], "hello\n")), hello);
@@ -248,7 +278,8 @@ fn command_lines_of_ollama_work_or_say_what_to_type() {
         (&["create", "mine", "-f", "Modelfile"], "verbatim config set"),
         (&["stop", "mine"], "nothing stays loaded"),
         (&["run", "lama", "hello"], "is not a model here (see `verbatim list`)"),
-        (&["run", "mine", "hello", "--think"], "use --reasoning-budget; 0 turns thinking off"),
+        (&["run", "mine", "hello", "--nothink"], "use --reasoning-budget; 0 turns thinking off"),
+        (&["signin"], "there is no command 'signin'"),
     ] {
         let said = stderr(&with(command, ""), 2);
         assert!(said.contains(tip), "{command:?}: {said}");
@@ -274,6 +305,10 @@ fn unknown_flags_get_a_tip() {
         ("--num-ctx", "use --ctx-size (-c)"),
         ("--temprature", "a similar one is '--temperature'"),
         ("--mmproj", "only text is supported yet"),
+        ("-mm", "only text is supported yet"),
+        ("-hft", "set the variable HF_TOKEN"),
+        ("-clever", "unexpected argument '--clever' found"),
+        ("--chat-template-kwargs", "--reasoning-budget 0 turns thinking off"),
         ("-5 degrees", "write -- before a prompt"),
     ] {
         let said = stderr(&with(&["run", "-m", "MODEL", flag, "x"], &[]), 2);

@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Output;
 use support::{data, run_with_input, stderr, stdout, verbatim};
-use verbatim_gguf::{GgufFile, GgufWriter};
+use verbatim_gguf::{GgufFile, GgufWriter, Value};
 
 const MODELS: [&str; 3] = ["qwen3", "gemma3-iswa", "qwen35-hybrid"];
 
@@ -114,11 +114,16 @@ fn a_stop_string_ends_the_answer_and_is_not_shown() {
 
 /// A golden model with this chat template.
 fn with_template(home: &Path, template: &str) -> PathBuf {
+    with_keys(home, &[("tokenizer.chat_template", template.into())])
+}
+
+/// A golden model in whose metadata these keys have these values.
+fn with_keys(home: &Path, changed: &[(&str, Value<'_>)]) -> PathBuf {
     let file = GgufFile::open(data("models/qwen3/model.gguf")).unwrap();
     let mut writer = GgufWriter::new();
-    let others = file.metadata().iter().filter(|(key, _)| *key != "tokenizer.chat_template");
-    others.for_each(|(key, value)| writer.put(key, value).unwrap());
-    writer.put("tokenizer.chat_template", template).unwrap();
+    let is_changed = |key: &str| changed.iter().any(|(other, _)| *other == key);
+    let others = file.metadata().iter().filter(|(key, _)| !is_changed(key));
+    others.chain(changed.iter().copied()).for_each(|(key, value)| writer.put(key, value).unwrap());
     for tensor in file.iter_tensors() {
         writer.declare(tensor.name(), tensor.dtype(), tensor.dims()).unwrap();
     }
@@ -196,6 +201,62 @@ fn run_continues_the_conversation_of_a_session() {
     // `/undo` is saved, too.
     stdout(&ask("chat", &[], "/undo\n"));
     assert_eq!(conversation(), ["system", "user", "assistant"]);
+}
+
+#[test]
+fn warnings_of_a_vocabulary_a_template_and_a_prompt_are_shown() {
+    let home = tempfile::tempdir().unwrap();
+    let said = |arguments: &[&str], model: &Path| {
+        let mut command = verbatim(home.path());
+        let output = command.args(arguments).arg(model).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned()
+    };
+    let model = with_keys(home.path(), &[("tokenizer.ggml.eot_token_id", 1_000_000_u32.into())]);
+    let out_of_range = "`tokenizer.ggml.eot_token_id` is 1000000 but the vocabulary has ";
+    let run = ["run", "-n", "1", "--no-template", "-p", "hello", "-m"];
+    assert!(said(&run, &model).contains(&format!("warning: {out_of_range}")));
+    assert!(
+        said(&["chat", "--chat-template", "chatml", "-m"], &model)
+            .contains(&format!("warning: {out_of_range}"))
+    );
+    assert!(said(&["inspect"], &model).contains(&format!("\nwarning   {out_of_range}")));
+    let json: serde_json::Value = serde_json::from_str(&said(&["inspect", "--json"], &model)).unwrap();
+    assert!(json["warnings"][0].as_str().unwrap().starts_with(out_of_range));
+    let broken = with_template(home.path(), "{% for");
+    assert!(said(&["inspect"], &broken).contains("\nwarning   the chat template cannot be compiled"));
+    let eos = GgufFile::open(data("models/qwen3/model.gguf")).unwrap();
+    let eos = eos.metadata().get_u32("tokenizer.ggml.eos_token_id").unwrap().unwrap();
+    let keys = [("tokenizer.ggml.bos_token_id", eos.into()), ("tokenizer.ggml.add_bos_token", true.into())];
+    let model = with_keys(home.path(), &keys);
+    let own_bos = "warning: the prompt begins with the model's BOS token";
+    assert!(!said(&run, &model).contains(own_bos));
+    assert!(
+        said(&["run", "-n", "1", "--no-template", "-p", "<|im_end|>hello", "-m"], &model).contains(own_bos)
+    );
+}
+
+#[test]
+fn two_processes_do_not_use_one_session() {
+    use std::io::{Read as _, Write as _};
+    use std::process::Stdio;
+    let home = tempfile::tempdir().unwrap();
+    let model = with_template(home.path(), "{% for m in messages %}{{ m.content }} {% endfor %}");
+    let file = home.path().join("session");
+    let command = |name: &str| {
+        let mut command = verbatim(home.path());
+        command.args([name, "-n", "4", "-m"]).arg(&model).arg("--session").arg(&file);
+        command
+    };
+    let mut first = command("chat");
+    let mut first = first.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    first.stdin.as_mut().unwrap().write_all(b"hello\n").unwrap();
+    first.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
+    let error = stderr(&command("run").arg("hello").output().unwrap(), 1);
+    assert!(error.contains("another process is using this session"), "{error}");
+    drop(first.stdin.take());
+    assert!(first.wait().unwrap().success());
+    stdout(&command("run").arg("hello").output().unwrap());
 }
 
 #[test]

@@ -1,33 +1,12 @@
-//! Chat messages, and how a model wants them written: its template and its tokenizer.
+//! How a model wants conversations written: its template and its tokenizer.
 
 use crate::breakers::sequence_breakers;
-use serde::{Deserialize, Serialize};
+use crate::message::Message;
 use serde_json::{Map, Value, json};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use verbatim_grammar::{CompiledGrammar, Constraint, Grammar, GrammarError, Vocabulary, VocabularyError};
 use verbatim_sample::{SamplerKind, Sampling, SequenceBreakers};
 use verbatim_text::{ChatTemplate, EncodedPrompt, SpecialTokens, TemplateError, Tokenizer};
-
-/// The role of a message.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Role {
-    /// Instructions before the conversation.
-    System,
-    /// The user.
-    User,
-    /// The model.
-    Assistant,
-}
-
-/// One message, in the format that chat templates take.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Message {
-    /// The role.
-    pub role: Role,
-    /// The text.
-    pub content: String,
-}
 
 /// A conversation with all that APIs have.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -44,9 +23,8 @@ pub struct Conversation {
 
 impl From<&[Message]> for Conversation {
     fn from(messages: &[Message]) -> Conversation {
-        let messages =
-            messages.iter().map(|Message { role, content }| json!({ "role": role, "content": content }));
-        Conversation { messages: messages.collect(), ..Conversation::default() }
+        let messages = messages.iter().map(|message| json!(message)).collect();
+        Conversation { messages, ..Conversation::default() }
     }
 }
 
@@ -148,30 +126,8 @@ impl ChatFormat {
     /// # Errors
     /// If the model has no chat template, or the template is invalid or rejects the conversation.
     pub fn conversation_tokens(&self, conversation: &Conversation) -> Result<Vec<u32>, ChatError> {
-        let Conversation { messages, tools, variables, prefill } = conversation;
-        let guarded = Conversation {
-            messages: messages.iter().map(|message| self.guarded(message)).collect(),
-            tools: self.guarded(tools),
-            variables: self.guarded_entries(variables),
-            prefill: self.tokenizer.guard(prefill).into_owned(),
-        };
-        let prompt = self.conversation_text(&guarded)?;
+        let prompt = self.render(conversation, &|value| self.tokenizer.guard_json(value))?;
         Ok(self.tokenizer.encode_prompt(&prompt, SpecialTokens::ParseUnguarded).ids)
-    }
-
-    fn guarded(&self, value: &Value) -> Value {
-        match value {
-            Value::String(text) => self.tokenizer.guard(text).into(),
-            Value::Array(items) => items.iter().map(|item| self.guarded(item)).collect(),
-            Value::Object(entries) => Value::Object(self.guarded_entries(entries)),
-            Value::Null | Value::Bool(_) | Value::Number(_) => value.clone(),
-        }
-    }
-
-    fn guarded_entries(&self, entries: &Map<String, Value>) -> Map<String, Value> {
-        let guarded =
-            |(key, value): (&String, &Value)| (self.tokenizer.guard(key).into_owned(), self.guarded(value));
-        entries.iter().map(guarded).collect()
     }
 
     /// The text that the template makes of messages, as [`Self::conversation_text`].
@@ -187,19 +143,27 @@ impl ChatFormat {
     /// # Errors
     /// As [`Self::conversation_tokens`].
     pub fn conversation_text(&self, conversation: &Conversation) -> Result<String, ChatError> {
+        self.render(conversation, &|_| {})
+    }
+
+    fn render(&self, conversation: &Conversation, guard: &dyn Fn(&mut Value)) -> Result<String, ChatError> {
         let template = self.template()?;
         let Conversation { messages, tools, variables, prefill } = conversation;
         let mut context = json!({ "messages": messages, "add_generation_prompt": true, "tools": tools });
         template.shape_messages(&mut context["messages"])?;
+        let mut texts = json!([variables, prefill]);
+        // After the shaping, which parses arguments that are JSON text: they may spell a control token with escapes.
+        guard(&mut context);
+        guard(&mut texts);
         for (name, id) in [("bos_token", self.tokenizer.bos()), ("eos_token", self.tokenizer.eos())] {
             if let Some(id) = id {
                 context[name] = String::from_utf8_lossy(self.tokenizer.piece(id)).into();
             }
         }
-        for (name, value) in variables {
+        for (name, value) in texts[0].as_object().into_iter().flatten() {
             context[name] = value.clone();
         }
-        Ok(template.render(&context)? + prefill)
+        Ok(template.render(&context)? + texts[1].as_str().unwrap_or_default())
     }
 
     /// The compiled template.

@@ -33,6 +33,17 @@ pub struct Canceller {
     commands: CommandSender,
 }
 
+/// How much of a request's prompt was computed, for any thread to ask.
+#[derive(Clone, Debug)]
+pub struct PromptProgress(Arc<Signals>);
+
+impl PromptProgress {
+    /// Tokens of the prompt that were computed so far, prefix-cache hits not counted. They grow step by step.
+    pub fn computed_tokens(&self) -> usize {
+        self.0.computed_tokens.load(Ordering::Relaxed)
+    }
+}
+
 impl Canceller {
     /// Ends the request after the current step. Its events end with [`FinishReason::Cancelled`](crate::FinishReason::Cancelled), unless it was already over.
     pub fn cancel(&self) {
@@ -50,6 +61,11 @@ impl EventStream {
     /// Ends the request after the current step. The text so far still arrives, then [`FinishReason::Cancelled`](crate::FinishReason::Cancelled).
     pub fn cancel(&self) {
         self.guard.0.cancel();
+    }
+
+    /// How much of the prompt was computed, to show while the first token is awaited.
+    pub fn progress(&self) -> PromptProgress {
+        PromptProgress(Arc::clone(&self.guard.0.signals))
     }
 
     /// A handle that cancels the request from any thread.

@@ -15,7 +15,9 @@ use verbatim_backend::{Backend, Outputs};
 use verbatim_draft::MAX_DRAFT;
 use verbatim_grammar::Constraint;
 use verbatim_sample::{LogProbs, TokenLogProbs};
-use verbatim_text::{Detokenizer, ReasoningSplitter, SpecialTokens, SplitText, StopMatcher, Tokenizer};
+use verbatim_text::{
+    Detokenizer, PromptWarning, ReasoningSplitter, SpecialTokens, SplitText, StopMatcher, Tokenizer,
+};
 
 /// A validated request, with its prompt as tokens.
 #[derive(Debug)]
@@ -32,6 +34,7 @@ pub(crate) struct Task {
     splitter: Option<ReasoningSplitter>,
     constraint: Option<Constraint>,
     reasoning: Option<Reasoning>,
+    warning: Option<PromptWarning>,
 }
 
 impl Task {
@@ -49,10 +52,15 @@ impl Task {
             .with_breakers(breakers)
             .with_log_probs(log_probs);
         let stops = StopMatcher::new(stop.iter().cloned())?;
+        let mut warning = None;
         let is_chat = matches!(prompt, Prompt::Chat(_) | Prompt::Conversation(_));
         let prompt = match prompt {
             Prompt::Tokens(tokens) => tokens,
-            Prompt::Text(text) => format.text_tokens(&text, SpecialTokens::Parse).ids,
+            Prompt::Text(text) => {
+                let encoded = format.text_tokens(&text, SpecialTokens::Parse);
+                warning = encoded.warning;
+                encoded.ids
+            }
             Prompt::Chat(messages) => format.chat_tokens(&messages)?,
             Prompt::Conversation(conversation) => format.conversation_tokens(&conversation)?,
         };
@@ -82,6 +90,7 @@ impl Task {
             splitter,
             constraint,
             reasoning,
+            warning,
         })
     }
 }
@@ -132,6 +141,7 @@ pub(crate) struct Generation {
     stop: Vec<String>,
     text: Text,
     stats: GenerationStats,
+    warning: Option<PromptWarning>,
     started: Instant,
     first_token: Option<Instant>,
 }
@@ -154,6 +164,7 @@ impl Generation {
             splitter,
             constraint,
             reasoning,
+            warning,
             ..
         } = task;
         let (tokens, context) = (prompt.len(), stepper.context());
@@ -188,6 +199,7 @@ impl Generation {
             stop,
             text,
             stats,
+            warning,
             started,
             first_token: None,
         })
@@ -196,7 +208,7 @@ impl Generation {
     /// The event that reports the start.
     pub(crate) fn started(&self) -> Event {
         let GenerationStats { prompt_tokens, cached_tokens, .. } = self.stats;
-        Event::Started { prompt_tokens, cached_tokens, seed: self.sampler.seed() }
+        Event::Started { prompt_tokens, cached_tokens, seed: self.sampler.seed(), warning: self.warning }
     }
 
     /// Gets ready for the next step, and drafts. Returns the reason if the answer has ended.
@@ -258,6 +270,13 @@ impl Generation {
             max,
             p_min,
         }
+    }
+
+    /// Tokens of the prompt that were computed so far, prefix-cache hits not counted.
+    pub(crate) fn computed_prompt_tokens(&self) -> usize {
+        let uncached = self.stats.prompt_tokens - self.stats.cached_tokens;
+        let pending = if self.first_token.is_some() { 0 } else { self.pending_tokens.len() };
+        uncached.saturating_sub(pending)
     }
 
     /// The rows without a draft that the next step could compute.

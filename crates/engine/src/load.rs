@@ -8,6 +8,7 @@ use crate::sequence_spec::{KvFormat, model_spec, rope_context};
 use crate::stepper::{Loaded, SequenceMemory, Stepper};
 use crate::{DraftOptions, LoadOptions, MAX_ROWS};
 use sha2::{Digest as _, Sha256};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use verbatim_backend::{Backend, KvType, WeightSource};
 use verbatim_gguf::{GgufError, GgufFile, Tensor};
 use verbatim_models::{Hyperparameters, Model, ModelError, ModelOffsets, WeightSpec};
@@ -28,13 +29,31 @@ impl<B: Backend> Stepper<B> {
     /// # Errors
     /// If the file is not a supported model or changes meanwhile, or there is not enough memory.
     pub fn load(backend: B, file: &GgufFile, options: &LoadOptions) -> Result<Stepper<B>, LoadError> {
-        let loaded = Self::load_target(backend, file, options);
+        Self::load_counted(backend, file, options, &AtomicUsize::new(0))
+    }
+
+    /// As [`Self::load`]. Other threads can see in `packed_bytes` how many bytes of the file's tensors were packed so far.
+    ///
+    /// # Errors
+    /// As [`Self::load`].
+    pub fn load_counted(
+        backend: B,
+        file: &GgufFile,
+        options: &LoadOptions,
+        packed_bytes: &AtomicUsize,
+    ) -> Result<Stepper<B>, LoadError> {
+        let loaded = Self::load_target(backend, file, options, packed_bytes);
         // Whatever was read of a file that has changed is worth nothing, and this is the reason of any error.
         file.check_unchanged()?;
         loaded
     }
 
-    fn load_target(mut backend: B, file: &GgufFile, options: &LoadOptions) -> Result<Stepper<B>, LoadError> {
+    fn load_target(
+        mut backend: B,
+        file: &GgufFile,
+        options: &LoadOptions,
+        packed_bytes: &AtomicUsize,
+    ) -> Result<Stepper<B>, LoadError> {
         let model = verbatim_models::open(file)?;
         let format = options.kv_format();
         let spec = model_spec(file, &*model, rope_context(&*model, options), format)?;
@@ -43,7 +62,7 @@ impl<B: Backend> Stepper<B> {
         // Memory first: this may fail, and weights take long to load.
         let mut state = State::new(backend.new_state(), sizes, spec.clone())?;
         let mut weights = backend.new_weights();
-        append_weights(&mut backend, &mut weights, file, &*model)?;
+        append_weights(&mut backend, &mut weights, (file, &*model), packed_bytes)?;
         // Fast now that the file is in the page cache.
         let digest = model_digest(file)?;
         state.set_model_digest(ModelId::TARGET, digest);
@@ -118,7 +137,7 @@ impl<B: Backend> Stepper<B> {
             recurrent: offsets.recurrent + loaded.spec.recurrent.len() as u32,
         });
         let id = self.memory.state.append_model(spec.clone())?;
-        append_weights(&mut self.backend, &mut self.weights, file, &*model)?;
+        append_weights(&mut self.backend, &mut self.weights, (file, &*model), &AtomicUsize::new(0))?;
         let digest = model_digest(file)?;
         self.memory.state.set_model_digest(id, digest);
         self.memory.hadamard.push(format.hadamard());
@@ -166,8 +185,8 @@ fn state_spec(options: &LoadOptions, context: usize) -> StateSpec {
 fn append_weights<B: Backend>(
     backend: &mut B,
     weights: &mut B::Weights,
-    file: &GgufFile,
-    model: &dyn Model,
+    (file, model): (&GgufFile, &dyn Model),
+    packed_bytes: &AtomicUsize,
 ) -> Result<(), LoadError> {
     let tensors = model.weights().iter().map(|spec| file.require_tensor(&spec.name));
     let tensors = tensors.collect::<Result<Vec<Tensor<'_>>, _>>()?;
@@ -177,6 +196,7 @@ fn append_weights<B: Backend>(
         let bytes = &ReadTensor { tensor, read_ahead: &read_ahead };
         let appended = backend.append_weight(weights, WeightSource { kind, dtype, rows, cols, bytes });
         appended.map_err(|error| LoadError::Pack { name: spec.name.clone(), error })?;
+        packed_bytes.fetch_add(tensor.byte_len(), Ordering::Relaxed);
     }
     Ok(())
 }

@@ -2,17 +2,19 @@
 
 use crate::request::Event;
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{SyncSender, TrySendError};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Waker;
 
-/// Flags shared by the client's and the engine's end of a request.
+/// What is shared by the client's and the engine's end of a request.
 #[derive(Debug, Default)]
 pub(crate) struct Signals {
     pub(crate) cancelled: AtomicBool,
     /// The request is paused until its client reads.
     pub(crate) waiting: AtomicBool,
+    /// Tokens of the prompt that were computed so far.
+    pub(crate) computed_tokens: AtomicUsize,
     /// The task that waits for the next event, if the client is asynchronous.
     waker: Mutex<Option<Waker>>,
 }

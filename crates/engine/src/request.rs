@@ -1,14 +1,15 @@
 //! Requests, events, finish reasons and generation statistics.
 
-use crate::chat::{ChatError, Conversation, Message};
+use crate::chat::{ChatError, Conversation};
 use crate::error::EngineError;
+use crate::message::Message;
 use crate::session::SessionId;
 use crate::speculation::{DraftStats, Speculation};
 use crate::{StateError, StepError};
 use std::time::Duration;
 use verbatim_grammar::{ConstraintError, Grammar, GrammarError};
 use verbatim_sample::{LogProbs, Sampling, SamplingError, TokenLogProbs};
-use verbatim_text::StopError;
+use verbatim_text::{PromptWarning, StopError};
 
 /// The input to continue.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -81,6 +82,8 @@ pub enum Event {
         cached_tokens: usize,
         /// The seed of the sampler: the request with this seed repeats the answer.
         seed: u64,
+        /// What the author of the prompt may not have meant.
+        warning: Option<PromptWarning>,
     },
     /// More of the answer. The text never ends within a character.
     Text {

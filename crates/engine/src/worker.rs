@@ -15,6 +15,7 @@ use crate::status::EngineStatus;
 use std::collections::{HashMap, VecDeque};
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 use verbatim_backend::Backend;
@@ -291,6 +292,7 @@ impl<B: Backend> Worker<B> {
         let Running { generation, session, outbox, .. } = &mut running[index];
         let session = sessions.get_mut(session).expect("not closed while a request uses it");
         let finished = generation.finish_step(samples, stepper, session, tokenizer, speculator);
+        outbox.signals.computed_tokens.store(generation.computed_prompt_tokens(), Ordering::Relaxed);
         generation.take_text().into_iter().for_each(|text| outbox.put(text));
         finished.transpose()
     }

@@ -129,7 +129,7 @@ fn run(
     let streams: Vec<_> = (0..at_once)
         .map(|number| {
             let seed = sampling.seed.map(|seed| seed + number as u64);
-            let message = Message { role: Role::User, content: prompt.to_owned() };
+            let message = Message::new(Role::User, prompt);
             engine.submit(Request {
                 sampling: Sampling { seed, ..sampling.clone() },
                 max_tokens: Some(TOKENS),

@@ -19,7 +19,7 @@ fn alone(request: Request) -> String {
 }
 
 fn chat_prompt(text: &str) -> Prompt {
-    Prompt::Chat(vec![verbatim_engine::Message { role: Role::User, content: text.to_owned() }])
+    Prompt::Chat(vec![verbatim_engine::Message::new(Role::User, text)])
 }
 
 #[tokio::test]

@@ -9,8 +9,9 @@ use crate::special::SpecialMatcher;
 use std::borrow::Cow;
 use std::ops::Range;
 
-/// "The next character is text." A noncharacter, which text is not supposed to contain; where it does, it is marked, too.
-const MARK: char = '\u{10FFFE}';
+/// "The next character is text." A noncharacter, which text is not supposed to contain; where it does, it is marked, too. What
+/// templates escape, they leave it as it is.
+pub(crate) const MARK: char = '\u{10FFFE}';
 
 /// `text` with a mark in front of each control token's first character, and of each character that is a mark itself.
 pub(crate) fn guard<'t>(control: &SpecialMatcher, text: &'t str) -> Cow<'t, str> {

@@ -10,6 +10,7 @@ use crate::special::{SpecialMatcher, SpecialMatchers, SpecialSearch};
 use crate::vocab::{SpecialIds, TokenKind, Vocab, VocabSource};
 use crate::warning::{PromptWarning, TokenizerWarning};
 use crate::wordpiece::WordPieceEncoder;
+use serde_json::Value as Json;
 use std::borrow::Cow;
 use std::ops::Range;
 
@@ -269,6 +270,26 @@ impl Tokenizer {
     /// ```
     pub fn guard<'t>(&self, text: &'t str) -> Cow<'t, str> {
         guard(&self.special.control, text)
+    }
+
+    /// [Guards](Self::guard) all texts of a JSON value, keys included: messages, tool calls, definitions of tools.
+    pub fn guard_json(&self, value: &mut Json) {
+        match value {
+            Json::String(text) => {
+                if let Cow::Owned(guarded) = self.guard(text) {
+                    *text = guarded;
+                }
+            }
+            Json::Array(items) => items.iter_mut().for_each(|item| self.guard_json(item)),
+            Json::Object(entries) => {
+                let guarded = std::mem::take(entries).into_iter().map(|(key, mut value)| {
+                    self.guard_json(&mut value);
+                    (self.guard(&key).into_owned(), value)
+                });
+                *entries = guarded.collect();
+            }
+            Json::Null | Json::Bool(_) | Json::Number(_) => {}
+        }
     }
 
     /// Appends the tokens of `text`. Control tokens are recognised in its `trusted` ranges.

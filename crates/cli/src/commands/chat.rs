@@ -4,7 +4,7 @@ use std::io::{self, IsTerminal};
 use std::path::Path;
 use std::process::ExitCode;
 
-use verbatim_engine::{Message, Prompt};
+use verbatim_engine::{FinishReason, Message, Prompt, Role};
 
 use crate::error::UsageError;
 use crate::flags::ChatArgs;
@@ -13,7 +13,7 @@ use crate::prompt;
 use crate::repl::{self, Answer, Responder, Screen};
 use crate::session::{Session, counted};
 use crate::settings;
-use crate::standard_io::{escape, notify};
+use crate::standard_io::{error_columns, escape, notify, output_columns};
 use crate::store::Store;
 use crate::terminal::Terminal;
 
@@ -28,9 +28,10 @@ pub fn run(args: &ChatArgs, store: &Store) -> anyhow::Result<ExitCode> {
     }
     model.model = args.name.clone().or(model.model);
     let first = prompt::given(&args.prompt)?.map(|text| prompt::unescaped(text, &args.prompt)).transpose()?;
-    let interrupt = Interrupt::install()?;
     let is_quiet = args.inference.generate.quiet;
     let mut session = Session::open(store, &model, &args.inference, true)?;
+    // Until here, Ctrl-C ends the program.
+    let interrupt = Interrupt::install()?;
     let is_terminal = io::stdin().is_terminal();
     if is_terminal && !is_quiet {
         notify(&format!("{}\n/help lists the commands, Ctrl-D leaves", escape(session.description())));
@@ -39,23 +40,39 @@ pub fn run(args: &ChatArgs, store: &Store) -> anyhow::Result<ExitCode> {
     let mut conversation = session.take_conversation();
     if !conversation.is_empty() && !is_quiet {
         notify(&format!("the conversation of {} continues", counted(conversation.len(), "message")));
+        if is_terminal {
+            remind(&conversation);
+        }
     }
     let mut model = Model { session, interrupt, busy: None, repeats: 0, is_quiet };
     if let Some(system) = &args.inference.generate.system {
         repl::set_system(&model, &mut conversation, system)?;
     }
-    let width = io::stdout().is_terminal().then(terminal_size::terminal_size).flatten();
-    let width = width.map(|(terminal_size::Width(columns), _)| columns.into());
     let (output, errors) = (&mut io::stdout(), &mut io::stderr());
-    let mut screen = Screen { output, errors, width };
+    let confirms = is_terminal && !is_quiet;
+    let (output_width, error_width) = (output_columns, error_columns);
+    let mut screen = Screen { output, errors, output_width, error_width, confirms };
     let ended = repl::converse(&mut model, &mut lines, &mut screen, first, &mut conversation);
+    let busy = interrupt.busy();
     model.session.save(&conversation)?;
-    let is_well = ended? || is_terminal;
-    Ok(match interrupt.ending() {
-        Some(status) => ExitCode::from(status),
-        None if is_well => ExitCode::SUCCESS,
-        None => ExitCode::FAILURE,
-    })
+    drop(busy);
+    if let Some(status) = interrupt.ending() {
+        return Ok(ExitCode::from(status));
+    }
+    Ok(if ended? || is_terminal { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Shows how a conversation that continues has ended.
+fn remind(conversation: &[Message]) {
+    const CHARACTERS_MAX: usize = 300;
+    let begins = |text: &str| match text.char_indices().nth(CHARACTERS_MAX) {
+        Some((end, _)) => format!("{} …", &text[..end]),
+        None => text.to_owned(),
+    };
+    let last = |role| conversation.iter().rfind(|message| message.role == role);
+    if let (Some(asked), Some(answered)) = (last(Role::User), last(Role::Assistant)) {
+        notify(&format!("> {}\n{}", begins(&asked.content), begins(&answered.content)));
+    }
 }
 
 struct Model {
@@ -76,18 +93,25 @@ impl Responder for Model {
         show: &mut dyn FnMut(&str) -> anyhow::Result<()>,
     ) -> anyhow::Result<Answer> {
         self.busy = Some(self.interrupt.busy());
+        // A Ctrl-C from before the message was not meant for its answer.
+        self.interrupt.take();
         let given = self.session.settings.sampling.seed;
         self.repeats = if regenerate { self.repeats + 1 } else { 0 };
         self.session.settings.sampling.seed = given.map(|seed| seed.wrapping_add(self.repeats));
         let prompt = Prompt::Chat(conversation.to_vec());
-        let mut answer = String::new();
+        let (mut answer, mut is_unseen) = (String::new(), false);
         let answered = self.session.answer(prompt, self.interrupt, &mut |piece| {
             // What the model thought is not part of the conversation.
             answer.push_str(piece.text);
-            show(piece.shown)
+            show(piece.shown).inspect_err(|_| is_unseen = true)
         });
         self.session.settings.sampling.seed = given;
-        let summary = answered?;
+        let summary = match answered {
+            Err(_) if is_unseen && !answer.trim().is_empty() => {
+                return Ok(Answer { text: answer, notes: Vec::new(), is_stopped: true });
+            }
+            answered => answered?,
+        };
         let mut notes = Vec::new();
         if !self.is_quiet {
             notes.push(summary.to_string());
@@ -95,7 +119,7 @@ impl Responder for Model {
         if summary.is_cut {
             notes.push("warning: the answer was cut before its grammar was satisfied".to_owned());
         }
-        Ok(Answer { text: answer, notes })
+        Ok(Answer { text: answer, notes, is_stopped: summary.reason == FinishReason::Cancelled })
     }
 
     fn save(&mut self, conversation: &[Message]) -> anyhow::Result<()> {
@@ -116,7 +140,7 @@ impl Responder for Model {
         self.session.check_system(system)
     }
 
-    fn set(&mut self, words: &str) -> anyhow::Result<String> {
+    fn set(&mut self, words: &str) -> anyhow::Result<Vec<(String, String)>> {
         let mut changed = self.session.settings.clone();
         let shown = settings::set(&mut changed, words, self.session.tokenizer())?;
         self.session.settings = changed;

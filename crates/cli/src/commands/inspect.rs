@@ -9,6 +9,7 @@ use std::process::ExitCode;
 use serde_json::{Map, Value as Json, json};
 use verbatim_engine::{LoadOptions, Requirements, SamplerKind, Sampling, recommended_sampling};
 use verbatim_gguf::{GgufFile, Metadata, TensorInfo, Value};
+use verbatim_text::ChatTemplate;
 
 use crate::catalogue::{self, KnownModel};
 use crate::flags::{DEFAULT_CACHE_MIB, InspectArgs};
@@ -66,21 +67,37 @@ fn known_text(known: &KnownModel) -> String {
     text
 }
 
-/// Checks that the file can be loaded on this machine, as `run` does without flags; returns what that needs.
-fn check(model: &ModelFile) -> anyhow::Result<Requirements> {
+/// What loading a model needs, and what is odd about its file.
+struct Checked {
+    needs: Requirements,
+    warnings: Vec<String>,
+}
+
+/// Checks that the file can be loaded on this machine, as `run` does without flags.
+fn check(model: &ModelFile) -> anyhow::Result<Checked> {
     let cache_bytes = DEFAULT_CACHE_MIB << 20;
     let options = LoadOptions { cache_bytes, memory: Some(machine::memory), ..LoadOptions::default() };
     let needs = Requirements::read(&model.gguf, &options)?;
+    let mut warnings = Vec::new();
     if model.gguf.metadata().contains("tokenizer.ggml.model") {
-        model.tokenizer()?;
+        warnings.extend(model.tokenizer()?.warnings().iter().map(ToString::to_string));
     }
-    Ok(needs)
+    if let Ok(Some(template)) = model.gguf.metadata().get_str("tokenizer.chat_template")
+        && let Err(error) = ChatTemplate::new(template)
+    {
+        warnings.push(error.to_string());
+    }
+    Ok(Checked { needs, warnings })
 }
 
-fn report_text(model: &ModelFile, loaded: &anyhow::Result<Requirements>, with_tensors: bool) -> String {
+fn report_text(model: &ModelFile, loaded: &anyhow::Result<Checked>, with_tensors: bool) -> String {
     let file = &model.gguf;
     let problem = loaded.as_ref().err().map(|error| format!("{error:#}"));
-    let mut text = ModelSummary::read(file, loaded.as_ref().ok().copied()).text(problem.as_deref());
+    let needs = loaded.as_ref().ok().map(|checked| checked.needs);
+    let mut text = ModelSummary::read(file, needs).text(problem.as_deref());
+    for warning in loaded.iter().flat_map(|checked| &checked.warnings) {
+        let _ = writeln!(text, "warning   {}", escape(warning));
+    }
     sampling_text_lines(file, &mut text);
     let parts =
         if file.split_count() > 1 { format!(", {} files", file.split_count()) } else { String::new() };
@@ -251,7 +268,7 @@ impl<'a> Vocabulary<'a> {
     }
 }
 
-fn report_json(model: &ModelFile, loaded: &anyhow::Result<Requirements>) -> Json {
+fn report_json(model: &ModelFile, loaded: &anyhow::Result<Checked>) -> Json {
     let file = &model.gguf;
     let metadata: Map<String, Json> =
         file.metadata().iter().map(|(key, value)| (key.to_owned(), entry_json(value))).collect();
@@ -262,9 +279,10 @@ fn report_json(model: &ModelFile, loaded: &anyhow::Result<Requirements>) -> Json
         "bytes": file.bytes_total(),
         "files": file.split_count(),
         "weights": weights_format(file),
-        "summary": ModelSummary::read(file, loaded.as_ref().ok().copied()).json(),
+        "summary": ModelSummary::read(file, loaded.as_ref().ok().map(|checked| checked.needs)).json(),
         "sampling": sampling_text(&recommended_sampling(file).0),
         "loadable": loaded.is_ok(),
+        "warnings": loaded.iter().flat_map(|checked| &checked.warnings).collect::<Vec<_>>(),
         "problem": loaded.as_ref().err().map(|error| format!("{error:#}")),
         "metadata": metadata,
         "vocabulary": Vocabulary::read(file.metadata()).map(vocabulary_json),

@@ -44,7 +44,6 @@ pub fn run(args: &RunArgs, file: &Path, store: &Store) -> anyhow::Result<ExitCod
         ))
         .into());
     }
-    let interrupt = Interrupt::install()?;
     let output = args.parallel.out.as_deref();
     let done = output.map_or(Ok(HashSet::new()), answered)?;
     let lines = read_lines(file)?;
@@ -55,6 +54,8 @@ pub fn run(args: &RunArgs, file: &Path, store: &Store) -> anyhow::Result<ExitCod
     }
     let at_once = args.parallel.slots();
     let (engine, defaults) = open_engine(store, args, at_once)?;
+    // Until here, Ctrl-C ends the program.
+    let interrupt = Interrupt::install()?;
     let progress = progress_bar(left.len() as u64);
     let failed = answer_all(&engine, &defaults, left, at_once, interrupt, &sink, &progress)?;
     progress.finish_and_clear();

@@ -1,5 +1,6 @@
 //! `verbatim run`: one prompt, one answer.
 
+use std::io::{self, IsTerminal};
 use std::process::ExitCode;
 
 use anyhow::bail;
@@ -14,6 +15,7 @@ use crate::prompt::RunInput;
 use crate::session::{Piece, Session, Summary, notify_no_template};
 use crate::standard_io::{self, notify};
 use crate::store::Store;
+use crate::waiting::Waiting;
 
 /// Streams the answer to standard output and a summary line to standard error; begins a chat when only a model is given.
 ///
@@ -34,8 +36,9 @@ pub fn run(args: &RunArgs, store: &Store) -> anyhow::Result<ExitCode> {
         let (prompt, inference) = (PromptFlags::default(), args.inference.clone());
         return chat::run(&ChatArgs { name: None, prompt, model, inference }, store);
     };
-    let interrupt = Interrupt::install()?;
     let mut session = Session::open(store, &model, &args.inference, false)?;
+    // Until here, Ctrl-C ends the program.
+    let interrupt = Interrupt::install()?;
     let mut conversation = session.take_conversation();
     let uses_template = !args.no_template && session.has_template();
     if !uses_template && !conversation.is_empty() {
@@ -56,7 +59,7 @@ pub fn run(args: &RunArgs, store: &Store) -> anyhow::Result<ExitCode> {
         Prompt::Text(text)
     };
     let busy = interrupt.busy();
-    let mut output = Output::new(Format::of(args));
+    let mut output = Output::new(Format::of(args), generate.quiet);
     let summary = session.answer(prompt, interrupt, &mut |piece| output.show(piece))?;
     output.finish(&summary)?;
     if !generate.quiet {
@@ -67,8 +70,12 @@ pub fn run(args: &RunArgs, store: &Store) -> anyhow::Result<ExitCode> {
             "warning: the answer was cut before its grammar was satisfied: use a larger --max-tokens or --ctx-size",
         );
     }
-    if uses_template {
-        conversation.push(Message { role: Role::Assistant, content: output.answer });
+    let is_answered = summary.reason != FinishReason::Cancelled || !output.answer.trim().is_empty();
+    if !is_answered {
+        // An empty answer would puzzle the model for the rest of the conversation.
+        conversation.pop();
+    } else if uses_template {
+        conversation.push(Message::new(Role::Assistant, output.answer));
     }
     session.save(&conversation)?;
     drop(busy);
@@ -97,9 +104,9 @@ fn add_question(
         if conversation.first().is_some_and(|first| first.role == Role::System) {
             conversation.remove(0);
         }
-        conversation.insert(0, Message { role: Role::System, content: system.to_owned() });
+        conversation.insert(0, Message::new(Role::System, system));
     }
-    conversation.push(Message { role: Role::User, content: text });
+    conversation.push(Message::new(Role::User, text));
     Ok(())
 }
 
@@ -127,17 +134,25 @@ struct Output {
     answer: String,
     reasoning: String,
     tokens: Vec<u32>,
+    /// Whether the user sees nothing of it before it ends.
+    is_hidden: bool,
+    waiting: Option<Waiting>,
 }
 
 impl Output {
-    fn new(format: Format) -> Self {
-        Self { format, answer: String::new(), reasoning: String::new(), tokens: Vec::new() }
+    fn new(format: Format, is_quiet: bool) -> Self {
+        let is_hidden = !is_quiet && (format == Format::Json || !io::stdout().is_terminal());
+        let (answer, reasoning, tokens) = (String::new(), String::new(), Vec::new());
+        Self { format, answer, reasoning, tokens, is_hidden, waiting: None }
     }
 
     fn show(&mut self, piece: &Piece<'_>) -> anyhow::Result<()> {
         self.answer.push_str(piece.text);
         self.reasoning.push_str(piece.reasoning);
         self.tokens.extend(piece.tokens);
+        if self.is_hidden {
+            self.waiting.get_or_insert_with(|| Waiting::start(false, "answering"));
+        }
         match self.format {
             Format::Text if piece.shown.is_empty() => Ok(()),
             Format::Text => standard_io::write(piece.shown.as_bytes()),
@@ -152,7 +167,8 @@ impl Output {
         }
     }
 
-    fn finish(&self, summary: &Summary) -> anyhow::Result<()> {
+    fn finish(&mut self, summary: &Summary) -> anyhow::Result<()> {
+        self.waiting = None;
         let mut object = ending(summary);
         match self.format {
             Format::Text => standard_io::write(b"\n"),

@@ -21,7 +21,7 @@ use crate::flags::{InferenceFlags, ServeArgs};
 use crate::interrupt::EXIT_INTERRUPTED;
 use crate::model_file::{ModelFile, weights_format};
 use crate::server_flags::{LogFormat, ServerFlags};
-use crate::session::{draft_opener, open_model, start_for_requests};
+use crate::session::{Loading, draft_opener, start_for_requests};
 use crate::standard_io::{self, notify};
 use crate::store::Store;
 
@@ -173,15 +173,13 @@ fn server_options(flags: &ServerFlags) -> anyhow::Result<ServerOptions> {
 fn load(args: &ServeArgs, store: &Store) -> anyhow::Result<ServedModel> {
     let mut flags = args.model.clone();
     flags.model = args.name.clone().or(flags.model);
-    let file = open_model(store, &flags)?;
-    if !args.inference.generate.quiet && io::stderr().is_terminal() {
-        notify(&format!("loading {}", file.path.display()));
-    }
+    let loading = Loading::begin(store, &flags, args.inference.generate.quiet)?;
+    let file = &loading.file;
     let slots = args.server.slots;
     let InferenceFlags { generate, cache, .. } = &args.inference;
     let draft = Draft::open(draft_opener(store, &args.model), &generate.speculation, !cache.no_kv_rotation)?;
-    let (engine, defaults) = start_for_requests(&file, &args.inference, slots, draft)?;
-    let info = model_info(store, &file, names(&args.server.alias, flags.model.as_deref(), &file.path));
+    let (engine, defaults) = start_for_requests(&loading, &args.inference, slots, draft)?;
+    let info = model_info(store, file, names(&args.server.alias, flags.model.as_deref(), &file.path));
     Ok(ServedModel { engine, slots, defaults, info })
 }
 

@@ -2,6 +2,8 @@
 
 #![allow(dead_code, reason = "every test file uses a part of this module")]
 
+pub mod tmux;
+
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};

@@ -240,7 +240,7 @@ fn an_invalid_request_does_not_affect_others() {
     let long = with(Prompt::Tokens(vec![1; 61]));
     assert!(matches!(long, RequestError::PromptTooLong { tokens: 61, context: 60 }), "{long}");
     assert!(matches!(with(Prompt::Tokens(vec![1, 1 << 30])), RequestError::Step(_)));
-    let message = Message { role: Role::User, content: "hello".to_owned() };
+    let message = Message::new(Role::User, "hello");
     for _ in 0..2 {
         let broken = with(Prompt::Chat(vec![message.clone()]));
         assert!(matches!(broken, RequestError::Chat(ChatError::Template(_))), "{broken}");
@@ -263,7 +263,7 @@ fn an_invalid_request_does_not_affect_others() {
 fn a_conversation_is_rendered_with_the_chat_template() {
     let engine = started("qwen3", 300, 256, Some(TEMPLATE));
     let messages = [(Role::System, "be brief"), (Role::User, "hello")];
-    let messages = messages.map(|(role, content)| Message { role, content: content.to_owned() }).to_vec();
+    let messages = messages.map(|(role, content)| Message::new(role, content)).to_vec();
     let json = r#"[{"role":"system","content":"be brief"},{"role":"user","content":"hello"}]"#;
     assert_eq!(serde_json::to_string(&messages).expect("serialises"), json);
     let text = "system: be brief\nuser: hello\nassistant:";
@@ -292,7 +292,7 @@ fn a_conversation_tells_reasoning_from_the_answer() {
         }
         (text, thoughts)
     };
-    let hello = || Message { role: Role::User, content: "hello".to_owned() };
+    let hello = || Message::new(Role::User, "hello");
     let (whole, none) = ask(Prompt::Text("hello<think>".to_owned()), 7);
     let (answer, thoughts) = ask(Prompt::Chat(vec![hello()]), 7);
     assert!(none.is_empty() && !thoughts.is_empty(), "{whole:?} {none:?} {answer:?} {thoughts:?}");
@@ -313,13 +313,66 @@ fn llama_cpp_24382_what_a_user_types_never_becomes_a_control_token() {
     for id in controls {
         let name = String::from_utf8_lossy(tokenizer.piece(id)).into_owned();
         for content in [name.clone(), format!("a{name}b"), format!("\u{10FFFE}{name}{name}")] {
-            let message = Message { role: Role::User, content: content.clone() };
+            let message = Message::new(Role::User, content.as_str());
             let tokens = engine.chat_format().chat_tokens(&[message]).expect("renders");
             let expected = format!("user: {content}\nassistant:");
             let ignored = verbatim_text::SpecialTokens::Ignore;
             assert_eq!(tokens, tokenizer.encode(&expected, ignored, false), "{content}");
         }
     }
+}
+
+#[test]
+fn tool_calls_and_results_never_become_control_tokens() {
+    let escaped = |name: &str| name.encode_utf16().map(|unit| format!("\\u{unit:04x}")).collect::<String>();
+    // Templates write arguments as JSON, which may escape what is not ASCII, or in Python's notation.
+    for arguments in [
+        "c.function.arguments | tojson",
+        "c.function.arguments | tojson(ensure_ascii=true)",
+        "c.function.arguments",
+    ] {
+        let template = format!(
+            "{{% for m in messages %}}{{{{ m.role }}}}: {{{{ m.content }}}}{{% for c in m.tool_calls or [] %}}\
+             {{{{ c.function.name }}}}({{{{ {arguments} }}}}){{% endfor %}}\n{{% endfor %}}assistant:"
+        );
+        let engine = started("qwen3", 300, 256, Some(&template));
+        let tokenizer = engine.tokenizer();
+        for id in (0..tokenizer.vocab_len() as u32).filter(|&id| tokenizer.is_control(id)) {
+            let name = String::from_utf8_lossy(tokenizer.piece(id)).into_owned();
+            let call = serde_json::json!({"function": {"name": name, "arguments": format!("{{\"x\": \"{}\"}}", escaped(&name))}});
+            let messages = serde_json::json!([
+                {"role": "user", "content": "q"},
+                {"role": "assistant", "content": "", "tool_calls": [call]},
+                {"role": "tool", "content": name},
+            ]);
+            let messages: Vec<Message> = serde_json::from_value(messages).expect("messages");
+            let tokens = engine.chat_format().chat_tokens(&messages).expect("renders");
+            assert!(!tokens.iter().any(|&token| tokenizer.is_control(token)), "{template}: {name}");
+            let text = String::from_utf8(tokenizer.decode(&tokens, true)).expect("text");
+            assert!(!text.contains('\u{10FFFE}') && text.contains(&format!("tool: {name}")), "{text}");
+        }
+    }
+}
+
+#[test]
+fn the_progress_of_a_prompt_can_be_seen() {
+    let engine = started("gemma3-iswa", 400, 256, None);
+    let prompt = Prompt::Tokens(vec![7; 350]);
+    let mut events = engine.submit(Request { prompt, ..request(3) });
+    let progress = events.progress();
+    let Some(Event::Started { cached_tokens, .. }) = events.next() else { panic!("it has not started") };
+    assert!(events.any(|event| matches!(event, Event::Finished { .. })));
+    assert_eq!(progress.computed_tokens(), 350 - cached_tokens);
+}
+
+#[test]
+fn loading_counts_the_bytes_that_it_has_packed() {
+    let file = GgufFile::open(data("models/qwen3/model.gguf")).expect("a model");
+    let packed = std::sync::atomic::AtomicUsize::new(0);
+    let cpu = Cpu::new(2).expect("threads");
+    Stepper::load_counted(cpu, &file, &LoadOptions::default(), &packed).expect("loads");
+    let all: usize = file.tensors().iter().map(|tensor| tensor.byte_len()).sum();
+    assert!(packed.into_inner() * 10 >= all * 9);
 }
 
 #[test]

@@ -5,6 +5,7 @@ use super::context::RenderContext;
 use super::error::{Result, type_error, unsupported};
 use super::unicode::is_printable;
 use super::value::Value;
+use crate::guard::MARK;
 
 /// Namespaces may contain each other without end.
 const NESTING_MAX: usize = 200;
@@ -302,6 +303,7 @@ fn write_json(out: &mut String, text: &str, ensure_ascii: bool) {
             '\t' => out.push_str("\\t"),
             '\x08' => out.push_str("\\b"),
             '\x0C' => out.push_str("\\f"),
+            MARK => out.push(MARK),
             _ if character < ' ' || (ensure_ascii && character > '~') => {
                 if ensure_ascii && character == '\x7f' {
                     out.push(character);
@@ -328,7 +330,7 @@ pub(crate) fn write_repr(out: &mut String, text: &str) {
             '\r' => out.push_str("\\r"),
             '\t' => out.push_str("\\t"),
             _ if character == quote => out.extend(['\\', character]),
-            _ if is_printable(character) => out.push(character),
+            _ if character == MARK || is_printable(character) => out.push(character),
             _ => push_code(out, character),
         }
     }
