@@ -114,7 +114,6 @@ const OPTIONS: &[(&[&str], Rule)] = &[
 #[rustfmt::skip]
 const SERVER_OPTIONS: &[(&[&str], Rule)] = &[
     (&["-to"], Rule::Is("--timeout")),
-    (&["-cram", "--cache-ram"], Rule::Is("--cache-mib")),
     (&["--slots", "--metrics", "--props", "--cache-prompt", "--no-warmup", "--kv-unified", "-kvu"], Rule::Always),
     (&["-cnv", "--conversation", "-st", "--single-turn", "-i", "--interactive", "-if", "--interactive-first"], Rule::Always),
     (&["--no-slots", "--webui", "--no-webui", "--ui", "--no-ui"], Rule::Ignored(Value::None, NO_EQUIVALENT)),

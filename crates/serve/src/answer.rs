@@ -96,7 +96,7 @@ impl Answer {
     /// An event with the tool calls found in its text.
     fn understood(&mut self, event: Event) -> AnswerEvent {
         match event {
-            Event::Started { prompt_tokens, cached_tokens, seed } => {
+            Event::Started { prompt_tokens, cached_tokens, seed, .. } => {
                 AnswerEvent::Started { prompt_tokens, cached_tokens, seed }
             }
             Event::Text { text, reasoning, tokens, log_probs } => {

@@ -1,7 +1,7 @@
 //! `verbatim serve`: an HTTP server.
 
 use std::future::Future;
-use std::io::{self, IsTerminal};
+use std::io;
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::UNIX_EPOCH;
