@@ -145,13 +145,13 @@ async fn answer(
         stream::response(answers, form, app.options.io_timeout)
     } else {
         let completions = complete(answers).await?;
-        let mut bodies = completions.iter().map(|Completion { whole, ending, .. }| {
+        let body = completions.last().map(|Completion { whole, ending, .. }| {
             let mut body = form.part(&whole.text, &whole.reasoning);
             add_calls(&mut body, &whole.calls);
             finish(&mut body, ending);
             body
         });
-        reply(&bodies.next_back().unwrap_or_default())
+        reply(&body.unwrap_or_default())
     };
     Ok(warn(response, &unknown))
 }
