@@ -376,7 +376,7 @@ fn real_drafts_are_accepted_as_often_as_elsewhere() {
             let engine = Engine::start(stepper, text, options).expect("a thread");
             let streams = EVALUATED.map(|index| {
                 let content = prompts[index]["prompt"].as_str().expect("a text").to_owned();
-                let prompt = Prompt::Chat(vec![Message { role: Role::User, content }]);
+                let prompt = Prompt::Chat(vec![Message::new(Role::User, content)]);
                 engine.submit(Request { max_tokens: Some(160), speculation, ..Request::new(prompt) })
             });
             streams.map(read)
