@@ -105,10 +105,11 @@ def openai_responses():
 
 
 def anthropic_messages():
-    asked = {"model": "tested", "max_tokens": 16, "system": "Be brief.", "messages": MESSAGES[1:], "temperature": 0.7}
-    answer = anthropic_client.messages.create(**asked, extra_body={"seed": 7})
+    asked = {"model": "tested", "max_tokens": 16, "system": "Be brief.", "messages": MESSAGES[1:]}
+    asked["extra_body"] = {"seed": 7, "temperature": 0.7}
+    answer = anthropic_client.messages.create(**asked)
     assert answer.content[0].text == openai_chat() and answer.usage.output_tokens <= 16
-    with anthropic_client.messages.stream(**asked, extra_body={"seed": 7}) as stream:
+    with anthropic_client.messages.stream(**asked) as stream:
         assert "".join(stream.text_stream) == answer.content[0].text
         assert stream.get_final_message().stop_reason == answer.stop_reason
     counted = anthropic_client.messages.count_tokens(model="tested", system="Be brief.", messages=MESSAGES[1:])
