@@ -69,7 +69,7 @@ fn a_saved_sequence_resumes_in_another_process() {
 
         let test = std::env::current_exe().expect("this program");
         let argument = format!("{model} {}", path.display());
-        let name = "a_saved_sequence_resumes_in_another_process";
+        let name = "saved::a_saved_sequence_resumes_in_another_process";
         let other =
             Command::new(test).args(["--exact", name]).env(CONTINUE, argument).output().expect("runs");
         let output = String::from_utf8_lossy(&other.stdout);
