@@ -91,7 +91,7 @@ fn line(what: &str, share: Option<f64>, elapsed: Duration, columns: usize, is_as
     let (full, empty, dots) = if is_ascii { ("#", "-", "...") } else { ("█", "░", "…") };
     let mut done = String::new();
     if let Some(share) = share.map(|share| share.clamp(0.0, 1.0)) {
-        if room >= what.chars().count() + BAR_COLUMNS + 1 {
+        if room > what.chars().count() + BAR_COLUMNS {
             let cells = (share * BAR_COLUMNS as f64) as usize;
             done = format!(" {}{}", full.repeat(cells), empty.repeat(BAR_COLUMNS - cells));
         }
