@@ -26,6 +26,7 @@ const EXCLUSIVE_FLAGS: &[&[&str]] = &[
     &["json_schema", "json_schema_file", "grammar", "grammar_file"],
     &["samplers", "sampler_letters"],
     &["backend_sampling", "no_backend_sampling"],
+    &["spec_draft_backend_sampling", "no_spec_draft_backend_sampling"],
     &["context_shift", "no_context_shift"],
     &["chat_template", "chat_template_file", "no_template"],
     &["prompt", "file"],

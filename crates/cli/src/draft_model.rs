@@ -3,7 +3,7 @@
 use anyhow::{Context, bail};
 use clap::ValueEnum;
 use verbatim_device::Device;
-use verbatim_engine::{DraftModel, DraftOptions, KvType, Stepper};
+use verbatim_engine::{DraftModel, DraftOptions, Stepper};
 
 use crate::model_file::ModelFile;
 use crate::speculation_flags::{SpecType, SpeculationFlags};
@@ -37,15 +37,15 @@ impl Draft {
         };
         let file = open_model(name).context("the draft model cannot be opened")?;
         let (k, v) = (flags.cache_type_k_draft, flags.cache_type_v_draft);
-        let options = DraftOptions { k, v, hadamard: rotates };
+        let options =
+            DraftOptions { k, v, hadamard: rotates, backend_sampling: !flags.no_spec_draft_backend_sampling };
         let (n_min, p_min) = (flags.spec_draft_n_min, flags.spec_draft_p_min);
         Ok(Some(Draft { file, options, kind, n_min, p_min }))
     }
 
     /// A draft model that is used with [`Draft::append_like`].
     pub fn of_file(file: ModelFile) -> Draft {
-        let options = DraftOptions { k: KvType::F16, v: KvType::F16, hadamard: true };
-        Draft { file, options, kind: None, n_min: 0, p_min: 0.0 }
+        Draft { file, options: DraftOptions::default(), kind: None, n_min: 0, p_min: 0.0 }
     }
 
     /// Adds it to a loaded target.

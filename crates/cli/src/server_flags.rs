@@ -57,7 +57,7 @@ pub struct ServerFlags {
     /// Names of this machine that clients use in place of its IP address, separated by commas; * is any. Needed without a key only
     #[arg(long, value_name = "NAMES", env = "VERBATIM_ALLOWED_HOSTS", value_delimiter = ',')]
     pub allowed_hosts: Vec<String>,
-    /// Origins of web pages that may use the server, such as https://chat.example, separated by commas; * is any
+    /// Origins of web pages that may use the server, such as `https://chat.example`, separated by commas; * is any
     #[arg(long, value_name = "ORIGINS", env = "VERBATIM_ALLOWED_ORIGINS", value_delimiter = ',')]
     pub allowed_origins: Vec<String>,
     /// Seconds that a client may take to send a request, or to read some of its answer

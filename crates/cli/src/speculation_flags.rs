@@ -1,6 +1,6 @@
 //! The flags of speculative decoding, with llama.cpp's names.
 
-use clap::builder::PossibleValue;
+use clap::builder::{FalseyValueParser, PossibleValue};
 use clap::{Args, ValueEnum};
 use clap_complete::ArgValueCompleter;
 use verbatim_engine::{DrafterFactory, KvType, MAX_DRAFT, Speculation};
@@ -95,6 +95,24 @@ pub struct SpeculationFlags {
         help_heading = "Speculative decoding"
     )]
     pub cache_type_v_draft: KvType,
+    /// Sample the draft model's tokens from its logits after the forward pass, not by ops of its compute graph
+    #[arg(
+        long,
+        env = "VERBATIM_NO_SPEC_DRAFT_BACKEND_SAMPLING",
+        value_parser = FalseyValueParser::new(),
+        overrides_with = "spec_draft_backend_sampling",
+        help_heading = "Speculative decoding"
+    )]
+    pub no_spec_draft_backend_sampling: bool,
+    /// Sample the draft model's tokens in its compute graph where --samplers allows it: this is the default
+    #[arg(
+        long,
+        env = "VERBATIM_SPEC_DRAFT_BACKEND_SAMPLING",
+        value_parser = FalseyValueParser::new(),
+        overrides_with = "no_spec_draft_backend_sampling",
+        help_heading = "Speculative decoding"
+    )]
+    pub spec_draft_backend_sampling: bool,
 }
 
 /// The drafter.
@@ -189,6 +207,8 @@ mod tests {
             spec_draft_p_min: 0.0,
             cache_type_k_draft: KvType::F16,
             cache_type_v_draft: KvType::F16,
+            no_spec_draft_backend_sampling: false,
+            spec_draft_backend_sampling: false,
         }
     }
 

@@ -67,7 +67,8 @@ impl<B: Backend> Stepper<B> {
         let digest = model_digest(file)?;
         state.set_model_digest(ModelId::TARGET, digest);
         let memory = SequenceMemory { state, hadamard: vec![format.hadamard()] };
-        let target = Loaded { model, offsets: ModelOffsets::default(), spec, digest };
+        let backend_sampling = options.backend_sampling;
+        let target = Loaded { model, offsets: ModelOffsets::default(), spec, digest, backend_sampling };
         Ok(Stepper::from_parts(backend, weights, target, memory, *options))
     }
 
@@ -141,7 +142,8 @@ impl<B: Backend> Stepper<B> {
         let digest = model_digest(file)?;
         self.memory.state.set_model_digest(id, digest);
         self.memory.hadamard.push(format.hadamard());
-        self.models.push(Loaded { model, offsets, spec, digest });
+        let backend_sampling = options.backend_sampling;
+        self.models.push(Loaded { model, offsets, spec, digest, backend_sampling });
         Ok(id)
     }
 

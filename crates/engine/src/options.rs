@@ -51,4 +51,12 @@ pub struct DraftOptions {
     pub v: KvType,
     /// As [`LoadOptions::hadamard`].
     pub hadamard: bool,
+    /// As [`LoadOptions::backend_sampling`].
+    pub backend_sampling: bool,
+}
+
+impl Default for DraftOptions {
+    fn default() -> Self {
+        DraftOptions { k: KvType::F16, v: KvType::F16, hadamard: true, backend_sampling: true }
+    }
 }

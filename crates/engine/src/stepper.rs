@@ -48,6 +48,8 @@ pub(crate) struct Loaded {
     /// Its per-sequence state.
     pub(crate) spec: ModelSpec,
     pub(crate) digest: Digest,
+    /// Samples in the graph where a sampler allows it.
+    pub(crate) backend_sampling: bool,
 }
 
 /// The key of a compiled program: everything that varies in the shapes of one stepper's steps.
@@ -318,7 +320,7 @@ impl<B: Backend> Stepper<B> {
                 // Noise is keyed by the absolute position, including tokens removed by a context shift, so that it never repeats.
                 let position =
                     state.removed_count(row.sequence)? as u64 + batch.positions[index] as u64 + ahead;
-                samplers.push(row, position, vocabulary, self.options.backend_sampling);
+                samplers.push(row, position, vocabulary, self.models[model.index()].backend_sampling);
             }
             key.embeddings |= matches!(row.input, RowInput::Embedding(_));
             for output in row.want.hidden {

@@ -79,7 +79,7 @@ fn many_sequences_and_a_draft() {
         let options = LoadOptions { sequences: 4, context: Some(400), ..LoadOptions::default() };
         let mut engine = engine_on(cpu(2), &format!("models/{target}/model.gguf"), options);
         let draft = model_file(&format!("models/{draft}/model.gguf"));
-        let options = DraftOptions { k: KvType::Q8_0, v: KvType::Q4_0, hadamard: true };
+        let options = DraftOptions { k: KvType::Q8_0, v: KvType::Q4_0, ..DraftOptions::default() };
         let draft = engine.append_model(&draft, &options).expect("a draft model");
         let zeros = vec![0.1; engine.hyperparameters().hidden];
         let sampler = Sampler::new(Sampling::unfiltered(0.8, 1), 0).expect("valid");

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use verbatim_device::Device;
-use verbatim_engine::{DraftOptions, Stepper};
+use verbatim_engine::{DraftOptions, LoadOptions, Stepper};
 use verbatim_lab::verify::{Comparison, Coverage, EngineSetting, VerifyError, engine_of, verify};
 
 use crate::draft_model::Draft;
@@ -32,7 +32,8 @@ pub fn run(args: &VerifyArgs, store: &Store) -> anyhow::Result<ExitCode> {
         let mut stepper = stepper.map_err(|error| VerifyError::Load(error.to_string()))?;
         let mut options = setting.engine;
         if let Some(draft) = draft.as_ref().filter(|_| setting.draft_model) {
-            let like = DraftOptions { k: setting.load.k, v: setting.load.v, hadamard: setting.load.hadamard };
+            let LoadOptions { k, v, hadamard, backend_sampling, .. } = setting.load;
+            let like = DraftOptions { k, v, hadamard, backend_sampling };
             let appended = draft.append_like(&mut stepper, &file, like);
             options.draft_model = Some(appended.map_err(|error| VerifyError::Load(format!("{error:#}")))?);
         }

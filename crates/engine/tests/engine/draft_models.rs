@@ -45,7 +45,8 @@ fn path(name: &str) -> String {
     if name.starts_with("models/") { format!("{name}/model.gguf") } else { name.to_owned() }
 }
 
-const DRAFT: DraftOptions = DraftOptions { k: KvType::Q8_0, v: KvType::Q5_1, hadamard: true };
+const DRAFT: DraftOptions =
+    DraftOptions { k: KvType::Q8_0, v: KvType::Q5_1, hadamard: true, backend_sampling: true };
 
 fn target_alone<B: Backend>(backend: B, case: Case, sequences: usize) -> Stepper<B> {
     let cache_bytes = if sequences > 1 { 600_000 } else { 0 };
@@ -60,7 +61,7 @@ fn with_draft<B: Backend>(backend: B, case: Case) -> (Stepper<B>, ModelId) {
 }
 
 fn draft_alone<B: Backend>(backend: B, case: Case) -> Stepper<B> {
-    let DraftOptions { k, v, hadamard } = DRAFT;
+    let DraftOptions { k, v, hadamard, .. } = DRAFT;
     let options = LoadOptions { context: Some(CONTEXT), k, v, hadamard, ..LoadOptions::default() };
     engine_on(backend, &path(case.draft), options)
 }

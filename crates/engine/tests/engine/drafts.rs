@@ -11,7 +11,8 @@ use verbatim_engine::{
 use verbatim_gguf::GgufFile;
 use verbatim_reference::Reference;
 
-const EXACT: DraftOptions = DraftOptions { k: KvType::F32, v: KvType::F32, hadamard: false };
+const EXACT: DraftOptions =
+    DraftOptions { k: KvType::F32, v: KvType::F32, hadamard: false, backend_sampling: true };
 const DRAFTS: [&str; 4] = ["llama.eagle3", "llama.dflash", "qwen3.eagle3", "qwen3.dflash"];
 
 fn folder(draft: &str) -> PathBuf {

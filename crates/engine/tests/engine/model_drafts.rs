@@ -45,7 +45,7 @@ impl Setting {
         };
         let mut stepper = engine(&target_path, options);
         let draft_model = draft.map(|draft| {
-            let options = DraftOptions { k: kv, v: kv, hadamard: true };
+            let options = DraftOptions { k: kv, v: kv, backend_sampling, ..DraftOptions::default() };
             let draft = GgufFile::from_bytes(draft).expect("a file");
             let model = stepper.append_draft(&draft, &model_file(&target_path), &options).expect("it fits");
             DraftModel::new(model)
@@ -213,7 +213,7 @@ fn a_session_from_before_the_draft_model_goes_on_without_it() {
 fn append(target: &str, draft: &GgufFile) -> Result<(), LoadError> {
     let path = format!("models/{target}/model.gguf");
     let mut stepper = engine(&path, LoadOptions::default());
-    let options = DraftOptions { k: KvType::F16, v: KvType::F16, hadamard: true };
+    let options = DraftOptions::default();
     let appended = stepper.append_draft(draft, &model_file(&path), &options).map(|_| ());
     // Nothing was modified where it failed: the target works.
     assert_eq!(logits(&mut stepper, &[1, 2, 3], &[3]).len(), 3 * stepper.hyperparameters().vocabulary);
@@ -313,7 +313,7 @@ fn short_and_unlikely_drafts_are_left_out() {
     let run = |n_min: usize, p_min: f32| {
         let mut stepper: Stepper<_> = engine(target, LoadOptions::default());
         let draft = GgufFile::open(data(&draft_path("qwen3.eagle3-rounds"))).expect("valid");
-        let options = DraftOptions { k: KvType::F16, v: KvType::F16, hadamard: true };
+        let options = DraftOptions::default();
         let model = stepper.append_draft(&draft, &model_file(target), &options).expect("it fits");
         let draft_model = Some(DraftModel { model, n_min, p_min });
         let options =
@@ -361,7 +361,7 @@ fn real_drafts_are_accepted_as_often_as_elsewhere() {
                 ..LoadOptions::default()
             };
             let mut stepper = load(&target, &options).expect("the target");
-            let options = DraftOptions { k: KvType::F16, v: KvType::F16, hadamard: true };
+            let options = DraftOptions::default();
             let model = stepper.append_draft(&draft, &target, &options).expect("it fits");
             let template = target.metadata().get_str("tokenizer.chat_template").expect("valid");
             let text = TextProcessor {
