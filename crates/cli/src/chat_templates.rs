@@ -132,6 +132,6 @@ mod tests {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), "{{ 2 }}").unwrap();
         assert_eq!(choose(file.path().to_str().unwrap()).unwrap().as_deref(), Some("{{ 2 }}"));
-        assert!(choose("llama9").unwrap_err().to_string().contains("none of chatml, llama2"));
+        assert!(choose("llama9").unwrap_err().to_string().contains("not one of chatml, llama2"));
     }
 }
