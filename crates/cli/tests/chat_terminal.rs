@@ -47,6 +47,11 @@ fn after<'a>(screen: &'a str, text: &str) -> &'a str {
     screen.rsplit_once(text).unwrap_or_else(|| panic!("{text:?} is not there:\n{screen}")).1
 }
 
+/// Whether that much of an answer has come to the last line with this text.
+fn is_answered(screen: &str, text: &str, characters: usize) -> bool {
+    screen.rsplit_once(text).is_some_and(|(_, rest)| rest.trim().chars().count() > characters)
+}
+
 fn user(content: &str) -> (String, String) {
     ("user".to_owned(), content.to_owned())
 }
@@ -93,8 +98,7 @@ fn every_command_works_and_says_what_it_did() {
         "{answer}"
     );
     terminal.line("/regen");
-    terminal
-        .wait(|screen| screen.ends_with("\n>") && after(screen, "> /regen\n").contains("robots alone.\n"));
+    terminal.wait(|screen| screen.ends_with("\n>") && screen.matches("robots alone.\n").count() == 2);
     let saved = home.path().join("my talk.json");
     terminal.line(&format!("/save {}", saved.display()));
     terminal.wait_for("saved 3 messages in");
@@ -221,7 +225,7 @@ fn ctrl_c_stops_an_answer_and_takes_a_message_back_that_has_none() {
     terminal.line("/clear");
     terminal.wait_end("cleared\n>");
     terminal.line("go on for ever");
-    terminal.wait(|screen| after(screen, "> go on for ever").trim().len() > 50);
+    terminal.wait(|screen| is_answered(screen, "> go on for ever", 50));
     terminal.keys(&["C-c"]);
     terminal.line("/show");
     let screen = terminal.wait_end("2 messages in this conversation\n>");
@@ -238,11 +242,12 @@ fn answers_are_wrapped_to_the_size_that_the_window_has_now() {
     let home = tempfile::tempdir().unwrap();
     let terminal = Terminal::start(home.path(), (100, 40), &[], &answering(""));
     terminal.wait_end("\n>");
-    for columns in [100, 34, 20] {
+    for (asked, columns) in [100, 34, 20].into_iter().enumerate() {
         terminal.resize(columns, 40);
         terminal.line("hi");
         let screen = terminal.wait(|screen| {
             screen.ends_with("\n>")
+                && screen.matches("> hi\n").count() == asked + 1
                 && screen.rsplit_once("> hi\n").is_some_and(|(_, rest)| rest.contains("alone."))
         });
         let answer = after(&screen, "> hi\n").split_once("alone.").unwrap().0.to_owned() + "alone.";
@@ -267,13 +272,13 @@ fn a_chat_goes_on_after_its_window_was_closed_or_it_was_ended() {
     let terminal = Terminal::start(home.path(), (80, 40), &[], &line);
     terminal.wait_end("\n>");
     terminal.line("tell me everything");
-    terminal.wait(|screen| after(screen, "> tell me everything").trim().len() > 50);
+    terminal.wait(|screen| is_answered(screen, "> tell me everything", 50));
     terminal.close();
     let terminal = Terminal::start(home.path(), (80, 40), &[], &line);
     let screen = terminal.wait_end("\n>");
     assert!(screen.contains("the conversation of 2 messages continues\n> tell me everything\n"), "{screen}");
     terminal.line("and what else?");
-    terminal.wait(|screen| after(screen, "> and what else?").trim().len() > 50);
+    terminal.wait(|screen| is_answered(screen, "> and what else?", 50));
     assert!(Command::new("kill").args(["-TERM", &terminal.program()]).status().unwrap().success());
     terminal.wait_end("\nstatus 143");
     // At its prompt it ends at once, and leaves the terminal as it was.

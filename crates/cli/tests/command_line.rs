@@ -7,7 +7,7 @@ use std::process::Stdio;
 
 use support::{data, run_with_input, stderr, stdout, verbatim};
 
-const COMMANDS: [&str; 17] = [
+const COMMANDS: [&str; 18] = [
     "bench",
     "chat",
     "completions",
@@ -21,6 +21,7 @@ const COMMANDS: [&str; 17] = [
     "pull",
     "rm",
     "run",
+    "serve",
     "synth",
     "template",
     "tokenize",
