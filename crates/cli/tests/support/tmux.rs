@@ -89,9 +89,16 @@ impl Terminal {
         self.run(if is_marked { &["paste-buffer", "-p"][..] } else { &["paste-buffer"] });
     }
 
-    /// Gives the window another size.
+    /// Gives the window another size, and waits until the program can see it: tmux tells programs with a delay.
     pub fn resize(&self, columns: usize, rows: usize) {
         self.run(["resize-window", "-x", &columns.to_string(), "-y", &rows.to_string()]);
+        let terminal = self.run(["display-message", "-p", "#{pane_tty}"]);
+        let size = || Command::new("stty").args(["-F", terminal.trim(), "size"]).output().unwrap().stdout;
+        let (since, expected) = (Instant::now(), format!("{rows} {columns}\n"));
+        while size() != expected.as_bytes() {
+            assert!(since.elapsed() < PATIENCE, "the terminal does not become {expected}");
+            std::thread::sleep(POLL);
+        }
     }
 
     /// All lines since the beginning, without the empty ones at the end.
