@@ -144,6 +144,8 @@ fn keys_complete_recall_and_discard() {
         names.iter().all(|name| listed.contains(name))
     });
     terminal.keys(&["C-c"]);
+    // What comes in the same moment as Ctrl-C is discarded with the line.
+    terminal.wait_end("leaves\n>");
     terminal.line(&format!("/load {}/oth", home.path().display()));
     terminal.wait_for("error: cannot read");
     terminal.keys(&[&format!("/load {}/oth", home.path().display()), "Tab", "Enter"]);
