@@ -29,7 +29,7 @@ use crate::value::{Element, Value, ValueType, encode_array, encode_string};
 /// data.append("output_norm.weight", &[0; 8])?;
 /// let file = GgufFile::from_bytes(data.finish()?)?;
 /// assert_eq!(file.metadata().require_str("general.architecture")?, "llama");
-/// assert_eq!(file.require_tensor("output_norm.weight")?.data(), [0; 8]);
+/// assert_eq!(*file.require_tensor("output_norm.weight")?.data()?, [0; 8]);
 /// # Ok::<(), verbatim_gguf::GgufError>(())
 /// ```
 #[derive(Clone, Debug)]
