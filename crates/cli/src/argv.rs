@@ -40,7 +40,7 @@ enum Value {
 }
 
 const NO_GPU: &str = "there is no GPU backend yet";
-const MAPPED: &str = "weights are mapped and packed once";
+const READ_ONCE: &str = "weights are read and packed once";
 const BATCH: &str = "the batch size is fixed; it would not change the text";
 const LOG: &str = "there is no log";
 const TERMINAL: &str = "the terminal is detected automatically";
@@ -85,8 +85,8 @@ const OPTIONS: &[(&[&str], Rule)] = &[
     (&["-fit", "--fit"], Rule::Ignored(Value::Switch, FITTING)),
     (&["-fitt", "--fit-target", "-fitc", "--fit-ctx"], Rule::Ignored(Value::One, FITTING)),
     (&["-fa", "--flash-attn"], Rule::Ignored(Value::Switch, "flash attention is always used")),
-    (&["--mlock", "--mmap", "--no-mmap", "-nr", "--no-repack", "--repack", "--check-tensors"], Rule::Ignored(Value::None, MAPPED)),
-    (&["--no-host", "-dio", "--direct-io", "-ndio", "--no-direct-io"], Rule::Ignored(Value::None, MAPPED)),
+    (&["--mlock", "--mmap", "--no-mmap", "-nr", "--no-repack", "--repack", "--check-tensors"], Rule::Ignored(Value::None, READ_ONCE)),
+    (&["--no-host", "-dio", "--direct-io", "-ndio", "--no-direct-io"], Rule::Ignored(Value::None, READ_ONCE)),
     (&["-kvu", "--kv-unified", "-no-kvu", "--no-kv-unified"], Rule::Ignored(Value::None, PAGES)),
     (&["-dt", "--defrag-thold", "-ctxcp", "--ctx-checkpoints", "--swa-checkpoints"], Rule::Ignored(Value::One, PAGES)),
     (&["--reasoning-format"], Rule::Ignored(Value::One, TOLD_APART)),
